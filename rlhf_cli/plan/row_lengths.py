@@ -51,16 +51,16 @@ def longest_rows(experiment: Experiment, context: CheckContext) -> RowLengths | 
     longest = max(count_prompt(prompt) for prompt in prompts[:_COUNTED])
     if experiment.trainer.row.generates:
         return RowLengths(min(longest, context.most_prompt_tokens or longest), 0)
-    by_size = sorted(rows, key=lambda row: _whole(row, len), reverse=True)
-    return RowLengths(longest, max(_whole(row, count) for row in by_size[:_COUNTED]))
+    by_size = sorted(rows, key=lambda row: _whole(row, len, lambda prompt: _tokens(prompt, len)), reverse=True)
+    return RowLengths(longest, max(_whole(row, count, count_prompt) for row in by_size[:_COUNTED]))
 
 
-def _whole(row: Mapping[str, object], count: Callable[[str], int]) -> int:
+def _whole(row: Mapping[str, object], count: Callable[[str], int], count_prompt: Callable[[object], int]) -> int:
     """Return the tokens of a row that is trained on: the prompt with its longest answer, or the whole text."""
     ids = [len(value) for name in _IDS if isinstance(value := row.get(name), list)]
     wholes = [_tokens(row[name], count) for name in _WHOLE if row.get(name)]
     answers = [_tokens(row[name], count) + 1 for name in _ANSWERS if row.get(name)]  # 1: the end of the sequence
-    return max([*ids, *wholes, _tokens(row.get("prompt"), count) + max(answers, default=0)])
+    return max([*ids, *wholes, count_prompt(row.get("prompt")) + max(answers, default=0)])
 
 
 def _tokens(value: object, count: Callable[[str], int]) -> int:

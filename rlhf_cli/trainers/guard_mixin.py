@@ -295,13 +295,15 @@ def _described(
 def _no_signal(rounds: Sequence[DeadRound]) -> GuardStopped:
     from rlhf_cli.rewards.stack.dead_signal import explain_dead_rounds
 
-    cause, lines = explain_dead_rounds(rounds)
-    are_cut = all(dead.left_out == 1.0 or dead.valued > 0.5 for dead in rounds)
-    ending = "a larger trainer.args.max_completion_length, or truncation=eos_penalty, which teaches to end; "
+    found = explain_dead_rounds(rounds)
+    hint: str = "rlhf score +exp=..., or guards.no_signal=off"
+    if found.is_cut_off:
+        ending = "a larger trainer.args.max_completion_length, or truncation=eos_penalty, which teaches to end"
+        hint = Prose(f"{ending}; or guards.no_signal=off")
     return GuardStopped(
-        f"no signal in {len(rounds)} rounds in a row: {cause}",
+        f"no signal in {len(rounds)} rounds in a row: {found.cause}",
         where=f"steps {rounds[0].step} to {rounds[-1].step}, every advantage of which was 0",
-        got="\n".join(lines),
+        got="\n".join(found.lines),
         expected="totals that differ between completions of one prompt: without, nothing is learned",
-        hint=Prose(f"{ending}or guards.no_signal=off") if are_cut else "rlhf score +exp=..., or guards.no_signal=off",
+        hint=hint,
     )

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
-
-from seeds import SEEDS, study_arguments
 
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, read_status
-
-ON = {"cpu": ("launch=cpu",), "cuda": ("launch.device=cuda", "launch.processes=1", "launch.precision=float32")}
-"""Words for a device. Both compute in float32, so that a seed's run on one can be compared with the other's."""
 
 
 def trained(experiment: str, name: str, words: Sequence[str], root: Path) -> tuple[RunFolder, dict[str, float]]:
@@ -43,26 +36,3 @@ def trained(experiment: str, name: str, words: Sequence[str], root: Path) -> tup
         if ended:
             raise SystemExit(f"{run.path}: ended with {os.waitstatus_to_exitcode(ended)}")
     return run, cost
-
-
-def study_of_conditions(
-    doc: str | None, experiment: str, conditions: Mapping[str, tuple[str, Sequence[str]]]
-) -> tuple[argparse.Namespace, dict[str, list[RunFolder]]]:
-    """Return what was typed and the runs of each label's condition in the order of SEEDS, trained where not there yet.
-
-    conditions: label -> the name that its runs' names begin with, what is typed beside the experiment's name.
-    """
-    typed = study_arguments(doc or "", jobs=True, devices=list(ON))
-    root = typed.root.resolve()
-    root.mkdir(parents=True, exist_ok=True)
-    # Several runs share a GPU on purpose here; on a CPU a second thread costs more than it gains.
-    os.environ |= {"OMP_NUM_THREADS": "1", "RLHF_SHARE_GPUS": "1"}
-
-    def run_of(label: str, seed: int) -> RunFolder:
-        name, words = conditions[label]
-        words = (f"seed={seed}", *ON[typed.device], *words)
-        return trained(experiment, f"{name}-seed{seed}", words, root)[0]
-
-    with ThreadPoolExecutor(typed.jobs) as pool:
-        waiting = {(label, seed): pool.submit(run_of, label, seed) for seed in SEEDS for label in conditions}
-    return typed, {label: [waiting[label, seed].result() for seed in SEEDS] for label in conditions}

@@ -8,9 +8,13 @@ and prints Markdown tables.
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 from forest import forest
-from real_runs import study_of_conditions
-from seeds import differences, tables, write_numbers
+from real_runs import trained
+from seeds import SEEDS, differences, study_arguments, tables, write_numbers
 
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
@@ -36,6 +40,25 @@ MEASURES = {
 """Of answers to the 55 questions that are never trained on."""
 
 
+ON = {"cpu": ("launch=cpu",), "cuda": ("launch.device=cuda", "launch.processes=1", "launch.precision=float32")}
+"""Words for a device. Both compute in float32, so that a seed's run on one can be compared with the other's."""
+
+
+def runs_of_conditions(root: Path, jobs: int, device: str) -> dict[str, list[RunFolder]]:
+    """Return the runs of each label's condition in the order of SEEDS, trained where not there yet."""
+    root.mkdir(parents=True, exist_ok=True)
+    # Several runs share a GPU on purpose here; on a CPU a second thread costs more than it gains.
+    os.environ |= {"OMP_NUM_THREADS": "1", "RLHF_SHARE_GPUS": "1"}
+
+    def run_of(label: str, seed: int) -> RunFolder:
+        name, words = CONDITIONS[label]
+        return trained(EXPERIMENT, f"{name}-seed{seed}", (f"seed={seed}", *ON[device], *SHORTER, *words), root)[0]
+
+    with ThreadPoolExecutor(jobs) as pool:
+        waiting = {(label, seed): pool.submit(run_of, label, seed) for seed in SEEDS for label in CONDITIONS}
+    return {label: [waiting[label, seed].result() for seed in SEEDS] for label in CONDITIONS}
+
+
 def measure(run: RunFolder) -> dict[str, float]:
     """Return the measures of one finished run."""
     events = read_metrics(run.metrics)
@@ -47,9 +70,8 @@ def measure(run: RunFolder) -> dict[str, float]:
 
 def main() -> None:
     """Run what is missing, print the tables, draw the picture."""
-    arguments, runs = study_of_conditions(
-        __doc__, EXPERIMENT, {label: (name, (*SHORTER, *words)) for label, (name, words) in CONDITIONS.items()}
-    )
+    arguments = study_arguments(__doc__ or "", jobs=True, devices=list(ON))
+    runs = runs_of_conditions(arguments.root.resolve(), arguments.jobs, arguments.device)
     found = {label: [measure(run) for run in seeds] for label, seeds in runs.items()}
     base_of = {label: SUM for label in CONDITIONS if label != SUM}
     headings = ("correct / near / bare", "minus the sum")

@@ -148,7 +148,7 @@ def damage(file: Path, content: str | None = None) -> None:
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("tokenizer.json", None), ("model.safetensors", ""), ("config.json", "{"), ("made.json", "[]")],
+    [("tokenizer.json", None), ("model.safetensors", ""), ("config.json", "{"), ("made.json", "[]"), ("made.json", "")],
 )
 def test_a_damaged_folder_is_made_again(
     name: str, content: str | None, place: Path, conversions: list[list[str]]

@@ -55,6 +55,19 @@ class TestRoom:
         write("rows.jsonl", conversation() * 20 + conversation(ROOM - 17))
         assert f"the longest has {ROOM + 1} tokens" in str(refused(*MINE).got)
 
+    def test_a_pair_has_what_the_template_writes_before_its_prompt(self, place, write: Write) -> None:
+        """12 tokens of the template and 4 of the question; of the answer 1, 8 for a message and 1 for its end."""
+        model_copy(
+            place / "model",
+            without=("chat_template.jinja",),
+            tokenizer_config={"chat_template": "{{ 'only digits ' + messages[0]['content'] }}"},
+        )
+        asked, told = [{"role": "user", "content": "1+1="}], {"role": "assistant"}
+        pair = {"prompt": asked, "chosen": [{**told, "content": "2"}], "rejected": [{**told, "content": "3"}]}
+        write("pairs.jsonl", f"{json.dumps(pair)}\n" * 20)
+        plan = planned("trainer=reward", "data=file", "data.path=pairs.jsonl", *MODEL)
+        assert plan.workload.longest_row == 12 + 4 + 1 + 8 + 1
+
     def test_answers_as_long_as_the_context(self, refused: Refused) -> None:
         error = refused("exp=quickstart", "trainer.args.max_completion_length=512")
         assert isinstance(error, ConfigError)

@@ -78,8 +78,20 @@ def component_statistics(
     return tuple(found)
 
 
-def explain_dead_rounds(rounds: Sequence[DeadRound]) -> tuple[str, list[str]]:
-    """Return the reason in a few words why these rounds gave no signal, and one line per component."""
+@dataclass(frozen=True)
+class NoSignal:
+    """Why several rounds gave no signal, in a few words, and one line per component.
+
+    `is_cut_off`: the length limit is to blame, not a reward.
+    """
+
+    cause: str
+    lines: list[str]
+    is_cut_off: bool = False
+
+
+def explain_dead_rounds(rounds: Sequence[DeadRound]) -> NoSignal:
+    """Return why these rounds gave no signal."""
     by_component = {seen[0].name: seen for seen in zip(*(dead.components for dead in rounds), strict=True)}
     described = {name: _describe(seen) for name, seen in by_component.items()}
     names_of: dict[str, list[str]] = {"gated": [], "nothing": [], "constant": [], "varying": [], "unweighted": []}
@@ -87,27 +99,28 @@ def explain_dead_rounds(rounds: Sequence[DeadRound]) -> tuple[str, list[str]]:
         names_of[kind].append(name)
     lines = [f"{name}: {line}" for name, (_, line) in described.items()]
     if all(dead.left_out == 1.0 for dead in rounds):
-        return "every completion was cut off, and truncation leaves such rows out", lines
+        cause = "every completion was cut off, and truncation leaves such rows out"
+        return NoSignal(cause, lines, is_cut_off=True)
     if all(dead.valued == 1.0 for dead in rounds):
-        return (
-            "every completion was cut off, and in place of its score it has the critic's value, always the same",
-            lines,
-        )
+        cause = "every completion was cut off, and in place of its score it has the critic's value, always the same"
+        return NoSignal(cause, lines, is_cut_off=True)
     if len(names_of["nothing"]) == len(described):
-        return "no reward applied to any row", lines
+        return NoSignal("no reward applied to any row", lines)
     if names_of["gated"] and not names_of["varying"] and not names_of["unweighted"]:
-        return f"every row was gated out of {' and '.join(names_of['gated'])}, and nothing else told rows apart", lines
+        cause = f"every row was gated out of {' and '.join(names_of['gated'])}, and nothing else told rows apart"
+        return NoSignal(cause, lines)
     if varying := names_of["varying"]:
         sizes = {name: max(one.size for one in seen) for name, seen in by_component.items()}
         largest = max(sizes, key=sizes.__getitem__)
         if sizes[largest] * ROUNDING >= max(one.spread for name in varying for one in by_component[name]):
-            return f"the weight of {largest} drowns {' and '.join(varying)}", lines
-        return f"{' and '.join(varying)} told rows apart and the total did not: see the aggregate", lines
+            return NoSignal(f"the weight of {largest} drowns {' and '.join(varying)}", lines)
+        return NoSignal(f"{' and '.join(varying)} told rows apart and the total did not: see the aggregate", lines)
     if all(dead.valued > 0.5 for dead in rounds):
-        return "most completions were cut off, and in place of their scores they have the critic's value", lines
+        cause = "most completions were cut off, and in place of their scores they have the critic's value"
+        return NoSignal(cause, lines, is_cut_off=True)
     if names_of["unweighted"]:
-        return f"what {' and '.join(names_of['unweighted'])} told apart did not reach the total", lines
-    return "every reward was constant within its groups", lines
+        return NoSignal(f"what {' and '.join(names_of['unweighted'])} told apart did not reach the total", lines)
+    return NoSignal("every reward was constant within its groups", lines)
 
 
 def _describe(rounds: Sequence[ComponentStatistics]) -> tuple[str, str]:

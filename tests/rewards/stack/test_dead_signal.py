@@ -59,25 +59,36 @@ class TestCause:
     def test_a_watched_reward_is_not_to_blame_where_most_rows_have_the_critics_value(self) -> None:
         watched = replace(SEEN, name="near", weight=0.0, low=0.0, high=1.0)
         for share, blamed in ((0.97, "most completions were cut off"), (0.3, "what near told apart did not reach")):
-            cause, _ = explain_dead_rounds([replace(dead, valued=share) for dead in rounds(SEEN, watched)])
-            assert blamed in cause, share
+            found = explain_dead_rounds([replace(dead, valued=share) for dead in rounds(SEEN, watched)])
+            assert blamed in found.cause, share
+            assert found.is_cut_off is (share > 0.5), share
+
+    def test_the_length_limit_is_not_to_blame_for_a_total_that_hides_what_rewards_tell_apart(self) -> None:
+        small = replace(SEEN, name="small", low=0.0, high=1.0, size=1.0, spread=1.0)
+        dead = rounds(small, replace(SEEN, name="big", weight=1e9, size=2e9))
+        found = explain_dead_rounds([replace(one, valued=0.97) for one in dead])
+        assert found.cause == "the weight of big drowns small"
+        assert not found.is_cut_off
 
     @pytest.mark.fault(33)
     def test_constant(self) -> None:
-        cause, lines = explain_dead_rounds(rounds(SEEN, replace(SEEN, name="b", weight=0.5)))
+        found = explain_dead_rounds(rounds(SEEN, replace(SEEN, name="b", weight=0.5)))
+        cause, lines = found.cause, found.lines
         assert cause == "every reward was constant within its groups"
         assert lines == ["a: 2 on every row, weight 1", "b: 2 on every row, weight 0.5"]
 
     @pytest.mark.fault(33)
     def test_none_and_failures(self) -> None:
         none = replace(SEEN, low=None, high=None, size=0.0)
-        cause, lines = explain_dead_rounds(rounds(none, replace(none, name="b", errors=3)))
+        found = explain_dead_rounds(rounds(none, replace(none, name="b", errors=3)))
+        cause, lines = found.cause, found.lines
         assert cause == "no reward applied to any row"
         assert lines == ["a: no score: it returned None for every row", "b: no score: 6 rows failed"]
 
     def test_drowned(self) -> None:
         small = replace(SEEN, name="small", low=0.0, high=1.0, size=1.0, spread=1.0)
-        cause, lines = explain_dead_rounds(rounds(small, replace(SEEN, name="big", weight=1e9, size=2e9)))
+        found = explain_dead_rounds(rounds(small, replace(SEEN, name="big", weight=1e9, size=2e9)))
+        cause, lines = found.cause, found.lines
         assert cause == "the weight of big drowns small"
         assert lines[0] == "small: from 0 to 1, weight 1: up to 1 apart in a group"
 
@@ -93,7 +104,7 @@ class TestCause:
             replace(SEEN, name=name, low=0.0, size=2.0, spread=spread)
             for name, spread in zip(("one", "other"), spreads, strict=True)
         )
-        cause, _ = explain_dead_rounds(rounds(one, replace(SEEN, name="big", size=2.0**21), other))
+        cause = explain_dead_rounds(rounds(one, replace(SEEN, name="big", size=2.0**21), other)).cause
         assert cause == (
             "the weight of big drowns one and other"
             if is_drowned
@@ -102,12 +113,14 @@ class TestCause:
 
     def test_gated_out(self) -> None:
         shut = replace(SEEN, name="shut", gated_by=("a",), low=None, high=None, open_fraction=0.0, size=0.0)
-        cause, lines = explain_dead_rounds(rounds(SEEN, shut))
+        found = explain_dead_rounds(rounds(SEEN, shut))
+        cause, lines = found.cause, found.lines
         assert cause == "every row was gated out of shut, and nothing else told rows apart"
         assert lines[1] == "shut: closed for every row by its gate on a"
 
     def test_a_weight_of_nothing(self) -> None:
         watched = replace(SEEN, name="watched", weight=0.0, low=0.0, size=0.0)
-        cause, lines = explain_dead_rounds(rounds(SEEN, watched))
+        found = explain_dead_rounds(rounds(SEEN, watched))
+        cause, lines = found.cause, found.lines
         assert cause == "what watched told apart did not reach the total"
         assert lines[1] == "watched: from 0 to 2, but its weight is 0"
