@@ -8,7 +8,9 @@ and prints Markdown tables.
 
 from __future__ import annotations
 
+import json
 import os
+import statistics
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,12 +18,19 @@ from forest import forest
 from real_runs import trained
 from seeds import SEEDS, differences, study_arguments, tables, write_numbers
 
+from rlhf_cli.rewards.toy import digits_only
 from rlhf_cli.runs.metrics_file import read_metrics, series
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_folder import RunFolder, in_training
 
 EXPERIMENT = "smollm2_sums"
 SUM = "sum 1 / 1 / 1"
-SHORTER = ("trainer.args.max_steps=40", "trainer.args.eval_steps=20", "trainer.args.eval_on_start=false", "expect=null")
+STEPS = 40
+SHORTER = (
+    f"trainer.args.max_steps={STEPS}",
+    "trainer.args.eval_steps=20",
+    "trainer.args.eval_on_start=false",
+    "expect=null",
+)
 CONDITIONS = {
     SUM: ("sum", ("rewards.near.weight=1", "rewards.bare.weight=1")),
     "weights 1 / 0.5 / 0.2": ("weights", ()),
@@ -60,12 +69,17 @@ def runs_of_conditions(root: Path, jobs: int, device: str) -> dict[str, list[Run
 
 
 def measure(run: RunFolder) -> dict[str, float]:
-    """Return the measures of one finished run."""
+    """Return the measures of one finished run.
+
+    Form is read from the answers: `eval_sampled/rewards/bare` leaves out the rows that a gate closed.
+    """
     events = read_metrics(run.metrics)
     _, greedy = series(events, "eval_greedy/rewards/correct")
     _, sampled = series(events, "eval_sampled/rewards/correct")
-    _, bare = series(events, "eval_sampled/rewards/bare")
-    return {"greedy": greedy[-1], "sampled": sampled[-1], "halfway": sampled[0], "bare": bare[-1]}
+    answers = in_training(run) / f"step-{STEPS}.completions.jsonl"
+    rows = [json.loads(line) for line in answers.read_text(encoding="utf-8").split("\n") if line]
+    are_bare = digits_only([row["completion"] for row in rows if row["part"] == "sampled"])
+    return {"greedy": greedy[-1], "sampled": sampled[-1], "halfway": sampled[0], "bare": statistics.fmean(are_bare)}
 
 
 def main() -> None:
