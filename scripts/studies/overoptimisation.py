@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from curves import Curve, draw_curves
+from pictures import Curve, draw_curves
 from seeds import SEEDS, by_seed, interval, study_arguments, sweep, table, write_numbers
 
 from rlhf_cli.cli import main as rlhf

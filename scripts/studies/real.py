@@ -16,11 +16,18 @@ import csv
 import statistics
 from pathlib import Path
 
-from curves import Curve, draw_curves
+from pictures import Curve, draw_curves
 from real_runs import trained
 from seeds import interval, table
 
 from rlhf_cli.runs.metrics_file import read_metrics, series
+
+TITLES = {
+    "rewards/correct/mean": "in training, mean of 10 steps",
+    "eval_greedy/rewards/correct": "held out, greedy",
+    "eval_sampled/rewards/correct": "held out, sampled",
+}
+"""Of the panels; another metric has its own name."""
 
 
 def running_mean(values: list[float]) -> list[float]:
@@ -58,7 +65,9 @@ def main() -> None:
     rows["mean"] = [f"{one.mean:.3g} ± {one.half:.2g}" for one in means.values()]
     print(table("seed", {name: name for name in found[0]}, rows))
     if asked.picture is not None:
-        draw_curves(asked.picture, panels, x_title="optimizer steps")
+        titled = {TITLES.get(metric, metric): curves for metric, curves in panels.items()}
+        y_title = "share of answers that are right" if panels.keys() <= TITLES.keys() else None
+        draw_curves(asked.picture, titled, x_title="optimizer steps", y_title=y_title)
     numbers_file = asked.csv or (asked.picture and asked.picture.with_suffix(".csv"))
     if numbers_file is not None:
         with numbers_file.open("w", encoding="utf-8", newline="") as stream:

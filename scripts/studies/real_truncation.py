@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 
 import torch
-from forest import forest
+from pictures import draw_forest
 from seeds import SEEDS, by_seed, differences, study_arguments, sweep, table, tables, write_numbers
 from transformers import AutoModelForTokenClassification
 
@@ -178,7 +178,7 @@ def main() -> None:
     if arguments.picture:
         apart = differences(found, base_of, COMPARED)
         panels = {MEASURES[name]: [cells[place] for cells in apart.values()] for place, name in enumerate(COMPARED)}
-        arguments.picture.write_text(forest(list(apart), panels, zero="none"), encoding="utf-8")
+        draw_forest(arguments.picture, list(apart), panels, zero="none")
         write_numbers(arguments.picture, "policy; critic", found)
 
 

@@ -14,7 +14,7 @@ import statistics
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from forest import forest
+from pictures import draw_forest
 from real_runs import trained
 from seeds import SEEDS, differences, study_arguments, tables, write_numbers
 
@@ -93,7 +93,7 @@ def main() -> None:
     if arguments.picture:
         apart = differences(found, base_of, list(MEASURES))
         panels = {MEASURES[name]: [cells[place] for cells in apart.values()] for place, name in enumerate(MEASURES)}
-        arguments.picture.write_text(forest(list(base_of), panels, zero="sum"), encoding="utf-8")
+        draw_forest(arguments.picture, list(base_of), panels, zero="sum")
         write_numbers(arguments.picture, headings[0], found)
 
 

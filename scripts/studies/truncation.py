@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from forest import forest
+from pictures import draw_forest
 from seeds import SEEDS, by_seed, differences, study_arguments, sweep, tables, write_numbers
 from torch.nn.functional import logsigmoid
 from transformers import (
@@ -183,7 +183,7 @@ def main() -> None:
     if arguments.picture:
         apart = differences(found, base_of, COMPARED)
         panels = {MEASURES[name]: [cells[place] for cells in apart.values()] for place, name in enumerate(COMPARED)}
-        arguments.picture.write_text(forest(list(apart), panels, zero="none", reach=0.15), encoding="utf-8")
+        draw_forest(arguments.picture, list(apart), panels, zero="none", reach=0.15)
         write_numbers(arguments.picture, "policy; critic", found)
 
 

@@ -11,7 +11,7 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from forest import forest
+from pictures import draw_forest
 from pyarrow import parquet
 from seeds import by_seed, differences, study_arguments, sweep, tables, write_numbers
 
@@ -98,7 +98,7 @@ def main() -> None:
             MEASURES[name]: [dict(zip(MEASURES, cells, strict=True))[name] for cells in apart.values()]
             for name in ("goal", "area")
         }
-        arguments.picture.write_text(forest(others, panels, zero="naive sum"), encoding="utf-8")
+        draw_forest(arguments.picture, others, panels, zero="naive sum")
         write_numbers(arguments.picture, headings[0], found)
 
 
