@@ -11,11 +11,12 @@ from rich.text import Text
 
 from rlhf_cli.config.expand import truncation_warnings
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_sections import TRUNCATION_MODES, TRUNCATION_POLICIES, Gate, Reward
+from rlhf_cli.config.schema.reward_sections import TRUNCATION_MODES, TRUNCATION_POLICIES, Reward
 from rlhf_cli.config.schema.run_sections import entries_of
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.tables.strategies import STRATEGIES
+from rlhf_cli.text.gate_text import gate_text
 from rlhf_cli.text.redaction import redacted
 
 
@@ -27,18 +28,11 @@ def reward_tree(rewards: Mapping[str, Reward], scored_by: Mapping[str, str], *, 
         args = ", ".join(f"{key}={redacted(str(value))}" for key, value in reward.args.items() if with_args)
         weight = reward.weight
         shown = f"{weight:g}" if isinstance(weight, float) else f"{weight.start:g} to {weight.end:g}"
-        gates = [", ".join(map(_gate, reward.gates))] if is_gated else []
+        gates = [", ".join(gate_text(gate.model_dump()) for gate in reward.gates)] if is_gated else []
         rows.append([(name, "bold"), shown, *gates, scored_by[name] + (f" ({args})" if args else "")])
     return plain_table(
         ["reward"], ["weight"], [*(["only where"] if is_gated else []), "scored by"], rows=rows, head="dim"
     )
-
-
-def _gate(gate: Gate) -> str:
-    if gate.between is not None:
-        return f"{gate.between[0]:g} <= {gate.by} <= {gate.between[1]:g}"
-    tests = ((">=", gate.at_least), ("<=", gate.at_most), ("=", gate.equals))
-    return "".join(f"{gate.by} {sign} {value:g}" for sign, value in tests if value is not None)
 
 
 _FEWEST_REWARDS = 4

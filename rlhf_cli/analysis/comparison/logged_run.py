@@ -16,6 +16,7 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_overview import swept_in
 from rlhf_cli.runs.run_status import FINISHED, read_status
 from rlhf_cli.tables.resume_keys import row_of
+from rlhf_cli.text.gate_text import gate_text
 from rlhf_cli.text.json_values import JsonTree, section
 
 _REWARD_MEAN = re.compile(r"^rewards/(?P<name>[^/]+)/mean$")
@@ -260,7 +261,10 @@ def short_key(key: str, keys: Sequence[str]) -> str:
 
 
 def value_text(value: object, digits: int = 12) -> str:
-    """Return a value as one would type it: 0.5, none, true; of a path the last part; of a fraction `digits` digits."""
+    """Return a value as one would type it: 0.5, none, true; of a path the last part; of a fraction `digits` digits.
+
+    Of a gate it is the condition alone, and keys that are null are left out.
+    """
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -269,6 +273,9 @@ def value_text(value: object, digits: int = 12) -> str:
         return f"{value:.{12 if float(value).is_integer() else digits}g}"
     if isinstance(value, list | tuple):
         return f"[{','.join(value_text(one, digits) for one in value)}]"
+    if isinstance(value, Mapping):
+        given = {key: value_text(one, digits) for key, one in value.items() if one is not None}
+        return gate_text(value) if "by" in given else f"{{{', '.join(f'{key}: {one}' for key, one in given.items())}}}"
     text = str(value)
     return os.path.basename(text.rstrip("/")) if os.path.isabs(text) else text
 

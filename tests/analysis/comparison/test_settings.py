@@ -142,11 +142,25 @@ def test_all_seeds_are_seeds(place: Path) -> None:
     assert list(setting.by_seed) == ["0/0", "0/1", "1/0", "1/1"]
 
 
+GATE = {"by": "correct", "at_least": 1.0, "at_most": None, "equals": None, "between": None, "otherwise": "zero"}
+
+
+def test_gates_that_differ_in_what_a_row_gets_are_told_apart(place: Path) -> None:
+    gated = [
+        configured(rewards={"format": {"fn": "a:b", "gate": [GATE | {"otherwise": otherwise}]}})
+        for otherwise in ("zero", "exclude")
+    ]
+    first, second = (setting.name for setting in group_over_seeds(read(place, *gated)).settings)
+    assert first != second
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
         *((0.0, "0"), (0.5, "0.5"), (1e-06, "1e-06"), (None, "none"), (True, "true"), (3, "3")),
         *(([1, None], "[1,none]"), ("/a/b/model", "model"), ("x/y", "x/y")),
+        *(({"r": 16, "alpha": None}, "{r: 16}"), ([GATE], "[correct >= 1]")),
+        (GATE | {"at_least": None, "between": [0.5, 2]}, "0.5 <= correct <= 2"),
     ],
 )
 def test_a_value_is_said_as_it_is_typed(value: object, text: str) -> None:
