@@ -41,6 +41,7 @@ real-demo: real  ## SmolLM2 learns to add in ten minutes on two cores, then a pa
 
 test-real: real  ## SmolLM2 converted, trained as TRL trains it, evaluated, exported
 	$(BIN)/pytest -m real tests/real
+	$(BIN)/pytest tests/models/test_gguf.py
 
 reasoning: $(STAMP)  ## the package of data=reasoning_gym (45 MB; one of its requirements is compiled: needs a C compiler)
 	$(BIN)/pip install --quiet --constraint constraints.txt reasoning-gym==0.1.25

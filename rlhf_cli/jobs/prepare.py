@@ -73,11 +73,9 @@ def is_run_name(named: str) -> bool:
 def _model(named: str | None, root: str, where: str) -> str | None:
     if named is None:
         return None
-    if not is_run_name(named):
-        from rlhf_cli.models.gguf import model_folder
+    from rlhf_cli.models.gguf import model_folder
 
-        return model_folder(named, where=where)
-    return str(find_run(named, root, where=where).model)
+    return model_folder(str(find_run(named, root, where=where).model) if is_run_name(named) else named, where=where)
 
 
 def _critic(named: str, root: str) -> str:

@@ -63,6 +63,7 @@ def build_once(name: str, make: Callable[[Path], None], *, source: Path | None =
 
 
 _CONFIG = "adapter_config.json"
+_MERGED_FILES = ("adapter_*", "*token*", "chat_template*", "vocab*", "merges*")
 
 
 def merged_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> str:
@@ -74,14 +75,18 @@ def merged_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = Fa
     if not (adapter / _CONFIG).is_file() or (adapter / "config.json").is_file():
         return path
     digest = hashlib.sha256(dtype.encode())
-    for file in sorted(adapter.glob("adapter_*")):
+    for file in sorted(file for pattern in _MERGED_FILES for file in adapter.glob(pattern)):
         digest.update(file.read_bytes())
+    base = Path(str(json.loads((adapter / _CONFIG).read_text(encoding="utf-8")).get("base_model_name_or_path")))
+    for file in sorted(base.expanduser().glob("*.*")):  # gigabytes: their times tell whether they were written anew
+        digest.update(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())
     name = f"merged-{digest.hexdigest()[:12]}"
     return str(build_once(name, lambda folder: _merge(adapter, folder, dtype, trust_remote_code)))
 
 
 def _merge(adapter: Path, folder: Path, dtype: str, trust_remote_code: bool) -> None:
     from peft import AutoPeftModelForCausalLM, AutoPeftModelForSequenceClassification
+    from safetensors import SafetensorError
     from transformers import AutoTokenizer
 
     config = json.loads((adapter / _CONFIG).read_text(encoding="utf-8"))
@@ -97,7 +102,7 @@ def _merge(adapter: Path, folder: Path, dtype: str, trust_remote_code: bool) -> 
         except (OSError, ValueError):  # an adapter saved without one uses its base's
             base = config["base_model_name_or_path"]
             tokenizer = AutoTokenizer.from_pretrained(base, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(
             "this adapter cannot be put on its base",
             where="model.path",

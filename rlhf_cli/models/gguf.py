@@ -15,9 +15,11 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rlhf_cli.errors import ModelError, Prose
 from rlhf_cli.models.cache import build_once, damaged_file, made_from
+from rlhf_cli.models.tokenizer_files import read_json
 from rlhf_cli.process import PARENT, die_with
 from rlhf_cli.services.cache_folder import cache_folder
 from rlhf_cli.services.hub_lookup import HubQuestion, look_up
@@ -58,17 +60,26 @@ def model_folder(named: str | None, *, where: str) -> str | None:
 
     Every model and tokenizer that is named goes through here. The first time, this takes about 20 s and says so,
     and again if the folder in the cache is damaged. For a package that is not installed, return the model's name on the
-    hub, if the hub or its cache has it. Raise ModelError if nothing can be had, the file is damaged, or transformers
-    cannot read it; nothing half written is left behind.
+    hub, if the hub or its cache has it. The base of an adapter is made again, too. Raise ModelError if nothing can be
+    had, the file is damaged, or transformers cannot read it; nothing half written is left behind.
     """
     if named is None:
         return None
-    file = Path(named).expanduser()
+    try:
+        file = Path(named).expanduser()
+    except RuntimeError as error:
+        raise ModelError("there is no such model folder", where=where, got=f"{named}: {error}") from error
     if named.startswith(_PREFIX) or (named in PACKAGED_MODELS and not file.exists()):
         return _packaged(named, where)
     if file.suffix.lower() != ".gguf" or file.is_dir():
         in_cache = file.parent.resolve() == cache_folder("models").resolve()
-        return _of_the_cache(file, where) if in_cache else named
+        if in_cache:
+            return _of_the_cache(file, where)
+        if (adapter := file / "adapter_config.json").is_file():
+            base = read_json(adapter, where).get("base_model_name_or_path")
+            if isinstance(base, str):
+                model_folder(base, where=f"{where}: the base that {adapter} names")
+        return named
     if not file.is_file():
         raise ModelError("there is no such GGUF file", where=where, got=f"{named} (looked at {file.resolve()})")
     return str(_converted(file, _sha256(file), where))
@@ -182,7 +193,8 @@ def convert(file: Path, folder: Path) -> None:
     """Write the model of `file`, dequantised to float32, its tokenizer and chat template into `folder`.
 
     The model that transformers reads remembers that it was quantised, and refuses to be saved; so its weights move to a
-    fresh one of the same configuration. Raise the library's error for a file that it cannot read.
+    fresh one of the same configuration. Raise the library's error for a file that it cannot read, and ValueError for
+    one that lacks weights: transformers would draw them at random.
     """
     import gguf
 
@@ -195,7 +207,11 @@ def convert(file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    given = {"gguf_file": file.name, "dtype": torch.float32, "output_loading_info": True}
+    loaded: Any = AutoModelForCausalLM.from_pretrained(file.parent, **given)
+    read, found = loaded
+    if missing := sorted(found["missing_keys"]):
+        raise ValueError(f"it lacks {len(missing)} tensors, {missing[0]} the first: is it one part of a split file?")
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     values = {key: value for key, value in read.config.to_dict().items() if key not in _OF_THE_FILE}
     if tokenizer.pad_token_id is None:

@@ -67,6 +67,9 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True, needs
             hint="model.tokenizer=FOLDER_OR_HUB_ID",
         )
     if not config.is_file():
+        if needs_model:
+            base = str(read_json(adapter, where).get("base_model_name_or_path"))
+            describe_model(base, where=f"{where}: the base that {adapter} names", needs_tokenizer=False)
         return f"{path} (adapter)"
     content = read_json(config, where)
     return f"{path} ({next(iter(architectures_of(content)), content.get('model_type', 'unknown'))})"

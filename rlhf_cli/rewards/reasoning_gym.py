@@ -26,6 +26,7 @@ _PLAIN = {
     "countdown": _ARITHMETIC,
     "puzzle24": _ARITHMETIC,
     "coin_flip": r"(?s)(?!.*[eE][-+]?\d{3}).*",  # 1e999999999 as an exact fraction takes all memory
+    "complex_arithmetic": r"(?is)(?!.*nan).*",  # nan would score 1
 }
 """Task -> what its verifier is given."""
 _STORED = r"[-\d.,' \[\]()xa-f+*<>]*"
@@ -98,8 +99,10 @@ def _verifier(task: str, args: str) -> Task:
 
 
 def _is_plain(text: str, entry: Mapping[str, Any]) -> bool:
-    """Return whether the verifier of an entry's task runs no code when it is given `text`."""
+    """Return whether the verifier of an entry's task runs no code when it is given `text`, and can judge it."""
     task = entry["task"]
+    if task == "game_of_life_halting":  # its verifier takes any text for the right answer
+        return text.casefold() == str(entry["answer"]).casefold()
     if task not in _READ_LISTS:
         return re.fullmatch(_PLAIN[task], text) is not None if task in _PLAIN else True
     right = entry["metadata"]["valid_answers"] if task == "n_queens" else [entry["answer"]]

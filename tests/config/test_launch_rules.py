@@ -42,9 +42,17 @@ def test_refused_by_the_table_and_by_nothing_else(judged: Judged, refused: Refus
 
 
 class TestRollout:
-    def test_a_trainer_that_does_not_generate(self, refused: Refused) -> None:
-        error = refused("exp=toy_dpo", "launch.rollout=vllm")
-        assert (error.what, error.hint) == ("trainer=dpo generates nothing", "launch.rollout=hf")
+    @pytest.mark.parametrize(
+        ("word", "hint"),
+        [
+            ("launch.rollout=vllm", "launch.rollout=hf"),
+            ("launch.rollout_gpus=1", "launch.rollout_gpus=0"),
+            ("launch.vllm.args.max_num_seqs=4", "~launch.vllm.args"),
+        ],
+    )
+    def test_a_trainer_that_does_not_generate(self, refused: Refused, word: str, hint: str) -> None:
+        error = refused("exp=toy_dpo", word)
+        assert (error.what, error.hint) == ("trainer=dpo generates nothing", hint)
 
     def test_no_server(self, refused: Refused, judged: Judged) -> None:
         error = refused("exp=quickstart", "launch.rollout=vllm_server")

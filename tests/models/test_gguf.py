@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.models import gguf
+from rlhf_cli.models import cache, gguf
 from rlhf_cli.models.cache import build_once
 from rlhf_cli.process import PARENT
 from rlhf_cli.services.hub_lookup import HubAnswer
@@ -219,6 +220,51 @@ def test_a_file_that_is_no_whole_gguf_file(content: bytes, place: Path) -> None:
     )
     words = [sys.executable, "-c", code, str(place / "cut.gguf"), str(place / "out")]
     assert subprocess.run(words, env={**os.environ, PARENT: str(os.getpid())}, check=False).returncode == 3
+
+
+@pytest.mark.skipif(not HAS_GGUF, reason="needs gguf (make real)")
+def test_one_part_of_a_split_file(place: Path) -> None:
+    """It is a whole GGUF file without some of the tensors, which transformers would draw at random."""
+    from tests.support.gguf_files import write_llama
+
+    for name, without, lacks in (("whole", "", None), ("part", "blk.1.", "it lacks 9 tensors, model.layers.1.")):
+        write_llama(place / f"{name}.gguf", without=without)
+        if lacks is None:
+            assert Path(folder_of(str(place / f"{name}.gguf")) or "", "model.safetensors").is_file(), "the control"
+        else:
+            with pytest.raises(ModelError, match="cannot read this GGUF file") as caught:
+                folder_of(str(place / f"{name}.gguf"))
+            assert lacks in str(caught.value.got)
+
+
+def test_no_such_user(place: Path) -> None:
+    with pytest.raises(ModelError, match="no such model folder"):
+        folder_of("~nobody_here/x.gguf")
+
+
+def test_the_base_of_an_adapter_is_made_again(place: Path, conversions: list[list[str]]) -> None:
+    base = Path(folder_of("package:small") or "")
+    shutil.rmtree(base)
+    (place / "adapter").mkdir()
+    (place / "adapter/adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    assert folder_of(str(place / "adapter")) == str(place / "adapter")
+    assert (base / "config.json").is_file()
+    assert len(conversions) == 2
+
+
+def test_a_merged_adapter_is_merged_again_when_its_base_or_its_tokenizer_changed(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_merge", lambda adapter, folder, *more: folder.mkdir())
+    (place / "base").mkdir()
+    (place / "adapter").mkdir()
+    (place / "adapter/adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(place / "base")}))
+    merged = []
+    for changed in ("base/model.safetensors", "adapter/adapter_model.safetensors", "adapter/chat_template.jinja"):
+        (place / changed).write_text("other")
+        merged += [cache.merged_model(str(place / "adapter")) for _ in range(2)]
+    assert len(set(merged)) == 3
+    assert merged[0::2] == merged[1::2]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,31 @@ def test_a_file_that_was_cut(place: Path, refused: Refused) -> None:
     assert error.what == "the weights are not whole"
     size = file.stat().st_size
     assert f"{WEIGHTS} has {size} bytes and says that it has {size + 5}" in str(error.got)
+
+
+class TestBaseOfAnAdapter:
+    """The policy, a critic and a reward model may be adapters: without its base none of them is a model."""
+
+    @pytest.fixture
+    def adapter(self, place: Path) -> Path:
+        folder = model_copy(place / "model", without=("config.json", WEIGHTS))
+        config = {"base_model_name_or_path": str(place / "base"), "peft_type": "LORA", "task_type": "CAUSAL_LM"}
+        (folder / "adapter_config.json").write_text(json.dumps(config))
+        shutil.copy(model_copy(place / "whole") / WEIGHTS, folder / "adapter_model.safetensors")
+        return folder
+
+    def test_it_is_gone(self, adapter: Path, refused: Refused) -> None:
+        error = refused(*MODEL)
+        assert error.what == "there is no such model folder"
+        assert str(error.where).startswith("model.path (command line): the base that")
+
+    def test_it_was_cut(self, place: Path, adapter: Path, refused: Refused) -> None:
+        file = model_copy(place / "base") / WEIGHTS
+        assert planned(*MODEL).notices == (), "the control"
+        file.write_bytes(file.read_bytes()[:-5])
+        error = refused(*MODEL)
+        assert error.what == "the weights are not whole"
+        assert str(place / "base") in str(error.got)
 
 
 @pytest.mark.fault(46)

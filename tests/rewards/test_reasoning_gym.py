@@ -98,7 +98,7 @@ EVALUATING = {
     *("basic_arithmetic", "codeio"),  # when they make rows, in a process of its own
     "propositional_logic",  # a parser of its own
     *("bitwise_arithmetic", "number_sorting"),  # a field of the row
-    *(set(_PLAIN) - {"coin_flip"}),
+    *(set(_PLAIN) - {"coin_flip", "complex_arithmetic"}),
     *_READ_LISTS,
     *RUN_ANSWERS,
 }
@@ -109,6 +109,17 @@ def test_the_tasks_whose_code_evaluates_text_are_those_known() -> None:
     runs = re.compile(r"(?<![.\w])(?:eval|exec|parse_expr|sympify)\(|\.(?:parse_expr|sympify)\(|subprocess|os\.system")
     found = {name for name, (kind, _) in tasks.items() if runs.search(inspect.getsource(inspect.getmodule(kind)))}
     assert found == EVALUATING
+
+
+@pytest.mark.parametrize(("task", "nonsense"), [("complex_arithmetic", "nan"), ("game_of_life_halting", "?")])
+def test_nonsense_that_the_package_takes_for_right(task: str, nonsense: str) -> None:
+    for row in rows(task, 8):
+        assert score_entry(nonsense, row["entry"]) == 0.0
+        assert score_entry(str(row["answer"]), row["entry"]) == 1.0
+        entry = unpacked_entry(row["entry"])
+        assert build_task(task, {}, seed=0, where="").score_answer(nonsense, entry) == 1.0, "the control"
+        if task == "game_of_life_halting":
+            assert score_entry({"True": "False", "False": "True"}[row["answer"]], row["entry"]) == 0.0
 
 
 @pytest.mark.parametrize("task", [*_READ_LISTS, "countdown", "puzzle24"])

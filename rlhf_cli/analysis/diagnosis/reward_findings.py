@@ -74,7 +74,10 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
 
 
 def dead_reward(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
-    """Check for rewards that were constant over all rows since the first log event, or always null."""
+    """Check for rewards that were constant over all rows since the first log event, or always null.
+
+    A constant score behind a gate that some rows pass and others do not tells these rows apart.
+    """
     kind = "dead_reward"
     alive = []
     for name in log.rewards():
@@ -94,7 +97,7 @@ def dead_reward(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
             yield Finding(kind, name, severity, what, (nulls,), 0, log.step, fixes)
         elif len(raw) < ENOUGH:
             yield SkippedCheck(kind, f"{name}: too few log events, {len(raw)} of {ENOUGH}")
-        elif _is_constant(raw, spread):
+        elif _is_constant(raw, spread) and not (len(opened) and float(opened.values.min()) < 1.0 - _NEVER):
             what = f"reward {name} is {raw.values[-1]:.4g} on every row: it teaches nothing"
             yield finding(kind, severity, what, raw, fixes, subject=name, shown=evidence(raw, on_average(raw)))
         else:

@@ -77,10 +77,12 @@ def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
         for key, value, usual in (
             ("data.overlong_prompts", experiment.data.overlong_prompts, "error"),
             ("launch.rollout", launch.rollout, "hf"),
+            ("launch.rollout_gpus", launch.rollout_gpus, 0),
+            ("launch.vllm.args", launch.vllm.args, {}),
         ):
             if value != usual:
-                what = f"trainer={trainer.name} generates nothing"
-                yield ConfigError(what, where=origins.where(key), got=f"{key}={value}", hint=f"{key}={usual}")
+                what, hint = f"trainer={trainer.name} generates nothing", f"{key}={usual}" if usual != {} else f"~{key}"
+                yield ConfigError(what, where=origins.where(key), got=f"{key}={value}", hint=hint)
         return
     gpus, where = launch.rollout_gpus, origins.where("launch.rollout_gpus")
     named = next((f"trainer.args.{name}" for name in NAMES_A_SERVER if args.get(name) is not None), None)

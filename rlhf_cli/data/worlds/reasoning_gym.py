@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 from rlhf_cli.errors import DataError, Prose
+from rlhf_cli.process import PARENT
 
 
 def generate(
@@ -79,7 +80,7 @@ def _ask(question: str) -> str:
         input=question,
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path},
+        env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path, PARENT: str(os.getpid())},
     )
     if done.returncode != 0:
         raise RuntimeError(f"the process with reasoning-gym ended with {done.returncode}:\n{done.stderr}")

@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import itertools
 import json
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ from typing import Any, Protocol, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from rlhf_cli.errors import DataError, Prose
+from rlhf_cli.process import PARENT, die_with
 from rlhf_cli.text.suggest import nearest
 
 RUN_ANSWERS = ("intermediate_integration", "polynomial_multiplication", "simple_integration")
@@ -242,4 +244,5 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
+    die_with(int(os.environ[PARENT]))
     _main()

@@ -148,11 +148,20 @@ def critic_problems(experiment: Experiment, composed: Composed, context: CheckCo
 _WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack")
 
 
+def _weights_of(path: str | None, context: CheckContext) -> Iterator[Path]:
+    """Yield the local folders whose weights make up a model: its own, and for an adapter its base's."""
+    if (folder := context.folder_of(path)) is None:
+        return
+    yield folder
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        yield from _weights_of(str(read_json(folder / "adapter_config.json").get("base_model_name_or_path")), context)
+
+
 def weight_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error for every model folder without weights, or whose weights are truncated or Git LFS pointers."""
-    for key, path in context.named_models().items():
-        folder = context.folder_of(path)
-        if folder is None or not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+    named = [(key, folder) for key, path in context.named_models().items() for folder in _weights_of(path, context)]
+    for key, folder in named:
+        if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
             continue  # the check that describes the model reports the error
         if not any(next(folder.glob(pattern), None) for pattern in _WEIGHT_FILES):
             yield ModelError(

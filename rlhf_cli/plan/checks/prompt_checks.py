@@ -54,7 +54,11 @@ def tokenizer_problems(experiment: Experiment, composed: Composed, context: Chec
     if tokenizer.surely_lacks("eos_token"):
         yield no_end_token(folder, where=where)
     # TRL replaces the tokenizer's template with that of `chat_template_path`.
-    has_template = tokenizer.chat_template is not None or experiment.trainer.args.get("chat_template_path") is not None
+    template = experiment.trainer.args.get("chat_template_path")
+    if template is not None and not (Path(str(template)).is_file() and str(template).endswith((".jinja", ".j2"))):
+        described = composed.origins.where("trainer.args.chat_template_path")
+        describe_model(str(template), where=described, needs_model=False)
+    has_template = tokenizer.chat_template is not None or template is not None
     if not has_template and has_conversations(experiment, context):
         yield no_chat_template(folder, where=where)
     tokenizer.lengths([""], special_tokens=False)  # raises if its file is malformed

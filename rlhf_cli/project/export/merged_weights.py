@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.errors import ModelError, Prose
+from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.models.reward_checkpoint import load_reward_model
 from rlhf_cli.project.export.source_model import SourceModel
 from rlhf_cli.text.json_values import JsonTree
@@ -82,7 +83,7 @@ def _base_config(base: str) -> JsonTree | None:
 
     Raises ModelError if the folder is missing.
     """
-    folder = Path(base).expanduser()
+    folder = Path(str(model_folder(base, where=base))).expanduser()
     if folder.is_dir():
         content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         return content if isinstance(content, dict) else {}
