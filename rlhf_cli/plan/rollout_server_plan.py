@@ -25,6 +25,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, ModelError, Prose, UserError
 from rlhf_cli.plan.devices import FIRST_WITH_BF16, GROUP_PORT_VARIABLE, OTHER_GPUS, URL_VARIABLE, compute_capabilities
 from rlhf_cli.plan.network import MeetingPlace, why_not_reached
+from rlhf_cli.services.hub_lookup import cached_model
 
 LEAST_VLLM, BELOW_VLLM = (0, 28), (0, 32)
 """Bounds of the vLLM versions that fit torch 2.13 and TRL 1.16; 0.31 wants transformers 5.17."""
@@ -100,8 +101,11 @@ def _dtype(experiment: Experiment) -> str:
         return {"bf16": "bfloat16", "fp16": "float16"}[precision]
     if model.dtype != "auto":
         return model.dtype
-    file = Path(os.path.expanduser(model.path or "MODEL"), "config.json")
-    config = json.loads(file.read_text()) if file.is_file() else {}
+    place = Path(os.path.expanduser(str(model.path)))
+    folder = place if place.is_dir() else cached_model(str(model.path), model.revision)
+    if folder is None or not (folder / "config.json").is_file():
+        return "auto"  # of a model on the hub it is the stored type, unless that is float32
+    config = json.loads((folder / "config.json").read_text())
     return str(config.get("dtype") or config.get("torch_dtype") or "float32")
 
 

@@ -135,18 +135,31 @@ class TestServer:
     @pytest.mark.parametrize(
         ("words", "capability", "dtype"),
         [
-            (["launch.precision=float32"], "9.0", "float32"),
+            (["launch.precision=float32"], "9.0", "auto"),  # on the hub, and not in its cache
+            (["launch.precision=float32", "model.path=STORED"], "9.0", "float16"),
+            (["launch.precision=float32", "model.path=org/cached"], "9.0", "float16"),
             (["launch.precision=float32", "model.dtype=bfloat16"], "9.0", "bfloat16"),
             (["launch.precision=fp16"], "9.0", "float16"),
             (["launch.precision=bf16", "model.dtype=float32"], "9.0", "bfloat16"),
             ([], "8.0", "bfloat16"),
-            ([], "7.5", "float32"),  # a T4, which emulates bf16
+            (["model.path=STORED"], "7.5", "float16"),  # a T4, which emulates bf16: precision is float32
         ],
     )
     def test_it_computes_in_the_type_of_the_run(
-        self, gpus: HaveGpus, monkeypatch: pytest.MonkeyPatch, words: list[str], capability: str, dtype: str
+        self,
+        gpus: HaveGpus,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+        words: list[str],
+        capability: str,
+        dtype: str,
     ) -> None:
         gpus(2)
+        (tmp_path / "stored").mkdir()
+        (tmp_path / "stored/config.json").write_text('{"dtype": "float16"}')
+        cached = {"org/cached": tmp_path / "stored"}
+        monkeypatch.setattr(rollout_server_plan, "cached_model", lambda name, revision: cached.get(name))
+        words = [word.replace("STORED", str(tmp_path / "stored")) for word in words]
         monkeypatch.setattr(rollout_server_plan, "compute_capabilities", lambda: (float(capability),))
         server = planned(*SERVER, "launch.rollout_gpus=1", *words).server
         assert server is not None
