@@ -24,6 +24,11 @@ def test_no_weights(place: Path, refused: Refused) -> None:
     assert "config.json" in str(error.got)
 
 
+def test_a_folder_has_no_revisions(place: Path, refused: Refused) -> None:
+    model_copy(place / "model")
+    assert refused(*MODEL, "model.revision=v2").what == "a model folder has no revisions"
+
+
 def test_a_file_that_was_cut(place: Path, refused: Refused) -> None:
     file = model_copy(place / "model") / WEIGHTS
     file.write_bytes(file.read_bytes()[:-5])

@@ -40,6 +40,9 @@ def policy_problems(experiment: Experiment, composed: Composed, context: CheckCo
     assert model.path is not None
     where = composed.origins.where("model.path")
     described = describe_model(model.path, where=where, needs_tokenizer=model.tokenizer is None)
+    if model.revision is not None and Path(model.path).expanduser().is_dir():
+        named, got = composed.origins.where("model.revision"), f"{model.revision} of {model.path}"
+        raise ModelError("a model folder has no revisions", where=named, got=got, hint="model.revision=null")
     if _is_classifier(Path(model.path).expanduser()):
         if experiment.trainer.row.trains != "reward model":
             raise ModelError(
