@@ -62,8 +62,7 @@ def draw_forest(
         if reach is not None:
             place.set_xlim(-reach, reach)
         place.set_title(title, fontsize="medium")
-    places[0].set(yticks=range(len(labels)), yticklabels=labels)
-    places[0].invert_yaxis()
+    places[0].set(yticks=range(len(labels)), yticklabels=labels, ylim=(len(labels) - 0.5, -0.5))
     says = f"difference to {zero}: mean over seeds, corrected 95 % interval\nin colour if 0 lies outside"
     figure.supxlabel(says, fontsize="medium")
     _save(figure, file)
