@@ -12,12 +12,15 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.services.cache_folder import cache_folder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _MANIFEST = "made.json"  # source of a model of the cache and sizes of its files; written last
 
@@ -60,6 +63,15 @@ def build_once(name: str, make: Callable[[Path], None], *, source: Path | None =
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
     return folder
+
+
+def save_whole(model: PreTrainedModel, folder: Path) -> None:
+    """Write a model on any rank: in a process group, save_pretrained writes files on rank 0 alone.
+
+    A model of the cache is built by the rank that comes first, and on each machine.
+    """
+    model.should_save_on_this_rank = lambda is_main_process: True  # type: ignore[method-assign]
+    model.save_pretrained(folder)
 
 
 _CONFIG = "adapter_config.json"
@@ -109,5 +121,5 @@ def _merge(adapter: Path, folder: Path, dtype: str, trust_remote_code: bool) -> 
             got=f"{adapter}: {type(error).__name__}: {error!s:.300}",
             expected=f"an adapter of {config.get('base_model_name_or_path')}, and that model",
         ) from error
-    model.save_pretrained(folder)
+    save_whole(model, folder)
     tokenizer.save_pretrained(folder)

@@ -20,6 +20,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from rlhf_cli.models.cache import build_once, save_whole
+
 PAD, EOS = "<pad>", "<eos>"
 
 _CHAT_TEMPLATE = (
@@ -74,8 +76,6 @@ def tiny_model_path(
     for recipe in EMBEDDED.glob(f"*/{RECIPE_FILE}"):
         if json.loads(recipe.read_text(encoding="utf-8")) == build:
             return recipe.parent
-    from rlhf_cli.models.cache import build_once
-
     key = hashlib.sha256(json.dumps([_RECIPE_VERSION, build], sort_keys=True).encode()).hexdigest()[:12]
     return build_once(f"tiny-{key}", lambda folder: build_tiny_model(build, demonstrations, on_progress, folder))
 
@@ -106,7 +106,7 @@ def build_tiny_model(
         if build["warm_start"]:
             _warm_start(model, tokenizer, demonstrations(), build["warm_start"], on_progress)
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    model.save_pretrained(folder)
+    save_whole(model, folder)
     tokenizer.save_pretrained(folder)
 
 

@@ -83,7 +83,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     words = [*BEGINNING, *HELD_OUT, *request.param]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RLHF_CACHE", str(model_cache))
-        # Builds the model, too, which two processes at once may get wrong. The spy of this one is in a folder apart.
+        # The spy of this one is in a folder apart.
         patch.setenv("RANK", "0")
         (place / "aside").mkdir()
         patch.chdir(place / "aside")

@@ -70,7 +70,7 @@ class Started:
 
 @pytest.fixture
 def started(workplace: Path, train):
-    train("trainer.args.max_steps=1")  # builds the model, which two processes at once may get wrong
+    train("trainer.args.max_steps=1")
     commands: list[Started] = []
 
     def start(*words: str) -> Started:

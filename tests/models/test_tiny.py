@@ -37,6 +37,19 @@ def test_it_is_built_once_and_found_again(tmp_path: Path) -> None:
     assert len(steps) == 40
 
 
+def test_it_is_whole_whichever_rank_builds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process group transformers saves on rank 0 alone, and the others may be first, or on another machine."""
+    from transformers import AutoModelForCausalLM
+    from transformers.distributed import mixin
+
+    monkeypatch.setattr(mixin, "_is_torch_distributed_initialized", lambda: True)
+    monkeypatch.setattr(mixin, "_get_torch_distributed_rank", lambda: 1)
+    folder = build()
+    assert {"config.json", "generation_config.json", "model.safetensors"} <= {file.name for file in folder.iterdir()}
+    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(tmp_path / "control")
+    assert not (tmp_path / "control/model.safetensors").exists(), "the control: transformers' own"
+
+
 def test_an_interrupted_build_leaves_nothing_behind(tmp_path: Path) -> None:
     def interrupt(step: int, steps: int) -> None:
         raise KeyboardInterrupt
