@@ -54,6 +54,63 @@ class TestSeen:
         assert first == ComponentStatistics("a", (), 2.0, -1.0, 3.0, 1.0, 0, 6.0, 8.0)
         assert second == ComponentStatistics("b", ("a",), 1.0, None, None, 0.25, 1, 0.0, 0.0)
 
+    def test_an_environments_own_reward_has_neither_gates_nor_counts(self) -> None:
+        rules = [Rule("a"), Rule("its own")]
+        settled = Case([column(1, 1), column(2, 2)], rules, [1.0, 1.0], num_generations=2).settle()
+        _, own = component_statistics(settled, rules[:1], [(2, 0)], 2)
+        assert (own.gated_by, own.open_fraction, own.errors) == ((), None, 0)
+
+
+def differing(one: ComponentStatistics, **other: float) -> list[DeadRound]:
+    """Two rounds, of which the second differs."""
+    return [DeadRound(3, (one,), 0.0), DeadRound(4, (replace(one, **other),), 0.0)]
+
+
+class TestSeveralRounds:
+    @pytest.mark.parametrize(
+        ("shares", "said"),
+        [
+            ({"left_out": (1.0, 1.0)}, "every completion was cut off, and truncation leaves such rows out"),
+            ({"left_out": (1.0, 0.9)}, None),
+            ({"valued": (1.0, 1.0)}, "every completion was cut off, and in place of its score"),
+            ({"valued": (1.0, 0.6)}, "most completions were cut off"),
+            ({"valued": (0.9, 0.5)}, None),
+        ],
+    )
+    def test_cut_off_in_all_of_them(self, shares: dict[str, tuple[float, float]], said: str | None) -> None:
+        ((name, both),) = shares.items()
+        found = explain_dead_rounds(
+            [replace(dead, **{name: one}) for dead, one in zip(rounds(SEEN), both, strict=True)]
+        )
+        assert found.cause.startswith(said or "every reward was constant within its groups")
+        assert found.is_cut_off is (said is not None)
+        assert found.lines == ["a: 2 on every row, weight 1"]
+
+    def test_a_score_of_several_values(self) -> None:
+        """From the least to the greatest of all rounds; what a group makes of it is that of the widest round."""
+        (line,) = explain_dead_rounds(differing(SEEN, low=0.0, high=5.0)).lines
+        assert line == "a: from 0 to 5, weight 1: the same for all rows of a group, after offset, clip and gate"
+        for dead in (differing(SEEN, spread=1.0), differing(SEEN, spread=1.0)[::-1]):
+            assert explain_dead_rounds(dead).lines == ["a: 2 on every row, weight 1: up to 1 apart in a group"]
+        assert explain_dead_rounds(differing(SEEN, weight=0.5)).lines == ["a: 2 on every row, weight 0.5"]
+
+    def test_what_drowns_by_its_largest_size(self) -> None:
+        small = replace(SEEN, name="small", low=0.0, high=1.0, size=1.0, spread=1.0)
+        big = replace(SEEN, name="big", size=1.0)
+        dead = [DeadRound(3, (small, big), 0.0), DeadRound(4, (small, replace(big, size=2e9)), 0.0)]
+        assert explain_dead_rounds(dead).cause == "the weight of big drowns small"
+
+    def test_a_gate_that_opened_once(self) -> None:
+        shut = replace(SEEN, gated_by=("b",), open_fraction=0.0)
+        assert explain_dead_rounds(rounds(shut)).cause.startswith("every row was gated out of a")
+        assert explain_dead_rounds(differing(shut, open_fraction=0.5)).lines == ["a: 2 on every row, weight 1"]
+
+    def test_rounding_in_the_size_of_the_score_is_no_difference(self) -> None:
+        wide = replace(SEEN, size=2.0**21, spread=1.0)
+        assert explain_dead_rounds(rounds(wide)).lines == ["a: 2 on every row, weight 1"]
+        assert "apart" in explain_dead_rounds(rounds(replace(wide, spread=1.001))).lines[0]
+        assert explain_dead_rounds(differing(wide, size=2.0)).lines == ["a: 2 on every row, weight 1"]
+
 
 class TestCause:
     def test_a_watched_reward_is_not_to_blame_where_most_rows_have_the_critics_value(self) -> None:
