@@ -88,8 +88,13 @@ class TestSeveralRounds:
 
     def test_a_score_of_several_values(self) -> None:
         """From the least to the greatest of all rounds; what a group makes of it is that of the widest round."""
-        (line,) = explain_dead_rounds(differing(SEEN, low=0.0, high=5.0)).lines
-        assert line == "a: from 0 to 5, weight 1: the same for all rows of a group, after offset, clip and gate"
+        for other, between in (
+            ({"low": 0.0}, "0 to 2"),
+            ({"high": 5.0}, "2 to 5"),
+            ({"low": 0.0, "high": 5.0}, "0 to 5"),
+        ):
+            (line,) = explain_dead_rounds(differing(SEEN, **other)).lines
+            assert line.startswith(f"a: from {between}, weight 1: the same for all rows of a group, after offset, clip")
         for dead in (differing(SEEN, spread=1.0), differing(SEEN, spread=1.0)[::-1]):
             assert explain_dead_rounds(dead).lines == ["a: 2 on every row, weight 1: up to 1 apart in a group"]
         assert explain_dead_rounds(differing(SEEN, weight=0.5)).lines == ["a: 2 on every row, weight 0.5"]
