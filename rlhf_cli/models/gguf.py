@@ -78,6 +78,8 @@ def model_folder(named: str | None, *, where: str) -> str | None:
         if (adapter := file / "adapter_config.json").is_file():
             base = read_json(adapter, where).get("base_model_name_or_path")
             if isinstance(base, str):
+                if Path(base).resolve() == file.resolve():
+                    raise ModelError("an adapter names itself as its base", where=where, got=str(adapter))
                 model_folder(base, where=f"{where}: the base that {adapter} names")
         return named
     if not file.is_file():

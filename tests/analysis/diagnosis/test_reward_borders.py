@@ -66,7 +66,7 @@ def test_reward_errors_are_told_by_the_round() -> None:
         (reward("a", mean=[0.0, 1e-13] * 5, std=0.0), "fine"),
         # Its gate is to blame from fewer rows than one in a hundred.
         (reward("a", mean=[0.5] * 10, std=0.0, open_fraction=[0.0078125] * 10), ""),
-        (reward("a", mean=[0.5] * 10, std=0.0, open_fraction=[0.011] * 10), "fine"),
+        (reward("a", mean=[0.5] * 10, std=0.0, open_fraction=[0.01]), "fine"),
         # Behind a gate that not all rows pass the same score tells rows apart.
         (reward("a", mean=[1.0] * 10, std=0.0, open_fraction=[1.0] * 9 + [0.98]), "fine"),
         (reward("a", mean=[1.0] * 10, std=0.0, open_fraction=[1.0] * 10), "serious"),
