@@ -59,6 +59,7 @@ def find_target(path: Path) -> Target:
             got="no folder model/ in it, which a run writes when it has reached its last step",
             hint=f"rlhf resume {run.shown}",
         )
+    model_folder(str(run.model), where=str(run.model))  # makes an adapter's base in the cache again
     kind = REWARD_MODEL if is_reward_model(str(run.model), where=str(run.model)) else POLICY
     return Target(kind, run.model, run.label, evaluations_of(run.model), run)
 

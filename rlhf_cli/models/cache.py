@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from rlhf_cli.errors import ModelError
+from rlhf_cli.models.tokenizer_files import adapter_base
 from rlhf_cli.services.cache_folder import cache_folder
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def save_whole(model: PreTrainedModel, folder: Path) -> None:
 
 
 _CONFIG = "adapter_config.json"
+_WEIGHTS = ("*.safetensors", "*.bin", "config.json")
 _MERGED_FILES = ("adapter_*", "*token*", "chat_template*", "vocab*", "merges*")
 
 
@@ -87,10 +89,11 @@ def merged_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = Fa
     if not (adapter / _CONFIG).is_file() or (adapter / "config.json").is_file():
         return path
     digest = hashlib.sha256(dtype.encode())
-    for file in sorted(file for pattern in _MERGED_FILES for file in adapter.glob(pattern)):
+    for file in sorted(file for pattern in _MERGED_FILES for file in adapter.glob(pattern) if file.is_file()):
         digest.update(file.read_bytes())
-    base = Path(str(json.loads((adapter / _CONFIG).read_text(encoding="utf-8")).get("base_model_name_or_path")))
-    for file in sorted(base.expanduser().glob("*.*")):  # gigabytes: their times tell whether they were written anew
+    base = Path(adapter_base(adapter) or "").expanduser()
+    for file in sorted(file for pattern in _WEIGHTS for file in base.glob(pattern) if file.is_file()):
+        # Gigabytes: their times tell whether they were written anew.
         digest.update(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())
     name = f"merged-{digest.hexdigest()[:12]}"
     return str(build_once(name, lambda folder: _merge(adapter, folder, dtype, trust_remote_code)))

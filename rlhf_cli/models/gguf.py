@@ -19,7 +19,7 @@ from typing import Any
 
 from rlhf_cli.errors import ModelError, Prose
 from rlhf_cli.models.cache import build_once, damaged_file, made_from
-from rlhf_cli.models.tokenizer_files import read_json
+from rlhf_cli.models.tokenizer_files import adapter_base
 from rlhf_cli.process import PARENT, die_with
 from rlhf_cli.services.cache_folder import cache_folder
 from rlhf_cli.services.hub_lookup import HubQuestion, look_up
@@ -60,8 +60,8 @@ def model_folder(named: str | None, *, where: str) -> str | None:
 
     Every model and tokenizer that is named goes through here. The first time, this takes about 20 s and says so,
     and again if the folder in the cache is damaged. For a package that is not installed, return the model's name on the
-    hub, if the hub or its cache has it. The base of an adapter is made again, too. Raise ModelError if nothing can be
-    had, the file is damaged, or transformers cannot read it; nothing half written is left behind.
+    hub, if the hub or its cache has it. An adapter's base in the cache is made again, too. Raise ModelError if nothing
+    can be had, the file is damaged, or transformers cannot read it; nothing half written is left behind.
     """
     if named is None:
         return None
@@ -75,12 +75,9 @@ def model_folder(named: str | None, *, where: str) -> str | None:
         in_cache = file.parent.resolve() == cache_folder("models").resolve()
         if in_cache:
             return _of_the_cache(file, where)
-        if (adapter := file / "adapter_config.json").is_file():
-            base = read_json(adapter, where).get("base_model_name_or_path")
-            if isinstance(base, str):
-                if Path(base).resolve() == file.resolve():
-                    raise ModelError("an adapter names itself as its base", where=where, got=str(adapter))
-                model_folder(base, where=f"{where}: the base that {adapter} names")
+        base = adapter_base(file, where)
+        if base is not None and Path(base).parent == cache_folder("models"):
+            _of_the_cache(Path(base), f"{where}: the base that {file / 'adapter_config.json'} names")
         return named
     if not file.is_file():
         raise ModelError("there is no such GGUF file", where=where, got=f"{named} (looked at {file.resolve()})")

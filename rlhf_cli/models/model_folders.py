@@ -9,6 +9,7 @@ from pathlib import Path
 from rlhf_cli.errors import ModelError, Prose
 from rlhf_cli.models.tokenizer_files import (
     CLASSIFIERS,
+    adapter_base,
     architectures_of,
     num_labels_of,
     read_json,
@@ -67,9 +68,9 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True, needs
             hint="model.tokenizer=FOLDER_OR_HUB_ID",
         )
     if not config.is_file():
-        if needs_model:
-            base = str(read_json(adapter, where).get("base_model_name_or_path"))
-            describe_model(base, where=f"{where}: the base that {adapter} names", needs_tokenizer=False)
+        if needs_model and (base := adapter_base(folder, where)) is not None:
+            named = f"{where}: the base that {adapter} names"
+            describe_model(base, where=named, needs_tokenizer=False, needs_model=False)
         return f"{path} (adapter)"
     content = read_json(config, where)
     return f"{path} ({next(iter(architectures_of(content)), content.get('model_type', 'unknown'))})"

@@ -197,6 +197,15 @@ def read_json(file: Path, where: str = "model.path") -> JsonTree:
     return content
 
 
+def adapter_base(folder: Path, where: str = "model.path") -> str | None:
+    """Return the base that an adapter's folder names; None for a folder without an adapter or with a whole model."""
+    adapter = folder / "adapter_config.json"
+    if not adapter.is_file() or (folder / "config.json").is_file():
+        return None
+    base = read_json(adapter, where).get("base_model_name_or_path")
+    return base if isinstance(base, str) else None
+
+
 def render_chat(
     template: str,
     messages: Sequence[Mapping[str, object]],

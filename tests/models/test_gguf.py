@@ -252,11 +252,13 @@ def test_the_base_of_an_adapter_is_made_again(place: Path, conversions: list[lis
     assert len(conversions) == 2
 
 
-def test_an_adapter_on_itself(place: Path) -> None:
-    (place / "adapter").mkdir()
-    (place / "adapter/adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(place / "adapter")}))
-    with pytest.raises(ModelError, match="names itself as its base"):
-        folder_of(str(place / "adapter"))
+def test_adapters_that_name_each_other_and_a_base_that_is_not_there(place: Path, conversions: list[list[str]]) -> None:
+    """Nothing is looked for but a base in the cache: another is for the checks of the key that names the adapter."""
+    for name, base in (("a", place / "b"), ("b", place / "a"), ("c", place / "gone.gguf"), ("d", "package:small")):
+        (place / name).mkdir()
+        (place / name / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+        assert folder_of(str(place / name)) == str(place / name)
+    assert conversions == []
 
 
 def test_a_merged_adapter_is_merged_again_when_its_base_or_its_tokenizer_changed(

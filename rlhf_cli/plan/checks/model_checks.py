@@ -12,7 +12,7 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ConfigError, ModelError, Prose, UserError
-from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, language_part, read_json
+from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, adapter_base, language_part, read_json
 from rlhf_cli.models.weight_shapes import WeightShape, damaged_weights, is_target, stored_shapes, tiny_shapes
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.devices import uses_gpu
@@ -156,8 +156,8 @@ def _weights_of(path: str | None, context: CheckContext) -> Iterator[Path]:
     if (folder := context.folder_of(path)) is None:
         return
     yield folder
-    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
-        yield from _weights_of(str(read_json(folder / "adapter_config.json").get("base_model_name_or_path")), context)
+    if (base := context.folder_of(adapter_base(folder))) is not None:
+        yield base
 
 
 def weight_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:

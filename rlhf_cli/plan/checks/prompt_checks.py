@@ -43,6 +43,9 @@ def tokenizer_problems(experiment: Experiment, composed: Composed, context: Chec
     where = composed.origins.where(key)
     if model.tokenizer is not None:
         describe_model(model.tokenizer, where=where, needs_model=False)
+    template = experiment.trainer.args.get("chat_template_path")
+    if template is not None:
+        _describe_template(str(template), composed.origins.where("trainer.args.chat_template_path"))
     folder = context.folder_of(model.tokenizer or model.path)
     if model.build is not None and model.tokenizer is None:
         folder = EMBEDDED_TOKENIZER
@@ -54,15 +57,19 @@ def tokenizer_problems(experiment: Experiment, composed: Composed, context: Chec
     if tokenizer.surely_lacks("eos_token"):
         yield no_end_token(folder, where=where)
     # TRL replaces the tokenizer's template with that of `chat_template_path`.
-    template = experiment.trainer.args.get("chat_template_path")
-    if template is not None and not (Path(str(template)).is_file() and str(template).endswith((".jinja", ".j2"))):
-        described = composed.origins.where("trainer.args.chat_template_path")
-        describe_model(str(template), where=described, needs_model=False)
     has_template = tokenizer.chat_template is not None or template is not None
     if not has_template and has_conversations(experiment, context):
         yield no_chat_template(folder, where=where)
     tokenizer.lengths([""], special_tokens=False)  # raises if its file is malformed
     yield from _too_many_tokens(tokenizer, context.config_of(model.path or str(EMBEDDED_TOKENIZER)), where)
+
+
+def _describe_template(template: str, where: str) -> None:
+    """Raise ModelError if there is neither such a Jinja file nor such a tokenizer."""
+    if not template.endswith((".jinja", ".j2")):
+        describe_model(template, where=where, needs_model=False)
+    elif not Path(template).is_file():
+        raise ModelError("there is no such chat template", where=where, got=template)
 
 
 def room_for_answers_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
