@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlhf_cli.errors import UserError
-from rlhf_cli.models.tokenizer_files import language_part, read_json
+from rlhf_cli.models.tokenizer_files import adapter_base, language_part, read_json
 from rlhf_cli.models.weight_shapes import DTYPE_BYTES, stored_shapes
 from rlhf_cli.tables.passes import MAX_SOFTMAX_BYTES
 from rlhf_cli.text.json_values import JsonTree
@@ -146,10 +146,9 @@ def stored_decoder(path: str, folder_of: FolderOf) -> Decoder:
     folder = folder_of(path)
     if folder is None:
         raise UnknownArchitecture(f"{path} is on the hub and not on this machine")
-    adapter = folder / "adapter_config.json"
     try:
-        if adapter.is_file() and not (folder / "config.json").is_file():
-            return stored_decoder(str(read_json(adapter).get("base_model_name_or_path")), folder_of)
+        if (base := adapter_base(folder)) is not None:
+            return stored_decoder(base, folder_of)
         config = read_json(folder / "config.json")
     except (OSError, UserError):
         raise UnknownArchitecture(f"{folder} has no config.json that can be read") from None

@@ -69,8 +69,7 @@ class Started:
 
 
 @pytest.fixture
-def started(workplace: Path, train):
-    train("trainer.args.max_steps=1")
+def started(workplace: Path):
     commands: list[Started] = []
 
     def start(*words: str) -> Started:

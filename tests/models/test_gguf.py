@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import ModelError
+from rlhf_cli.evaluation.targets import POLICY, find_target
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models import cache, gguf
 from rlhf_cli.models.cache import build_once
@@ -227,14 +228,12 @@ def test_one_part_of_a_split_file(place: Path) -> None:
     """It is a whole GGUF file without some of the tensors, which transformers would draw at random."""
     from tests.support.gguf_files import write_llama
 
-    for name, without, lacks in (("whole", "", None), ("part", "blk.1.", "it lacks 9 tensors, model.layers.1.")):
-        write_llama(place / f"{name}.gguf", without=without)
-        if lacks is None:
-            assert Path(folder_of(str(place / f"{name}.gguf")) or "", "model.safetensors").is_file(), "the control"
-        else:
-            with pytest.raises(ModelError, match="cannot read this GGUF file") as caught:
-                folder_of(str(place / f"{name}.gguf"))
-            assert lacks in str(caught.value.got)
+    write_llama(place / "whole.gguf")
+    write_llama(place / "part.gguf", without="blk.1.")
+    assert Path(folder_of(str(place / "whole.gguf")) or "", "model.safetensors").is_file(), "the control"
+    with pytest.raises(ModelError, match="cannot read this GGUF file") as caught:
+        folder_of(str(place / "part.gguf"))
+    assert "it lacks 9 tensors, model.layers.1." in str(caught.value.got)
 
 
 def test_no_such_user(place: Path) -> None:
@@ -250,6 +249,19 @@ def test_the_base_of_an_adapter_is_made_again(place: Path, conversions: list[lis
     assert folder_of(str(place / "adapter")) == str(place / "adapter")
     assert (base / "config.json").is_file()
     assert len(conversions) == 2
+
+
+def test_the_base_of_a_finished_run_is_made_again_before_it_is_evaluated(
+    place: Path, conversions: list[list[str]]
+) -> None:
+    base = Path(folder_of("package:small") or "")
+    shutil.rmtree(base)
+    (place / "run/model").mkdir(parents=True)
+    (place / "run/config.yaml").write_text("{}")
+    (place / "run/model/tokenizer.json").write_text("{}")
+    (place / "run/model/adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    assert find_target(place / "run").kind == POLICY
+    assert (base / "config.json").is_file()
 
 
 def test_adapters_that_name_each_other_and_a_base_that_is_not_there(place: Path, conversions: list[list[str]]) -> None:

@@ -133,9 +133,7 @@ def _drops(experiment: Experiment, config: JsonTree) -> bool:
 def _config_of(path: str, context: CheckContext) -> JsonTree:
     """Return a model's config.json, or that of an adapter's base; empty if it is not on this machine."""
     folder = context.folder_of(path)
-    if folder is not None and not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
-        return context.config_of(str(read_json(folder / "adapter_config.json").get("base_model_name_or_path")))
-    return context.config_of(path)
+    return context.config_of((folder and adapter_base(folder)) or path)
 
 
 def critic_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> None:

@@ -135,24 +135,21 @@ class TestCause:
     @pytest.mark.fault(33)
     def test_constant(self) -> None:
         found = explain_dead_rounds(rounds(SEEN, replace(SEEN, name="b", weight=0.5)))
-        cause, lines = found.cause, found.lines
-        assert cause == "every reward was constant within its groups"
-        assert lines == ["a: 2 on every row, weight 1", "b: 2 on every row, weight 0.5"]
+        assert found.cause == "every reward was constant within its groups"
+        assert found.lines == ["a: 2 on every row, weight 1", "b: 2 on every row, weight 0.5"]
 
     @pytest.mark.fault(33)
     def test_none_and_failures(self) -> None:
         none = replace(SEEN, low=None, high=None, size=0.0)
         found = explain_dead_rounds(rounds(none, replace(none, name="b", errors=3)))
-        cause, lines = found.cause, found.lines
-        assert cause == "no reward applied to any row"
-        assert lines == ["a: no score: it returned None for every row", "b: no score: 6 rows failed"]
+        assert found.cause == "no reward applied to any row"
+        assert found.lines == ["a: no score: it returned None for every row", "b: no score: 6 rows failed"]
 
     def test_drowned(self) -> None:
         small = replace(SEEN, name="small", low=0.0, high=1.0, size=1.0, spread=1.0)
         found = explain_dead_rounds(rounds(small, replace(SEEN, name="big", weight=1e9, size=2e9)))
-        cause, lines = found.cause, found.lines
-        assert cause == "the weight of big drowns small"
-        assert lines[0] == "small: from 0 to 1, weight 1: up to 1 apart in a group"
+        assert found.cause == "the weight of big drowns small"
+        assert found.lines[0] == "small: from 0 to 1, weight 1: up to 1 apart in a group"
 
     @pytest.mark.parametrize(
         ("spreads", "is_drowned"),
@@ -176,13 +173,11 @@ class TestCause:
     def test_gated_out(self) -> None:
         shut = replace(SEEN, name="shut", gated_by=("a",), low=None, high=None, open_fraction=0.0, size=0.0)
         found = explain_dead_rounds(rounds(SEEN, shut))
-        cause, lines = found.cause, found.lines
-        assert cause == "every row was gated out of shut, and nothing else told rows apart"
-        assert lines[1] == "shut: closed for every row by its gate on a"
+        assert found.cause == "every row was gated out of shut, and nothing else told rows apart"
+        assert found.lines[1] == "shut: closed for every row by its gate on a"
 
     def test_a_weight_of_nothing(self) -> None:
         watched = replace(SEEN, name="watched", weight=0.0, low=0.0, size=0.0)
         found = explain_dead_rounds(rounds(SEEN, watched))
-        cause, lines = found.cause, found.lines
-        assert cause == "what watched told apart did not reach the total"
-        assert lines[1] == "watched: from 0 to 2, but its weight is 0"
+        assert found.cause == "what watched told apart did not reach the total"
+        assert found.lines[1] == "watched: from 0 to 2, but its weight is 0"
