@@ -217,7 +217,8 @@ def _scores(stack: RewardStack, num_rows: int, aggregate: Aggregate, end: EndOfR
     def scored(row: int, name: str, reward: ScoredReward) -> ScoredReward:
         outcome = outcomes[name]
         is_open, error = outcome.closed_by[row] is None, outcome.errors[row]
-        return replace(reward, open=is_open, error=error, parts=stack.parts(name, row))
+        parts = stack.parts(name, row)
+        return ScoredReward(reward.raw, reward.effective, reward.weighted, is_open, error, parts)
 
     weights = stack.weights(end.step, end.max_steps)
     settled = settled_rows(stack.components, raw, fixed, weights, aggregate=aggregate, running=end.running)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -45,20 +46,29 @@ def write_json(value: object, write: Callable[[str], object]) -> None:
     Secrets are hidden as by `redaction.redacted_tree`. NaN and infinity become null; other types that JSON does not
     have are written as their `str`. Raise TypeError for a key that is not a string, number, bool or None.
     """
-    hide = text_hider()
+    hide = functools.lru_cache(10_000)(text_hider())  # a table repeats its keys in every row
 
     def plain(node: object) -> object:
         if isinstance(node, str):
             return hide(node)
-        if node is None or isinstance(node, int | float):
+        if node is None or isinstance(node, (int, float)):
             return finite_or_none(node)
-        if isinstance(node, Mapping):
+        if isinstance(node, (dict, Mapping)):
             return {
-                hide(key) if isinstance(key, str) else key: HIDDEN if is_hidden_by_key(key, item) else plain(item)
+                hide(key) if isinstance(key, str) else key: (
+                    HIDDEN if isinstance(item, str) and is_hidden_by_key(key, item) else plain(item)
+                )
                 for key, item in node.items()
             }
         if isinstance(node, list | tuple | Iterator):
             return [plain(item) for item in node]
         return hide(str(node))
 
-    write(spelled_in_json(json.dumps(plain(value), indent=2, ensure_ascii=False)))
+    tree = plain(value)
+    try:
+        import orjson
+
+        text = orjson.dumps(tree, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # a whole number of more than 64 bits, half of a surrogate pair, or no key for JSON
+        text = json.dumps(tree, indent=2, ensure_ascii=False)
+    write(spelled_in_json(text))

@@ -40,8 +40,8 @@ class ScoredReward:
 
     def as_json(self) -> dict[str, object]:
         """Return a JSON object; `parts` is left out if it is None. `asdict` would take most of a large table's time."""
-        names = ("raw", "effective", "weighted", "open", "error")
-        content = {name: getattr(self, name) for name in names}
+        content: dict[str, object] = {"raw": self.raw, "effective": self.effective, "weighted": self.weighted}
+        content |= {"open": self.open, "error": self.error}
         return content if self.parts is None else {**content, "parts": [part.as_json() for part in self.parts]}
 
 
