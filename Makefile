@@ -49,16 +49,17 @@ reasoning: $(STAMP)  ## the package of data=reasoning_gym (45 MB; one of its req
 test-processes: $(STAMP)  ## the tests that train in several processes, as CI runs them, too
 	$(BIN)/pytest -m 'processes and not slow' tests/launch tests/sweeps tests/agents
 
-# Another set of versions, in an environment of its own over .venv: what pyproject.toml promises at its lowest.
-LOW := .venv-low
-test-low: $(STAMP)  ## every trainer and the contracts under the lowest versions: constraints-low.txt
-	$(PYTHON) -m venv $(LOW)
+# The ends of what pyproject.toml allows, each in an environment of its own over .venv: constraints-low.txt, constraints-high.txt.
+VERSION_TESTS := tests/device tests/trainers/test_contract*.py tests/trainers/ppo/test_critic_contract.py \
+  tests/trainers/passes tests/trainers/generation tests/trainers/test_same_numbers.py tests/models/decoding tests/models/packing
+test-low: $(STAMP)  ## every trainer, decoding, packing and the contracts under the lowest versions
+test-high: $(STAMP)  ## the same under the highest versions
+test-low test-high: test-%:
+	$(PYTHON) -m venv .venv-$*
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
-	  "$$($(LOW)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/over.pth"
-	$(LOW)/bin/pip install --quiet --no-deps --requirement constraints-low.txt
-	PATH="$$PWD/$(LOW)/bin:$$PATH" PYTHONPATH="$$PWD" $(LOW)/bin/python -m pytest $(LOW_TESTS)
-
-LOW_TESTS := tests/device tests/trainers/test_contract.py tests/trainers/ppo/test_critic_contract.py tests/models/decoding
+	  "$$(.venv-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/over.pth"
+	.venv-$*/bin/pip install --quiet --no-deps --requirement constraints-$*.txt
+	PATH="$$PWD/.venv-$*/bin:$$PATH" PYTHONPATH="$$PWD" .venv-$*/bin/python -m pytest -n 2 --dist loadfile $(VERSION_TESTS)
 
 test-slow: $(STAMP)  ## the tests that take minutes each
 	$(BIN)/pytest -m slow
@@ -133,6 +134,6 @@ lock: $(STAMP)  ## write constraints.txt from the environment as it is
 	mv constraints.new constraints.txt
 
 clean:  ## the environment and everything made by tools
-	rm -rf $(VENV) .venv-deepspeed .venv-low $(VLLM) dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-deepspeed .venv-low .venv-high $(VLLM) dist build .pytest_cache .mypy_cache .ruff_cache
 
-.PHONY: help setup demo extras real real-demo check site test test-processes test-low test-slow test-real test-slurm test-strategies test-vllm bench bench-check bench-gpu chaos chaos-short examples mutants lock clean
+.PHONY: help setup demo extras real real-demo check site test test-processes test-low test-high test-kernels test-slow test-real test-slurm test-strategies test-vllm bench bench-check bench-gpu chaos chaos-short examples mutants lock clean

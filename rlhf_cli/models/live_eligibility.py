@@ -7,6 +7,7 @@ component that is not known to treat each row independently is assumed to use al
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
-from transformers.generation import logits_process, stopping_criteria
+from transformers.generation import GenerationMixin, logits_process, stopping_criteria
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
@@ -52,7 +53,10 @@ _ENDINGS = frozenset(
     {stopping_criteria.EosTokenCriteria, stopping_criteria.MaxLengthCriteria, stopping_criteria.MaxTimeCriteria}
 )
 _LAYERS = frozenset({DynamicLayer, DynamicSlidingWindowLayer})
-_INPUTS = frozenset({"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"})
+_PREPARED = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+CACHE_INPUT = "cache" if "cache" in _PREPARED else "past_key_values"
+"""The name under which `generate` gives a model its cache; transformers renamed it in 5.24."""
+_INPUTS = frozenset({"attention_mask", "position_ids", CACHE_INPUT, "use_cache", "logits_to_keep"})
 
 
 def why_not_ahead(model: Any, config: GenerationConfig) -> str | None:
@@ -104,7 +108,7 @@ def why_not_call(
         return f"{', '.join(others)} may look at other rows, or remember them by their place"
     if others := _unknown(criteria, _ENDINGS):
         return f"{', '.join(others)} may look at the whole batch"
-    cache = inputs.get("past_key_values")
+    cache = inputs.get(CACHE_INPUT)
     if not isinstance(cache, DynamicCache) or cache.offloading:
         return f"the cache is a {type(cache).__name__}, of which no rows can be taken"
     if cache.get_seq_length() > 0:

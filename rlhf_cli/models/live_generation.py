@@ -24,7 +24,7 @@ from torch import FloatTensor, LongTensor, Tensor
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-from rlhf_cli.models.live_eligibility import drops_out, of_rows, why_not_ahead, why_not_call
+from rlhf_cli.models.live_eligibility import CACHE_INPUT, drops_out, of_rows, why_not_ahead, why_not_call
 from rlhf_cli.temporary_attributes import temporary_attributes
 
 
@@ -81,7 +81,7 @@ class LiveBatch:
     """
 
     def __init__(self, model: Any, ids: Tensor, inputs: dict[str, object]) -> None:
-        cache = inputs["past_key_values"]
+        cache = inputs[CACHE_INPUT]
         assert isinstance(cache, DynamicCache)
         self._model, self._cache, self._inputs, self.ids = model, cache, inputs, ids
         self.rows = torch.arange(len(ids), device=ids.device)

@@ -27,10 +27,10 @@ from rlhf_cli.plan.devices import FIRST_WITH_BF16, GROUP_PORT_VARIABLE, OTHER_GP
 from rlhf_cli.plan.network import MeetingPlace, why_not_reached
 from rlhf_cli.services.hub_lookup import cached_model
 
-LEAST_VLLM, BELOW_VLLM = (0, 28), (0, 32)
-"""Bounds of the vLLM versions that fit torch 2.13 and TRL 1.16; 0.31 wants transformers 5.17."""
+LEAST_VLLM, BELOW_VLLM = (0, 28), (0, 31)
+"""Bounds of the vLLM versions that fit torch 2.13 and TRL 1.16 and were tested."""
 
-INSTALL_VLLM = "pip install 'vllm>=0.28,<0.32'"
+INSTALL_VLLM = "pip install 'vllm>=0.28,<0.31'"
 _SCALE_OUT_FROM = (0, 30)
 _HOST = "127.0.0.1"
 _PORT = 8000
@@ -151,7 +151,7 @@ def vllm_problems(experiment: Experiment, origins: Origins) -> list[UserError]:
                 "vLLM is not installed",
                 where=where,
                 got=f"launch.rollout={launch.rollout}",
-                expected="vLLM 0.28 to 0.31 beside TRL; also with a server, since TRL's client imports it",
+                expected="vLLM 0.28 to 0.30 beside TRL; also with a server, since TRL's client imports it",
                 hint=f"{INSTALL_VLLM}, or launch.rollout=hf",
             )
         )
@@ -161,7 +161,7 @@ def vllm_problems(experiment: Experiment, origins: Origins) -> list[UserError]:
                 "this version of vLLM does not fit",
                 where=where,
                 got=f"vllm {importlib.metadata.version('vllm')}",
-                expected="0.28 to 0.31, which TRL 1.16 takes with torch 2.13",
+                expected="0.28 to 0.30, which TRL 1.16 takes with torch 2.13",
                 hint=INSTALL_VLLM,
             )
         )

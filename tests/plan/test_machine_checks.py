@@ -56,11 +56,11 @@ class TestVllm:
         more = ("launch.rollout_gpus=1",) if rollout == "vllm_server" else ("launch.processes=1",)
         error = refused(QUICK, *SERVER[:2], f"launch.rollout={rollout}", *more)
         assert error.what == "vLLM is not installed"
-        assert error.hint == "pip install 'vllm>=0.28,<0.32', or launch.rollout=hf"
+        assert error.hint == "pip install 'vllm>=0.28,<0.31', or launch.rollout=hf"
 
     @pytest.mark.parametrize(
         ("version", "fits"),
-        [("0.27.9", False), ("0.28.0", True), ("0.30.1+cu130", True), ("0.31.0", True), ("0.32.0", False)],
+        [("0.27.9", False), ("0.28.0", True), ("0.30.1+cu130", True), ("0.30.9", True), ("0.31.0", False)],
     )
     def test_versions(self, gpus: HaveGpus, refused: Refused, monkeypatch, version: str, fits: bool) -> None:
         gpus(2)
@@ -89,7 +89,7 @@ class TestVllm:
         with monkeypatch.context() as without:
             without.setattr(rollout_server_plan, "installed_vllm", lambda: None)
             (line,) = planned(*real).notices
-        assert line.text.endswith("pip install 'vllm>=0.28,<0.32', then launch.rollout=vllm")
+        assert line.text.endswith("pip install 'vllm>=0.28,<0.31', then launch.rollout=vllm")
         assert planned(*real, "launch=cpu").notices == planned(QUICK).notices == ()
         assert planned(*real, "launch.rollout=vllm").notices == ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import pytest
 import torch
@@ -38,11 +39,14 @@ def test_torch_s_kernel_says_where_it_is_not() -> None:
 def test_transformers_sdpa_knows_what_is_looked_for() -> None:
     """packing/row_attention.py attends row by row if any of them is given."""
     parameters = set(inspect.signature(sdpa_attention_forward).parameters)
-    assert {"dropout", "scaling", "is_causal", "position_bias", "cache"} <= parameters
-    assert set(_MORE_THAN_CAUSAL) - parameters == {"softcap"}
-    assert 'kwargs.get("softcap")' in inspect.getsource(sdpa_attention_forward)
-    known = parameters - {"module", "query", "key", "value", "attention_mask", "kwargs"}
-    assert known == {"dropout", "scaling", "is_causal", "position_bias", "cache"}, "another argument changes the result"
+    source = inspect.getsource(sdpa_attention_forward)
+    named = parameters - {"module", "query", "key", "value", "attention_mask", "kwargs"}
+    every = {"dropout", "scaling", "is_causal", "position_bias"}
+    assert every <= named <= every | {"cache"}, "another argument changes the result"  # transformers 5.24 has no cache
+    read = {*re.findall(r'kwargs\.get\("(\w+)"', source), *re.findall(r'kwargs\["(\w+)"\]', source)}
+    assert "output_attentions" in read, "the source is read wrongly"
+    assert read <= {"softcap", "output_attentions", "dropout", "scale", "enable_gqa"}, "another argument is read"
+    assert set(_MORE_THAN_CAUSAL) <= named | read | {"cache", "softcap"}
 
 
 def test_a_layer_gives_it_by_name() -> None:

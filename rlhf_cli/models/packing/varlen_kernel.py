@@ -94,7 +94,9 @@ def varlen_attend(joined: JoinedKeys, query: Tensor, key: Tensor, value: Tensor,
 
     dtype = heads_of(query, key).dtype
     queries, keys, values = (whole[0].transpose(0, 1).to(dtype) for whole in (query, key, value))
-    found = varlen_attn(
+    # Only where heads are grouped: torch 2.11 lacks this argument.
+    attend = functools.partial(varlen_attn, enable_gqa=True) if query.shape[1] != key.shape[1] else varlen_attn
+    found = attend(
         queries,
         _picked(keys, joined.places),
         _picked(values, joined.places),
@@ -104,7 +106,6 @@ def varlen_attend(joined: JoinedKeys, query: Tensor, key: Tensor, value: Tensor,
         joined.max_keys,
         scale=scaling,
         window_size=CAUSAL,
-        enable_gqa=query.shape[1] != key.shape[1],
     )
     assert isinstance(found, Tensor)  # a pair if more outputs are requested
     return found.unsqueeze(0)

@@ -99,12 +99,12 @@ def test_each_kind_of_model_is_refused_for_its_own_reason(monkeypatch: pytest.Mo
         ({"attention_mask": torch.ones(11, 9)}, r"attention_mask (11, 9), and not a row of each"),
         ({"attention_mask": torch.ones(12, 1, 9, 9)}, r"attention_mask (12, 1, 9, 9), and not a row of each"),
         ({"position_ids": torch.ones(9)}, r"position_ids (9,), and not a row of each"),
-        ({"past_key_values": None}, "the cache is a NoneType"),
+        ({live_eligibility.CACHE_INPUT: None}, "the cache is a NoneType"),
     ],
 )
 def test_what_goes_in_has_a_row_for_every_row(inputs: dict[str, Any], why: str | None) -> None:
     model = model_of("llama")
-    given = {"past_key_values": DynamicCache(config=model.config), **inputs}
+    given = {live_eligibility.CACHE_INPUT: DynamicCache(config=model.config), **inputs}
     found = live_eligibility.why_not_call(model, 12, LogitsProcessorList(), StoppingCriteriaList(), given)
     assert found is None if why is None else found is not None and why in found
 

@@ -86,6 +86,15 @@ CHECKPOINTING = pytest.mark.parametrize(
 )
 
 
+def enable_checkpointing(model: Any, given: dict[str, Any]) -> None:
+    """Compute layers again in the backward pass, under the name that this transformers has for it."""
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=given)
+    else:  # an older transformers
+        model.gradient_checkpointing_enable(given)
+    assert model.is_gradient_checkpointing
+
+
 def farthest_gradient(checkpointing: dict[str, Any] | None) -> float:
     """Of all weights the largest distance of a packed pass's gradient from that of the rows alone, over its norm."""
     model, rows = model_of("llama"), laid_out()
@@ -94,7 +103,7 @@ def farthest_gradient(checkpointing: dict[str, Any] | None) -> float:
     expected = [one.grad.clone() for one in model.model.parameters()]
     model.zero_grad()
     if checkpointing is not None:
-        model.activation_checkpointing_enable(activation_checkpointing_kwargs=checkpointing)
+        enable_checkpointing(model, checkpointing)
         model.enable_input_require_grads()
     found = states(model.train(), **model_inputs(rows))[0, rows.states_around()]
     (found * weights).sum().backward()

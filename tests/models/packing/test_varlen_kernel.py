@@ -7,6 +7,7 @@ of 3, 1, 2, 4 and no token.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,13 +18,14 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 from rlhf_cli.models.packing import row_attention
 from rlhf_cli.models.packing.packed_rows import packed_rows
 from rlhf_cli.models.packing.row_attention import model_inputs, register
-from rlhf_cli.models.packing.varlen_kernel import disable_varlen, joined_keys
+from rlhf_cli.models.packing.varlen_kernel import Heads, disable_varlen, joined_keys, why_wrong
 from rlhf_cli.models.reward_model_scorer import packed_scores
 from tests.models.packing.test_row_attention import (
     CHECKPOINTING,
     FAMILIES,
     SHAPE,
     alone,
+    enable_checkpointing,
     farthest_gradient,
     laid_out,
     model_of,
@@ -67,10 +69,23 @@ def test_gradients_are_those_of_the_rows_alone(checkpointing: dict[str, Any] | N
     assert kernel.calls
 
 
+def test_ungrouped_heads_need_no_argument_for_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.11 lacks `enable_gqa`: heads that are not grouped go at once there, grouped ones do not."""
+
+    class Older(ReferenceVarlen):
+        def __call__(self, *args: Any, scale: float | None = None, window_size: tuple[int, int] = (-1, -1)) -> Tensor:
+            return super().__call__(*args, scale=scale, window_size=window_size)
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", Older())
+    heads = Heads(torch.device("cpu"), torch.bfloat16, num_heads=4, num_key_heads=4, size=8)
+    assert why_wrong(heads) is None
+    assert "enable_gqa" in (why_wrong(replace(heads, num_key_heads=2)) or "")
+
+
 def test_a_layer_is_computed_again_as_it_was(kernel: ReferenceVarlen) -> None:
     """Also where the kernel was found wrong in between, by another model: a checkpoint wants the same tensors again."""
     model, rows = model_of("llama").train(), laid_out()
-    model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+    enable_checkpointing(model, {"use_reentrant": False})
     found = states(model, **model_inputs(rows))
     disable_varlen("found wrong")
     found.sum().backward()
