@@ -6,15 +6,24 @@ In ~/.zshrc:   eval "$(rlhf completion zsh)"
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rlhf_cli.cli.verbs import VERBS
+from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.errors import EXIT_OK, UserError
+from rlhf_cli.jobs.usage import Flag, usage_of
+from rlhf_cli.project.reference.function_source import functions_in, read_function
+from rlhf_cli.project.reference.key_reference import key_reference, keys_below
+from rlhf_cli.runs.metrics_file import read_metrics
+from rlhf_cli.runs.run_folder import names_a_run, runs_below
+from rlhf_cli.text.json_values import JsonTree, section
 
-# Where nothing is offered, the shell completes a file. bash breaks words at = and :, so only what follows is printed.
+# bash breaks words at = and :, so only what follows is printed.
 _BASH = r"""
 _rlhf() {
     local program="${COMP_WORDS[0]/#\~/$HOME}" line="${COMP_LINE:0:COMP_POINT}" word
@@ -25,7 +34,7 @@ _rlhf() {
     [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=./:] ]] && compopt -o nospace 2>/dev/null
     return 0
 }
-complete -o default -F _rlhf rlhf
+complete -F _rlhf rlhf
 """
 
 _ZSH = r"""
@@ -40,10 +49,10 @@ _rlhf() {
     done
     (( ${#begun} )) && compadd -U -S '' -- $begun
     (( ${#whole} )) && compadd -U -- $whole
-    (( ${#begun} + ${#whole} )) || _default
 }
 compdef _rlhf rlhf
 """
+_SCRIPTS = {"bash": _BASH, "zsh": _ZSH}
 
 
 def run(argv: list[str]) -> int:
@@ -57,19 +66,23 @@ def run(argv: list[str]) -> int:
         for word in candidates([*filter(None, words[:-1]), words[-1]]):
             print(word[last + 1 :])
         return EXIT_OK
-    scripts = {"bash": _BASH, "zsh": _ZSH}
-    if len(argv) != 1 or argv[0] not in scripts:
+    if len(argv) != 1 or argv[0] not in _SCRIPTS:
         raise UserError(
             "a completion script for which shell?",
             got=" ".join(argv) or "nothing",
             expected="bash or zsh",
             hint='eval "$(rlhf completion bash)"',
         )
-    print(scripts[argv[0]].strip())
+    print(_SCRIPTS[argv[0]].strip())
     return EXIT_OK
 
 
 _OF_RUNS = re.compile(r"\b(RUN|SWEEP|FOLDER|MODEL)\b")
+_HOLDS_PATH = ("path", "model", "tokenizer", "init", "root", "accelerate_config")
+"""Last parts of keys whose value may be a path or `run:NAME`."""
+_HOLDS_FUNCTION = ("fn", "class", "aggregate")
+_ARGS = re.compile(r"trainer\.args|rewards\.\w+\.args")
+_LAST_EVENTS = 20
 
 
 def candidates(words: Sequence[str]) -> list[str]:
@@ -87,48 +100,142 @@ def candidates(words: Sequence[str]) -> list[str]:
 
 
 def _of_verb(verb: str, current: str, earlier: list[str]) -> Iterable[str]:
-    from rlhf_cli.config.conf_folders import groups
-    from rlhf_cli.jobs.usage import usage_of
-
     usage = usage_of(verb)
-    if current.startswith("-"):
-        return [*usage.flags, "--help"]
     before = usage.flags.get(earlier[-1]) if earlier else None
     if before is not None and before.metavar:
-        return []
+        return _of_flag(before, current, earlier)
+    if current.startswith("-"):
+        return [*usage.flags, "--help"]
     if verb == "list":
         typed = [word for word in earlier if not word.startswith("-")]
+        if typed[:1] == ["trainer"] and len(typed) > 1:
+            return _arguments("trainer.args", [f"trainer={typed[1]}"])
         return groups().get(typed[0], {}) if typed else [*groups(), "keys", "metrics"]
     head = usage.text.partition("\n\n")[0]
-    takes_overrides = any(sign in head for sign in ("+exp=", "overrides", "key=value"))
-    return [*(_runs(current) if _OF_RUNS.search(head) else []), *(_overrides(current) if takes_overrides else [])]
+    found = _runs(current) if _OF_RUNS.search(head) else [*_SCRIPTS] if verb == "completion" else []
+    if any(sign in head for sign in ("+exp=", "overrides", "key=value")):
+        found += _overrides(current, earlier)
+    return found
+
+
+def _of_flag(flag: Flag, current: str, earlier: list[str]) -> Iterable[str]:
+    """Return what may follow a flag: metrics, trainings, runs, files; [] if nothing is known."""
+    if flag.metavar in ("METRIC", "A,B"):
+        before = current[: current.rfind(",") + 1] or "-" * current.startswith("-")
+        return [f"{before}{metric}" for metric in _metrics(earlier)]
+    if flag.names[0] == "--trains":
+        from rlhf_cli.project.own_rows import TRAININGS
+
+        return TRAININGS
+    if flag.metavar == "RUN":
+        return _runs(current)
+    return _paths(current, flag.ending) if flag.is_path or flag.metavar == "NAME" else []
+
+
+def _metrics(words: Sequence[str]) -> list[str]:
+    """Return the metrics of the last run among `words`, or of the newest below runs/, and the experiment's rewards."""
+    runs = [run for word in words for run in runs_below(_folder_of(word))] or runs_below(Path("runs"))
+    found = [f"rewards/{name}/mean" for name in section(_tree_of(words), "rewards")]
+    with contextlib.suppress(UserError):
+        newest = max(runs, key=lambda run: run.config.stat().st_mtime, default=None)
+        found += [name for event in read_metrics(newest.metrics)[-_LAST_EVENTS:] for name in event] if newest else []
+    return ["total", "kl", "length", *(re.sub(r"^rewards/([^/]+)/mean$", r"\1", name) for name in found), *found]
+
+
+def _folder_of(word: str) -> Path:
+    """Return the folder that a word names; of `run:NAME` the one below runs/."""
+    return Path("runs", word.removeprefix("run:")) if word.startswith("run:") else Path(word)
 
 
 def _runs(typed: str) -> list[str]:
-    """Return `run:EXPERIMENT` for every folder of runs, or after a `/` its runs."""
-    if not typed.startswith("run:"):
-        return []
-    experiment, slash, _ = typed.removeprefix("run:").partition("/")
-    places = sorted(Path("runs").glob(f"{experiment}*/*/config.yaml"))
-    return list(dict.fromkeys(f"run:{'/'.join(place.parts[1 : 3 if slash else 2])}" for place in places))
+    """Return `run:EXPERIMENT` for every folder of runs, after a `/` its runs; and the folders that hold runs."""
+    if typed.startswith("run:"):
+        experiment, slash, _ = typed.removeprefix("run:").partition("/")
+        places = sorted(Path("runs").glob(f"{experiment}*/*/config.yaml"))
+        return list(dict.fromkeys(f"run:{'/'.join(place.parts[1 : 3 if slash else 2])}" for place in places))
+    folders = [path for path in _paths(typed, "/") if runs_below(Path(path))]
+    is_run = [Path(path, "config.yaml").is_file() for path in folders]
+    return [path.rstrip("/") if whole else path for path, whole in zip(folders, is_run, strict=True)] + ["run:"]
 
 
-def _overrides(current: str) -> list[str]:
+def _paths(typed: str, ending: str = "") -> list[str]:
+    """Return the folders, and the files with this ending, that begin with what was typed."""
+    found = [path + "/" * os.path.isdir(path) for path in glob.glob(f"{glob.escape(typed)}*")]
+    return [path for path in found if path.endswith(("/", ending))]
+
+
+def _functions(typed: str) -> Iterable[str]:
+    """Yield `./file.py:function` for the functions of the Python files that begin with what was typed."""
+    for file in [typed.partition(":")[0]] if ":" in typed else glob.glob(f"{glob.escape(typed or './')}*.py"):
+        with contextlib.suppress(UserError):
+            yield from (f"{file}:{name}" for name in functions_in(file))
+
+
+def _tree_of(words: Sequence[str]) -> JsonTree:
+    """Return the configuration of the run, or of the experiment, that the words before the cursor name.
+
+    Wrong words are left out instead of silencing Tab; of a sweep's values the first is used.
+    """
+    from rlhf_cli.config.compose import compose  # imports Hydra, 0.2 s
+
+    for word in filter(names_a_run, words):
+        with contextlib.suppress(UserError):
+            if runs := runs_below(_folder_of(word)):
+                return runs[-1].read_config()
+    typed = [re.sub(r"^([^=]+=[^,\[{'\"]+),.*", r"\1", word) for word in words if "=" in word and word[0] not in "-'\""]
+    known = groups()
+    for kept in (typed, [word for word in typed if re.split("[@=]", word.lstrip("+"))[0] in known]):
+        with contextlib.suppress(UserError):
+            return compose(kept).tree
+    return {}
+
+
+def _arguments(key: str, words: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return argument -> its values, () if any, below `trainer.args` or the `args` of a reward."""
+    from rlhf_cli.project.reference import reward_reference, trainer_reference  # both import Hydra
+
+    tree = _tree_of(words)
+    found: Iterable[reward_reference.ArgumentReference | trainer_reference.TrainerArgument] = ()
+    if key == "trainer.args":
+        found = [one for one in trainer_reference.trainer_arguments(section(tree, "trainer")) if one.home is None]
+    else:
+        with contextlib.suppress(UserError):
+            source = read_function(str(section(section(tree, "rewards"), key.split(".")[1]).get("fn")))
+            found, _ = reward_reference.function_arguments(source, {})
+    return {one.name: one.choices or ("true", "false") * ("bool" in one.type) for one in found}
+
+
+def _overrides(current: str, earlier: list[str]) -> list[str]:
     """Return the options of a group, the values of a key, or the keys one level below: `launch.slurm.`, `seed=`."""
-    from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
-    from rlhf_cli.project.reference.key_reference import key_reference, keys_below
-
     key, equals, value = current.partition("=")
     plain = key.lstrip("+~")
     if equals:
-        if (group := plain.partition("@")[0]) in groups():
-            return [f"{key}={option}" for option in groups()[group]]
-        reference = key_reference(plain)
-        return [f"{key}={one}" for one in (*(reference.values if reference is not None else ()), *_runs(value))]
-    sign = key.removesuffix(plain)
+        before = value[: value.rfind(",") + 1]  # of a sweep
+        values = [one for one in _values(plain, value[len(before) :], earlier) if one not in before.split(",")]
+        return [f"{key}={before}{one}" for one in values]
+    sign, parent = key.removesuffix(plain), plain.rpartition(".")[0]
     if plain.startswith("reward@"):
         return [f"{sign}reward@rewards.{name}=" for name in groups().get("reward", {})]
-    names = [f"{sign}{one.key}{'.' if one.is_branch else '='}" for one in keys_below(plain.rpartition(".")[0])]
+    if parent == "rewards":
+        return [f"{sign}rewards.{name}." for name in section(_tree_of(earlier), "rewards")]
+    if _ARGS.fullmatch(parent):
+        return [f"{sign}{parent}.{name}=" for name in _arguments(parent, earlier)]
+    names = [f"{sign}{one.key}{'.' if one.is_branch else '='}" for one in keys_below(parent)]
     if "." not in plain:
         names += [f"{sign or '+' * (not current and group in APPENDED_GROUPS)}{group}=" for group in groups()]
     return names
+
+
+def _values(key: str, typed: str, earlier: list[str]) -> Iterable[str]:
+    """Return the values of a key or the options of a group."""
+    parent, _, name = key.rpartition(".")
+    if (group := key.partition("@")[0]) in groups():
+        return groups()[group]
+    if _ARGS.fullmatch(parent):
+        return _arguments(parent, earlier).get(name, ())
+    if name == "by":
+        return section(_tree_of(earlier), "rewards")
+    reference = key_reference(key)
+    found = list(reference.values if reference is not None else ())
+    found += _functions(typed) if name in _HOLDS_FUNCTION else []
+    return found + ([*_runs(typed), *_paths(typed)] if name in _HOLDS_PATH else [])

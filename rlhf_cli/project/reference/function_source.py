@@ -133,7 +133,7 @@ def read_function(fn: str, *, where: str = "command line") -> FunctionSource:
     file, tree = _parsed(module, where)
     definitions = {node.name: node for node in tree.body if isinstance(node, _Definition)}
     if name not in definitions:
-        public = [known for known in definitions if not known.startswith("_")]
+        public = functions_in(module)
         close = nearest(name, public)
         raise RewardError(
             f"{module} has no function {name!r}",
@@ -153,6 +153,12 @@ def read_function(fn: str, *, where: str = "command line") -> FunctionSource:
         parameters=tuple(parameters[1:] if is_class else parameters),  # without `self`
         is_class=is_class,
     )
+
+
+def functions_in(module: str) -> list[str]:
+    """Return the public functions and classes of a file or module. Raises RewardError if it cannot be read."""
+    _, tree = _parsed(module, "command line")
+    return [node.name for node in tree.body if isinstance(node, _Definition) and not node.name.startswith("_")]
 
 
 def source_file_of(module: str) -> Path | None:

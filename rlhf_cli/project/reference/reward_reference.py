@@ -115,7 +115,7 @@ def reward_reference(named: str) -> RewardReference:
     tree = yaml.load(text, Loader=SAFE_LOADER) or {}
     fn = str(tree.get("fn"))
     source = read_function(fn, where=f"{file}")
-    arguments, columns = _arguments(source, section(tree, "args"))
+    arguments, columns = function_arguments(source, section(tree, "args"))
     name = named.removeprefix("trl_")
     body = text.partition("\n")[2] if text.startswith("#") else text
     lines = (f"    {line}" if line else "" for line in body.rstrip().splitlines())
@@ -133,7 +133,7 @@ def reward_reference(named: str) -> RewardReference:
     )
 
 
-def _arguments(
+def function_arguments(
     source: FunctionSource, shipped: JsonTree
 ) -> tuple[tuple[ArgumentReference, ...], tuple[ColumnReference, ...]]:
     """Return the arguments and the columns of a function.

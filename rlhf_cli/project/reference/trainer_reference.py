@@ -18,7 +18,7 @@ from rlhf_cli.project.reference.function_source import one_line, sentences_about
 from rlhf_cli.project.reference.reward_reference import option_file
 from rlhf_cli.tables.former_names import FORMER_NAMES
 from rlhf_cli.tables.trl_trainers import TRAINERS
-from rlhf_cli.text.json_values import JsonValue, section
+from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
 COMPUTED_DEFAULTS: dict[str, object] = {
     "optim": "adamw_torch_fused",
@@ -69,16 +69,24 @@ def trainer_reference(option: str) -> TrainerReference:
     file = option_file("trainer", option)
     composed = compose([f"trainer={option}"])
     chosen = section(composed.tree, "trainer")
-    name, has_critic = str(chosen.get("trl")), chosen.get("baseline") == "critic"
-    ours, homes = section(chosen, "args"), RESERVED_WITH_A_CRITIC if has_critic else RESERVED_ARGS
+    ours = section(chosen, "args")
     arguments = []
-    for argument in _all_arguments(name, has_critic=has_critic):
-        known = replace(argument, home=homes.get(argument.name))
-        if argument.name in ours:
-            origin = composed.origins.by_key.get(f"trainer.args.{argument.name}")
-            known = replace(known, ours=ours[argument.name], origin=origin)
+    for known in trainer_arguments(chosen):
+        if known.name in ours:
+            origin = composed.origins.by_key.get(f"trainer.args.{known.name}")
+            known = replace(known, ours=ours[known.name], origin=origin)
         arguments.append(known)
-    return TrainerReference(option, caption(file), file, name, has_critic, tuple(arguments))
+    has_critic = chosen.get("baseline") == "critic"
+    return TrainerReference(option, caption(file), file, str(chosen.get("trl")), has_critic, tuple(arguments))
+
+
+def trainer_arguments(chosen: JsonTree) -> Iterator[TrainerArgument]:
+    """Yield the arguments of a composed section `trainer`; none if it names no trainer of TRL's."""
+    has_critic = chosen.get("baseline") == "critic"
+    homes = RESERVED_WITH_A_CRITIC if has_critic else RESERVED_ARGS
+    if (name := str(chosen.get("trl"))) in TRAINERS:
+        for argument in _all_arguments(name, has_critic=has_critic):
+            yield replace(argument, home=homes.get(argument.name))
 
 
 def about(arguments: Iterable[TrainerArgument], words: Sequence[str]) -> list[TrainerArgument]:

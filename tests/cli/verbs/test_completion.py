@@ -36,13 +36,32 @@ def offered(line: str) -> list[str]:
         ("rlhf train trunc", ["truncation.", "truncation="]),
         ("rlhf train trainer.dense=", ["trainer.dense=false", "trainer.dense=true"]),
         ("rlhf train +reward@rewards.mine=ju", ["+reward@rewards.mine=judge"]),
-        ("rlhf train --watch ", []),  # a metric: nobody knows which there will be
+        ("rlhf train +exp=quickstart rewards.b", ["rewards.brevity."]),
+        ("rlhf train +exp=quickstart,toy_ppo rewards.b", ["rewards.brevity."]),
+        ("rlhf train nonsense rewards.x=[ +exp=quickstart 'seed=0,1' rewards.b", ["rewards.brevity."]),
+        ("rlhf train +exp=quickstart rewards.brevity.args.", [
+            f"rewards.brevity.args.{name}=" for name in ("full", "unit", "zero")]),
+        ("rlhf train +exp=quickstart rewards.brevity.args.unit=w", ["rewards.brevity.args.unit=words"]),
+        ("rlhf train +exp=quickstart rewards.brevity.gate.by=c", ["rewards.brevity.gate.by=correct"]),
+        ("rlhf train trainer.args.num_it", ["trainer.args.num_iterations="]),
+        ("rlhf train trainer=ppo trainer.args.gae", ["trainer.args.gae_lambda="]),
+        ("rlhf train trainer=sft trainer.args.num_generations", []),
+        ("rlhf train trainer.args.seed", []),  # set by `seed`
+        ("rlhf train trainer.args.loss_type=dr", ["trainer.args.loss_type=dr_grpo"]),
+        ("rlhf train trainer.args.disable_dropout=", [
+            "trainer.args.disable_dropout=false", "trainer.args.disable_dropout=true"]),
+        ("rlhf train -m trainer=grpo,rl", ["trainer=grpo,rloo"]),
+        ("rlhf train -m trainer=rloo,rl", []),
+        ("rlhf train +exp=quickstart --watch brev", ["brevity"]),
+        ("rlhf init --trains d", ["dpo"]),
+        ("rlhf list trainer grpo num_it", ["num_iterations"]),
+        ("rlhf completion z", ["zsh"]),
         ("rlhf resume --fa", ["--failed"]),
         ("rlhf list rew", ["reward"]),
         ("rlhf list reward jud", ["judge"]),
         ("rlhf nonsense ", []),
     ],
-)
+)  # fmt: skip
 def test_candidates(line: str, expected: list[str]) -> None:
     assert offered(line) == expected
 
@@ -54,6 +73,48 @@ def test_every_key_of_a_reward_and_every_flag_are_offered() -> None:
         assert set(offered(f"rlhf {verb} -")) == {*usage_of(verb).flags, "--help"}
 
 
+@pytest.fixture
+def runs(place: Path) -> None:
+    """Three runs, and a reward file that ends the interpreter of whoever imports it."""
+    for name in ("quickstart/one", "quickstart/two", "toy/weight=0.1,seed=2"):
+        folder = place / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text("rewards: {polite: {fn: ./rewards.py:polite}}\n")
+        (folder / "metrics.jsonl").write_text(
+            '{"step": 1, "time_s": 1, "rewards/polite/mean": 0.5}\n{"step": 2, "time_s": 2, "loss": 0.1}\n{"st'
+        )
+    (place / "rewards.py").write_text(
+        "raise SystemExit\ndef polite(completions, *, least: int = 2): ...\ndef _own(): ...\n"
+    )
+
+
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("rlhf compare ru", ["run:", "runs/"]),
+        ("rlhf why runs/", ["runs/quickstart/", "runs/toy/"]),
+        ("rlhf resume runs/quickstart/o", ["runs/quickstart/one"]),
+        ("rlhf why runs/toy/weight=0", ["runs/toy/weight=0.1,seed=2"]),
+        ("rlhf why run:quickstart/", ["run:quickstart/one", "run:quickstart/two"]),
+        ("rlhf compare runs --on pol", ["polite"]),
+        ("rlhf compare runs --on -lo", ["-loss"]),
+        ("rlhf compare runs --metrics total,lo", ["total,loss"]),
+        ("rlhf whatif runs/quickstart/one rewards.", ["rewards.polite."]),
+        ("rlhf whatif run:quickstart/one rewards.", ["rewards.polite."]),
+        ("rlhf reproduce runs/toy --against runs/q", ["runs/quickstart/"]),
+        ("rlhf train rewards.x.fn=", ["rewards.x.fn=./rewards.py:polite"]),
+        ("rlhf train rewards.x.fn=./rewards.py:", ["rewards.x.fn=./rewards.py:polite"]),
+        ("rlhf train rewards.x.fn=./rewards.py:polite rewards.x.args.l", ["rewards.x.args.least="]),
+        ("rlhf train rewards.", []),  # not the file rewards.py
+        ("rlhf train data.path=r", ["data.path=rewards.py", "data.path=run:", "data.path=runs/"]),
+        ("rlhf report runs --out ru", ["runs/"]),
+    ],
+)
+def test_runs_metrics_files_and_functions_of_files(line: str, expected: list[str]) -> None:
+    assert offered(line) == expected
+
+
 def test_tab_waits_for_no_library() -> None:
     lines = ["rlhf train +exp=qu", "rlhf train data.over", "rlhf compare run:"]
     program = (
@@ -63,6 +124,17 @@ def test_tab_waits_for_no_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["quickstart", "data.overlong_prompts=", "HEAVY []"]
+
+
+def test_tab_composes_an_experiment_without_torch() -> None:
+    lines = ["rlhf train +exp=quickstart rewards.bre", "rlhf train trainer=dpo trainer.args.label_smoothing_"]
+    program = (
+        "import sys\nfrom rlhf_cli.cli import main\n"
+        f"for line in {lines!r}: main(['completion', 'words', line, {BREAKS!r}])\n"
+        "print('HEAVY', [name for name in ('torch', 'trl', 'transformers', 'rich') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["rewards.brevity.", "trainer.args.label_smoothing_factor=", "HEAVY []"]
 
 
 def in_shell(*command: str) -> str:
@@ -78,4 +150,4 @@ def test_bash_is_given_what_follows_its_last_break(place: Path) -> None:
     lines = ["rlhf train +exp=qu", "rlhf compare run:qu", "rlhf resume --fai"]
     *found, registered = in_shell("bash", "-c", script, "bash", *lines).splitlines()
     assert found == ["quickstart", "quickstart", "--failed"]
-    assert registered == "complete -o default -F _rlhf rlhf"
+    assert registered == "complete -F _rlhf rlhf"
