@@ -13,6 +13,7 @@ from rlhf_cli.config.rules.reward_rules import reward_problems, truncation_probl
 from rlhf_cli.config.rules.trainer_rules import (
     ppo_problems,
     quantize_problems,
+    template_problems,
     trainer_class_problems,
     trainer_problems,
 )
@@ -55,6 +56,7 @@ def validate(composed: Composed) -> Experiment:
             (reward_problems, True),
             (ppo_problems, True),
             (truncation_problems, True),
+            (template_problems, True),
             (quantize_problems, experiment.model.quantize is not None),
             (evaluation_problems, True),
             (trainer_class_problems, experiment.trainer.own_class is not None),

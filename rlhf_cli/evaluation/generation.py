@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import torch
 import trl
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.config.schema.experiment import Experiment
@@ -32,6 +32,7 @@ from rlhf_cli.measure.policy_results import (
 from rlhf_cli.measure.scored_pairs import Row
 from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.models.live_generation import Generating
+from rlhf_cli.models.tokenizer_files import load_tokenizer
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredRow
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
 from rlhf_cli.tables.passes import GenerationSetting
@@ -74,6 +75,7 @@ class PolicyModel:
         device: torch.device | str = "cpu",
         generation: GenerationSetting = "auto",
         trust_remote_code: bool = False,
+        chat_template: str | None = None,
     ) -> None:
         self.path, self.device = path, torch.device(device)
         self._generating = Generating(is_plain=generation == "plain")
@@ -82,7 +84,7 @@ class PolicyModel:
             with naming_foreign_files({"model.path": str(path)}):
                 trust: dict[str, Any] = {"trust_remote_code": trust_remote_code}
                 self._model = cast(Any, AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **trust))
-                self.tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left", **trust)
+                self.tokenizer = load_tokenizer(str(path), chat_template, padding_side="left", **trust)
         except (OSError, ValueError, ImportError) as error:
             raise ModelError("the policy cannot be loaded", where=str(path), got=error) from error
         if self.tokenizer.pad_token is None:
@@ -187,6 +189,7 @@ def load_policy(path: Path, experiment: Experiment) -> PolicyModel:
         device=device_of(experiment),
         generation=experiment.trainer.generation,
         trust_remote_code=experiment.model.trust_remote_code,
+        chat_template=experiment.model.chat_template,
     )
 
 

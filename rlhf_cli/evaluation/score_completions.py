@@ -23,6 +23,7 @@ from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError, ModelError, UserError, raise_any
 from rlhf_cli.measure.scored_pairs import Row
+from rlhf_cli.models.tokenizer_files import load_tokenizer
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
 from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.aggregating import Aggregate
@@ -50,7 +51,9 @@ def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTok
     if model.build is not None:
         from rlhf_cli.models.tiny import byte_tokenizer
 
-        return byte_tokenizer(model.build.context_tokens)
+        built = byte_tokenizer(model.build.context_tokens)
+        built.chat_template = model.chat_template or built.chat_template
+        return built
     name = model.tokenizer or model.path
     where = "model.tokenizer" if model.tokenizer else "model.path"
     if name is None or name == NOT_GIVEN:
@@ -63,12 +66,9 @@ def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTok
     if not Path(name).expanduser().exists():
         asked = HubQuestion("model", name, None if model.tokenizer else model.revision, needs_weights=False)
         require_on_hub(asked, where=where, local=f"{where}=FOLDER")
-    from transformers import AutoTokenizer
-
+    revision = None if model.tokenizer else model.revision
     try:
-        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            name, revision=None if model.tokenizer else model.revision, trust_remote_code=model.trust_remote_code
-        )
+        return load_tokenizer(name, model.chat_template, revision=revision, trust_remote_code=model.trust_remote_code)
     except (OSError, ValueError) as error:
         raise ModelError(
             "the tokenizer cannot be loaded",
@@ -77,7 +77,6 @@ def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTok
             expected="a folder with a tokenizer, or a hub id that is in the cache or can be reached",
             hint="hf download " + name,
         ) from error
-    return loaded
 
 
 def reads_tokens(function: RewardFunction) -> bool:

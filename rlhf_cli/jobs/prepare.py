@@ -22,6 +22,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import NOT_GIVEN
 from rlhf_cli.config.validate import validate
 from rlhf_cli.errors import RunError
+from rlhf_cli.models.tokenizer_files import JINJA_FILES, chat_template_text
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, newest_run, read_status
 from rlhf_cli.text.json_values import JsonTree, section
@@ -33,10 +34,10 @@ _PREFIX = "run:"
 def resolve_runs(experiment: Experiment) -> Experiment:
     """Return the experiment with model folders instead of `run:NAME`, `package:NAME` and GGUF files.
 
-    An `auto` offset becomes a number.
+    An `auto` offset becomes a number, and a file with a chat template its text.
 
     Raises RunError, naming the command that helps, if no run of a name has finished or has been evaluated, and
-    ModelError if a packaged model or a GGUF file cannot be had.
+    ModelError if a packaged model, a GGUF file or a chat template cannot be had.
     """
     root = experiment.run.root
     rewards = dict(experiment.rewards)
@@ -59,9 +60,16 @@ def resolve_runs(experiment: Experiment) -> Experiment:
     critic, trainer = experiment.critic, experiment.trainer
     if critic is not None:
         critic = critic.model_copy(update={"init": _critic(critic.init, root)})
-    if isinstance(template := trainer.args.get("chat_template_path"), str):
-        template = _model(template, root, "trainer.args.chat_template_path")
-        trainer = trainer.model_copy(update={"args": {**trainer.args, "chat_template_path": template}})
+    named_template, args = policy.chat_template, dict(trainer.args)
+    if isinstance(template := args.get("chat_template_path"), str):
+        if template.endswith(JINJA_FILES):  # TRL, too, only reads its text; a frozen text needs no file on resume
+            named_template = str(args.pop("chat_template_path"))
+        else:
+            args["chat_template_path"] = _model(template, root, "trainer.args.chat_template_path")
+        trainer = trainer.model_copy(update={"args": args})
+    if named_template is not None:
+        text = chat_template_text(named_template, where="model.chat_template")
+        policy = policy.model_copy(update={"chat_template": text})
     return experiment.model_copy(update={"rewards": rewards, "model": policy, "critic": critic, "trainer": trainer})
 
 

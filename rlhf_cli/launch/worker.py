@@ -118,7 +118,8 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
 @contextlib.contextmanager
 def _explained(folder: RunFolder, experiment: Experiment, heartbeat: Heartbeat) -> Iterator[None]:
     """Open a context in which a full disk, a full memory and another model's files raise an RlhfError with advice."""
-    named = {"model.path": experiment.model.path, "model.tokenizer": experiment.model.tokenizer}
+    model = experiment.model
+    named = {f"model.{key}": getattr(model, key) for key in ("path", "tokenizer", "chat_template")}
     try:
         with naming_foreign_files(named):
             yield

@@ -54,7 +54,8 @@ def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | N
     if any(file.endswith(_TEMPLATE) for file in files):
         calls = (frame.f_locals["self"] for frame in frames if frame.f_code.co_name == "apply_chat_template")
         model = str(getattr(next(calls, None), "name_or_path", ""))
-        return failing_template(got, where=f"{_key_of(model, paths)}: {model}")
+        is_other = paths.get("model.chat_template") and Path(model) in map(Path, filter(None, paths.values()))
+        return failing_template(got, where="model.chat_template" if is_other else f"{_key_of(model, paths)}: {model}")
     if not any(part in files[-1] for part in ("site-packages", "dist-packages", "/lib/python")):
         return None
     loads = [frame for frame in frames if frame.f_code.co_name == "load"]
@@ -88,7 +89,7 @@ def failing_template(got: str, *, where: str) -> ModelError:
         where=where,
         got=got,
         expected="a template that writes out the conversations of the data",
-        hint="model.tokenizer=FOLDER_OR_HUB_ID  # of a model whose template does",
+        hint="model.chat_template=FILE.jinja, or model.tokenizer=FOLDER_OR_HUB_ID  # of a model whose template does",
     )
 
 

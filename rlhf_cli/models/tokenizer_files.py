@@ -13,12 +13,13 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from rlhf_cli.errors import ModelError, Prose
+from rlhf_cli.errors import ModelError
 from rlhf_cli.text.json_values import JsonTree, section
 
 if TYPE_CHECKING:
     import jinja2
     from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerBase
 
 CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
 
@@ -83,6 +84,8 @@ class TokenizerFiles:
     folder: Path
     settings: JsonTree
     where: str
+    other_template: str | None = None
+    """Replaces the chat template of the folder; None keeps it."""
 
     def special(self, name: str) -> str | None:
         """Return the text of a special token, for example `eos_token`, or None if the files do not define it."""
@@ -99,6 +102,8 @@ class TokenizerFiles:
     @cached_property
     def chat_template(self) -> str | None:
         """Return the chat template, or None."""
+        if self.other_template is not None:
+            return self.other_template
         file = self.folder / "chat_template.jinja"
         if file.is_file():
             return file.read_text(encoding="utf-8")
@@ -174,16 +179,60 @@ def padding_beside(eos: str | None, special: Sequence[str], template: str | None
     return min(unused, key=lambda token: "pad" not in token.lower(), default=None)
 
 
-def read_tokenizer(folder: Path, *, where: str) -> TokenizerFiles:
+def read_tokenizer(folder: Path, *, where: str, template: str | None = None) -> TokenizerFiles:
     """Return the tokenizer in a folder; `where` is the config key for errors, also in its methods.
 
-    Raise ModelError if a file is not valid JSON.
+    `template` replaces its chat template. Raise ModelError if a file is not valid JSON.
     """
     settings: JsonTree = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
             settings |= read_json(folder / name, where)
-    return TokenizerFiles(folder, settings, where)
+    return TokenizerFiles(folder, settings, where, template)
+
+
+def load_tokenizer(name: str, template: str | None, **given: object) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a folder or hub id; `template` replaces its chat template, None keeps it."""
+    from transformers import AutoTokenizer
+
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, **given)
+    if template is not None:
+        tokenizer.chat_template = template
+    return tokenizer
+
+
+JINJA_FILES = (".jinja", ".j2")
+"""Suffixes by which TRL's `chat_template_path` tells a file from a tokenizer."""
+_LARGEST_TEMPLATE = 1_000_000
+
+
+def chat_template_text(named: str, *, where: str) -> str:
+    """Return the chat template that `named` is, or that the file of this name holds.
+
+    A text with a brace or a line break is a template. Raise ModelError for a file that cannot be read and for a
+    template that Jinja cannot parse.
+    """
+    import jinja2
+
+    text, expected = named, "a text file with a Jinja template, or the template itself"
+    if not set("{}\n") & set(named):
+        file = Path(named).expanduser()
+        try:
+            if not file.is_file() or file.stat().st_size > _LARGEST_TEMPLATE:
+                problem = "no such file" if not file.exists() else f"no file, or one above {_LARGEST_TEMPLATE} bytes"
+                raise OSError(problem)
+            text = file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            got = f"{file.absolute()}: {error}"
+            raise ModelError("the chat template cannot be read", where=where, got=got, expected=expected) from None
+    try:
+        _compiled(text)
+    except jinja2.TemplateSyntaxError as error:
+        got = f"line {error.lineno}: {error.message}"
+        raise ModelError(
+            "the chat template is no valid Jinja template", where=where, got=got, expected=expected
+        ) from None
+    return text
 
 
 def read_json(file: Path, where: str = "model.path") -> JsonTree:
@@ -273,5 +322,5 @@ def no_chat_template(tokenizer: object, *, where: str) -> ModelError:
         where=where,
         got=str(tokenizer),
         expected="a chat_template.jinja, or chat_template in tokenizer_config.json",
-        hint=Prose("plain prompts (data.prompt='{question}'), or model.tokenizer=FOLDER_OR_HUB_ID of its chat model"),
+        hint="model.chat_template=FILE.jinja, or model.tokenizer=FOLDER_OR_HUB_ID  # of its chat model",
     )

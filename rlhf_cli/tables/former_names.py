@@ -107,6 +107,7 @@ _TODAY: dict[str, dict[str, str]] = {
         "max_length,max_completion_length": "max_tokens max_len",
         "data.overlong_prompts": "prompt_max_len",
         "model.lora.r": "lora_rank lora_r",
+        "model.chat_template": "chat_template chat_template_jinja custom_chat_template",
         "model.path": "pretrain",
         "rewards.NAME.model": "reward_pretrain",
         "rewards.NAME.fn": "reward_fn",

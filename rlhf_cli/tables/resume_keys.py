@@ -69,6 +69,7 @@ _ROWS = (
     ResumeRow("trainer", "never", "another trainer keeps another state"),
     ResumeRow("seed", "never", "random numbers go on from the checkpoint: a new seed would reach only some of them"),
     ResumeRow("model.trust_remote_code", "taken", "it is asked for anew whenever a run begins or goes on"),
+    ResumeRow("model.chat_template", "by name", "it changes what is trained"),
     ResumeRow("model", "never", _WEIGHTS),
     ResumeRow("critic", "never", _LOADED),
     ResumeRow("kl.coef", "never", _LOADED),

@@ -90,11 +90,11 @@ class TestTokenizer:
             assert isinstance(error, ModelError)
             assert error.what == "the model has no chat template, and the rows are conversations"
             assert error.where == "model.path (command line)"
-            assert "model.tokenizer=FOLDER_OR_HUB_ID" in str(error.hint)
+            assert "model.chat_template=FILE.jinja" in str(error.hint)
 
     @pytest.mark.parametrize(
         ("template", "what"),
-        [("./gone", "there is no such model folder"), ("gone.jinja", "there is no such chat template")],
+        [("./gone", "there is no such model folder"), ("gone.jinja", "the chat template cannot be read")],
     )
     def test_a_template_that_is_not_there(self, refused: Refused, template: str, what: str) -> None:
         error = refused("+exp=toy_sft", f"+trainer.args.chat_template_path={template}")

@@ -16,7 +16,8 @@ from rlhf_cli.config import trl_args
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
-from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.errors import ConfigError, ModelError, UserError
+from rlhf_cli.models.tokenizer_files import JINJA_FILES, chat_template_text
 from rlhf_cli.tables.trl_trainers import CLIPPED_PPO_LOSSES, POLICY_LOSSES, TRAINERS
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.suggest import nearest
@@ -206,6 +207,27 @@ def quantize_problems(experiment: Experiment, origins: Origins) -> Iterator[User
 
 
 _ARGS = "trainer.args."
+
+
+def template_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """Yield a problem for a chat template that cannot be read, and for two of them."""
+    key, of_trl = "model.chat_template", f"{_ARGS}chat_template_path"
+    path = experiment.trainer.args.get("chat_template_path")
+    named = {key: experiment.model.chat_template, of_trl: str(path or "") or None}
+    if None not in named.values():
+        yield ConfigError(
+            "there are two chat templates",
+            where=origins.where(of_trl),
+            got=f"{path}, and {key}",
+            expected="one of them",
+            hint=f"'~{of_trl}', or {key}=null",
+        )
+    for where, one in named.items():
+        if one is not None and (where == key or one.endswith(JINJA_FILES)):
+            try:
+                chat_template_text(one, where=origins.where(where))
+            except ModelError as problem:
+                yield problem
 
 
 def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:

@@ -43,33 +43,33 @@ def tokenizer_problems(experiment: Experiment, composed: Composed, context: Chec
     where = composed.origins.where(key)
     if model.tokenizer is not None:
         describe_model(model.tokenizer, where=where, needs_model=False)
-    template = experiment.trainer.args.get("chat_template_path")
-    if template is not None:
-        _describe_template(str(template), composed.origins.where("trainer.args.chat_template_path"))
+    template = model.chat_template
+    if (other := experiment.trainer.args.get("chat_template_path")) is not None:
+        template = _template_of(str(other), composed.origins.where("trainer.args.chat_template_path"))
     folder = context.folder_of(model.tokenizer or model.path)
     if model.build is not None and model.tokenizer is None:
         folder = EMBEDDED_TOKENIZER
     if folder is None:
         return
-    context.tokenizer = tokenizer = read_tokenizer(folder, where=where)
+    context.tokenizer = tokenizer = read_tokenizer(folder, where=where, template=template)
     if folder == EMBEDDED_TOKENIZER:
         return
     if tokenizer.surely_lacks("eos_token"):
         yield no_end_token(folder, where=where)
-    # TRL replaces the tokenizer's template with that of `chat_template_path`.
-    has_template = tokenizer.chat_template is not None or template is not None
-    if not has_template and has_conversations(experiment, context):
+    if tokenizer.chat_template is None and has_conversations(experiment, context):
         yield no_chat_template(folder, where=where)
     tokenizer.lengths([""], special_tokens=False)  # raises if its file is malformed
     yield from _too_many_tokens(tokenizer, context.config_of(model.path or str(EMBEDDED_TOKENIZER)), where)
 
 
-def _describe_template(template: str, where: str) -> None:
-    """Raise ModelError if there is neither such a Jinja file nor such a tokenizer."""
-    if not template.endswith((".jinja", ".j2")):
-        describe_model(template, where=where, needs_model=False)
-    elif not Path(template).is_file():
-        raise ModelError("there is no such chat template", where=where, got=template)
+def _template_of(tokenizer: str, where: str) -> str | None:
+    """Return the chat template of the tokenizer that `chat_template_path` names; None if it is on the hub.
+
+    `prepare` has put a Jinja file of that name into `model.chat_template`. Raise ModelError if there is no such folder.
+    """
+    describe_model(tokenizer, where=where, needs_model=False)
+    folder = Path(tokenizer).expanduser()
+    return read_tokenizer(folder, where=where).chat_template if folder.is_dir() else None
 
 
 def room_for_answers_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from datasets import Dataset
-from transformers import AutoConfig, AutoTokenizer, TrainingArguments
+from transformers import AutoConfig, PreTrainedTokenizerBase, TrainingArguments
 from trl import is_conversational
 
 from rlhf_cli.config.schema.experiment import Experiment
@@ -24,7 +24,7 @@ from rlhf_cli.data.overlong_prompts import (
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.models.loading import PromptTokens, require_model
 from rlhf_cli.models.tiny import tiny_model_path
-from rlhf_cli.models.tokenizer_files import no_chat_template, no_end_token
+from rlhf_cli.models.tokenizer_files import load_tokenizer, no_chat_template, no_end_token
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -92,6 +92,18 @@ def quantization(bits: str) -> BitsAndBytesConfig:
     )
 
 
+def tokenizer_of(experiment: Experiment, policy: str) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of the policy at `policy`, with the configured chat template."""
+    model = experiment.model
+    return load_tokenizer(
+        model.tokenizer or policy,
+        model.chat_template,
+        revision=None if model.tokenizer else model.revision,
+        padding_side="left",
+        trust_remote_code=model.trust_remote_code,
+    )
+
+
 def readable_rows(
     experiment: Experiment, args: TrainingArguments, policy: str, train: Dataset, held_out: Dataset | None
 ) -> tuple[Dataset, Dataset | None]:
@@ -101,11 +113,7 @@ def readable_rows(
     DataError for prompts that leave no room to answer, unless `data.overlong_prompts` says how to handle them.
     """
     model = experiment.model
-    tokenizer = AutoTokenizer.from_pretrained(
-        model.tokenizer or policy,
-        revision=None if model.tokenizer else model.revision,
-        trust_remote_code=model.trust_remote_code,
-    )
+    tokenizer = tokenizer_of(experiment, policy)
     where = "model.tokenizer" if model.tokenizer else "model.path"
     if tokenizer.eos_token_id is None:
         raise no_end_token(tokenizer.name_or_path, where=where)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from datasets import Dataset
-from transformers import AutoTokenizer, TrainingArguments
+from transformers import TrainingArguments
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import RewardModel
@@ -40,7 +40,7 @@ from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.run_folder import RunFolder, in_training, write_json
 from rlhf_cli.tables.trl_trainers import TEXT
-from rlhf_cli.trainers.assemble.policy_loading import OnProgress, lora_config, policy_path, readable_rows
+from rlhf_cli.trainers.assemble.policy_loading import OnProgress, lora_config, policy_path, readable_rows, tokenizer_of
 from rlhf_cli.trainers.assemble.stack_building import aggregate_of, training_stack, truncation_policy
 from rlhf_cli.trainers.assemble.trl_config import trainer_class_of, trl_config
 from rlhf_cli.trainers.build_trainer import extended_class
@@ -226,10 +226,8 @@ def _trl_arguments(experiment: Experiment, policy: str, stack: RewardStack | Non
     if stack is not None:  # one callable per component, and one for the truncation component if there is one
         adds = truncation_policy(experiment).changes_total
         given["reward_funcs"] = [*stack.columns(), *([truncation.column] if adds else [])]
-    if model.tokenizer is not None:
-        given["processing_class"] = AutoTokenizer.from_pretrained(
-            model.tokenizer, padding_side="left", trust_remote_code=model.trust_remote_code
-        )
+    if model.tokenizer is not None or model.chat_template is not None:
+        given["processing_class"] = tokenizer_of(experiment, policy)
     if model.lora is not None:
         given["peft_config"] = lora_config(experiment, policy)
     return given
@@ -240,9 +238,7 @@ def _padding_of_reward_model(experiment: Experiment, policy: str) -> str | None:
 
     transformers reads a score at the last token that is no padding, and the model would never see how a text ends.
     """
-    tokenizer = AutoTokenizer.from_pretrained(
-        experiment.model.tokenizer or policy, trust_remote_code=experiment.model.trust_remote_code
-    )
+    tokenizer = tokenizer_of(experiment, policy)
     if tokenizer.pad_token not in (None, tokenizer.eos_token):
         return None
     special = [one.content for _, one in sorted(tokenizer.added_tokens_decoder.items()) if one.special]
