@@ -1,7 +1,7 @@
 """Keep two runs from training on the same GPU by accident, with one lock per GPU of this machine.
 
-The locks are the operating system's (flock), on files in a local folder of this user. They work across separate
-commands and end with the process that holds them, however it ends.
+The locks are the operating system's (flock), on files in a folder that only this user can write. They work across
+separate commands and end with the process that holds them, however it ends.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ from filelock import FileLock, Timeout
 from rlhf_cli.errors import Prose, RunError
 from rlhf_cli.plan.devices import gpu_identity
 from rlhf_cli.plan.launch_plan import LaunchPlan
+from rlhf_cli.services.cache_folder import cache_folder
 
 _SHARE = "RLHF_SHARE_GPUS"
 _FOLDER = "RLHF_GPU_LOCKS"
@@ -58,8 +61,11 @@ def take(gpus: Sequence[str], run: str) -> HeldGpus | None:
         except Timeout:
             HeldGpus((), held).release()
             return None
+        except OSError as error:  # a link, or another user's file in a folder that was named
+            HeldGpus((), held).release()
+            raise _unusable(str(error), Path(lock.lock_file)) from error
         held.append(lock)
-        Path(lock.lock_file).with_suffix(".txt").write_text(f"process {os.getpid()}, {run}", encoding="utf-8")
+        _write_anew(Path(lock.lock_file).with_suffix(".txt"), f"process {os.getpid()}, {run}")
     return HeldGpus(tuple(gpus), held)
 
 
@@ -92,7 +98,41 @@ def holders_of(gpus: Sequence[str]) -> list[str]:
 
 def _lock_file(gpu: str) -> Path:
     """Return the lock file of a GPU, creating its folder."""
-    named = os.environ.get(_FOLDER)
-    folder = Path(named) if named else Path(tempfile.gettempdir()) / f"rlhf-gpus-{os.getuid()}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder / f"{_UNSAFE.sub('-', gpu_identity(gpu))}.lock"
+    return _folder() / f"{_UNSAFE.sub('-', gpu_identity(gpu))}.lock"
+
+
+def _folder() -> Path:
+    """Return the folder of the locks, creating it. Raises RunError if another user can write it.
+
+    Everybody can make a folder in /tmp, and fill it with links to this user's files. If somebody did, the locks are in
+    the cache folder.
+    """
+    if named := os.environ.get(_FOLDER):
+        Path(named).mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Path(named)
+    temporary = Path(tempfile.gettempdir()) / f"rlhf-gpus-{os.getuid()}"
+    cached = cache_folder("gpus") / f"{os.getuid()}-{socket.gethostname()}"
+    for folder in (temporary, cached):
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = folder.lstat()  # a link is no folder
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
+                return folder
+    raise _unusable("another user owns or can write them", temporary, cached)
+
+
+def _write_anew(file: Path, text: str) -> None:
+    """Write a file that did not exist before: following a link would overwrite another file."""
+    file.unlink(missing_ok=True)
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+def _unusable(got: str, *places: Path) -> RunError:
+    return RunError(
+        "the GPUs cannot be locked here",
+        where="\n".join(map(str, places)),
+        got=got,
+        expected="a folder that only you can write",
+        hint=f"export {_FOLDER}=~/rlhf-gpus",
+    )

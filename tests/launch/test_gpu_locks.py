@@ -1,0 +1,84 @@
+"""GPU locks lie where nobody else can write: another user can make the folder in /tmp first, with links in it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.errors import RunError
+from rlhf_cli.launch.gpu_locks import holders_of, take
+
+
+@pytest.fixture
+def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path in the temporary folder where the locks would be."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("RLHF_GPU_LOCKS", raising=False)
+    return tmp_path / "tmp" / f"rlhf-gpus-{os.getuid()}"
+
+
+def _others(folder: Path) -> None:
+    folder.mkdir()
+    os.chown(folder, 65534, 65534)
+
+
+def _open_to_all(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+
+
+def _link(folder: Path) -> None:
+    (folder.parent / "theirs").mkdir()
+    folder.symlink_to(folder.parent / "theirs")
+
+
+@pytest.mark.parametrize("make", [_others, _open_to_all, _link, Path.touch])
+def test_a_folder_that_another_user_can_write_is_not_used(
+    make: Callable[[Path], None], taken: Path, tmp_path: Path
+) -> None:
+    if make is _others and os.getuid() != 0:
+        pytest.skip("only root can give a folder to another user")
+    make(taken)
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    if taken.is_dir():
+        for name in ("0.txt", "0.lock"):
+            (taken / name).symlink_to(precious)
+    held = take(["0"], "runs/a")
+    assert held is not None
+    assert take(["0"], "runs/b") is None
+    assert "runs/a" in holders_of(["0"])[0]
+    held.release()
+    assert precious.read_text() == "mine"
+
+
+def test_a_link_in_a_folder_that_was_named_is_not_followed(
+    taken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named, precious = tmp_path / "named", tmp_path / "precious"
+    named.mkdir()
+    precious.write_text("mine")
+    monkeypatch.setenv("RLHF_GPU_LOCKS", str(named))
+    (named / "0.txt").symlink_to(precious)
+    held = take(["0"], "runs/a")
+    assert held is not None
+    held.release()
+    (named / "0.lock").unlink(missing_ok=True)
+    (named / "0.lock").symlink_to(precious)
+    with pytest.raises(RunError) as refused:
+        take(["0"], "runs/a")
+    assert str(named) in str(refused.value.where)
+    assert precious.read_text() == "mine"
+
+
+def test_a_folder_of_one_s_own_is_private(taken: Path) -> None:
+    held = take(["0"], "runs/a")
+    assert held is not None
+    held.release()
+    assert taken.stat().st_mode & 0o777 == 0o700
