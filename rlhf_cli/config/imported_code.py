@@ -17,7 +17,6 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
 _KEY = "code["
 _IMPORTING_CALLS = ("import_module", "__import__")
@@ -127,20 +126,3 @@ def _imports(file: Path, package: str) -> Iterator[str]:
         elif isinstance(node, ast.Call) and node.args and ast.unparse(node.func).endswith(_IMPORTING_CALLS):
             name = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
             yield from [name] if isinstance(name, str) else []
-
-
-def code_of(config: JsonTree) -> list[str]:
-    """Return the code that a configuration runs and that is not shipped: one line per key that names it."""
-    rewards, aggregate = section(config, "rewards"), config.get("aggregate")
-    named = [(f"rewards.{name}.fn", section(rewards, name).get("fn")) for name in rewards]
-    named += [("trainer.class", section(config, "trainer").get("class"))]
-    named += [("aggregate", aggregate)] if isinstance(aggregate, str) and ":" in aggregate else []
-    code = [f"{key}: {value}" for key, value in named if value and not str(value).startswith("rlhf_cli.rewards.")]
-    return [*code, *_trusted_remote_code(config)]
-
-
-def _trusted_remote_code(node: JsonValue, key: str = "") -> Iterator[str]:
-    for name, value in node.items() if isinstance(node, dict) else ():
-        if name == "trust_remote_code" and value is True and isinstance(node, dict):
-            yield f"{key}.{name}: the code that comes with {node.get('path') or node.get('model') or 'the model'}"
-        yield from _trusted_remote_code(value, f"{key}.{name}" if key else name)

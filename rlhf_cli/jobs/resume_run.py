@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from rlhf_cli.config.imported_code import code_of
+from rlhf_cli.config.asked_keys import asked_of
 from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.errors import RunError
 from rlhf_cli.jobs.one_run import gpus_held, show_end_of, show_run_folder, train_frozen
 from rlhf_cli.launch.freeze import freeze_again
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.runs.provenance import add_to_provenance, is_made_by_us, made_by, maker_of
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json
+from rlhf_cli.runs.run_overview import words_in
 from rlhf_cli.runs.run_status import (
     KILLED,
     PREEMPTED,
@@ -29,29 +32,53 @@ from rlhf_cli.runs.writer_lock import only_writer
 if TYPE_CHECKING:
     from rlhf_cli.jobs.resuming import Resumed
 
+_LONGEST = 300
+"""Number of characters of a value that are shown."""
+
 
 def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
-    """Raise RunError, listing the code, if a run names code and was not made by this user.
+    """Raise RunError if a run that this user did not make would run code, submit a job or send data.
 
-    Does nothing with `trust`. `command` is the typed command, such as `rlhf resume RUN`.
+    The error lists everything of this kind; with `trust` it is printed to stderr instead. `command` is the typed
+    command, such as `rlhf resume RUN`.
     """
-    code = code_of(run.read_config())
-    if trust or not code or is_made_by_us(run, code):
+    _refuse(run.config, asked_of(run.read_config()), run.provenance, trust=trust, command=command)
+
+
+def refuse_foreign_join(run: RunFolder, *, trust: bool, command: str) -> None:
+    """Do the same for a run that this machine joins. Its address was typed, so it is not asked about."""
+    if not is_made_by_us(run.provenance, asked := asked_of(run.read_config())):
+        others = [line for line in asked if not line.startswith("launch.rdzv:")]
+        _refuse(run.config, others, run.provenance, trust=trust, command=command)
+
+
+def refuse_foreign_words(sweep: Path, *, trust: bool, command: str) -> None:
+    """Do the same for a sweep whose other jobs are made from the words in its sweep.json."""
+    file = sweep / SWEEP
+    _refuse(file, words_in(read_json(file)), file, trust=trust, command=command)
+
+
+def _refuse(where: Path, asked: list[str], record: Path, *, trust: bool, command: str) -> None:
+    if not asked or is_made_by_us(record, asked):
+        return
+    shown = [one if len(one) <= _LONGEST else f"{one[:_LONGEST]}... ({len(one):,} characters)" for one in asked]
+    if trust:
+        print(f"trusted, in {where}:", *shown, sep="\n  ", file=sys.stderr)
         return
     raise RunError(
-        "this run folder names code to run, and you are not known as the one who made it",
-        where=str(run.config),
-        got="\n".join([f"made by {maker_of(run)}", *code]),
-        expected="a run of your own as it was frozen, or code that you have read and trust",
+        "this would run code, submit a job or send data for a run that you are not known to have made",
+        where=str(where),
+        got="\n".join([f"made by {maker_of(record)}", *shown]),
+        expected="a run of your own as it was frozen, or settings that you have read and trust",
         hint=f"{command} --trust",
     )
 
 
 def take_as_ours(run: RunFolder) -> None:
     """Mark a run as this user's own, after the user said to trust its code and resumes it."""
-    code = code_of(run.read_config())
-    if code and not is_made_by_us(run, code):
-        add_to_provenance(run, made_by=made_by(code))
+    asked = asked_of(run.read_config())
+    if asked and not is_made_by_us(run.provenance, asked):
+        add_to_provenance(run, made_by=made_by(asked))
 
 
 def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
@@ -70,8 +97,9 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
         experiment, composed = run.prepared.experiment, run.prepared.composed
         if run.taken or run.files:
             freeze_again(folder, experiment, composed, files=run.plan.files, note=noted(run))
-        take_as_ours(folder)
         is_own_job = (job_id := own_job_id()) is not None and read_status(folder).job_id == job_id
+        if not is_own_job:  # a node of Slurm's may have another cache, and so another key
+            take_as_ours(folder)
         if experiment.launch.slurm is not None and not is_own_job:
             from rlhf_cli.jobs.run_states import submit_frozen
             from rlhf_cli.launch.slurm_submission import check_slurm

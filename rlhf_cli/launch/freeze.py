@@ -10,9 +10,9 @@ from typing import cast
 
 import yaml
 
+from rlhf_cli.config.asked_keys import asked_of
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.environment_references import References, resolved_references, with_references
-from rlhf_cli.config.imported_code import code_of
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import RunError
@@ -103,7 +103,7 @@ def create_run(
         overrides=list(composed.overrides),
         seed=experiment.seed,
         files=files,
-        made_by=made_by(code_of(frozen)),
+        made_by=made_by(asked_of(frozen)),
     )
     update_status(folder, state=CREATED)
     return folder

@@ -89,7 +89,7 @@ def join_command(place: MeetingPlace, num_nodes: int) -> list[str]:
         # A failed node has told the first one, which tells the others.
         "--kill-on-bad-exit=0",
         *([f"--cpus-per-task={cpus}"] if cpus else []),  # srun does not inherit this since 22.05
-        *(sys.executable, "-m", "rlhf_cli", "join", str(place)),
+        *(sys.executable, "-m", "rlhf_cli", "join", str(place), "--trust"),
     ]
 
 
@@ -197,7 +197,7 @@ class RunInJob:
 
 def node_command(folder: RunFolder) -> list[str]:
     """Return the command that a job runs on its node, or on the first of several."""
-    return [sys.executable, "-m", "rlhf_cli", "resume", str(folder.path)]
+    return [sys.executable, "-m", "rlhf_cli", "resume", str(folder.path), "--trust"]
 
 
 def _wait_until_told(folder: RunFolder, job_id: str | None) -> None:

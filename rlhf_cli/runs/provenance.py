@@ -169,14 +169,14 @@ def versions() -> dict[str, str | None]:
 
 
 _KEY_BYTES = 32
-"""The user's key is in the cache folder and is created when first needed. A run's mark is the HMAC-SHA256 of the code
-that the run names. It stays valid if the folder moves, on every machine that shares the cache, and becomes invalid if
-the run names other code. User and host names are only displayed: anyone who packs a folder can write them.
+"""The user's key is in the cache folder and is created when first needed. A run's mark is the HMAC-SHA256 of what it
+runs, submits and sends. It stays valid if the folder moves, on every machine that shares the cache, and becomes invalid
+if any of this changes. User and host names are only displayed: anyone who packs a folder can write them.
 """
 
 
 def made_by(code: Sequence[str]) -> dict[str, str]:
-    """Return the maker's entry for provenance.json; without a mark if the run names no code or has no key."""
+    """Return the maker's entry for provenance.json; without a mark if there is no code or no key."""
     maker = {"user": str(os.getuid())}
     with contextlib.suppress(OSError, KeyError):  # a container's user may have no name
         maker["user"] = getpass.getuser()
@@ -184,15 +184,15 @@ def made_by(code: Sequence[str]) -> dict[str, str]:
     return {**maker, "mark": _mark(key, code)} if key is not None else maker
 
 
-def is_made_by_us(run: RunFolder, code: Sequence[str]) -> bool:
-    """Return whether a run's mark was made with this user's key for exactly this code."""
-    mark, key = section(read_json(run.provenance), "made_by").get("mark"), _key(create=False)
+def is_made_by_us(record: Path, code: Sequence[str]) -> bool:
+    """Return whether the mark in a provenance.json or sweep.json is of this user's key and exactly this code."""
+    mark, key = section(read_json(record), "made_by").get("mark"), _key(create=False)
     return key is not None and isinstance(mark, str) and hmac.compare_digest(mark.encode(), _mark(key, code).encode())
 
 
-def maker_of(run: RunFolder) -> str:
-    """Return the user and host that a run claims as its maker."""
-    provenance = read_json(run.provenance)
+def maker_of(record: Path) -> str:
+    """Return the user and host that a provenance.json or sweep.json claims as the maker."""
+    provenance = read_json(record)
     user, host = section(provenance, "made_by").get("user"), section(provenance, "host").get("name")
     return f"{user or 'somebody'} on {host}" if host else str(user or "nobody knows whom")
 

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,6 +122,14 @@ def swept_in(folder: Path) -> tuple[str, ...]:
     except RunError:
         return ()
     return tuple(str(key) for key in swept) if isinstance(swept, list) else ()
+
+
+def words_in(sweep: Mapping[str, object]) -> list[str]:
+    """Return the overrides from which the jobs in a sweep.json are made, each once."""
+    jobs = sweep.get("jobs")
+    jobs = jobs if isinstance(jobs, list) else []
+    lists = [sweep.get("overrides"), *(one.get("overrides") for one in jobs if isinstance(one, dict))]
+    return list(dict.fromkeys(str(word) for words in lists if isinstance(words, list) for word in words))
 
 
 _MOST_LINKS = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,10 +20,13 @@ from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.run_plan import Plan
+from rlhf_cli.runs.provenance import made_by
 from rlhf_cli.runs.run_folder import RunFolder, read_json, unreadable, write_json
+from rlhf_cli.runs.run_overview import words_in
 from rlhf_cli.runs.run_status import CREATED
 from rlhf_cli.sweeps.sweep_grid import SweepJob
 from rlhf_cli.sweeps.sweep_options import SWEEP_FILE
+from rlhf_cli.text.redaction import redacted_tree
 
 _FEW = 3
 
@@ -188,9 +191,8 @@ def begin_sweep(folder: Path, typed: list[str], swept: Sequence[str], jobs: Sequ
         "overrides": typed,
         "created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "swept": list(swept),
-        "jobs": [_entry(job) for job in jobs],
     }
-    write_json(folder / SWEEP_FILE, content, durable=True)
+    _write(folder, {**content, "jobs": [_entry(job) for job in jobs]})
 
 
 def add_job(folder: Path, job: SweepJob) -> None:
@@ -198,7 +200,13 @@ def add_job(folder: Path, job: SweepJob) -> None:
     content = read_json(folder / SWEEP_FILE)
     listed = content.get("jobs")
     jobs = [*(listed if isinstance(listed, list) else []), _entry(job)]
-    write_json(folder / SWEEP_FILE, {**content, "jobs": jobs}, durable=True)
+    _write(folder, {**content, "jobs": jobs})
+
+
+def _write(folder: Path, content: Mapping[str, object]) -> None:
+    """Write sweep.json, with the mark of this user for its words."""
+    plain = redacted_tree(content)
+    write_json(folder / SWEEP_FILE, {**plain, "made_by": made_by(words_in(plain))}, durable=True)
 
 
 def _entry(job: SweepJob) -> dict[str, object]:

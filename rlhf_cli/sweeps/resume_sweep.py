@@ -10,7 +10,7 @@ from rlhf_cli.display.sweep_tables import PlannedJob, show_planned
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError, UserError, in_one_line
 from rlhf_cli.jobs.prepare import prepare_from
-from rlhf_cli.jobs.resume_run import refuse_foreign_code
+from rlhf_cli.jobs.resume_run import refuse_foreign_code, refuse_foreign_words
 from rlhf_cli.jobs.resuming import resumed
 from rlhf_cli.jobs.run_states import submit_sweep
 from rlhf_cli.jobs.usage import ResumeOptions
@@ -88,10 +88,10 @@ def _resume_search(folder: Path, allowed: ResumeOptions, options: SweepOptions) 
             got="--failed",
             hint=f"rlhf resume {RunFolder(folder).shown}",
         )
+    command = f"rlhf resume {RunFolder(folder).shown}"
+    refuse_foreign_words(folder, trust=allowed.trust, command=command)
     for config in sorted(folder.glob("*/config.yaml")):
-        refuse_foreign_code(
-            RunFolder(config.parent), trust=allowed.trust, command=f"rlhf resume {RunFolder(folder).shown}"
-        )
+        refuse_foreign_code(RunFolder(config.parent), trust=allowed.trust, command=command)
     return continue_search(Screen(), read_search(folder), folder.resolve(), options, allowed)
 
 
@@ -114,6 +114,8 @@ def _ready(sweep: SweepFolder, wanted: Sequence[_JobSoFar], allowed: ResumeOptio
         except UserError as error:
             problems.add(error, one.job.name)
     try:
+        if missing:
+            refuse_foreign_words(sweep.path, trust=allowed.trust, command=f"rlhf resume {RunFolder(sweep.path).shown}")
         anew = checked(missing)
     except UserError as error:
         problems.add(error, ", ".join(job.name for job in missing))

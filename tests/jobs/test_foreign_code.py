@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from rlhf_cli.cli import main
-from rlhf_cli.config.imported_code import code_folders, code_of
+from rlhf_cli.config.imported_code import code_folders
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RunError
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.jobs.resume_run import refuse_foreign_code, take_as_ours
+from rlhf_cli.jobs.resume_run import refuse_foreign_code, refuse_foreign_join, take_as_ours
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_overview import refuse_links
@@ -99,40 +99,54 @@ def test_the_key_is_for_its_owner_alone(with_code: RunFolder, place: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("config", "named"),
+    ("verb", "key"),
     [
-        ({"rewards": {"a": {"fn": "rlhf_cli.rewards.length:length_ramp"}}}, []),
-        ({"rewards": {"a": {"fn": "subprocess:run"}}}, ["rewards.a.fn: subprocess:run"]),
-        ({"aggregate": "/x/agg.py:total"}, ["aggregate: /x/agg.py:total"]),
-        ({"aggregate": "sum"}, []),
-        ({"trainer": {"class": "/x/mine.py:Mine"}}, ["trainer.class: /x/mine.py:Mine"]),
-        (
-            {"model": {"path": "org/model", "trust_remote_code": True}},
-            ["model.trust_remote_code: the code that comes with org/model"],
-        ),
-        (
-            {
-                "model": {"trust_remote_code": True},
-                "model.trust_remote_code": False,
-                "a.b": {"x.trust_remote_code": True},
-            },
-            ["model.trust_remote_code: the code that comes with the model"],
-        ),
+        *((verb, "rewards.own.fn") for verb in ("resume", "eval", "generate", "score", "reproduce")),
+        *(("resume", key) for key in ("launch.slurm.setup", "rewards.own.args.url")),
+        ("eval", "rewards.own.args.url"),
     ],
 )
-def test_which_code_a_configuration_names(config: dict, named: list[str]) -> None:
-    assert code_of(config) == named
-
-
-@pytest.mark.parametrize("verb", ["resume", "eval"])
-def test_the_verbs_ask_before_anything_runs(verb: str, with_code: RunFolder, place: Path, monkeypatch, capsys) -> None:
+def test_the_verbs_ask_before_anything_runs(verb: str, key: str, frozen, place: Path, monkeypatch, capsys) -> None:
+    """Exit code 2, the key by its name, and nothing was imported, submitted or sent."""
+    words = {
+        "rewards.own.fn": ["+rewards.own.fn=./mine.py:mine"],
+        "launch.slurm.setup": ["launch=slurm", "launch.slurm.setup=[touch it-ran]"],
+        "rewards.own.args.url": [
+            "+rewards.own.fn=rlhf_cli.rewards.server:RewardServer",
+            "+rewards.own.args.url=http://127.0.0.1:9/score",
+        ],
+    }
+    run = frozen(*words[key])
+    run.model.mkdir()
+    (run.model / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    assert not asks(run)
+    Path("it-ran").unlink(missing_ok=True)
     monkeypatch.setenv("RLHF_CACHE", str(place / "another_user_s"))
-    if verb == "eval":
-        with_code.model.mkdir()
-        (with_code.model / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
-    assert main([verb, str(with_code.path)]) == 2
-    assert "mine.py:mine" in capsys.readouterr().err
+    assert main([verb, str(run.path)]) == 2
+    said = capsys.readouterr().err
+    assert key in said
+    assert f"rlhf {verb} " in said
+    assert "--trust" in said
     assert not Path("it-ran").exists()
+
+
+def test_what_is_trusted_is_listed(with_code: RunFolder, place: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("RLHF_CACHE", str(place / "another_user_s"))
+    refuse_foreign_code(with_code, trust=True, command="rlhf resume RUN")
+    assert f"rewards.own.fn: {place}/mine.py:mine" in capsys.readouterr().err
+
+
+def test_the_address_of_a_run_to_join_was_typed(frozen, place: Path, monkeypatch) -> None:
+    """`rlhf join HOST:PORT` on a machine with another cache: only the rest is asked about."""
+    run = frozen("launch.nodes=2", "launch.rdzv=localhost:29500")
+    monkeypatch.setenv("RLHF_CACHE", str(place / "another_machine_s"))
+    assert asks(run)
+    refuse_foreign_join(run, trust=False, command="rlhf join localhost:29500")
+    config = yaml.safe_load(run.config.read_text())
+    run.config.write_text(yaml.safe_dump({**config, "aggregate": "./evil.py:f"}))
+    with pytest.raises(RunError) as caught:
+        refuse_foreign_join(run, trust=False, command="rlhf join localhost:29500")
+    assert "aggregate: ./evil.py:f" in str(caught.value)
 
 
 class TestLinks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -104,3 +105,34 @@ def test_changed_code_is_refused_for_all_at_once_and_can_be_allowed(workplace: P
     assert ran == []
     assert main(["resume", str(SWEEP), "--allow", "code"]) == 0
     assert [name for name, _ in ran.pop()] == ["job=1", "job=2", "job=3"]
+
+
+EVIL = "from pathlib import Path\nPath('it-ran').touch()\n\ndef f(completions, **columns):\n    return [0.0] * 8\n"
+
+
+def test_another_users_words_are_asked_about_before_they_make_a_job(workplace: Path, frozen, capsys) -> None:
+    """A job that is missing is made from the words in sweep.json; whoever packs the folder writes them."""
+    frozen("seed=1,2")
+    (workplace / "evil.py").write_text(EVIL)
+    file = SWEEP / "sweep.json"
+    shutil.rmtree(SWEEP / "seed=2")
+    assert main(["resume", str(SWEEP), "--dry-run"]) == 0  # one's own
+    content = json.loads(file.read_text())
+    content["jobs"][1]["overrides"].append("+rewards.z.fn=./evil.py:f")
+    file.write_text(json.dumps(content))
+    capsys.readouterr()
+    for words in ([], ["--dry-run"]):
+        assert main(["resume", str(SWEEP), *words]) == 2
+        assert "+rewards.z.fn=./evil.py:f" in capsys.readouterr().err
+    assert not (workplace / "it-ran").exists()
+    assert main(["resume", str(SWEEP), "--dry-run", "--trust"]) == 0
+    assert "+rewards.z.fn=./evil.py:f" in capsys.readouterr().err
+    assert (workplace / "it-ran").exists()
+
+
+def test_another_users_search_is_asked_about(workplace: Path, capsys) -> None:
+    SWEEP.mkdir(parents=True)
+    (SWEEP / "sweep.json").write_text('{"overrides": ["+exp=quickstart", "+rewards.z.fn=./evil.py:f"], "jobs": []}')
+    (SWEEP / "search.jsonl").touch()
+    assert main(["resume", str(SWEEP)]) == 2
+    assert "+rewards.z.fn=./evil.py:f" in capsys.readouterr().err

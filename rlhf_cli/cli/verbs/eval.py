@@ -11,7 +11,7 @@ model.path=FOLDER evaluates another policy or a checkpoint, data.eval.path=FILE 
 --out FOLDER     write there instead of RUN/eval/
 --json           print the content of NAME.json instead of tables
 --batch-size N   completions in one batch
---trust          run the reward files and other code that the run names, even if another user made it
+--trust          run its code, submit its jobs and ask its servers, even if another user made it
 
 for a reward model
 --slice COLUMN ...   accuracy by this column's values

@@ -18,7 +18,7 @@ takes another model.
 --out FOLDER     write there; else into RUN/generated, or generated/MODEL here
 --overwrite      replace existing files
 --batch-size N   completions sampled at once (default 32); another number draws other random numbers
---trust          run the reward files that RUN names, even if another user made it
+--trust          run the code and ask the servers of RUN, even if another user made it
 --json           print the content of best_of_n.json, and the paths of the files
 """
 

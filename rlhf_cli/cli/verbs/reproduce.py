@@ -6,7 +6,7 @@ key=value shows what a change affects first. The new run is in runs/reproduced a
 
   --steps N        only the first N steps, with the schedules of the whole run
   --against RUN    compare with this existing run, and train nothing
-  --trust          run the reward files and other code that the run names, even if another user made it
+  --trust          run its code, submit its jobs and ask its servers, even if another user made it
   --json           an object: `equal`, `first_difference`, `weights`, `causes`
 
 Exit code 0 if the runs are equal, 1 if they differ.

@@ -7,7 +7,7 @@ schedule depends on them, when to save, log and evaluate, track, guards, launch'
   --allow KEY ...  accept that this key (or section) has changed; or `data`, `code`, `config`, for files that have
                    changed since the run started
   --take-over      continue a run that another machine left without a final status, if its process is gone
-  --trust          run the reward files and other code that the run names, even if another user made it
+  --trust          run its code, submit its jobs and ask its servers, even if another user made it
   --dry-run        show what would be run, and run nothing
   --json           print the result as one object, at the end; other output goes to stderr
 

@@ -8,7 +8,7 @@ rlhf score RUN [overrides]         score given completions with the rewards of a
                      holds the batches on which a reward failed in training
 --label COLUMN       a column of true and false that marks good answers: how well each reward and the total tell
                      them from the others
---trust              run the reward files that RUN names, even if another user made it
+--trust              run the code and ask the servers of RUN, even if another user made it
 --limit N            score only the first N rows
 --show N             print the first N rows as texts, coloured by the reward of each part
 --json               print one object: rows with prompt and completion, summary, distributions, correlations ...

