@@ -45,7 +45,7 @@ HARMLESS = _keys(
         "data.": "world args path subset split revision rename select transcripts prompt overlong_prompts "
         "mix.*.world mix.*.args mix.*.path mix.*.subset mix.*.split mix.*.revision mix.*.rename mix.*.select "
         "eval.world eval.args eval.path eval.subset eval.split eval.revision eval.rename eval.select",
-        "model.": "path revision dtype tokenizer quantize lora.target_modules build.warm_start.worlds",
+        "model.": "path revision dtype tokenizer chat_template quantize lora.target_modules build.warm_start.worlds",
         "rewards.*.": "model weight.shape offset normalize gate.by gate.otherwise gate.*.by gate.*.otherwise eager "
         "on_error timeout_s isolate spread dtype device with_eos",
         "reward_model.": "margin.column margin.chosen margin.rejected margin.transform margin.on_bad on_bad_pair",
@@ -147,7 +147,7 @@ def _parts(keys: frozenset[str]) -> frozenset[_Path]:
 
 def _is_below(path: _Path, keys: frozenset[str]) -> bool:
     """Return whether a path is one of the keys, or below one."""
-    known, ways = _parts(keys), [()]
+    known, ways = _parts(keys), list[_Path]([()])
     for part in path[:_DEEPEST]:
         ways = [(*way, one) for way in ways for one in (part, "*")]
         if any(way in known for way in ways):
