@@ -5,27 +5,28 @@ synchronization points, so the rank that has passed the fewest is behind. If sev
 blame is a stopped rank, else one that runs a reward, else one that does not wait in a collective. Only that rank ends
 itself, and with it the run. Another rank ends the run only if the hanging one cannot, because it is stopped.
 
-No Python code runs in a process in which compiled code holds the GIL. Python's faulthandler, a C thread, then writes
-the stacks to stderr and ends the process with code 1.
+No Python code runs in a process in which compiled code holds the GIL. A second process then reports the hang and kills
+the first one (outside_watch.py). The time for which a process was stopped does not count.
 """
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
+import math
 import os
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from os import _exit  # the original: os._exit is patched while rewards run
 from types import FrameType
 
 from rlhf_cli.errors import EXIT_CRASH, RlhfError
+from rlhf_cli.launch.outside_watch import Stacks, watched_from_outside
 from rlhf_cli.launch.ranks_end import RankFailure, failure_file, resume_hint
 from rlhf_cli.process import handled
 from rlhf_cli.runs.heartbeat import Beat, Heartbeat, heartbeats
@@ -48,6 +49,8 @@ _LOOKS = 20
 _LONGEST_LOOK_S = 5.0
 _LATE_LOOKS, _LATE_S = 4, 2.0
 """Extra time that a rank has to end itself before another rank reports its hang."""
+_MORE_LOOKS = 2
+"""Looks beyond the timeout before the process is judged from outside: the thread inside judges first."""
 _FAR_SHARE = 0.25
 """Share of the timeout that a rank waits longer if the ranks it waits for are on other machines."""
 
@@ -62,31 +65,24 @@ class Watchdog:
     world_size: int
     thread: int = field(default_factory=threading.get_ident)
     is_closed: threading.Event = field(default_factory=threading.Event)
-    is_suspended: bool = False
 
     @property
     def look_s(self) -> float:
         """Return the time between two looks."""
         return min(_LONGEST_LOOK_S, self.timeout_s / _LOOKS)
 
-    def look(self) -> None:
-        """Look from time to time, in a thread of its own, whether the rank makes progress."""
+    def look(self, show_life: Callable[[], object]) -> None:
+        """Look from time to time, in a thread of its own, whether the rank makes progress; call `show_life` each time."""
         looked_at = time.monotonic()
+        most_late_s = min(_LATE_LOOKS * self.look_s + _LATE_S, self.timeout_s / 2)
         while not self.is_closed.wait(self.look_s):
             late_s, looked_at = time.monotonic() - looked_at - self.look_s, time.monotonic()
+            show_life()
             beat = self.heartbeat.read()
-            if not beat.is_watched or self.is_suspended:
-                faulthandler.cancel_dump_traceback_later()
-                continue
-            self.arm()
-            if late_s > _LATE_LOOKS * self.look_s + _LATE_S:
+            if late_s > most_late_s:
                 self.heartbeat.beat()  # no thread ran for a while, so the whole process was stopped: start again
-            elif beat.age_s > self.timeout_s:
+            elif beat.is_watched and beat.age_s > self.timeout_s:
                 self._judge(beat)
-
-    def arm(self) -> None:
-        """Set the C timer. If it is not renewed because something holds the GIL, it ends the process."""
-        faulthandler.dump_traceback_later(self.timeout_s + self.look_s, exit=True, file=_STDERR)
 
     def _judge(self, own: Beat) -> None:
         if self.world_size > 1 and any(self.folder.path.glob(failure_file(self.folder, "*").name)):
@@ -109,14 +105,21 @@ class Watchdog:
     def _end(self, failure: RankFailure) -> None:
         """Report a hang and exit, without touching anything that could block on the hanging thread."""
         try:
-            with contextlib.suppress(OSError):  # on a full disk, still report the rest
-                write_json(failure_file(self.folder, failure.rank), asdict(failure))
-                with self.folder.log.open("a", encoding="utf-8") as log:
-                    log.write(printable(redacted(f"{failure.traceback}\n{failure.message}")) + "\n")
-            if self.world_size == 1:
-                self._report_alone(failure)
+            self._report(failure)
         finally:
             _exit(EXIT_CRASH)
+
+    def report_silent(self, stacks: Stacks) -> None:
+        """Report, from another process, that something holds the GIL of this one."""
+        self._report(_failure_of(self.heartbeat.read(), stacks, self.timeout_s, is_stopped=False))
+
+    def _report(self, failure: RankFailure) -> None:
+        with contextlib.suppress(OSError):  # on a full disk, still report the rest
+            write_json(failure_file(self.folder, failure.rank), asdict(failure))
+            with self.folder.log.open("a", encoding="utf-8") as log:
+                log.write(printable(redacted(f"{failure.traceback}\n{failure.message}")) + "\n")
+        if self.world_size == 1:
+            self._report_alone(failure)
 
     def _report_alone(self, failure: RankFailure) -> None:
         """Report on the terminal and in the status that the only process of a run hangs."""
@@ -129,12 +132,9 @@ class Watchdog:
         self.heartbeat.close()
 
     def suspend(self, number: int, _: FrameType | None) -> None:
-        """Suspend the process, for Ctrl-Z or a scheduler; the suspended time does not count."""
-        self.is_suspended = True
-        faulthandler.cancel_dump_traceback_later()
+        """Suspend the process, for Ctrl-Z or a scheduler: by default SIGTSTP does nothing in a session of its own."""
         os.kill(os.getpid(), signal.SIGSTOP)
         self.heartbeat.beat()
-        self.is_suspended = False
 
 
 @contextlib.contextmanager
@@ -146,20 +146,23 @@ def watched(folder: RunFolder, timeout_s: float | str, rank: int) -> Iterator[He
         if isinstance(timeout_s, float):
             world_size = int(os.environ.get("WORLD_SIZE", "1"))
             watchdog = Watchdog(folder, heartbeat, timeout_s, world_size)
-            stack.callback(faulthandler.cancel_dump_traceback_later)
             if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
                 stack.enter_context(handled({signal.SIGTSTP: watchdog.suspend}))
-            # Arm at once: the next operation may leave no time for a check.
-            heartbeat.on_watched = watchdog.arm
-            stack.callback(setattr, heartbeat, "on_watched", bool)
-            thread = threading.Thread(target=watchdog.look, name="watchdog", daemon=True)
+            outside = watched_from_outside(
+                watchdog.look_s,
+                math.ceil(timeout_s / watchdog.look_s) + _MORE_LOOKS,
+                lambda: heartbeat.read().is_watched,
+                watchdog.report_silent,
+            )
+            show_life = stack.enter_context(outside)
+            thread = threading.Thread(target=watchdog.look, args=[show_life], name="watchdog", daemon=True)
             thread.start()
             stack.callback(thread.join)
             stack.callback(watchdog.is_closed.set)
         yield heartbeat
 
 
-def _failure_of(beat: Beat, stacks: tuple[tuple[str, ...], ...], timeout_s: float, *, is_stopped: bool) -> RankFailure:
+def _failure_of(beat: Beat, stacks: Stacks, timeout_s: float, *, is_stopped: bool) -> RankFailure:
     """Return the failure of a rank that makes no progress, dated at its last sign of progress.
 
     `stacks` are those of its threads, main thread first, each a list of `file:line in function`, innermost last; empty
@@ -184,7 +187,7 @@ def _failure_of(beat: Beat, stacks: tuple[tuple[str, ...], ...], timeout_s: floa
     return RankFailure(beat.rank, time.time() - beat.age_s, message=str(error), traceback=trace)
 
 
-def _innermost(stacks: tuple[tuple[str, ...], ...]) -> list[str]:
+def _innermost(stacks: Stacks) -> list[str]:
     """Return the innermost frames, innermost last: of a running reward if there is one, else of the main thread."""
     in_rewards = [stack for stack in stacks if _is_of_rewards(stack)]
     busy = [stack for stack in in_rewards if not any(one in stack[-1] for one in _WAITING)]
@@ -194,7 +197,7 @@ def _innermost(stacks: tuple[tuple[str, ...], ...]) -> list[str]:
     return []
 
 
-def _own_stacks(main_thread: int) -> tuple[tuple[str, ...], ...]:
+def _own_stacks(main_thread: int) -> Stacks:
     """Return the stack of this process's main thread, then of the threads that run rewards."""
     found = {
         ident: tuple(f"{one.filename}:{one.lineno} in {one.name}" for one in traceback.extract_stack(frame))

@@ -74,8 +74,6 @@ class Heartbeat:
         self.rank = rank
         self.phases: tuple[str, ...] = (LOADING,)
         """The current phases, innermost last. After an error they stay, and show where it was raised."""
-        self.on_watched: Callable[[], object] = bool
-        """Called whenever watching starts; set by the watchdog."""
         self.listeners: list[Callable[[tuple[str, ...]], object]] = []
         """Called with the new phases whenever they change."""
         self.reward_listeners: list[Callable[[list[str]], object]] = []
@@ -91,14 +89,11 @@ class Heartbeat:
 
     def enter(self, *phases: str, is_watched: bool = True) -> None:
         """Set the current phases and count one synchronization point that every rank passes."""
-        begins = is_watched and not self._is_watched
         self.phases, self._is_watched, self._waits = phases, is_watched, False
         self._seams += 1
         for listen in self.listeners:
             listen(phases)
         self._write()
-        if begins:
-            self.on_watched()
 
     def during(self, phase: str, *, is_watched: bool = True) -> AbstractContextManager[None]:
         """Open a context with `phase` inside the current phases. After an error the phase stays set."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -110,7 +111,7 @@ run_rank(train)
 
 @pytest.mark.fault(31)
 def test_one_process_in_which_something_holds_the_interpreter(alone: Alone, folder: RunFolder) -> None:
-    """No thread runs while `re` matches: faulthandler writes the stack and ends it. Who looks later sees the reward."""
+    """No thread runs while `re` matches: a second process reports the hang, with the stack, and kills the first."""
     ended = alone("""
 def regexed():
     re.match(r"(a+)+$", "a" * 40 + "b")
@@ -122,14 +123,75 @@ def train():
 
 run_rank(train)
 """)
-    assert ended.returncode == 1
-    assert "in regexed" in ended.stderr
-    status = read_status(folder)
-    assert status.state == "killed"
-    assert str(status.reason).endswith("while reward 'mine' ran on rank 0")
+    assert ended.returncode == -signal.SIGKILL
+    assert re.search(r"rank\.py:\d+ in regexed\n", ended.stderr)
+    assert "rewards.mine.timeout_s=60" in ended.stderr
+    status = json.loads(folder.status.read_text())
+    assert (status["state"], status["failing_rank"]) == ("failed", 0)
+    assert "in reward 'mine'" in status["reason"]
+    assert "in regexed" in json.loads(failure_file(folder, 0).read_text())["traceback"]
+    assert "in regexed" in folder.log.read_text()
 
 
-def go_on(folder: RunFolder, number: signal.Signals, *, until: Callable[[], bool], rank: int = 0) -> None:
+STEPS = """
+def train():
+    gaps, at = [], time.monotonic()
+    while len(gaps) < 200:
+        time.sleep(0.01)
+        heartbeat.enter(TRAINING)
+        gaps.append(time.monotonic() - at)
+        at += gaps[-1]
+    print(max(gaps))
+
+run_rank(train)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTSTP])
+@pytest.mark.parametrize("stopped_s", [0.6 * TIMEOUT_S, 4 * TIMEOUT_S])
+def test_the_time_for_which_a_process_was_stopped_does_not_count(
+    alone: Alone, folder: RunFolder, number: signal.Signals, stopped_s: float
+) -> None:
+    """As by `docker pause`: it trains on, whatever the clock says."""
+    go_on(folder, number, for_s=stopped_s)
+    ended = alone(STEPS)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert float(ended.stdout) > 0.9 * stopped_s
+    assert not failure_file(folder, 0).exists()
+
+
+def test_a_process_that_was_stopped_and_then_hangs_is_still_ended(alone: Alone, folder: RunFolder) -> None:
+    go_on(folder, signal.SIGSTOP, for_s=3 * TIMEOUT_S)
+    ended = alone("""
+def train():
+    re.match(r"(a+)+$", "a" * 40 + "b")
+
+run_rank(train)
+""")
+    assert ended.returncode == -signal.SIGKILL
+    assert json.loads(folder.status.read_text())["state"] == "failed"
+
+
+def test_nothing_is_left_of_the_second_process(alone: Alone, folder: RunFolder) -> None:
+    ended = alone("""
+def train():
+    [(folder.path / "children").write_text(open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read())]
+
+run_rank(train)
+""")
+    assert ended.returncode == 0
+    (child,) = (folder.path / "children").read_text().split()
+    assert not Path(f"/proc/{child}").exists()
+
+
+def go_on(
+    folder: RunFolder,
+    number: signal.Signals,
+    *,
+    until: Callable[[], bool] = lambda: True,
+    for_s: float = 0.0,
+    rank: int = 0,
+) -> None:
     """Stop a rank that trains by a signal, and let it go on after so long; from a thread."""
 
     def act() -> None:
@@ -137,6 +199,7 @@ def go_on(folder: RunFolder, number: signal.Signals, *, until: Callable[[], bool
             time.sleep(0.02)
         time.sleep(0.3)
         os.kill(found.pid, number)
+        time.sleep(for_s)
         while not until():
             time.sleep(0.02)
         with contextlib.suppress(ProcessLookupError):
