@@ -35,12 +35,12 @@ _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal
 
 @contextlib.contextmanager
 def watched_from_outside(
-    look_s: float, most_looks: int, is_watched: Callable[[], bool], report: Callable[[Stacks], object]
+    look_s: float, most_looks: int, is_watched: Callable[[], bool], report: Callable[[Callable[[], Stacks]], object]
 ) -> Iterator[Callable[[], object]]:
     """Open a context that yields a function; the process is killed once that was not called during `most_looks` looks.
 
     `look_s` are the seconds between two looks. Looks at which `is_watched` is false do not count. `report` is called
-    before the process is killed. Both are called in the forked process.
+    before the process is killed, with a function that returns its stacks. Both are called in the forked process.
     """
     with mmap.mmap(-1, mmap.PAGESIZE) as shared, tempfile.TemporaryFile() as dump:
 
@@ -60,7 +60,7 @@ def watched_from_outside(
                 die_with(watched)
                 if _is_silent(watched, shared, look_s, most_looks, is_watched):
                     try:
-                        report(_stacks(watched, dump))
+                        report(lambda: _stacks(watched, dump))
                     finally:
                         os.kill(watched, signal.SIGKILL)
             finally:
@@ -74,9 +74,7 @@ def watched_from_outside(
             faulthandler.unregister(_DUMP)
 
 
-def _is_silent(
-    watched: int, shared: mmap.mmap, look_s: float, most_looks: int, is_watched: Callable[[], bool]
-) -> bool:
+def _is_silent(watched: int, shared: mmap.mmap, look_s: float, most_looks: int, is_watched: Callable[[], bool]) -> bool:
     """Return True once a process has shown no life for so many looks, and False when it has ended."""
     silent, last = 0, -1
     while silent < most_looks:

@@ -72,7 +72,7 @@ class Watchdog:
         return min(_LONGEST_LOOK_S, self.timeout_s / _LOOKS)
 
     def look(self, show_life: Callable[[], object]) -> None:
-        """Look from time to time, in a thread of its own, whether the rank makes progress; call `show_life` each time."""
+        """Look from time to time, in a thread of its own, whether the rank makes progress; `show_life` each time."""
         looked_at = time.monotonic()
         most_late_s = min(_LATE_LOOKS * self.look_s + _LATE_S, self.timeout_s / 2)
         while not self.is_closed.wait(self.look_s):
@@ -109,9 +109,10 @@ class Watchdog:
         finally:
             _exit(EXIT_CRASH)
 
-    def report_silent(self, stacks: Stacks) -> None:
+    def report_silent(self, stacks: Callable[[], Stacks]) -> None:
         """Report, from another process, that something holds the GIL of this one."""
-        self._report(_failure_of(self.heartbeat.read(), stacks, self.timeout_s, is_stopped=False))
+        beat = self.heartbeat.read()  # first: the signal that asks for the stacks may end the hang
+        self._report(_failure_of(beat, stacks(), self.timeout_s, is_stopped=False))
 
     def _report(self, failure: RankFailure) -> None:
         with contextlib.suppress(OSError):  # on a full disk, still report the rest
