@@ -91,6 +91,11 @@ TRAINERS_OWN = frozenset(("environments", "trainer_state", "log_extra", "log_met
 """Arguments of a reward that are not data, and so stay in the training process. Only `environments` are by row."""
 REWARD_ARGUMENTS = frozenset(TEXT_ARGUMENTS) | TRAINERS_OWN
 """Every other argument that a reward function requires is a column of the dataset."""
+NEVER_COLUMNS = {"prompt": "prompts", "completion": "completions"} | dict.fromkeys(
+    ("response", "solution_str", "predict_str", "predict", "model_output", "output", "queries", "predicts"),
+    "completions",
+)
+"""What no reward is given under this name: two columns, and arguments of other tools -> the argument that holds it."""
 
 
 ROUND = "rollout.round"

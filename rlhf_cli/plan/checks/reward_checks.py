@@ -10,6 +10,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RewardError, UserError
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.checks.prompt_checks import has_conversations
+from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.rewards.stack.argument_values import missing_arguments
 from rlhf_cli.rewards.stack.reward_functions import import_function, required_columns, resolve, source_file
 
@@ -33,6 +34,15 @@ def reward_problems(experiment: Experiment, composed: Composed, context: CheckCo
             if (file := source_file(reward.fn)) is not None:
                 context.files[key] = file
             context.reward_columns[name] = required_columns(function)
+            for argument, parameter in inspect.signature(function).parameters.items():
+                default, kept = parameter.default, f"{key}.args.{argument}"
+                if (
+                    argument in context.columns
+                    and argument not in reward.args
+                    and isinstance(default, int | float | str)
+                ):
+                    text = f"{key} gets the column {argument!r}, not its default: {kept}={default} keeps that"
+                    context.notices.append(Notice("rewards", text))
             context.missing_arguments[name] = missing_arguments(function, only_by_keyword=not context.columns)
         except UserError as error:
             yield error

@@ -17,8 +17,8 @@ from typing import Annotated, Literal, Union, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from rlhf_cli.errors import RewardError
-from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
+from rlhf_cli.errors import Prose, RewardError
+from rlhf_cli.tables.trl_values import NEVER_COLUMNS, REWARD_ARGUMENTS, TEXT_ARGUMENTS
 from rlhf_cli.text.suggest import nearest
 
 Place = Callable[[str], str]
@@ -77,9 +77,42 @@ def argument_problems(
                 f"{fn} needs the argument {name!r}",
                 where=place(args_key),
                 got=", ".join(args) or "no arguments",
-                expected=", ".join(named),
+                expected=", ".join(named)
+                + ("" if inspect.isclass(target) else "; a reward itself takes `completions`"),
                 hint=f"{args_key}.{name}=VALUE",
             )
+
+
+def required_parameters(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+    """Return the names of the parameters that have no default."""
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [name for name, one in parameters.items() if one.default is one.empty and one.kind not in several]
+
+
+def refuse_other_signature(
+    fn: str, parameters: Mapping[str, inspect.Parameter], args: Mapping[str, object], *, where: str
+) -> None:
+    """Raise RewardError, with lines that make a reward of it, for a function that takes what no reward is given.
+
+    verl's functions score one text a call (`solution_str`), OpenRLHF's take `queries`.
+    """
+    needs = [name for name in required_parameters(parameters) if name not in args]
+    known = ("prompt", "completion") if "completions" in parameters else NEVER_COLUMNS
+    if not (foreign := [name for name in needs if name in known]):
+        return
+    name, columns = fn.rpartition(":")[2], [NEVER_COLUMNS.get(one, one) for one in needs]
+    if foreign[0].endswith("s") or not parameters.keys().isdisjoint(TEXT_ARGUMENTS):
+        call = f"{name}({', '.join(map('{}={}'.format, needs, columns))})"
+    else:
+        rows = f"zip({', '.join(columns)})" if len(columns) > 1 else columns[0]
+        call = f"[{name}({', '.join(f'{one}={one}' for one in needs)}) for {', '.join(needs)} in {rows}]"
+    raise RewardError(
+        f"{fn} takes {foreign[0]!r}, which no reward is given",
+        where=where,
+        got=f"{name}({', '.join(parameters)})",
+        expected=f"{NEVER_COLUMNS[foreign[0]]}, a list of one entry a row; a function such as this one:",
+        hint=Prose(f"def score({', '.join(dict.fromkeys(['completions', *columns]))}, **columns):\n    return {call}"),
+    )
 
 
 def missing_arguments(reward: Callable[..., object], *, only_by_keyword: bool = False) -> list[str]:

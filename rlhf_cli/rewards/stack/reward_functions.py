@@ -9,12 +9,19 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 from rlhf_cli.errors import Problems, RewardError, UserError
 from rlhf_cli.rewards.checked_arguments import CHECK
-from rlhf_cli.rewards.stack.argument_values import anchored, argument_problems
+from rlhf_cli.rewards.stack.argument_values import (
+    anchored,
+    argument_problems,
+    refuse_other_signature,
+    required_parameters,
+)
 from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS, TEXT_ARGUMENTS
 from rlhf_cli.text.suggest import nearest
 
@@ -22,11 +29,20 @@ RewardFunction = Callable[..., object]
 
 
 class WithArguments(functools.partial[object]):
-    """A reward with the `args` of the configuration. A column of the data with the same name does not replace one."""
+    """A reward with the `args` of the configuration, called with the columns that its signature has.
+
+    A column of the data does not replace an argument of the same name.
+    """
 
     def __call__(self, /, *given: object, **columns: object) -> object:
-        """Call the reward with the columns that are not arguments."""
-        return super().__call__(*given, **{name: one for name, one in columns.items() if name not in self.keywords})
+        """Call the reward with the columns that it takes and that are not arguments; fill parameters before a `/`."""
+        taken = {name: one for name, one in columns.items() if name not in self.keywords}
+        parameters = inspect.signature(self.func).parameters
+        if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+            taken = {name: one for name, one in taken.items() if name in parameters}
+        by_place = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_ONLY]
+        first = [taken.pop(name) for name in takewhile(taken.__contains__, by_place[len(given) :])]
+        return super().__call__(*given, *first, **taken)
 
 
 def resolve(
@@ -40,10 +56,12 @@ def resolve(
     `import_function`, or if it does not take `args`. Raise Problems for several errors in `args`.
     """
     target = import_function(fn, where=where)
+    parameters = _parameters_of(target, fn, where)
     is_factory = inspect.isclass(target) or not any(
-        parameter.kind is parameter.VAR_KEYWORD or name in TEXT_ARGUMENTS
-        for name, parameter in inspect.signature(target).parameters.items()
+        parameter.kind is parameter.VAR_KEYWORD or name in TEXT_ARGUMENTS for name, parameter in parameters.items()
     )
+    if not inspect.isclass(target):
+        refuse_other_signature(fn, parameters, args, where=where)
     problems: list[UserError] = list(
         argument_problems(fn, target, args, is_factory=is_factory, args_key=args_key, place=place)
     )
@@ -51,11 +69,11 @@ def resolve(
         raise problems[0] if len(problems) == 1 else Problems(problems)
     try:
         if not is_factory and (check := getattr(target, CHECK, None)) is not None:
-            parameters = inspect.signature(target).parameters.values()
-            given = {one.name: one.default for one in parameters if one.default is not one.empty} | dict(args)
+            defaults = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
+            given = defaults | dict(args)
             wanted = inspect.signature(check).parameters
             check(**{name: value for name, value in given.items() if name in wanted})
-        reward = target(**args) if is_factory else WithArguments(target, **args) if args else target
+        reward = target(**args) if is_factory else target
     except RewardError as error:
         raise anchored(error, args_key=args_key, place=place) from error
     except Exception as error:  # a user's factory may raise anything: show the real error
@@ -67,21 +85,28 @@ def resolve(
         ) from error
     if not callable(reward):
         raise RewardError(
-            f"{fn} made no reward function", where=where, got=type(reward).__name__, expected="a callable"
+            f"{fn} made no reward function",
+            where=where,
+            got=type(reward).__name__,
+            expected="a callable, or a function that takes `completions` and so is a reward itself",
         )
     function: RewardFunction = reward
-    return function
+    parameters = _parameters_of(function, fn, where)
+    refuse_other_signature(fn, parameters, {} if is_factory else args, where=where)
+    return WithArguments(function, **({} if is_factory else args))
+
+
+def _parameters_of(function: RewardFunction, fn: str, where: str) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        expected = "a function written in Python, which takes `completions`"
+        raise RewardError("this function does not say what it takes", where=where, got=fn, expected=expected) from None
 
 
 def required_columns(reward: RewardFunction) -> list[str]:
     """Return the dataset columns that a reward function requires: its parameters without default."""
-    return [
-        name
-        for name, parameter in inspect.signature(reward).parameters.items()
-        if parameter.default is parameter.empty
-        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        and name not in REWARD_ARGUMENTS
-    ]
+    return [name for name in required_parameters(inspect.signature(reward).parameters) if name not in REWARD_ARGUMENTS]
 
 
 def source_file(fn: str) -> Path | None:
@@ -99,7 +124,8 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
     Raise RewardError with the real import error if it is missing or cannot be imported.
     """
     module_name, colon, attribute = fn.rpartition(":")
-    if not colon or not attribute.isidentifier() or not module_name:
+    parts = attribute.split(".")
+    if not colon or not all(part.isidentifier() for part in parts) or not module_name:
         raise RewardError(
             "this is no function name", where=where, got=fn, expected="package.module:function, or ./file.py:function"
         )
@@ -124,7 +150,16 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
             got=_import_error(error),
             expected="a module that `python -c 'import ...'` can import from this folder",
         ) from error
-    target = getattr(module, attribute, None)
+    holder = functools.reduce(lambda one, part: getattr(one, part, None), parts[:-1], cast(object, module))
+    target = getattr(holder, parts[-1], None)
+    if inspect.isclass(holder) and inspect.isfunction(inspect.getattr_static(holder, parts[-1], None)):
+        raise RewardError(
+            f"{attribute} is a method of an instance, and there is none",
+            where=where,
+            got=fn,
+            expected=f"a line `scorer = {holder.__name__}()` in {module_name}, and its method",
+            hint=f"{module_name}:scorer.{parts[-1]}",
+        )
     if target is None or not callable(target):
         public = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         raise RewardError(

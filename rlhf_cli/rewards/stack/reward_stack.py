@@ -310,5 +310,6 @@ def runs_elsewhere(score: Callable[..., object]) -> bool:
     One that computes here does not gain from a thread, and can do harm there: a regular expression that matches forever
     holds the interpreter lock, and only in the main thread does it check for the deadline's signal.
     """
+    score = getattr(score, "func", score)
     functions = (score, type(score).__call__)
     return getattr(score, "runs_elsewhere", False) or any(map(inspect.iscoroutinefunction, functions))
