@@ -32,6 +32,8 @@ def show_why(console: Console, run: RunDiagnosis) -> None:
     if run.status.reason and told_state(run.status.state, run.status.reason) == run.status.state:
         reason = Text(indent(run.status.reason.rstrip(), "  "), "" if run.status.state == FINISHED else "red")
         console.print(reason, soft_wrap=True)  # the reason may hold a command, so keep it on one line for copying
+    for name, why in run.slow_paths.items():
+        console.print(Text(f"slower: {name} is off: {why}", "dim"))
     for finding in run.diagnosis.findings:
         console.print()
         _show_finding(console, finding)

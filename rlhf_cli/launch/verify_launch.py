@@ -6,14 +6,18 @@ DataParallel, and an environment variable can change the precision.
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from rich.text import Text
 
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import ConfigError, Prose, UserError
 from rlhf_cli.runs.provenance import code_hash, weights_hash
-from rlhf_cli.tables.passes import ALL_ROWS_AT_ONCE
 from rlhf_cli.tables.strategies import STRATEGIES
 
 if TYPE_CHECKING:
@@ -104,17 +108,29 @@ def trainer_facts(trainer: ExtendedTrainer) -> dict[str, object]:
     }
 
 
-def trainer_notes(trainer: ExtendedTrainer) -> list[str]:
-    """Return notes and warnings to print: rows that are dropped or cut, and models that cannot use the fast path."""
-    said = []
-    rewards, passes = trainer.extensions.rewards, getattr(trainer, "passes", None)
-    if passes is not None and passes.mode != "packed" and rewards is not None and rewards.passes == "auto":
-        said.append(f"note: rows go through the model {passes.describe()} (docs/reference/passes.md)")
-    attention = getattr(trainer, "row_attention", None)
-    if attention not in (None, ALL_ROWS_AT_ONCE) and trainer.accelerator.device.type == "cuda":
-        said.append(f"note: packed rows attend {attention} (docs/reference/passes.md)")
+def length_warnings(trainer: ExtendedTrainer) -> list[str]:
+    """Return warnings about rows that are dropped or cut, which are in log.txt already."""
     lengths = getattr(trainer, "lengths", {}).values()
-    return said + [f"warning: {one.describe()}" for one in lengths if one.dropped or one.cut]
+    return [f"warning: {one.describe()}" for one in lengths if one.dropped or one.cut]
+
+
+@dataclass(frozen=True)
+class SlowPaths:
+    """Says on the screen and in log.txt which speed paths of a trainer are off, each once."""
+
+    trainer: ExtendedTrainer
+    show: Callable[[Text], None]
+    _said: set[str] = field(default_factory=set)
+
+    def say(self) -> dict[str, object]:
+        """Say what was not said before, and return the facts for the provenance."""
+        for name, why in self.trainer.slow_paths().items():
+            line = f"note: {name} is off: {why} (docs/reference/passes.md)"
+            if line not in self._said:
+                self._said.add(line)
+                self.show(Text(line))
+                logging.getLogger("rlhf").info(line)
+        return pass_facts(self.trainer)
 
 
 def pass_facts(trainer: ExtendedTrainer) -> dict[str, object]:
@@ -127,4 +143,5 @@ def pass_facts(trainer: ExtendedTrainer) -> dict[str, object]:
         return {}
     attention = getattr(trainer, "row_attention", None)
     attends = {"attention": attention} if attention is not None else {}
-    return {"passes": passes.describe(), **attends, "generation": f"{generation.name}: {generation.why}"}
+    told = f"{generation.name}: {generation.why}"
+    return {"passes": passes.describe(), **attends, "generation": told, "slow_paths": trainer.slow_paths()}

@@ -30,11 +30,11 @@ from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, Preempted,
 from rlhf_cli.launch.ranks_end import RankFailure, failure_file
 from rlhf_cli.launch.stopping import Stopping, must_save_by, preempted, stopped_by_signals
 from rlhf_cli.launch.verify_launch import (
-    pass_facts,
+    SlowPaths,
+    length_warnings,
     refuse_other_world_size,
     refuse_unless_as_asked,
     trainer_facts,
-    trainer_notes,
 )
 from rlhf_cli.launch.watchdog import watched
 from rlhf_cli.models.foreign_files import naming_foreign_files
@@ -165,10 +165,12 @@ def _train(
     added: list[Any] = [callbacks.ShortHistory(), callbacks.KeepHeartbeat(heartbeat)]
     if is_main:
         add_to_provenance(folder, **trainer_facts(trainer))
-        for line in trainer_notes(trainer):
+        for line in length_warnings(trainer):
             print(line)
+        slow_paths = SlowPaths(trainer, bar.print)
+        slow_paths.say()
         recorded_to = rewind(folder.metrics, start)
-        added.append(callbacks.Recorder(folder, mirror, experiment, functools.partial(pass_facts, trainer)))
+        added.append(callbacks.Recorder(folder, mirror, experiment, slow_paths.say))
         added += [bar, callbacks.SayFindings(folder, bar, [kind for kind, is_on in experiment.warn if is_on])]
     stop, by_rule = callbacks.StopBetweenSteps(stopping), None
     if rules := entries_of(experiment.stop):

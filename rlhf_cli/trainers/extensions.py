@@ -90,6 +90,10 @@ class ExtendedTrainer(TrlTrainer):
 
     extensions: Extensions
 
+    def slow_paths(self) -> dict[str, str]:
+        """Return each speed path that is off, and why: what is expected, and after the first step what was observed."""
+        return {}
+
     def save_state(self, folder: Path) -> None:
         """Write a mixin's own state into a checkpoint."""
 

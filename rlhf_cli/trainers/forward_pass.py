@@ -114,12 +114,14 @@ class Forward:
     """The parts of a trainer that a pass needs.
 
     `model` is called as it is, wrapped; `inner` is the language model in it. `may_move`: rows may be moved to the left.
+    `on_head` is told after a pass why it used TRL's head in chunks, None if it used the one-pass head.
     """
 
     model: Callable[..., FusedCausalLMOutput]
     inner: PreTrainedModel
     autocast: Callable[[], AbstractContextManager[None]]
     may_move: bool
+    on_head: Callable[[str | None], None]
 
     def packed(self, ids: Tensor, mask: Tensor, num_completion: int, *, has_entropy: bool) -> Scored:
         """Score rows (B, P + C) packed into one flat row, or as `trimmed` if they cannot be packed."""
@@ -152,8 +154,9 @@ class Forward:
     ) -> Scored:
         from rlhf_cli.models.packing.one_pass_head import one_pass_head, only_states
 
-        with one_pass_head(has_entropy=has_entropy), only_states(self.inner, places), self.autocast():
+        with one_pass_head(has_entropy=has_entropy) as head, only_states(self.inner, places), self.autocast():
             output = self.model(**inputs, shift_labels=labels.unsqueeze(0), fused_lm_head=True)
+        self.on_head(head.why_chunked)
 
         def in_rows(values: Tensor | None) -> Tensor:
             assert values is not None

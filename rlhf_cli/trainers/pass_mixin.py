@@ -158,6 +158,8 @@ class PassMixin(ExtendedTrainer):
     _latest_logps: Tensor
     """(B, T): from the last forward pass of any model."""
     _has_tried: bool = False
+    _why_chunked: str | None = None
+    """Why a pass used TRL's head in chunks; None if all used the one-pass head."""
     _learned: Tensor | None = None
     """(B,) bool: the rows of this micro-batch that have a gradient; None for all."""
 
@@ -176,6 +178,20 @@ class PassMixin(ExtendedTrainer):
         model = self.accelerator.unwrap_model(self.model)
         why = why_no_varlen_for(model, self.accelerator)
         return ALL_ROWS_AT_ONCE if why is None else f"a row each (SDPA): {why}"
+
+    def slow_paths(self) -> dict[str, str]:
+        found, passes, attention = super().slow_paths(), self.passes, self.row_attention
+        if passes.why is not None:
+            found["packing of rows"] = f"{passes.why}; rows are {passes.mode}"
+        elif attention != ALL_ROWS_AT_ONCE and self.accelerator.device.type != "cpu":
+            found["one attention kernel for all rows"] = str(attention)
+        if self._why_chunked is not None:
+            found["the one-pass head"] = self._why_chunked
+        assert self.extensions.rewards is not None
+        for one in self.extensions.rewards.stack.components:
+            if (why := getattr(one.score, "why_not_packed", None)) is not None:  # a reward model's
+                found[f"packing of texts for rewards.{one.name}"] = why
+        return found
 
     # --- which rows go together ---
 
@@ -325,8 +341,15 @@ class PassMixin(ExtendedTrainer):
         inner = self.accelerator.unwrap_model(model)
         inner = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
         return Forward(
-            model=model, inner=cast(PreTrainedModel, inner), autocast=self.accelerator.autocast, may_move=self._may_move
+            model=model,
+            inner=cast(PreTrainedModel, inner),
+            autocast=self.accelerator.autocast,
+            may_move=self._may_move,
+            on_head=self._note_head,
         )
+
+    def _note_head(self, why_chunked: str | None) -> None:
+        self._why_chunked = self._why_chunked or why_chunked
 
     def _try(
         self, model: torch.nn.Module, what: str, padded: Callable[[], Tensor], packed: Callable[[], Tensor]
@@ -339,8 +362,6 @@ class PassMixin(ExtendedTrainer):
             assert self.extensions.rewards is not None
             if self.extensions.rewards.passes == "auto":
                 self.passes = Passes("trimmed", slow)  # the trial has given up the kernel
-        if self.passes.mode != "packed":
-            _log.warning("rows go through the model %s (docs/reference/passes.md)", self.passes.describe())
 
 
 def _put_together(parts: list[tuple[Tensor, Scored]], num_rows: int) -> Scored:

@@ -102,6 +102,11 @@ class RolloutMixin(ExtendedTrainer):
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
         return expected_mode(inner, self.generation_config, is_plain=self._generating.is_plain)
 
+    def slow_paths(self) -> dict[str, str]:
+        found, mode = super().slow_paths(), self.generation_mode
+        has_engine = self.use_vllm or self.use_transformers_continuous_batching
+        return found if mode.name == "live" or has_engine else found | {"live generation": mode.why}
+
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         try:
             return super()._generate_and_score_completions(inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import ceil
 
 from rlhf_cli.analysis.diagnosis import outcome_findings, policy_findings, reward_findings
@@ -20,10 +20,10 @@ from rlhf_cli.analysis.diagnosis.logged import ENOUGH, Log, evidence, finding, t
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.phase_clock import TimeShares, phase_label, time_shares
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import CREATED, QUEUED, RUNNING, Status, read_status, told_state
 from rlhf_cli.tables.metrics import ELAPSED, FINDING_KINDS, OF_REWARD, SHARE
-from rlhf_cli.text.json_values import section
+from rlhf_cli.text.json_values import JsonTree, section
 
 _KIND = "time"
 _WORTH_S = 60.0
@@ -165,13 +165,17 @@ _IN_PROGRESS = {CREATED: "has not begun", QUEUED: "is queued and has not begun",
 
 @dataclass(frozen=True)
 class RunDiagnosis:
-    """A run, its status, and the results for its log; `problem` is the error if the log could not be read."""
+    """A run, its status, and the results for its log; `problem` is the error if the log could not be read.
+
+    `slow_paths` maps each speed path that is off to the reason.
+    """
 
     folder: RunFolder
     status: Status
     diagnosis: Diagnosis
     num_events: int
     problem: str | None = None
+    slow_paths: JsonTree = field(default_factory=dict)
 
     @property
     def ending(self) -> str:
@@ -197,6 +201,7 @@ class RunDiagnosis:
             "max_steps": self.status.max_steps,
             "log_events": self.num_events,
             "problem": self.problem,
+            "slow_paths": self.slow_paths,
             **asdict(self.diagnosis),
         }
 
@@ -205,7 +210,9 @@ def diagnose(folder: RunFolder) -> RunDiagnosis:
     """Return the status of a run and the results for its log. Raise RunError if one of its files cannot be read."""
     status = read_status(folder)
     log = Log.of(read_metrics(folder.metrics), status.max_steps)
-    return RunDiagnosis(folder, status, look(log, RunSetup.of(folder.read_config())), log.num_events)
+    found = look(log, RunSetup.of(folder.read_config()))
+    slow_paths = section(read_json(folder.provenance), "slow_paths")
+    return RunDiagnosis(folder, status, found, log.num_events, slow_paths=slow_paths)
 
 
 def diagnose_readable(folder: RunFolder) -> RunDiagnosis:

@@ -30,15 +30,20 @@ HeadOutputs = tuple[Tensor, Tensor | None, None, None, None]
 
 
 @contextlib.contextmanager
-def one_pass_head(*, has_entropy: bool) -> Iterator[None]:
+def one_pass_head(*, has_entropy: bool) -> Iterator[Head]:
     """Make TRL's fused forward use our head if possible in this context; if not `has_entropy`, skip entropies."""
-    head = _Head(getattr(trl_utils, _SEAM), has_entropy=has_entropy)
+    head = Head(getattr(trl_utils, _SEAM), has_entropy=has_entropy)
     with temporary_attributes(trl_utils, **{_SEAM: head}):
-        yield
+        yield head
 
 
-class _Head:
-    """Stands in for TRL's autograd function `chunked`, and leaves to it what does not fit."""
+class Head:
+    """Stands in for TRL's autograd function `chunked`, and leaves to it what does not fit.
+
+    `why_chunked` is the reason why the last call was left to it, None if it was not.
+    """
+
+    why_chunked: str | None = None
 
     def __init__(self, chunked: type[torch.autograd.Function], *, has_entropy: bool) -> None:
         self._chunked, self._has_entropy = chunked, has_entropy
@@ -58,7 +63,10 @@ class _Head:
         """Return what TRL's function would."""
         if not self._has_entropy:
             outputs = tuple(name for name in outputs if name != "entropy")
-        if softcap is None and set(outputs) <= {"log_probs", "entropy"} and fits(hidden, weight):
+        self.why_chunked = why_not_one_pass(hidden, weight)
+        if softcap is not None:
+            self.why_chunked = f"the model caps its logits at {softcap:g}"
+        if self.why_chunked is None and len(hidden) and set(outputs) <= {"log_probs", "entropy"}:
             scale = logit_scale / temperature
             keeps = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
             log_probs, entropy = OnePassLogProbs.apply(  # type: ignore[no-untyped-call]
@@ -71,12 +79,17 @@ class _Head:
         return found
 
 
-def fits(hidden: Tensor, weight: Tensor) -> bool:
-    """Return whether the float32 softmax over (N, H) states and a (V, H) vocabulary is within MAX_SOFTMAX_BYTES.
+def why_not_one_pass(hidden: Tensor, weight: Tensor) -> str | None:
+    """Return why the float32 softmax over (N, H) states and a (V, H) vocabulary is not kept; None if it is.
 
     A weight under ZeRO-3 is complete only in the forward pass; TRL's head gathers it a second time.
     """
-    return not hasattr(weight, "ds_status") and 0 < hidden.shape[0] * weight.shape[0] * 4 <= MAX_SOFTMAX_BYTES
+    if hasattr(weight, "ds_status"):
+        return "ZeRO-3 shards the head"
+    size = hidden.shape[0] * weight.shape[0] * 4
+    if size <= MAX_SOFTMAX_BYTES:
+        return None
+    return f"a softmax of {size / 2**20:.0f} MiB is above the limit of {MAX_SOFTMAX_BYTES // 2**20} MiB"
 
 
 class OnePassLogProbs(torch.autograd.Function):

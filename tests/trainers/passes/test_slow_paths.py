@@ -1,0 +1,82 @@
+"""Where a speed path is off, the start of a run, log.txt and `rlhf why` say so once each, with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.models.live_generation import Generating
+from rlhf_cli.models.packing import one_pass_head
+from rlhf_cli.runs.run_folder import read_json
+from tests.support.random_reward_model import save_random_reward_model
+
+
+def told(text: str) -> list[str]:
+    """The notes about paths that are off, without line breaks and endings of a screen."""
+    words = " ".join(text.replace("│", " ").split())
+    parts = words.split(" is off: ")
+    return [part.rpartition("note: ")[2].rpartition("slower: ")[2] for part in parts[:-1]]
+
+
+def heard(train, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[list[str], list[str], list[str]]:
+    """What the screen, log.txt and `why` name, in one run."""
+    code, folder = train(*words)
+    assert code == 0
+    screen = capsys.readouterr().out
+    assert main(["why", str(folder.path)]) == 0
+    why = capsys.readouterr().out
+    named = list(read_json(folder.provenance)["slow_paths"])  # type: ignore[call-overload]
+    assert named == told(why)
+    return told(screen), told(folder.log.read_text()), told(why)
+
+
+def test_control_nothing_is_said_where_all_are_on(train, capsys: pytest.CaptureFixture[str]) -> None:
+    assert heard(train, capsys) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["trainer.generation=plain"], ["live generation"]),
+        (["trainer.args.generation_kwargs.num_beams=2", "trainer.args.temperature=1.0"], ["live generation"]),
+        (["trainer.passes=trimmed"], ["packing of rows"]),
+        (["+model.lora.r=2", "model.lora.lora_dropout=0.5"], ["packing of rows"]),
+        (["trainer=rloo", "trainer.passes=plain"], ["packing of rows", "live generation"]),
+    ],
+    ids=lambda one: one[0],
+)
+def test_what_is_off_from_the_start(
+    train, capsys: pytest.CaptureFixture[str], words: list[str], names: list[str]
+) -> None:
+    assert heard(train, capsys, *words) == (names, names, names)
+
+
+def test_what_the_first_step_shows(
+    train, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, workplace: Path
+) -> None:
+    """A softmax above the limit, a score processor that nobody knows, and a reward model whose trial fails."""
+    monkeypatch.setattr(one_pass_head, "MAX_SOFTMAX_BYTES", 1)
+    monkeypatch.setattr("rlhf_cli.models.live_generation.why_not_call", lambda *_: "a processor may look at other rows")
+    monkeypatch.setattr("rlhf_cli.models.reward_model_scorer.RewardModelScorer._packed", lambda *_: [0.0, 0.0, 0.0])
+    save_random_reward_model(Path("rm"))
+    found = heard(train, capsys, "rewards.judged.model=./rm")
+    names = {"live generation", "the one-pass head", "packing of texts for rewards.judged"}
+    assert [set(one) for one in found] == [names] * 3
+    assert [len(one) for one in found] == [3] * 3
+
+
+def test_another_engine_is_no_slow_path(train, capsys: pytest.CaptureFixture[str], before_training) -> None:
+    """vLLM and continuous batching generate faster than the live loop; it is not missed there."""
+
+    def pretend(trainer: object) -> None:
+        assert isinstance(trainer._generating, Generating)  # type: ignore[attr-defined]
+        trainer._generating.is_plain = True  # type: ignore[attr-defined]
+        assert "live generation" in trainer.slow_paths()  # type: ignore[attr-defined]
+        trainer.use_transformers_continuous_batching = True  # type: ignore[attr-defined]
+        assert "live generation" not in trainer.slow_paths()  # type: ignore[attr-defined]
+        trainer.use_transformers_continuous_batching = False  # type: ignore[attr-defined]
+
+    before_training(pretend)
+    assert train()[0] == 0
