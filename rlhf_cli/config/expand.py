@@ -8,11 +8,12 @@ docs/how-to/ppo.md.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rlhf_cli.config.rules.trainer_rules import class_file
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, TRUNCATION_MODES, Gate, Reward
+from rlhf_cli.rewards.stack.aggregating import counting
 
 
 def expanded(experiment: Experiment) -> Experiment:
@@ -23,7 +24,7 @@ def expanded(experiment: Experiment) -> Experiment:
     gate, rewards, truncation = experiment.primary, experiment.rewards, experiment.truncation
     changes: dict[str, object] = {}
     if gate is not None and gate.by in rewards:
-        before = _waits_for(rewards, gate.by) | {gate.by}
+        before = waits_for(rewards, [gate.by]) | {gate.by}
         changes["primary"] = None
         changes["rewards"] = {
             name: reward if name in before else reward.model_copy(update={"gate": [*reward.gates, gate]})
@@ -37,10 +38,10 @@ def expanded(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update=changes) if changes else experiment
 
 
-def _waits_for(rewards: dict[str, Reward], name: str) -> set[str]:
-    """Return every reward whose score must be known before that of `name`."""
+def waits_for(rewards: dict[str, Reward], names: Sequence[str]) -> set[str]:
+    """Return every reward whose score must be known before those of `names`."""
     earlier: set[str] = set()
-    waiting = [name]
+    waiting = list(names)
     while waiting:
         gates: list[Gate] = rewards[waiting.pop()].gates
         new = {gate.by for gate in gates if gate.by in rewards} - earlier
@@ -52,7 +53,11 @@ def _waits_for(rewards: dict[str, Reward], name: str) -> set[str]:
 def truncation_warnings(experiment: Experiment) -> Iterator[str]:
     """Yield a warning if the mode chosen for `bootstrap` does not fit the rewards, with its effect."""
     truncation = experiment.truncation
-    plain = [name for name, reward in experiment.rewards.items() if reward.weight != 0 and not is_dense(reward)]
+    plain = [
+        name
+        for name, reward in experiment.rewards.items()
+        if name in counting(experiment.rewards) and not is_dense(reward)
+    ]
     if truncation.mode == "add" and not _has_dense_rewards_alone(experiment):
         whose = ", ".join(plain) or "the aggregate"
         yield (
@@ -68,8 +73,8 @@ def truncation_warnings(experiment: Experiment) -> Iterator[str]:
 
 def _has_dense_rewards_alone(experiment: Experiment) -> bool:
     """Return whether every reward with a weight is given step by step."""
-    counting = [reward for reward in experiment.rewards.values() if reward.weight != 0]
-    return experiment.aggregate in AGGREGATES and bool(counting) and all(is_dense(reward) for reward in counting)
+    counted = [experiment.rewards[name] for name in counting(experiment.rewards)]
+    return experiment.aggregate in AGGREGATES and bool(counted) and all(map(is_dense, counted))
 
 
 def is_dense(reward: Reward) -> bool:

@@ -176,8 +176,7 @@ def generate(
 
 def _refuse_without_total(experiment: Experiment, by: str, end: EndOfRun) -> None:
     """Raise ConfigError before sampling if answers would be picked by a total that they do not have."""
-    normalize = {name: reward.normalize for name, reward in experiment.rewards.items()}
-    reason = why_no_total(normalize, experiment.aggregate, end.running) if by == TOTAL else None
+    reason = why_no_total(experiment.rewards, experiment.aggregate, end.running) if by == TOTAL else None
     if reason is not None:
         raise ConfigError(
             "a completion has no total of its own here",

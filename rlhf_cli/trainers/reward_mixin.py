@@ -366,7 +366,8 @@ class RewardMixin(ExtendedTrainer):
         """Return a description of the round if every advantage of all ranks is 0, up to rounding of equal totals."""
         # What is compared: the rows of a prompt, or with a critic those of the round.
         group_size = self._settled.raw.shape[0] if self.extensions.ppo is not None else self._num_generations
-        outcomes = self.reward_stack.outcomes.values()
+        counted = [name for name, counts in zip(self._settled.names, self._settled.is_counted, strict=True) if counts]
+        outcomes = [one for name, one in self.reward_stack.outcomes.items() if name in counted]
         is_by_token = self.is_dense and any(row is not None for outcome in outcomes for row in outcome.tokens)
         own = torch.tensor([[0.0, float(is_by_token)]], device=self.accelerator.device)
         if advantages.numel():

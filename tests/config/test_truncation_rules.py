@@ -91,6 +91,8 @@ def mine(place: Path) -> None:
         ((DENSE,), "add"),
         ((DENSE, PLAIN), "replace"),
         ((DENSE, PLAIN, "rewards.plain.weight=0"), "add"),
+        ((DENSE, PLAIN, "rewards.plain.weight={start: 0, end: 0, steps: 5}"), "add"),
+        ((DENSE, PLAIN, "rewards.plain.weight={start: 0, end: 1, steps: 5}"), "replace"),
         (("+rewards.judge.model=org/judge",), "replace"),
         ((PLAIN, "truncation.mode=add"), "add"),
         ((DENSE, "truncation.mode=replace"), "replace"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ class Rule:
     normalize: Any = "none"
     gates: tuple[Any, ...] = ()
     on_error: Any = "raise"
+    weight: float = 1.0
 
 
 @dataclass
@@ -52,7 +53,7 @@ class Case:
             raw,
             nothing if self.fixed is None else torch.stack(self.fixed, dim=1),
             torch.tensor(self.weights, dtype=raw.dtype),
-            self.rules,
+            [replace(rule, weight=weight) for rule, weight in zip(self.rules, self.weights, strict=False)],
             self.running,
             names=names,
             aggregate=self.aggregate,

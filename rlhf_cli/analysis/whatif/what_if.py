@@ -28,13 +28,14 @@ from torch import Tensor
 
 from rlhf_cli.analysis.whatif.question import AdvantageRecipe, KeyChange, WhatIfQuestion, recipe_of
 from rlhf_cli.analysis.whatif.stored_rounds import ROW, StoredRound, StoredRounds, StoredScores
+from rlhf_cli.config.expand import waits_for
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.numerics.calibration import best_changes, kendall_tau_b
 from rlhf_cli.numerics.group_advantages import summed
 from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.plan.reward_components import component
-from rlhf_cli.rewards.stack.aggregating import Aggregate, Schedule
+from rlhf_cli.rewards.stack.aggregating import Aggregate, Schedule, counting
 from rlhf_cli.rewards.stack.reward_matrix import Settled, settle
 from rlhf_cli.rewards.stack.reward_metrics import advantage_shares
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
@@ -82,6 +83,8 @@ class RoundRecomputer:
         # Stored scores need no timeout.
         self.stack = RewardStack([replace(one, timeout_s=None, eager=False) for one in components])
         self._max_steps = max_steps
+        self._counted = counting(experiment.rewards)
+        self._needed = waits_for(experiment.rewards, self._counted) | {*self._counted}
         self._known = list(dict.fromkeys([*self.stack.names, *known, COMPONENT]))
         self._limit = experiment.trainer.whole("max_completion_length")
         self._running: dict[str, RunningDeviation] = {}
@@ -95,7 +98,7 @@ class RoundRecomputer:
         self._next_round = stored.number + 1
         names = [*self.stack.names, *stored.environments(self._known)]
         raw, fixed = self._evaluated(stored, names)
-        unknown = set().union(*(scores.unknown for scores in self.scores.values()))
+        unknown = set().union(*(self.scores[name].unknown for name in self._needed))
         lacks_score = torch.tensor([row in unknown for row in range(stored.num_rows)])
         is_unknown = lacks_score.view(-1, each).any(dim=1).repeat_interleave(each)
         raw[is_unknown] = fixed[is_unknown] = torch.nan
@@ -149,7 +152,7 @@ class RoundRecomputer:
         )
 
     def _why_no_totals(self, is_unknown: Tensor) -> str | None:
-        for one in self.stack.components:
+        for one in (one for one in self.stack.components if one.name in self._counted):
             if one.normalize == "running" and self._has_gap:
                 return (
                     f"rewards.{one.name}.normalize=running divides by all scores so far, and not all rounds are stored"

@@ -118,11 +118,10 @@ def _relative(name: str, experiment: Experiment) -> str | None:
 
     A running deviation exists in an evaluation, but it changes during training, and so does the unit of the total.
     """
-    normalize = {reward: section.normalize for reward, section in experiment.rewards.items()}
     if name in ("reward", "reward_std"):  # TRL's total has no z-scores: it is the mean of the raw scores
-        return why_no_total(normalize, "sum")
+        return why_no_total(experiment.rewards, "sum")
     is_total = re.match(r"(greedy|sampled)/(?!rewards/).*total", name) is not None
-    return why_no_total(normalize, experiment.aggregate) if is_total else None
+    return why_no_total(experiment.rewards, experiment.aggregate) if is_total else None
 
 
 _TOTALS = ("reward", "eval_reward", "eval_greedy/total", "eval_sampled/total")

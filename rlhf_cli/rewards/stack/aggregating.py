@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from rlhf_cli.errors import Prose, RewardError, RewardFailed
 from rlhf_cli.rewards.stack.returned_scores import LARGEST
@@ -89,6 +89,30 @@ def weight_at(weight: Weight, step: int, max_steps: int) -> float:
     return weight.at(step, max_steps) if isinstance(weight, Schedule) else weight
 
 
+class _Rules(Protocol):
+    """The rules of a reward, as a component of the stack or as a section of the configuration."""
+
+    @property
+    def weight(self) -> object:
+        """Return a number, or a ramp with `start` and `end`."""
+
+    @property
+    def normalize(self) -> str:
+        """Return what the score is divided by."""
+
+
+def counting(rewards: Mapping[str, _Rules], environments: Sequence[str] = ()) -> list[str]:
+    """Return the names of the rewards that can change a total: those whose weight is not 0 at every step.
+
+    The others only watch: they are logged and read by gates. If all are like that, return all names. `environments`
+    names the rewards of environments, whose weight is always 1.
+    """
+    weights = {
+        name: (getattr(one.weight, "start", one.weight), getattr(one.weight, "end", 0)) for name, one in rewards.items()
+    }
+    return [*(name for name, ends in weights.items() if any(ends)), *environments] or list(rewards)
+
+
 _DIVISORS = {
     "group": "the deviation of a group in training",
     "batch": "the deviation of a batch in training",
@@ -105,8 +129,9 @@ def relative_rewards(normalize: Mapping[str, str], known: Collection[str] = ()) 
     return [name for name, how in normalize.items() if how in _DIVISORS and not (how == "running" and name in known)]
 
 
-def why_no_total(normalize: Mapping[str, str], aggregate: object, known: Collection[str] = ()) -> str | None:
-    """Return why a row has no total of its own, or None if it has one. Arguments as for `relative_rewards`."""
+def why_no_total(rewards: Mapping[str, _Rules], aggregate: object, known: Collection[str] = ()) -> str | None:
+    """Return why a row has no total of its own, or None if it has one. `known` as for `relative_rewards`."""
+    normalize = {name: rewards[name].normalize for name in counting(rewards)}
     for name in relative_rewards(normalize, known):
         return f"rewards.{name}.normalize={normalize[name]} divides by {_DIVISORS[normalize[name]]}"
     if aggregate == "normalize_then_sum":

@@ -104,7 +104,8 @@ def explain_dead_rounds(rounds: Sequence[DeadRound]) -> NoSignal:
     if all(dead.valued == 1.0 for dead in rounds):
         cause = "every completion was cut off, and in place of its score it has the critic's value, always the same"
         return NoSignal(cause, lines, is_cut_off=True)
-    if len(names_of["nothing"]) == len(described):
+    is_watched = {name: all(one.weight == 0.0 for one in seen) for name, seen in by_component.items()}
+    if names_of["nothing"] and all(kind == "nothing" or is_watched[name] for name, (kind, _) in described.items()):
         return NoSignal("no reward applied to any row", lines)
     if names_of["gated"] and not names_of["varying"] and not names_of["unweighted"]:
         cause = f"every row was gated out of {' and '.join(names_of['gated'])}, and nothing else told rows apart"

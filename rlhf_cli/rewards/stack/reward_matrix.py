@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation, clipped, divisors, filled, normalized_in_group
-from rlhf_cli.rewards.stack.aggregating import Aggregate, aggregated
+from rlhf_cli.rewards.stack.aggregating import Aggregate, aggregated, counting
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.returned_scores import TokenValues
 from rlhf_cli.text.json_values import finite_or_none
@@ -24,10 +24,10 @@ class Settled:
     """One batch's rewards; environments' own columns follow the stack's.
 
     `raw` (N, K): scores. `unfilled` (N, K): after offset, clip, normalise and gate, NaN if excluded. `effective`: the
-    same with excluded entries filled; all-NaN rows are unscorable. `divisors` (N, K of the stack): the divisors of
-    normalising. `weights` (K,). `for_trl` (N, K) and `trl_weights` (K,): what TRL sums. `is_z_scored`: that sum is not
-    in reward units. `is_replaced` (N,) bool, True = the truncation component replaces the row's rewards; None for no
-    row.
+    same with excluded entries filled; all-NaN rows are unscorable: no reward with a weight applies. `divisors` (N, K of
+    the stack): the divisors of normalising. `weights` (K,). `is_counted` (K,) bool, False = the reward only watches.
+    `for_trl` (N, K) and `trl_weights` (K,): what TRL sums. `is_z_scored`: that sum is not in reward units.
+    `is_replaced` (N,) bool, True = the truncation component replaces the row's rewards; None for no row.
     """
 
     names: tuple[str, ...]
@@ -36,6 +36,7 @@ class Settled:
     effective: Tensor
     divisors: Tensor
     weights: Tensor
+    is_counted: Tensor
     for_trl: Tensor
     trl_weights: Tensor
     is_z_scored: bool = False
@@ -48,7 +49,7 @@ class Settled:
 
     @property
     def is_unscorable(self) -> Tensor:
-        """Return (N,) bool, True = no component applies."""
+        """Return (N,) bool, True = no component with a weight applies."""
         return self.effective.isnan().all(dim=1)
 
     @property
@@ -105,13 +106,16 @@ def settle(
             unfilled[:, index] = values / dividing[:, index]
     own = slice(0, len(components))
     unfilled[:, own] = torch.where(fixed.isnan(), unfilled[:, own], fixed)
-    effective = _filled(unfilled, is_replaced, num_generations, fill)
-    settled = Settled(
-        tuple(names), raw, unfilled, effective, dividing, weights, effective, weights, is_replaced=is_replaced
-    )
+    counted = counting({one.name: one for one in components}, names[len(components) :])
+    is_counted = torch.tensor([name in counted for name in names])
+    is_unscorable = unfilled[:, is_counted].isnan().all(dim=1, keepdim=True)
+    counting_rows = unfilled.masked_fill(is_unscorable, torch.nan)
+    effective = _filled(counting_rows, is_replaced, num_generations, fill)
+    settled = Settled(tuple(names), raw, unfilled, effective, dividing, weights, is_counted, effective, weights)
+    settled = replace(settled, is_replaced=is_replaced)
     if aggregate == "normalize_then_sum":
         # An excluded entry is 0, the mean of a z-score; the deviation is that of the rows where it applies.
-        normalized = _filled(normalized_in_group(unfilled, num_generations), is_replaced, num_generations, "group")
+        normalized = _filled(normalized_in_group(counting_rows, num_generations), is_replaced, num_generations, "group")
         normalized = torch.where(settled.is_unscorable.unsqueeze(1), torch.nan, normalized.nan_to_num(0.0))
         settled = replace(settled, for_trl=normalized, is_z_scored=True)
     elif callable(aggregate):
@@ -184,11 +188,12 @@ def token_rewards(
     weights = settled.weights.tolist()
     unfilled, divisors = settled.unfilled[own_rows].tolist(), settled.divisors[own_rows].tolist()
     is_replaced = [False] * num_rows if settled.is_replaced is None else settled.is_replaced[own_rows].tolist()
+    counted = settled.is_counted.tolist()
     for row, effective in enumerate(unfilled):
         if last[row] < 0:
             continue
         for index, total in enumerate(effective):
-            if total != total:  # NaN: the component does not apply
+            if total != total or not counted[index]:  # NaN: the component does not apply
                 continue
             tokens = None
             if index < len(divisors[row]) and not is_replaced[row]:

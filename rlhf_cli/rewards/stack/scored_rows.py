@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_cli.rewards.stack.aggregating import Aggregate, aggregated, relative_rewards, why_no_total
+from rlhf_cli.rewards.stack.aggregating import Aggregate, aggregated, counting, relative_rewards, why_no_total
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.text.json_values import finite_or_none
 
@@ -113,8 +113,10 @@ def settled_rows(
     adds 0 to a row's total. A reward whose divisor is not available has no effective value unless it is fixed. No row
     has a total then, since totals would cover different rewards.
     """
-    normalize = {component.name: component.normalize for component in components}
-    no_total = why_no_total(normalize, aggregate, running)
+    rules = {component.name: component for component in components}
+    normalize = {name: component.normalize for name, component in rules.items()}
+    counted = counting(rules)
+    no_total = why_no_total(rules, aggregate, running)
     relative = relative_rewards(normalize, running)
     effective = [
         [
@@ -126,8 +128,9 @@ def settled_rows(
         for scores, fixed_scores in zip(raw, fixed, strict=True)
     ]
     totals: list[float | None] = [None] * len(raw)
-    # The user's function does not see rows to which no reward applies; they have no total.
-    given = [row for row, values in enumerate(effective) if any(value is not None for value in values)]
+    # The user's function does not see rows to which no reward with a weight applies; they have no total.
+    places = [place for place, name in enumerate(rules) if name in counted]
+    given = [row for row, values in enumerate(effective) if any(values[place] is not None for place in places)]
     if no_total is None and given and callable(aggregate):
         rewards = {name: [effective[row][index] for row in given] for index, name in enumerate(normalize)}
         summed = aggregated(aggregate, rewards, dict(zip(normalize, weights, strict=True)))

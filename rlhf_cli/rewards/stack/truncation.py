@@ -135,6 +135,7 @@ def with_truncation(settled: Settled, truncation: TruncationPolicy, endings: End
         unfilled=_beside(settled.unfilled, torch.where(settled.is_unscorable, torch.nan, is_added)),
         effective=_beside(settled.effective, effective),
         weights=torch.cat([settled.weights, one]),
+        is_counted=torch.cat([settled.is_counted, one.bool()]),
         for_trl=_beside(settled.for_trl, for_trl),
         trl_weights=torch.cat([settled.trl_weights, one]),
     )
@@ -192,7 +193,7 @@ def _where_they_apply(settled: Settled) -> Tensor:
 
     If it replaces a row's rewards, that row gets 0 for each of them, so that other rows are not compared with its loss.
     """
-    is_excluded = settled.unfilled.isnan()
+    is_excluded = settled.unfilled.isnan() & settled.is_counted
     if COMPONENT not in settled.names:
         return settled.for_trl.masked_fill(is_excluded, torch.nan)
     added = settled.names.index(COMPONENT)

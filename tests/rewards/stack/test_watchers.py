@@ -1,0 +1,177 @@
+"""A reward of weight 0 only watches: every number that training takes from a batch is the same with and without it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlhf_cli.numerics.reward_columns import Fill
+from rlhf_cli.rewards.stack.aggregating import Schedule, counting
+from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.dead_signal import DeadRound, component_statistics, explain_dead_rounds
+from rlhf_cli.rewards.stack.reward_matrix import Settled, settle, token_rewards
+from rlhf_cli.rewards.stack.reward_metrics import component_metrics
+from rlhf_cli.rewards.stack.scored_rows import settled_rows
+from rlhf_cli.rewards.stack.truncation import Endings, TruncationPolicy, leave_out_scores, with_truncation
+
+NAN = float("nan")
+A = [1.0, NAN, 3.0, NAN, 0.5, 2.5, NAN, 7.0]
+B = [0.5, NAN, NAN, 1.0, NAN, -2.0, NAN, 1.0]
+"""Two groups of four; neither applies to the rows 1 and 6."""
+WATCHED = [9.0, 9.0, -9.0, NAN, 4.0, NAN, 2.0, 1.0]
+IS_CUT = torch.tensor([False, True, False, True, False, False, True, True])
+POLICIES = [
+    TruncationPolicy(),
+    TruncationPolicy("eos_penalty", 0.75),
+    TruncationPolicy("eos_penalty", 0.75, replaces=True),
+    TruncationPolicy("exclude"),
+    TruncationPolicy("soft_overlong", 2.0, cache_tokens=3),
+]
+
+
+def rule(name: str, weight: Any, **rules: Any) -> Component:
+    return Component(name, lambda **_: [], weight, **rules)
+
+
+def settled(watcher: Component | None, policy: TruncationPolicy, aggregate: Any, fill: Fill) -> Settled:
+    rules = [rule("a", 1.0), rule("b", -0.5), *([] if watcher is None else [watcher])]
+    raw = torch.tensor([A, B, WATCHED][: len(rules)], dtype=torch.float64).T.contiguous()
+    endings = Endings(IS_CUT, torch.tensor([2, 4, 3, 4, 1, 2, 4, 4]), 4)
+    made, _ = settle(
+        raw,
+        torch.full_like(raw, NAN),
+        torch.tensor([1.0, -0.5, 0.0 if watcher is None else _first(watcher)][: len(rules)], dtype=torch.float64),
+        rules,
+        {},
+        names=[one.name for one in rules],
+        aggregate=aggregate,
+        num_generations=4,
+        is_training=True,
+        is_left_out=policy.leaves_out(endings),
+        is_replaced=policy.replaced(endings),
+        fill=fill,
+    )
+    return with_truncation(made, policy, endings)
+
+
+def _first(watcher: Component) -> float:
+    return watcher.weight.start if isinstance(watcher.weight, Schedule) else watcher.weight
+
+
+def total_of_given(rewards: dict[str, list[float | None]], weights: dict[str, float]) -> list[float]:
+    rows = zip(*([(value or 0.0) * weights[name] for value in rewards[name]] for name in rewards), strict=True)
+    return [sum(row) + 0.25 for row in rows]
+
+
+AGGREGATES = ["sum", "normalize_then_sum", total_of_given]
+
+
+def same(first: Tensor, second: Tensor) -> bool:
+    return torch.allclose(first, second, rtol=0, atol=1e-12, equal_nan=True)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda one: f"{one.policy}{'_replaces' * one.replaces}")
+@pytest.mark.parametrize("aggregate", AGGREGATES, ids=["sum", "z", "own"])
+@pytest.mark.parametrize("weight", [0.0, Schedule(0.0, 0.0, steps=3)], ids=["0", "0 to 0"])
+class TestBatch:
+    @pytest.mark.parametrize("fill", ["group", "zero"])
+    def test_totals_are_the_same(self, policy: TruncationPolicy, aggregate: Any, weight: Any, fill: Fill) -> None:
+        alone = settled(None, policy, aggregate, fill)
+        watched = settled(rule("w", weight), policy, aggregate, fill)
+        assert same(watched.totals, alone.totals)
+        assert same(watched.row_totals, alone.row_totals)
+        assert watched.is_unscorable.equal(alone.is_unscorable)
+        of_both = [one for one in watched.names if one != "w"]
+        for name in of_both:
+            places = watched.names.index(name), alone.names.index(name)
+            assert same(*(one.effective[:, place] for one, place in zip((watched, alone), places, strict=True)))
+        counts = torch.zeros(len(watched.names), 7)
+        logged, expected = component_metrics(watched, counts), component_metrics(alone, counts)
+        for name in expected:
+            assert logged[name] == pytest.approx(expected[name], rel=1e-12, nan_ok=True), name
+
+    def test_a_gap_of_the_watcher_changes_no_baseline_of_rloo(
+        self, policy: TruncationPolicy, aggregate: Any, weight: Any
+    ) -> None:
+        for clip in (None, (-1.0, 1.5)):
+            both = (settled(one, policy, aggregate, "zero") for one in (rule("w", weight), None))
+            watched, alone = (leave_out_scores(one, aggregate, 4, clip) for one in both)
+            assert (watched is None) == (alone is None) == callable(aggregate)
+            if watched is not None and alone is not None:
+                totals = [torch.nan_to_num(matrix * weights).sum(dim=1) for matrix, weights, _ in (watched, alone)]
+                assert same(*totals)
+                assert watched[0].isnan().all(dim=1).equal(alone[0].isnan().all(dim=1))
+
+
+def unscorable() -> list[bool]:
+    return [row in (1, 6) for row in range(8)]
+
+
+def test_a_trained_reward_in_its_place_does_change_the_totals() -> None:
+    """The comparison above can fail: a weight that is not 0, and a ramp that leaves 0, bring the rows back."""
+    alone = settled(None, TruncationPolicy(), "sum", "group")
+    for weight in (0.1, Schedule(0.0, 1.0, steps=3), Schedule(1.0, 0.0, fraction=0.5)):
+        other = settled(rule("w", weight), TruncationPolicy(), "sum", "group")
+        assert alone.is_unscorable.tolist() == unscorable()
+        assert not other.is_unscorable.any()
+        assert not same(other.totals, alone.totals)
+
+
+def test_names_that_count() -> None:
+    watcher, ramp = rule("w", 0.0), rule("r", Schedule(0.0, 1.0, steps=1))
+    assert counting({"a": rule("a", -1.0), "w": watcher, "r": ramp}) == ["a", "r"]
+    assert counting({"w": watcher}) == ["w"]  # nothing has a weight: every row is worth 0
+    assert counting({"w": watcher}, ["env"]) == ["env"]
+
+
+def test_tokens_of_a_watcher_are_not_rewarded() -> None:
+    """Process supervision takes its mean over the rewarded tokens: a token worth 0 times 5 would be one of them."""
+    dense = {"w": [5.0, 5.0, 5.0, 5.0]}
+    made = settled(rule("w", 0.0), TruncationPolicy(), "sum", "zero")
+    values, is_rewarded = token_rewards(
+        lambda name, row, divisor: dense.get(name), made, torch.ones(8, 4, dtype=torch.bool), slice(0, 8)
+    )
+    assert is_rewarded.sum(dim=1).tolist() == [0 if row in (1, 6) else 1 for row in range(8)]
+    assert values[2].abs().sum() == 0
+    ramp = settled(rule("w", Schedule(0.0, 1.0, steps=1)), TruncationPolicy(), "sum", "zero")
+    _, with_ramp = token_rewards(
+        lambda name, row, divisor: dense.get(name), ramp, torch.ones(8, 4, dtype=torch.bool), slice(0, 8)
+    )
+    assert with_ramp.sum() > is_rewarded.sum()
+
+
+def test_rows_of_score_and_evaluations_have_the_same_totals() -> None:
+    raw = [[None if value != value else value for value in row] for row in zip(A, B, WATCHED, strict=True)]
+    for aggregate in ("sum", total_of_given):
+        alone = settled_rows(
+            [rule("a", 1.0), rule("b", -0.5)],
+            *([row[:2] for row in raw], [[None, None]] * 8, [1.0, -0.5]),
+            aggregate=aggregate,
+            running={},
+        )
+        for normalize in ("none", "group"):  # a watcher that needs its group takes no total away
+            watched = settled_rows(
+                [rule("a", 1.0), rule("b", -0.5), rule("w", 0.0, normalize=normalize)],
+                *(raw, [[None] * 3] * 8, [1.0, -0.5, 0.0]),
+                aggregate=aggregate,
+                running={},
+            )
+            assert [row.total for row in watched.rows] == [row.total for row in alone.rows]
+            assert (watched.no_total, watched.rows[1].total, watched.rows[1].rewards["w"].raw) == (None, None, 9.0)
+
+
+def test_rounds_in_which_only_a_watcher_scored_are_explained_so() -> None:
+    rules = [rule("a", 1.0), rule("w", 0.0)]
+    raw = torch.tensor([[NAN, 1.0], [NAN, 2.0]])
+    made, _ = settle(
+        *(raw, torch.full_like(raw, NAN), torch.tensor([1.0, 0.0]), rules, {}),
+        names=["a", "w"],
+        aggregate="sum",
+        num_generations=2,
+        is_training=True,
+    )
+    round_ = DeadRound(1, component_statistics(made, rules, [(2.0, 0.0)] * 2, 2), 0.0)
+    assert explain_dead_rounds([round_]).cause == "no reward applied to any row"
