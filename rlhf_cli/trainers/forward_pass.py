@@ -42,7 +42,7 @@ _COMPLETION = (
     "importance_sampling_ratio",
 )
 _KNOWN = {*_PROMPT, *_COMPLETION, "num_items_in_batch", "is_bootstrapped", "kept_rows", "kept_batches", "kl_coef"}
-_KNOWN |= {"old_logps"}  # RLOO's, one per row
+_KNOWN |= {"old_logps", "in_window"}  # RLOO's, one per row; numbers that reward_mixin.py counts
 
 
 def used_columns(mask: Tensor, num_completion: int, *, may_move: bool) -> slice:
@@ -79,6 +79,20 @@ def trimmed(batch: TrlBatch, *, may_move: bool) -> TrlBatch:
         if values is not None and values.dim() == 2 and values.shape[1] == width:
             cut[name] = values[:, :length]
     return cut
+
+
+def with_two_columns(batch: TrlBatch) -> TrlBatch:
+    """Return the micro-batch with a second column, of padding, if its completions have only one.
+
+    TRL takes numbers of shape (B, 1) for one per row and averages them in its metrics without the mask.
+    """
+    if batch["completion_mask"].shape[1] != 1 or not _KNOWN.issuperset(batch):
+        return batch
+    padded = [name for name in _COMPLETION if name != "importance_sampling_ratio"]  # may be one number per row
+    twice = {
+        name: nn.functional.pad(batch[name], (0, 1)) for name in padded if getattr(batch.get(name), "ndim", 0) == 2
+    }
+    return batch | twice
 
 
 def by_length(mask: Tensor) -> Tensor:

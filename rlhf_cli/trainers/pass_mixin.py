@@ -30,6 +30,7 @@ from rlhf_cli.trainers.forward_pass import (
     in_evaluation_mode,
     reordered_in_windows,
     trimmed,
+    with_two_columns,
 )
 from rlhf_cli.trainers.step_profile import count, uncounted
 
@@ -199,16 +200,18 @@ class PassMixin(ExtendedTrainer):
         before = self._buffered_inputs
         inputs = super()._prepare_inputs(generation_batch)
         batches = self._buffered_inputs
-        is_new = self.model.training and batches is not None and batches is not before
-        if is_new and self.passes.mode != "plain":
-            assert batches is not None
-            steps, accumulation = self.args.steps_per_generation, self.args.gradient_accumulation_steps
+        if not self.model.training:
+            return with_two_columns(inputs)
+        if batches is None or batches is before:
+            return inputs
+        steps, accumulation = self.args.steps_per_generation, self.args.gradient_accumulation_steps
+        if self.passes.mode != "plain":
             window = min(accumulation, steps)
             if self._may_reorder and max(accumulation, steps) % window == 0:  # else a window holds parts of two rounds
                 batches = reordered_in_windows(batches, window, self._order)
-            self._buffered_inputs = [trimmed(batch, may_move=self._may_move) for batch in batches]
-            inputs = self._buffered_inputs[self._step % steps]
-        return inputs
+            batches = [trimmed(batch, may_move=self._may_move) for batch in batches]
+        self._buffered_inputs = list(map(with_two_columns, batches))
+        return self._buffered_inputs[self._step % steps]
 
     def _order(self, rows: TrlBatch) -> Tensor:
         """Return (B,), the order in which the rows of a window go into its micro-batches."""

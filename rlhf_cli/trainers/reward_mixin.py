@@ -57,6 +57,8 @@ from rlhf_cli.trainers.extensions import ExtendedTrainer
 
 KEPT_ROWS, KEPT_BATCHES = "kept_rows", "kept_batches"
 """Keys of a micro-batch: the shares of the round's rows, and of its micro-batches, that are not left out."""
+IN_WINDOW = "in_window"
+"""Key of a micro-batch: the rows and tokens that count in its accumulation window, divided by its micro-batches."""
 
 _ROW_METRICS = ("clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean", "cispo_clip_ratio")
 
@@ -333,23 +335,35 @@ class RewardMixin(ExtendedTrainer):
         before = self._buffered_inputs
         inputs = super()._prepare_inputs(generation_batch)
         if not self.model.training:
-            return inputs | kept_shares([inputs], self.accelerator)
+            return self._counted([inputs])[0]
         batches = self._buffered_inputs
         assert batches is not None
         if batches is not before:
-            shares = kept_shares(batches, self.accelerator)
-            batches = self._buffered_inputs = [batch | shares for batch in batches]
+            batches = self._buffered_inputs = self._counted(batches)
         return batches[self._step % self.args.steps_per_generation]
 
+    def _counted(self, batches: list[TrlBatch]) -> list[TrlBatch]:
+        """Return the micro-batches of a round with what counts in them."""
+        shares = kept_shares(batches, self.accelerator)
+        window = min(self.args.gradient_accumulation_steps, len(batches))
+        own = torch.stack([_rows_and_tokens(batch) for batch in batches])
+        counts = self.accelerator.reduce(own, reduction="sum")
+        means = [part.mean(dim=0).tolist() for part in counts.split(window) for _ in part]
+        return [batch | shares | {IN_WINDOW: mean} for batch, mean in zip(batches, means, strict=True)]
+
     def _compute_loss(self, model: Any, inputs: TrlBatch) -> Tensor:
-        if inputs.get(KEPT_ROWS, 1.0) == 1.0:
+        is_whole = inputs.get(KEPT_ROWS, 1.0) == 1.0
+        if is_whole and any(inputs.get(IN_WINDOW, [1.0])):  # else no row counts
             return super()._compute_loss(model, inputs)
         share = self.kept_share(inputs)
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        before = {name: len(values) for name, values in metrics.items()}
         with temporary_attributes(self, beta=self.beta / share), entropy_over_kept(self, inputs[KEPT_BATCHES]):
             loss = super()._compute_loss(model, inputs | {"advantages": inputs["advantages"] / share})
         is_sequence_level = self.loss_divisor is None and getattr(self, "importance_sampling_level", "") == "sequence"
         counts_clipped_rows = is_sequence_level or not hasattr(self, "loss_type")  # RLOO
-        count_metrics_over_kept(self, inputs, counts_clipped_rows=counts_clipped_rows)
+        new = {name: values for name, values in metrics.items() if len(values) > before.get(name, 0)}
+        count_metrics_over_kept(new, inputs, self.accelerator, counts_clipped_rows=counts_clipped_rows)
         return loss
 
     def kept_share(self, inputs: TrlBatch) -> float:
@@ -439,32 +453,40 @@ def entropy_over_kept(trainer: TrlTrainer, share: float) -> Iterator[None]:
     logged[count:] = [coef] * (len(logged) - count)
 
 
-def count_metrics_over_kept(trainer: TrlTrainer, inputs: TrlBatch, *, counts_clipped_rows: bool) -> None:
-    """Correct TRL's metrics that are means over a micro-batch's rows to means over the rows that count.
+def _rows_and_tokens(batch: TrlBatch) -> Tensor:
+    """Return (2,) float64, the rows and the tokens that count in a micro-batch of this rank."""
+    mask = batch["completion_mask"]
+    return torch.stack([mask.any(dim=1).sum(), (mask * batch.get("tool_mask", 1)).sum()]).double()
 
+
+def count_metrics_over_kept(
+    metrics: dict[str, list[float]], inputs: TrlBatch, accelerator: Accelerator, *, counts_clipped_rows: bool
+) -> None:
+    """Correct TRL's new metrics of a micro-batch so that their mean over the window is one over what counts.
+
+    TRL averages some over all rows, and its log weighs a micro-batch without a row like the others: a metric times the
+    micro-batch's own rows or tokens, divided by those of a micro-batch on average, is right in that mean.
     `counts_clipped_rows`: TRL logs the share of clipped rows instead of clipped tokens.
     """
-    kept = inputs["completion_mask"].any(dim=1)
-    counts = torch.stack([kept.sum(), kept.new_ones(kept.shape).sum()]).double()
-    n, num_rows = trainer.accelerator.reduce(counts, reduction="sum").tolist()
-    metrics = trainer._metrics["train" if trainer.model.training else "eval"]
-
-    def over_kept(name: str, of_left_out: float) -> None:
-        if metrics.get(name):
+    num_rows = float(len(inputs["advantages"]) * accelerator.num_processes)
+    n, tokens = own = accelerator.reduce(_rows_and_tokens(inputs), reduction="sum").tolist()
+    by_row = {"vespo/phi_seq_mean": 1.0} | (dict.fromkeys(_ROW_METRICS, 0.0) if counts_clipped_rows else {})
+    for name, of_left_out in by_row.items():  # left-out rows have a ratio of 1
+        if name in metrics:
             total = metrics[name][-1] * num_rows - of_left_out * (num_rows - n)
             metrics[name][-1] = total / n if n else torch.nan
-
-    over_kept("vespo/phi_seq_mean", 1.0)  # left-out rows have a ratio of 1
-    if not counts_clipped_rows:
-        return
-    for name in _ROW_METRICS:
-        over_kept(name, 0.0)
     # Each row is either clipped or not, so the minimum is 1 only if all are.
     for extreme, mean in (("low_min", "low_mean"), ("high_max", "high_mean")):
-        if metrics.get(f"clip_ratio/{mean}"):
+        if counts_clipped_rows and f"clip_ratio/{mean}" in metrics:
             share = metrics[f"clip_ratio/{mean}"][-1]
-            is_all = share > 1 - 0.5 / max(num_rows, 1)
-            metrics[f"clip_ratio/{extreme}"][-1] = float(is_all if extreme == "low_min" else share > 0)
+            is_all = share > 1 - 0.5 / max(n, 1)
+            is_clipped = is_all if extreme == "low_min" else share > 0
+            metrics[f"clip_ratio/{extreme}"][-1] = float(is_clipped) if n else torch.nan
+    rows, all_tokens = inputs.get(IN_WINDOW, own)
+    for name in ("kl", "entropy", *_ROW_METRICS, "vespo/phi_seq_mean"):
+        if name in metrics:
+            count, mean = (n, rows) if name in by_row else (tokens, all_tokens)
+            metrics[name][-1] = (metrics[name][-1] * count / mean if count else 0.0) if mean else torch.nan
 
 
 def overwrite_last(logged: deque[Any], values: Sequence[Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +15,7 @@ from torch import Tensor
 
 import rlhf_cli.trainers.assemble.trainer
 from rlhf_cli.cli import main
+from rlhf_cli.tables.passes import Passes
 from rlhf_cli.tables.trl_trainers import CLIPPED_PPO_LOSSES, POLICY_LOSSES
 from rlhf_cli.trainers import reward_mixin
 from rlhf_cli.trainers.reward_mixin import RewardMixin
@@ -192,6 +195,73 @@ def test_a_round_with_rows_left_out_is_the_round_without_them(
         assert found.metrics == pytest.approx(expected.metrics, **MODEL)
 
 
+def metrics_by_hand(name: str, trainer: Any, made: dict[str, Tensor]) -> dict[str, float]:
+    """The means over the tokens that count, in float64, by a model of float64."""
+    model = copy.deepcopy(trainer.model).double().eval()
+    ids = torch.cat([made["prompt_ids"], made["completion_ids"]], dim=1)
+    with torch.no_grad():
+        log_probs = torch.log_softmax(model(input_ids=ids).logits[:, 2:-1] / trainer.temperature, dim=-1)
+    logps = log_probs.gather(2, ids[:, 3:].unsqueeze(2)).squeeze(2)
+    mask = made["completion_mask"].bool()
+    difference = made["ref_per_token_logps"].double() - logps
+    advantages = made["advantages"] if made["advantages"].dim() == 2 else made["advantages"].unsqueeze(1)
+    ratio = (logps - made["old_per_token_logps"].double()).exp()
+    low = (ratio < 1 - trainer.epsilon_low) & (advantages < 0)
+    high = (ratio > 1 + trainer.epsilon_high) & (advantages > 0)
+    corrects_kl = getattr(trainer.args, "use_bias_correction_kl", False) and name != "gmpo"  # DeepSeek-V3.2's, which TRL's GMPO lacks
+    tokens = {
+        "kl": (difference.exp() - difference - 1) * (ratio if corrects_kl else 1),
+        "entropy": -(log_probs.exp() * log_probs).sum(dim=2),
+        "clip_ratio/low_mean": low.double(),
+        "clip_ratio/high_mean": high.double(),
+        "clip_ratio/region_mean": (low | high).double(),
+    }
+    return {name: float(values[mask].mean()) for name, values in tokens.items()}
+
+
+@pytest.mark.parametrize("mode", ["packed", "plain"])
+@pytest.mark.parametrize("num_batches", [2, 8])
+@pytest.mark.parametrize(("name", "loss_type"), [case for case in CASES if case[1] != "luspo"])
+def test_a_metric_is_the_mean_over_what_counts(
+    trainer_of, monkeypatch: pytest.MonkeyPatch, name: str, loss_type: str | None, num_batches: int, mode: Any
+) -> None:
+    """Of eight micro-batches of one row, four hold no token that counts."""
+    trainer = trainer_of(name, loss_type)
+    monkeypatch.setattr(trainer, "passes", Passes(mode))
+    monkeypatch.setattr(trainer.args, "gradient_accumulation_steps", num_batches)
+    made = round_of(trainer, is_per_token=name == "ppo")
+    found = learn_from(trainer, made, num_batches).metrics
+    by_sequence = {"gmpo": ("clip",), "rloo": ("clip", "kl")}.get(name, ())
+    expected = {key: value for key, value in metrics_by_hand(name, trainer, made).items() if not key.startswith(by_sequence)}
+    if loss_type in ("cispo", "sapo", "vespo"):
+        expected = {key: expected[key] for key in ("kl", "entropy")}
+    assert {key: found.get(key) for key in expected} == pytest.approx(expected, **MODEL)
+
+
+@pytest.mark.parametrize("mode", ["packed", "plain"])
+@pytest.mark.parametrize("name", [name for name in WORDS if name != "rloo"])
+def test_completions_of_one_token_are_averaged_with_the_mask(
+    trainer_of, monkeypatch: pytest.MonkeyPatch, name: str, mode: Any
+) -> None:
+    """TRL takes a single column for one number per row, and averages it over rows that are left out, too."""
+    trainer = trainer_of(name, None)
+    monkeypatch.setattr(trainer, "passes", Passes(mode))
+    made = round_of(trainer, is_per_token=name == "ppo")
+    one = {key: value[:, :1] if value.shape[-1:] == (WIDTH,) else value for key, value in made.items()}
+    one["num_items_in_batch"] = one["completion_mask"].sum()
+    found = learn_from(trainer, one, 1)
+    made["completion_mask"][:, 1:] = 0
+    expected = metrics_by_hand(name, trainer, made)
+    assert [found.metrics[key] for key in ("kl", "entropy")] == pytest.approx(
+        [expected[key] for key in ("kl", "entropy")], **MODEL
+    )
+    made["num_items_in_batch"] = made["completion_mask"].sum()
+    if "advantages" in made and made["advantages"].dim() == 2:
+        made["advantages"] = made["advantages"] * made["completion_mask"]
+        made["returns"] = made["returns"] * made["completion_mask"]
+    assert_same_step(found, learn_from(trainer, made, 1))
+
+
 @pytest.mark.parametrize(("name", "loss_type"), CASES)
 def test_control_left_as_it_is_the_step_shrinks(
     trainer_of, monkeypatch: pytest.MonkeyPatch, name: str, loss_type: str | None
@@ -240,7 +310,10 @@ def test_nothing_left_is_nothing_to_learn(trainer_of, name: str) -> None:
     made["advantages"] = torch.zeros_like(made["advantages"])
     made["old_logps"] = torch.zeros_like(made["old_logps"])
     made["num_items_in_batch"] = torch.tensor(0)
-    assert not learn_from(trainer, made, 2).gradient.any()
+    learned = learn_from(trainer, made, 2)
+    assert not learned.gradient.any()
+    logged = {key: value for key, value in learned.metrics.items() if key in ("kl", "entropy") and name != "rloo"}
+    assert all(math.isnan(value) for value in logged.values()), logged
 
 
 ON_ONE_RANK = SimpleNamespace(gather=lambda tensor: tensor, process_index=0, num_processes=1)
