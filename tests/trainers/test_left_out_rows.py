@@ -208,7 +208,9 @@ def metrics_by_hand(name: str, trainer: Any, made: dict[str, Tensor]) -> dict[st
     ratio = (logps - made["old_per_token_logps"].double()).exp()
     low = (ratio < 1 - trainer.epsilon_low) & (advantages < 0)
     high = (ratio > 1 + trainer.epsilon_high) & (advantages > 0)
-    corrects_kl = getattr(trainer.args, "use_bias_correction_kl", False) and name != "gmpo"  # DeepSeek-V3.2's, which TRL's GMPO lacks
+    corrects_kl = (
+        getattr(trainer.args, "use_bias_correction_kl", False) and name != "gmpo"
+    )  # DeepSeek-V3.2's, which TRL's GMPO lacks
     tokens = {
         "kl": (difference.exp() - difference - 1) * (ratio if corrects_kl else 1),
         "entropy": -(log_probs.exp() * log_probs).sum(dim=2),
@@ -232,7 +234,9 @@ def test_a_metric_is_the_mean_over_what_counts(
     made = round_of(trainer, is_per_token=name == "ppo")
     found = learn_from(trainer, made, num_batches).metrics
     by_sequence = {"gmpo": ("clip",), "rloo": ("clip", "kl")}.get(name, ())
-    expected = {key: value for key, value in metrics_by_hand(name, trainer, made).items() if not key.startswith(by_sequence)}
+    expected = {
+        key: value for key, value in metrics_by_hand(name, trainer, made).items() if not key.startswith(by_sequence)
+    }
     if loss_type in ("cispo", "sapo", "vespo"):
         expected = {key: expected[key] for key in ("kl", "entropy")}
     assert {key: found.get(key) for key in expected} == pytest.approx(expected, **MODEL)
