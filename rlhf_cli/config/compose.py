@@ -32,6 +32,7 @@ from rlhf_cli.config import conf_folders
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.environment_references import References, for_composing, references_of
 from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.schema.experiment import valid_keys
 from rlhf_cli.errors import ConfigError, raise_any
 from rlhf_cli.text.json_values import JsonTree, leaves
 
@@ -83,22 +84,17 @@ def compose(typed: list[str], frozen: tuple[JsonTree, Path | None] | None = None
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             from rlhf_cli.config.composing_errors import explain  # needed only for a mistake
 
-            explain(error, overrides, lambda words: loader.compose(name, words)[0])
-        origins = Origins()
-        if file is not None:
-            origins.add_file(file, "")
-        for default in loader.merged:
-            if default.config_path and (merged := conf_folders.find(default.config_path)) is not None:
-                origins.add_file(merged, default.package or "")
+            explain(error, overrides, _of_files(loader, file), lambda words: loader.compose(name, words)[0])
+        origins = _of_files(loader, file)
         for override in OverridesParser.create().parse_overrides([text for text in overrides if text.startswith("++")]):
             key, value = override.key_or_group, override.value()  # Hydra merges a dict into what is there
             below = [f"{key}.{name}" for name, inner in leaves(value) if not isinstance(inner, dict)]
             origins.add_command_line(below if isinstance(value, dict) else [key])
         tree = _resolved(config, origins)
-        if "exp" in tree or "debug" in tree:  # the keys of such a file are those of the whole configuration
-            from rlhf_cli.config.composing_errors import refuse_missing_headers
+        if file is None and not tree.keys() <= set(valid_keys([])):  # a header or a package may be missing
+            from rlhf_cli.config.composing_errors import file_problems
 
-            refuse_missing_headers(overrides)
+            raise_any(file_problems(overrides))
         references = references_of(config)
     if any(text.startswith("++data") for text in overrides):
         _let_typed_sources_win(tree, origins)
@@ -126,6 +122,7 @@ def rewrite(typed: list[str]) -> list[str]:
         key, value = match["key"].strip(), match["value"]
         group, at, _ = key.partition("@")
         if group in known and (at or not value.startswith("{")):  # model={path: x} sets values; it chooses no option
+            value = value.strip("[]")
             options = value.split(",") if _OPTIONS.match(value) else []
             if key == "reward" or any(option not in known[group] for option in options):
                 from rlhf_cli.config.composing_errors import no_such_option
@@ -208,6 +205,17 @@ def composing() -> Iterator[NotingLoader]:
         from rlhf_cli.config.composing_errors import in_our_words  # needed only for a mistake
 
         raise in_our_words(error) from error
+
+
+def _of_files(loader: NotingLoader, frozen: Path | None) -> Origins:
+    """Return the origins of what the files set that were merged last."""
+    origins = Origins()
+    if frozen is not None:
+        origins.add_file(frozen, "")
+    for default in loader.merged:
+        if default.config_path and (merged := conf_folders.find(default.config_path)) is not None:
+            origins.add_file(merged, default.package or "")
+    return origins
 
 
 def _resolved(config: DictConfig, origins: Origins) -> JsonTree:

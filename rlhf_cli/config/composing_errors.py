@@ -18,9 +18,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, InterpolationToMissingValueError, OmegaConfBaseException
 
-from rlhf_cli.config.conf_folders import Groups, find, groups
+from rlhf_cli.config.conf_folders import Groups, find, groups, shipped_dir
+from rlhf_cli.config.defaults_lists import defaults_problems
 from rlhf_cli.config.origins import Origin, Origins
 from rlhf_cli.config.schema.experiment import valid_keys
+from rlhf_cli.config.schema_errors import NAMED_REWARDS, named_rewards
 from rlhf_cli.config.suggestions import nearest_path
 from rlhf_cli.errors import ConfigError, Prose, raise_any
 from rlhf_cli.tables.former_names import VALUE_SYNONYMS
@@ -36,10 +38,17 @@ _BY_PATH = {"model": "local", "data": "file"}
 """Maps a group to its option with a `path` to the user's own model or data."""
 
 
-def explain(error: Exception, overrides: list[str], composed: Callable[[list[str]], DictConfig]) -> NoReturn:
-    """Raise ConfigError, or Problems, that says what is wrong in the words or files; `error` if that is not known."""
-    refuse_missing_headers(overrides)
+def explain(
+    error: Exception, overrides: list[str], of_files: Origins, composed: Callable[[list[str]], DictConfig]
+) -> NoReturn:
+    """Raise ConfigError, or Problems, that says what is wrong in the words or files; `error` if that is not known.
+
+    `of_files` are the origins of what the files set, as far as they were merged.
+    """
     raise_any(_unreadable(overrides), because=error)
+    for file in () if of_files.shapes else (shipped_dir() / "train.yaml", *_chosen_files(overrides)):
+        of_files.add_file(file, "")  # nothing was merged
+    raise_any([*file_problems(overrides), *_unlike_shapes(overrides, of_files)], because=error)
     raise_any(_several_values(overrides), because=error)
     raise_any(_absent_deletions(overrides, composed), because=error)
     if isinstance(error, ValueError):  # OmegaConf's, of `gate.by=x` where `gate` is a list
@@ -69,10 +78,8 @@ def in_our_words(error: Exception) -> ConfigError:
     said = "\n".join(kept) or type(error).__name__
     match = re.match(r"^In '?([\w/.-]+)'?: ", said)
     file = find(match[1]) if match is not None else None
-    missing = re.search(r"Could not find '(?:([\w/]+)/)?([\w.-]+)'", said)
-    close = nearest(missing[2], groups().get(missing[1] or "exp", {})) if missing is not None else None
     where = str(Origin(file)) if file is not None else None
-    return ConfigError("the configuration cannot be composed", where=where, got=said, hint=close or "rlhf list")
+    return ConfigError("the configuration cannot be composed", where=where, got=said, hint="rlhf list")
 
 
 def refuse_oversized(file: Path) -> None:
@@ -91,14 +98,20 @@ def refuse_oversized(file: Path) -> None:
         return  # composing reports it, if the file is used
 
 
-def refuse_missing_headers(overrides: list[str]) -> None:
-    """Raise ConfigError for an experiment without the header that makes its keys those of the whole configuration.
+def file_problems(overrides: list[str]) -> list[ConfigError]:
+    """Return what is wrong with the chosen experiments' headers and defaults lists.
 
-    Hydra reads the header only at the very beginning of a file; after any other comment it ignores it.
+    The header makes a file's keys those of the whole configuration. Hydra reads it only at the very beginning of a
+    file; after any other comment it ignores it.
     """
+    headers = [error for file in _chosen_files(overrides) if (error := _missing_header(file)) is not None]
+    return [*headers, *defaults_problems(overrides)]
+
+
+def _chosen_files(overrides: list[str]) -> list[Path]:
     chosen = [text.lstrip("+").partition("=") for text in overrides]
     files = [find(f"{group}/{option}") for group, _, option in chosen if group in _GLOBAL_GROUPS]
-    raise_any(error for file in files if file is not None and (error := _missing_header(file)) is not None)
+    return [file for file in files if file is not None]
 
 
 def _missing_header(file: Path) -> ConfigError | None:
@@ -217,6 +230,22 @@ def _unreadable(overrides: list[str]) -> Iterator[ConfigError]:
                 expected="a list as [a,b], a dictionary as {a: 1}, a text with other signs in quotes within quotes",
                 hint=_readable(typed),
             )
+
+
+def _unlike_shapes(overrides: list[str], of_files: Origins) -> Iterator[ConfigError]:
+    """Yield an error for every key that is a list in one place and a mapping in an earlier one, or the reverse."""
+    typed: dict[str, object] = {}
+    for override in OverridesParser.create().parse_overrides([text for text in overrides if text.startswith("++")]):
+        typed[override.key_or_group] = value = override.value()
+        shape = yaml.SequenceNode if isinstance(value, list) else yaml.MappingNode if isinstance(value, dict) else None
+        of_files.note_shape(override.key_or_group, shape or yaml.ScalarNode, Origin(None))
+    for key, before, now in of_files.unlike:
+        has, had = ("a list", "a mapping")[:: 1 if of_files.shapes[key] is yaml.SequenceNode else -1]
+        expected, hint = f"{had}, as in {before}", None
+        if key == "rewards" and has == "a list":
+            tree = typed if now.file is None else yaml.load(now.file.read_text(encoding="utf-8"), SAFE_LOADER)
+            expected, hint = NAMED_REWARDS, named_rewards(tree[key], is_typed=now.file is None)
+        yield ConfigError(f"{key} is {has}, not {had}", where=f"{key} ({now})", expected=expected, hint=hint)
 
 
 _CLOSING = {"[": "]", "{": "}"}

@@ -40,6 +40,10 @@ class Origins:
     by_key: dict[str, Origin] = field(default_factory=dict)
     _single: set[str] = field(default_factory=set)
     """Keys that a file sets to a value without keys below it, usually null."""
+    shapes: dict[str, type[yaml.Node]] = field(default_factory=dict)
+    """Whether a file sets a key to a mapping, a list or a plain value."""
+    unlike: list[tuple[str, Origin, Origin]] = field(default_factory=list)
+    """Keys that are a list in one file and a mapping in an earlier one, or the reverse; OmegaConf merges neither."""
 
     def add_file(self, file: Path, package: str) -> None:
         """Record every key of a YAML file whose content goes under `package` ('' for the top level)."""
@@ -51,6 +55,7 @@ class Origins:
             key, line, node = waiting.pop()
             entries = node.value if isinstance(node, yaml.MappingNode) else None
             if line:
+                self.note_shape(key, type(node), Origin(file, line))
                 self.by_key[key] = Origin(file, line)
                 self._single.discard(key)
                 self._single |= {key} if entries is None else set()
@@ -58,6 +63,12 @@ class Origins:
                 name = f"{key}.{key_node.value}" if key else str(key_node.value)
                 if name != "defaults":
                     waiting.append((name, key_node.start_mark.line + 1, below))
+
+    def note_shape(self, key: str, shape: type[yaml.Node], origin: Origin) -> None:
+        """Record the shape of a key's value, and whether it is unlike the one before."""
+        if {self.shapes.get(key), shape} == {yaml.MappingNode, yaml.SequenceNode}:
+            self.unlike.append((key, self.by_key[key], origin))
+        self.shapes[key] = shape
 
     def add_command_line(self, keys: Iterable[str]) -> None:
         """Record that these dotted keys were given on the command line."""

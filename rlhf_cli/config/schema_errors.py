@@ -117,7 +117,7 @@ def _wrong(path: Path, details: list[ErrorDetails], tree: JsonTree, origins: Ori
         got=shown,
         expected=", or ".join(dict.fromkeys(_expected(detail, path) for detail in details)),
         hint=_section_choice(path, given, origins)
-        or _reward_choice(path, given, details[0]["type"], tree)
+        or _reward_choice(path, given, details[0]["type"], tree, is_typed=_is_typed(path, origins))
         or _meant_value(path, given, origins),
     )
 
@@ -145,13 +145,20 @@ def _section_choice(path: Path, given: JsonValue, origins: Origins) -> str | Non
         return None
     word = "null" if given is None else str(given)
     close = VALUE_SYNONYMS.get(group, {}).get(word.lower()) or nearest(word, options)
-    origin = origins.of(group)
-    is_typed = origin is None or origin.file is None
-    return None if close is None else f"{group}={close}" if is_typed else f"- override /{group}: {close}"
+    return (
+        None if close is None else f"{group}={close}" if _is_typed(path, origins) else f"- override /{group}: {close}"
+    )
 
 
-def _reward_choice(path: Path, given: JsonValue, kind: str, tree: JsonTree) -> str | None:
+def _is_typed(path: Path, origins: Origins) -> bool:
+    origin = origins.of(_dotted(path))
+    return origin is None or origin.file is None
+
+
+def _reward_choice(path: Path, given: JsonValue, kind: str, tree: JsonTree, *, is_typed: bool) -> str | None:
     """Return what was meant by a wrong entry of `rewards`: a valid name, a ready-made reward, or another reward."""
+    if path == ["rewards"] and given:
+        return named_rewards(given, is_typed=is_typed)
     if len(path) != 2 or path[0] != "rewards":
         return None
     if kind == "string_pattern_mismatch":
@@ -161,6 +168,24 @@ def _reward_choice(path: Path, given: JsonValue, kind: str, tree: JsonTree) -> s
         return f"reward@rewards.{path[1]}={close}"
     is_misnamed = isinstance(given, dict) and given and not given.keys() & {"fn", "model"}
     return _meant_key(path, tree) if is_misnamed else None
+
+
+NAMED_REWARDS = "named entries under `rewards:`, each with `fn` or `model`"
+
+
+def named_rewards(given: object, *, is_typed: bool) -> str:
+    """Return rewards that were given without names, named after their functions, as words or as lines of YAML."""
+    words, lines, named = list[str](), list[str](), dict[str, object]()
+    for one in given if isinstance(given, list) else [given]:
+        if isinstance(one, str) and one in groups().get("reward", {}):
+            words, lines = [*words, f"reward@rewards.{one}={one}"], [*lines, f"- /reward@rewards.{one}: {one}"]
+            continue
+        entry = dict(one) if isinstance(one, dict) else {"fn": str(one) if ":" in str(one) else f"./rewards.py:{one}"}
+        name = re.sub(r"\W+", "_", str(entry.pop("name", entry.get("fn", "NAME"))).rpartition(":")[2])
+        named[name], words = entry, [*words, *(f"rewards.{name}.{key}={value}" for key, value in entry.items())]
+    if named:
+        lines.append(yaml.safe_dump({"rewards": named}, default_flow_style=True, width=math.inf, sort_keys=False)[1:-2])
+    return " ".join(words) if is_typed else "\n".join(lines)
 
 
 def _keys_of(detail: ErrorDetails, tree: JsonTree) -> Path:
@@ -183,6 +208,8 @@ def _expected(detail: ErrorDetails, path: Path) -> str:
         return f"a section with {', '.join(keys)}{or_none}"
     if detail["type"] == "string_pattern_mismatch" and path[0] in _FORMS:
         return _FORMS[str(path[0])]
+    if detail["type"] == "dict_type" and path == ["rewards"]:
+        return NAMED_REWARDS
     if detail["type"] == "bool_type" and path[0] == "warn":
         return "on or off"
     if detail["type"] == "tuple_type":

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.config.compose import rewrite
-from rlhf_cli.errors import ConfigError
+from rlhf_cli.config.compose import compose, rewrite
+from rlhf_cli.errors import ConfigError, Problems
 
 pytestmark = pytest.mark.usefixtures("place", "by_hydra")
 Write = Callable[[str, str], Path]
@@ -128,9 +128,137 @@ def test_bare_words(refused: Refused, words: list[str], hint: str) -> None:
     assert error.what.endswith("is not an override")
 
 
-def test_an_option_that_a_defaults_list_misspells(write: Write, refused: Refused) -> None:
-    """In Hydra's words, with the file and the nearest option."""
-    write("conf/exp/mine.yaml", f"{HEADER}defaults:\n  - quickstart\n  - override /trainer: pppo\n  - _self_\n")
-    error = refused("exp=mine")
-    assert "trainer/pppo" in str(error.got)
-    assert error.hint == "ppo"
+class TestADefaultsList:
+    @pytest.mark.parametrize(
+        ("entry", "meant"),
+        [
+            ("/trainer: ppo", "- override /trainer: ppo"),
+            ("trainer: ppo", "- override /trainer: ppo"),
+            ("override trainer: ppo", "- override /trainer: ppo"),
+            ("override /trainer:ppo", "- override /trainer: ppo"),
+            ("overide /trainer: ppo", "- override /trainer: ppo"),
+            ("trainer=ppo", "- override /trainer: ppo"),
+            ("ppo", "- override /trainer: ppo"),
+            ("override /trainr: ppo", "- override /trainer: ppo"),
+            ("override /trainer: pppo", "- override /trainer: ppo"),
+            ("override /trainer: {name: ppo}", "- override /trainer: NAME"),
+            ("/reward@rewards.a: brevty", "- /reward@rewards.a: brevity"),
+            ("/rewrad@rewards.a: brevity", "- /reward@rewards.a: brevity"),
+            ("reward@rewards.a: brevity", "- /reward@rewards.a: brevity"),
+            ("override /reward@rewards.a: brevity", "- /reward@rewards.a: brevity"),
+            ("/reward@a: brevity", "- /reward@rewards.a: brevity"),
+            ("/reward: brevity", "- /reward@rewards.brevity: brevity"),
+            ("quikstart", "- quickstart"),
+            ("exp/quickstart", "- /exp/quickstart"),
+            ("/exp: quickstart", "- quickstart"),
+            ("self", "- _self_"),
+        ],
+    )
+    def test_the_line_as_it_was_meant(self, write: Write, refused: Refused, entry: str, meant: str) -> None:
+        write("conf/exp/mine.yaml", f"{HEADER}# mine\ndefaults:\n  - /reward@rewards.b: brevity\n  - {entry}\n")
+        error = refused("exp=mine")
+        assert (error.where, error.hint) == ("conf/exp/mine.yaml:5", meant)
+
+    @pytest.mark.parametrize(
+        "entries",
+        [
+            "[quickstart, {override /trainer: rloo}]",
+            "[/exp/quickstart, _self_, {override /track: none}]",
+            "[quickstart, {/reward@rewards.a: brevity}, {override /trainer: mine}, _self_]",
+        ],
+    )
+    def test_negative_control_lists_that_are_right(self, write: Write, refused: Refused, entries: str) -> None:
+        """Nothing is said of them when something else fails."""
+        write("conf/trainer/mine.yaml", "defaults: [grpo, _self_]\nargs: {beta: 0.5}\n")
+        write("conf/exp/mine.yaml", f"{HEADER}defaults: {entries}\nseed: 3\n")
+        compose(["exp=mine"])
+        assert refused("exp=mine", "track.tags=[a").where == "command line"
+
+    @pytest.mark.parametrize(
+        ("written", "meant"),
+        [
+            ("defaults: {trainer: ppo, /model: tiny}", ["- override /trainer: ppo", "- override /model: tiny"]),
+            ("defaults: quickstart", ["- quickstart"]),
+            ("default: [quickstart]", ["- ..."]),
+        ],
+    )
+    def test_defaults_that_are_no_list(self, write: Write, refused: Refused, written: str, meant: list[str]) -> None:
+        write("conf/exp/mine.yaml", HEADER + written + "\n")
+        error = refused("exp=mine")
+        assert (error.where, error.hint) == ("conf/exp/mine.yaml:2", "\n  ".join(["defaults:", *meant, "- _self_"]))
+
+    def test_all_at_once_in_every_file_that_is_read(self, write: Write) -> None:
+        write("conf/trainer/mine.yaml", "defaults: [grop, _self_]\n")
+        write("conf/exp/base.yaml", "defaults:\n  - override /modle: tiny\nrewards: [brevity]\n")
+        write("conf/exp/mine.yaml", "defaults:\n  - base\n  - override /trainer: mine\n  - override /data: toy_smus\n")
+        with pytest.raises(Problems) as caught:
+            compose(["exp=mine"])
+        assert [(problem.where, problem.hint) for problem in caught.value.problems] == [
+            ("conf/exp/mine.yaml:1", "# @package _global_"),
+            ("conf/exp/mine.yaml:4", "- override /data: toy_sums"),
+            ("conf/exp/base.yaml:2", "- override /model: tiny"),
+            ("conf/trainer/mine.yaml:1", "- grpo"),
+        ]
+
+    def test_an_entry_behind_the_overrides(self, write: Write, refused: Refused) -> None:
+        text = "defaults:\n  - override /trainer: ppo\n  - /reward@rewards.a: brevity\n  - _self_\n"
+        write("conf/exp/mine.yaml", HEADER + text)
+        error = refused("exp=mine")
+        assert (error.where, error.hint) == ("conf/exp/mine.yaml:4", "move line 4 above line 3")
+
+
+class TestRewardsWithoutNames:
+    """What everybody writes first who comes from TRL."""
+
+    @pytest.mark.parametrize(
+        ("written", "meant"),
+        [
+            ("[./r.py:f, {fn: ./r.py:g, weight: 0.5}]", "{f: {fn: './r.py:f'}, g: {fn: './r.py:g', weight: 0.5}}"),
+            ("[{name: ok, fn: ./r.py:f}]", "{ok: {fn: './r.py:f'}}"),
+            ("[polite]", "{polite: {fn: './rewards.py:polite'}}"),
+            ("./r.py:f", "{f: {fn: './r.py:f'}}"),
+        ],
+    )
+    def test_in_a_file(self, write: Write, refused: Refused, written: str, meant: str) -> None:
+        write("conf/exp/mine.yaml", f"{HEADER}defaults: [quickstart, _self_]\nrewards: {written}\n")
+        error = refused("exp=mine")
+        assert (error.where, error.hint) == ("rewards (conf/exp/mine.yaml:3)", f"rewards: {meant}")
+
+    def test_ready_made_ones_are_chosen_in_the_defaults(self, write: Write, refused: Refused) -> None:
+        write("conf/exp/mine.yaml", HEADER + "rewards:\n  - brevity\n  - digits_only\n")
+        lines = ["- /reward@rewards.brevity: brevity", "- /reward@rewards.digits_only: digits_only"]
+        assert refused("exp=mine").hint == "\n".join(lines)
+
+    @pytest.mark.parametrize(
+        ("typed", "meant"),
+        [
+            ("rewards=[brevity]", "reward@rewards.brevity=brevity"),
+            (
+                "rewards=[polite,correct]",
+                "rewards.polite.fn=./rewards.py:polite rewards.correct.fn=./rewards.py:correct",
+            ),
+            ("rewards=./r.py:f", "rewards.f.fn=./r.py:f"),
+        ],
+    )
+    def test_on_the_command_line(self, refused: Refused, typed: str, meant: str) -> None:
+        error = refused("exp=quickstart", typed)
+        assert (error.where, error.hint) == ("rewards (command line)", meant)
+
+
+@pytest.mark.parametrize(
+    ("mine", "typed", "where"),
+    [
+        ("expect: {good: {metric: total, at_least: 0.2}}", [], "expect (conf/exp/mine.yaml:3)"),
+        ("seed: 3", ["trainer.args=[a]"], "trainer.args (command line)"),
+    ],
+)
+def test_a_list_and_a_mapping_under_one_key(
+    write: Write, refused: Refused, mine: str, typed: list[str], where: str
+) -> None:
+    """The quickstart has a list of expectations and a mapping of arguments; OmegaConf merges neither with the other."""
+    write("conf/exp/mine.yaml", HEADER + "defaults: [quickstart, _self_]\n" + mine + "\n")
+    assert refused("exp=mine", *typed).where == where
+
+
+def test_a_list_of_options_of_a_group(refused: Refused) -> None:
+    assert refused("exp=quickstart", "trainer=[pppo]").hint == "trainer=ppo"
