@@ -40,7 +40,7 @@ class Origins:
     by_key: dict[str, Origin] = field(default_factory=dict)
     _single: set[str] = field(default_factory=set)
     """Keys that a file sets to a value without keys below it, usually null."""
-    shapes: dict[str, type[yaml.Node]] = field(default_factory=dict)
+    shapes: dict[str, type[yaml.Node | None]] = field(default_factory=dict)
     """Whether a file sets a key to a mapping, a list or a plain value."""
     unlike: list[tuple[str, Origin, Origin]] = field(default_factory=list)
     """Keys that are a list in one file and a mapping in an earlier one, or the reverse; OmegaConf merges neither."""
@@ -64,7 +64,7 @@ class Origins:
                 if name != "defaults":
                     waiting.append((name, key_node.start_mark.line + 1, below))
 
-    def note_shape(self, key: str, shape: type[yaml.Node], origin: Origin) -> None:
+    def note_shape(self, key: str, shape: type[yaml.Node | None], origin: Origin) -> None:
         """Record the shape of a key's value, and whether it is unlike the one before."""
         if {self.shapes.get(key), shape} == {yaml.MappingNode, yaml.SequenceNode}:
             self.unlike.append((key, self.by_key[key], origin))
