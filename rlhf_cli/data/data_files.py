@@ -61,9 +61,20 @@ def find_files(source: DataSource) -> tuple[tuple[Path, ...], str]:
     return tuple(files), next(iter(examples))
 
 
+_TO_PARQUET = """python -c 'import datasets; datasets.load_from_disk("{0}"){1}.to_parquet("{0}.parquet")'"""
+
+
 def _expand(written: str, where: str) -> list[Path]:
     path = Path(written).expanduser()
     if path.is_dir():
+        if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
+            raise DataError(
+                f"{written}: a folder of save_to_disk, which is not read",
+                where=where,
+                got=", ".join(sorted(file.name for file in path.iterdir())[:8]),
+                expected="Parquet, which `datasets` writes and reads as fast",
+                hint=_TO_PARQUET.format(written, "" if (path / "state.json").is_file() else '["train"]'),
+            )
         files = sorted(file for file in path.iterdir() if file.is_file() and format_of(file) is not None)
         if not files:
             names = sorted(file.name for file in path.iterdir())

@@ -34,6 +34,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
             for number, raw in enumerate(stream, 1):
                 line = raw.removeprefix(_BOM) if number == 1 else raw
+                if number == 1:
+                    _refuse_other_bytes(path, line)
                 try:
                     yield number, line.decode("utf-8")
                 except UnicodeDecodeError as error:
@@ -50,6 +52,35 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise DataError("the gzip file is damaged", where=f"{path}:{number + 1}", got=error) from None
     except OSError as error:
         raise DataError("the file cannot be read", where=str(path), got=error.strerror or error) from error
+
+
+_FIRST_BYTES = {
+    b"\xff\xfe": ("UTF-16", "iconv -f utf-16 -t utf-8 {old} > {new}"),
+    b"\xfe\xff": ("UTF-16", "iconv -f utf-16 -t utf-8 {old} > {new}"),
+    b"\x1f\x8b": ("compressed with gzip", "mv {old} {old}.gz"),
+    b"PAR1": ("Parquet", "mv {old} {stem}.parquet"),
+    b"PK\x03\x04": ("a zip archive, as Excel's files are", "unzip {old}, or save the table as CSV in UTF-8"),
+    b"\x28\xb5\x2f\xfd": ("compressed with zstd", "zstd -d {old}"),
+}
+"""What a file is that begins with these bytes, and the command that makes it readable."""
+
+
+def _refuse_other_bytes(path: Path, line: bytes) -> None:
+    """Raise DataError if the first line shows that the file is not text in UTF-8 and what it is."""
+    found = next((other for first, other in _FIRST_BYTES.items() if line.startswith(first)), None)
+    if found is None and b"\0" in line:
+        order = "le" if line[1:2] == b"\0" else "be"
+        found = ("UTF-16 without a mark, or binary", f"iconv -f utf-16{order} -t utf-8 {{old}} > {{new}}")
+    if found is not None:
+        what, command = found
+        names = {"old": str(path), "new": str(path.with_stem(f"{path.stem}-utf8")), "stem": str(path.with_suffix(""))}
+        raise DataError(
+            f"the file is {what}",
+            where=str(path),
+            got=repr(line[:20]),
+            expected="text in UTF-8, or gzip of it with a name that ends in .gz",
+            hint=command.format(**names),
+        )
 
 
 def shorten(text: str, around: int = 0, width: int = 80) -> str:
@@ -146,7 +177,7 @@ def read_csv(path: Path, texts: Collection[str] = ()) -> Iterator[tuple[str, Row
 
 
 def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    reader = csv.reader((line for _, line in numbered_lines(path)), strict=True)
+    reader = csv.reader((line for _, line in numbered_lines(path)), delimiter=_separator(path), strict=True)
     header: list[str] = []
     try:
         for row in reader:
@@ -161,7 +192,7 @@ def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
                     where=where,
                     got=shorten(",".join(row)),
                     expected=", ".join(header),
-                    hint=Prose("a comma or a line break inside a cell needs quotes around the cell"),
+                    hint=Prose("a separator or a line break inside a cell needs quotes around the cell"),
                 )
             else:
                 yield where, dict(zip(header, row, strict=True))
@@ -170,18 +201,17 @@ def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
         raise DataError(f"malformed CSV: {error}", where=f"{path}:{reader.line_num}", hint=hint) from None
 
 
+def _separator(path: Path) -> str:
+    """Return what separates the columns: a comma if the header has one, else a semicolon, a tab or a bar."""
+    header = next((line for _, line in numbered_lines(path) if line.strip()), "")
+    return next((sign for sign in ("\t,;|" if ".tsv" in path.name.lower() else ",;\t|") if sign in header), ",")
+
+
 def _checked_header(header: list[str], where: str) -> list[str]:
-    if len(header) == 1 and (other := next((sign for sign in ";\t|" if sign in header[0]), None)) is not None:
-        raise DataError(
-            f"the columns are separated by {other!r}, not by commas",
-            where=where,
-            got=shorten(header[0]),
-            expected="CSV with commas; numbers with a decimal point",
-            hint=Prose("save the table with commas, and with quotes around a cell that holds one"),
-        )
     for position, column in enumerate(header):
         if not column.strip():
-            raise DataError(f"column {position + 1} has no name", where=where, got=shorten(",".join(header)))
+            hint = Prose("give it a name in the first line; pandas: df.to_csv(FILE, index=False)")
+            raise DataError(f"column {position + 1} has no name", where=where, got=shorten(",".join(header)), hint=hint)
         if column in header[:position]:
             raise DataError(f"two columns are named {column!r}", where=where, got=shorten(",".join(header)))
     return header

@@ -1,4 +1,4 @@
-"""Select the columns that SFT, DPO, KTO and reward trainers read.
+"""Say which columns a trainer reads and what each must hold; select those that SFT, DPO, KTO and reward trainers read.
 
 TRL infers the row format from the columns, and an extra column changes its choice: a text `prompt` beside `messages`,
 or beside `chosen` as messages, raises a KeyError. So we keep the first complete set of columns and drop the others.
@@ -6,12 +6,13 @@ or beside `chosen` as messages, raises a KeyError. So we keep the first complete
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias, cast
 
-from rlhf_cli.data.rows import Table, check_rows, refuse_no_text, values_of
+from rlhf_cli.data.dialogues import DIALOGUES, plain_messages
+from rlhf_cli.data.rows import Table, check_rows, kind_of_text, refuse_no_text, values_of
 from rlhf_cli.errors import DataError, Prose
-from rlhf_cli.tables.trl_trainers import TEXT, TrainerRow
+from rlhf_cli.tables.trl_trainers import IMAGES, TEXT, TrainerRow
 from rlhf_cli.text.suggest import nearest
 
 if TYPE_CHECKING:
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
 
     Dataset: TypeAlias = datasets.Dataset
 
-_TAKEN_ALONG = ("prompt", "margin", "tools", "chat_template_kwargs", "image", "images", "labels")
-"""Optional columns that TRL reads beside a set; a prompt only with a pair."""
-
-_READ_THROUGH = ("prompt", "completion", "chosen", "rejected")
+_ANSWERS = ("completion", "chosen", "rejected", "reference")
+_WITH_IDS = ("labels", "completion_mask", "assistant_masks")
+"""Columns that SFT reads beside `input_ids` only."""
+_ASKING = ("system", "developer", "user", "tool")
+"""Roles that do not answer."""
 
 _OTHER_NAMES = {
     "prompt": ("question", "instruction", "query", "input", "problem"),
@@ -53,6 +55,11 @@ def learnt_columns(
     for column in missing:
         known = next((other for other in _OTHER_NAMES.get(column, ()) if other in columns), None)
         renames.append(f"{name}.rename.{column}={known or nearest(column, columns) or 'EXISTING_COLUMN'}")
+    question = next((other for other in _OTHER_NAMES["prompt"] if other in columns), None)
+    if "prompt" in trainer.along and "prompt" not in columns and question is not None:
+        renames.append(f"{name}.rename.prompt={question}")
+    if {"prompt", "completion"} <= set(missing) and set(DIALOGUES) & set(columns):
+        renames = ["data.transcripts=true", *(one for one in renames if "EXISTING" not in one and ".label=" in one)]
     raise DataError(
         f"the data has no column {' and no column '.join(map(repr, missing))}",
         where=name,
@@ -63,55 +70,171 @@ def learnt_columns(
     )
 
 
+def read_columns(trainer: TrainerRow, columns: Sequence[str], *, text_field: str = TEXT) -> list[str]:
+    """Return the columns that TRL reads, in the order of its sets; none if no set is complete."""
+    if trainer.generates:
+        return [name for name in ("prompt",) if name in columns]
+    sets = [[text_field if name == TEXT else name for name in names] for names in trainer.learns_from]
+    names = next((names for names in sets if set(names) <= set(columns)), None)
+    if names is None:
+        return []
+    along = [
+        name
+        for name in trainer.along
+        if name in columns and name not in names and (name not in _WITH_IDS or "input_ids" in names)
+    ]
+    return [*names, *along]
+
+
+def columns_with_messages(trainer: TrainerRow | None, columns: Sequence[str], *, transcripts: bool) -> list[str]:
+    """Return the columns whose conversations are read: those of the trainer, else the prompt."""
+    split = DIALOGUES if transcripts else ()
+    named = read_columns(trainer, (*columns, "prompt")) if trainer is not None else []
+    return list(dict.fromkeys(name for name in (*named, "prompt", *split) if name in columns))
+
+
 def only_learnt(dataset: Dataset, trainer: TrainerRow, *, text_field: str = TEXT, name: str = "data") -> Dataset:
     """Return `dataset` with only the columns that `trainer` reads, after checking its rows.
 
     Raise DataError for missing columns, empty rows, and rows that would make TRL fail.
     """
-    selected: Dataset = dataset.select_columns(check_learnt(dataset, trainer, text_field=text_field, name=name))
-    return selected
+    selected: Dataset = dataset.select_columns(check_columns(dataset, trainer, text_field=text_field, name=name))
+    if "conversations" in selected.column_names:  # the name under which TRL expects ShareGPT's keys
+        selected = selected.rename_column("conversations", "messages")
+    return selected if "tools" in trainer.along else plain_messages(selected, name=name)
 
 
-def check_learnt(dataset: Table, trainer: TrainerRow, *, text_field: str = TEXT, name: str = "data") -> list[str]:
-    """Check the rows, and return the columns that `trainer` learns from and TRL's optional ones.
+def check_columns(
+    dataset: Table, trainer: TrainerRow, *, text_field: str = TEXT, name: str = "data", reads_images: bool | None = None
+) -> list[str]:
+    """Check what the columns hold that `trainer` reads, and return these columns.
 
-    Raise DataError like `only_learnt`.
+    `reads_images` says whether the model does, None if that is not known. Raise DataError for missing columns and for
+    the first row with a value that the trainer does not take.
     """
-    columns = learnt_columns(trainer, dataset.column_names, text_field=text_field, name=name)
-    along = [
-        column
-        for column in _TAKEN_ALONG
-        if column in dataset.column_names
-        and column not in columns
-        and (column != "prompt" or "chosen" in columns)
-        and (column != "labels" or "input_ids" in columns)
-    ]
-    if not {"image", "images"} & set(along):
-        check_rows(dataset, [column for column in columns if column in _READ_THROUGH], name)
-        _check_kinds(dataset, [column for column in (*along, *columns) if column in _READ_THROUGH], name)
-    for number, label in enumerate(values_of(dataset, "label") if "label" in columns else (), 1):
-        if label not in (True, False):
+    if not trainer.generates:
+        learnt_columns(trainer, dataset.column_names, text_field=text_field, name=name)
+    columns = read_columns(trainer, dataset.column_names, text_field=text_field) or ["prompt"]
+    texts = [one for one in columns if one in ("prompt", text_field, *DIALOGUES, *_ANSWERS)]
+    check_rows(dataset, [one for one in texts if one != "prompt" or "chosen" not in columns], name)
+    if reads_images is False:
+        _refuse_images(dataset.column_names, name)
+    kinds = {one: refuse_no_text(one, dataset[0][one], name) for one in texts}
+    if "chosen" in columns:
+        columns = _with_prompt(dataset, columns, name)
+        kinds = {column: kind for column, kind in kinds.items() if column in columns}
+    _refuse_two_kinds(kinds, name)
+    needed = dict.fromkeys(DIALOGUES, "messages") | ({} if text_field in DIALOGUES else {text_field: "text"})
+    kinds |= {column: kind for column, kind in needed.items() if column in kinds}
+    for column in columns:
+        for number, value in enumerate(values_of(dataset, column), 1):
+            if (wrong := _wrong(column, value, kinds.get(column), reads_images=reads_images)) is not None:
+                raise DataError(
+                    f"the column {column!r} does not hold what the trainer reads",
+                    where=f"{name}, row {number} (the first row is 1)",
+                    got=f"{value!r:.160}",
+                    expected=wrong,
+                )
+    return columns
+
+
+def _wrong(column: str, value: object, kind: str | None, *, reads_images: bool | None) -> str | None:
+    """Return what a column of this kind has to hold, or None if this value is right."""
+    if column == "label":
+        return None if value in (True, False) else "true for a good answer, false for a bad one (1 and 0 will do)"
+    if column == "tools":
+        is_list = isinstance(value, list) and all(isinstance(one, Mapping) for one in value)
+        return None if value is None or is_list else "a list of functions, or JSON text of one"
+    if column == "chat_template_kwargs":
+        return None if isinstance(value, Mapping) else "an object: the template's variables and their values"
+    if column in ("input_ids", "chosen_ids", "rejected_ids"):
+        is_ids = isinstance(value, list) and bool(value) and all(isinstance(one, int) for one in value)
+        return None if is_ids else "a list of token ids"
+    if kind is not None and kind_of_text(value) != kind:
+        return f"{kind} in every row"
+    if kind == "messages":
+        return _wrong_messages(column, cast("list[Mapping[str, object]]", value), reads_images=reads_images)
+    return None
+
+
+def _wrong_messages(column: str, messages: list[Mapping[str, object]], *, reads_images: bool | None) -> str | None:
+    for place, message in enumerate(messages, 1):
+        content, who = message.get("content"), f"message {place} ({message['role']})"
+        if content is None and set(message) <= {"role", "content"}:
+            return f"messages with content; {who} has none"
+        parts = content if isinstance(content, list) else []
+        if not isinstance(content, str | list | None):
+            return f"content that is text; {who} has {content!r:.60}"
+        kinds = [part.get("type") if isinstance(part, Mapping) else type(part).__name__ for part in parts]
+        if reads_images is False and (foreign := [kind for kind in kinds if kind != "text"]):
+            return f"content that is text; {who} has a part of the type {foreign[0]}, which this model does not read"
+    last = str(messages[-1]["role"])
+    if column == "prompt" and last in ("assistant", "model"):
+        return "a prompt that ends before the answer: its last message is the assistant's"
+    if column in _ANSWERS and last in _ASKING:
+        return f"an answer that ends with the assistant's message; the last one is by {last}"
+    if column in DIALOGUES and all(message["role"] in _ASKING for message in messages):
+        return "a message by the assistant, to learn from"
+    return None
+
+
+def _refuse_images(columns: Sequence[str], name: str) -> None:
+    """Raise DataError for a column that TRL takes for pictures, which this model does not read."""
+    for column in IMAGES:
+        if column in columns:
             raise DataError(
-                "a label is true or false",
-                where=f"{name}, row {number} (the first row is 1)",
-                got=repr(label),
-                expected="true for a good answer, false for a bad one (1 and 0 will do)",
+                f"TRL takes the column {column!r} for pictures, and this model reads text only",
+                where=name,
+                expected="another name for a column of something else, or a model with a vision_config",
+                hint=f"{name}.rename.picture={column}",
             )
-    return [*columns, *along]
 
 
-def _check_kinds(dataset: Table, columns: Sequence[str], name: str) -> None:
+def _with_prompt(dataset: Table, columns: list[str], name: str) -> list[str]:
+    """Return the columns without a text prompt beside whole dialogues, which begin with it.
+
+    Raise DataError if pairs have no prompt: TRL would take what both answers begin with, if only a letter.
+    """
+    first, texts = dataset[0], ("chosen", "rejected")
+    pairs = zip(*(values_of(dataset, column) for column in texts), strict=True)
+    is_whole = kind_of_text(first["chosen"]) == "messages" and all(
+        kind_of_text(one) == "messages" and one[0]["role"] not in ("assistant", "model")  # type: ignore[index]
+        for pair in pairs
+        for one in pair
+    )
+    if "prompt" in columns:
+        return [one for one in columns if one != "prompt"] if is_whole and isinstance(first["prompt"], str) else columns
+    known = [one for one in (*_OTHER_NAMES["prompt"], *DIALOGUES) if one in dataset.column_names]
+    if is_whole or (isinstance(first["chosen"], str) and not known):
+        return columns
+    if known and isinstance(first["chosen"], str) and str(first[known[0]]).strip() in _shared(first):
+        return columns  # transcripts, which hold the question
+    question = known[0] if known else "EXISTING_COLUMN"
+    hint = f"{name}.rename.prompt={question}"
+    if known and isinstance(first[question], str) and not isinstance(first["chosen"], str):
+        hint = f"data.prompt='[{{role: user, content: \"{{{question}}}\"}}]'"
+    raise DataError(
+        "the pairs have no prompt: it is neither in a column 'prompt' nor what both answers begin with",
+        where=name,
+        got="columns " + ", ".join(dataset.column_names),
+        expected="the question in the column prompt" + (f"; it may be in {question}" if known else ""),
+        hint=hint,
+    )
+
+
+def _shared(row: Mapping[str, object]) -> str:
+    chosen, rejected = str(row["chosen"]), str(row["rejected"])
+    same = [one == other for one, other in zip(chosen, rejected, strict=False)]
+    return chosen[: same.index(False) if False in same else len(same)]
+
+
+def _refuse_two_kinds(kinds: Mapping[str, str], name: str) -> None:
     """Raise DataError unless prompt and answer are both text or both messages, because TRL concatenates them."""
-    first = dataset[0]
-    kinds = {column: refuse_no_text(column, first[column], name) for column in columns}
     if len(set(kinds.values())) > 1:
-        hint = "data.prompt=[{role: user, content: '{question}'}] makes messages of a text"
-        if "chosen" in kinds and kinds["chosen"] == kinds["rejected"]:
-            hint = "data.rename.asked=prompt leaves the prompt out, where both answers begin with it"
         raise DataError(
             "text and messages do not go together",
             where=name,
             got=", ".join(f"{column} is {kind}" for column, kind in kinds.items()),
             expected="all of them text, or all of them messages",
-            hint=Prose(hint),
+            hint=Prose("data.prompt=[{role: user, content: '{question}'}] makes messages of a text"),
         )

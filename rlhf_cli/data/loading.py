@@ -16,9 +16,12 @@ from uuid import uuid4
 import datasets
 
 from rlhf_cli.data import worlds
-from rlhf_cli.data.rows import renamed
+from rlhf_cli.data.dialogues import read_conversations
+from rlhf_cli.data.learnt_columns import columns_with_messages
+from rlhf_cli.data.rows import nested, renamed, take_nested
 from rlhf_cli.data.source import DataSource, Row, Template
 from rlhf_cli.errors import DataError, Prose
+from rlhf_cli.tables.trl_trainers import TrainerRow
 
 if TYPE_CHECKING:
     from rlhf_cli.data.file_readers import Kind
@@ -30,9 +33,16 @@ _READER_REVISION = 3
 
 
 def load_split(
-    sources: Sequence[DataSource], *, prompt: Template | None = None, seed: int, transcripts: bool = False
+    sources: Sequence[DataSource],
+    *,
+    prompt: Template | None = None,
+    seed: int,
+    transcripts: bool = False,
+    trainer: TrainerRow | None = None,
 ) -> datasets.Dataset:
     """Read every source, apply split, rename, select, `transcripts` and the prompt template, and mix.
+
+    The conversations that `trainer` reads become lists of {role, content}; without one, those of the prompt.
 
     Interleave several sources at random in proportion to their weights until the first one is exhausted. The same
     arguments give the same rows in the same order. `transcripts`: split dialogues into prompt and answers. `seed` is
@@ -40,7 +50,7 @@ def load_split(
 
     Raise DataError for every user error, with the file and line or the config key.
     """
-    parts = [_read(source, seed, prompt, transcripts=transcripts) for source in sources]
+    parts = [_read(source, seed, prompt, transcripts=transcripts, trainer=trainer) for source in sources]
     if len(parts) == 1:
         return parts[0]
     total = sum(source.weight for source in sources)
@@ -55,7 +65,9 @@ def load_split(
         raise _do_not_mix(sources, parts, error) from error
 
 
-def _read(source: DataSource, seed: int, prompt: Template | None, *, transcripts: bool) -> datasets.Dataset:
+def _read(
+    source: DataSource, seed: int, prompt: Template | None, *, transcripts: bool, trainer: TrainerRow | None
+) -> datasets.Dataset:
     if source.is_hub:
         dataset = _read_hub(source)
     elif source.world is not None:
@@ -67,12 +79,18 @@ def _read(source: DataSource, seed: int, prompt: Template | None, *, transcripts
         dataset = _split(dataset, source)
     if source.rename:
         renamed(dataset.column_names, source.rename, name=source.name)  # refuses what cannot be renamed
-        dataset = dataset.rename_columns({old: new for new, old in source.rename.items()})
+        inner = nested(dataset.column_names, source.rename)
+        if inner:
+            with quiet():
+                dataset = dataset.map(take_nested, fn_kwargs={"inner": inner, "name": source.name})
+        dataset = dataset.rename_columns({old: new for new, old in source.rename.items() if new not in inner})
     if source.bounds is not None:
         start, stop = source.bounds
         source.check_selection(len(dataset))
         dataset = dataset.select(range(start, stop))
     with quiet():
+        columns = columns_with_messages(trainer, dataset.column_names, transcripts=transcripts)
+        dataset = read_conversations(dataset, columns, name=source.name)
         if transcripts:
             from rlhf_cli.data.transcripts import split_transcripts
 

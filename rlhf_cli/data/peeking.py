@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlhf_cli.data import worlds
-from rlhf_cli.data.rows import RowTable, renamed
+from rlhf_cli.data.dialogues import read_row_conversations
+from rlhf_cli.data.learnt_columns import columns_with_messages
+from rlhf_cli.data.rows import RowTable, nested, renamed, take_nested
 from rlhf_cli.data.source import DataSource, Row, Template
+from rlhf_cli.tables.trl_trainers import TrainerRow
 
 
 @dataclass(frozen=True)
@@ -72,9 +75,9 @@ def column_names_after(
         return ()
     columns = renamed(preview.columns, rename, name=name) if rename else preview.columns
     if transcripts:
-        from rlhf_cli.data.transcripts import prompt_is_made
+        from rlhf_cli.data.transcripts import made_columns
 
-        columns = (*columns, "prompt") if prompt_is_made(columns, name=name) else columns
+        columns = (*columns, *(made for made in made_columns(columns, name=name) if made not in columns))
     if prompt is None:
         return columns
     refuse_missing_columns(prompt, columns)
@@ -82,9 +85,15 @@ def column_names_after(
 
 
 def prepared_rows(
-    source: DataSource, preview: Preview, prompt: Template | None, columns: Sequence[str], *, transcripts: bool = False
+    source: DataSource,
+    preview: Preview,
+    prompt: Template | None,
+    columns: Sequence[str],
+    *,
+    transcripts: bool = False,
+    trainer: TrainerRow | None = None,
 ) -> RowTable | None:
-    """Return the rows of a preview as the trainer will see them: selected, renamed, with the prompt filled in.
+    """Return the rows of a preview as `trainer` will see them: selected, renamed, with the prompt filled in.
 
     `columns` are their final columns. Return None if only `datasets` can tell: a hub dataset or a slice of a split.
     Raise DataError if a prompt cannot be filled in.
@@ -93,11 +102,20 @@ def prepared_rows(
         return None
     start, stop = source.bounds or (0, len(preview.rows))
     new_names = {old: new for new, old in source.rename.items()}
-    rows = [{new_names.get(name, name): value for name, value in row.items()} for row in preview.rows[start:stop]]
+    inner = nested(preview.columns, source.rename)
+    rows = [
+        {new_names.get(name, name): value for name, value in row.items()}
+        | (take_nested(row, inner, source.name) if inner else {})
+        for row in preview.rows[start:stop]
+    ]
+    names = renamed(preview.columns, source.rename)
+    rows = read_row_conversations(
+        rows, columns_with_messages(trainer, names, transcripts=transcripts), name=source.name
+    )
     if transcripts:
-        from rlhf_cli.data.transcripts import prompt_is_made, split_row
+        from rlhf_cli.data.transcripts import made_columns, split_row
 
-        if prompt_is_made([new_names.get(name, name) for name in preview.columns]):
+        if made_columns(names):
             rows = [row | split_row(row) for row in rows]
     if prompt is not None:
         from rlhf_cli.data.template import render
@@ -108,9 +126,15 @@ def prepared_rows(
 
 
 def first_rows(
-    sources: Sequence[DataSource], *, prompt: Template | None, transcripts: bool, seed: int, limit: int
+    sources: Sequence[DataSource],
+    *,
+    prompt: Template | None,
+    transcripts: bool,
+    seed: int,
+    limit: int,
+    trainer: TrainerRow | None = None,
 ) -> list[Row]:
-    """Return at most `limit` rows as a trainer will see them, usually without the slow import of `datasets`.
+    """Return at most `limit` rows as `trainer` will see them, usually without the slow import of `datasets`.
 
     The training loader reads mixtures, slices of a split and hub datasets. Raise DataError like `peek`, or if the
     template is invalid.
@@ -120,10 +144,10 @@ def first_rows(
         last = (source.bounds or (0, 0))[0] + limit
         preview = peek(source, last, seed=seed)
         columns = column_names_after(preview, source.rename, prompt, name=source.name, transcripts=transcripts)
-        table = prepared_rows(source, preview, prompt, columns, transcripts=transcripts)
+        table = prepared_rows(source, preview, prompt, columns, transcripts=transcripts, trainer=trainer)
         if table is not None:
             return [table[row] for row in range(min(limit, len(table)))]
     from rlhf_cli.data.loading import load_split  # imports datasets
 
-    dataset = load_split(sources, prompt=prompt, seed=seed, transcripts=transcripts)
+    dataset = load_split(sources, prompt=prompt, seed=seed, transcripts=transcripts, trainer=trainer)
     return [dict(dataset[row]) for row in range(min(limit, len(dataset)))]

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from rlhf_cli.data.source import Row, missing_column
 from rlhf_cli.errors import DataError, Prose
@@ -54,15 +54,16 @@ Table: TypeAlias = "datasets.Dataset | RowTable"
 
 
 def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "data") -> tuple[str, ...]:
-    """Return `columns` under their new names, in their old order.
+    """Return `columns` under their new names, in their old order, then those taken from inside a column.
 
     Raise DataError if a column does not exist or if two columns would get the same name.
     """
     new_names: dict[str, str] = {}
+    inner = nested(columns, rename)
     for new, old in rename.items():
         where = f"{name}.rename.{new}"
         is_taken = new in columns and new not in rename.values()
-        if old not in columns:
+        if old not in columns and new not in inner:
             error = missing_column(old, columns, where)
             if is_taken:  # the two names are the wrong way round
                 error.hint = f"{name}.rename.{old}={new}"
@@ -79,7 +80,36 @@ def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "d
                 hint=Prose(f"give the old one another name too: {name}.rename.old_{new}={new}"),
             )
         new_names[old] = new
-    return tuple(new_names.get(column, column) for column in columns)
+    return (*(new_names.get(column, column) for column in columns), *inner)
+
+
+def nested(columns: Sequence[str], rename: Mapping[str, str]) -> dict[str, str]:
+    """Return new name -> path of each renamed value that lies inside a column, such as `reward_model.ground_truth`."""
+    return {new: old for new, old in rename.items() if old not in columns and old.partition(".")[0] in columns}
+
+
+def take_nested(row: Mapping[str, object], inner: Mapping[str, str], name: str = "data") -> Row:
+    """Return new name -> the value at its path in a row; a number in a path is the place in a list.
+
+    Raise DataError if the column has nothing of that name.
+    """
+    taken: Row = {}
+    for new, path in inner.items():
+        value: object = row
+        for part in path.split("."):
+            keys = [str(place) for place in range(len(value))] if isinstance(value, list) else value
+            if value is None:
+                break
+            if not isinstance(keys, list | Mapping) or part not in keys:
+                raise DataError(
+                    f"there is no {part!r} on the path {path}",
+                    where=f"{name}.rename.{new}",
+                    got=f"{value!r:.80}",
+                    expected=f"one of {', '.join(map(str, keys))}" if isinstance(keys, list | Mapping) else "an object",
+                )
+            value = value[int(part)] if isinstance(value, list) else cast("Mapping[str, object]", value)[part]
+        taken[new] = value
+    return taken
 
 
 _DIALOGUES = ("messages", "conversations")
@@ -219,18 +249,20 @@ def check_rows(dataset: Table, columns: Sequence[str], name: str = "data") -> No
             )
 
 
-def check_prompts(dataset: Table, name: str = "data") -> None:
-    """Raise DataError unless there are rows and each has a prompt: a text or a list of messages."""
-    check_rows(dataset, ["prompt"], name)
-    refuse_no_text("prompt", dataset[0]["prompt"], name)
+def kind_of_text(value: object) -> str | None:
+    """Return `text` or `messages`, or None if the value is neither."""
+    if isinstance(value, str):
+        return "text"
+    is_chat = (
+        isinstance(value, list) and bool(value) and all(isinstance(item, dict) and "role" in item for item in value)
+    )
+    return "messages" if is_chat else None
 
 
 def refuse_no_text(column: str, value: object, name: str) -> str:
     """Return `text` or `messages`, the type of a column's value. Raise DataError for anything else."""
-    if isinstance(value, str):
-        return "text"
-    if isinstance(value, list) and all(isinstance(item, dict) and "role" in item for item in value):
-        return "messages"
+    if (kind := kind_of_text(value)) is not None:
+        return kind
     raise DataError(
         f"the column {column!r} holds neither text nor messages",
         where=name,
@@ -259,5 +291,7 @@ def is_empty(value: object) -> bool:
     if isinstance(value, str):
         return not value.strip()
     if isinstance(value, list):
-        return all(is_empty(item.get("content")) if isinstance(item, dict) else is_empty(item) for item in value)
+        return all(map(is_empty, value))
+    if isinstance(value, Mapping):  # a message, else a part of its content
+        return "role" in value and is_empty(value.get("content")) and not value.get("tool_calls")
     return value is None

@@ -22,11 +22,13 @@ SUFFIXES = {
     ".json.gz": "json",
     ".csv": "csv",
     ".csv.gz": "csv",
+    ".tsv": "csv",
+    ".tsv.gz": "csv",
     ".parquet": "parquet",
 }
 """Suffix of a file name -> the format that it is read as."""
 
-_UNREADABLE = (".txt", ".tsv", ".gz", ".zst", ".zip", ".tar", ".arrow", ".xlsx", ".xml", ".yaml", ".yml", ".pkl", ".db")
+_UNREADABLE = (".txt", ".gz", ".zst", ".zip", ".tar", ".arrow", ".xlsx", ".xml", ".yaml", ".yml", ".pkl", ".db")
 """Suffixes of data files that we cannot read: `prompts/mine.txt` is a missing file, not a hub id."""
 
 _HUB_ID = re.compile(r"(?:[\w-][\w.-]*/[\w-][\w.-]*|[\w-]+)", re.ASCII)

@@ -49,6 +49,8 @@ def show_tried_rows(console: Console, tried: TriedRows) -> None:
 def _learned_row(number: int, texts: list[LearnedText]) -> Text:
     """Return a row's texts one below the other, with what is trained on between brackets."""
     shown = Text("\n").append(f"row {number}", "bold")
+    if not texts:
+        shown.append("\n  left out: trainer.args.max_length leaves no token to train on", "yellow")
     for text in texts:
         learned = f", {text.learned_tokens} of them trained on" if text.learned_tokens < text.tokens else ""
         shown.append(f"\n  {text.column}, {text.tokens} tokens{learned}\n", "dim")

@@ -86,6 +86,8 @@ def _facts(experiment: Experiment, plan: Plan, folder: str | None, *, is_whole: 
         "model": plan.model,
         "data": plan.data + rows,
     }
+    if plan.unread:
+        facts["not read"] = ", ".join(plan.unread)
     if is_whole:
         facts |= _method_and_workload(experiment, plan)
     else:

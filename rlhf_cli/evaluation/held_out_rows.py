@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.rows import check_rows, describe_shared, hold_out, prompt_key, shared_prompts
+from rlhf_cli.data.source import DataSource, Template
 from rlhf_cli.data.template import template_columns
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.evaluation.score_completions import EndOfRun
@@ -52,12 +53,11 @@ def load_held_out(
     prompt = data.model_dump()["prompt"]
     if data.eval is not None and data.eval.fraction is None:
         sources = eval_sources(data)
-        dataset = load_split(sources, seed=experiment.seed, transcripts=data.transcripts)
+        dataset = _load(experiment, sources, None)
         if prompt is not None and template_columns(prompt) <= set(dataset.column_names):
-            dataset = load_split(sources, prompt=prompt, seed=experiment.seed, transcripts=data.transcripts)
+            dataset = _load(experiment, sources, prompt)
     else:
-        sources = training_sources(data)
-        dataset = load_split(sources, prompt=prompt, seed=experiment.seed, transcripts=data.transcripts)
+        dataset = _load(experiment, training_sources(data), prompt)
         if data.eval is not None and data.eval.fraction is not None:
             dataset = hold_out(dataset, data.eval.fraction, experiment.seed)[1]
         elif or_training:
@@ -97,12 +97,19 @@ def load_training(experiment: Experiment, *, limit: int | None) -> list[Row]:
 
 
 def _training_set(experiment: Experiment) -> datasets.Dataset:
-    data = experiment.data
+    data, row = experiment.data, experiment.trainer.row
     prompt = data.model_dump()["prompt"]
-    dataset = load_split(training_sources(data), prompt=prompt, seed=experiment.seed, transcripts=data.transcripts)
+    dataset = load_split(
+        training_sources(data), prompt=prompt, seed=experiment.seed, transcripts=data.transcripts, trainer=row
+    )
     if data.eval is not None and data.eval.fraction is not None:
         return hold_out(dataset, data.eval.fraction, experiment.seed)[0]
     return dataset
+
+
+def _load(experiment: Experiment, sources: list[DataSource], prompt: Template | None) -> datasets.Dataset:
+    row, transcripts = experiment.trainer.row, experiment.data.transcripts
+    return load_split(sources, prompt=prompt, seed=experiment.seed, transcripts=transcripts, trainer=row)
 
 
 def _spread(dataset: datasets.Dataset, limit: int | None) -> datasets.Dataset:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import NOT_GIVEN
+from rlhf_cli.data.dialogues import read_row_conversations
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError, ModelError, UserError, raise_any
@@ -135,7 +136,7 @@ def read_completions(path: Path, *, limit: int | None) -> list[Row]:
                 expected="prompt and completion, and whatever columns the rewards read",
                 hint=nearest(column, rows[0]),
             )
-    return rows
+    return read_row_conversations(rows, ("prompt", "completion"), name=str(file))
 
 
 @dataclass(frozen=True)

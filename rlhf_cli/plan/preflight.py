@@ -45,7 +45,7 @@ def _checks(experiment: Experiment) -> Iterator[Check]:
         yield model.critic_problems
     if trainer.row.generates:
         yield from (data.column_problems, arguments.round_problems)
-    yield from (data.row_problems, prompts.tokenizer_problems)
+    yield from (data.row_problems, prompts.tokenizer_problems, prompts.template_problems)
     if has_folders:
         yield prompts.format_notices
     if has_folders or experiment.reward_model is not None:
@@ -95,6 +95,7 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
         model=relative_to_cwd(context.model),
         data=relative_to_cwd(context.data),
         columns=context.columns,
+        unread=data.unread_columns(experiment, context),
         num_rows=context.num_rows,
         rewards={name: describe_scorer(reward, is_chat=is_chat) for name, reward in experiment.rewards.items()},
         processes=context.processes,

@@ -76,13 +76,14 @@ class Notice:
 class Plan:
     """What a run will do.
 
-    `columns` is empty and `num_rows` None if a hub dataset decides. `batches` is None for a trainer that does not
-    generate, `stage` for one that does.
+    `columns` is empty and `num_rows` None if a hub dataset decides; nothing in the run reads the columns `unread`.
+    `batches` is None for a trainer that does not generate, `stage` for one that does.
     """
 
     model: str
     data: str
     columns: tuple[str, ...]
+    unread: tuple[str, ...]
     num_rows: int | None
     rewards: dict[str, str]
     """Maps each reward's name to its function or model."""

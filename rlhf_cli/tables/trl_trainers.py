@@ -36,11 +36,12 @@ class TrainerRow:
     """A trainer. Those that generate score completions by rewards; the others train on rows.
 
     `module`: where to import the class and its config class (`GRPOConfig`). `learns_from`: the column sets that it can
-    train on, the first that is present is used; `expected_columns`: the same in words. `sections`: the sections of our
-    configuration that it uses in addition to the common ones. `advantages`: per completion or per token, None if it has
-    none. `trains`: the kind of model. `measured`: the columns that give the length of a row prepared by TRL: those at
-    its start, and alternatives whose longest counts; None if TRL does not prepare rows. `splits_pairs`: a pair of
-    answers becomes two rows. `loss_divisor`: what its loss divides by, None if its argument `loss_type` decides.
+    train on, the first that is present is used; `expected_columns`: the same in words. `along`: the columns that it
+    reads beside such a set. `sections`: the sections of our configuration that it uses in addition to the common ones.
+    `advantages`: per completion or per token, None if it has none. `trains`: the kind of model. `measured`: the columns
+    that give the length of a row prepared by TRL: those at its start, and alternatives whose longest counts; None if
+    TRL does not prepare rows. `splits_pairs`: a pair of answers becomes two rows. `loss_divisor`: what its loss divides
+    by, None if its argument `loss_type` decides.
     """
 
     name: str
@@ -48,6 +49,7 @@ class TrainerRow:
     generates: bool = False
     learns_from: tuple[ColumnSet, ...] = ()
     expected_columns: str = ""
+    along: ColumnSet = ()
     sections: frozenset[str] = frozenset()
     advantages: Literal["completion", "token"] | None = None
     trains: Literal["language model", "reward model"] = "language model"
@@ -67,6 +69,10 @@ class TrainerRow:
 
 
 _OF_PAIRS = (("chosen", "rejected"),)
+_TEMPLATE = ("tools", "chat_template_kwargs")
+IMAGES = ("image", "images")
+"""The columns that TRL takes for pictures."""
+_PROMPT = ("prompt", "chat_template_kwargs")
 _PAIR = "chosen and rejected, and a prompt unless both begin with it"
 _REWARDED = frozenset({"rewards", "truncation"})
 
@@ -85,27 +91,31 @@ _ROWS = (
         "SFTTrainer",
         learns_from=(("prompt", "completion"), ("messages",), ("conversations",), (TEXT,), ("input_ids",)),
         expected_columns="prompt and completion, or messages, or text",
+        along=(*_TEMPLATE, *IMAGES, "labels", "completion_mask", "assistant_masks"),
         measured=((), ("input_ids",)),
     ),
     TrainerRow(
         "DPOTrainer",
         learns_from=_OF_PAIRS,
         expected_columns=_PAIR,
+        along=("prompt", *_TEMPLATE, *IMAGES),
         measured=(("prompt_ids",), ("chosen_ids", "rejected_ids")),
     ),
-    TrainerRow("ORPOTrainer", "trl.experimental.orpo", learns_from=_OF_PAIRS, expected_columns=_PAIR),
-    TrainerRow("CPOTrainer", "trl.experimental.cpo", learns_from=_OF_PAIRS, expected_columns=_PAIR),
+    TrainerRow("ORPOTrainer", "trl.experimental.orpo", learns_from=_OF_PAIRS, expected_columns=_PAIR, along=_PROMPT),
+    TrainerRow("CPOTrainer", "trl.experimental.cpo", learns_from=_OF_PAIRS, expected_columns=_PAIR, along=_PROMPT),
     TrainerRow(
         "TPOTrainer",
         "trl.experimental.tpo",
         learns_from=(("chosen", "rejected", "reference"),),
         expected_columns="chosen, rejected and reference (the right answer), and a prompt unless all begin with it",
+        along=("prompt", *_TEMPLATE),
         measured=(("prompt_ids",), ("chosen_ids", "rejected_ids", "reference_ids")),
     ),
     TrainerRow(
         "KTOTrainer",
         learns_from=(("prompt", "completion", "label"), ("chosen", "rejected")),
         expected_columns="prompt, completion and label (true or false), or chosen and rejected with their prompt",
+        along=("prompt", *_TEMPLATE, *IMAGES),
         measured=(("prompt_ids",), ("completion_ids",)),
         splits_pairs=True,
     ),
@@ -113,6 +123,7 @@ _ROWS = (
         "RewardTrainer",
         learns_from=(("chosen", "rejected"), ("chosen_ids", "rejected_ids")),
         expected_columns=_PAIR,
+        along=("prompt", "margin", *_TEMPLATE),
         sections=frozenset({"reward_model"}),
         trains="reward model",
         measured=((), ("chosen_ids", "rejected_ids")),

@@ -7,16 +7,16 @@ from typing import Any
 import datasets
 import pytest
 
-from rlhf_cli.data.learnt_columns import check_learnt, learnt_columns, only_learnt
+from rlhf_cli.data.learnt_columns import check_columns, learnt_columns, only_learnt
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.peeking import peek, prepared_rows
-from rlhf_cli.data.rows import RowTable, check_prompts, hold_out_places, is_empty, refuse_no_text
+from rlhf_cli.data.rows import RowTable, hold_out_places, is_empty, refuse_no_text
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.transcripts import split_row, split_transcripts
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
-OF = {name: TRAINERS[f"{name}Trainer"] for name in ("SFT", "DPO", "KTO", "Reward")}
-CHAT = [{"role": "user", "content": "hi"}]
+OF = {name: TRAINERS[f"{name}Trainer"] for name in ("SFT", "DPO", "KTO", "Reward", "GRPO")}
+CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ CHAT = [{"role": "user", "content": "hi"}]
         ("SFT", "prompt completion text", ["prompt", "completion"]),
         ("SFT", "messages prompt tools labels", ["messages", "tools"]),
         ("SFT", "input_ids labels", ["input_ids", "labels"]),
-        ("DPO", "prompt chosen rejected margin image other", ["chosen", "rejected", "prompt", "margin", "image"]),
+        ("DPO", "prompt chosen rejected margin image other", ["chosen", "rejected", "prompt", "image"]),
         ("DPO", "rejected chosen", ["chosen", "rejected"]),
         ("Reward", "chosen rejected prompt margin labels", ["chosen", "rejected", "prompt", "margin"]),
         (
@@ -40,8 +40,9 @@ def test_the_first_set_that_is_there_and_what_is_read_beside_it(
     trainer: str, columns: str, expected: list[str]
 ) -> None:
     values: dict[str, Any] = {"messages": CHAT, "label": True, "input_ids": [1], "labels": [1], "margin": 1.0}
+    values |= {"tools": [{"name": "f"}], "chat_template_kwargs": {"a": 1}}
     row = {name: values.get(name, f"a {name}") for name in columns.split()}
-    assert check_learnt(RowTable([row] * 2, list(row)), OF[trainer]) == expected
+    assert check_columns(RowTable([row] * 2, list(row)), OF[trainer]) == expected
     dataset = datasets.Dataset.from_list([row] * 2)
     assert only_learnt(dataset, OF[trainer]).to_list() == [{name: row[name] for name in expected}] * 2
 
@@ -78,16 +79,16 @@ def test_the_column_of_plain_text_has_the_name_it_is_given(refusal) -> None:
         ("KTO", {"prompt": "p", "completion": "c", "label": None}, "got:      None"),
         ("KTO", {"prompt": "p", "completion": " ", "label": True}, "nothing in the column 'completion'"),
         ("DPO", {"chosen": "c", "rejected": ""}, "nothing in the column 'rejected'"),
-        ("Reward", {"chosen": "c", "rejected": "r", "prompt": CHAT}, "prompt is messages, chosen is text"),
-        ("Reward", {"chosen": CHAT, "rejected": CHAT, "prompt": "p"}, "leaves the prompt out"),
-        ("DPO", {"chosen": CHAT, "rejected": "r"}, "makes messages of a text"),
+        ("Reward", {"chosen": "c", "rejected": "r", "prompt": CHAT[:1]}, "rejected is text, prompt is messages"),
+        ("Reward", {"chosen": CHAT[1:], "rejected": CHAT[1:], "prompt": "p"}, "makes messages of a text"),
+        ("DPO", {"chosen": CHAT, "rejected": "r", "prompt": "p"}, "makes messages of a text"),
         ("DPO", {"chosen": [1, 2], "rejected": [1, 3]}, "neither text nor messages"),
     ],
 )
 def test_rows_over_which_trl_would_trip(trainer: str, row: dict[str, Any], said: str, refusal) -> None:
     sound = {"KTO": {"prompt": "p", "completion": "c", "label": 1}}.get(trainer)
     rows = [one for one in (sound, row) if one is not None]
-    assert said in refusal(check_learnt, RowTable(rows, list(row)), OF[trainer])
+    assert said in refusal(check_columns, RowTable(rows, list(row)), OF[trainer])
 
 
 @pytest.mark.parametrize(
@@ -139,8 +140,8 @@ def test_a_prompt_is_text_or_messages(refusal) -> None:
     assert refuse_no_text("x", CHAT, "data") == "messages"
     for value in (3, {"role": "user"}, [{"content": "x"}], ["x"]):
         assert "neither text nor messages" in refusal(refuse_no_text, "x", value, "data")
-    check_prompts(RowTable([{"prompt": "p"}], ["prompt"]))
-    assert "data.prompt='{prompt}'" in refusal(check_prompts, RowTable([{"prompt": 3}], ["prompt"]))
+    check_columns(RowTable([{"prompt": "p"}], ["prompt"]), OF["GRPO"])
+    assert "data.prompt='{prompt}'" in refusal(check_columns, RowTable([{"prompt": 3}], ["prompt"]), OF["GRPO"])
     assert "data.rename.x=COLUMN" in refusal(refuse_no_text, "x", 3, "data")
 
 

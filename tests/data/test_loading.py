@@ -52,7 +52,7 @@ def test_messages_with_uneven_keys_and_contents(jsonl) -> None:
     messages = [{"role": "user", "content": "hi"}, {"role": "tool", "content": [{"type": "text"}], "name": "t"}]
     (row,) = load(DataSource(path=jsonl([{"prompt": messages}]))).to_list()
     assert [message["content"] for message in row["prompt"]] == ["hi", [{"type": "text"}]]
-    assert [message["name"] for message in row["prompt"]] == [None, "t"]
+    assert [message.get("name") for message in row["prompt"]] == [None, "t"]
 
 
 def test_integers_beyond_64_bits(jsonl, refusal) -> None:

@@ -10,14 +10,16 @@ import datasets
 import pytest
 
 from rlhf_cli.data import worlds
+from rlhf_cli.data.learnt_columns import check_columns
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.overlong_prompts import without_overlong
 from rlhf_cli.data.peeking import Preview, column_names_after, first_rows, peek
 from rlhf_cli.data.preferences import PairRules, check_pair_columns, judge_pairs, leave_out
-from rlhf_cli.data.rows import RowTable, check_prompts, hold_out
+from rlhf_cli.data.rows import RowTable, hold_out
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.transcripts import split_transcripts
 from rlhf_cli.errors import DataError
+from rlhf_cli.tables.trl_trainers import TRAINERS
 
 MINE = "data.mix.mine"
 Fields = tuple[Any, Any, Any, Any, Any]
@@ -73,9 +75,9 @@ def test_a_subset_is_of_the_hub(file: Callable[..., DataSource]) -> None:
         lambda: column_names_after(Preview(("chosen",), [], 1, ""), {}, None, name=MINE, transcripts=True),
         lambda: column_names_after(Preview(("chosen",), [], 1, ""), {"a": "b"}, None, name=MINE),
         lambda: hold_out(datasets.Dataset.from_list([{"prompt": "a"}]), 0.5, 0, name=MINE),
-        lambda: check_prompts(RowTable([], ["prompt"]), MINE),
-        lambda: check_prompts(RowTable([{"prompt": ""}], ["prompt"]), MINE),
-        lambda: check_prompts(RowTable([{"prompt": 1}], ["prompt"]), MINE),
+        lambda: check_columns(RowTable([], ["prompt"]), TRAINERS["GRPOTrainer"], name=MINE),
+        lambda: check_columns(RowTable([{"prompt": ""}], ["prompt"]), TRAINERS["GRPOTrainer"], name=MINE),
+        lambda: check_columns(RowTable([{"prompt": 1}], ["prompt"]), TRAINERS["GRPOTrainer"], name=MINE),
         lambda: check_pair_columns(["chosen"], PairRules(), name=MINE),
         lambda: check_pair_columns(["chosen", "rejected"], PairRules(column="m"), name=MINE),
         lambda: judge_pairs(datasets.Dataset.from_list([{"chosen": "", "rejected": "a"}]), PairRules(), name=MINE),

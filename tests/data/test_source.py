@@ -63,10 +63,10 @@ def test_missing_file_says_where_it_looked_and_what_is_near(workplace: Path, jso
 
 
 def test_unknown_suffix_lists_the_known(workplace: Path, refusal) -> None:
-    (workplace / "rows.tsv").write_text("a\tb\n")
-    message = refusal(peek, DataSource(path="rows.tsv"))
-    assert "rows.tsv: no reader" in message
-    assert ".jsonl, .jsonl.gz, .json, .json.gz, .csv, .csv.gz, .parquet" in message
+    (workplace / "rows.xlsx").write_text("a\tb\n")
+    message = refusal(peek, DataSource(path="rows.xlsx"))
+    assert "rows.xlsx: no reader" in message
+    assert ".jsonl, .jsonl.gz, .json, .json.gz, .csv, .csv.gz, .tsv, .tsv.gz, .parquet" in message
 
 
 def test_folder_and_glob_expand_sorted(workplace: Path, jsonl) -> None:

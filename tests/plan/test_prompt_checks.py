@@ -60,7 +60,7 @@ class TestRoom:
         model_copy(
             place / "model",
             without=("chat_template.jinja",),
-            tokenizer_config={"chat_template": "{{ 'only digits ' + messages[0]['content'] }}"},
+            tokenizer_config={"chat_template": "only digits {% for one in messages %}{{ one['content'] }}{% endfor %}"},
         )
         asked, told = [{"role": "user", "content": "1+1="}], {"role": "assistant"}
         pair = {"prompt": asked, "chosen": [{**told, "content": "2"}], "rejected": [{**told, "content": "3"}]}

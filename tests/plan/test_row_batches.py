@@ -23,7 +23,7 @@ def rows(write: Write, row: dict[str, object], count: int = 20) -> str:
             "dpo",
             {"question": "a", "better": "b", "worse": "c"},
             "'chosen' and no column 'rejected'",
-            "data.rename.chosen=better data.rename.rejected=worse",
+            "data.rename.chosen=better data.rename.rejected=worse data.rename.prompt=question",
         ),
         ("reward", {"prompt": "a", "chosen": "b", "reject": "c"}, "'rejected'", "data.rename.rejected=reject"),
         ("kto", {"prompt": "a", "completion": "b", "liked": True}, "'label'", "data.rename.label=liked"),
@@ -39,7 +39,7 @@ def test_a_column_that_is_missing(
     assert error.got == "columns " + ", ".join(row)
     assert str(error.hint).startswith(hint)
     renames = [word for word in str(error.hint).split() if "EXISTING" not in word and word.startswith("data.rename")]
-    if len(renames) == missing.count("'") // 2:  # what it says to type works
+    if len(renames) >= missing.count("'") // 2:  # what it says to type works
         assert planned(f"trainer={trainer}", "data=file", "data.path=rows.jsonl", *(r.rstrip(",") for r in renames))
 
 

@@ -409,9 +409,14 @@ def plan_of(experiment: Experiment, kinds: tuple[AttackKind, ...], *, limit: int
 def loaded_rows(experiment: Experiment, limit: int) -> list[dict[str, object]]:
     """Return the first rows of an experiment's training data as its trainer gets them. Raise DataError."""
     data = experiment.data
-    prompt = data.model_dump()["prompt"]
-    sources = training_sources(data)
-    return first_rows(sources, prompt=prompt, transcripts=data.transcripts, seed=experiment.seed, limit=limit)
+    return first_rows(
+        training_sources(data),
+        prompt=data.model_dump()["prompt"],
+        transcripts=data.transcripts,
+        seed=experiment.seed,
+        limit=limit,
+        trainer=experiment.trainer.row,
+    )
 
 
 def experiment_rows(experiment: Experiment, limit: int) -> list[dict[str, object]]:

@@ -2,34 +2,29 @@
 
 Does not import torch; loading a tokenizer takes `transformers` about a second. The steps are those of TRL's rollouts: a
 text is tokenised unchanged (with the tokenizer's prefix tokens), a conversation is rendered by the chat template with
-`add_generation_prompt=True` and `trainer.args.chat_template_kwargs`. For SFT, DPO, KTO
-and reward trainers every text is shown whole: a plain answer ends with the EOS token, what differs from the prompt
-rendered alone is trained on, and a reward model scores a whole text.
+`add_generation_prompt=True` and `trainer.args.chat_template_kwargs`. The rows of SFT, DPO, KTO and reward trainers are
+tokenised by TRL itself; that imports torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, takewhile
+from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
-from rlhf_cli.analysis.audit.attack import experiment_rows, loaded_rows, prompt_text, unreachable
+from rlhf_cli.analysis.audit.attack import experiment_rows, prompt_text, unreachable
 from rlhf_cli.analysis.audit.trial import GoldAnswers, Trial, open_trial
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.data.learnt_columns import check_learnt
-from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import Row
 from rlhf_cli.errors import ModelError
 from rlhf_cli.evaluation.score_completions import policy_tokenizer
 from rlhf_cli.measure.score_bench import QUANTILES, quantiles
 from rlhf_cli.models.tokenizer_files import no_chat_template
-from rlhf_cli.tables.trl_trainers import TEXT
 
 if TYPE_CHECKING:
+    import datasets
     from transformers import PreTrainedTokenizerBase
-
-_LEARNED = ("completion", "chosen", "rejected", "reference", "messages", "conversations")
 
 
 @dataclass(frozen=True)
@@ -51,88 +46,18 @@ class LearnedText:
 
 
 def learned_texts(
-    experiment: Experiment, rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase
+    experiment: Experiment, rows: datasets.Dataset, tokenizer: PreTrainedTokenizerBase
 ) -> list[list[LearnedText]]:
-    """Return the texts of each row that the trainer learns from. Raise DataError if it cannot read the rows."""
-    trainer = experiment.trainer
-    setting = trainer.setting
-    field = str(setting("dataset_text_field") or TEXT)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    read = check_learnt(RowTable(rows, names), trainer.row, text_field=field)
-    columns = [name for name in read if name in (*_LEARNED, field)]
-    reads_whole = trainer.row.trains == "reward model" or setting("completion_only_loss") is False
-    reader = _Reader(tokenizer, reads_whole=reads_whole, only_assistant=setting("assistant_only_loss") is True)
-    return [[reader.read(row, name) for name in columns] for row in rows]
+    """Return the texts of each row as TRL tokenises them; none for a row that it leaves out."""
+    from rlhf_cli.trainers.assemble.prepared_rows import ReadText, prepared_rows  # imports TRL
 
-
-class _Reader:
-    """Tokenise a text with its prompt as TRL does, and mark the tokens that are trained on."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, reads_whole: bool, only_assistant: bool) -> None:
-        self._tokenizer = tokenizer
-        self._reads_whole = reads_whole
-        self._only_assistant = only_assistant
-
-    def read(self, row: Row, column: str) -> LearnedText:
-        prompt, answer = _prompt_and_answer(row, column)
-        if isinstance(answer, list):
-            ids, marks = self._conversation(prompt, answer)
-        else:
-            ids, marks = self._plain(str(prompt or ""), str(answer))
+    def shown(read: ReadText) -> LearnedText:
         spans = []
-        for is_learned, part in groupby(zip(ids, marks, strict=True), key=lambda pair: pair[1]):
-            spans.append(Span(str(self._tokenizer.decode([token for token, _ in part])), is_learned))
-        return LearnedText(column, spans, len(ids), sum(marks))
+        for is_learned, part in groupby(zip(read.ids, read.is_learned, strict=True), key=lambda pair: pair[1]):
+            spans.append(Span(str(tokenizer.decode([token for token, _ in part])), is_learned))
+        return LearnedText(read.column, spans, len(read.ids), sum(read.is_learned))
 
-    def _plain(self, prompt: str, answer: str) -> tuple[list[int], list[bool]]:
-        eos = str(self._tokenizer.eos_token)
-        whole = prompt + (answer if answer.endswith(eos) else answer + eos)
-        ids, before = (list(self._tokenizer(text, verbose=False)["input_ids"]) for text in (whole, prompt))
-        return ids, self._after(before if prompt else [], ids)
-
-    def _conversation(self, prompt: object, answer: list[object]) -> tuple[list[int], list[bool]]:
-        asked = [_message(one) for one in (prompt if isinstance(prompt, list) else [])]
-        whole = [*asked, *(_message(one) for one in answer)]
-        render: Callable[..., object] = self._tokenizer.apply_chat_template  # its return type depends on the arguments
-        settings = {"tokenize": True, "return_dict": True}
-        if self._only_assistant:
-            found = cast("Mapping[str, list[int]]", render(whole, return_assistant_tokens_mask=True, **settings))
-            return list(found["input_ids"]), [bool(one) for one in found["assistant_masks"]]
-        ids = cast("Mapping[str, list[int]]", render(whole, **settings))["input_ids"]
-        before: list[int] = []
-        if asked:
-            before = cast("Mapping[str, list[int]]", render(asked, add_generation_prompt=True, **settings))["input_ids"]
-        return list(ids), self._after(before, ids)
-
-    def _after(self, prompt: Sequence[int], ids: Sequence[int]) -> list[bool]:
-        same = 0 if self._reads_whole else _shared(prompt, ids)
-        return [place >= same for place in range(len(ids))]
-
-
-def _prompt_and_answer(row: Row, column: str) -> tuple[object, object]:
-    """Return the row's prompt and the answer; of a pair without a prompt, what both begin with is the prompt."""
-    answer, pair = row[column], [row.get(name) for name in ("chosen", "rejected")]
-    if row.get("prompt") is not None or column not in ("chosen", "rejected") or None in pair:
-        return row.get("prompt"), answer
-    if isinstance(answer, str):
-        shared = answer[: _shared(*cast("list[str]", pair))].removesuffix(" ")
-        return shared, answer.removeprefix(shared)
-    messages, first, second = cast("list[list[object]]", [answer, *pair])
-    count = _shared(first, second)
-    return messages[:count], messages[count:]
-
-
-def _shared(first: Sequence[object], second: Sequence[object]) -> int:
-    """Return how many items both begin with."""
-    return sum(1 for _ in takewhile(lambda two: two[0] == two[1], zip(first, second, strict=False)))
-
-
-def _message(message: object) -> dict[str, object]:
-    """Return a message in OpenAI's form; ShareGPT writes `from` and `value`."""
-    given = cast("Mapping[str, object]", message)
-    if "from" in given:
-        return {"role": given["from"], "content": given["value"]}
-    return dict(given)
+    return [[shown(read) for read in texts] for texts in prepared_rows(experiment, rows, tokenizer)]
 
 
 @dataclass(frozen=True)
@@ -265,19 +190,24 @@ def try_rows(experiment: Experiment, count: int) -> TriedRows:
 
 
 def _learned_rows(experiment: Experiment, count: int) -> TriedRows:
-    rows = loaded_rows(experiment, max(count, _ROWS_FOR_LENGTHS))
     try:
         tokenizer = policy_tokenizer(experiment, wanted_by="a row as the trainer reads it")
     except ModelError as error:
         return TriedRows(None, str(error), [], None, None, [], {}, ())
-    learned = learned_texts(experiment, rows, tokenizer)
+    from rlhf_cli.trainers.assemble.trainer import training_rows  # imports TRL
+
+    rows = training_rows(experiment)[0]
+    learned = learned_texts(experiment, rows.select(range(min(len(rows), max(count, _ROWS_FOR_LENGTHS)))), tokenizer)
     columns = {text.column: None for texts in learned for text in texts}
     lengths = [
         _token_lengths(column, [text.tokens for texts in learned for text in texts if text.column == column])
         for column in columns
     ]
     seen = PromptsSeen([], lengths, str(tokenizer.eos_token))
-    notes = () if columns else ("the rows are token ids already",)
+    left_out = [number for number, texts in enumerate(learned) if not texts]
+    notes = (
+        (f"{len(left_out)} of {len(learned)} rows are left out, the first is row {left_out[0]}",) if left_out else ()
+    )
     return TriedRows(seen, None, [], None, None, [], {}, notes, learned[:count])
 
 

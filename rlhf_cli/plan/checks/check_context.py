@@ -37,6 +37,8 @@ class CheckContext:
     model: str = ""
     data: str = ""
     columns: tuple[str, ...] = ()
+    used_columns: set[str] = field(default_factory=set)
+    """The columns that the trainer reads; empty if that is not known."""
     num_rows: int | None = None
     num_held_out: int | None = None
     """Rows that evaluations run on; None if there are none, or if that is not known yet."""
@@ -46,6 +48,8 @@ class CheckContext:
     """The held-out source; empty if there is none or it could not be read."""
     reward_columns: dict[str, list[str]] = field(default_factory=dict)
     """Maps a reward's name to the columns it requires."""
+    read_by_rewards: set[str | None] = field(default_factory=set)
+    """The columns that reward functions take; None among them if one takes all (`**columns`)."""
     missing_arguments: dict[str, list[str]] = field(default_factory=dict)
     """Maps a reward's name to those of its columns that, by their annotation, are arguments without a value."""
     batches: BatchPlan | None = None

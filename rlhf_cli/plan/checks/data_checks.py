@@ -8,13 +8,17 @@ from pathlib import Path
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.rules.trainer_rules import class_file
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.dialogues import DIALOGUES
+from rlhf_cli.data.learnt_columns import check_columns, read_columns
 from rlhf_cli.data.peeking import column_names_after, peek, prepared_rows
-from rlhf_cli.data.rows import RowTable, check_prompts, hold_out_places
+from rlhf_cli.data.rows import RowTable, hold_out_places
+from rlhf_cli.data.template import template_columns
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import DataError, RewardError, UserError
 from rlhf_cli.plan.checks.check_context import CheckContext, ReadSource
 from rlhf_cli.plan.data_sources import eval_sources, margin_problems, preference_rules, training_sources
-from rlhf_cli.tables.trl_trainers import TEXT, TrainerRow
+from rlhf_cli.plan.run_plan import Notice
+from rlhf_cli.tables.trl_trainers import TEXT
 from rlhf_cli.text.suggest import nearest
 
 _LOOKED_AT = 50_000
@@ -26,7 +30,7 @@ def source_problems(experiment: Experiment, composed: Composed, context: CheckCo
 
     Also note the file of a trainer class that the user wrote.
     """
-    data = experiment.data
+    data, row = experiment.data, experiment.trainer.row
     if experiment.trainer.own_class is not None and (file := class_file(experiment.trainer.own_class)) is not None:
         context.files["trainer.class"] = file.resolve()
     prompt = data.model_dump()["prompt"]
@@ -41,7 +45,7 @@ def source_problems(experiment: Experiment, composed: Composed, context: CheckCo
                 source.check_selection(count)
                 count = min(count, select) if isinstance(select, int) else select[1] - select[0]
             names = column_names_after(preview, source.rename, prompt, name=source.name, transcripts=data.transcripts)
-            table = prepared_rows(source, preview, prompt, names, transcripts=data.transcripts)
+            table = prepared_rows(source, preview, prompt, names, transcripts=data.transcripts, trainer=row)
             read = ReadSource(source, preview, names, table, count)
             context.sources.append(read)
             context.held_out += [read] if source not in training else []
@@ -127,52 +131,79 @@ def _split_off(fraction: float, seed: int, context: CheckContext) -> Iterator[Us
 
 
 def row_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Yield what is wrong with the rows of each source: empty prompts, text instead of numbers, unsound pairs."""
+    """Yield what is wrong with the rows of each source: empty prompts, text instead of numbers, unsound pairs.
+
+    Note the columns that nobody reads. Missing columns are reported by the plan of the steps for the training rows.
+    """
     row = experiment.trainer.row
-    if experiment.reward_model is not None:
-        yield from margin_problems(experiment, context.columns)
+    lacks_margin = margin_problems(experiment, context.columns) if experiment.reward_model is not None else []
+    yield from lacks_margin
     text_field = str(experiment.trainer.setting("dataset_text_field") or TEXT)
+    config = context.config_of(experiment.model.path)
+    reads_images = "vision_config" in config if config or experiment.model.build is not None else None
     for read in context.sources:
-        if read.rows is None:
+        rows, name, is_training = read.rows, read.source.name, read not in context.held_out
+        is_told = is_training and (lacks_margin or not read_columns(row, read.columns, text_field=text_field))
+        if rows is None or is_told:
             continue
-        name = read.source.name
         try:
-            if row.generates and "prompt" in read.columns:
-                check_prompts(read.rows, name)
             if row.trains == "reward model":
-                _check_pairs(read.rows, experiment, name)
-            elif row.learns_from:
-                _check_learnt(read, row, text_field, is_training=read not in context.held_out)
+                rows = _sound_pairs(rows, experiment, name)
+            used = check_columns(rows, row, text_field=text_field, name=name, reads_images=reads_images)
+            if is_training:
+                context.used_columns |= set(used)
+                context.notices += _conversions(read, used)
         except UserError as error:
             yield error
 
 
-def _check_pairs(rows: RowTable, experiment: Experiment, name: str) -> None:
-    """Check the pairs of a reward model. Missing columns were already reported."""
-    from rlhf_cli.data.learnt_columns import check_learnt
+def _conversions(read: ReadSource, columns: list[str]) -> Iterator[Notice]:
+    """Yield a notice for each column whose conversations are stored in another form than they are read in."""
+    for column in columns:
+        stored = read.preview.rows[0].get(read.source.rename.get(column, column))
+        value = read.rows[0][column] if read.rows is not None else None
+        if not isinstance(value, list) or stored == value:
+            continue
+        turns = stored if isinstance(stored, list) else [stored]
+        senders = {str(turn["from"]): None for turn in turns if isinstance(turn, dict) and turn.get("from") is not None}
+        if senders:
+            roles = dict.fromkeys(str(message["role"]) for message in value)
+            text = f"{column}: {', '.join(senders)} (ShareGPT) are read as {', '.join(roles)}"
+            yield Notice(read.source.name, text)
+        elif isinstance(stored, str):
+            yield Notice(read.source.name, f"{column}: JSON text is read as messages")
+
+
+def unread_columns(experiment: Experiment, context: CheckContext) -> tuple[str, ...]:
+    """Return the columns of the training data that neither the trainer nor a reward nor the prompt reads.
+
+    A reward with `**columns` reads all of them. Empty if the columns are not known, or a trainer class of the user's
+    may read any.
+    """
+    data, trainer = experiment.data, experiment.trainer
+    is_known = bool(context.used_columns) and not (trainer.row.generates and trainer.own_class is not None)
+    if not is_known or None in context.read_by_rewards:
+        return ()
+    read = context.used_columns | set(context.read_by_rewards) | set(preference_rules(experiment).columns)
+    if (prompt := data.model_dump()["prompt"]) is not None:
+        read |= template_columns(prompt)
+    if data.transcripts:
+        read |= set(DIALOGUES)
+    training = [source for source in context.sources if source not in context.held_out]
+    read |= {old.partition(".")[0] for source in training for old in source.source.rename.values() if "." in old}
+    return tuple(dict.fromkeys(name for source in training for name in source.columns if name not in read))
+
+
+def _sound_pairs(rows: RowTable, experiment: Experiment, name: str) -> RowTable:
+    """Return the pairs of a reward model without those that the rules drop."""
     from rlhf_cli.data.preferences import IDS, check_pair_columns, no_pair_left, sound_pairs
 
     rules = preference_rules(experiment)
-    try:
-        check_pair_columns(rows.column_names, rules, name=name)
-    except UserError:
-        return
-    if not set(IDS) <= set(rows.column_names):
-        left_out, _ = sound_pairs(rows, rules, name=name)
-        sound = rows.select([row for row in range(len(rows)) if row not in left_out])
-        if len(sound) == 0:
-            raise no_pair_left(list(left_out.values()), name=name)
-        check_learnt(sound, experiment.trainer.row, name=name)
-
-
-def _check_learnt(read: ReadSource, trainer: TrainerRow, text_field: str, *, is_training: bool) -> None:
-    from rlhf_cli.data.learnt_columns import check_learnt, learnt_columns
-
-    assert read.rows is not None
-    try:
-        learnt_columns(trainer, read.columns, text_field=text_field, name=read.source.name)
-    except UserError:
-        if is_training:
-            return  # the plan of the steps reports this for training rows
-        raise
-    check_learnt(read.rows, trainer, text_field=text_field, name=read.source.name)
+    check_pair_columns(rows.column_names, rules, name=name)
+    if set(IDS) <= set(rows.column_names):
+        return rows
+    left_out, _ = sound_pairs(rows, rules, name=name)
+    sound = rows.select([row for row in range(len(rows)) if row not in left_out])
+    if len(sound) == 0:
+        raise no_pair_left(list(left_out.values()), name=name)
+    return sound

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
-
-import jinja2
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.overlong_prompts import check_overlong, describe_overlong, prompt_limit
+from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Messages, check_rendering
 from rlhf_cli.data.rows import RowTable, values_of
 from rlhf_cli.errors import ModelError, Prose, UserError
+from rlhf_cli.models.foreign_files import failing_template
 from rlhf_cli.models.model_folders import describe_model
 from rlhf_cli.models.tokenizer_files import (
     EMBEDDED_TOKENIZER,
@@ -30,8 +30,6 @@ from rlhf_cli.runs.run_folder import run_of
 from rlhf_cli.text.json_values import JsonTree, section
 
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
-TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError)
-"""What a chat template may raise on a conversation that it does not take."""
 _ADDED = 8
 """Upper bound on the special tokens added to a plain text."""
 
@@ -72,6 +70,30 @@ def _template_of(tokenizer: str, where: str) -> str | None:
     return read_tokenizer(folder, where=where).chat_template if folder.is_dir() else None
 
 
+def template_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+    """Yield the first row of each source that the chat template does not take."""
+    tokenizer = context.tokenizer
+    if tokenizer is None or tokenizer.chat_template is None or not context.used_columns:
+        return
+    settings = experiment.trainer.args.get("chat_template_kwargs")
+
+    def write(messages: Messages, variables: Mapping[str, object]) -> str:
+        return rendered(messages, tokenizer, (settings if isinstance(settings, dict) else {}) | dict(variables))
+
+    try:
+        write([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], {})
+    except TEMPLATE_ERRORS as error:
+        yield failing_template(f"{type(error).__name__}: {error}", where=composed.origins.where("model.path"))
+        return
+    for read in context.sources:
+        if read.rows is None or not set(context.used_columns) <= set(read.columns):
+            continue
+        try:
+            check_rendering(read.rows, sorted(context.used_columns), write, name=read.source.name)
+        except UserError as error:
+            yield error
+
+
 def room_for_answers_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error if prompts leave no room for an answer, or note how many `data.overlong_prompts` drops or cuts."""
     build, args = experiment.model.build, experiment.trainer.args
@@ -106,9 +128,9 @@ def _overlong(rows: RowTable, limit: int, tokenizer: TokenizerFiles, settings: M
         if isinstance(prompt, list):
             is_chat = True
             try:
-                prompt = rendered(prompt, tokenizer, settings)
+                prompt = rendered(cast("Messages", prompt), tokenizer, settings)
             except TEMPLATE_ERRORS:
-                return {}  # the run reports a template that fails on this conversation
+                return {}  # `template_problems` reports it
         # A token is at least a byte, so most prompts need no count.
         if isinstance(prompt, str) and len(prompt.encode()) + _ADDED > limit:
             texts[row] = prompt
@@ -116,11 +138,10 @@ def _overlong(rows: RowTable, limit: int, tokenizer: TokenizerFiles, settings: M
     return {row: length for row, length in zip(texts, lengths or (), strict=False) if length > limit}
 
 
-def rendered(messages: list[object], tokenizer: TokenizerFiles, settings: Mapping[str, object]) -> str:
+def rendered(messages: Messages, tokenizer: TokenizerFiles, settings: Mapping[str, object]) -> str:
     """Return a prompt's messages as the chat template writes them. Raises one of TEMPLATE_ERRORS."""
     special = {name: token for name in _SPECIAL if (token := tokenizer.special(name)) is not None}
-    written = cast("Sequence[Mapping[str, object]]", messages)
-    return render_chat(tokenizer.chat_template or "", written, special, settings)
+    return render_chat(tokenizer.chat_template or "", messages, special, settings)
 
 
 def has_conversations(experiment: Experiment, context: CheckContext) -> bool:

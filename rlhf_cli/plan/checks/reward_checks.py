@@ -34,7 +34,11 @@ def reward_problems(experiment: Experiment, composed: Composed, context: CheckCo
             if (file := source_file(reward.fn)) is not None:
                 context.files[key] = file
             context.reward_columns[name] = required_columns(function)
-            for argument, parameter in inspect.signature(function).parameters.items():
+            parameters = inspect.signature(function).parameters
+            context.read_by_rewards |= {
+                None if one.kind is one.VAR_KEYWORD else one.name for one in parameters.values()
+            }
+            for argument, parameter in parameters.items():
                 default, kept = parameter.default, f"{key}.args.{argument}"
                 if (
                     argument in context.columns

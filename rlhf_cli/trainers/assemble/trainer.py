@@ -16,16 +16,9 @@ from transformers import TrainingArguments
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import RewardModel
+from rlhf_cli.data.learnt_columns import check_columns, only_learnt
 from rlhf_cli.data.loading import load_split, quiet
-from rlhf_cli.data.rows import (
-    check_prompts,
-    check_rows,
-    describe_shared,
-    hold_out,
-    prompt_key,
-    prompt_keys,
-    shared_prompts,
-)
+from rlhf_cli.data.rows import describe_shared, hold_out, prompt_key, prompt_keys, shared_prompts
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.loading import loading_unsharded
@@ -86,7 +79,7 @@ def training_rows(experiment: Experiment) -> tuple[Dataset, Dataset | None, Left
 
     def load(sources: list[DataSource], name: str) -> Dataset:
         prompt = data.model_dump()["prompt"]
-        dataset = load_split(sources, prompt=prompt, seed=experiment.seed, transcripts=data.transcripts)
+        dataset = load_split(sources, prompt=prompt, seed=experiment.seed, transcripts=data.transcripts, trainer=row)
         if rules is None:
             return dataset
         from rlhf_cli.data.preferences import judge_pairs
@@ -107,14 +100,10 @@ def training_rows(experiment: Experiment) -> tuple[Dataset, Dataset | None, Left
             with quiet():
                 dataset, counts = leave_out(dataset, name=name)
             left_out |= {name: counts} if counts else {}
-        if row.generates:
-            check_prompts(dataset, name)
-        else:
-            check_rows(dataset, [], name)
         if row.learns_from:
-            from rlhf_cli.data.learnt_columns import only_learnt
-
             dataset = only_learnt(dataset, row, text_field=text_field, name=name)
+        else:
+            check_columns(dataset, row, name=name)
         rows[name] = dataset
     return rows["data"], rows.get("data.eval"), left_out
 

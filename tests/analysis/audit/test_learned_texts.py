@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
+import transformers
+import trl
 
-from rlhf_cli.analysis.audit.tried_rows import LearnedText, learned_texts
+from rlhf_cli.analysis.audit.tried_rows import learned_texts
 from rlhf_cli.cli import main
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.tiny import byte_tokenizer
+from rlhf_cli.tables.trl_trainers import TRAINERS
+from rlhf_cli.trainers.assemble.prepared_rows import prepared_rows
+from rlhf_cli.trainers.assemble.trainer import training_rows
 
-TEMPLATE = (
-    "{% for message in messages %}{{ message['role'] }}: "
-    "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] }}<eos>{% endgeneration %}"
-    "{% else %}{{ message['content'] }}<eos>{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}assistant: {% endif %}"
-)
+NAMES = ("llama3", "qwen2_5", "gemma3")
+SPECIAL = [
+    *("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+    *("<|im_start|>", "<|im_end|>", "<bos>", "<start_of_turn>", "<end_of_turn>"),
+]
 
 
 def user(text: str) -> dict[str, str]:
@@ -29,37 +36,64 @@ def says(text: str) -> dict[str, str]:
 
 
 TALK = [user("1+1?"), says("2"), user("2+2?"), says("4")]
-PAIR = {"chosen": [*TALK[:3], says("4")], "rejected": [*TALK[:3], says("who knows")]}
+WHOLE = {"chosen": [*TALK[:3], says("4")], "rejected": [*TALK[:3], says("who knows")]}
+TURN = {"prompt": TALK[:3], "chosen": [says("4")], "rejected": [says("who knows")]}
 TEXTS = {"prompt": "1+1=", "chosen": "2", "rejected": "3 or so"}
+LONG = {"prompt": "x" * 30, "completion": "12345"}
+CALL = {"name": "look_up", "arguments": {"x": 1}}
+TOOLS = [{"type": "function", "function": {"name": "look_up", "description": "d", "parameters": {"type": "object"}}}]
+CALLING = [user("hi"), says("") | {"tool_calls": [{"type": "function", "function": CALL}]}, says("seven")]
+ONE = {"prompt": "1+1=", "completion": "2"}
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("sft", {"prompt": "1+1=", "completion": "2"}, {}),
-    ("sft", {"prompt": "1+1=", "completion": "2"}, {"completion_only_loss": False}),
-    ("sft", {"prompt": [user("1+1?")], "completion": [says("2")]}, {}),
+    ("sft", ONE, {}),
+    ("sft", ONE, {"completion_only_loss": False}),
+    ("sft", ONE, {"eos_token": "<end_of_turn>"}),
+    ("sft", {"prompt": TALK[:1], "completion": TALK[1:2]}, {}),
     ("sft", {"messages": TALK}, {}),
     ("sft", {"messages": TALK}, {"assistant_only_loss": True}),
+    ("sft", {"messages": TALK, "chat_template_kwargs": {"bos_token": "<eos>"}}, {}),
+    ("sft", {"messages": CALLING, "tools": TOOLS}, {}),
     ("sft", {"text": "all of it"}, {}),
+    ("sft", {"body": "all of it"}, {"dataset_text_field": "body"}),
+    ("sft", {"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}, {}),
+    ("sft", LONG, {"max_length": 32}),
+    ("sft", LONG, {"max_length": 20}),
+    ("sft", LONG, {"max_length": 20, "truncation_mode": "keep_end"}),
     ("dpo", TEXTS, {}),
-    ("dpo", PAIR, {}),
+    ("dpo", WHOLE, {}),
+    ("dpo", TURN | {"tools": TOOLS}, {}),
     ("dpo", {"chosen": "Q: 1+1? 2", "rejected": "Q: 1+1? 3"}, {}),
-    ("kto", {"prompt": "1+1=", "completion": "2", "label": True}, {}),
+    ("dpo", TEXTS, {"max_length": 5}),
+    ("dpo", TEXTS, {"max_length": 3}),
+    ("dpo", TEXTS, {"max_length": 3, "truncation_mode": "keep_end"}),
+    ("kto", ONE | {"label": True}, {}),
+    ("kto", TEXTS, {}),
+    ("kto", TURN, {}),
+    ("kto", ONE | {"label": True}, {"max_length": 4}),
     ("reward", TEXTS, {}),
-    ("reward", PAIR, {}),
+    ("reward", WHOLE, {}),
+    ("reward", TURN | {"tools": TOOLS}, {"eos_token": "<end_of_turn>"}),
+    ("reward", TEXTS, {"max_length": 8}),
+    ("orpo", TEXTS, {}),
+    ("orpo", TURN, {}),
+    ("orpo", TEXTS, {"max_length": 6}),
+    ("cpo", TURN, {}),
+    ("tpo", TURN | {"reference": [says("four")]}, {}),
 ]
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    tokenizer = byte_tokenizer(256)
-    tokenizer.chat_template = TEMPLATE
+def tokenizer_of(template: str) -> Any:
+    """A byte tokenizer with the real chat template that TRL ships under this name."""
+    tokenizer = byte_tokenizer(2048)
+    tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL, "bos_token": "<bos>"})
+    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / f"{template}.jinja").read_text()
     return tokenizer
 
 
-def of_trl(trainer: str, row: dict[str, Any], args: dict[str, Any], tokenizer: Any, folder: Path) -> dict[str, Any]:
-    """The row as the trainer of TRL prepares it."""
-    import datasets
-    import transformers
-    import trl
-
+def of_trl(trainer: str, rows: list[dict[str, Any]], args: dict[str, Any], tokenizer: Any, folder: Path) -> Any:
+    """TRL's own trainer over these rows, made by hand."""
+    row = TRAINERS[{"sft": "SFT", "kto": "KTO", "reward": "Reward"}.get(trainer, trainer.upper()) + "Trainer"]
+    module = importlib.import_module(row.module)
     shape = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     config = transformers.LlamaConfig(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **shape)
     if trainer == "reward":
@@ -69,52 +103,72 @@ def of_trl(trainer: str, row: dict[str, Any], args: dict[str, Any], tokenizer: A
         model = transformers.LlamaForCausalLM(config)
         model.save_pretrained(folder / "policy")  # the reference of DPO and KTO is loaded from there
         model = transformers.AutoModelForCausalLM.from_pretrained(folder / "policy")
-    name = {"sft": "SFT", "dpo": "DPO", "kto": "KTO", "reward": "Reward"}[trainer]
-    arguments = getattr(trl, f"{name}Config")(output_dir=str(folder), report_to="none", use_cpu=True, **args)
-    dataset = datasets.Dataset.from_list([row, row])
-    made = getattr(trl, f"{name}Trainer")(model, args=arguments, train_dataset=dataset, processing_class=tokenizer)
-    if trainer == "sft":
-        return dict(made.data_collator([made.train_dataset[0]]))
-    return dict(made.train_dataset[0])
+    arguments = getattr(module, row.config_class)(output_dir=str(folder), report_to="none", use_cpu=True, **args)
+    dataset = datasets.Dataset.from_list(rows)
+    return getattr(module, row.name)(model, args=arguments, train_dataset=dataset, processing_class=tokenizer)
 
 
-def expected(trainer: str, prepared: dict[str, Any]) -> list[tuple[int, int]]:
-    """Tokens, and those that are trained on, of each text."""
-    if trainer == "sft":
-        (labels,) = prepared["labels"].tolist()
-        return [(len(labels), sum(label != -100 for label in labels))]
-    prompt = len(prepared.get("prompt_ids", []))
-    answers = [prepared[name] for name in ("chosen_ids", "rejected_ids", "completion_ids") if name in prepared]
-    return [(prompt + len(ids), len(ids)) for ids in answers]
+def expected(trainer: str, made: Any) -> list[tuple[str, list[int], list[int]]]:
+    """Column, tokens and those that are trained on, of each text of TRL's prepared rows, cut as TRL's collator cuts."""
+    texts = []
+    for entry in made.train_dataset:
+        if trainer == "sft":
+            texts.append(("", entry["input_ids"], [one for one in entry["labels"] if one != -100]))
+        elif trainer in ("orpo", "cpo"):
+            for name in ("chosen", "rejected"):
+                labels = [one for one in entry[f"{name}_labels"] if one != -100]
+                texts.append((name, entry[f"{name}_input_ids"], labels))
+        else:
+            cut = None if trainer == "reward" else made.args.max_length
+            side = slice(-cut, None) if getattr(made.args, "truncation_mode", "") == "keep_end" else slice(None, cut)
+            prompt = entry.get("prompt_ids", [])
+            for name in ("chosen", "rejected", "reference", "completion"):
+                if f"{name}_ids" in entry:
+                    pairs = [*((one, False) for one in prompt), *((one, True) for one in entry[f"{name}_ids"])][side]
+                    is_pair = name == "completion" and "chosen" in made.train_dataset.column_names
+                    name = ("chosen" if entry["label"] else "rejected") if is_pair else name
+                    texts.append((name, [one for one, _ in pairs], [one for one, learned in pairs if learned]))
+    return texts
 
 
-def shown(trainer: str, row: dict[str, Any], args: dict[str, Any], tokenizer: Any) -> list[LearnedText]:
-    words = [f"trainer.args.{name}={value}" for name, value in args.items()]
-    experiment = prepare([f"trainer={trainer}", "model=tiny", "data=toy_preferences", *words]).experiment
-    return learned_texts(experiment, [row, row], tokenizer)[0]
-
-
+@pytest.mark.filterwarnings("ignore:The .*keep_end")
+@pytest.mark.parametrize("template", NAMES)
 @pytest.mark.parametrize(("trainer", "row", "args"), CASES)
-def test_as_many_tokens_are_trained_on_as_in_trl(
-    trainer: str, row: dict[str, Any], args: dict[str, Any], tokenizer: Any, place: Path
+def test_the_tokens_are_those_of_trl(
+    trainer: str, row: dict[str, Any], args: dict[str, Any], template: str, place: Path
 ) -> None:
-    found = shown(trainer, row, args, tokenizer)
-    prepared = of_trl(trainer, row, args, tokenizer, place)
-    assert [(text.tokens, text.learned_tokens) for text in found] == expected(trainer, prepared)
+    if template != NAMES[0] and isinstance(next(iter(row.values())), str):
+        pytest.skip("a text does not go through the template")
+    if template == "gemma3" and "tools" in row:
+        pytest.skip("the template has no tools")
+    tokenizer, rows = tokenizer_of(template), [row] * 4
+    words = [f"trainer.args.{name}={json.dumps(value)}" for name, value in args.items()]
+    (place / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    experiment = prepare([f"trainer={trainer}", "model=tiny", "data=file", "data.path=rows.jsonl", *words]).experiment
+    found = prepared_rows(experiment, training_rows(experiment)[0], tokenizer)
+    shown = [
+        (text.column, text.ids, [one for one, learned in zip(text.ids, text.is_learned, strict=True) if learned])
+        for texts in found
+        for text in texts
+    ]
+    wanted = expected(trainer, of_trl(trainer, rows, args, tokenizer_of(template), place))
+    if trainer == "kto":  # TRL puts all chosen answers first
+        shown, wanted = sorted(shown, key=str), sorted((text for text in wanted), key=str)
+    assert [text[1:] for text in shown] == [text[1:] for text in wanted]
+    assert shown or args
 
 
-def test_the_parts_are_those_in_their_order(tokenizer: Any, place: Path) -> None:
-    (text,) = shown("sft", {"messages": TALK}, {"assistant_only_loss": True}, tokenizer)
-    assert [(span.text, span.is_learned) for span in text.spans] == [
-        ("user: 1+1?<eos>assistant: ", False), ("2<eos>", True),
-        ("user: 2+2?<eos>assistant: ", False), ("4<eos>", True),
-    ]  # fmt: skip
-    chosen, rejected = shown("dpo", PAIR, {}, tokenizer)
-    assert [span.text for span in chosen.spans][1] == "4<eos>"
-    assert [span.text for span in rejected.spans][1] == "who knows<eos>"
-    sharegpt = {"conversations": [{"from": "user", "value": "1+1?"}, {"from": "assistant", "value": "2"}]}
-    (talk,) = shown("sft", sharegpt, {}, tokenizer)
-    assert [span.text for span in talk.spans] == ["user: 1+1?<eos>assistant: 2<eos>"]
+def test_a_row_that_trl_leaves_out_keeps_its_place(place: Path) -> None:
+    tokenizer = tokenizer_of("llama3")
+    rows = [{"prompt": "x" * n, "completion": "12"} for n in (5, 50, 6)]
+    (place / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    words = ["trainer=sft", "model=tiny", "data=file", "data.path=rows.jsonl", "trainer.args.max_length=20"]
+    experiment = prepare([*words, "trainer.args.shuffle_dataset=true", "trainer.args.packing=true"]).experiment
+    found = learned_texts(experiment, training_rows(experiment)[0], tokenizer)
+    assert [[text.tokens for text in texts] for texts in found] == [[8], [], [9]]
+    assert [[(span.text, span.is_learned) for span in text.spans] for text in found[0]] == [
+        [("xxxxx", False), ("12<eos>", True)]
+    ]
 
 
 def test_the_screen_shows_both_answers_and_what_is_trained_on(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,299 @@
+"""The shapes in which people's files come: each is read as its makers mean it, or refused with what to type."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trl
+
+from rlhf_cli.errors import DataError, UserError
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.models.tiny import byte_tokenizer
+from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.run_plan import Plan
+from rlhf_cli.trainers.assemble.trainer import training_rows
+from tests.support.model_copies import model_copy
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def turns(*pairs: tuple[str, str]) -> list[dict[str, str]]:
+    return [{"from": sender, "value": value} for sender, value in pairs]
+
+
+def user(text: object) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def says(text: object) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+TALK = [user("What is 2 plus 3?"), says("5")]
+SHAREGPT = turns(("human", "What is 2 plus 3?"), ("gpt", "5"))
+PARTS = [
+    user([{"type": "text", "text": "What is "}, {"type": "text", "text": "2 plus 3?"}]),
+    says([{"type": "text", "value": "5"}]),
+]
+PAIR = {"prompt": TALK[:1], "chosen": [says("5")], "rejected": [says("no idea")]}
+FUNCTION = {
+    "name": "look_up",
+    "description": "d",
+    "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}},
+}
+CALL = {"type": "function", "function": {"name": "look_up", "arguments": {"x": 1}}}
+CALLED = [user("hi"), says("") | {"tool_calls": [CALL]}, {"role": "tool", "content": "7"}, says("seven")]
+AS_TEXT = {"type": "function", "function": {"name": "look_up", "arguments": '{"x": 1}'}}
+GLAIVE = turns(("human", "hi"), ("function_call", json.dumps(CALL["function"])), ("observation", "7"), ("gpt", "seven"))
+HH = {"chosen": "\n\nHuman: hi\n\nAssistant: ho", "rejected": "\n\nHuman: hi\n\nAssistant: go away"}
+ORCA = {"system": "You are terse.", "question": "What is 2 plus 3?", "chosen": "5", "rejected": "I do not know"}
+ULTRA = {
+    "prompt": "What is 2 plus 3?",
+    "chosen": TALK,
+    "rejected": [TALK[0], says("6")],
+    "messages": TALK,
+    "score_chosen": 9.0,
+}
+ALPACA = {"instruction": "Add.", "input": "2 plus 3", "output": "5"}
+VERL = {"data_source": "sums", "prompt": TALK[:1], "reward_model": {"style": "rule", "ground_truth": "5"}}
+
+READ: list[tuple[str, str, dict[str, Any], list[str], dict[str, Any]]] = [
+    ("FastChat", "sft", {"id": "0", "conversations": SHAREGPT}, [], {"messages": TALK}),
+    ("OpenAI's names in the column conversations", "sft", {"conversations": TALK}, [], {"messages": TALK}),
+    ("messages as JSON text", "sft", {"messages": json.dumps(TALK)}, [], {"messages": TALK}),
+    ("messages as pandas writes them into a CSV", "sft", {"messages": str(TALK)}, [], {"messages": TALK}),
+    ("prompts as JSON text", "grpo", {"prompt": json.dumps(TALK[:1])}, [], {"prompt": TALK[:1]}),
+    ("content in parts", "sft", {"messages": PARTS}, [], {"messages": TALK}),
+    (
+        "OpenAI's tools",
+        "sft",
+        {
+            "messages": [CALLED[0], says("") | {"tool_calls": [AS_TEXT]}, *CALLED[2:]],
+            "tools": [{"type": "function", "function": FUNCTION}],
+        },
+        [],
+        {"messages": CALLED, "tools": [{"type": "function", "function": FUNCTION}]},
+    ),
+    (
+        "glaive's tools in LLaMA-Factory's form",
+        "sft",
+        {"conversations": GLAIVE, "tools": json.dumps([FUNCTION])},
+        [],
+        {"messages": CALLED, "tools": [FUNCTION]},
+    ),
+    (
+        "ShareGPT pairs",
+        "dpo",
+        {"prompt": SHAREGPT[:1], "chosen": SHAREGPT[1:], "rejected": turns(("gpt", "no idea"))},
+        [],
+        PAIR,
+    ),
+    (
+        "LLaMA-Factory's pairs",
+        "dpo",
+        {"conversations": SHAREGPT[:1], "chosen": SHAREGPT[1], "rejected": turns(("gpt", "no idea"))[0]},
+        ["data.rename.prompt=conversations"],
+        PAIR,
+    ),
+    (
+        "axolotl's pairs",
+        "orpo",
+        {"messages": TALK[:1], "chosen": says("5"), "rejected": says("no idea")},
+        ["data.rename.prompt=messages"],
+        PAIR,
+    ),
+    ("UltraFeedback", "dpo", ULTRA, [], {"chosen": TALK, "rejected": ULTRA["rejected"]}),
+    ("UltraFeedback of a reward model", "reward", ULTRA, [], {"chosen": TALK, "rejected": ULTRA["rejected"]}),
+    (
+        "orca pairs",
+        "dpo",
+        ORCA,
+        ["data.rename.prompt=question"],
+        {"prompt": ORCA["question"], "chosen": "5", "rejected": "I do not know"},
+    ),
+    (
+        "orca pairs with their system text",
+        "cpo",
+        ORCA,
+        ["data.prompt='{system} {question}'"],
+        {"prompt": "You are terse. What is 2 plus 3?", "chosen": "5", "rejected": "I do not know"},
+    ),
+    (
+        "HH transcripts",
+        "dpo",
+        HH,
+        ["data.transcripts=true"],
+        {"prompt": "\n\nHuman: hi\n\nAssistant:", "chosen": " ho", "rejected": " go away"},
+    ),
+    ("HH transcripts whole", "reward", HH, [], HH),
+    (
+        "LLaMA-Factory's KTO",
+        "kto",
+        {"messages": TALK, "label": True},
+        ["data.transcripts=true"],
+        {"prompt": TALK[:1], "completion": TALK[1:], "label": True},
+    ),
+    (
+        "KTO",
+        "kto",
+        {"prompt": "2+3", "completion": "5", "label": True},
+        [],
+        {"prompt": "2+3", "completion": "5", "label": True},
+    ),
+    (
+        "Alpaca",
+        "sft",
+        ALPACA,
+        ["data.prompt='{instruction}\n{input}'", "data.rename.completion=output"],
+        {"prompt": "Add.\n2 plus 3", "completion": "5"},
+    ),
+    ("verl", "grpo", VERL, ["data.rename.answer=reward_model.ground_truth"], VERL | {"answer": "5"}),
+    (
+        "prompts of demonstrations",
+        "grpo",
+        {"messages": TALK},
+        ["data.transcripts=true"],
+        {"messages": TALK, "prompt": TALK[:1], "completion": TALK[1:]},
+    ),
+]
+
+
+@pytest.fixture
+def chat_model(place: Path, request: pytest.FixtureRequest) -> str:
+    """A folder of a model with a real chat template: Qwen2.5's, or that of the parameter."""
+    template = getattr(request, "param", "qwen2_5")
+    shipped = Path(trl.__file__).parent / "chat_templates" / f"{template}.jinja"
+    model_copy(place / "chat")
+    tokenizer = byte_tokenizer(512)
+    tokenizer.chat_template = shipped.read_text() if template != "chatml" else CHATML
+    tokenizer.save_pretrained(place / "chat")
+    return "model.path=chat"
+
+
+def words(trainer: str, *typed: str) -> list[str]:
+    rewards = ["+reward@rewards.x=brevity"] if trainer == "grpo" else []
+    return [f"trainer={trainer}", "model=local", "data=file", "data.path=rows.jsonl", *rewards, *map(unquoted, typed)]
+
+
+def unquoted(word: str) -> str:
+    return word if "\n" in word or " " in word else shlex.split(word)[0]
+
+
+def written(place: Path, *rows: dict[str, Any]) -> None:
+    (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def planned(*typed: str) -> Plan:
+    prepared = prepare(list(typed))
+    return preflight(prepared.experiment, prepared.composed)
+
+
+@pytest.mark.parametrize(
+    ("name", "trainer", "row", "typed", "expected"), READ, ids=[f"{one[0]}, {one[1]}" for one in READ]
+)
+def test_what_is_read(
+    name: str,
+    trainer: str,
+    row: dict[str, Any],
+    typed: list[str],
+    expected: dict[str, Any],
+    chat_model: str,
+    place: Path,
+) -> None:
+    written(place, *[row] * 8)
+    everything = words(trainer, chat_model, *typed)
+    plan = planned(*everything)
+    rows = training_rows(prepare(everything).experiment)[0]
+    assert rows.to_list()[0] == expected
+    assert set(plan.unread).isdisjoint(expected)
+
+
+REFUSED: list[tuple[str, dict[str, Any], str, str | None]] = [
+    ("dpo", ORCA, "qwen2_5", "data.rename.prompt=question"),
+    ("orpo", ORCA, "qwen2_5", "data.rename.prompt=question"),
+    ("kto", ORCA, "qwen2_5", "data.rename.prompt=question"),
+    ("reward", ORCA, "qwen2_5", "data.rename.prompt=question"),
+    (
+        "dpo",
+        {"conversations": TALK[:1], "chosen": [says("5")], "rejected": [says("6")]},
+        "qwen2_5",
+        "data.rename.prompt=conversations",
+    ),
+    (
+        "dpo",
+        {"question": "2+3?", "chosen": [says("5")], "rejected": [says("6")]},
+        "qwen2_5",
+        "data.prompt='[{role: user, content: \"{question}\"}]'",
+    ),
+    ("kto", {"messages": TALK, "label": True}, "qwen2_5", "data.transcripts=true"),
+    ("sft", {"messages": [*TALK, {"role": "narrator", "content": "the end"}]}, "qwen2_5", None),
+    ("sft", {"messages": CALLED}, "chatml", None),
+    ("sft", {"messages": TALK, "tools": [FUNCTION]}, "chatml", None),
+    ("sft", {"messages": TALK, "tools": "a calculator"}, "qwen2_5", None),
+    ("sft", {"messages": [user("2+3?"), {"role": "assistant", "content": None}]}, "qwen2_5", None),
+    ("sft", {"messages": [user("2+3?")]}, "qwen2_5", None),
+    ("sft", {"messages": [TALK[1], TALK[0], TALK[1]]}, "gemma3", None),
+    ("sft", {"conversations": turns(("human", "a"), ("ghost", "b"))}, "qwen2_5", None),
+    (
+        "sft",
+        {"messages": [user("hi"), says("") | {"tool_calls": [{"function": {"name": "f", "arguments": "{x"}}]}]},
+        "qwen2_5",
+        None,
+    ),
+    ("sft", {"messages": [user([{"type": "image"}, {"type": "text", "text": "who?"}]), says("x")]}, "qwen2_5", None),
+    ("sft", {"prompt": "2+3?", "completion": "5", "images": []}, "qwen2_5", "data.rename.picture=images"),
+    ("grpo", {"prompt": "2+3?", "image": "cat.png"}, "qwen2_5", "data.rename.picture=image"),
+    ("grpo", {"prompt": TALK}, "qwen2_5", None),
+    ("dpo", PAIR | {"rejected": TALK[:1]}, "qwen2_5", None),
+    ("dpo", PAIR | {"prompt": "2+3?", "image": "a.png"}, "qwen2_5", "data.rename.picture=image"),
+]
+
+
+@pytest.mark.parametrize(("trainer", "row", "chat_model", "hint"), REFUSED, indirect=["chat_model"])
+def test_what_is_refused(trainer: str, row: dict[str, Any], chat_model: str, hint: str | None, place: Path) -> None:
+    """In the first row, and in a later one where the first is sound."""
+    written(place, *[row] * 4)
+    with pytest.raises(UserError) as error:
+        planned(*words(trainer, chat_model))
+    assert isinstance(error.value, DataError)
+    if hint is None:
+        assert "row 1" in error.value.where
+    else:
+        assert error.value.hint == hint
+
+
+@pytest.mark.parametrize("late", [{"messages": [*TALK, {"role": "narrator", "content": "a"}]}, {"messages": "no JSON"}])
+def test_the_row_is_named(late: dict[str, Any], chat_model: str, place: Path) -> None:
+    sound = {"messages": TALK} if isinstance(late["messages"], list) else {"messages": json.dumps(TALK)}
+    written(place, sound, sound, late)
+    with pytest.raises(DataError) as error:
+        planned(*words("sft", chat_model))
+    assert "row 3" in error.value.where
+
+
+def test_what_nobody_reads_is_said(chat_model: str, place: Path) -> None:
+    written(place, *[ORCA | {"prompt": "2+3?"}] * 8)
+    assert planned(*words("dpo", chat_model)).unread == ("system", "question")
+    (place / "rewards.py").write_text(
+        "def one(completions, question, **kw): ...\ndef two(completions, question): ...\n"
+    )
+    generating = [word for word in words("grpo", chat_model) if "brevity" not in word]
+    assert planned(*generating, "rewards.x.fn=./rewards.py:two").unread == ("system", "chosen", "rejected")
+    assert planned(*generating, "rewards.x.fn=./rewards.py:one").unread == ()
+    assert (
+        planned(*generating, "rewards.x.fn=./rewards.py:two", "data.prompt={system} {question}").unread
+        == ("prompt", "chosen", "rejected")[1:]
+    )
+
+
+def test_sharegpt_is_said(chat_model: str, place: Path) -> None:
+    written(place, *[{"conversations": SHAREGPT}] * 8)
+    (notice,) = [one.text for one in planned(*words("sft", chat_model)).notices if one.subject == "data"]
+    assert notice == "conversations: human, gpt (ShareGPT) are read as user, assistant"
