@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from rlhf_cli.data.rows import RowTable, values_of
 from rlhf_cli.data.source import Row
 from rlhf_cli.errors import DataError
-from rlhf_cli.text.json_values import JsonTree
 
 if TYPE_CHECKING:
     import datasets
@@ -48,7 +47,7 @@ def read_conversation(value: object) -> object:
     return [_message(turn) for turn in turns]
 
 
-def _message(turn: Mapping[str, object]) -> JsonTree:
+def _message(turn: Mapping[str, object]) -> Row:
     message = {key: value for key, value in turn.items() if value is not None and value != []}
     sender = message.pop("from", None)
     if "role" not in message and sender is not None:
@@ -62,20 +61,20 @@ def _message(turn: Mapping[str, object]) -> JsonTree:
     elif message.get("role") in ("human", "gpt"):
         message["role"] = SPEAKERS[str(message["role"])]
     if "tool_calls" in message:
-        calls = message["tool_calls"]
-        message["tool_calls"] = [_call(call) for call in (calls if isinstance(calls, list) else _parsed(calls))]
+        given = message["tool_calls"]
+        calls = given if isinstance(given, list) else _parsed(given)
+        message["tool_calls"] = [_call(call) for call in (calls if isinstance(calls, list) else [calls])]
     message.setdefault("content", "" if "tool_calls" in message else None)
     message["content"] = _joined(message["content"])
     return message
 
 
-def _call(call: object) -> JsonTree:
+def _call(call: object) -> Row:
     """Return a tool call whose arguments are an object; OpenAI writes them as JSON text."""
-    whole = without_nulls(call)
-    if not isinstance(whole, dict):
+    bare = without_nulls(call)
+    if not isinstance(bare, dict):
         raise ValueError(f"a tool call that is no object: {call!r:.60}")
-    if "name" in whole:
-        whole = {"type": "function", "function": whole}
+    whole: Row = {"type": "function", "function": bare} if "name" in bare else bare
     function = whole.get("function")
     if isinstance(function, dict) and isinstance(given := function.get("arguments"), str):
         if not isinstance(parsed := _parsed(given or "{}"), dict):
@@ -187,9 +186,8 @@ def read_conversations(dataset: Dataset, columns: Sequence[str], *, name: str = 
     read = [column for column in read if not _is_plain(dataset.features[column], first[column])]
     if not read:
         return dataset
-    features = dataset.features.copy()
-    for column in read:
-        features[column] = datasets.Json() if column in _SETTINGS else datasets.List(datasets.Json())
+    stored = {column: datasets.Json() if column in _SETTINGS else datasets.List(datasets.Json()) for column in read}
+    features = datasets.Features(**{**dataset.features, **stored})
     arguments = {"columns": read, "json_columns": as_json, "name": name}
     mapped: Dataset = dataset.map(_read, with_indices=True, fn_kwargs=arguments, features=features)
     return mapped

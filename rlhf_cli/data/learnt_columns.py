@@ -198,7 +198,7 @@ def _with_prompt(dataset: Table, columns: list[str], name: str) -> list[str]:
     first, texts = dataset[0], ("chosen", "rejected")
     pairs = zip(*(values_of(dataset, column) for column in texts), strict=True)
     is_whole = kind_of_text(first["chosen"]) == "messages" and all(
-        kind_of_text(one) == "messages" and one[0]["role"] not in ("assistant", "model")  # type: ignore[index]
+        kind_of_text(one) == "messages" and one[0]["role"] not in ("assistant", "model")
         for pair in pairs
         for one in pair
     )

@@ -100,8 +100,10 @@ def _silent() -> Iterator[None]:
 
 
 def _stand_in(row: TrainerRow, tokenizer: PreTrainedTokenizerBase) -> torch.nn.Module:
-    narrow = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    config = LlamaConfig(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, num_labels=1, **narrow)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1
+    )
+    config.pad_token_id, config.num_labels = tokenizer.pad_token_id, 1
     return LlamaForSequenceClassification(config) if row.trains == "reward model" else LlamaForCausalLM(config)
 
 
