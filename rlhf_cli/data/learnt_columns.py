@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from rlhf_cli.data.dialogues import DIALOGUES, plain_messages
 from rlhf_cli.data.rows import Table, check_rows, kind_of_text, refuse_no_text, values_of
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError, Prose
 from rlhf_cli.tables.trl_trainers import IMAGES, TEXT, TrainerRow
 from rlhf_cli.text.suggest import nearest
@@ -86,10 +87,10 @@ def read_columns(trainer: TrainerRow, columns: Sequence[str], *, text_field: str
     return [*names, *along]
 
 
-def columns_with_messages(trainer: TrainerRow | None, columns: Sequence[str], *, transcripts: bool) -> list[str]:
-    """Return the columns whose conversations are read: those of the trainer, else the prompt."""
-    split = DIALOGUES if transcripts else ()
-    named = read_columns(trainer, (*columns, "prompt")) if trainer is not None else []
+def columns_with_messages(source: DataSource, columns: Sequence[str]) -> list[str]:
+    """Return the columns of a source whose conversations are read: those of its trainer, else the prompt."""
+    named = read_columns(source.trainer, (*columns, "prompt")) if source.trainer is not None else []
+    split = DIALOGUES if source.transcripts else ()
     return list(dict.fromkeys(name for name in (*named, "prompt", *split) if name in columns))
 
 

@@ -21,7 +21,6 @@ from rlhf_cli.data.learnt_columns import columns_with_messages
 from rlhf_cli.data.rows import nested, renamed, take_nested
 from rlhf_cli.data.source import DataSource, Row, Template
 from rlhf_cli.errors import DataError, Prose
-from rlhf_cli.tables.trl_trainers import TrainerRow
 
 if TYPE_CHECKING:
     from rlhf_cli.data.file_readers import Kind
@@ -32,25 +31,16 @@ _READER_REVISION = 3
 """Part of the cache key of parsed files. Increase it when a reader returns other rows for the same bytes."""
 
 
-def load_split(
-    sources: Sequence[DataSource],
-    *,
-    prompt: Template | None = None,
-    seed: int,
-    transcripts: bool = False,
-    trainer: TrainerRow | None = None,
-) -> datasets.Dataset:
+def load_split(sources: Sequence[DataSource], *, prompt: Template | None = None, seed: int) -> datasets.Dataset:
     """Read every source, apply split, rename, select, `transcripts` and the prompt template, and mix.
 
-    The conversations that `trainer` reads become lists of {role, content}; without one, those of the prompt.
-
     Interleave several sources at random in proportion to their weights until the first one is exhausted. The same
-    arguments give the same rows in the same order. `transcripts`: split dialogues into prompt and answers. `seed` is
-    used for the mixture and for worlds without their own seed.
+    arguments give the same rows in the same order. `seed` is used for the mixture and for worlds without their own
+    seed.
 
     Raise DataError for every user error, with the file and line or the config key.
     """
-    parts = [_read(source, seed, prompt, transcripts=transcripts, trainer=trainer) for source in sources]
+    parts = [_read(source, seed, prompt) for source in sources]
     if len(parts) == 1:
         return parts[0]
     total = sum(source.weight for source in sources)
@@ -65,9 +55,7 @@ def load_split(
         raise _do_not_mix(sources, parts, error) from error
 
 
-def _read(
-    source: DataSource, seed: int, prompt: Template | None, *, transcripts: bool, trainer: TrainerRow | None
-) -> datasets.Dataset:
+def _read(source: DataSource, seed: int, prompt: Template | None) -> datasets.Dataset:
     if source.is_hub:
         dataset = _read_hub(source)
     elif source.world is not None:
@@ -89,16 +77,15 @@ def _read(
         source.check_selection(len(dataset))
         dataset = dataset.select(range(start, stop))
     with quiet():
-        columns = columns_with_messages(trainer, dataset.column_names, transcripts=transcripts)
-        dataset = read_conversations(dataset, columns, name=source.name)
-        if transcripts:
+        dataset = read_conversations(dataset, columns_with_messages(source, dataset.column_names), name=source.name)
+        if source.transcripts:
             from rlhf_cli.data.transcripts import split_transcripts
 
             dataset = split_transcripts(dataset, name=source.name)
         if prompt is not None:
             from rlhf_cli.data.template import refuse_missing_columns
 
-            refuse_missing_columns(prompt, dataset.column_names)
+            refuse_missing_columns(prompt, dataset.column_names, source)
             named = {"template": prompt, "name": source.name}
             dataset = dataset.map(_add_prompt, with_indices=True, fn_kwargs=named)
     return dataset

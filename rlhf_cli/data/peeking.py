@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlhf_cli.data import worlds
@@ -10,7 +10,6 @@ from rlhf_cli.data.dialogues import read_row_conversations
 from rlhf_cli.data.learnt_columns import columns_with_messages
 from rlhf_cli.data.rows import RowTable, nested, renamed, take_nested
 from rlhf_cli.data.source import DataSource, Row, Template
-from rlhf_cli.tables.trl_trainers import TrainerRow
 
 
 @dataclass(frozen=True)
@@ -54,14 +53,7 @@ def peek(source: DataSource, limit: int = 8, *, seed: int = 0) -> Preview:
     return Preview(tuple(scanned.kinds), scanned.rows, scanned.num_rows, origin)
 
 
-def column_names_after(
-    preview: Preview,
-    rename: Mapping[str, str],
-    prompt: Template | None,
-    *,
-    name: str = "data",
-    transcripts: bool = False,
-) -> tuple[str, ...]:
+def column_names_after(source: DataSource, preview: Preview, prompt: Template | None) -> tuple[str, ...]:
     """Return the columns of a previewed source after `rename` (new -> old), `transcripts` and the prompt template.
 
     Return an empty tuple if the preview does not know its columns (hub). Raise DataError if `rename` or the template
@@ -73,27 +65,21 @@ def column_names_after(
         template_columns(prompt)  # checks the template's syntax even if the columns are unknown
     if not preview.columns:
         return ()
-    columns = renamed(preview.columns, rename, name=name) if rename else preview.columns
-    if transcripts:
+    columns = renamed(preview.columns, source.rename, name=source.name)
+    if source.transcripts:
         from rlhf_cli.data.transcripts import made_columns
 
-        columns = (*columns, *(made for made in made_columns(columns, name=name) if made not in columns))
+        columns = tuple(dict.fromkeys((*columns, *made_columns(columns, name=source.name))))
     if prompt is None:
         return columns
-    refuse_missing_columns(prompt, columns)
+    refuse_missing_columns(prompt, columns, source)
     return columns if "prompt" in columns else (*columns, "prompt")
 
 
 def prepared_rows(
-    source: DataSource,
-    preview: Preview,
-    prompt: Template | None,
-    columns: Sequence[str],
-    *,
-    transcripts: bool = False,
-    trainer: TrainerRow | None = None,
+    source: DataSource, preview: Preview, prompt: Template | None, columns: Sequence[str]
 ) -> RowTable | None:
-    """Return the rows of a preview as `trainer` will see them: selected, renamed, with the prompt filled in.
+    """Return the rows of a preview as the trainer will see them: selected, renamed, with the prompt filled in.
 
     `columns` are their final columns. Return None if only `datasets` can tell: a hub dataset or a slice of a split.
     Raise DataError if a prompt cannot be filled in.
@@ -109,10 +95,8 @@ def prepared_rows(
         for row in preview.rows[start:stop]
     ]
     names = renamed(preview.columns, source.rename)
-    rows = read_row_conversations(
-        rows, columns_with_messages(trainer, names, transcripts=transcripts), name=source.name
-    )
-    if transcripts:
+    rows = read_row_conversations(rows, columns_with_messages(source, names), name=source.name)
+    if source.transcripts:
         from rlhf_cli.data.transcripts import made_columns, split_row
 
         if made_columns(names):
@@ -125,16 +109,8 @@ def prepared_rows(
     return RowTable(rows, columns)
 
 
-def first_rows(
-    sources: Sequence[DataSource],
-    *,
-    prompt: Template | None,
-    transcripts: bool,
-    seed: int,
-    limit: int,
-    trainer: TrainerRow | None = None,
-) -> list[Row]:
-    """Return at most `limit` rows as `trainer` will see them, usually without the slow import of `datasets`.
+def first_rows(sources: Sequence[DataSource], *, prompt: Template | None, seed: int, limit: int) -> list[Row]:
+    """Return at most `limit` rows as a trainer will see them, usually without the slow import of `datasets`.
 
     The training loader reads mixtures, slices of a split and hub datasets. Raise DataError like `peek`, or if the
     template is invalid.
@@ -143,11 +119,10 @@ def first_rows(
     if len(sources) == 1 and not source.is_hub:
         last = (source.bounds or (0, 0))[0] + limit
         preview = peek(source, last, seed=seed)
-        columns = column_names_after(preview, source.rename, prompt, name=source.name, transcripts=transcripts)
-        table = prepared_rows(source, preview, prompt, columns, transcripts=transcripts, trainer=trainer)
+        table = prepared_rows(source, preview, prompt, column_names_after(source, preview, prompt))
         if table is not None:
             return [table[row] for row in range(min(limit, len(table)))]
     from rlhf_cli.data.loading import load_split  # imports datasets
 
-    dataset = load_split(sources, prompt=prompt, seed=seed, transcripts=transcripts, trainer=trainer)
+    dataset = load_split(sources, prompt=prompt, seed=seed)
     return [dict(dataset[row]) for row in range(min(limit, len(dataset)))]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from rlhf_cli.errors import DataError
+from rlhf_cli.tables.trl_trainers import TrainerRow
 from rlhf_cli.text.suggest import nearest
 
 Row = dict[str, object]
@@ -49,6 +50,8 @@ class DataSource:
     select: the first n rows, or [start, stop); applied after split and rename; None keeps all.
     weight: this source's share of a mixture, above 0, in any unit.
     name: the config key of this source, used as the prefix of its errors.
+    transcripts: whether dialogues are split into prompt and answers.
+    trainer: whose columns with conversations are read as lists of messages; None for the prompt alone.
     """
 
     world: str | None = None
@@ -61,6 +64,8 @@ class DataSource:
     select: int | Sequence[int] | None = None
     weight: float = 1.0
     name: str = "data"
+    transcripts: bool = False
+    trainer: TrainerRow | None = None
     paths: tuple[str, ...] = field(init=False)
     """`path` as a tuple; empty for a world."""
     is_hub: bool = field(init=False)
@@ -106,6 +111,10 @@ class DataSource:
                 expected=f"at most {num_rows}, the number of rows",
                 hint=f"~{self.name}.select",
             )
+
+    def new_name(self, column: str) -> str | None:
+        """Return what `rename` calls a column of the source, or None if it keeps its name."""
+        return next((new for new, old in self.rename.items() if old == column), None)
 
     @property
     def texts(self) -> frozenset[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from rlhf_cli.data.source import Template, missing_column
+from rlhf_cli.data.source import DataSource, Template, missing_column
 from rlhf_cli.errors import DataError
 from rlhf_cli.text.template_grammar import is_text, parse
 
@@ -31,10 +31,13 @@ def template_columns(template: Template, *, name: str = "data.prompt") -> set[st
     return {column for content in contents for column in parse(content, where=name, error=DataError).columns}
 
 
-def refuse_missing_columns(template: Template, columns: Sequence[str]) -> None:
-    """Raise DataError if a prompt template reads a missing column."""
+def refuse_missing_columns(template: Template, columns: Sequence[str], source: DataSource) -> None:
+    """Raise DataError if a prompt template reads a column that the source lacks, or has under another name."""
     for column in sorted(template_columns(template) - set(columns)):
         error = missing_column(column, columns, "data.prompt")
+        if (new := source.new_name(column)) is not None:
+            where = f"{source.name}.rename.{new}"
+            error = DataError(f"the column {column!r} is called {new!r} here", where=where, hint=new)
         if error.hint is not None and isinstance(template, str) and not {"'", '"'} & set(template):
             error.hint = f"data.prompt={shlex.quote(template.replace(f'{{{column}}}', f'{{{error.hint}}}'))}"
         raise error

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.rows import check_rows, describe_shared, hold_out, prompt_key, shared_prompts
-from rlhf_cli.data.source import DataSource, Template
 from rlhf_cli.data.template import template_columns
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.evaluation.score_completions import EndOfRun
@@ -52,12 +51,12 @@ def load_held_out(
     data, warnings = experiment.data, list[str]()
     prompt = data.model_dump()["prompt"]
     if data.eval is not None and data.eval.fraction is None:
-        sources = eval_sources(data)
-        dataset = _load(experiment, sources, None)
+        sources = eval_sources(experiment)
+        dataset = load_split(sources, seed=experiment.seed)
         if prompt is not None and template_columns(prompt) <= set(dataset.column_names):
-            dataset = _load(experiment, sources, prompt)
+            dataset = load_split(sources, prompt=prompt, seed=experiment.seed)
     else:
-        dataset = _load(experiment, training_sources(data), prompt)
+        dataset = load_split(training_sources(experiment), prompt=prompt, seed=experiment.seed)
         if data.eval is not None and data.eval.fraction is not None:
             dataset = hold_out(dataset, data.eval.fraction, experiment.seed)[1]
         elif or_training:
@@ -97,19 +96,12 @@ def load_training(experiment: Experiment, *, limit: int | None) -> list[Row]:
 
 
 def _training_set(experiment: Experiment) -> datasets.Dataset:
-    data, row = experiment.data, experiment.trainer.row
+    data = experiment.data
     prompt = data.model_dump()["prompt"]
-    dataset = load_split(
-        training_sources(data), prompt=prompt, seed=experiment.seed, transcripts=data.transcripts, trainer=row
-    )
+    dataset = load_split(training_sources(experiment), prompt=prompt, seed=experiment.seed)
     if data.eval is not None and data.eval.fraction is not None:
         return hold_out(dataset, data.eval.fraction, experiment.seed)[0]
     return dataset
-
-
-def _load(experiment: Experiment, sources: list[DataSource], prompt: Template | None) -> datasets.Dataset:
-    row, transcripts = experiment.trainer.row, experiment.data.transcripts
-    return load_split(sources, prompt=prompt, seed=experiment.seed, transcripts=transcripts, trainer=row)
 
 
 def _spread(dataset: datasets.Dataset, limit: int | None) -> datasets.Dataset:

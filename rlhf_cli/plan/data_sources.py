@@ -15,25 +15,26 @@ if TYPE_CHECKING:
     from rlhf_cli.data.preferences import PairRules
 
 
-def training_sources(data: schema.Data) -> list[DataSource]:
+def training_sources(experiment: Experiment) -> list[DataSource]:
     """Return the sources of the training rows: a single source, or one per member of the mix."""
+    data = experiment.data
     if data.mix is not None:
-        return [_source(member, f"data.mix.{name}") for name, member in data.mix.items()]
-    return [_source(data, "data")]
+        return [_source(experiment, member, f"data.mix.{name}") for name, member in data.mix.items()]
+    return [_source(experiment, data, "data")]
 
 
-def eval_sources(data: schema.Data) -> list[DataSource]:
+def eval_sources(experiment: Experiment) -> list[DataSource]:
     """Return the held-out source in a list.
 
     The list is empty if held-out rows are a fraction of the training rows, or if there are no held-out rows.
     """
-    if data.eval is None or data.eval.fraction is not None:
-        return []
-    return [_source(data.eval, "data.eval")]
+    held_out = experiment.data.eval
+    return [] if held_out is None or held_out.fraction is not None else [_source(experiment, held_out, "data.eval")]
 
 
-def _source(section: schema.Source, name: str) -> DataSource:
-    return DataSource(**{key: getattr(section, key) for key in schema.Source.model_fields}, name=name)
+def _source(experiment: Experiment, section: schema.Source, name: str) -> DataSource:
+    given = {key: getattr(section, key) for key in schema.Source.model_fields}
+    return DataSource(**given, name=name, transcripts=experiment.data.transcripts, trainer=experiment.trainer.row)
 
 
 def describe_eval_rows(data: schema.Data) -> str:

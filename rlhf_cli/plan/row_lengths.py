@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.rendering import TEMPLATE_ERRORS
 from rlhf_cli.plan.checks.check_context import CheckContext
-from rlhf_cli.plan.checks.prompt_checks import TEMPLATE_ERRORS, rendered
+from rlhf_cli.plan.checks.prompt_checks import rendered
 from rlhf_cli.plan.memory_estimate import RowLengths
 
 _AROUND_A_MESSAGE = 8

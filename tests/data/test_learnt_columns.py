@@ -92,21 +92,19 @@ def test_rows_over_which_trl_would_trip(trainer: str, row: dict[str, Any], said:
 
 
 @pytest.mark.parametrize(
-    ("source", "prompt", "transcripts"),
+    ("source", "prompt"),
     [
-        (DataSource(path="rows.jsonl"), None, False),
-        (DataSource(path="rows.jsonl", rename={"question": "q"}, select=3), "Q: {question}", False),
-        (DataSource(path="rows.jsonl", rename={"chosen": "a", "rejected": "b"}, select=(1, 4)), None, True),
-        (DataSource(path="rows.jsonl", split="train"), "{q}", False),
+        (DataSource(path="rows.jsonl"), None),
+        (DataSource(path="rows.jsonl", rename={"question": "q"}, select=3), "Q: {question}"),
+        (DataSource(path="rows.jsonl", rename={"chosen": "a", "rejected": "b"}, select=(1, 4), transcripts=True), None),
+        (DataSource(path="rows.jsonl", split="train"), "{q}"),
     ],
 )
-def test_prepared_rows_are_those_of_a_training(
-    source: DataSource, prompt: str | None, transcripts: bool, jsonl
-) -> None:
+def test_prepared_rows_are_those_of_a_training(source: DataSource, prompt: str | None, jsonl) -> None:
     start = "\n\nHuman: x\n\nAssistant:"
     jsonl([{"q": f"q{n}", "a": f"{start} a{n}", "b": f"{start} b{n}"} for n in range(5)])
-    expected = load_split([source], prompt=prompt, seed=0, transcripts=transcripts)
-    found = prepared_rows(source, peek(source), prompt, expected.column_names, transcripts=transcripts)
+    expected = load_split([source], prompt=prompt, seed=0)
+    found = prepared_rows(source, peek(source), prompt, expected.column_names)
     assert found is not None
     assert [found[row] for row in range(len(found))] == expected.to_list()
 

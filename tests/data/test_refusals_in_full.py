@@ -21,6 +21,7 @@ from rlhf_cli.data.transcripts import split_transcripts
 from rlhf_cli.errors import DataError
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
+LONE = Preview(("chosen",), [], 1, "")
 MINE = "data.mix.mine"
 Fields = tuple[Any, Any, Any, Any, Any]
 
@@ -60,7 +61,7 @@ def test_a_source_is_called_by_its_name_whoever_reads_it(
     source = file("rows.jsonl", '{"q": "x", "n": 1, "nothing": null}\n', **named)
     assert refused(lambda: load_split([source], prompt=prompt, seed=0))[1] == where
     if "select" not in named and "split" not in named:
-        assert refused(lambda: first_rows([source], prompt=prompt, transcripts=False, seed=0, limit=3))[1] == where
+        assert refused(lambda: first_rows([source], prompt=prompt, seed=0, limit=3))[1] == where
 
 
 def test_a_subset_is_of_the_hub(file: Callable[..., DataSource]) -> None:
@@ -72,8 +73,8 @@ def test_a_subset_is_of_the_hub(file: Callable[..., DataSource]) -> None:
     [
         lambda: split_transcripts(datasets.Dataset.from_list([{"chosen": "a", "rejected": "b"}]), name=MINE),
         lambda: split_transcripts(datasets.Dataset.from_list([{"chosen": "a"}]), name=MINE),
-        lambda: column_names_after(Preview(("chosen",), [], 1, ""), {}, None, name=MINE, transcripts=True),
-        lambda: column_names_after(Preview(("chosen",), [], 1, ""), {"a": "b"}, None, name=MINE),
+        lambda: column_names_after(DataSource(path="x", name=MINE, transcripts=True), LONE, None),
+        lambda: column_names_after(DataSource(path="x", name=MINE, rename={"a": "b"}), LONE, None),
         lambda: hold_out(datasets.Dataset.from_list([{"prompt": "a"}]), 0.5, 0, name=MINE),
         lambda: check_columns(RowTable([], ["prompt"]), TRAINERS["GRPOTrainer"], name=MINE),
         lambda: check_columns(RowTable([{"prompt": ""}], ["prompt"]), TRAINERS["GRPOTrainer"], name=MINE),
@@ -95,7 +96,7 @@ def test_a_subset_is_of_the_hub(file: Callable[..., DataSource]) -> None:
         lambda: peek(DataSource(world="toy_sums", args={"num_rows": 0}, name=MINE)),
         lambda: load_split([DataSource(world="toy_sums", args={"max_value": 0}, name=MINE)], seed=0),
         lambda: first_rows([DataSource(world="toy_sums", args={"max_value": 0}, name=MINE)],
-                           prompt=None, transcripts=False, seed=0, limit=1),
+                           prompt=None, seed=0, limit=1),
     ],
 )  # fmt: skip
 def test_whoever_refuses_says_whose_rows_they_are(call: Callable[[], object]) -> None:

@@ -100,7 +100,7 @@ def test_first_rows_are_as_a_training_reads_them(workplace: Path, source: DataSo
     (workplace / "rows.jsonl").write_text("".join(f'{{"q": "{n}", "a": [1.5, {n}.0]}}\n' for n in range(9)))
     template = "Q: {prompt}" if source.world else "Q: {q}"
     read = load_split([source], prompt=template, seed=3)
-    ours = first_rows([source], prompt=template, transcripts=False, seed=3, limit=4)
+    ours = first_rows([source], prompt=template, seed=3, limit=4)
     assert ours == [read[row] for row in range(min(4, len(read)))]
     assert ours[0]["prompt"].startswith("Q: ")
 

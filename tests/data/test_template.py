@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_cli.data.peeking import Preview, column_names_after
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.template import render, template_columns
 
 ROW = {"question": "2+2?", "answer": "{question}", "n": 3, "none": None, "chat": [{"role": "user"}]}
@@ -48,19 +49,27 @@ def preview(*columns: str) -> Preview:
     return Preview(columns, [], 0, "here")
 
 
+def after(columns: Preview, rename: dict[str, str], prompt: str | None, name: str = "data") -> tuple[str, ...]:
+    return column_names_after(DataSource(path="x.csv", rename=rename, name=name), columns, prompt)
+
+
 def test_columns_after_rename_and_template() -> None:
-    assert column_names_after(preview("q", "a"), {}, None) == ("q", "a")
-    assert column_names_after(preview("q", "a"), {"question": "q"}, "{question}") == ("question", "a", "prompt")
-    assert column_names_after(preview("prompt", "a"), {}, "Q: {prompt}") == ("prompt", "a")
-    assert column_names_after(preview("q", "a"), {"a": "q", "q": "a"}, None) == ("a", "q")
-    assert column_names_after(preview(), {"question": "q"}, "{question}") == ()
+    assert after(preview("q", "a"), {}, None) == ("q", "a")
+    assert after(preview("q", "a"), {"question": "q"}, "{question}") == ("question", "a", "prompt")
+    assert after(preview("prompt", "a"), {}, "Q: {prompt}") == ("prompt", "a")
+    assert after(preview("q", "a"), {"a": "q", "q": "a"}, None) == ("a", "q")
+    assert after(preview("q", "a"), {"gold": "a.b.0"}, None) == ("q", "a", "gold")
+    assert after(preview(), {"question": "q"}, "{question}") == ()
 
 
 def test_columns_that_rename_or_template_lack(refusal) -> None:
-    message = refusal(column_names_after, preview("qestion", "a"), {"prompt": "question"}, None, name="data.mix.x")
+    message = refusal(after, preview("qestion", "a"), {"prompt": "question"}, None, name="data.mix.x")
     assert "no column 'question'" in message
     assert "where:    data.mix.x.rename.prompt" in message
     assert message.endswith("try:      data.mix.x.rename.prompt=qestion")
     # The old name is gone after a rename.
-    assert "no column 'q'" in refusal(column_names_after, preview("q", "a"), {"question": "q"}, "{q}")
-    assert "plain column name" in refusal(column_names_after, preview(), {}, "{q.x}")
+    message = refusal(after, preview("q", "a"), {"question": "q"}, "{q}")
+    assert "the column 'q' is called 'question' here" in message
+    assert "where:    data.rename.question" in message
+    assert message.endswith("try:      data.prompt='{question}'")
+    assert "plain column name" in refusal(after, preview(), {}, "{q.x}")

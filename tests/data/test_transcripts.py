@@ -46,12 +46,12 @@ def test_what_is_no_pair_of_transcripts_is_left_as_it_is(chosen: str, rejected: 
 def test_loading_splits_and_templates_can_read_the_prompt(jsonl) -> None:
     asked = "\n\nHuman: Hello\n\nAssistant:"
     path = jsonl([{"chosen": asked + " a", "rejected": asked + " b"}, {"chosen": "c", "rejected": "d"}])
-    dataset = load_split([DataSource(path=path)], seed=0, transcripts=True)
+    dataset = load_split([DataSource(path=path, transcripts=True)], seed=0)
     assert dataset.to_list() == [
         {"chosen": " a", "rejected": " b", "prompt": asked},
         {"chosen": "c", "rejected": "d", "prompt": ""},
     ]
-    templated = load_split([DataSource(path=path)], seed=0, transcripts=True, prompt="<{prompt}>")
+    templated = load_split([DataSource(path=path, transcripts=True)], seed=0, prompt="<{prompt}>")
     assert templated["prompt"][0] == f"<{asked}>"
     assert "prompt" not in load_split([DataSource(path=path)], seed=0).column_names
 
@@ -59,5 +59,5 @@ def test_loading_splits_and_templates_can_read_the_prompt(jsonl) -> None:
 def test_data_with_prompts_is_not_split(jsonl) -> None:
     rows = [{"prompt": "p", "chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"}]
     source = DataSource(path=jsonl(rows))
-    assert load_split([source], seed=0, transcripts=True).to_list() == rows
-    assert column_names_after(peek(source), {}, None, transcripts=True) == ("prompt", "chosen", "rejected")
+    assert load_split([source], seed=0).to_list() == rows
+    assert column_names_after(source, peek(source), None) == ("prompt", "chosen", "rejected")

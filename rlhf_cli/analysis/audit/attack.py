@@ -408,15 +408,8 @@ def plan_of(experiment: Experiment, kinds: tuple[AttackKind, ...], *, limit: int
 
 def loaded_rows(experiment: Experiment, limit: int) -> list[dict[str, object]]:
     """Return the first rows of an experiment's training data as its trainer gets them. Raise DataError."""
-    data = experiment.data
-    return first_rows(
-        training_sources(data),
-        prompt=data.model_dump()["prompt"],
-        transcripts=data.transcripts,
-        seed=experiment.seed,
-        limit=limit,
-        trainer=experiment.trainer.row,
-    )
+    prompt = experiment.data.model_dump()["prompt"]
+    return first_rows(training_sources(experiment), prompt=prompt, seed=experiment.seed, limit=limit)
 
 
 def experiment_rows(experiment: Experiment, limit: int) -> list[dict[str, object]]:

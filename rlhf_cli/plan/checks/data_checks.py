@@ -30,13 +30,13 @@ def source_problems(experiment: Experiment, composed: Composed, context: CheckCo
 
     Also note the file of a trainer class that the user wrote.
     """
-    data, row = experiment.data, experiment.trainer.row
+    data = experiment.data
     if experiment.trainer.own_class is not None and (file := class_file(experiment.trainer.own_class)) is not None:
         context.files["trainer.class"] = file.resolve()
     prompt = data.model_dump()["prompt"]
-    training = training_sources(data)
+    training = training_sources(experiment)
     mistakes: list[tuple[object, ...]] = []
-    for source in [*training, *eval_sources(data)]:
+    for source in [*training, *eval_sources(experiment)]:
         try:
             preview = peek(source, limit=_LOOKED_AT, seed=experiment.seed)
             is_sliced = source.split is not None and "[" in source.split  # `datasets` takes the slice, and counts it
@@ -44,12 +44,13 @@ def source_problems(experiment: Experiment, composed: Composed, context: CheckCo
             if count is not None and select is not None:
                 source.check_selection(count)
                 count = min(count, select) if isinstance(select, int) else select[1] - select[0]
-            names = column_names_after(preview, source.rename, prompt, name=source.name, transcripts=data.transcripts)
-            table = prepared_rows(source, preview, prompt, names, transcripts=data.transcripts, trainer=row)
+            names = column_names_after(source, preview, prompt)
+            table = prepared_rows(source, preview, prompt, names)
             read = ReadSource(source, preview, names, table, count)
             context.sources.append(read)
             context.held_out += [read] if source not in training else []
         except UserError as error:
+            error.where = composed.origins.where(error.where) if error.where in composed.origins.by_key else error.where
             mistake = (error.what, error.got, error.expected)
             if mistake not in mistakes:  # the held-out rows often repeat a value of the training rows
                 yield error
@@ -94,6 +95,14 @@ def column_problems(experiment: Experiment, composed: Composed, context: CheckCo
     for table, columns, who, column in missing_ones:
         worlds = with_columns([wanted[who]]) if is_world and table == "data" else ()
         asks = f" (or is it an argument? {who}.args.{column}=VALUE)" if who.startswith("rewards.") else ""
+        new = next((new for read in context.sources if (new := read.source.new_name(column)) is not None), None)
+        if new is not None:  # `rename` takes a name away, a template keeps it
+            yield DataError(
+                f"the column {column!r}, which {who} reads, is called {new!r} here",
+                where=composed.origins.where(f"{table}.rename.{new}"),
+                hint=f"'~{table}.rename.{new}' " + (f"data.prompt='{{{column}}}'" if new == "prompt" else ""),
+            )
+            continue
         template = f", or data.prompt='... {{{columns[0]}}} ...'" if column == "prompt" else ""
         yield DataError(
             f"the data has no column {column!r}",
@@ -170,7 +179,7 @@ def _conversions(read: ReadSource, columns: list[str]) -> Iterator[Notice]:
             roles = dict.fromkeys(str(message["role"]) for message in value)
             text = f"{column}: {', '.join(senders)} (ShareGPT) are read as {', '.join(roles)}"
             yield Notice(read.source.name, text)
-        elif isinstance(stored, str):
+        elif isinstance(stored, str) and stored.lstrip().startswith("["):
             yield Notice(read.source.name, f"{column}: JSON text is read as messages")
 
 

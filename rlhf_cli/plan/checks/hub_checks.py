@@ -24,7 +24,7 @@ def hub_problems(experiment: Experiment, composed: Composed, context: CheckConte
     model = experiment.model
     named = {"model.path": model.path, "model.tokenizer": model.tokenizer} | context.named_models()
     paths = {key: path for key, path in named.items() if path is not None and not Path(path).expanduser().exists()}
-    sources = (*training_sources(experiment.data), *eval_sources(experiment.data))
+    sources = (*training_sources(experiment), *eval_sources(experiment))
     data = [source for source in sources if source.is_hub]
     if not (paths or data):
         return

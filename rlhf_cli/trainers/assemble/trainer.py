@@ -78,8 +78,7 @@ def training_rows(experiment: Experiment) -> tuple[Dataset, Dataset | None, Left
     rules = preference_rules(experiment) if "reward_model" in row.sections else None
 
     def load(sources: list[DataSource], name: str) -> Dataset:
-        prompt = data.model_dump()["prompt"]
-        dataset = load_split(sources, prompt=prompt, seed=experiment.seed, transcripts=data.transcripts, trainer=row)
+        dataset = load_split(sources, prompt=data.model_dump()["prompt"], seed=experiment.seed)
         if rules is None:
             return dataset
         from rlhf_cli.data.preferences import judge_pairs
@@ -87,11 +86,11 @@ def training_rows(experiment: Experiment) -> tuple[Dataset, Dataset | None, Left
         with quiet():
             return judge_pairs(dataset, rules, name=name)
 
-    rows = {"data": load(training_sources(data), "data")}
+    rows = {"data": load(training_sources(experiment), "data")}
     if data.eval is not None and data.eval.fraction is not None:
         rows["data"], rows["data.eval"] = hold_out(rows["data"], data.eval.fraction, experiment.seed)
     elif data.eval is not None:
-        rows["data.eval"] = load(eval_sources(data), "data.eval")
+        rows["data.eval"] = load(eval_sources(experiment), "data.eval")
     text_field = str(experiment.trainer.args.get("dataset_text_field") or TEXT)
     for name, dataset in rows.items():
         if rules is not None:
