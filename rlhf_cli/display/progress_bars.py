@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -11,18 +12,32 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from rlhf_cli.display.terminal import Screen
 
+_QUIET_S = 30.0
+
 
 @contextmanager
-def spinner(doing: str, *, shown: bool = True) -> Iterator[Callable[[str, int, int], None]]:
-    """Spin inside the block, if stdout is a terminal, while modules are imported or models loaded.
+def spinner(doing: str, *, shown: bool = True) -> Iterator[Callable[[str], None]]:
+    """Show inside the block what is imported or loaded: a spinner at a terminal, else a line every half minute.
 
-    Yields a function that shows the current activity, its step and its steps.
+    Yields a function that shows another activity instead.
     """
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    is_silent = not (shown and sys.stdout.isatty())
-    with Progress(*columns, console=Screen(file=sys.stdout), transient=True, disable=is_silent) as progress:
+    ended, is_terminal = threading.Event(), sys.stdout.isatty()
+    with Progress(
+        *columns, console=Screen(file=sys.stdout), transient=True, disable=not (shown and is_terminal)
+    ) as progress:
         task = progress.add_task(doing, total=None)
-        yield lambda what, step, steps: progress.update(task, description=f"{what} {step}/{steps}")
+
+        def print_lines() -> None:
+            while not ended.wait(_QUIET_S):
+                print(f"{progress.tasks[0].description} ...", flush=True)
+
+        if shown and not is_terminal:
+            threading.Thread(target=print_lines, daemon=True).start()
+        try:
+            yield lambda doing: progress.update(task, description=doing)
+        finally:
+            ended.set()
 
 
 _LINES = 4

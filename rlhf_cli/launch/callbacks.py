@@ -1,9 +1,8 @@
-"""What a rank does beside training: record and show metrics, keep the heartbeat, and end between two steps."""
+"""What a rank does beside training: record metrics, keep the heartbeat, and end between two steps."""
 
 from __future__ import annotations
 
 import logging
-import math
 import sys
 import time
 from collections.abc import Callable, Collection
@@ -12,19 +11,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.console import RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 from torch import distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from rlhf_cli.config.imported_code import imported_since
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.display.terminal import Screen
+from rlhf_cli.display.training_bar import TrainingBar
 from rlhf_cli.errors import Interrupted
 from rlhf_cli.launch.stopping import Stopping
 from rlhf_cli.runs.heartbeat import ENDING, OPTIMIZER, TRAINING, Heartbeat
-from rlhf_cli.runs.metrics_file import MetricsWriter, describe_held_out, prune_completions, read_metrics
+from rlhf_cli.runs.metrics_file import MetricsWriter, prune_completions, read_metrics
 from rlhf_cli.runs.provenance import add_to_provenance, note_files
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import ANOTHER_RANK, update_status
@@ -104,68 +101,6 @@ class Recorder(TrainerCallback):
     def _note_code(self) -> None:
         note_files(self.folder, imported_since(self.loaded, self.experiment))
         self.loaded = frozenset(sys.modules)
-
-
-class TrainingBar(TrainerCallback):
-    """A callback that draws a bar with the newest total reward (or loss), and shows every evaluation above it.
-
-    Without a terminal, it prints a line every tenth of the run. Use it in the main process only.
-    """
-
-    def __init__(self) -> None:
-        # Bind to the current stdout, because it is redirected while TRL prints its tables.
-        self._console = Screen(file=sys.stdout)
-        self._bar = Progress(
-            TextColumn("[bold]training"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[latest]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=self._console,
-            redirect_stdout=False,
-            redirect_stderr=False,
-            disable=not self._console.is_terminal,
-        )
-        self._latest = ""
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._task = self._bar.add_task("training", total=state.max_steps, completed=state.global_step, latest="")
-        self._bar.start()
-
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._bar.update(self._task, completed=state.global_step)
-
-    def on_log(self, args: Any, state: TrainerState, control: Any, logs: TrlBatch | None = None, **_: Any) -> None:
-        """Show the newest reward, or the loss if there is no reward, beside the bar or on its own line."""
-        for name in ("reward", "loss"):
-            value = (logs or {}).get(name)
-            if isinstance(value, float) and not math.isnan(value):
-                self._latest = f"{name} {value:.3f}"
-                break
-        self._bar.update(self._task, latest=self._latest)
-        is_of_training = not any(name.startswith(("eval_", "train_runtime")) for name in logs or {})
-        if is_of_training and not self._console.is_terminal and state.global_step % max(1, state.max_steps // 10) == 0:
-            self._console.print(f"step {state.global_step}/{state.max_steps}  {self._latest}")
-
-    def on_evaluate(
-        self, args: Any, state: TrainerState, control: Any, metrics: TrlBatch | None = None, **_: Any
-    ) -> None:
-        summary = describe_held_out(metrics or {})
-        if summary:
-            self.print(Text(f"step {state.global_step}, held out: {summary}"))
-
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self.stop()
-
-    def print(self, shown: RenderableType) -> None:
-        """Print something above the bar."""
-        self._console.print(shown)
-
-    def stop(self) -> None:
-        """Release the terminal, also after an error in training."""
-        self._bar.stop()
 
 
 @dataclass(eq=False)

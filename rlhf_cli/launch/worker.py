@@ -51,7 +51,8 @@ from rlhf_cli.text.redaction import redacted
 from rlhf_cli.text.terminal_output import SafeStream, printable
 
 if TYPE_CHECKING:
-    from rlhf_cli.launch.callbacks import StopByRule, TrainingBar
+    from rlhf_cli.display.training_bar import TrainingBar
+    from rlhf_cli.launch.callbacks import StopByRule
     from rlhf_cli.measure.scored_pairs import ScoredPair
     from rlhf_cli.runs.tracking.mirror import Mirror
     from rlhf_cli.trainers.extensions import ExtendedTrainer
@@ -148,10 +149,11 @@ def _train(
 
     from transformers import PrinterCallback
 
+    from rlhf_cli.display.training_bar import TrainingBar
     from rlhf_cli.launch import callbacks
     from rlhf_cli.trainers.assemble.trainer import assemble
 
-    bar = callbacks.TrainingBar()
+    bar = TrainingBar(heartbeat)
     mirror = _mirror_of(folder, experiment) if is_main and experiment.track.mode != "none" else None
     show_pairs = functools.partial(_show_pairs, bar, folder, mirror)
     with spinner("loading data and models", shown=is_main) as say:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig
 
 _WARM_START_ROWS = 6000
-OnProgress = Callable[[str, int, int], None]
-"""Called with a description of the work, the step and the number of steps."""
+OnProgress = Callable[[str], None]
+"""Called with a description of the work that begins."""
 
 
 def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
@@ -47,7 +47,7 @@ def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
         return merged_model(model.path, dtype=model.dtype, trust_remote_code=model.trust_remote_code)
 
     def warming_up(step: int, steps: int) -> None:
-        on_progress("warming up the tiny model", step, steps)
+        on_progress(f"warming up the tiny model {step}/{steps}")
 
     return str(tiny_model_path(model.build.model_dump(), partial(warm_start_rows, model.build), warming_up))
 

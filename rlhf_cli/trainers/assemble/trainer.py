@@ -130,10 +130,12 @@ def assemble(
     args = trl_config(experiment, folder)
     stack = None
     if row.generates:
+        on_progress(_rewards_in_words(experiment))
         with loading_unsharded(args):
             stack = training_stack(
                 experiment, device=args.device, run=folder, rank=args.process_index, heartbeat=heartbeat
             )
+    on_progress("reading the data")
     train_dataset, eval_dataset, left_out = training_rows(experiment)
     if stack is not None:
         for component in stack.components:  # a reward model without a chat template fails before the policy is loaded
@@ -151,6 +153,7 @@ def assemble(
     if experiment.critic is not None:
         from rlhf_cli.trainers.assemble.ppo_setup import ppo_setup
 
+        on_progress("loading the critic")
         with loading_unsharded(args):
             ppo = ppo_setup(experiment, policy)
     if "reward_model" in row.sections and args.pad_token is None:
@@ -171,6 +174,7 @@ def assemble(
     )
     given: dict[str, object] = {"args": args, "train_dataset": train_dataset, "eval_dataset": eval_dataset}
     given |= {"model": policy, **_trl_arguments(experiment, policy, stack)}
+    on_progress(f"loading {policy}{' and preparing the rows' if row.learns_from else ''}")
     with quiet():  # TRL prepares the rows of trainers that learn from them
         trainer = extended_class(trainer_class, extensions)(**given)
     _check_learns(trainer)
@@ -181,6 +185,11 @@ def assemble(
     if "reward_model" in row.sections:
         _show_pairs(trainer, experiment, folder, on_pairs)
     return trainer
+
+
+def _rewards_in_words(experiment: Experiment) -> str:
+    models = [reward.model for reward in experiment.rewards.values() if reward.model is not None]
+    return f"loading the reward model{'s' * (len(models) > 1)} {', '.join(models)}" if models else "loading the rewards"
 
 
 def _reward_setup(

@@ -1,0 +1,124 @@
+"""The bar while a run trains: drawn on a terminal, lines in a pipe; the time left."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+from transformers import IntervalStrategy
+
+from rlhf_cli.display.training_bar import TimeLeft, TrainingBar, evaluations_after, steps_per_round
+from rlhf_cli.runs.heartbeat import EVALUATION, TRAINING, Heartbeat
+
+POLICY: dict[str, Any] = {"num_generations": 2, "num_iterations": 1, "gradient_accumulation_steps": 1}
+
+
+def arguments(**named: object) -> Any:
+    """Return arguments of a trainer that never evaluates; `named` are others."""
+    return SimpleNamespace(**{"eval_strategy": IntervalStrategy.NO, "eval_delay": 0, **named})
+
+
+def trained(bar: TrainingBar, args: Any, steps: range) -> None:
+    """Tell a bar what the Trainer tells it in `steps` of 40, with a reward in every fourth step."""
+    state: Any = SimpleNamespace(global_step=steps[0] - 1, max_steps=40)
+    control: Any = SimpleNamespace()
+    bar.on_train_begin(args, state, control)
+    for step in steps:
+        state.global_step = step
+        bar.on_step_end(args, state, control)
+        bar.on_log(args, state, control, logs={"loss": 0.5} | ({"reward": float(step)} if step % 4 == 0 else {}))
+    bar.on_log(args, state, control, logs={"eval_loss": 1.0})
+    bar.print("one sample")
+    bar.on_train_end(args, state, control)
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return the printed lines with every time as T."""
+    return re.sub(r"\d+:\d\d:\d\d", "T", capsys.readouterr().out).splitlines()
+
+
+def test_a_pipe_gets_a_line_every_tenth_with_the_time_so_far_and_the_time_left(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trained(TrainingBar(), arguments(**POLICY, steps_per_generation=1), range(1, 13))
+    assert lines(capsys) == [*(f"step {step}/40  reward {step}.000  T, left T" for step in (4, 8, 12)), "one sample"]
+
+
+def test_a_trainer_without_rewards_shows_its_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    trained(TrainingBar(), arguments(), range(1, 5))
+    assert lines(capsys) == ["step 4/40  loss 0.500  T, left T", "one sample"]
+
+
+def test_several_steps_a_round_count_in_rounds_and_never_show_the_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    """TRL logs the reward once a round; 16 steps a round make 2.5 rounds of 40 steps."""
+    args = arguments(**{**POLICY, "num_iterations": 4}, steps_per_generation=4)
+    assert steps_per_round(args) == 16
+    trained(TrainingBar(), args, range(13, 17))
+    assert lines(capsys) == ["round 2/3, step 16/40  reward 16.000  T, left T", "one sample"]
+
+
+def test_a_minute_without_a_line_gets_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.count(0, 25)
+    monkeypatch.setattr("rlhf_cli.display.training_bar.time.monotonic", lambda: float(next(seconds)))
+    trained(TrainingBar(left=TimeLeft(lambda: 0.0)), arguments(), range(1, 4))
+    assert lines(capsys)[0].startswith("step 3/40  loss 0.500")
+
+
+def test_an_evaluation_counts_its_rows_in_both_passes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    heartbeat = Heartbeat(tmp_path, 0)
+    bar = TrainingBar(heartbeat)
+    bar._is_quiet = lambda: True  # type: ignore[method-assign]
+    heartbeat.enter(TRAINING)
+    with heartbeat.during(EVALUATION):
+        for batches in (2, 4):  # the greedy pass has smaller batches
+            loader = DataLoader(list(range(275)), batch_size=-(-275 // batches))  # type: ignore[arg-type]
+            for _ in range(batches):
+                bar.on_prediction_step(arguments(**POLICY), None, None, eval_dataloader=loader)  # type: ignore[arg-type]
+    assert [line.partition("  ")[0] for line in lines(capsys)] == [
+        *(f"evaluating, sampled {done} of 275" for done in (138, 275)),
+        *(f"evaluating, greedy {done} of 275" for done in (69, 138, 206, 275)),
+    ]
+    heartbeat.close()
+
+
+def test_the_time_left_counts_evaluations() -> None:
+    """Worked by hand: steps of 2 s after a first one of 10 s, one evaluation of 30 s; 5 steps and 2 evaluations left."""
+    at = [0.0]
+    left = TimeLeft(lambda: at[0])
+    assert str(left) == "-:--:--"
+    left.training_begins()
+    at[0] += 10
+    left.step_ends()
+    left.estimate(7, 3)
+    assert str(left) == "0:01:10 + 3 evaluations", "no step but the first, and no evaluation, was timed"
+    for step_s in (2, 2):
+        at[0] += step_s
+        left.step_ends()
+    left.evaluation_begins()
+    at[0] += 30
+    left.evaluation_ends()
+    left.estimate(5, 2)
+    assert str(left) == "0:01:10", "5 x 2 s + 2 x 30 s"
+    at[0] += 4
+    assert str(left) == "0:01:06", "it counts down until the next estimate"
+
+
+@pytest.mark.parametrize(
+    ("args", "step", "expected"),
+    [
+        ({}, 0, 0),
+        ({"eval_strategy": IntervalStrategy.STEPS}, 0, 4),  # 3, 6, 9 and the last step, 10
+        ({"eval_strategy": IntervalStrategy.STEPS}, 6, 2),
+        ({"eval_strategy": IntervalStrategy.STEPS}, 10, 0),
+        ({"eval_strategy": IntervalStrategy.STEPS, "eval_delay": 7}, 0, 2),
+        ({"eval_strategy": IntervalStrategy.EPOCH}, 5, 2),  # the ends of the second and the third epoch
+    ],
+)
+def test_evaluations_to_come_are_those_that_transformers_starts(args: dict[str, Any], step: int, expected: int) -> None:
+    state: Any = SimpleNamespace(global_step=step, max_steps=10, eval_steps=3, num_train_epochs=3, epoch=step / 4)
+    assert evaluations_after(arguments(**args), state) == expected
