@@ -120,6 +120,10 @@ class RewardError(UserError):
     row: int | None = None
 
 
+class ServerSilent(RewardError):
+    """A server of a reward did not answer within the time that the user gave it."""
+
+
 class ModelError(UserError):
     """A model folder, tokenizer or checkpoint is wrong."""
 

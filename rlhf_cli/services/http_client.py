@@ -10,6 +10,7 @@ import contextlib
 import email.utils
 import hashlib
 import json
+import logging
 import math
 import os
 import random
@@ -23,7 +24,7 @@ from typing import TypeVar
 import httpx2
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay
 
-from rlhf_cli.errors import RewardError
+from rlhf_cli.errors import RewardError, ServerSilent
 
 _Value = TypeVar("_Value")
 
@@ -31,6 +32,8 @@ Post = Callable[[object], Awaitable[object]]
 """Post a JSON value and return the JSON that a server answers."""
 
 _LONGEST_WAIT_S = 20.0
+_SAID_EVERY_S = 30.0
+_log = logging.getLogger("rlhf")
 
 
 class _Busy(Exception):
@@ -79,6 +82,7 @@ class JsonClient:
         self._retry_budget_s = retry_budget_s
         self._max_concurrency = max_concurrency
         self._next = 0
+        self._said_at = -math.inf
         self._key()  # raises if it is missing
 
     def __repr__(self) -> str:
@@ -88,7 +92,8 @@ class JsonClient:
     async def session(self) -> AsyncGenerator[Post]:
         """Open connections, and yield the function that posts on them: the requests of one batch.
 
-        It raises RewardError if the server refuses the request, does not answer with JSON, or exceeds the budget.
+        It raises RewardError if the server refuses the request or does not answer with JSON, and ServerSilent if it
+        exceeds the budget.
         """
         most = self._max_concurrency
         places = asyncio.Semaphore(most)
@@ -119,7 +124,7 @@ class JsonClient:
                     left_s = max(deadline - time.monotonic(), 0.001)
                     return await self._try(client, url, body, min(self._timeout_s, left_s))
         except _Busy as busy:
-            raise RewardError(
+            raise ServerSilent(
                 f"the server did not answer within retry_budget_s = {self._retry_budget_s:g} ({num_tries} tries)",
                 where=shown(busy.url),
                 got=busy.message + (f"; it asks to wait {busy.wait_s:.3g} s" if busy.wait_s > _LONGEST_WAIT_S else ""),
@@ -134,6 +139,10 @@ class JsonClient:
         # Half of each wait is random, so that many clients of one busy server do not return at once.
         half_s = min(0.25 * 2.0 ** (state.attempt_number // len(self.urls) - 1), _LONGEST_WAIT_S / 2)
         busy = state.outcome.exception() if state.outcome else None
+        if isinstance(busy, _Busy) and time.monotonic() - self._said_at > _SAID_EVERY_S:
+            self._said_at = time.monotonic()
+            left_s = self._retry_budget_s - state.seconds_since_start
+            _log.warning(f"waiting up to {left_s:.0f} s for {shown(busy.url)}, which answered: {busy.message}")
         return max(half_s + random.uniform(0, half_s), busy.wait_s if isinstance(busy, _Busy) else 0.0)
 
     async def _try(self, client: httpx2.AsyncClient, url: str, body: bytes, timeout_s: float) -> object:

@@ -22,7 +22,7 @@ from types import CodeType, FunctionType, MappingProxyType
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.source import Row, missing_column
-from rlhf_cli.errors import ConfigError
+from rlhf_cli.errors import ConfigError, RewardError, ServerSilent, in_one_line
 from rlhf_cli.evaluation.score_completions import policy_tokenizer, score_with
 from rlhf_cli.rewards.stack.reward_functions import required_columns
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
@@ -248,6 +248,11 @@ class Trial:
             completion: object = [{"role": "assistant", "content": text}] if is_chat else text
             rows.append({**self.rows[row], "completion": completion})
         scored = score_with(self.stack, self.experiment, rows, where="data").rows
+        for name, error in ((name, one.error) for row in scored for name, one in row.rewards.items()):
+            # Any other text would wait as long.
+            if error is not None and error.startswith(f"{ServerSilent.__name__}: "):
+                silent = in_one_line(error.partition(": ")[2])
+                raise RewardError(f"reward {name!r} cannot be tried", where=f"rewards.{name}", got=silent)
         cut = list(is_cut) if is_cut is not None else [False] * len(texts)
         return after_truncation(self.experiment, scored, [text for _, text in texts], cut, self.limit_tokens)
 

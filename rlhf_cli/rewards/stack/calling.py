@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import NoReturn
 
-from rlhf_cli.errors import Prose, RewardError, RewardFailed
+from rlhf_cli.errors import Prose, RewardError, RewardFailed, ServerSilent
 from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.rewards.stack.component import (
     Batch,
@@ -362,13 +362,14 @@ def _find_failing_rows(
 ) -> None:
     """Blame the row of a failed call; try several rows one by one, so that a bad row does not cost the others.
 
+    A server that is silent, or a function that is late, would cost its whole time again with each row.
     If every row passes alone, the batch fails without a row to blame, which `on_error` exclude or a number forgives.
     """
     is_last = component.on_error == "raise"
     if isinstance(error, RewardError) and is_last:
         call = FailedCall(component, batch, rows, None if error.row is None else rows[error.row], error)
         raise refused(call, error, tools.keep(call))
-    if len(rows) == 1 or isinstance(error, RewardTimeout):
+    if len(rows) == 1 or isinstance(error, RewardTimeout | ServerSilent):
         call = FailedCall(component, batch, rows, rows[0] if len(rows) == 1 else None, error)
         fail(call, outcome, tools.keep)
         return

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlhf_cli.analysis.audit.attack import KINDS, attack_reachable, expensive, plan_of, unreachable
+from rlhf_cli.analysis.audit.tried_rows import try_rows
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import RewardError
 from rlhf_cli.jobs.prepare import prepare
 from tests.support.fake_server import Answer, reply, serving
 
@@ -56,6 +59,26 @@ def test_one_that_obeys_is_found_out(judge: Any, holes: list[str], place: Path) 
     assert plan.cost is not None
     assert plan.cost.startswith("at most 52 texts (8 rows), each of them: rewards.style a request to http://127.0.0.1")
     assert len(server.asked) <= 52
+
+
+def test_a_judge_that_is_out_of_order_is_waited_for_once_and_aloud(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It took one budget for each text of each row: 12 minutes without a word."""
+    with serving(Answer("broken", 503)) as server:
+        asked = experiment(server.url.removesuffix("/score"), place)
+        style = asked.rewards["style"]
+        short = style.model_copy(update={"args": {**style.args, "retry_budget_s": 1.2}})
+        started = time.monotonic()
+        with pytest.raises(RewardError) as caught:
+            try_rows(asked.model_copy(update={"rewards": {"style": short}}), 1)
+        waited_s = time.monotonic() - started
+    assert caught.value.where == "rewards.style"
+    assert "503" in str(caught.value.got)
+    budgets = len([one for one in server.asked if one.payload == server.asked[0].payload])
+    assert budgets <= 3, "tries within one budget of 1.2 s"
+    assert waited_s < 30
+    assert [record.levelname for record in caplog.records if "waiting up to" in record.getMessage()] == ["WARNING"]
 
 
 def test_nobody_at_the_address_and_no_model(place: Path) -> None:
