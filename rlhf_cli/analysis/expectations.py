@@ -15,7 +15,7 @@ from rlhf_cli.config.rules.logged_metrics import logged_name
 from rlhf_cli.config.schema import run_sections
 from rlhf_cli.config.schema.run_sections import Expectation, read_expectations
 from rlhf_cli.errors import RunError
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FINISHED, Status, read_status
 from rlhf_cli.text.json_values import JsonTree, JsonValue, finite_or_none, section
 from rlhf_cli.text.suggest import nearest
@@ -61,11 +61,12 @@ class ExpectationOutcome:
 
 @dataclass(frozen=True)
 class VerifiedRun:
-    """A run and the outcomes of its expectations; empty if it has none."""
+    """A run and the outcomes of its expectations; empty if it has none. `typed` are the overrides of its command."""
 
     folder: RunFolder
     status: Status
     outcomes: tuple[ExpectationOutcome, ...]
+    typed: tuple[str, ...] = ()
 
     @property
     def state(self) -> State | None:
@@ -96,7 +97,8 @@ def verify(folder: RunFolder) -> VerifiedRun:
         return VerifiedRun(folder, status, ())
     columns = read_columns(folder.metrics)
     outcomes = outcomes_of(expected, columns, section(config, "rewards"), is_finished=status.state == FINISHED)
-    return VerifiedRun(folder, status, tuple(outcomes))
+    typed = read_json(folder.provenance).get("overrides")
+    return VerifiedRun(folder, status, tuple(outcomes), tuple(map(str, typed)) if isinstance(typed, list) else ())
 
 
 def frozen_expectations(folder: RunFolder, config: JsonTree) -> dict[str, Expectation]:

@@ -181,8 +181,7 @@ def _other_facts(folder: RunFolder, events: list[Event], status: Status) -> Iter
         yield Text(reason, style="bold")
     verified = verify(folder)
     if verified.outcomes:
-        overrides = read_json(folder.provenance).get("overrides")
-        yield from at_the_end(verified, [str(one) for one in overrides] if isinstance(overrides, list) else [])
+        yield from at_the_end(verified)
     if status.warnings:
         warnings = "1 warning" if status.warnings == 1 else f"{status.warnings} warnings"
         yield Text(f"{warnings} in log.txt", style="yellow")

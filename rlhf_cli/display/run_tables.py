@@ -45,32 +45,49 @@ def show_overview(console: Console, overview: Overview) -> None:
         console.print(f"[yellow]Slurm was not asked:[/] {first}", highlight=False)
 
 
-_MOST_MISSED, _MOST_TYPED = 3, 2
+MOST_MISSED, _MOST_TYPED = 3, 2
+_LENGTHS = ("trainer.args.max_steps", "trainer.args.num_train_epochs")
 _STYLES = {MET: "green", MISSED: "bold red", OPEN: "yellow"}
 
 
-def at_the_end(verified: VerifiedRun, typed: Sequence[str]) -> Iterator[Text]:
+def at_the_end(verified: VerifiedRun) -> Iterator[Text]:
     """Yield the lines for a run's last screen: how many expectations are met, each missed one, and a possible reason.
 
-    `typed` are the overrides that the run was started with. The expectations of a shipped experiment hold only for the
-    experiment as written, so the overrides may explain a miss.
+    The expectations of an experiment hold for the experiment as written, so what was typed may explain a miss.
     """
+    typed = verified.typed
+    if (line := shortened_line(typed)) is not None:
+        yield Text(line, style="dim")
+        return
     outcomes = verified.outcomes
     missed = [one for one in outcomes if one.state == MISSED]
     met = sum(one.state == MET for one in outcomes)
     yield Text(f"expected: {met} of {len(outcomes)} met", style=_STYLES[MISSED if missed else verified.state or MET])
-    for one in missed[:_MOST_MISSED]:
+    for one in missed[:MOST_MISSED]:
         yield Text(f"  missed: {missed_line(one)}", style="red")
-    if len(missed) > _MOST_MISSED:
-        yield Text(f"  and {len(missed) - _MOST_MISSED} more: rlhf verify has all", style="red")
+    if len(missed) > MOST_MISSED:
+        yield Text(f"  and {len(missed) - MOST_MISSED} more: rlhf verify has all", style="red")
     changes = [word.lstrip("+") for word in typed if _may_change_the_result(word)]
-    own = any(word.lstrip("+~").startswith(("expect=", "expect.")) for word in typed)
-    if missed and changes and not own:
+    if missed and changes and not _expects(typed):
         were = "were" if len(changes) > 1 else "was"
         more = f" and {len(changes) - _MOST_TYPED} more" if len(changes) > _MOST_TYPED else ""
         typed_words = f"{', '.join(changes[:_MOST_TYPED])}{more}"
         said = f"  it is expected of the experiment as written, and {typed_words} {were} typed"
         yield Text(said, style="yellow")
+
+
+def shortened_line(typed: Sequence[str]) -> str | None:
+    """Return the line that says why a run is not judged: its length was typed, and its `expect` was not; else None."""
+    lengths = [word.lstrip("+") for word in typed if word.lstrip("+").partition("=")[0] in _LENGTHS]
+    return (
+        f"expectations are not judged, because {', '.join(lengths)} was typed"
+        if lengths and not _expects(typed)
+        else None
+    )
+
+
+def _expects(typed: Sequence[str]) -> bool:
+    return any(word.lstrip("+~").startswith(("expect=", "expect.")) for word in typed)
 
 
 def show_verified(console: Console, runs: Sequence[VerifiedRun]) -> None:

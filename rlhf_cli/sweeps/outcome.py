@@ -16,7 +16,7 @@ from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.analysis.comparison.measures import is_shown
 from rlhf_cli.analysis.expectations import MISSED, verify
 from rlhf_cli.display.comparison_tables import show_comparison, show_left_out
-from rlhf_cli.display.run_tables import missed_line, tally
+from rlhf_cli.display.run_tables import MOST_MISSED, missed_line, shortened_line, tally
 from rlhf_cli.display.terminal import show_commands
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder, runs_below
@@ -34,25 +34,31 @@ def show_outcome(console: Console, sweep: SweepFolder) -> None:
     if comparison is not None:
         show_comparison(console, comparison)
     show_left_out(console, problems)
-    _show_expectations(console, folders)
+    show_expectations(console, folders)
     report(console, sweep.path, comparison)
     shown = shlex.quote(RunFolder(sweep.path).shown)
     show_commands(console, {f"rlhf why {shown}": "what the logs say, the worst of each run"})
     print_folder(console, sweep.path)
 
 
-def _show_expectations(console: Console, folders: Sequence[RunFolder]) -> None:
-    """Print how many runs met their expectations, and what the others missed."""
+def show_expectations(console: Console, folders: Sequence[RunFolder]) -> None:
+    """Print how many runs met their expectations and the first misses, or why a sweep is not judged."""
     verified = []
     for folder in folders:
         with contextlib.suppress(RunError):  # already listed as left out above
             verified.append(verify(folder))
-    if any(run.outcomes for run in verified):
-        console.print(Text.assemble("expectations: ", tally(verified)))
-    for run in verified:
-        for one in run.outcomes:
-            if one.state == MISSED:
-                console.print(f"  {run.folder.path.name}: {missed_line(one)}", markup=False, highlight=False)
+    judged = [run for run in verified if run.outcomes]
+    if not judged:
+        return
+    if (line := shortened_line(judged[0].typed)) is not None:
+        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+        return
+    console.print(Text.assemble("expectations: ", tally(verified)))
+    missed = [(run, one) for run in judged for one in run.outcomes if one.state == MISSED]
+    for run, one in missed[:MOST_MISSED]:
+        console.print(f"  {run.folder.path.name}: {missed_line(one)}", markup=False, highlight=False)
+    if len(missed) > MOST_MISSED:
+        console.print(f"  and {len(missed) - MOST_MISSED} more: rlhf verify has all", highlight=False)
 
 
 def report(console: Console, folder: Path, comparison: Comparison | None = None) -> None:

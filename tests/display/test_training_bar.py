@@ -87,7 +87,7 @@ def test_an_evaluation_counts_its_rows_in_both_passes(capsys: pytest.CaptureFixt
 
 
 def test_the_time_left_counts_evaluations() -> None:
-    """Worked by hand: steps of 2 s after a first one of 10 s, one evaluation of 30 s; 5 steps and 2 evaluations left."""
+    """Worked by hand: a first step of 10 s, then steps of 2 s; one evaluation of 30 s."""
     at = [0.0]
     left = TimeLeft(lambda: at[0])
     assert str(left) == "-:--:--"

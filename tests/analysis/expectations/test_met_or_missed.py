@@ -5,16 +5,18 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from rlhf_cli.analysis.expectations import ExpectationOutcome, verify
+from rlhf_cli.analysis.expectations import ExpectationOutcome, VerifiedRun, verify
 from rlhf_cli.display.run_tables import at_the_end
 from rlhf_cli.errors import RunError
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_folder import RunFolder, write_json
 from rlhf_cli.runs.run_status import read_status
+from rlhf_cli.sweeps.outcome import show_expectations
 from rlhf_cli.text.json_values import JsonValue
 from tests.support.logged_runs import configured, write_run
 
@@ -139,17 +141,48 @@ def test_a_run_that_missed_is_finished_with_exit_code_0(train, capsys: pytest.Ca
     assert "typed" not in said  # what is expected was typed as well
 
 
+def typed(run: RunFolder, words: list[str]) -> VerifiedRun:
+    """Return the verified run as if it had been started with these words."""
+    return replace(verify(run), typed=tuple(words))
+
+
 def test_what_was_typed_is_named_only_where_something_is_missed(tmp_path: Path) -> None:
     met = configured(expect=[{"metric": "correct", "at_least": 1}])
     run = write_run(tmp_path / "run", met, {"rewards/correct/mean": [*RISING]})
-    assert "typed" not in printed(at_the_end(verify(run), ["trainer.args.max_steps=20"]))
+    assert "typed" not in printed(at_the_end(typed(run, ["trainer.args.learning_rate=1"])))
     missed = configured(expect=[{"metric": "correct", "at_least": 21}])
     other = write_run(tmp_path / "other", missed, {"rewards/correct/mean": [*RISING]})
-    text = " ".join(printed(at_the_end(verify(other), ["+exp=quickstart", "seed=3", "a.b=1"])).split())
+    text = " ".join(printed(at_the_end(typed(other, ["+exp=quickstart", "seed=3", "a.b=1"]))).split())
     assert "a.b=1 was typed" in text
     assert "seed" not in text
-    text = printed(at_the_end(verify(other), [f"a.b{number}=1" for number in range(9)]))
+    text = printed(at_the_end(typed(other, [f"a.b{number}=1" for number in range(9)])))
     assert "a.b0=1, a.b1=1 and 7 more were typed" in " ".join(text.split())
-    text = printed(at_the_end(verify(other), ["++a.b=1", "++expect=[{metric: correct, at_least: 21}]"]))
+    text = printed(at_the_end(typed(other, ["++a.b=1", "++expect=[{metric: correct, at_least: 21}]"])))
     assert "expected: 0 of 1 met" in text
     assert "typed" not in text
+
+
+@pytest.mark.parametrize("word", ["trainer.args.max_steps=30", "++trainer.args.num_train_epochs=1"])
+def test_a_run_whose_length_was_typed_is_not_judged(word: str, tmp_path: Path) -> None:
+    run = run_of(tmp_path, {"metric": "correct", "at_least": 21})
+    said = " ".join(printed(at_the_end(typed(run, ["+exp=quickstart", word]))).split())
+    assert said == f"expectations are not judged, because {word.lstrip('+')} was typed"
+    said = printed(at_the_end(typed(run, [word, "expect=[{metric: correct, at_least: 21}]"])))
+    assert "expected: 0 of 1 met" in said, "what was typed as well is judged"
+    assert verify(run).state == "missed", "rlhf verify judges: somebody asks"
+
+
+def test_a_sweep_prints_the_first_misses_or_that_it_is_not_judged(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path / str(seed), {"metric": "correct", "at_least": 21}) for seed in range(5)]
+
+    def shown(*words: str) -> list[str]:
+        for run in runs:
+            write_json(run.provenance, {"overrides": list(words)})
+        console = Console(file=io.StringIO(), width=120)
+        show_expectations(console, runs)
+        return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+    assert len(judged := shown("+exp=quickstart", "seed=0,1")) == 5
+    assert judged[-1].split(":")[0].split() == ["and", "2", "more"]
+    (line,) = shown("+exp=quickstart", "trainer.args.max_steps=30")
+    assert "trainer.args.max_steps=30" in line
