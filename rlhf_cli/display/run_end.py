@@ -87,29 +87,30 @@ def learning(events: Sequence[Event]) -> Table | None:
     return plain_table(["measure"], ["start", "end", "change"], rows=rows, head="dim") if rows else None
 
 
-def held_out(events: Sequence[Event], best_step: int | None) -> Table | None:
-    """Return a table of the first, the best and the last evaluation, or None if no policy evaluation was logged.
+def held_out(events: Sequence[Event], best_step: int | None, rewards: Sequence[str]) -> Table | None:
+    """Return the first, the best and the last evaluation beside one another, or None if no policy was evaluated.
 
-    `best_step` is the step whose checkpoint was kept as the best, or None.
+    `best_step` is the step whose checkpoint was kept as the best, or None. `rewards` are the names to show.
     """
     evaluations = [event for event in events if f"eval_{GREEDY}/total" in event]
     if not evaluations:
         return None
-    columns = {
+    measures = {
         **{f"{part} total": f"eval_{part}/total" for part in (GREEDY, SAMPLED)},
+        **{f"{GREEDY} {name}": f"eval_{GREEDY}/rewards/{name}" for name in rewards},
         **{name.removeprefix("eval_").replace("/", " "): name for name in most_attempts(evaluations[-1])},
         "truncated": f"eval_{SAMPLED}/truncated",
     }
     best = next((event for event in evaluations if event["step"] == best_step), None)
     shown = [event for event in evaluations if event in (evaluations[0], best, evaluations[-1])]
     rows: list[list[Cell]] = [
-        [
-            (f"step {event['step']}{' best' if event is best else ''}", "bold"),
-            *(_evaluated(event, name) for name in columns.values()),
-        ]
-        for event in shown
+        [(label, "bold"), *(_evaluated(event, name) for event in shown)] for label, name in measures.items()
     ]
-    return plain_table(["held out"], list(columns), rows=rows, head="dim")
+    heads = [f"step {event['step']}{' best' if event is best else ''}" for event in shown]
+    table = plain_table(["held out"], heads, rows=rows, head="dim")
+    for column in table.columns[1:]:
+        column.no_wrap = True  # an interval on two lines cannot be read
+    return table
 
 
 def _evaluated(event: Event, name: str) -> str:
@@ -138,8 +139,8 @@ def time_line(events: list[Event]) -> Text | None:
 
 
 _SPARKS = 24
-_MOST_LINES = 18
-"""Leaves room for a hint and the run folder below the panel."""
+_MOST_LINES = 17
+"""Leaves room for two commands and the run folder below the panel."""
 
 
 def show_end(console: Console, folder: RunFolder) -> None:
@@ -149,12 +150,12 @@ def show_end(console: Console, folder: RunFolder) -> None:
     """
     status, events = read_status(folder), read_metrics(folder.metrics)
     facts = list(_other_facts(folder, events, status))
-    evaluated = held_out(events, _best_step(folder))
+    best_step, rewards = _best_step(folder), list(section(folder.read_config(), "rewards"))
 
     def panel(most_rewards: int, most_samples: int, most_facts: int, *, has_held_out: bool) -> Panel:
         parts = [
             _learnt(folder, events, most_rewards),
-            evaluated if has_held_out else None,
+            held_out(events, best_step, rewards[:most_rewards]) if has_held_out else None,
             _samples(folder, most_samples) if most_samples else None,
             Group(*facts[:most_facts]) if most_facts else None,
         ]
@@ -163,13 +164,15 @@ def show_end(console: Console, folder: RunFolder) -> None:
         return Panel(Group(*spaced), title=title, title_align="left", expand=False)
 
     sizes = [(8, 3, len(facts), True), (5, 1, len(facts), True), (3, 1, len(facts), True), (3, 0, len(facts), True)]
+    sizes += [(1, 0, len(facts), True)]
     sizes += [(3, 0, most, False) for most in range(len(facts), -1, -1)]
     panels = (panel(*size, has_held_out=has_held_out) for *size, has_held_out in sizes)
     console.print(next(one for one in panels if len(console.render_lines(one, pad=False)) <= _MOST_LINES))
     again = {command: f"{name}: score these rows again" for command, name in kept_batches(folder).items()}
-    commands = again or where_to_look(folder)
-    command = next(iter(commands), f"rlhf why {folder.shown}")
-    show_commands(console, {command: commands.get(command, "what its log says, and what to change")})
+    commands = {**again, **where_to_look(folder)}
+    first = next(iter(commands), f"rlhf report {folder.shown}")
+    why = f"rlhf why {folder.shown}"
+    show_commands(console, {first: commands.get(first, "curves and answers as a page"), why: "what to change"})
 
 
 def _other_facts(folder: RunFolder, events: list[Event], status: Status) -> Iterator[Text]:
@@ -200,9 +203,9 @@ def _learnt(folder: RunFolder, events: list[Event], most: int) -> RenderableType
         return learning(events)
     configured = section(folder.read_config(), "rewards")
     failed = failed_shares(events)
-    shown = list(spans.items())[: most + 1]
+    names = [*spans, *(name for name in configured if name not in spans)]
     rows: list[list[Cell]] = []
-    for name, (start, end) in shown:
+    for name in names[: most + 1]:
         weight = section(configured, name).get("weight")
         curve = series(events, name if name == TOTAL else f"rewards/{name}/mean")[1]
         failures: list[Cell] = [(f"{failed[name]:.1%}" if name in failed else "", "yellow")] if failed else []
@@ -210,10 +213,11 @@ def _learnt(folder: RunFolder, events: list[Event], most: int) -> RenderableType
             ("total" if name == TOTAL else name, "bold"),
             f"{weight:g}" if isinstance(weight, int | float) else "",
         ]
-        rows.append([*head, *_change(start, end), *failures, (sparkline(curve, _SPARKS), "blue")])
+        change: list[Cell] = [*_change(*spans[name])] if name in spans else ["-", "-", ("no score", "yellow")]
+        rows.append([*head, *change, *failures, (sparkline(curve, _SPARKS), "blue")])
     heads = ["weight", "start", "end", "change", *(["rows failed"] if failed else [])]
     table = plain_table(["reward"], heads, [""], rows=rows, head="dim")
-    more = len(spans) - len(shown)
+    more = len(names) - len(rows)
     return Group(table, Text(f"and {more} more", style="dim")) if more else table
 
 

@@ -49,14 +49,25 @@ def test_rewards_curve_samples_and_what_to_type_next(place: Path) -> None:
         ["total", "0.500", "1.000", "+0.500", "▁█"],
         ["right", "2", "0.250", "0.500", "+0.250", "▁█"],
     ]
-    assert ["step", "2", "0.875"] in [line.split()[:3] for line in lines]
+    held_out_rows = [line.split() for line in lines]
+    assert ["held", "out", "step", "2"] in held_out_rows
+    assert ["greedy", "total", "0.875"] in held_out_rows
     samples = lines.index(next(line for line in lines if line.startswith("prompt")))
     assert [line.split() for line in lines[samples + 1 : samples + 3]] == [
         ["1+1=", "2\\n", "+0.50"],
         ["2+2=", "[red]4", "-1.00"],
     ]
     assert "3 warnings in log.txt" in lines
-    assert lines[-1].partition("  #")[0] == "rlhf why runs/sums/one"
+    assert [line.partition("  #")[0] for line in lines[-2:]] == ["rlhf report runs/sums/one", "rlhf why runs/sums/one"]
+
+
+def test_a_reward_that_never_had_a_score_stays_in_the_table(place: Path) -> None:
+    folder = run_of(place, [{"step": step, "reward": 0.5, "rewards/right/mean": None} for step in (1, 2)])
+    assert [line.split() for line in read(folder)[1:4]] == [
+        ["reward", "weight", "start", "end", "change"],
+        ["total", "0.500", "0.500", "+0.000", "▄▄"],
+        ["right", "2", "-", "-", "no", "score"],
+    ]
 
 
 def busy(place: Path) -> RunFolder:
@@ -80,15 +91,15 @@ def busy(place: Path) -> RunFolder:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_after_a_run_stand_twenty_lines_at_most_with_one_hint(place: Path, width: int) -> None:
-    """Eighteen of the panel, the hint; the command prints the run folder below. Nothing is said twice."""
+def test_after_a_run_stand_twenty_lines_at_most_with_two_commands(place: Path, width: int) -> None:
+    """Seventeen of the panel, two commands; the verb prints the run folder below. Nothing is said twice."""
     folder = busy(place)
     lines = printed(lambda console: show_end(console, folder), width=width)
     assert len(lines) <= 19
-    assert sum(line.startswith("  rlhf ") for line in lines) == 1
+    assert sum(line.startswith("  rlhf ") for line in lines) == 2
     text = "\n".join(lines)
     assert "total " in text
-    assert "and 9 more" in text
+    assert "and 10 more" in text
     assert "expected: 0 of 6 met" in text
     assert text.count("missed: ") == 3
     assert "stopped by rule: kl > 3" in text
@@ -98,17 +109,22 @@ def evaluated(step: int, total: float | None, **more: float | None) -> dict[str,
     return {"step": step, "eval_greedy/total": total, **{f"eval_{name}": value for name, value in more.items()}}
 
 
-def test_evaluations_with_totals_attempts_and_truncation() -> None:
+def test_evaluations_stand_beside_one_another_with_their_named_rewards() -> None:
     first = evaluated(5, 0.25, **{"greedy/total/low": 0.125, "greedy/total/high": 0.5, "sampled/total": 0.5})
+    first["eval_greedy/rewards/right"] = 0.125
     attempts = {"pass@1/right": 0.25, "pass@4/right": 0.75, "maj@4/right": 0.5}
     last = evaluated(10, None, **{"sampled/truncated": 0.0625, **attempts})
-    table = held_out([{"step": 1, "loss": 0.5}, first, last], best_step=5)
+    table = held_out([{"step": 1, "loss": 0.5}, first, last], best_step=5, rewards=["right"])
     assert table is not None
-    head, *rows = drawn(table)
-    assert head.split() == ["held", "out", "greedy", "total", "sampled", "total", "pass@4", "right", "truncated"]
-    assert rows[0].split() == ["step", "5", "best", "0.25", "[0.12,", "0.50]", "0.500", "-", "-"]
-    assert rows[1].split() == ["step", "10", "-", "-", "0.750", "0.062"]
-    assert held_out([{"step": 1, "loss": 0.1}], None) is None
+    assert [line.split() for line in drawn(table)] == [
+        ["held", "out", "step", "5", "best", "step", "10"],
+        ["greedy", "total", "0.25", "[0.12,", "0.50]", "-"],
+        ["sampled", "total", "0.500", "-"],
+        ["greedy", "right", "0.125", "-"],
+        ["pass@4", "right", "-", "0.750"],
+        ["truncated", "-", "0.062"],
+    ]
+    assert held_out([{"step": 1, "loss": 0.1}], None, []) is None
 
 
 def timed(*events: dict[str, float]) -> str | None:

@@ -1,7 +1,7 @@
 # What the comments `<!-- before: ... -->` of the documents call: runs, experiments and files that a page takes as given.
 
 # small WORDS: a training of two steps
-small() { rlhf train track=none expect=null trainer.args.max_steps=2 "$@"; }
+small() { rlhf train track=none trainer.args.max_steps=2 "$@"; }
 
 # begun EXP: its run `mine`, stopped by a signal behind its first steps
 begun() {

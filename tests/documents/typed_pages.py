@@ -8,8 +8,6 @@ of the page's source:
 
     <!-- before: words of a shell -->  typed first, for the blocks below: runs, files, folders that they name; what
                                        many pages need is a function of at_hand.sh
-    <!-- smaller: words -->            the trainings of the next block are typed with these words behind them (`sweep.`
-                                       ones where a `sweep=` is)
     <!-- exits: 2 -->                  the commands of the next block end so (where `error:` is shown, 2 needs no word)
 """
 
@@ -34,10 +32,10 @@ _NEEDS_HERE = re.compile(r"#(?: .*[;,])? needs ([^;,]+?)\s*$")
 _COMMAND = re.compile(r"\s*(?:\S*\$ )?rlhf \S")
 REASONS = re.compile(
     r"a GPU|GPUs|\d+ GPUs|two machines|Slurm|vLLM|a model server|a login(?: and a network)?|a network|a service manager"
-    r"|SmolLM2|a GGUF file|(?:SmolLM2 and )?reasoning-gym"
+    r"|half an hour|SmolLM2|a GGUF file|(?:SmolLM2 and )?reasoning-gym"
 )
 """Why a command cannot be typed on a laptop without a network."""
-WORDS = ("before", "smaller", "exits")
+WORDS = ("before", "exits")
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,6 @@ class Block:
     needs: tuple[tuple[str, str], ...] = ()
     unread: tuple[str, ...] = ()
     before: str = ""
-    smaller: str = ""
     exits: int = 0
     file: str = ""
 
@@ -120,7 +117,6 @@ def _block(place: str, info: str, body: str, said: dict[str, str]) -> Block:
         tuple(needs),
         tuple(unread),
         said.get("before", ""),
-        said.get("smaller", ""),
         exits,
     )
 
@@ -133,9 +129,9 @@ def script_of(page: list[Block]) -> str:
             file = shlex.quote(block.file)
             parts.append(f"mkdir -p $(dirname {file})\ncat > {file} <<'END_OF_FILE'\n{block.text}END_OF_FILE\n")
         if block.before:
-            parts.append(f"at='before {block.place}' exits=0 smaller=\n{block.before}\n")
+            parts.append(f"at='before {block.place}' exits=0\n{block.before}\n")
         if block.text and not block.file:
-            parts.append(f"at={block.place} exits={block.exits} smaller={shlex.quote(block.smaller)}\n{block.text}")
+            parts.append(f"at={block.place} exits={block.exits}\n{block.text}")
     return "".join(parts)
 
 
