@@ -13,7 +13,7 @@ from rich.text import Text
 
 from rlhf_cli.analysis.comparison.comparison import Comparison
 from rlhf_cli.analysis.comparison.frames import is_wandb
-from rlhf_cli.analysis.comparison.logged_run import DifferingKey, condition_of
+from rlhf_cli.analysis.comparison.logged_run import ABSENT, PRESENT, DifferingKey, condition_of
 from rlhf_cli.analysis.comparison.measures import HELD_OUT, RunMeasure
 from rlhf_cli.analysis.comparison.settings import number_or_text
 from rlhf_cli.display.sweep_tables import STATE_STYLE
@@ -38,7 +38,8 @@ def show_settings(console: Console, comparison: Comparison) -> None:
     shown = [measure for measure in comparison.measures if shared_value(comparison, measure) is None]
     for measure in shown:
         estimates = [comparison.estimates[setting.name][measure.label] for setting in settings]
-        columns.append(BlockColumn(column_title(measure), estimate_texts(estimates)))
+        if any(one.mean is not None for one in estimates):
+            columns.append(BlockColumn(column_title(measure), estimate_texts(estimates)))
     styles = ["dim" if front and setting.name in front.dominated else "" for setting in settings]
     show_blocks(console, columns, styles)
 
@@ -53,6 +54,8 @@ def show_runs(console: Console, comparison: Comparison) -> None:
     ]
     for measure in comparison.measures:
         numbers = [comparison.values[measure.label][run.name] for run in runs]
+        if not any(map(math.isfinite, numbers)):
+            continue
         columns.append(BlockColumn(column_title(measure), number_texts(numbers)))
     show_blocks(console, columns, ["" if run.is_finished else "dim" for run in runs])
 
@@ -199,7 +202,8 @@ def _show_what_differs(console: Console, comparison: Comparison) -> None:
         if len(places) > 1:
             _dim(console, "the configurations do not differ")
         return
-    rows = [row for axis in [*grouped.axes, *grouped.seeds] for row in _rows_of(axis)]
+    names = [run.name for run in comparison.runs]
+    rows = [row for axis in [*grouped.axes, *grouped.seeds] for row in _rows_of(axis, names)]
     shown = [
         (key, ", ".join(values[:_MOST_VALUES]) + (", ..." if len(values) > _MOST_VALUES else ""))
         for key, values in rows[:_MOST_KEYS]
@@ -209,12 +213,21 @@ def _show_what_differs(console: Console, comparison: Comparison) -> None:
         console.print(Text(f"and {', '.join(key.strip() for key, _ in rows[_MOST_KEYS:])}"))
 
 
-def _rows_of(axis: DifferingKey) -> list[tuple[str, list[str]]]:
-    """Return (key, values) for an axis, then for the keys that change with it; training conditions come first."""
+def _rows_of(axis: DifferingKey, names: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Return (key, values) for an axis, then for the keys that change with it; training conditions come first.
+
+    A reward that some runs lack has the `names` of the runs that have it.
+    """
+
+    def said(texts: Sequence[str]) -> list[str]:
+        if set(texts) == {PRESENT, ABSENT}:
+            return [f"only in {', '.join(name for name, text in zip(names, texts, strict=True) if text == PRESENT)}"]
+        return list(dict.fromkeys(texts[place] for place in places))
+
     others = sorted((key for key in axis.others if key != axis.key), key=lambda key: condition_of(key) is None)
     places = sorted(range(len(axis.texts)), key=lambda place: number_or_text(axis.texts[place]))
     texts = {axis.key: axis.texts, **{f"  {key}": axis.others[key] for key in others}}
-    return [(key, list(dict.fromkeys(values[place] for place in places))) for key, values in texts.items()]
+    return [(key, said(values)) for key, values in texts.items()]
 
 
 def _show_verdicts(console: Console, comparison: Comparison) -> None:

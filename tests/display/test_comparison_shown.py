@@ -9,6 +9,7 @@ import pytest
 from rlhf_cli.analysis.comparison.comparison import ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.display.comparison_tables import number_texts, show_comparison
+from rlhf_cli.text.json_values import section
 from tests.support.logged_runs import configured, write_run, write_sweep
 from tests.support.terminal import printed
 
@@ -79,3 +80,27 @@ def test_other_weights_under_the_same_name_are_told(place: Path) -> None:
 )
 def test_as_many_decimals_as_the_column_needs(numbers: list[float], texts: list[str]) -> None:
     assert number_texts(numbers) == texts
+
+
+def test_a_reward_that_only_one_run_has_is_one_line_and_what_nobody_logged_no_column(place: Path) -> None:
+    """Its six keys were six rows of the table of differences, and its column held dashes."""
+    judged = {
+        "fn": "./judge.py:Judge",
+        "weight": 0.5,
+        "args": {"model": "m"},
+        "clip": None,
+        "offset": 0.0,
+        "gate": None,
+    }
+    folders = []
+    for name, more in {"plain": {}, "judged": {"judge": judged}}.items():
+        config = configured()
+        config["rewards"] = {**section(config, "rewards"), **more}
+        curves = {"rewards/correct/mean": [0.25 + len(more)], "rewards/judge/mean": [None]}
+        folders.append(write_run(place / name, config, curves))
+    lines = shown(folders, 100, each_run=True)
+    assert [line.split(maxsplit=1)[1] for line in lines if line.startswith("rewards.judge")] == ["only in judge=yes"]
+    assert not any("judge.py" in line for line in lines)
+    heads = [line.split() for line in lines if "correct" in line.split() and "verdict" not in line]
+    assert heads
+    assert not any({"brevity", "length"} & set(head) for head in heads), "nobody logged these"

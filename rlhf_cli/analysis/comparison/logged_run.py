@@ -153,6 +153,8 @@ _LONGEST_NAME = 60
 _DIGITS = (6, 12)
 """Show 6 digits of a fraction if they distinguish the runs, else 12: a search proposes 0.8473095986776095."""
 _ABSENT = object()
+PRESENT, ABSENT = "yes", "-"
+"""The text of `rewards.NAME` in a run that has a reward which others lack, and of a key that a run lacks."""
 
 STEPS, BATCH, DATA, MODEL = "steps", "batch", "data", "model"
 _CONDITIONS = {
@@ -213,6 +215,7 @@ def axes(runs: Sequence[LoggedRun]) -> list[DifferingKey]:
     several keys, else after the first key that is not a training condition. Swept keys stay separate: in a search every
     trial has another value of each, although none of them implies another.
     """
+    runs = _with_whole_rewards(runs)
     classes: dict[tuple[tuple[int, ...], bool], list[str]] = {}
     for key in differences(runs):
         values = [repr(run.settings.get(key, _ABSENT)) for run in runs]
@@ -234,6 +237,23 @@ def axes(runs: Sequence[LoggedRun]) -> list[DifferingKey]:
         texts = others.get(head) or _texts(runs, head)
         axes_found.append(DifferingKey(head, short_key(head, list(heads)), others, texts, is_seed(head)))
     return sorted(axes_found, key=lambda axis: axis.is_seed)
+
+
+def _with_whole_rewards(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
+    """Return the runs with one key `rewards.NAME` in place of all keys of a reward that not every run has."""
+    of_runs = [{".".join(key.split(".")[:2]) for key in run.settings if key.startswith("rewards.")} for run in runs]
+    partial = set().union(*of_runs).difference(set.intersection(*of_runs)) if of_runs else set()
+    if not partial:
+        return list(runs)
+
+    def whole(run: LoggedRun) -> LoggedRun:
+        settings: dict[str, object] = {}
+        for key, value in run.settings.items():
+            reward = ".".join(key.split(".")[:2])
+            settings[reward if reward in partial else key] = PRESENT if reward in partial else value
+        return replace(run, settings=settings)
+
+    return [whole(run) for run in runs]
 
 
 def names_of(runs: Sequence[LoggedRun]) -> list[str]:
@@ -283,14 +303,14 @@ def value_text(value: object, digits: int = 12) -> str:
 def _texts(runs: Sequence[LoggedRun], head: str) -> tuple[str, ...]:
     """Return the value of a key, or the option of a config group, per run; in full if short texts are ambiguous."""
     if not any(head in run.settings for run in runs):
-        return tuple(run.choices.get(head, "-") for run in runs)
+        return tuple(run.choices.get(head, ABSENT) for run in runs)
     values = [run.settings.get(head, _ABSENT) for run in runs]
     different = len(set(map(repr, values)))
     for digits in _DIGITS:
-        texts = ["-" if value is _ABSENT else value_text(value, digits) for value in values]
+        texts = [ABSENT if value is _ABSENT else value_text(value, digits) for value in values]
         if len(set(texts)) == different:
             return tuple(texts)
-    return tuple("-" if value is _ABSENT else str(value) for value in values)
+    return tuple(ABSENT if value is _ABSENT else str(value) for value in values)
 
 
 def _pattern(values: Sequence[Hashable]) -> tuple[int, ...]:

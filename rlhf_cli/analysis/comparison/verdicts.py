@@ -239,12 +239,22 @@ def _undecided(pairs: Sequence[PairedDifference], label: str, baseline: str | No
     one = pairs[min(range(len(pairs)), key=lambda place: (away[place], -abs(pairs[place].effect or 0.0)))]
     count, needed = len(one.seeds), one.seeds_needed
     rough = "; rough estimate" if count <= FEW_SEEDS else ""
-    separate = f"separate {one.other} from {one.value}{rough}"
+    separate = f"separate {one.other} from {one.value}{_interval(one)}{rough}"
     more = f"Even {MOST_SEEDS} seeds would not {separate}"
     if needed is not None:
         num_more = max(1, needed - count)
         more = f"About {num_more} more seed{'s' if num_more > 1 else ''} would {separate}"
     return [f"No clear difference in {label} {between} {_seeds(pairs)}", more]
+
+
+def _interval(one: PairedDifference) -> str:
+    """Return ` (0.1 - 0: -0.06 [-0.22, +0.10])`, a difference with its interval."""
+    mean, low, high = one.difference.mean, one.difference.low, one.difference.high
+    assert mean is not None
+    assert low is not None
+    assert high is not None
+    digits = decimals((high - low) / 2)
+    return f" ({one.value} - {one.other}: {mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}])"
 
 
 def _seeds(pairs: Sequence[PairedDifference]) -> str:

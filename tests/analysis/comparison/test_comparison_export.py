@@ -109,11 +109,12 @@ SAID = {
     "nearly": (
         {"a": [0.1, 0.2, 0.3], "b": [0.11, 0.22, 0.31]},
         "No clear difference in m between a and b (3 seeds). "
-        "About 1 more seed would separate a from b; rough estimate.",
+        "About 1 more seed would separate a from b (b - a: +0.013 [-0.001, +0.028]); rough estimate.",
     ),
     "hopeless": (
         {"a": [0.1] * 4, "b": [0.0, 0.2, 0.0, 0.20001]},
-        "No clear difference in m between a and b (4 seeds). Even 1000 seeds would not separate a from b.",
+        "No clear difference in m between a and b (4 seeds). "
+        "Even 1000 seeds would not separate a from b (b - a: +0.00 [-0.18, +0.18]).",
     ),
     "equal": ({"a": [0.1, 0.2], "b": [0.1, 0.2]}, "b and a are equal on m in every seed."),
     "shifted": ({"a": [0.25, 0.5], "b": [0.5, 0.75]}, "No interval for a and b: they differ on m by the same in every"),

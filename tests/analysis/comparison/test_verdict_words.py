@@ -47,7 +47,7 @@ def test_the_pair_that_is_named_is_the_one_that_fewest_more_seeds_decide() -> No
     assert more[0] < more[1]
     assert in_words(CORRECT, pairs, "a") == (
         "No clear difference in correct between a and b or c (2 to 10 seeds). "
-        f"About {more[0]} more seeds would separate a from b; rough estimate."
+        f"About {more[0]} more seeds would separate a from b (b - a: +0.1 [-5.3, +5.5]); rough estimate."
     )
 
 
@@ -59,7 +59,7 @@ def test_of_pairs_that_need_as_many_more_the_larger_effect_is_named(order: str, 
     values = {"a": dict.fromkeys(larger, 0.0), "b": larger, "c": gaps(0.5, 10)}
     pairs = [paired_difference(values, name, "a", sign=1, comparisons=2) for name in order]
     assert {one.seeds_needed for one in pairs} == {41}
-    assert "About 31 more seeds would separate a from b." in in_words(CORRECT, pairs, "a")
+    assert "About 31 more seeds would separate a from b (b - a: " in in_words(CORRECT, pairs, "a")
 
 
 def test_only_what_both_values_have_is_averaged(place: Path) -> None:
