@@ -221,7 +221,13 @@ def _mirror_of(folder: RunFolder, experiment: Experiment) -> Mirror:
 
     tracking = plan_tracking(experiment.track.mode, experiment.track.tracker)
     unique_prompts = bool(experiment.trainer.args.get("log_unique_prompts"))
-    return Mirror(folder, tracking, say=functools.partial(print, flush=True), unique_prompts=unique_prompts)
+    return Mirror(
+        folder,
+        tracking,
+        say=functools.partial(print, flush=True),
+        unique_prompts=unique_prompts,
+        completions_every=experiment.track.completions_every,
+    )
 
 
 def _import_libraries(experiment: Experiment) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from rlhf_cli.errors import Prose, RlhfError, RunError
 from rlhf_cli.runs.metrics_file import Event
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
 from rlhf_cli.runs.run_status import FAILED, FINISHED, KILLED, RUNNING
+from rlhf_cli.runs.tracking.tracked_run import name_in_log
 from rlhf_cli.text.json_values import JsonTree, section
 
 if TYPE_CHECKING:
@@ -96,12 +96,12 @@ def _logged(run: Run, path: str, wanted: Wanted | None) -> LoggedRun:
 
 
 def _events(rows: Iterable[Mapping[str, object]]) -> Iterator[Event]:
-    """Yield log events with the names of metrics.jsonl, without the `train/` and `eval/` of transformers' callback."""
+    """Yield log events with the names of metrics.jsonl, without the sections of wandb."""
     for row in rows:
         step = next((value for name in _STEPS if isinstance(value := row.get(name), int | float)), None)
         if step is not None:
             logged = {key: value for key, value in row.items() if key[0] != "_" and key not in _STEPS}
-            plain = {re.sub("^eval/", "eval_", key.removeprefix("train/")): value for key, value in logged.items()}
+            plain = {name_in_log(key): value for key, value in logged.items()}
             yield {**{key: value for key, value in plain.items() if value is not None}, "step": int(step)}
 
 

@@ -20,6 +20,7 @@ class Track(Section):
     `tracker` is `wandb`, `tensorboard`, `trackio` or `mlflow`. `mode` is `none` for no tracker; for wandb, `online`
     sends at once and `offline` records here, for `rlhf sync` to send; for the others both record. `project` and `tags`
     are shown by the tracker. `notes` is free text. `entity` is wandb's account or team; null is the login's default.
+    `completions_every` sends wandb a table of completions at most every so many steps; the run folder has them all.
     """
 
     tracker: Literal["wandb", "tensorboard", "trackio", "mlflow"] = "wandb"
@@ -28,6 +29,7 @@ class Track(Section):
     entity: str | None = None
     tags: list[str] = Field(default_factory=list)
     notes: str | None = None
+    completions_every: int = Field(default=10, gt=0)
 
 
 class Guards(Section):

@@ -39,11 +39,18 @@ Row: TypeAlias = Mapping[str, object]
 class Mirror:
     """A run's mirror in its tracker. Only wandb gets tables. It does nothing after its first error, which is printed.
 
-    With `unique_prompts`, a completion table has one row per prompt.
+    With `unique_prompts`, a completion table has one row per prompt. There is at most one such table in
+    `completions_every` steps, and one at the end.
     """
 
     def __init__(
-        self, folder: RunFolder, plan: TrackingPlan, *, say: Callable[[str], None], unique_prompts: bool = False
+        self,
+        folder: RunFolder,
+        plan: TrackingPlan,
+        *,
+        say: Callable[[str], None],
+        unique_prompts: bool = False,
+        completions_every: int = 1,
     ) -> None:
         self.plan, self.say = plan, say
         self._tracker: WandbTracker | None = None
@@ -52,6 +59,7 @@ class Mirror:
 
             self._tracker = WandbTracker("online" if plan.mode == "online" else "offline")
         self._folder, self._unique_prompts = folder, unique_prompts
+        self._completions_every = completions_every
         self._kept_to = self._tables_to = 0
 
     @contextlib.contextmanager
@@ -115,10 +123,11 @@ class Mirror:
             with self._dropped_on_error(f"at step {step}"):
                 self._table(name, step, rows)
 
-    def completions(self, step: int) -> None:
-        """Log the completion table of a step if it exists and was not logged yet."""
+    def completions(self, step: int, *, is_last: bool = False) -> None:
+        """Log the completion table of a step if it exists, was not logged yet, and is due."""
         file = table_file(self._folder.path, step)
-        if self._tracker is None or step <= self._tables_to or not file.is_file():
+        is_due = is_last or not self._tables_to or step >= self._tables_to + self._completions_every
+        if self._tracker is None or step <= self._tables_to or not is_due or not file.is_file():
             return
         self._tables_to = step
         with self._dropped_on_error(f"at step {step}"):
@@ -130,7 +139,9 @@ class Mirror:
             return
         with self._dropped_on_error("at the end"):
             events = read_metrics(self._folder.metrics)
-            self.completions(max((step for event in events if isinstance(step := event["step"], int)), default=0))
+            self.completions(
+                max((step for event in events if isinstance(step := event["step"], int)), default=0), is_last=True
+            )
             self._tracker.finish(final_values(events), ending)
         self._tracker = None
 

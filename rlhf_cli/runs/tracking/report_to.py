@@ -13,10 +13,10 @@ from typing import Any
 
 import filelock
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.integrations import MLflowCallback, TensorBoardCallback, TrackioCallback
+from transformers.integrations import MLflowCallback, TensorBoardCallback, TrackioCallback, rewrite_logs
 
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.tracking.tracked_run import TrackedRun, begun_in, failed_line, is_number, mlflow_store, shown_metrics
+from rlhf_cli.runs.tracking.tracked_run import TrackedRun, begun_in, failed_line, is_number, mlflow_store
 from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackerName
 
 _MLFLOW_ID = "rlhf.run_id"
@@ -52,7 +52,7 @@ class ReportingCallback(TrainerCallback):
         """Report the metrics of a step."""
         if self._inner is not None:
             numbers = {name: value for name, value in (logs or {}).items() if is_number(value)}
-            shown = shown_metrics(numbers) if self._name == "mlflow" else numbers  # the others rename by themselves
+            shown = rewrite_logs(numbers) if self._name == "mlflow" else numbers  # the others rename by themselves
             with self._dropped_on_error(f"at step {state.global_step}"):
                 self._inner.on_log(self._args, state, control, logs=shown)
 

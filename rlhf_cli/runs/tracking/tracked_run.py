@@ -6,6 +6,7 @@ import hashlib
 import logging
 import math
 import os
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,11 +98,30 @@ _AT_THE_END = ("train_runtime", "train_samples_per_second", "train_steps_per_sec
 """Transformers logs these once, at the end of training; they have no step and keep their names."""
 
 
+_HOUSEKEEPING = re.compile(
+    r"(?:eval_)?rewards/[^/]+/(?:weight|excluded|errors|timeouts|calls|calls_saved|seconds)"
+    r"|passes/.*|epoch|num_tokens|time_s|(?:eval_)?step_time|eval_runtime|eval_\w+_per_second"
+)
+"""Metrics that say how the work went, and not what was learned: counts, clocks and speeds."""
+
+
 def shown_name(metric: str) -> str:
-    """Return `eval/NAME` for `eval_NAME` and `train/NAME` for the rest, as transformers does for every tracker."""
+    """Return a metric's name in wandb, which makes a section of what stands before the first slash.
+
+    `rewards/correct/mean`, `time/share/generation` and others with a subject keep their names, `loss` is `train/loss`,
+    `eval_greedy/total` is `eval/greedy/total`, and housekeeping has a section of its own.
+    """
+    if _HOUSEKEEPING.fullmatch(metric):
+        return f"housekeeping/{metric}"
     if metric.startswith(_EVALUATION):
         return f"eval/{metric.removeprefix(_EVALUATION)}"
-    return f"train/{metric}"
+    return metric if "/" in metric else f"train/{metric}"
+
+
+def name_in_log(shown: str) -> str:
+    """Return the name in metrics.jsonl of a metric in wandb; earlier versions put `train/` before every name."""
+    plain = shown.removeprefix("housekeeping/").removeprefix("train/")
+    return f"{_EVALUATION}{plain.removeprefix('eval/')}" if plain.startswith("eval/") else plain
 
 
 def shown_metrics(event: Event) -> dict[str, float]:

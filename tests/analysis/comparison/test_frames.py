@@ -113,7 +113,7 @@ class StandIn:
 def stored(weight: float, seed: int, value: float, **named: str) -> StoredRun:
     config = {**configured(weight, seed), "learning_rate": 0.1 * seed, "output_dir": f"/x/{seed}"}
     rows: list[dict[str, object]] = [
-        {"_step": 0, "train/global_step": 1, "train/rewards/correct/mean": value, "train/loss": None},
+        {"_step": 0, "train/global_step": 1, "rewards/correct/mean": value, "train/loss": None},
         {"_step": 1, "train/global_step": 1, "eval/greedy/total": 0.7},
         {"_step": 2, "train/global_step": 2, "train/rewards/correct/mean": value, "table": {"_type": "table"}},
     ]

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.tracking import wandb_tracker
-from rlhf_cli.runs.tracking.mirror import Row, final_values
-from rlhf_cli.runs.tracking.tracked_run import TrackedRun
-from rlhf_cli.runs.tracking.tracking_plan import Ending
+from rlhf_cli.runs.tracking.mirror import Mirror, Row, final_values
+from rlhf_cli.runs.tracking.tracked_run import TrackedRun, name_in_log, shown_name
+from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackingPlan
 from rlhf_cli.text import redaction
 from rlhf_cli.text.redaction import remember
 from tests.runs.tracking.tracked_runs import CONFIG, EVENTS, Mirrored, logged_run, report
@@ -86,9 +87,43 @@ def test_nothing_that_fails_is_all_of_it(told, folder: RunFolder, mirrored: Mirr
     tracker = told()
     assert mirrored(folder) == []
     assert list(tracker.metrics) == [1, 2, 3, 4]
-    assert set(tracker.metrics[1]) == {*("train/reward", "train/rewards/correct/mean", "train/epoch", "train/time_s")}
+    assert set(tracker.metrics[1]) == {
+        *("train/reward", "rewards/correct/mean", "housekeeping/epoch", "housekeeping/time_s")
+    }
     assert tracker.tables == [("completions", step, 2) for step in range(1, 5)]
     assert tracker.ending == "finished"
+
+
+def test_a_table_of_completions_is_sent_every_so_many_steps_and_at_the_end(told, folder: RunFolder) -> None:
+    tracker = told()
+    mirror = Mirror(folder, TrackingPlan("offline"), say=print, completions_every=2)
+    with mirror.attempt():
+        for event in read_metrics(folder.metrics):
+            mirror.event(event)
+            mirror.completions(event["step"])  # type: ignore[arg-type]
+    assert [step for _, step, _ in tracker.tables] == [1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("logged", "shown"),
+    [
+        ("loss", "train/loss"),
+        ("reward", "train/reward"),
+        ("rewards/correct/mean", "rewards/correct/mean"),
+        ("rewards/correct/calls", "housekeeping/rewards/correct/calls"),
+        ("rewards/calls/mean", "rewards/calls/mean"),
+        ("time/share/reward/judge", "time/share/reward/judge"),
+        ("sampling/kept_logp_difference/mean", "sampling/kept_logp_difference/mean"),
+        ("epoch", "housekeeping/epoch"),
+        ("eval_greedy/total", "eval/greedy/total"),
+        ("eval_rewards/correct/errors", "housekeeping/eval_rewards/correct/errors"),
+        ("eval_samples_per_second", "housekeeping/eval_samples_per_second"),
+        ("eval_loss", "eval/loss"),
+    ],
+)
+def test_a_metric_has_a_section_of_wandb_and_is_found_again(logged: str, shown: str) -> None:
+    assert (shown_name(logged), name_in_log(shown)) == (shown, logged)
+    assert name_in_log(f"train/{logged}") == logged or logged.startswith("eval_"), "as earlier versions named it"
 
 
 def test_how_a_run_ended_is_told_and_its_error_goes_on(told, folder: RunFolder, mirrored: Mirrored) -> None:
@@ -174,7 +209,7 @@ def test_the_best_stretch_is_as_wide_as_the_last_and_ends_at_its_step() -> None:
     values: list[float | None] = [0.0] * 30
     values[9:12], values[19], values[27:] = [0.6] * 3, 0.9, [0.1, 0.2, 0.3]
     found = final_values(events("rewards/correct/mean", values, every=5))
-    name = "train/rewards/correct/mean"
+    name = "rewards/correct/mean"
     assert found == {f"final/{name}": pytest.approx(0.2), f"best/{name}": pytest.approx(0.6), f"best_step/{name}": 60}
 
 

@@ -45,14 +45,14 @@ def test_one_run_says_everything_once(job: RunFolder, mirrored: Mirrored) -> Non
     assert read.axes == {"*": STEP}
     assert list(read.steps) == [1, 2, 3, 4] == list(read.series(STEP).values())
     assert read.series("train/reward") == dict(enumerate(REWARDS, 1))
-    of_training = {"train/reward", "train/rewards/correct/mean", "train/epoch", "train/time_s", STEP}
+    of_training = {"train/reward", "rewards/correct/mean", "housekeeping/epoch", "housekeeping/time_s", STEP}
     of_evaluation = {"eval/greedy/total", "eval/greedy/total/low", "eval/greedy/total/high"}
     of_evaluation |= {"eval/greedy/rewards/correct", "eval/pass@4/correct"}
     assert read.metrics == of_training | of_evaluation
     assert set(read.series("eval/greedy/total")) == {4}
     expected = {
         **{"final/train/reward": 0.5, "best/train/reward": 0.9, "best_step/train/reward": 2},
-        **{"final/train/rewards/correct/mean": 0.25, "best/train/rewards/correct/mean": 0.45},
+        **{"final/rewards/correct/mean": 0.25, "best/rewards/correct/mean": 0.45},
         **{"final/eval/greedy/total": 0.6},
         **{"train_runtime": 6.5, "train_loss": 0.01, "train/reward": 0.5},
     }
