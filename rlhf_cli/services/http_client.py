@@ -141,7 +141,7 @@ class JsonClient:
         busy = state.outcome.exception() if state.outcome else None
         if isinstance(busy, _Busy) and time.monotonic() - self._said_at > _SAID_EVERY_S:
             self._said_at = time.monotonic()
-            left_s = self._retry_budget_s - state.seconds_since_start
+            left_s = self._retry_budget_s - (state.seconds_since_start or 0.0)
             _log.warning(f"waiting up to {left_s:.0f} s for {shown(busy.url)}, which answered: {busy.message}")
         return max(half_s + random.uniform(0, half_s), busy.wait_s if isinstance(busy, _Busy) else 0.0)
 

@@ -242,7 +242,7 @@ def axes(runs: Sequence[LoggedRun]) -> list[DifferingKey]:
 def _with_whole_rewards(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
     """Return the runs with one key `rewards.NAME` in place of all keys of a reward that not every run has."""
     of_runs = [{".".join(key.split(".")[:2]) for key in run.settings if key.startswith("rewards.")} for run in runs]
-    partial = set().union(*of_runs).difference(set.intersection(*of_runs)) if of_runs else set()
+    partial = {name for names in of_runs for name in names if not all(name in others for others in of_runs)}
     if not partial:
         return list(runs)
 
