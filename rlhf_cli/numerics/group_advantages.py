@@ -177,15 +177,6 @@ def grpo_parts(contributions: Tensor, num_generations: int, scale: Scale, eps: f
     return (centred / (deviation + eps).unsqueeze(1)).nan_to_num(0.0)
 
 
-def normalized_sum_parts(contributions: Tensor, eps: float = EPS) -> Tensor:
-    """Return the (N, K) parts of normalize_then_sum's last step: (r - mean of batch) / (deviation of batch + eps).
-
-    `contributions` are the weighted, group-normalised components.
-    """
-    centred = contributions - contributions.nanmean(dim=0, keepdim=True)
-    return (centred / (_nanstd(_total(contributions)) + eps)).nan_to_num(0.0)
-
-
 def rloo_parts(contributions: Tensor, num_generations: int, *, is_normalized: bool, eps: float = EPS) -> Tensor:
     """Return the (N, K) parts of RLOO's r minus the mean of the others in its group, optionally batch-normalised."""
     grouped = contributions.view(-1, num_generations, contributions.shape[1])

@@ -17,15 +17,14 @@ same weight, however the rows are split into steps, micro-batches and processes.
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
 from trl import RLOOTrainer
@@ -54,18 +53,23 @@ from rlhf_cli.runs.metrics_file import table_file
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, Normaliser
 from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.extensions import ExtendedTrainer
+from rlhf_cli.trainers.kept_rows import (
+    IN_WINDOW,
+    KEPT_BATCHES,
+    KEPT_ROWS,
+    count_metrics_over_kept,
+    entropy_over_kept,
+    kept_shares,
+    rows_and_tokens,
+)
 
-KEPT_ROWS, KEPT_BATCHES = "kept_rows", "kept_batches"
-"""Keys of a micro-batch: the shares of the round's rows, and of its micro-batches, that are not left out."""
-IN_WINDOW = "in_window"
-"""Key of a micro-batch: the rows and tokens that count in its accumulation window, divided by its micro-batches."""
-
-_ROW_METRICS = ("clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean", "cispo_clip_ratio")
+_SAME_ADVANTAGE = 1e-6
+"""Advantages are TRL's if they differ by less than this share of the largest."""
 
 if TYPE_CHECKING:
     from rlhf_cli.rewards.stack.dead_signal import DeadRound
     from rlhf_cli.trainers.completions_table import PartColumns
-    from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
+    from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 
 class RewardMixin(ExtendedTrainer):
@@ -78,6 +82,7 @@ class RewardMixin(ExtendedTrainer):
     _fill: Fill = "group"
     _scores_for_rloo: Tensor | None = None
     """(N, K): the scores that RLOO gets instead of the settled rewards, None if no entry is excluded."""
+    _has_own_advantages: bool = False
     _settled: Settled
     _endings: Endings
     _running: dict[str, RunningDeviation]
@@ -237,12 +242,12 @@ class RewardMixin(ExtendedTrainer):
         if self.is_dense:
             output["advantages"] = self._token_advantages(output)
             return {}
-        everyones = self.accelerator.gather(output["advantages"]).double().cpu()
+        everyones = self.accelerator.gather(output["advantages"])
         is_rloo = self._leaves_one_out
-        return advantage_shares(
+        shares = advantage_shares(
             self._settled.names,
             self._summed_by_trl().double(),
-            everyones,
+            everyones.double().cpu(),
             self.aggregate,
             self._num_generations,
             scale=None if is_rloo else self.scale_rewards,
@@ -250,6 +255,32 @@ class RewardMixin(ExtendedTrainer):
             is_clipped=bool(self._clip_range),
             kl_coef=self.beta if is_rloo else 0.0,
         )
+        if not shares or self._are_of_totals(everyones):
+            return shares
+        if not self._has_own_advantages and self.accelerator.is_main_process:
+            what = "no rewards/NAME/advantage_share is logged: %s has advantages that are no sum of its rewards' parts"
+            logging.getLogger("rlhf").warning(what, type(self).__name__)
+        self._has_own_advantages = True
+        return {}
+
+    def _are_of_totals(self, advantages: Tensor) -> bool:
+        """Return whether (rows of all ranks,) advantages are those that TRL computes of the totals.
+
+        Then they are the sum of the rewards' parts. Of RLOO's KL, which lies in them, only what each group's sum and
+        TRL's log tell is known.
+        """
+        from rlhf_cli.numerics.group_advantages import grpo_advantages, rloo_advantages
+
+        totals, each = self._compared_totals().to(advantages), self._num_generations
+        if not self._leaves_one_out:
+            beyond = advantages - grpo_advantages(totals, each, self.scale_rewards)
+        else:
+            beyond = advantages - rloo_advantages(totals, each, is_normalized=self.normalize_advantages)
+            if self.beta:
+                logged = torch.tensor(list(self._logs["advantages"])[-len(advantages) :]).to(advantages)
+                beyond = torch.cat([beyond.view(-1, each).mean(dim=1), advantages[-len(logged) :] - logged])
+        largest = torch.stack([advantages.abs().max(), *([totals.nan_to_num(0.0).abs().max()] if self.beta else [])])
+        return bool(beyond.abs().max() <= _SAME_ADVANTAGE * largest.max())
 
     def _summed_by_trl(self) -> Tensor:
         """Return (rows of all ranks, rewards): the parts of the totals from which TRL computed advantages."""
@@ -346,7 +377,7 @@ class RewardMixin(ExtendedTrainer):
         """Return the micro-batches of a round with what counts in them."""
         shares = kept_shares(batches, self.accelerator)
         window = min(self.args.gradient_accumulation_steps, len(batches))
-        own = torch.stack([_rows_and_tokens(batch) for batch in batches])
+        own = torch.stack([rows_and_tokens(batch) for batch in batches])
         counts = self.accelerator.reduce(own, reduction="sum")
         means = [part.mean(dim=0).tolist() for part in counts.split(window) for _ in part]
         return [batch | shares | {IN_WINDOW: mean} for batch, mean in zip(batches, means, strict=True)]
@@ -422,71 +453,6 @@ def _matrix(columns: list[list[float | None]]) -> Tensor:
         if column.count(None) < len(column):
             matrix[:, index] = torch.tensor([torch.nan if value is None else value for value in column])
     return matrix
-
-
-def kept_shares(batches: list[TrlBatch], accelerator: Accelerator) -> dict[str, float]:
-    """Return the shares of a round over all ranks; 1 if all rows are left out."""
-    rows = [batch["completion_mask"].any(dim=1) for batch in batches]
-    kept_batches = torch.stack([of_batch.any() for of_batch in rows])
-    kept_rows = torch.cat(rows)
-    sums = [kept_rows.sum(), kept_rows.new_ones(kept_rows.shape).sum(), kept_batches.sum()]
-    counted = torch.stack([*sums, torch.full_like(sums[0], len(batches))]).double()
-    n, num_rows, m, num_batches = accelerator.reduce(counted, reduction="sum").tolist()
-    return {KEPT_ROWS: n / num_rows if n else 1.0, KEPT_BATCHES: m / num_batches if m else 1.0}
-
-
-@contextlib.contextmanager
-def entropy_over_kept(trainer: TrlTrainer, share: float) -> Iterator[None]:
-    """Divide TRL's entropy coefficient by `share` in this context, but log it unchanged.
-
-    The bonus is a mean over micro-batches, including empty ones. An adaptive coefficient changes within the loss, and
-    is left to TRL.
-    """
-    if share == 1.0 or not getattr(trainer, "_entropy_bonus_enabled", False) or trainer.use_adaptive_entropy:
-        yield
-        return
-    coef = trainer.entropy_coef
-    logged = trainer._metrics["train" if trainer.model.training else "eval"]["entropy_coef"]
-    count = len(logged)
-    with temporary_attributes(trainer, entropy_coef=coef / share):
-        yield
-    logged[count:] = [coef] * (len(logged) - count)
-
-
-def _rows_and_tokens(batch: TrlBatch) -> Tensor:
-    """Return (2,) float64, the rows and the tokens that count in a micro-batch of this rank."""
-    mask = batch["completion_mask"]
-    return torch.stack([mask.any(dim=1).sum(), (mask * batch.get("tool_mask", 1)).sum()]).double()
-
-
-def count_metrics_over_kept(
-    metrics: dict[str, list[float]], inputs: TrlBatch, accelerator: Accelerator, *, counts_clipped_rows: bool
-) -> None:
-    """Correct TRL's new metrics of a micro-batch so that their mean over the window is one over what counts.
-
-    TRL averages some over all rows, and its log weighs a micro-batch without a row like the others: a metric times the
-    micro-batch's own rows or tokens, divided by those of a micro-batch on average, is right in that mean.
-    `counts_clipped_rows`: TRL logs the share of clipped rows instead of clipped tokens.
-    """
-    num_rows = float(len(inputs["advantages"]) * accelerator.num_processes)
-    n, tokens = own = accelerator.reduce(_rows_and_tokens(inputs), reduction="sum").tolist()
-    by_row = {"vespo/phi_seq_mean": 1.0} | (dict.fromkeys(_ROW_METRICS, 0.0) if counts_clipped_rows else {})
-    for name, of_left_out in by_row.items():  # left-out rows have a ratio of 1
-        if name in metrics:
-            total = metrics[name][-1] * num_rows - of_left_out * (num_rows - n)
-            metrics[name][-1] = total / n if n else torch.nan
-    # Each row is either clipped or not, so the minimum is 1 only if all are.
-    for extreme, mean in (("low_min", "low_mean"), ("high_max", "high_mean")):
-        if counts_clipped_rows and f"clip_ratio/{mean}" in metrics:
-            share = metrics[f"clip_ratio/{mean}"][-1]
-            is_all = share > 1 - 0.5 / max(n, 1)
-            is_clipped = is_all if extreme == "low_min" else share > 0
-            metrics[f"clip_ratio/{extreme}"][-1] = float(is_clipped) if n else torch.nan
-    rows, all_tokens = inputs.get(IN_WINDOW, own)
-    for name in ("kl", "entropy", *_ROW_METRICS, "vespo/phi_seq_mean"):
-        if name in metrics:
-            count, mean = (n, rows) if name in by_row else (tokens, all_tokens)
-            metrics[name][-1] = (metrics[name][-1] * count / mean if count else 0.0) if mean else torch.nan
 
 
 def overwrite_last(logged: deque[Any], values: Sequence[Any]) -> None:

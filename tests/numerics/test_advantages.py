@@ -19,7 +19,6 @@ from rlhf_cli.numerics.group_advantages import (
     grpo_advantages,
     grpo_parts,
     leave_one_out,
-    normalized_sum_parts,
     process_advantages,
     rloo_advantages,
     rloo_parts,
@@ -70,12 +69,6 @@ def grpo(matrix: Array, scale: str) -> Array:
     return numpy.nan_to_num(advantages, nan=0.0)
 
 
-def normalized(matrix: Array) -> Array:
-    """grpo_trainer.py, normalize_then_sum, from the weighted z-scores on."""
-    rewards = totals(matrix)
-    return numpy.nan_to_num((rewards - nanmean(rewards, 0)) / (nanstd(rewards) + 1e-4), nan=0.0)
-
-
 def rloo(matrix: Array, is_normalized: bool) -> Array:
     """rloo_trainer.py without KL."""
     grouped = totals(matrix).reshape(-1, GROUP)
@@ -95,7 +88,6 @@ WAYS: dict[str, Way] = {
     "grpo none": (lambda m: grpo_parts(m, GROUP, "none"), lambda m: grpo(m, "none")),
     "rloo": (lambda m: rloo_parts(m, GROUP, is_normalized=False), lambda m: rloo(m, False)),
     "rloo normalised": (lambda m: rloo_parts(m, GROUP, is_normalized=True), lambda m: rloo(m, True)),
-    "normalize_then_sum": (normalized_sum_parts, normalized),
 }
 each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
@@ -160,7 +152,7 @@ def test_the_worked_example_of_the_design() -> None:
     assert grpo_parts(zeroed, 4, "none").sum(dim=1).tolist() == pytest.approx([0.85, -0.65, 0.45, -0.65])
 
 
-@pytest.mark.parametrize("name", ["grpo group", "rloo", "normalize_then_sum"])
+@pytest.mark.parametrize("name", ["grpo group", "rloo", "grpo batch"])
 def test_negative_control_entries_that_are_not_filled_do_not_add_up(name: str) -> None:
     """TRL counts a lone None as 0: why the stack fills."""
     matrix = random_matrix(0)

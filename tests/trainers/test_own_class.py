@@ -11,15 +11,28 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
+from tests.support.small_runs import PPO_SMALL
 
 OWN = """
-from trl import GRPOTrainer
+from trl import GRPOTrainer, RLOOTrainer
 
 class Halved(GRPOTrainer):
     '''Its loss is half of GRPO's.'''
 
     def _compute_loss(self, model, inputs):
         return super()._compute_loss(model, inputs) / 2
+
+class MaxRL(GRPOTrainer):
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        output["advantages"] = 2 * output["advantages"].abs()
+        return output
+
+class OwnBaseline(RLOOTrainer):
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        output["advantages"] = 2 * output["advantages"]
+        return output
 
 class NotOne:
     pass
@@ -50,6 +63,55 @@ def test_a_class_of_ones_own_runs_with_our_seams(train, mine: Path) -> None:
     assert frozen["class"] == f"{mine}:Halved"
     assert read_json(folder.provenance)["sha256"]["trainer.class"]
     assert (folder.model / "model.safetensors").is_file()
+
+
+def shares(folder: RunFolder) -> list[dict[str, float]]:
+    """Return each step's shares of the advantages."""
+    found = [one for one in read_metrics(folder.metrics) if "rewards/correct/mean" in one]
+    return [{name: value for name, value in one.items() if name.endswith("/advantage_share")} for one in found]
+
+
+PPO = [*PPO_SMALL, "kl.coef=0.1"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("trainer.class=./mine.py:Halved",),
+        ("trainer=rloo",),
+        ("trainer=rloo", "trainer.args.beta=0.1"),
+        ("trainer=rloo", "trainer.args.normalize_advantages=true", "trainer.args.beta=0"),
+        ("trainer.args.scale_rewards=batch",),
+        ("aggregate=normalize_then_sum", "truncation=eos_penalty"),
+        tuple(PPO),
+    ],
+    ids=" ".join,
+)
+def test_shares_of_the_advantages_add_up(train, mine: Path, words: tuple[str, ...]) -> None:
+    _, folder = train("trainer.args.learning_rate=0.01", "guards.no_signal=off", *words)
+    assert len(shares(folder)) >= 2  # one a round
+    assert any(shares(folder))
+    for one in filter(None, shares(folder)):
+        assert sum(one.values()) == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("trainer.class=./mine.py:MaxRL",),
+        ("trainer.class=./mine.py:OwnBaseline", "trainer=rloo"),
+        ("trainer.class=./mine.py:OwnBaseline", "trainer=rloo", "trainer.args.beta=0.1"),
+    ],
+    ids=" ".join,
+)
+def test_advantages_of_ones_own_have_no_shares(train, mine: Path, words: tuple[str, ...]) -> None:
+    """Their parts are not known, and by TRL's formula they would sum to anything; the log says so once."""
+    code, folder = train(*words, "guards.no_signal=off")
+    assert code == 0
+    assert shares(folder) == [{}] * 3
+    name = words[0].rpartition(":")[2]
+    assert folder.log.read_text().count(f"no rewards/NAME/advantage_share is logged: {name}") == 1
+    assert main(["report", str(folder.path)]) == 0
 
 
 def test_a_class_that_is_none_is_told_before_anything_is_loaded(train, mine: Path, capsys: Any) -> None:

@@ -120,15 +120,13 @@ def advantage_shares(
     is not linear in the components (a custom aggregate, a clipped total, a KL that is normalised with them), or if
     every advantage is 0.
     """
-    from rlhf_cli.numerics.group_advantages import grpo_parts, normalized_sum_parts, rloo_parts, shares
+    from rlhf_cli.numerics.group_advantages import grpo_parts, rloo_parts, shares
 
     is_rloo = scale is None
     if callable(aggregate) or num_generations < 2 or (is_rloo and (is_clipped or (kl_coef and is_normalized))):
         return {}
     if scale is None:
         parts = rloo_parts(contributions, num_generations, is_normalized=is_normalized)
-    elif aggregate == "normalize_then_sum":
-        parts = normalized_sum_parts(contributions)
     else:
         parts = grpo_parts(contributions, num_generations, scale)
     by_component = shares(parts, advantages)

@@ -198,7 +198,8 @@ def rollout_shares(
 ) -> dict[str, float]:
     """Return `rewards/NAME/advantage_share` for every component, for `kl` and for `value` (the critic's part).
 
-    GAE is linear in rewards and values, so an advantage is the sum of the advantages of its parts.
+    GAE is linear in rewards and values, so an advantage is the sum of the advantages of its parts. Return an empty dict
+    if it is not.
     """
     parts = torch.cat(
         [rollout.scores, advantages.kl_reward.unsqueeze(0), torch.zeros_like(rollout.values).unsqueeze(0)]
@@ -207,7 +208,13 @@ def rollout_shares(
     values = rollout.values.where(rollout.is_action, 0.0) * is_critic.view(-1, 1, 1)
     last_values = rollout.last_values * is_critic.view(-1, 1)
     alone, _ = _gae(rollout, settings, parts.flatten(0, 1), values.flatten(0, 1), last_values.flatten())
-    shares = token_shares(alone.view_as(parts), advantages.used, sum_over_ranks)
+    alone = alone.view_as(parts)
+    # float32 rounds at every token of the recursion.
+    limit = 1e-6 * alone.shape[2] * alone.abs().sum(dim=0)
+    is_other = (alone.sum(dim=0) - advantages.raw).abs() > limit
+    if sum_over_ranks(is_other.sum().double().unsqueeze(0)).item():
+        return {}
+    shares = token_shares(alone, advantages.used, sum_over_ranks)
     named = zip([*names, "kl", "value"], shares or [], strict=shares is not None)
     return {
         f"rewards/{name}/advantage_share": share for name, share in named if name != "kl" or advantages.kl_reward.any()

@@ -1,0 +1,88 @@
+"""Correct what TRL makes of a round in which some rows are left out of the loss."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from rlhf_cli.temporary_attributes import temporary_attributes
+
+if TYPE_CHECKING:
+    from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
+
+KEPT_ROWS, KEPT_BATCHES = "kept_rows", "kept_batches"
+"""Keys of a micro-batch: the shares of the round's rows, and of its micro-batches, that are not left out."""
+IN_WINDOW = "in_window"
+"""Key of a micro-batch: the rows and tokens that count in its accumulation window, divided by its micro-batches."""
+
+_ROW_METRICS = ("clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean", "cispo_clip_ratio")
+
+
+def kept_shares(batches: list[TrlBatch], accelerator: Accelerator) -> dict[str, float]:
+    """Return the shares of a round over all ranks; 1 if all rows are left out."""
+    rows = [batch["completion_mask"].any(dim=1) for batch in batches]
+    kept_batches = torch.stack([of_batch.any() for of_batch in rows])
+    kept_rows = torch.cat(rows)
+    sums = [kept_rows.sum(), kept_rows.new_ones(kept_rows.shape).sum(), kept_batches.sum()]
+    counted = torch.stack([*sums, torch.full_like(sums[0], len(batches))]).double()
+    n, num_rows, m, num_batches = accelerator.reduce(counted, reduction="sum").tolist()
+    return {KEPT_ROWS: n / num_rows if n else 1.0, KEPT_BATCHES: m / num_batches if m else 1.0}
+
+
+@contextlib.contextmanager
+def entropy_over_kept(trainer: TrlTrainer, share: float) -> Iterator[None]:
+    """Divide TRL's entropy coefficient by `share` in this context, but log it unchanged.
+
+    The bonus is a mean over micro-batches, including empty ones. An adaptive coefficient changes within the loss, and
+    is left to TRL.
+    """
+    if share == 1.0 or not getattr(trainer, "_entropy_bonus_enabled", False) or trainer.use_adaptive_entropy:
+        yield
+        return
+    coef = trainer.entropy_coef
+    logged = trainer._metrics["train" if trainer.model.training else "eval"]["entropy_coef"]
+    count = len(logged)
+    with temporary_attributes(trainer, entropy_coef=coef / share):
+        yield
+    logged[count:] = [coef] * (len(logged) - count)
+
+
+def rows_and_tokens(batch: TrlBatch) -> Tensor:
+    """Return (2,) float64, the rows and the tokens that count in a micro-batch of this rank."""
+    mask = batch["completion_mask"]
+    return torch.stack([mask.any(dim=1).sum(), (mask * batch.get("tool_mask", 1)).sum()]).double()
+
+
+def count_metrics_over_kept(
+    metrics: dict[str, list[float]], inputs: TrlBatch, accelerator: Accelerator, *, counts_clipped_rows: bool
+) -> None:
+    """Correct TRL's new metrics of a micro-batch so that their mean over the window is one over what counts.
+
+    TRL averages some over all rows, and its log weighs a micro-batch without a row like the others: a metric times the
+    micro-batch's own rows or tokens, divided by those of a micro-batch on average, is right in that mean.
+    `counts_clipped_rows`: TRL logs the share of clipped rows instead of clipped tokens.
+    """
+    num_rows = float(len(inputs["advantages"]) * accelerator.num_processes)
+    n, tokens = own = accelerator.reduce(rows_and_tokens(inputs), reduction="sum").tolist()
+    by_row = {"vespo/phi_seq_mean": 1.0} | (dict.fromkeys(_ROW_METRICS, 0.0) if counts_clipped_rows else {})
+    for name, of_left_out in by_row.items():  # left-out rows have a ratio of 1
+        if name in metrics:
+            total = metrics[name][-1] * num_rows - of_left_out * (num_rows - n)
+            metrics[name][-1] = total / n if n else torch.nan
+    # Each row is either clipped or not, so the minimum is 1 only if all are.
+    for extreme, mean in (("low_min", "low_mean"), ("high_max", "high_mean")):
+        if counts_clipped_rows and f"clip_ratio/{mean}" in metrics:
+            share = metrics[f"clip_ratio/{mean}"][-1]
+            is_all = share > 1 - 0.5 / max(n, 1)
+            is_clipped = is_all if extreme == "low_min" else share > 0
+            metrics[f"clip_ratio/{extreme}"][-1] = float(is_clipped) if n else torch.nan
+    rows, all_tokens = inputs.get(IN_WINDOW, own)
+    for name in ("kl", "entropy", *_ROW_METRICS, "vespo/phi_seq_mean"):
+        if name in metrics:
+            count, mean = (n, rows) if name in by_row else (tokens, all_tokens)
+            metrics[name][-1] = (metrics[name][-1] * count / mean if count else 0.0) if mean else torch.nan
