@@ -57,9 +57,13 @@ def main(argv: Sequence[str], project: Project = OURS) -> int:
     return 1 if unexplained else 0
 
 
+_FEWEST = 12
+"""Draw at least so many mutants of a room."""
+
+
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m scripts.mutants", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--count", type=int, default=30, help="how many mutants of each room (default: %(default)s)")
+    parser.add_argument("--lines", type=int, default=60, help="draw a mutant for so many lines (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--file", action="append", default=[], help="every mutant of this file; prints, writes no page")
     parser.add_argument("--grep", action="append", default=[], help="only where the line of --list holds it; as --file")
@@ -71,12 +75,16 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def _mutants(project: Project, arguments: argparse.Namespace) -> list[Mutant]:
     by_room: dict[str, list[Mutant]] = {room: [] for room in project.tests}
+    lines = dict.fromkeys(project.tests, 0)
     for file in arguments.file or project.mutated_files():
-        by_room[project.room(file)] += mutants_of((project.root / file).read_text(encoding="utf-8"), file)
+        source = (project.root / file).read_text(encoding="utf-8")
+        by_room[project.room(file)] += mutants_of(source, file)
+        lines[project.room(file)] += source.count("\n")
     if arguments.file:
         mutants = [mutant for mutants in by_room.values() for mutant in mutants]
     else:
-        mutants = drawn(list(by_room.values()), arguments.count, arguments.seed)
+        counts = [max(_FEWEST, lines[room] // arguments.lines) for room in by_room]
+        mutants = drawn(list(by_room.values()), counts, arguments.seed)
     wanted = arguments.grep or [""]
     return [mutant for mutant in mutants if any(text in _line(mutant) for text in wanted)]
 

@@ -61,13 +61,13 @@ def mutants_of(source: str, file: str) -> list[Mutant]:
     return named
 
 
-def drawn(by_room: Sequence[Sequence[Mutant]], count: int, seed: int) -> list[Mutant]:
-    """Return `count` mutants of each room (all, where there are fewer), in the order of files and lines.
+def drawn(by_room: Sequence[Sequence[Mutant]], counts: Sequence[int], seed: int) -> list[Mutant]:
+    """Return so many mutants of each room (all, where there are fewer), in the order of files and lines.
 
     They are drawn by a hash of seed and name, so a change of one statement leaves the rest of a sample as it was.
     """
     sample: list[Mutant] = []
-    for mutants in by_room:
+    for mutants, count in zip(by_room, counts, strict=True):
         by_lot = sorted(mutants, key=lambda mutant: hashlib.sha256(repr((seed, mutant.name)).encode()).digest())
         sample += sorted(by_lot[:count], key=lambda mutant: (mutant.file, mutant.start))
     return sample

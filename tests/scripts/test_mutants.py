@@ -64,7 +64,7 @@ def outcomes(output: str) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_what_is_noticed_is_killed_and_what_is_not_survives(judge, tmp_path: Path) -> None:
-    ended = judge("--count", "99")
+    ended = judge("--lines", "1")
     assert ended.returncode == 1, ended.stderr
     found = outcomes(ended.stdout)
     assert found["count * each  ->  (count / each)"] == "killed"
@@ -83,7 +83,7 @@ def test_an_explanation_is_kept_by_hand_and_shown(judge, tmp_path: Path) -> None
         '[[survivor]]\nfile = "little/price.py"\nwhere = "price"\nbefore = "count >= 10"\nafter = "(count > 10)"\n'
         'why = "Ten cost the same in both."\nequivalent = true\n'
     )
-    ended = judge("--count", "99", "--grep", "count >= 10")
+    ended = judge("--lines", "1", "--grep", "count >= 10")
     assert ended.returncode == 0, ended.stderr
     page = ended.stdout
     assert "| equivalent: Ten cost the same in both. |" in page
@@ -92,7 +92,7 @@ def test_an_explanation_is_kept_by_hand_and_shown(judge, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_verdicts_are_kept_while_file_and_killer_are_there(judge, tmp_path: Path) -> None:
-    kept = ("--count", "99", "--grep", "price.py", "--keep-kills")
+    kept = ("--lines", "1", "--grep", "price.py", "--keep-kills")
     first = outcomes(judge(*kept).stdout)
     again = judge(*kept).stdout
     assert outcomes(again) == first
@@ -145,11 +145,11 @@ class A:
 
 def test_the_sample_is_the_same_for_a_seed_and_counts_by_room() -> None:
     by_room = [mutants_of(LITTLE, "a.py"), mutants_of(LITTLE + LITTLE, "b.py")]
-    sample = drawn(by_room, 4, seed=1)
-    assert sample == drawn(by_room, 4, seed=1)
-    assert sample != drawn(by_room, 4, seed=2)
+    sample = drawn(by_room, [4, 4], seed=1)
+    assert sample == drawn(by_room, [4, 4], seed=1)
+    assert sample != drawn(by_room, [4, 4], seed=2)
     assert [mutant.file for mutant in sample] == ["a.py"] * 4 + ["b.py"] * 4
-    assert len(set(drawn(by_room, 999, seed=1))) == len(by_room[0]) + len(by_room[1])
+    assert len(set(drawn(by_room, [999, 999], seed=1))) == len(by_room[0]) + len(by_room[1])
 
 
 def test_a_file_belongs_to_the_innermost_room() -> None:
