@@ -1,0 +1,233 @@
+"""Each function of ours that loads a model gives transformers the dtype, the revision and the trust that it was given.
+
+Nothing is replaced: the model is of a class that lies in its own folder, so that loading it without trust fails, and
+the hub is its cache on disk, in which a branch has other weights than the default one.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub import constants
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
+
+from rlhf_cli.errors import ModelError
+from rlhf_cli.evaluation.generation import PolicyModel, load_policy
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.models.cache import merged_model
+from rlhf_cli.models.critic_model import build_critic, check_tokens, head_names
+from rlhf_cli.models.loading import require_model
+from rlhf_cli.models.reward_checkpoint import load_reward_model
+from rlhf_cli.models.tiny import byte_tokenizer
+from rlhf_cli.project.export.merged_weights import merged, write_whole_weights
+from rlhf_cli.project.export.source_model import SourceModel
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.trainers.assemble.policy_loading import tokenizer_of
+
+SHAPE = {
+    "vocab_size": 258,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
+CODE = """\
+from transformers import AutoModel, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
+from transformers import LlamaForTokenClassification, LlamaModel, PreTrainedTokenizerFast
+
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+
+class OwnModel(LlamaModel):
+    config_class = OwnConfig
+
+AutoModel.register(OwnConfig, OwnModel, exist_ok=True)
+
+class OwnForCausalLM(LlamaForCausalLM):
+    config_class = OwnConfig
+
+class OwnForSequenceClassification(LlamaForSequenceClassification):
+    config_class = OwnConfig
+
+class OwnForTokenClassification(LlamaForTokenClassification):
+    config_class = OwnConfig
+
+class OwnTokenizer(PreTrainedTokenizerFast):
+    pass
+"""
+REWARD = "reward@rewards.short=brevity"
+CLASSES = ("ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
+
+
+def change(file: Path, **values: object) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def saved(folder: Path, kind: type, seed: int = 0) -> Path:
+    """Save a tiny Llama of this kind whose code lies beside its weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        config = LlamaConfig(**SHAPE, num_labels=1, pad_token_id=0)
+        kind(config).save_pretrained(folder)
+    byte_tokenizer(64).save_pretrained(folder)
+    (folder / "own.py").write_text(CODE)
+    classes = {f"AutoModel{name}": f"own.Own{name}" for name in CLASSES}
+    change(folder / "config.json", model_type="own", auto_map={"AutoConfig": "own.OwnConfig", **classes})
+    change(
+        folder / "tokenizer_config.json",
+        tokenizer_class="OwnTokenizer",
+        auto_map={"AutoTokenizer": [None, "own.OwnTokenizer"]},
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return a language model, a reward model, and an adapter of the language model, all with code of their own."""
+    place = tmp_path_factory.mktemp("models")
+    policy = saved(place / "policy", LlamaForCausalLM)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(policy, trust_remote_code=True)
+    adapted = get_peft_model(loaded, LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj"]))
+    adapted.save_pretrained(place / "adapter")
+    change(place / "adapter" / "adapter_config.json", base_model_name_or_path=str(policy))
+    return {
+        "policy": policy,
+        "reward": saved(place / "reward", LlamaForSequenceClassification),
+        "adapter": place / "adapter",
+    }
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def source(folder: Path, kind: Any, *, trusted: bool, base: str | None = None) -> SourceModel:
+    return SourceModel(RunFolder(folder), folder, kind, 1, base=base, trust_remote_code=trusted)
+
+
+def configured(path: Path | str, *, trusted: bool, words: tuple[str, ...] = ()) -> Any:
+    trust = ["model.trust_remote_code=true"] if trusted else []
+    return prepare(
+        ["trainer=grpo", "model=local", f"model.path={path}", "data=toy_sums", REWARD, *trust, *words]
+    ).experiment
+
+
+Load = Callable[[dict[str, Path], bool, Path], object]
+LOADERS: dict[str, Load] = {
+    "policy of an evaluation": lambda models, trusted, _: PolicyModel(models["policy"], trust_remote_code=trusted),
+    "reward model": lambda models, trusted, _: load_reward_model(str(models["reward"]), trust_remote_code=trusted),
+    "critic of the policy": lambda models, trusted, _: critic("policy", models, trusted),
+    "critic of a reward model": lambda models, trusted, _: critic(str(models["reward"]), models, trusted),
+    "critic of another model": lambda models, trusted, _: critic(str(models["policy"]), models, trusted),
+    "merged adapter": lambda models, trusted, _: merged_model(str(models["adapter"]), trust_remote_code=trusted),
+    "heads": lambda models, trusted, _: head_names(str(models["policy"]), trust_remote_code=trusted),
+    "exported weights": lambda models, trusted, out: write_whole_weights(
+        source(models["policy"], "policy", trusted=trusted), out
+    ),
+    "exported adapter": lambda models, trusted, out: write_whole_weights(
+        source(models["adapter"], "policy", trusted=trusted, base=str(models["policy"])), out
+    ),
+    "merged for an export": lambda models, trusted, _: merged(
+        source(models["adapter"], "policy", trusted=trusted, base=str(models["policy"]))
+    ),
+}
+
+
+def critic(init: str, models: dict[str, Path], trusted: bool, **named: Any) -> Any:
+    given: dict[str, Any] = {"dtype": "auto", "dropout": 0.0, "trust_remote_code": trusted, **named}
+    return build_critic(init, str(models["policy"]), **given)
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_code_beside_the_weights_runs_if_it_is_trusted_and_only_then(
+    name: str, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LOADERS[name](models, True, tmp_path / "trusted")
+    monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "another cache"))
+    with pytest.raises((ModelError, ValueError, OSError)):
+        LOADERS[name](models, False, tmp_path / "not trusted")
+
+
+def test_an_experiment_hands_on_trust_and_dtype(models: dict[str, Path]) -> None:
+    policy = load_policy(models["policy"], configured(models["policy"], trusted=True, words=("model.dtype=bfloat16",)))
+    assert type(policy._model).__name__ == "OwnForCausalLM"
+    assert type(policy.tokenizer).__name__ == "OwnTokenizer"
+    assert policy._model.dtype == torch.bfloat16
+    assert (
+        type(tokenizer_of(configured(models["policy"], trusted=True), str(models["policy"]))).__name__ == "OwnTokenizer"
+    )
+
+
+def dtype_of(model: Any) -> torch.dtype:
+    return next(weight for name, weight in model.named_parameters() if "embed_tokens" in name).dtype
+
+
+def test_weights_have_the_dtype_that_was_asked_for(models: dict[str, Path]) -> None:
+    """They are stored in float32; `auto` keeps that."""
+    for dtype, expected in {"bfloat16": torch.bfloat16, "float16": torch.float16, "auto": torch.float32}.items():
+        assert PolicyModel(models["policy"], dtype=dtype, trust_remote_code=True)._model.dtype == expected
+        assert dtype_of(load_reward_model(str(models["reward"]), dtype=dtype, trust_remote_code=True).model) == expected
+        for init in ("policy", str(models["reward"]), str(models["policy"])):
+            assert dtype_of(critic(init, models, True, dtype=dtype)) == expected
+        folder = merged_model(str(models["adapter"]), dtype=dtype, trust_remote_code=True)
+        stored = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", trust_remote_code=True)
+        assert stored.dtype == expected
+
+
+@pytest.fixture
+def hub(models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of a model whose default branch cannot be read, and whose branch `good` is the policy."""
+    place = tmp_path / "hub" / "models--team--own"
+    for branch, commit in {"main": "0" * 40, "good": "1" * 40}.items():
+        snapshot = place / "snapshots" / commit
+        shutil.copytree(models["policy"], snapshot)
+        (place / "refs").mkdir(parents=True, exist_ok=True)
+        (place / "refs" / branch).write_text(commit)
+        if branch == "main":
+            for file in ("config.json", "tokenizer_config.json"):
+                (snapshot / file).write_text("{}")
+            (snapshot / "tokenizer.json").write_text("{}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return "team/own"
+
+
+REVISED: dict[str, Callable[[str, str | None], object]] = {
+    "required": lambda name, revision: require_model(
+        name, where="model.path", revision=revision, trust_remote_code=True
+    ),
+    "heads": lambda name, revision: head_names(name, revision=revision, trust_remote_code=True),
+    "critic of the policy": lambda name, revision: build_critic(
+        "policy", name, dtype="auto", dropout=0.0, revision=revision, trust_remote_code=True
+    ),
+    "tokenizer": lambda name, revision: tokenizer_of(revised(name, revision), name),
+}
+
+
+def revised(name: str, revision: str | None) -> Any:
+    return configured(name, trusted=True, words=(f"model.revision={revision}",) if revision else ())
+
+
+@pytest.mark.parametrize("name", REVISED)
+def test_the_revision_that_was_asked_for_is_read(name: str, hub: str) -> None:
+    REVISED[name](hub, "good")
+    with pytest.raises((ModelError, ValueError, OSError, KeyError)):
+        REVISED[name](hub, None)
+
+
+def test_tokens_are_compared_by_tokenizers_that_may_run_code(models: dict[str, Path], hub: str, tmp_path: Path) -> None:
+    (tmp_path / "hub" / "models--team--own" / "refs" / "main").write_text("1" * 40)
+    built, policy = critic("policy", models, True), str(models["policy"])
+    for here, there in ((hub, policy), (policy, hub), (hub, hub)):
+        check_tokens(built, here, there, trust_remote_code=True)
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        check_tokens(built, policy, hub, trust_remote_code=False)
