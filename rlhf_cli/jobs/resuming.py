@@ -18,7 +18,7 @@ from rlhf_cli.plan.devices import planned_processes
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.checkpoint_folders import missing_state, refuse_missing
-from rlhf_cli.runs.metrics_file import read_metrics
+from rlhf_cli.runs.metrics_file import iter_metrics
 from rlhf_cli.runs.provenance import PENDING_CONFIG, sha256
 from rlhf_cli.runs.run_folder import RunFolder, checkpoints_in, read_json
 from rlhf_cli.runs.run_overview import refuse_links
@@ -218,7 +218,8 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
     status = read_status(folder)
     frozen = prepare_from(folder, []).experiment.model_dump(mode="json")
     provenance = read_json(folder.provenance)
-    read_metrics(folder.metrics)  # reports a damaged file before anything is loaded
+    for _ in iter_metrics(folder.metrics):  # reports a damaged file before anything is loaded
+        pass
     world_size, step = provenance.get("world_size"), _newest_step(folder)
     ran_as = world_size if isinstance(world_size, int) else None
     changes = [_judged(change, allowed, typed.experiment, ran_as, step) for change in _changes_between(frozen, typed)]

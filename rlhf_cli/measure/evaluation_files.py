@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from rlhf_cli.measure.scored_pairs import SUBSET, RewardModelEvaluation
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.runs.run_folder import HELD_OUT, evaluations_of, run_of
 from rlhf_cli.runs.text_endings import trained_with_eos
+from rlhf_cli.text.regular_files import read_object
 
 Measured = RewardModelEvaluation | PolicyEvaluation
 _CLASSES: dict[str, type[Measured]] = {one.kind: one for one in (RewardModelEvaluation, PolicyEvaluation)}
@@ -99,11 +99,8 @@ def evaluation_of_json(content: Mapping[str, object]) -> Evaluation:
 
 
 def read_evaluation(file: Path) -> Evaluation:
-    """Read the evaluation in a JSON file. Raise ValueError if the file holds none."""
-    content = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} holds no evaluation")
-    return evaluation_of_json(content)
+    """Read the evaluation in a JSON file. Raise ValueError if the file holds none, OSError if it cannot be read."""
+    return evaluation_of_json(read_object(file))
 
 
 @cache
@@ -143,7 +140,7 @@ def _means(folder: Path) -> Iterator[tuple[Heading, float, bool]]:
     for file in folder.glob("*.json"):
         try:
             evaluation = read_evaluation(file)
-        except ValueError:
+        except (OSError, ValueError):
             continue  # a file of another program
         measured = evaluation.measured
         if isinstance(measured, RewardModelEvaluation) and measured.rewards.mean.mean is not None:

@@ -14,13 +14,15 @@ import json
 import mmap
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import xxhash
 
 from rlhf_cli.errors import Prose, RunError
 from rlhf_cli.runs.run_folder import checkpoint_folder, checkpoints_in, flush
+from rlhf_cli.text.regular_files import read_object
 
 MANIFEST = "manifest.json"
 _HASH = "xxh3_128"
@@ -51,7 +53,7 @@ def problem_with(checkpoint: Path) -> str | None:
     A checkpoint without a manifest does not verify, because it may be incomplete.
     """
     try:
-        files = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
+        files = cast(Mapping[str, Mapping[str, object]], read_object(checkpoint / MANIFEST)["files"])
         listed = {name: (entry["size"], entry[_HASH]) for name, entry in files.items()}
     except FileNotFoundError:
         return f"no {MANIFEST} in it"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rlhf_cli.runs.run_folder import RunFolder, write_text
 from rlhf_cli.text.redaction import redacted_tree
+from rlhf_cli.text.regular_files import lines_of, parse_json
 
 
 def keep_batch(run: RunFolder, name: str, rows: Sequence[Mapping[str, object]]) -> str:
@@ -32,10 +33,10 @@ def kept_batches(run: RunFolder) -> dict[str, str]:
 def failed_rows(run: RunFolder) -> dict[str, int]:
     """Return reward -> number of rows it failed on without ending the run, from reward_errors.jsonl."""
     counts: Counter[str] = Counter()
-    with suppress(FileNotFoundError), run.reward_errors.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
+    with suppress(OSError):
+        for line in lines_of(run.reward_errors):
             with suppress(ValueError, TypeError, KeyError):  # a line cut off by a full disk
-                counts[str(json.loads(line)["reward"])] += 1
+                counts[str(parse_json(line)["reward"])] += 1  # type: ignore[index]
     return dict(counts)
 
 

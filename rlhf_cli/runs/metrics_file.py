@@ -6,19 +6,23 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
 import orjson
 
-from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, flush, unreadable, write_text
+from rlhf_cli.errors import RunError
+from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, flush, said, unreadable, write_text
 from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.text.redaction import redacted_tree
+from rlhf_cli.text.regular_files import lines_of, parse_json
 
 _REWARD_MEAN = re.compile(r"^rewards/(?P<name>[^/]+)/mean$")
 _PASS = re.compile(r"^eval_pass@\d+/(?P<reward>.+)$")
 _LEARNT = ("loss", "accuracy", "rewards/accuracies", "mean_token_accuracy")
+_FEW_LEVELS = 100
+_LARGEST_COUNT = 1 << 53
 TOTAL = "reward"
 """TRL's name for the weighted sum of all rewards."""
 
@@ -33,9 +37,9 @@ class MetricsWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        earlier = read_metrics(path)
-        self._path = path
-        self._offset_s = _number(earlier[-1], "time_s") if earlier else 0.0
+        self._path, self._offset_s = path, 0.0
+        for event in iter_metrics(path):
+            self._offset_s = _number(event, "time_s")
         self._started = time.monotonic()
 
     def write(self, step: int, logs: Mapping[str, object]) -> Event:
@@ -55,42 +59,60 @@ class MetricsWriter:
 
 
 def read_metrics(path: Path, *, numbers: tuple[str, ...] = ("step", "time_s")) -> list[Event]:
-    """Return every complete event, or [] if the file does not exist.
+    """Return the events of `iter_metrics` as a list."""
+    return list(iter_metrics(path, numbers=numbers))
+
+
+def iter_metrics(path: Path, *, numbers: tuple[str, ...] = ("step", "time_s")) -> Iterator[Event]:
+    """Yield every complete event, reading line by line; none if the file does not exist.
 
     Skips a last line cut off by a kill, and a tail of zeros left by a power cut. Raises RunError for any other line
     that is not an event. An event has at least these `numbers`.
     """
+    cut: tuple[int, bytes] | None = None
     try:
-        lines = path.read_bytes().rstrip(b"\0").split(b"\n")
+        for number, line in enumerate(lines_of(path), 1):
+            if not (line := line.strip(b" \t\r\0")):
+                continue
+            if cut is not None:
+                raise _damaged(path, *cut)
+            event = _event(line, numbers)
+            if event is not None:
+                yield event
+            # Our own lines are in braces: a last line that lacks the second one was cut off, any other is damaged.
+            elif line.startswith(b"{") and not line.endswith(b"}"):
+                cut = number, line
+            else:
+                raise _damaged(path, number, line)
     except FileNotFoundError:
-        return []
+        return
     except OSError as error:
-        raise unreadable(path, str(error)) from error
-    events: list[Event] = []
-    last = max((number for number, line in enumerate(lines) if line.strip()), default=0)
-    for number, line in enumerate(lines):
-        event = _event(line, numbers)
-        # Our own lines are in braces: a last line that lacks the second one was cut off, any other is damaged.
-        is_cut = number == last and line.startswith(b"{") and not line.rstrip().endswith(b"}")
-        if event is not None:
-            events.append(event)
-        elif line.strip() and not is_cut:
-            shown = line[:40].decode("utf-8", errors="backslashreplace")
-            raise unreadable(path, f"line {number + 1}: {shown!r}")
-    return events
+        raise unreadable(path, said(error)) from error
+
+
+def _damaged(path: Path, number: int, line: bytes) -> RunError:
+    shown = line[:40].decode("utf-8", errors="backslashreplace")
+    return unreadable(path, f"line {number}: {shown!r}")
 
 
 def _event(line: bytes, numbers: tuple[str, ...]) -> Event | None:
     """Return the event on a line, or None if the line is not an event."""
     try:
-        event = orjson.loads(line)
+        # orjson knows no NaN, and accepts more levels than others can walk.
+        is_flat = line.count(b"[") + line.count(b"{") < _FEW_LEVELS
+        event = orjson.loads(line) if is_flat else parse_json(line)
     except ValueError:
         try:
-            event = json.loads(line)  # accepts NaN, which JSON and orjson do not have
+            event = parse_json(line)
         except ValueError:
             return None
-    is_ours = isinstance(event, dict) and all(isinstance(event.get(name), int | float) for name in numbers)
-    return event if is_ours else None
+    if not isinstance(event, dict):
+        return None
+    return event if all(_is_count(event.get(name)) for name in numbers) else None
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | float) and -_LARGEST_COUNT < value < _LARGEST_COUNT
 
 
 def rewind(path: Path, step: int) -> int:

@@ -15,12 +15,14 @@ import yaml
 from rlhf_cli.errors import Prose, RunError
 from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.text.redaction import redacted_tree
+from rlhf_cli.text.regular_files import read_object, read_regular
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.text.yaml_loader import SAFE_LOADER
 
 FIRST_RUN = "rlhf train +exp=quickstart"
 """The command that makes a first run, in half a minute."""
 _CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
+_LARGEST_CONFIG = 8 << 20
 _LAST_FILE_OF_A_CHECKPOINT = "trainer_state.json"
 
 
@@ -80,9 +82,9 @@ class RunFolder:
     def read_config(self) -> JsonTree:
         """Read the frozen configuration. Raises RunError if it is not a YAML mapping."""
         try:
-            content = yaml.load(self.config.read_text(encoding="utf-8"), Loader=SAFE_LOADER)
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise unreadable(self.config, _said(error)) from error
+            content = yaml.load(read_regular(self.config, _LARGEST_CONFIG), Loader=SAFE_LOADER)
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise unreadable(self.config, said(error)) from error
         if not isinstance(content, dict):
             raise unreadable(self.config, "nothing" if content is None else f"a {type(content).__name__}")
         return content
@@ -202,14 +204,11 @@ def read_json(path: Path) -> JsonTree:
     Raises RunError if it is not a JSON object, for example because it was cut off, emptied or overwritten.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-        raise unreadable(path, _said(error)) from error
-    if not isinstance(content, dict):
-        raise unreadable(path, f"a {type(content).__name__}, where an object belongs")
-    return content
+        raise unreadable(path, said(error)) from error
 
 
 _WAYS_OUT = {
@@ -232,11 +231,14 @@ def unreadable(path: Path, got: str) -> RunError:
     )
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
+    """Return in one line why a file cannot be read."""
     if isinstance(error, UnicodeDecodeError):
         return f"no text (byte {error.start} is {error.object[error.start]:#04x})"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f"line {error.problem_mark.line + 1}: {error.problem}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return str(error).splitlines()[0]
 
 

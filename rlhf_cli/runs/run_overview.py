@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json, runs_below
+from rlhf_cli.text.regular_files import parse_json
 
 _TAIL_BYTES = 1 << 16
 _EVENTS = 20
@@ -65,7 +65,7 @@ def _last_points(folder: RunFolder) -> list[tuple[int, float]]:
     points = []
     for line in lines:
         with contextlib.suppress(ValueError):  # a line that is cut off or damaged
-            event = json.loads(line)
+            event = parse_json(line)
             if isinstance(event, dict) and "train_runtime" not in event:  # that is in the final summary
                 step, time_s = event.get("step"), event.get("time_s")
                 if isinstance(step, int) and isinstance(time_s, int | float):

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 from rlhf_cli.errors import ModelError, Prose
+from rlhf_cli.text.regular_files import read_object
 
 _FILE = "text_endings.json"
 _KEY = "plain_texts_end_with_eos"
@@ -27,7 +28,7 @@ def write_training_format(model: Path, *, conversations: bool) -> None:
 def trained_on_conversations(model: Path) -> bool | None:
     """Return whether a model was trained on conversations; None without a record that can be read."""
     try:
-        found = json.loads((model / _FORMAT_FILE).read_text(encoding="utf-8"))[_CONVERSATIONS]
+        found = read_object(model / _FORMAT_FILE)[_CONVERSATIONS]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if isinstance(found, bool) else None
@@ -45,11 +46,11 @@ def trained_with_eos(model: str | Path) -> bool | None:
     ModelError if the record cannot be read.
     """
     file = Path(os.path.expanduser(model)) / _FILE
-    if not file.is_file():
+    if not file.exists():
         return None
     try:
-        return bool(json.loads(file.read_text(encoding="utf-8"))[_KEY])
-    except (ValueError, KeyError, TypeError) as error:
+        return bool(read_object(file)[_KEY])
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(
             "the record of how a reward model's training texts ended is damaged",
             where=str(file),

@@ -183,7 +183,7 @@ class TestProblemWith:
         [
             (lambda path: (path / MANIFEST).unlink(), "no manifest.json in it"),
             (lambda path: (path / MANIFEST).write_text('{"files": {"a'), "its manifest.json cannot be read"),
-            (lambda path: (path / MANIFEST).write_text("[]"), "its manifest.json cannot be read (TypeError)"),
+            (lambda path: (path / MANIFEST).write_text("[]"), "its manifest.json cannot be read (ValueError)"),
             (lambda path: (path / "shards" / "0.bin").unlink(), "shards/0.bin is missing"),
             (
                 lambda path: (path / "model.safetensors").write_bytes(b""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_cli.errors import UserError
-from rlhf_cli.runs.metrics_file import Event, read_metrics
+from rlhf_cli.runs.metrics_file import Event, iter_metrics
 
 Wanted = Callable[[str], bool]
 """Return whether to read the metric of this name."""
 
 _NUMBERS = frozenset({int, float, type(None)})
+_NAN = float("nan")
 _NOT_METRICS = ("step", "time_s")
 
 
@@ -64,15 +66,15 @@ class MetricColumns(Mapping[str, Series]):
 def read_columns(path: Path, wanted: Wanted | None = None) -> MetricColumns:
     """Read a metrics.jsonl; `wanted` is None for every metric. A missing file gives no metrics.
 
-    Raise RunError for an invalid line, see `read_metrics`.
+    Raise RunError for an invalid line, see `iter_metrics`.
     """
-    return columns_of(read_metrics(path), wanted)
+    return columns_of(iter_metrics(path), wanted)
 
 
 def columns_of(events: Iterable[Event], wanted: Wanted | None = None) -> MetricColumns:
     """Return the columns of log events, each with a `step`; ignore values that are neither numbers nor null."""
     names_of: dict[tuple[str, ...], list[str]] = {}  # by keys of an event: most events have the same keys
-    columns: dict[str, tuple[list[int], list[object]]] = {}
+    columns: dict[str, tuple[array[int], array[float]]] = {}
     num_events = last_step = 0
     for event in events:
         num_events += 1
@@ -84,12 +86,17 @@ def columns_of(events: Iterable[Event], wanted: Wanted | None = None) -> MetricC
         for name in names_of[keys]:
             value = event[name]
             if type(value) in _NUMBERS:
-                steps, values = columns.setdefault(name, ([], []))
+                if name not in columns:
+                    columns[name] = array("q"), array("d")
+                steps, values = columns[name]
                 steps.append(step)
-                values.append(value)
-    by_name = {
-        name: Series(np.array(steps), np.array(values, dtype=np.float64)) for name, (steps, values) in columns.items()
-    }
+                values.append(_NAN if value is None else value)  # type: ignore[arg-type]
+    by_name: dict[str, Series] = {}
+    shared: dict[bytes, NDArray[np.int64]] = {}  # most metrics are logged at the same steps
+    while columns:
+        name, (steps, values) = next(iter(columns.items()))
+        by_name[name] = Series(shared.setdefault(steps.tobytes(), np.array(steps)), np.array(values))
+        del columns[name], steps, values
     return MetricColumns(by_name, num_events, last_step)
 
 
