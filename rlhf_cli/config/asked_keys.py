@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import PurePath
 
 import yaml
 
 from rlhf_cli.config.conf_folders import shipped_dir
 from rlhf_cli.config.schema.reward_sections import AGGREGATES
+from rlhf_cli.config.trl_args import fields_of
+from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 from rlhf_cli.text.yaml_loader import SAFE_LOADER
 
@@ -53,34 +54,17 @@ HARMLESS = _keys(
         "track.": "tracker project tags notes",
         "run.": "name resume resume_weights_only keep_completions.last",
         "trainer.": "name trl dense generation baseline passes",
-        "trainer.args.": "activation_checkpointing activation_checkpointing_kwargs activation_offloading "
-        "assistant_only_loss auto_find_batch_size average_tokens_across_devices batch_eval_metrics bf16_full_eval "
-        "cache_implementation cast_lm_head_to_fp32 chat_template_kwargs chat_template_path completion_only_loss "
-        "dataloader_drop_last dataloader_in_order dataloader_multiprocessing_context dataloader_persistent_workers "
-        "dataloader_pin_memory dataset_kwargs dataset_text_field ddp_broadcast_buffers ddp_find_unused_parameters "
-        "ddp_static_graph debug disable_dropout disable_tqdm do_eval do_predict do_train ds3_gather_for_generation "
-        "enable_jit_checkpoint eos_token eval_do_concat_batches eval_on_start eval_packing eval_strategy "
-        "eval_use_gather_object f_divergence_type fp16_full_eval full_determinism generate_during_eval "
-        "gradient_checkpointing gradient_checkpointing_kwargs greater_is_better ignore_data_skip "
-        "importance_sampling_level include_for_metrics include_num_input_tokens_seen is_encoder_decoder label_names "
-        "length_column_name liger_kernel_config load_best_model_at_end log_completions log_level log_level_replica "
-        "log_multimodal log_on_each_node log_unique_prompts logging_first_step logging_nan_inf_filter "
-        "logging_strategy loss_type loss_weights lr_scheduler_kwargs lr_scheduler_type metric_for_best_model "
-        "normalize_advantages optim optim_target_modules packing packing_strategy pad_to_multiple_of pad_token "
-        "padding_free precompute_ref_log_probs prediction_loss_only project remove_unused_columns "
-        "restore_callback_states_from_checkpoint reward_clip_range save_on_each_node save_only_model save_strategy "
-        "scale_rewards shuffle_by shuffle_dataset skip_memory_metrics sync_ref_model tf32 torch_compile "
-        "torch_compile_mode train_sampling_strategy transformers_continuous_batching_config truncation_mode "
-        "use_adaptive_entropy use_bias_correction_kl use_cache use_liger_kernel use_weighting "
-        "vllm_enable_sleep_mode vllm_importance_sampling_correction vllm_importance_sampling_mode vllm_model_impl "
-        "vllm_structured_outputs_regex whiten_advantages",
+        "trainer.args.": "activation_checkpointing_kwargs cache_implementation chat_template_kwargs chat_template_path "
+        "dataset_kwargs dataset_text_field debug eos_token gradient_checkpointing_kwargs include_for_metrics "
+        "label_names  length_column_name liger_kernel_config log_level loss_type lr_scheduler_kwargs "
+        "metric_for_best_model optim  optim_target_modules pad_to_multiple_of pad_token project reward_clip_range "
+        "shuffle_by  transformers_continuous_batching_config vllm_structured_outputs_regex whiten_advantages",
     }
 )
 """Keys that run, submit and send nothing, and all keys below them. `*` is a name of the user's or a place in a list."""
 
+_WORDS = {("aggregate",): AGGREGATES, ("track", "mode"): ("offline", "none")}
 _SENDS = ("url", "api_key_env")
-_DEEPEST = 6
-"""Number of parts of the longest key in the tables."""
 
 
 def asked_of(config: JsonTree) -> list[str]:
@@ -110,14 +94,16 @@ def _is_asked(path: _Path, value: JsonValue, config: JsonTree) -> bool:
         return True
     if isinstance(value, int | float) and value is not True:
         return False
-    if path == ("aggregate",):
-        return value not in AGGREGATES
-    if path == ("track", "mode"):
-        return value not in ("offline", "none")
+    if path in _WORDS:
+        return value not in _WORDS[path]
     if path == ("run", "root"):
-        return PurePath(str(value)).is_absolute() or ".." in PurePath(str(value)).parts
+        return str(value).startswith(("/", "~")) or ".." in str(value)
     if path[:1] == ("rewards",) and path[2:3] in (("fn",), ("args",)):
         return _is_asked_of_reward(path, value, section(section(config, "rewards"), path[1]).get("fn"))
+    if path[:2] == ("trainer", "args") and (trl := section(config, "trainer").get("trl")) in TRAINERS:
+        field = fields_of(str(trl)).get(path[2])
+        if field is not None and value in (True, *field.choices):
+            return False  # the test lists TRL's switches and words
     return not _is_below(path, HARMLESS)
 
 
@@ -141,15 +127,12 @@ def _shipped_rewards() -> dict[str, frozenset[str]]:
 
 
 @cache
-def _parts(keys: frozenset[str]) -> frozenset[_Path]:
-    return frozenset(tuple(key.split(".")) for key in keys)
+def _parts(keys: frozenset[str]) -> list[_Path]:
+    return [tuple(key.split(".")) for key in keys]
 
 
 def _is_below(path: _Path, keys: frozenset[str]) -> bool:
-    """Return whether a path is one of the keys, or below one."""
-    known, ways = _parts(keys), list[_Path]([()])
-    for part in path[:_DEEPEST]:
-        ways = [(*way, one) for way in ways for one in (part, "*")]
-        if any(way in known for way in ways):
-            return True
-    return False
+    return any(
+        len(key) <= len(path) and all(one in ("*", part) for one, part in zip(key, path, strict=False))
+        for key in _parts(keys)
+    )

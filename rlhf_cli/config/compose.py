@@ -41,6 +41,8 @@ _FROZEN = "frozen"
 _OVERRIDE = re.compile(r"^(?P<sign>\+{0,2})(?P<key>[^=+~][^=]*)=(?P<value>.*)$", re.DOTALL)
 _OPTIONS = re.compile(r"^[\w./,:-]*$")
 """Options of a group; anything else is an expression of Hydra's grammar, such as `glob(...)`."""
+_OF_BAD_FILES = (UnicodeDecodeError, RecursionError, AssertionError)
+"""What Hydra and OmegaConf raise for text in another encoding, circles, and a choice that is no text."""
 EXPECT_AFRESH = "++expect=null"
 """The override before a typed `expect`, which replaces all of it: Hydra cannot merge a list with a mapping."""
 
@@ -81,7 +83,7 @@ def compose(typed: list[str], frozen: tuple[JsonTree, Path | None] | None = None
                 for of_user in sorted(folder.rglob("*.yaml")):
                     refuse_oversized(of_user)
             config, choices = loader.compose(name, overrides)
-        except (HydraException, OmegaConfBaseException, ValueError) as error:
+        except (HydraException, OmegaConfBaseException, ValueError, *_OF_BAD_FILES) as error:
             from rlhf_cli.config.composing_errors import explain  # needed only for a mistake
 
             explain(error, overrides, _of_files(loader, file), lambda words: loader.compose(name, words)[0])
@@ -201,7 +203,7 @@ def composing() -> Iterator[NotingLoader]:
             for folder in conf_folders.search_dirs()[:-1]:
                 search_path.prepend(provider="user", path=f"file://{folder}", anchor="main")
             yield NotingLoader(search_path)
-    except (yaml.MarkedYAMLError, HydraException, OmegaConfBaseException) as error:
+    except (yaml.YAMLError, HydraException, OmegaConfBaseException, *_OF_BAD_FILES) as error:
         from rlhf_cli.config.composing_errors import in_our_words  # needed only for a mistake
 
         raise in_our_words(error) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -18,7 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, InterpolationToMissingValueError, OmegaConfBaseException
 
-from rlhf_cli.config.conf_folders import Groups, find, groups, shipped_dir
+from rlhf_cli.config.conf_folders import Groups, find, groups, search_dirs, shipped_dir
 from rlhf_cli.config.defaults_lists import defaults_problems
 from rlhf_cli.config.origins import Origin, Origins
 from rlhf_cli.config.schema.experiment import valid_keys
@@ -27,12 +28,16 @@ from rlhf_cli.config.suggestions import nearest_path
 from rlhf_cli.errors import ConfigError, Prose, raise_any
 from rlhf_cli.tables.former_names import VALUE_SYNONYMS
 from rlhf_cli.text.json_values import leaves
+from rlhf_cli.text.regular_files import read_regular
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.text.yaml_loader import SAFE_LOADER, OversizedYaml
 
 _GLOBAL_GROUPS = ("exp", "debug")
 """Groups whose options set keys of the whole configuration, and so need the `@package _global_` header."""
 _HEADER = "# @package _global_"
+_LARGEST = 8 << 20
+_MOST_REFERENCES = 50
+_IN_A_CIRCLE = 50
 _COMMAND_LINE = "command line"
 _BY_PATH = {"model": "local", "data": "file"}
 """Maps a group to its option with a `path` to the user's own model or data."""
@@ -45,6 +50,9 @@ def explain(
 
     `of_files` are the origins of what the files set, as far as they were merged.
     """
+    raise_any(_bad_files(), because=error)
+    if isinstance(error, RecursionError | AssertionError):
+        raise in_our_words(error) from error
     raise_any(_unreadable(overrides), because=error)
     for file in () if of_files.shapes else (shipped_dir() / "train.yaml", *_chosen_files(overrides)):
         of_files.add_file(file, "")  # nothing was merged
@@ -72,6 +80,13 @@ def in_our_words(error: Exception) -> ConfigError:
             got=error.problem,
             expected="each key once" if twice else "`key: value` lines, indented with spaces",
         )
+    raise_any(_bad_files(), because=error)
+    if isinstance(error, RecursionError | AssertionError):
+        got = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+        expected = (
+            "files whose defaults do not include each other, choices that are names, and few references in one value"
+        )
+        return ConfigError("the configuration never ends", where=_circle(error), got=got, expected=expected)
     # Hydra's message without its search path and without references to Python calls
     lines = str(error).split("Config search path:")[0].splitlines()
     kept = [line.rstrip() for line in lines if line.strip() and not re.match(r"\s*(full_key|object_type)", line)]
@@ -82,10 +97,45 @@ def in_our_words(error: Exception) -> ConfigError:
     return ConfigError("the configuration cannot be composed", where=where, got=said, hint="rlhf list")
 
 
+def _bad_files() -> Iterator[ConfigError]:
+    """Yield an error for each configuration file of the user that is no UTF-8 text, and for references without end."""
+    for file in (one for folder in search_dirs()[:-1] for one in sorted(folder.rglob("*.yaml"))):
+        got, line = "", None
+        try:
+            text = read_regular(file, _LARGEST)
+            lines = enumerate(text.split("\n"), 1)
+            line = next((at for at, one in lines if "\0" in one or one.count("${") > _MOST_REFERENCES), None)
+            if line is not None:
+                got = "a NUL: UTF-16, or damaged" if "\0" in text else f"over {_MOST_REFERENCES} references in a value"
+        except UnicodeDecodeError as error:
+            line = error.object.count(b"\n", 0, error.start) + 1
+            got = f"byte {error.object[error.start]:#04x}, which is no UTF-8"
+        except OSError as error:
+            got = str(error.strerror)
+        if got:
+            hint = Prose("save it as UTF-8: iconv -f latin1 -t utf-8 OLD > NEW")
+            where = str(Origin(file, line))
+            yield ConfigError("a configuration file cannot be read", where=where, got=got, expected="UTF-8", hint=hint)
+
+
+def _circle(error: Exception) -> str | None:
+    """Return the files that Hydra read over and over, `a.yaml:3 -> b.yaml:2`."""
+    roots = [frame.f_locals.get("root") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    nodes = [node for root in roots if (node := getattr(root, "node", None)) is not None][-_IN_A_CIRCLE:]
+    paths = list(dict.fromkeys(str(node.get_config_path()) for node in nodes))
+    shown = []
+    for path, other in zip(paths, [*paths[1:], *paths[:1]], strict=True):
+        lines = enumerate(file.read_text(encoding="utf-8").splitlines(), 1) if (file := find(path)) else ()
+        name = other.rpartition("/")[2]
+        line = next((number for number, text in lines if text.strip().startswith("-") and name in text), None)
+        shown += [str(Origin(file, line))] if file else []
+    return " -> ".join(shown) or None
+
+
 def refuse_oversized(file: Path) -> None:
     """Raise ConfigError for a YAML file that is small but huge with its aliases written out, or too deep."""
     try:
-        yaml.compose(file.read_text(encoding="utf-8"), Loader=SAFE_LOADER)
+        yaml.compose(read_regular(file, _LARGEST), Loader=SAFE_LOADER)
     except OversizedYaml as error:
         line = error.problem_mark.line + 1 if error.problem_mark is not None else None
         raise ConfigError(

@@ -63,7 +63,7 @@ def groups() -> Groups:
 
 def caption(file: Path) -> str:
     """Return the first comment line of a configuration file, which `rlhf list` shows; '' without a comment."""
-    for line in file.read_text(encoding="utf-8").splitlines():
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
         text = line.strip()
         if text.startswith("#") and not text.startswith("# @package"):
             return text.lstrip("# ").strip()

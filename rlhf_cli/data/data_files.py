@@ -49,6 +49,9 @@ def find_files(source: DataSource) -> tuple[tuple[Path, ...], str]:
                 expected=", ".join(SUFFIXES),
                 hint=Prose("convert it, one JSON object a line in a .jsonl file is the simplest"),
             )
+        if not file.is_file():
+            got, hint = f"{file}, a pipe or a device", Prose(f"cat {file} > FILE.jsonl")
+            raise DataError("data is read several times", where=where, got=got, expected="a regular file", hint=hint)
     examples = {str(format_of(file)): file.name for file in reversed(files)}
     if len(examples) > 1:
         raise DataError(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.text.json_values import JsonTree, section
+from rlhf_cli.text.regular_files import read_object
 
 if TYPE_CHECKING:
     import jinja2
@@ -238,12 +239,9 @@ def chat_template_text(named: str, *, where: str) -> str:
 def read_json(file: Path, where: str = "model.path") -> JsonTree:
     """Return the object in a JSON file of a model folder. Raise ModelError for anything else."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{file.name} is no JSON", where=where, got=f"{file}: {error}") from None
-    if not isinstance(content, dict):
-        raise ModelError(f"{file.name} is no JSON object", where=where, got=f"{file}: {content!r:.80}")
-    return content
+        return read_object(file)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file.name} is no JSON object", where=where, got=f"{file}: {error}") from None
 
 
 def adapter_base(folder: Path, where: str = "model.path") -> str | None:

@@ -6,12 +6,13 @@ A string is a regular expression for the whole module name; a list contains name
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rlhf_cli.text.regular_files import parse_json, read_object
 
 TINY_VOCABULARY = 2 + 256
 """The tokens of the embedded model: padding, end of sequence and the bytes (byte_tokenizer.py is heavier)."""
@@ -52,7 +53,8 @@ def damaged_weights(folder: Path) -> str | None:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
-            parts = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            weights: Any = read_object(index)["weight_map"]
+            parts = set(weights.values())
         except _MALFORMED as error:
             return f"{index.name} is no index: {error!r}"
         missing = sorted(str(part) for part in parts if not (folder / str(part)).is_file())
@@ -72,14 +74,14 @@ def damaged_weights(folder: Path) -> str | None:
     return None
 
 
-_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+_MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 
 def _header(file: Path) -> tuple[int, dict[str, Any]]:
     """Return the length of a safetensors header in bytes, and its entries by tensor name."""
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-        header = json.loads(stream.read(min(length, _LONGEST_HEADER)))
+        header: Any = parse_json(stream.read(min(length, _LONGEST_HEADER)))
     return length, {name: entry for name, entry in header.items() if name != "__metadata__"}
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_cli.runs.process_identity import boot_id
+from rlhf_cli.text.regular_files import open_regular
 
 LOADING, TRAINING, ENDING = "loading data and models", "training", "ending"
 GENERATION, REWARDS, ROLLOUT = "generation", "rewards", "log-probabilities and advantages of a rollout"
@@ -198,7 +199,8 @@ def heartbeat_files(folder: Path) -> list[Path]:
 
 def _read(file: Path) -> tuple[Beat, str] | None:
     try:
-        content = file.read_bytes()
+        with open_regular(file) as stream:
+            content = stream.read()
         at, pid, seams, is_watched, waits, boot = _LAYOUT.unpack_from(content)
     except (OSError, struct.error):
         return None  # the process has just ended or just started

@@ -25,6 +25,7 @@ import httpx2
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay
 
 from rlhf_cli.errors import RewardError, ServerSilent
+from rlhf_cli.text.regular_files import parse_json
 
 _Value = TypeVar("_Value")
 
@@ -166,7 +167,7 @@ class JsonClient:
                 else None,
             )
         try:
-            return answer.json()
+            return parse_json(answer.content)
         except ValueError:
             raise RewardError(
                 "the server's answer is not JSON", where=shown(url), got=self._scrubbed(answer.text[:200]) or "nothing"

@@ -16,6 +16,7 @@ from typing import BinaryIO
 from rlhf_cli.text.json_values import JsonTree
 
 MOST_BYTES = 64 << 20
+LARGEST_TABLE = 4 << 30
 _MOST_LOGGED = 16 << 30
 _LONGEST_LINE = 16 << 20
 _DEEPEST = 100

@@ -18,7 +18,31 @@ from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree
 
-BY_VALUE = {"aggregate", "track.mode", "run.root", "rewards.*.fn", "rewards.*.args"}
+_SWITCHES = """
+activation_checkpointing activation_offloading assistant_only_loss auto_find_batch_size average_tokens_across_devices
+batch_eval_metrics bf16_full_eval cast_lm_head_to_fp32 completion_only_loss dataloader_drop_last dataloader_in_order
+dataloader_persistent_workers dataloader_pin_memory ddp_broadcast_buffers ddp_find_unused_parameters ddp_static_graph
+disable_dropout disable_tqdm do_eval do_predict do_train ds3_gather_for_generation enable_jit_checkpoint
+eval_do_concat_batches eval_on_start eval_packing eval_use_gather_object fp16_full_eval full_determinism
+generate_during_eval gradient_checkpointing greater_is_better ignore_data_skip include_num_input_tokens_seen
+is_encoder_decoder load_best_model_at_end log_completions log_multimodal log_on_each_node log_unique_prompts
+logging_first_step logging_nan_inf_filter normalize_advantages packing padding_free precompute_ref_log_probs
+prediction_loss_only remove_unused_columns restore_callback_states_from_checkpoint save_on_each_node save_only_model
+scale_rewards shuffle_dataset skip_memory_metrics sync_ref_model tf32 torch_compile use_adaptive_entropy
+use_bias_correction_kl use_cache use_liger_kernel use_weighting vllm_enable_sleep_mode
+vllm_importance_sampling_correction dataloader_multiprocessing_context eval_strategy f_divergence_type
+importance_sampling_level log_level_replica logging_strategy loss_weights lr_scheduler_type packing_strategy
+save_strategy torch_compile_mode train_sampling_strategy truncation_mode vllm_importance_sampling_mode vllm_model_impl
+"""
+SWITCHES = _SWITCHES.split()
+"""TRL's arguments that are switches or take one of a few words, and that run, submit and send nothing."""
+BY_VALUE = {f"trainer.args.{name}" for name in SWITCHES} | {
+    "aggregate",
+    "track.mode",
+    "run.root",
+    "rewards.*.fn",
+    "rewards.*.args",
+}
 """Keys whose value decides; the tests below try both kinds of value."""
 
 

@@ -15,6 +15,7 @@ from rlhf_cli.rewards.stack.component import by_row
 from rlhf_cli.runs.metrics_file import tables_by_step
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables import trl_values
+from rlhf_cli.text.regular_files import LARGEST_TABLE, require_regular
 
 Columns = dict[str, list[object]]
 
@@ -106,6 +107,7 @@ def _read_round(file: Path) -> StoredRound:
     from pyarrow import parquet
 
     try:
+        require_regular(file, LARGEST_TABLE)
         columns: Columns = parquet.read_table(file).to_pydict()
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"it cannot be read ({str(error).splitlines()[0][:80]})") from None

@@ -18,6 +18,7 @@ from typing import Any
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, reward_names
 from rlhf_cli.display.page.embedding import rounded
 from rlhf_cli.text.redaction import redacted_values
+from rlhf_cli.text.regular_files import LARGEST_TABLE, require_regular
 
 _TABLE = re.compile(r"^completions_(\d+)\.parquet$")
 _EFFECTIVE = ".effective"
@@ -125,6 +126,7 @@ def _read_answers(file: Path, order: Mapping[str, int]) -> list[Answer]:
     """
     import pyarrow.parquet
 
+    require_regular(file, LARGEST_TABLE)
     with pyarrow.parquet.ParquetFile(file) as table:
         names = table.schema_arrow.names
         rewards = [name.removesuffix(_EFFECTIVE) for name in names if name.endswith(_EFFECTIVE)]

@@ -7,9 +7,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rlhf_cli.runs.run_folder import RunFolder, in_training
 from rlhf_cli.text.redaction import redacted_values
+from rlhf_cli.text.regular_files import parse_json, read_regular
 
 _FILE = re.compile(r"^step-(\d+)\.completions\.jsonl$")
 _MOST_PROMPTS = 12
@@ -51,7 +53,7 @@ def first_and_last_answers(folder: RunFolder | None) -> FirstAndLastAnswers | No
 def _answers(file: Path) -> dict[str, tuple[str, str]]:
     """Return prompt (as JSON) -> text and rewards of its greedy answer. Raise ValueError for what is no JSON."""
     # Not splitlines: an answer may hold U+2028, which JSON does not escape.
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+    rows: list[Any] = [parse_json(line) for line in read_regular(file).split("\n") if line]
     return {
         json.dumps(row["prompt"]): (_text(row["completion"]), _scores(row["rewards"]))
         for row in rows
