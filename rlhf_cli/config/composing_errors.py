@@ -82,11 +82,12 @@ def in_our_words(error: Exception) -> ConfigError:
         )
     raise_any(_bad_files(), because=error)
     if isinstance(error, RecursionError | AssertionError):
-        got = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
-        expected = (
-            "files whose defaults do not include each other, choices that are names, and few references in one value"
+        return ConfigError(
+            "the configuration cannot be composed",
+            where=_circle(error) if isinstance(error, RecursionError) else _line_with(r"\s*-.*:.*\$\{"),
+            got=type(error).__name__,
+            expected="defaults that do not include each other, choices that are names, few references in one value",
         )
-        return ConfigError("the configuration never ends", where=_circle(error), got=got, expected=expected)
     # Hydra's message without its search path and without references to Python calls
     lines = str(error).split("Config search path:")[0].splitlines()
     kept = [line.rstrip() for line in lines if line.strip() and not re.match(r"\s*(full_key|object_type)", line)]
@@ -97,9 +98,19 @@ def in_our_words(error: Exception) -> ConfigError:
     return ConfigError("the configuration cannot be composed", where=where, got=said, hint="rlhf list")
 
 
+def _files() -> Iterator[Path]:
+    """Yield the user's own configuration files."""
+    return (file for folder in search_dirs()[:-1] for file in sorted(folder.rglob("*.yaml")))
+
+
+def _line_with(pattern: str) -> str | None:
+    found = ((file, re.search(pattern, text := file.read_text("utf-8"), re.MULTILINE), text) for file in _files())
+    return next((str(Origin(file, text.count("\n", 0, one.end()) + 1)) for file, one, text in found if one), None)
+
+
 def _bad_files() -> Iterator[ConfigError]:
     """Yield an error for each configuration file of the user that is no UTF-8 text, and for references without end."""
-    for file in (one for folder in search_dirs()[:-1] for one in sorted(folder.rglob("*.yaml"))):
+    for file in _files():
         got, line = "", None
         try:
             text = read_regular(file, _LARGEST)
@@ -113,9 +124,8 @@ def _bad_files() -> Iterator[ConfigError]:
         except OSError as error:
             got = str(error.strerror)
         if got:
-            hint = Prose("save it as UTF-8: iconv -f latin1 -t utf-8 OLD > NEW")
-            where = str(Origin(file, line))
-            yield ConfigError("a configuration file cannot be read", where=where, got=got, expected="UTF-8", hint=hint)
+            where, expected = str(Origin(file, line)), "a file in UTF-8 (iconv -f latin1 -t utf-8 OLD > NEW)"
+            yield ConfigError("a configuration file cannot be read", where=where, got=got, expected=expected)
 
 
 def _circle(error: Exception) -> str | None:

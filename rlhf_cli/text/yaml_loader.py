@@ -12,6 +12,7 @@ import yaml
 
 _MOST_VALUES = 100_000
 _DEEPEST = 100
+_MOST_DIGITS = 308
 _INDENTED = "\n" + " " * _DEEPEST
 _BASE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -38,6 +39,13 @@ class _LimitedLoader(_BASE):  # type: ignore[misc, valid-type]
         return node
 
 
+def _whole_number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    if len(node.value) > _MOST_DIGITS:
+        raise OversizedYaml(None, None, f"a whole number of {len(node.value)} digits", cast(yaml.Mark, node.start_mark))
+    return loader.construct_yaml_int(node)
+
+
+_LimitedLoader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 SAFE_LOADER: type[yaml.SafeLoader] = _LimitedLoader
 """Reads the same values as yaml.SafeLoader; its error messages for invalid YAML are worded differently."""
 
