@@ -142,6 +142,10 @@ class _Confinement:
             self._user = job["user"]
             os.chown(".", job["user"], job["user"])
         self._filter = None if walled else socket_filter()
+        self._writable = None if walled else write_rules()
+        stays_root = self._root and self._user is None and not walled
+        if stays_root and self._writable is None and os.access("/proc/sys/kernel/hostname", os.W_OK):
+            raise RuntimeError("as root without Landlock the program could change the kernel's settings")
         cpu_s = math.ceil(job["timeout_s"]) + 1
         self._limits = {
             resource.RLIMIT_CORE: (0, 0),
@@ -156,6 +160,7 @@ class _Confinement:
             "environment_hidden": walled
             or self._root,  # the parent's environment in /proc: root's is closed to processes without root's rights
             "other_user": self._user is not None,
+            "writes_confined": walled or self._writable is not None,
             "process_limit": not self._root or self._user is not None,  # the kernel does not count root's processes
         }
 
@@ -174,6 +179,8 @@ class _Confinement:
             prctl(SECURE_BITS, 0b11)  # still root, but exec no longer grants root's rights
         prctl(AMBIENT, 4)  # capabilities that would survive exec
         prctl(NO_NEW_PRIVILEGES, 1)
+        if self._writable is not None and _libc.syscall(_RESTRICT_SELF, self._writable, 0):
+            _fail("landlock_restrict_self")
         if self._filter is not None:
             install_filter(self._filter)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -367,6 +374,34 @@ def _bind(path: str, target: str, flags: int) -> None:
     has = os.statvfs(path).f_flag
     kept = (has & (_NO_SUID | _NO_DEV | _NO_EXEC | 1024 | 2048)) | ((1 << 21) if has & 4096 else 0)
     _mount(None, target, None, _REMOUNT | _BIND | _READ_ONLY | _NO_SUID | flags | kept)
+
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_WRITES = sum(1 << bit for bit in (1, *range(4, 13)))
+"""Landlock's rights to write, make and remove files."""
+_LATER_WRITES = {2: 1 << 13, 3: 1 << 14}
+"""Version of Landlock -> the right that it added: to move between folders, to truncate."""
+
+
+def write_rules() -> int | None:
+    """Return a Landlock ruleset that lets a process write only into the current folder; None on an older kernel.
+
+    Reading, and changing the modes of files that the user owns, stay as they are.
+    """
+    version = _libc.syscall(_CREATE_RULESET, None, 0, 1)
+    if version < 1:
+        return None
+    rights = _WRITES | sum(right for since, right in _LATER_WRITES.items() if version >= since)
+    rules: int = _libc.syscall(_CREATE_RULESET, struct.pack("Q", rights), 8, 0)
+    if rules < 0:
+        return None
+    for place, allowed in ((".", rights), ("/dev/shm", rights), ("/dev/null", 1 << 1)):
+        with contextlib.suppress(FileNotFoundError):
+            below = os.open(place, os.O_PATH | os.O_CLOEXEC)
+            if _libc.syscall(_ADD_RULE, rules, 1, struct.pack("=Qi", allowed, below), 0):
+                _fail(f"landlock_add_rule {place}")
+            os.close(below)
+    return rules
 
 
 def socket_filter() -> bytes | None:

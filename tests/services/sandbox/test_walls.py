@@ -82,17 +82,32 @@ for place in {[str(place) for place in places]} + [os.path.expanduser("~/.netrc"
 
 
 def test_nothing_of_the_system_can_be_written(run: Run, mode: Isolation) -> None:
-    if not protections(mode)["files_hidden"]:
-        pytest.skip("limits alone leave the file system as it is")
+    if not protections(mode)["writes_confined"]:
+        pytest.skip("a kernel without Landlock leaves the file system as it is")
+    with open("/proc/sys/kernel/hostname") as file:
+        before = file.read()
     source = """
 import os
-for place in ("/", "/usr", "/etc", "/dev", "/proc", os.path.dirname(os.__file__)):
+for place in ("/", "/usr", "/etc", "/dev", "/proc", "/var/tmp", os.path.dirname(os.__file__)):
     try: open(place + "/planted", "w"); print("WROTE", place)
     except OSError as error: pass
+    try: os.mkdir(place + "/planted"); print("MADE", place)
+    except OSError as error: pass
+for file in ("/proc/sys/kernel/hostname", "/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/self/oom_score_adj"):
+    for mode in ("w", "r+", "a"):
+        try: open(file, mode).write("0"); print("WROTE", file)
+        except OSError as error: pass
 open("mine", "w").write("x")
+os.mkdir("below")
+os.rename("mine", "below/mine")
+open("/dev/null", "w").write("x")
 """
     outcome = run(source)
-    assert (outcome.returncode, outcome.stdout) == (0, "")
+    with open("/proc/sys/kernel/hostname") as file:
+        assert file.read() == before
+    own = "WROTE /proc/self/oom_score_adj\n"  # behind a wall it is the program's own
+    assert outcome.returncode == 0
+    assert outcome.stdout.replace(own, "") == ""
 
 
 @pytest.mark.fault(36)
