@@ -93,7 +93,8 @@ for place in ("/", "/usr", "/etc", "/dev", "/proc", "/var/tmp", os.path.dirname(
     except OSError as error: pass
     try: os.mkdir(place + "/planted"); print("MADE", place)
     except OSError as error: pass
-for file in ("/proc/sys/kernel/hostname", "/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/self/oom_score_adj"):
+for file in ("sys/kernel/hostname", "sys/kernel/core_pattern", "sysrq-trigger", "self/oom_score_adj"):
+    file = "/proc/" + file
     for mode in ("w", "r+", "a"):
         try: open(file, mode).write("0"); print("WROTE", file)
         except OSError as error: pass
