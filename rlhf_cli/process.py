@@ -9,17 +9,23 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
 import os
 import select
 import signal
+import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn, TextIO
 
 from rlhf_cli.errors import Interrupted
+
+abandoned: set[threading.Thread] = set()
+"""Threads of calls that were given up: the process does not wait for them at its end."""
 
 
 def leave(code: int) -> NoReturn:
@@ -62,6 +68,28 @@ def stopped_early() -> Iterator[None]:
 
     with handled({signal.SIGTERM: interrupt, signal.SIGUSR1: interrupt}):
         yield
+
+
+_SIGEV_THREAD_ID = 4
+HAS_TIMERS = sys.platform == "linux" and hasattr(ctypes.CDLL(None), "timer_create")
+
+
+def start_timer(number: int, after_s: float, every_s: float) -> Callable[[], object]:
+    """Send this thread the signal `number` after `after_s`, then every `every_s` seconds; return what ends that.
+
+    The timer is none of those that `signal.setitimer` and `signal.alarm` share: a library that sets these does not end
+    it. Outside of Linux there are only those, so that `number` has to be SIGALRM.
+    """
+    if not HAS_TIMERS:
+        signal.setitimer(signal.ITIMER_REAL, after_s, every_s)
+        return functools.partial(signal.setitimer, signal.ITIMER_REAL, 0.0)
+    libc, timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
+    event = struct.pack("qiii44x", 0, number, _SIGEV_THREAD_ID, threading.get_native_id())  # struct sigevent
+    if libc.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(timer)):
+        raise OSError(ctypes.get_errno(), "timer_create")
+    times = [part for s in (every_s, max(after_s, 1e-6)) for part in (int(s), int(s % 1 * 1e9))]
+    libc.timer_settime(timer, 0, (ctypes.c_long * 4)(*times), None)
+    return functools.partial(libc.timer_delete, timer)
 
 
 _PR_SET_PDEATHSIG = 1

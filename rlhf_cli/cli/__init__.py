@@ -31,7 +31,7 @@ from rlhf_cli.errors import (
     UserError,
 )
 from rlhf_cli.jobs.usage import JSON, folded, shown_width, usage_of
-from rlhf_cli.process import into_nothing, lasting_output, leave, nobody_reads, stopped_early
+from rlhf_cli.process import abandoned, into_nothing, lasting_output, leave, nobody_reads, stopped_early
 from rlhf_cli.text.redaction import forgetting, remember_typed
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.text.terminal_output import safe_output
@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None:
         code = _flushed(code)
         others = (thread for thread in threading.enumerate() if thread is not threading.current_thread())
-        if all(thread.daemon for thread in others):
+        if all(thread.daemon or thread in abandoned for thread in others):
             leave(code)  # unloading 600 to 4000 modules takes as long as composing a config
     return code
 

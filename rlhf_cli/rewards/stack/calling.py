@@ -1,6 +1,6 @@
 """Call one reward on its rows with a deadline and its own copies of the arguments, an async one on an event loop.
 
-The kernel sends the alarm, so it arrives even while the call holds the interpreter lock. `re`, which may match forever
+The kernel sends the signal, so it arrives even while the call holds the interpreter lock. `re`, which may match forever
 on some text, checks for signals (CPython's Modules/_sre/sre_lib.h), as do sleeping, waiting for a lock and reading from
 a socket. Compiled code that never checks for signals can only be stopped in a process that can be killed (`isolate`).
 
@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
+import multiprocessing
+import multiprocessing.process
 import os
 import signal
 import sys
@@ -26,6 +28,7 @@ from types import FrameType
 from typing import NoReturn
 
 from rlhf_cli.errors import Prose, RewardError, RewardFailed, ServerSilent
+from rlhf_cli.process import HAS_TIMERS, abandoned, start_timer
 from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.rewards.stack.component import (
     Batch,
@@ -51,12 +54,15 @@ class _Alarm(BaseException):
     """Raised inside a call that is out of time; not an Exception, so that `except Exception` does not catch it."""
 
 
-def call_within(call: Callable[[], object], timeout_s: float) -> object:
-    """Return the call's result. Raise its errors, and RewardTimeout after `timeout_s` seconds.
+_DEADLINE = signal.SIGRTMAX if HAS_TIMERS else signal.SIGALRM
 
-    The deadline is an alarm; an earlier alarm is restored and fires at its time, but not before this one. Outside of
-    the main thread there is no deadline: only async and isolated rewards are called there, whose calls return at once
-    or have a deadline of their own.
+
+def call_within(call: Callable[[], object], timeout_s: float | None) -> object:
+    """Return the call's result. Raise its errors, and RewardTimeout after `timeout_s` seconds (None for no limit).
+
+    The call may set alarms and handlers of its own; one that it leaves behind is removed. Outside of the main thread
+    there is no deadline: only async and isolated rewards are called there, whose calls return at once or have a
+    deadline of their own.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
@@ -67,21 +73,33 @@ def call_within(call: Callable[[], object], timeout_s: float) -> object:
         if armed and frame is not here:  # at this frame, the call has not begun or has returned
             raise _Alarm
 
-    before = signal.signal(signal.SIGALRM, ring)
-    began = time.monotonic()
-    others_s, others_every_s = signal.setitimer(signal.ITIMER_REAL, timeout_s, _AGAIN_S)
+    before = _waited_for()
+    alarm, left_s = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)[0]
+    stop: Callable[[], object] = int
     try:
+        if timeout_s is not None:
+            signal.signal(_DEADLINE, ring)
+            stop = start_timer(_DEADLINE, timeout_s, _AGAIN_S)
         return call()
     except _Alarm:
+        armed.clear()
+        for one in _waited_for() - before:
+            abandoned.add(one) if isinstance(one, threading.Thread) else one.kill()
         raise RewardTimeout(f"no answer within {timeout_s:g} s") from None
     finally:
         armed.clear()
         here = None  # a frame that holds itself keeps all that called it, and a step's tensors, until gc looks
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-        if others_s:
-            left_s = max(others_s - (time.monotonic() - began), 1e-3)
-            signal.setitimer(signal.ITIMER_REAL, left_s, others_every_s)
+        stop()
+        signal.signal(_DEADLINE, signal.SIG_IGN)
+        if not left_s:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL if alarm is None else alarm)
+
+
+def _waited_for() -> set[threading.Thread | multiprocessing.process.BaseProcess]:
+    """Return the threads and children that this process would wait for at its end."""
+    threads = {one for one in threading.enumerate() if not one.daemon}
+    return threads | {one for one in multiprocessing.active_children() if not one.daemon}
 
 
 class EndedProcess(BaseException):
@@ -314,13 +332,10 @@ def _rows_of(batch: Batch, rows: Sequence[int], outcome: RewardOutcome) -> Batch
 def _within(component: Component, batch: Batch, run_async: RunAsync) -> object:
     """Call the function for at most `timeout_s`."""
     timeout_s = component.timeout_s
-    if timeout_s is None:
-        value = component.score(**batch)
-        return run_async(value, None) if inspect.isawaitable(value) else value
     began = time.monotonic()
     value = call_within(lambda: component.score(**batch), timeout_s)
-    if not inspect.isawaitable(value):
-        return value
+    if timeout_s is None or not inspect.isawaitable(value):
+        return run_async(value, None) if inspect.isawaitable(value) else value
     left_s = max(0.0, timeout_s - (time.monotonic() - began))
     return run_async(_until(value, left_s, timeout_s), left_s + _GRACE_S)
 

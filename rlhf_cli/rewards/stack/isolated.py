@@ -11,6 +11,7 @@ import functools
 import inspect
 import multiprocessing
 import os
+import signal
 import traceback
 from collections.abc import Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
@@ -58,11 +59,14 @@ class Isolated:
         self._timeout_s = timeout_s
         self._pool: ProcessPool | None = None
         self._starter: ThreadPoolExecutor | None = None
+        self._workers: set[int | None] = set()
+        """Process ids of all workers so far, each the leader of a session."""
 
     def __call__(self, **batch: object) -> list[object]:
         columns = {name: by_row(batch, name) for name in batch if name not in TRAINERS_OWN}
         rows = [{name: values[row] for name, values in columns.items()} for row in range(len(columns["completions"]))]
         futures = [self._schedule(row) for row in rows]
+        self._workers |= {one.pid for one in multiprocessing.active_children()}
         outcomes = [_outcome(future, self._timeout_s) for future in futures]
         for place, outcome in enumerate(outcomes):
             # A process that dies on its next row can lose an answer that was on its way. The retries run alone, so a
@@ -70,7 +74,18 @@ class Isolated:
             for _ in range(_MORE_TRIES):
                 if isinstance(outcome, ProcessEnded):
                     outcomes[place] = outcome = _outcome(self._schedule(rows[place]), self._timeout_s)
+        if any(isinstance(outcome, RewardTimeout) for outcome in outcomes):
+            self._kill_orphans()
         return outcomes
+
+    def _kill_orphans(self) -> None:
+        """Kill the processes of pools that the function had opened in workers that are gone."""
+        alive = {one.pid for one in multiprocessing.active_children()}
+        dead, self._workers = self._workers - alive, self._workers | alive
+        for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()] if os.path.isdir("/proc") else ():
+            with contextlib.suppress(OSError):
+                if os.getsid(pid) in dead:
+                    os.kill(pid, signal.SIGKILL)
 
     def _schedule(self, row: Mapping[str, object]) -> ProcessFuture[WorkerAnswer]:
         try:
@@ -105,6 +120,7 @@ class Isolated:
         if self._starter is not None:
             self._starter.shutdown()
             self._starter = None
+        self._kill_orphans()
 
 
 def _outcome(future: ProcessFuture[WorkerAnswer], timeout_s: float | None) -> object:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
+from rlhf_cli import user_files
 from rlhf_cli.errors import Problems, RewardError, UserError
 from rlhf_cli.rewards.checked_arguments import CHECK
 from rlhf_cli.rewards.stack.argument_values import (
@@ -177,20 +177,7 @@ def _module_of_file(file: str) -> ModuleType:
     path = Path(file).expanduser().resolve()
     if not path.is_file():
         raise FileNotFoundError(path)
-    name = f"rlhf_user_{path.stem}_{hashlib.sha1(str(path).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+    return importlib.import_module(user_files.name_of(path))
 
 
 def _near_file(file: str, attribute: str) -> str | None:

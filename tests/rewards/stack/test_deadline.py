@@ -9,9 +9,12 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from rlhf_cli.rewards.stack import calling
 from rlhf_cli.rewards.stack.calling import call_within
 from rlhf_cli.rewards.stack.component import RewardTimeout
 
@@ -72,16 +75,90 @@ def test_negative_control_in_time() -> None:
     assert call_within(lambda: time.sleep(0.05), 0.5) is None
 
 
-def test_an_alarm_that_rings_after_the_call_has_returned_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_timer = signal.setitimer
+def test_a_signal_that_comes_after_the_call_has_returned_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(number: int, after_s: float, every_s: float) -> Callable[[], None]:
+        def rings_once_more() -> None:
+            handler = signal.getsignal(number)
+            assert callable(handler)
+            handler(number, sys._getframe())
 
-    def late(which: int, seconds: float, *rest: float) -> object:
-        if seconds == 0.0:  # the timer is about to be stopped, and rings first
-            signal.getsignal(signal.SIGALRM)(signal.SIGALRM, sys._getframe())  # type: ignore[operator, misc]
-        return set_timer(which, seconds, *rest)
+        return rings_once_more
 
-    monkeypatch.setattr(signal, "setitimer", late)
+    monkeypatch.setattr(calling, "start_timer", late)
     assert call_within(lambda: 7, 5.0) == 7
+
+
+class TooLate(Exception):
+    """What a library raises in the handler of its own alarm, as math-verify does."""
+
+
+def with_its_own_alarm(call: Callable[[], object], seconds: float) -> object:
+    """math_verify.utils.timeout: a handler, an alarm, and in the end no alarm at all."""
+
+    def handler(number: int, frame: object) -> None:
+        raise TooLate
+
+    before = signal.getsignal(signal.SIGALRM)
+    signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        return call()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def long() -> None:
+    time.sleep(FOR_EVER_S)
+
+
+def of_several_threads() -> None:
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(time.sleep, [FOR_EVER_S] * 2))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: (with_its_own_alarm(int, 1.0), long()),
+        lambda: (signal.alarm(0), signal.signal(signal.SIGALRM, signal.SIG_IGN), long()),
+        lambda: with_its_own_alarm(long, FOR_EVER_S),
+        of_several_threads,
+        lambda: func_timeout_like(FOR_EVER_S),
+    ],
+    ids=["alarm that ends", "alarm(0)", "later alarm", "threads", "joined thread"],
+)
+def test_the_deadline_holds_whatever_the_call_does_with_alarms_and_threads(call: Callable[[], object]) -> None:
+    handler = signal.getsignal(signal.SIGALRM)
+    assert takes(call, 0.2) < FOR_EVER_S / 2
+    assert signal.getsignal(signal.SIGALRM) is handler
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def func_timeout_like(seconds: float) -> None:
+    """func_timeout runs the function in a thread, and joins it."""
+    thread = threading.Thread(target=time.sleep, args=[FOR_EVER_S], daemon=True)
+    thread.start()
+    thread.join(seconds)
+
+
+def test_the_deadline_does_not_break_the_alarm_of_the_call() -> None:
+    def mine() -> str:
+        with pytest.raises(TooLate):
+            with_its_own_alarm(long, 0.1)
+        return "went on"
+
+    assert call_within(mine, FOR_EVER_S) == "went on"
+
+
+@pytest.mark.parametrize("timeout_s", [5.0, None])
+def test_an_alarm_that_is_left_behind_does_not_ring_in_the_trainer(timeout_s: float | None) -> None:
+    def leaves_one() -> None:
+        signal.signal(signal.SIGALRM, lambda *_: 1 / 0)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+    call_within(leaves_one, timeout_s)
+    time.sleep(0.1)
 
 
 def test_what_those_who_called_hold_is_let_go_when_they_return() -> None:
