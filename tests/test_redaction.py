@@ -81,6 +81,18 @@ def test_keys_of_secrets() -> None:
     assert all(map(is_secret_key, secret))
     other = ["eos_token", "pad_token", "max_tokens", "api_key_env", "tokenizer", "key", "author"]
     assert not any(map(is_secret_key, other))
+    for path in ("trainer.args", "data.args", "rewards.mine.args"):  # a key may be given whole
+        assert all(is_secret_key(f"{path}.{name}") for name in secret)
+        assert not any(is_secret_key(f"{path}.{name}") for name in other)
+
+
+def test_a_tokenizer_s_token_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its value stays readable wherever it was typed, so that a recorded command can be typed again."""
+    remember_typed(["++trainer.args.eos_token=<end_of_turn>", "trainer.args.hub_token=abc123x"])
+    monkeypatch.setenv("EOS_TOKEN", "<|im_end|>")
+    monkeypatch.setenv("MY_TOKEN", "abc123y")
+    shown = redacted_tree({"trainer.args.eos_token": "<end_of_turn>", "text": "<|im_end|> abc123x abc123y"})
+    assert shown == {"trainer.args.eos_token": "<end_of_turn>", "text": "<|im_end|> *** ***"}
 
 
 def test_a_remembered_value_is_hidden_however_it_is_written() -> None:

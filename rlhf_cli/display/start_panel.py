@@ -95,7 +95,7 @@ def _facts(experiment: Experiment, plan: Plan, folder: str | None, *, is_whole: 
     if truncation.policy != "none":
         modes = TRUNCATION_MODES.get(truncation.policy)
         mode = f", {truncation.mode or modes[0]}" if modes else ""
-        size = f" {truncation.penalty:g}" if mode and "penalty" in TRUNCATION_POLICIES[truncation.policy] else ""
+        size = f" {truncation.penalty:g}" if "penalty" in TRUNCATION_POLICIES[truncation.policy] else ""
         facts["truncation"] = f"{truncation.policy}{mode}{size}"
     facts["processes"] = f"{plan.processes} (device {launch.device}, precision {launch.precision})"
     if launch.strategy != "ddp":

@@ -36,7 +36,11 @@ _SECRET_KEY = re.compile(
     r"|authori[sz]ation|credentials?|bearer|auth_?token|access_?token)$",
     re.IGNORECASE,
 )
-_OF_TEXT = re.compile(r"^(eos|pad|bos|unk|sep|cls|mask|image|video|audio|stop|end|start|prefix|suffix)_token$")
+_OF_TEXT = re.compile(
+    r"(^|_)(eos|eot|pad|bos|unk|sep|cls|mask|image|video|audio|stop|end|start|prefix|suffix|special|think)_token$",
+    re.IGNORECASE,
+)
+"""Names of tokens of a tokenizer, which are texts and no secrets."""
 _SECRET_VARIABLE = re.compile(
     r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIALS?|BEARER|JWT|_AUTH|_PAT|_PASS|_PWD?)(_?\d+)?$",
     re.IGNORECASE,
@@ -84,8 +88,9 @@ _Node = TypeVar("_Node")
 
 
 def is_secret_key(name: str) -> bool:
-    """Return whether the key's name marks a secret: hub_token, apikey, password; not eos_token or max_tokens."""
-    return bool(_SECRET_KEY.search(name)) and not _OF_TEXT.match(name)
+    """Return whether a key marks a secret by its last part: hub_token, a.b.apikey; not eos_token or max_tokens."""
+    last = name.rpartition(".")[2]
+    return bool(_SECRET_KEY.search(last)) and not _OF_TEXT.search(last)
 
 
 def secret_in(text: str) -> tuple[str, str | None] | None:
@@ -111,7 +116,7 @@ def remember_variable(name: str, value: str, *, key: str) -> None:
     Hide a plain word only if the variable's name or the key marks a secret; otherwise a tag such as `finished` would
     vanish from every text.
     """
-    if is_secret_key(key.rpartition(".")[2]) or _SECRET_VARIABLE.search(name) or not _WORD.fullmatch(value):
+    if is_secret_key(key) or _marks_secret(name) or not _WORD.fullmatch(value):
         remember(value)
 
 
@@ -218,7 +223,11 @@ def _forms(values: frozenset[str]) -> list[str]:
 @lru_cache(maxsize=1024)
 def _holds_secret(name: str, value: str) -> bool:
     """Return whether a variable's name marks a secret, or its value is an address with a password."""
-    return bool(_SECRET_VARIABLE.search(name) or _password_in(value)) and _is_worth_hiding(value)
+    return (_marks_secret(name) or _password_in(value) is not None) and _is_worth_hiding(value)
+
+
+def _marks_secret(variable: str) -> bool:
+    return bool(_SECRET_VARIABLE.search(variable)) and not _OF_TEXT.search(variable)
 
 
 def _password_in(address: str) -> str | None:

@@ -35,6 +35,18 @@ def test_what_will_happen(place: Path) -> None:
     assert "critic" not in lines
 
 
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("truncation=soft_overlong", "truncation.penalty=3"), "soft_overlong 3"),
+        (("truncation=eos_penalty", "truncation.penalty=2"), "eos_penalty, subtract 2"),
+        (("truncation=exclude",), "exclude"),
+    ],
+)
+def test_the_penalty_of_every_policy_that_has_one(place: Path, words: tuple[str, ...], shown: str) -> None:
+    assert read(*words)["truncation"] == shown
+
+
 def test_gates_and_schedules(place: Path) -> None:
     gate = "rewards.brevity.gate={by: correct, at_least: 1, otherwise: exclude}"
     lines = read(gate, "rewards.format.weight={start: 0, end: 1, steps: 3}")

@@ -136,7 +136,7 @@ def _pairs(tree: Mapping[str, object]) -> str:
 def _shown(key: str, value: object) -> str:
     """Return a value as text, with secrets hidden. A `${...}` reference is shown, because it holds no secret itself."""
     text = value_text(value)
-    is_hidden = is_secret_key(key.rpartition(".")[2]) and isinstance(value, str) and not value.startswith("${")
+    is_hidden = is_secret_key(key) and isinstance(value, str) and not value.startswith("${")
     return HIDDEN if is_hidden and value else redacted(text)
 
 
