@@ -32,6 +32,7 @@ from rlhf_cli.measure.policy_results import (
 from rlhf_cli.measure.scored_pairs import Row
 from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.models.live_generation import Generating
+from rlhf_cli.models.stop_strings import STOP_KEYS, StopStrings
 from rlhf_cli.models.tokenizer_files import load_tokenizer
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredRow
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
@@ -43,7 +44,7 @@ _SETTINGS = (*_SAMPLING, "max_completion_length", "generation_kwargs", "chat_tem
 
 @dataclass(frozen=True)
 class Completion:
-    """One answer. `ids` end with the end-of-sequence token unless `is_truncated`."""
+    """One answer. `ids` end with the end-of-sequence token or a stop string unless `is_truncated`."""
 
     text: str
     ids: list[int]
@@ -114,6 +115,7 @@ class PolicyModel:
         """
         with naming_foreign_files({"model.path": str(self.path)}):
             encoded = [self._encoded(prompt, settings) for prompt in prompts]
+        stops = self._generating.stops = StopStrings.of(self.tokenizer, settings["generation_kwargs"])
         order = sorted(range(len(encoded)), key=lambda row: len(encoded[row]), reverse=True)
         config = self._generation(settings, greedy=greedy)
         completions: dict[int, Completion] = {}
@@ -124,8 +126,9 @@ class PolicyModel:
                 rows = order[start : start + batch_size]
                 for row, ids in zip(rows, self._generate([encoded[row] for row in rows], config), strict=True):
                     end = next((place for place, one in enumerate(ids) if one in self._eos), None)
-                    kept = ids if end is None else ids[: end + 1]
-                    completions[row] = Completion(self.decode(kept), kept, is_truncated=end is None)
+                    stop = stops.length(ids) if stops is not None else None
+                    kept = ids[:stop] if stop is not None else ids if end is None else ids[: end + 1]
+                    completions[row] = Completion(self.decode(kept), kept, is_truncated=end is None and stop is None)
                 on_batch(len(rows))
         return [completions[row] for row in range(len(encoded))]
 
@@ -148,6 +151,7 @@ class PolicyModel:
 
     def _generation(self, settings: Mapping[str, object], *, greedy: bool) -> GenerationConfig:
         given = settings["generation_kwargs"]
+        given = {key: one for key, one in given.items() if key not in STOP_KEYS} if isinstance(given, dict) else {}
         chosen = {name: settings[name] for name in _SAMPLING if settings[name] is not None}
         if greedy:
             chosen = {"repetition_penalty": settings["repetition_penalty"]}
@@ -158,7 +162,7 @@ class PolicyModel:
                 "pad_token_id": self.tokenizer.pad_token_id,
                 "eos_token_id": self._eos,
                 **chosen,
-                **(given if isinstance(given, dict) and not greedy else {}),
+                **({} if greedy else given),
             },
             disable_compile=True,
         )

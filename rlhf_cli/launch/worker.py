@@ -121,8 +121,10 @@ def _explained(folder: RunFolder, experiment: Experiment, heartbeat: Heartbeat) 
     """Open a context in which a full disk, a full memory and another model's files raise an RlhfError with advice."""
     model = experiment.model
     named = {f"model.{key}": getattr(model, key) for key in ("path", "tokenizer", "chat_template")}
+    from rlhf_cli.trainers.assemble.library_refusals import refusals_named
+
     try:
-        with naming_foreign_files(named):
+        with refusals_named(experiment.trainer), naming_foreign_files(named):
             yield
     except Exception as error:
         from rlhf_cli.launch.out_of_memory import out_of_memory

@@ -19,6 +19,8 @@ from transformers.generation import GenerationMixin, logits_process, stopping_cr
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
+from rlhf_cli.models.stop_strings import StopCriterion
+
 ROW_BY_ROW = frozenset(
     {
         logits_process.InfNanRemoveLogitsProcessor,
@@ -49,9 +51,12 @@ def of_rows(processors: LogitsProcessorList, rows: Tensor) -> LogitsProcessorLis
     return kept
 
 
-_ENDINGS = frozenset(
-    {stopping_criteria.EosTokenCriteria, stopping_criteria.MaxLengthCriteria, stopping_criteria.MaxTimeCriteria}
+_OF_TRANSFORMERS = (
+    stopping_criteria.EosTokenCriteria,
+    stopping_criteria.MaxLengthCriteria,
+    stopping_criteria.MaxTimeCriteria,
 )
+_ENDINGS = frozenset({*_OF_TRANSFORMERS, StopCriterion})
 _LAYERS = frozenset({DynamicLayer, DynamicSlidingWindowLayer})
 _PREPARED = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 CACHE_INPUT = "cache" if "cache" in _PREPARED else "past_key_values"
@@ -81,7 +86,6 @@ def why_not_ahead(model: Any, config: GenerationConfig) -> str | None:
         "constraints": config.constraints is not None,
         "prefill_chunk_size": config.prefill_chunk_size is not None,
         "return_dict_in_generate": bool(config.return_dict_in_generate),
-        "stop_strings": config.stop_strings is not None,
     }
     named = [f"{name}={getattr(config, name)!r}" for name, is_refused in refused.items() if is_refused]
     return f"generation with {', '.join(named)} is transformers' own" if named else None

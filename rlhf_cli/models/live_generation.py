@@ -25,6 +25,7 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from rlhf_cli.models.live_eligibility import CACHE_INPUT, drops_out, of_rows, why_not_ahead, why_not_call
+from rlhf_cli.models.stop_strings import StopStrings
 from rlhf_cli.temporary_attributes import temporary_attributes
 
 
@@ -206,13 +207,15 @@ def expected_mode(model: Any, config: GenerationConfig, *, is_plain: bool) -> Ge
 class Generating:
     """Generate with a model; `mode` is that of the last call, None before the first.
 
-    is_plain: always use transformers' own loop. With `logps_temperature`, keep the sampled tokens' log-probabilities as
-    (rows, new tokens) float32, 0 after an end, for `take_logps`. They are of the model's own distribution at that
-    temperature, without penalties and cut-offs, as TRL computes a policy's. Counted over all calls: `prompt_slots` that
-    the model has read, with padding, `decoded_slots` of one token each, and the tokens that were kept.
+    is_plain: always use transformers' own loop. `stops` end rows, None without stop strings. With `logps_temperature`,
+    keep the sampled tokens' log-probabilities as (rows, new tokens) float32, 0 after an end, for `take_logps`. They are
+    of the model's own distribution at that temperature, without penalties and cut-offs, as TRL computes a policy's.
+    Counted over all calls: `prompt_slots` that the model has read, with padding, `decoded_slots` of one token each, and
+    the tokens that were kept.
     """
 
     is_plain: bool = False
+    stops: StopStrings | None = None
     mode: GenerationMode | None = None
     logps_temperature: float | None = None
     prompt_slots: int = 0
@@ -223,6 +226,9 @@ class Generating:
     def generate(self, stock: Callable[..., Tensor], *args: object, **named: object) -> Tensor:
         """Return what `stock`, a model's `generate`, returns for these arguments, without finished rows if possible."""
         self.take_logps()
+        if self.stops is not None:
+            prompts = cast(Tensor, named["input_ids"])
+            named["stopping_criteria"] = StoppingCriteriaList([self.stops.criterion(prompts.shape[1])])
         own = sorted(name for name in _OWN if named.get(name))
         if self.is_plain:
             self.mode = GenerationMode("plain", _ASKED_FOR)

@@ -29,7 +29,8 @@ from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
 def _checks(experiment: Experiment) -> Iterator[Check]:
     """Yield the checks of an experiment, in order: each check can use what earlier checks have noted."""
     trainer, critic, launch = experiment.trainer, experiment.critic, experiment.launch
-    yield from (arguments.range_problems, arguments.contradictions, arguments.typed_twice, hub.hub_problems)
+    yield from (arguments.range_problems, arguments.contradictions, arguments.refused_combinations)
+    yield from (arguments.typed_twice, hub.hub_problems)
     yield model.policy_problems
     has_folders = experiment.model.path is not None or any(one.model is not None for one in experiment.rewards.values())
     if has_folders or (critic is not None and critic.init != "policy"):
@@ -46,6 +47,7 @@ def _checks(experiment: Experiment) -> Iterator[Check]:
     if trainer.row.generates:
         yield from (data.column_problems, arguments.round_problems)
     yield from (data.row_problems, prompts.tokenizer_problems, prompts.template_problems)
+    yield prompts.text_argument_problems
     if has_folders:
         yield prompts.format_notices
     if has_folders or experiment.reward_model is not None:

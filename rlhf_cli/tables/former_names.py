@@ -104,6 +104,7 @@ _TODAY: dict[str, dict[str, str]] = {
         "optim": "optimizer",
         "lr_scheduler_type": "scheduler lr_scheduler",
         "max_completion_length": "max_new_tokens max_response_length generate_max_len",
+        "trainer.args.generation_kwargs.stop_strings": "stop_strings stop_sequences vllm_stop_sequences stop_words",
         "max_length,max_completion_length": "max_tokens max_len",
         "data.overlong_prompts": "prompt_max_len",
         "model.lora.r": "lora_rank lora_r",

@@ -62,6 +62,9 @@ RANGES: tuple[Range, ...] = (
 )
 
 
+STOP_STRINGS = {"hf": "stop_strings", "vllm": "stop", "vllm_server": "stop"}
+"""Way to generate -> its key in `generation_kwargs` for texts that end a completion; continuous batching has none."""
+
 MAX_RELATIVE_KL_ERROR = 0.2
 """Bound on |KL / target - 1| in the adaptive controller (Ziegler et al., arXiv 1909.08593, section 2.2)."""
 

@@ -18,6 +18,7 @@ from rlhf_cli.trainers.step_profile import StepProfile
 
 if TYPE_CHECKING:
     from rlhf_cli.measure.policy_results import PolicyAnswers
+    from rlhf_cli.models.stop_strings import StopStrings
     from rlhf_cli.trainers.ppo.critic import PpoSetup
     from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
@@ -89,6 +90,8 @@ class ExtendedTrainer(TrlTrainer):
     """
 
     extensions: Extensions
+    stops: StopStrings | None = None
+    """The texts that end a completion; set by RolloutMixin."""
 
     def slow_paths(self) -> dict[str, str]:
         """Return each speed path that is off, and why: what is expected, and after the first step what was observed."""

@@ -181,8 +181,18 @@ class RewardMixin(ExtendedTrainer):
         ]
         ending_ids = {*self.eos_token_ids, self._tokenizer.pad_token_id}
         limit = self.max_completion_length
-        cut = find_truncated(completion_ids, ending_ids, limit, flags)
+        stops = self.stops
+        has_stopped = (lambda ids: False) if stops is None else (lambda ids: stops.length(ids) is not None)
+        cut = find_truncated(completion_ids, ending_ids, limit, flags, has_stopped)
         return Endings(torch.tensor(cut), torch.tensor([len(ids) for ids in completion_ids]), limit)
+
+    def _log_endings(self, metrics: dict[str, list[float]]) -> None:
+        """Correct TRL's figures for stop strings: it takes a row without an end-of-sequence token for truncated."""
+        cut, lengths = self._endings.is_truncated, self._endings.lengths.float()
+        ended = lengths[~cut] if not cut.all() else lengths.new_zeros(1)
+        metrics["completions/clipped_ratio"][-1] = cut.float().mean().item()
+        for name, value in (("mean", ended.mean()), ("min", ended.min()), ("max", ended.max())):
+            metrics[f"completions/{name}_terminated_length"][-1] = value.item()
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output = super()._generate_and_score_completions(inputs)
@@ -192,6 +202,8 @@ class RewardMixin(ExtendedTrainer):
         self._drop_unscorable(output)
         shares = self._set_advantages(output)
         metrics = self._metrics["train" if self.model.training else "eval"]
+        if self.stops is not None:
+            self._log_endings(metrics)
         for name, value in component_metrics(settled, self._counts).items():
             if (name in metrics and name.endswith(("/mean", "/std"))) or name in ("reward", "reward_std"):
                 metrics[name][-1] = value  # TRL has just taken it from the settled matrix

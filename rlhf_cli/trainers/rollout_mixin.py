@@ -18,6 +18,7 @@ from trl import RLOOTrainer
 
 from rlhf_cli.models.live_eligibility import drops_out
 from rlhf_cli.models.live_generation import Generating, GenerationMode, expected_mode
+from rlhf_cli.models.stop_strings import StopStrings
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 
 Adapters = frozenset[tuple[tuple[str, ...], bool]]
@@ -86,6 +87,11 @@ class RolloutMixin(ExtendedTrainer):
         assert self.extensions.rewards is not None
         self._generating = Generating(is_plain=self.extensions.rewards.generation == "plain")
         super().__init__(*args, **named)
+        self.stops = StopStrings.of(self._tokenizer, self.args.generation_kwargs)
+        if self.stops is not None and not self.use_vllm:
+            self._generating.stops = self.stops
+            # `generate` gets them as a criterion: of a setting, it would ask for a tokenizer that TRL does not give it
+            self.generation_config.stop_strings = self.generation_kwargs["stop_strings"] = None
         if self.use_vllm and self.vllm_generation.mode == "server":
             self.vllm_generation._iter_named_params = partial(_copies, self.vllm_generation._iter_named_params)
 
@@ -119,6 +125,9 @@ class RolloutMixin(ExtendedTrainer):
         self._kept_logps = None
         with generating.of(model):
             generated = super()._generate_single_turn(*args, **named)
+        if generating.stops is not None:
+            completion_ids = generated[0] if isinstance(generated, tuple) else generated  # RLOO returns no more
+            completion_ids[:] = map(generating.stops.cut, completion_ids)
         logps = generating.take_logps()
         if logps is not None:
             self._kept_logps = KeptLogps.of(model, logps)

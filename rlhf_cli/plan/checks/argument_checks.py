@@ -17,6 +17,7 @@ from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.devices import runs_on_cpu
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tables.strategies import STRATEGIES
+from rlhf_cli.tables.trl_refusals import REFUSALS
 from rlhf_cli.tables.trl_values import MAX_RELATIVE_KL_ERROR, RANGES
 
 _ARGS = "trainer.args."
@@ -55,7 +56,7 @@ def contradictions(experiment: Experiment, composed: Composed, context: CheckCon
         key, what = f"{_ARGS}generation_batch_size", "generation_batch_size and steps_per_generation say the same thing"
         yield ConfigError(what, where=where(key), expected="one of them", hint=f"'~{key}'")
     saved, evaluated = of("save_strategy"), of("eval_strategy")
-    if of("lr_scheduler_type") == "reduce_lr_on_plateau" and evaluated == "no":
+    if of("lr_scheduler_type") in ("reduce_lr_on_plateau", "greedy") and evaluated == "no":
         key, rows = f"{_ARGS}lr_scheduler_type", "" if experiment.data.eval is not None else " data.eval.fraction=0.1"
         hint = f"{_ARGS}eval_strategy=steps{rows}, or {key}=linear"
         yield ConfigError("this schedule looks at evaluations, and there are none", where=where(key), hint=hint)
@@ -70,6 +71,30 @@ def contradictions(experiment: Experiment, composed: Composed, context: CheckCon
             return
         what = "the best checkpoint is looked for among those that were evaluated when they were saved"
         yield ConfigError(what, where=where(_ARGS + key), got=got, hint=f"{_ARGS}{key}={fits}")
+
+
+def refused_combinations(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+    """Yield an error for every combination that a library refuses when it builds the trainer."""
+    trainer, launch = experiment.trainer, experiment.launch
+    losses, kl = trainer.setting("loss_type"), experiment.kl
+    facts: dict[str, object] = {
+        "losses": set(losses) if isinstance(losses, list) else {losses},
+        "use_cpu": runs_on_cpu(launch),
+        "uses_lora": experiment.model.lora is not None,
+        "generates": trainer.row.generates,
+        "beta": trainer.setting("beta") if kl is None else kl.coef,
+    }
+    fields = trl_args.fields_of(trainer.trl)
+    for one in REFUSALS:
+        if one.key in fields and one.holds(lambda name: facts[name] if name in facts else trainer.setting(name)):
+            is_typed = one.key in trainer.args and one.key not in one.values
+            yield ConfigError(
+                f"{trainer.trl} refuses {_ARGS}{one.key}",
+                where=composed.origins.where(_ARGS + one.key),
+                got=repr(trainer.setting(one.key)),
+                expected=one.why,
+                hint=_ARGS + one.instead + f", or '~{_ARGS}{one.key}'" * is_typed,
+            )
 
 
 def typed_twice(_: Experiment, composed: Composed, context: CheckContext) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
@@ -11,7 +12,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.overlong_prompts import check_overlong, describe_overlong, prompt_limit
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Messages, check_rendering
 from rlhf_cli.data.rows import RowTable, values_of
-from rlhf_cli.errors import ModelError, Prose, UserError
+from rlhf_cli.errors import ConfigError, ModelError, Prose, UserError
 from rlhf_cli.models.foreign_files import failing_template
 from rlhf_cli.models.model_folders import describe_model
 from rlhf_cli.models.tokenizer_files import (
@@ -27,6 +28,7 @@ from rlhf_cli.models.tokenizer_files import (
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.runs.run_folder import run_of
+from rlhf_cli.tables.trl_values import STOP_STRINGS
 from rlhf_cli.text.json_values import JsonTree, section
 
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -58,6 +60,33 @@ def tokenizer_problems(experiment: Experiment, composed: Composed, context: Chec
         yield no_chat_template(folder, where=where)
     tokenizer.lengths([""], special_tokens=False)  # raises if its file is malformed
     yield from _too_many_tokens(tokenizer, context.config_of(model.path or str(EMBEDDED_TOKENIZER)), where)
+
+
+def text_argument_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+    """Yield an error for special tokens that the vocabulary lacks, and for stop strings that nothing reads."""
+    args, where, tokenizer = experiment.trainer.args, composed.origins.where, context.tokenizer
+    known = {*tokenizer.tokens} if tokenizer is not None else set()
+    if known and tokenizer is not None:
+        added = section(tokenizer.settings, "added_tokens_decoder").values()
+        known |= {str(one["content"]) for one in added if isinstance(one, dict)}
+    for name in ("eos_token", "pad_token"):
+        key, token = f"trainer.args.{name}", args.get(name)
+        # the tokenizer that chat_template_path names brings tokens of its own
+        if isinstance(token, str) and known and token not in known and "chat_template_path" not in args:
+            what, expected = f"the tokenizer has no such {name}", "a token of its vocabulary"
+            yield ModelError(what, where=where(key), got=repr(token), expected=expected, hint=f"'~{key}'")
+    key, right = "trainer.args.generation_kwargs", STOP_STRINGS.get(experiment.launch.rollout)
+    given = section(cast(JsonTree, args), "generation_kwargs")
+    for name in {*STOP_STRINGS.values()} - {right}:
+        if given.get(name):
+            text = json.dumps(given[name], ensure_ascii=False)
+            yield ConfigError(
+                f"launch.rollout={experiment.launch.rollout} reads no {key}.{name}",
+                where=where(key),
+                got=text,
+                expected=f"{right}, as it is called there" if right else "a way to generate that stops at texts",
+                hint=f"'~{key}.{name}' '{key}.{right}={text}'" if right else "launch.rollout=hf",
+            )
 
 
 def _template_of(tokenizer: str, where: str) -> str | None:

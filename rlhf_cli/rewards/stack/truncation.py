@@ -15,7 +15,7 @@ continued.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -93,14 +93,19 @@ def find_truncated(
     ending_ids: Collection[int],
     max_completion_length: int | None,
     flags: Sequence[object],
+    has_stopped: Callable[[Sequence[int]], bool] = lambda ids: False,
 ) -> list[bool]:
     """Return one bool per row: it reached the limit without an ending token, or it is flagged as truncated.
 
-    `ending_ids` are all end-of-sequence ids that the model declares. A row that stopped before the limit without one (a
-    stop string, an environment that ended the episode) is terminated. Without a limit, only a row with such an id is.
+    `ending_ids` are all end-of-sequence ids that the model declares. `has_stopped` says whether a row ends at a stop
+    string, also at the limit. A row that stopped before the limit otherwise (an environment that ended the episode) is
+    terminated. Without a limit, only a row with such an id or a stop string is.
     """
     return [
-        bool(flag) or (len(ids) >= (max_completion_length or 0) and (not ids or ids[-1] not in ending_ids))
+        bool(flag)
+        or (
+            len(ids) >= (max_completion_length or 0) and (not ids or ids[-1] not in ending_ids) and not has_stopped(ids)
+        )
         for ids, flag in zip(completion_ids, flags, strict=True)
     ]
 

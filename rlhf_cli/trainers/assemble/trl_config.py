@@ -31,6 +31,7 @@ from rlhf_cli.rewards.stack.reward_functions import import_function
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.text.json_values import JsonTree
+from rlhf_cli.trainers.assemble.library_refusals import refusal
 from rlhf_cli.trainers.assemble.policy_loading import quantization
 from rlhf_cli.trainers.assemble.stack_building import truncation_policy
 
@@ -195,12 +196,7 @@ def trl_config(experiment: Experiment, folder: RunFolder) -> TrlArguments:
             return ppo_args(experiment, config_class, reserved)
         return config_class(**reserved, **trainer.args)
     except (ValueError, TypeError) as error:
-        raise ConfigError(
-            f"{trainer.row.config_class} refuses these arguments",
-            where="trainer.args",
-            got=str(error),
-            hint="rlhf check ...",
-        ) from error
+        raise refusal(trainer, error) from error
 
 
 def precision_args(experiment: Experiment) -> dict[str, bool]:

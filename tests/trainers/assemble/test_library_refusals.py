@@ -1,0 +1,129 @@
+"""What TRL and transformers refuse when they build a trainer is said with the key, by `check` and by the run.
+
+The expectation is TRL's own: with our table emptied, the same words reach TRL's constructor, which refuses them too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.errors import UserError
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.checks import argument_checks
+from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.tables.trl_refusals import REFUSALS
+from tests.support.small_runs import SMALL
+
+TINY = ["model=tiny_untrained", "model.build.hidden_size=16", "model.build.num_layers=1", "launch=cpu", "track=none"]
+SFT = ["trainer=sft", "data=toy_demonstrations", *TINY]
+DPO = ["trainer=dpo", "data=toy_preferences", *TINY]
+KTO = ["trainer=kto", "data=toy_judgements", *TINY]
+_A = "trainer.args."
+REFUSED: dict[str, list[list[str]]] = {
+    "packing": [[*SFT, f"{_A}packing=true", f"{_A}max_length=null"]],
+    "eval_packing": [
+        [*SFT, f"{_A}eval_packing=true", f"{_A}max_length=null", "data.eval.fraction=0.1", f"{_A}eval_strategy=steps"]
+    ],
+    "padding_free": [[*SFT, f"{_A}padding_free=true"]],
+    "label_smoothing": [[*DPO, f"{_A}loss_type=exo_pair"]],
+    "use_weighting": [[*DPO, f"{_A}loss_type=aot", f"{_A}use_weighting=true"]],
+    "sync_ref_model": [
+        [*DPO, f"{_A}sync_ref_model=true", f"{_A}precompute_ref_log_probs=true"],
+        [*DPO, f"{_A}sync_ref_model=true", "model.lora.r=4"],
+        [*SMALL, f"{_A}sync_ref_model=true", f"{_A}beta=0"],
+        [*SMALL, "trainer=rloo", f"{_A}sync_ref_model=true", f"{_A}beta=0"],
+    ],
+    "train_sampling_strategy": [[*KTO, f"{_A}train_sampling_strategy=random"]],
+    "log_completions_hub_repo": [[*SMALL, f"{_A}log_completions_hub_repo=me/x", f"{_A}log_completions=false"]],
+    "auto_find_batch_size": [
+        [*SMALL, f"{_A}auto_find_batch_size=true"],
+        [*SMALL, "trainer=rloo", f"{_A}auto_find_batch_size=true"],
+    ],
+    "vllm_importance_sampling_correction": [
+        [
+            *(*SMALL, f"{_A}vllm_importance_sampling_mode=token_truncate"),
+            *(f"{_A}vllm_importance_sampling_clip_max=null", f"{_A}vllm_importance_sampling_clip_min=null"),
+        ]
+    ],
+    "tf32": [[*SFT, f"{_A}tf32=true"], [*SMALL, f"{_A}tf32=true"]],
+    "dataloader_prefetch_factor": [[*SFT, f"{_A}dataloader_prefetch_factor=2"]],
+    "fp16_full_eval": [[*SFT, f"{_A}fp16_full_eval=true", f"{_A}bf16_full_eval=true"]],
+    "metric_for_best_model": [[*SFT, f"{_A}save_strategy=best"]],
+    "lr_scheduler_kwargs": [
+        [*SFT, f"{_A}lr_scheduler_type=cosine_with_min_lr"],
+        [*SMALL, f"{_A}lr_scheduler_type=cosine_warmup_with_min_lr"],
+    ],
+}
+CASES = [(key, words) for key, cases in REFUSED.items() for words in cases]
+OTHERS = [
+    [*SFT, f"{_A}gradient_checkpointing_kwargs={{selective: true}}", f"{_A}gradient_checkpointing=false"],
+    [*DPO, f"{_A}loss_type=[sigmoid, hinge]", f"{_A}loss_weights=[1.0]"],
+    [*SMALL, f"{_A}router_aux_loss_coef=0.1"],
+]
+"""Refusals without a row: some need the model."""
+AT_ONCE = {"padding_free", "tf32", "lr_scheduler_kwargs"}
+BUILT = [
+    *(pytest.param(words, marks=() if key in AT_ONCE else pytest.mark.slow) for key, words in CASES),
+    *(pytest.param(words, marks=pytest.mark.slow) for words in OTHERS),
+]
+
+
+def test_every_row_has_a_case() -> None:
+    assert set(REFUSED) == {one.key for one in REFUSALS}
+
+
+@pytest.mark.parametrize(("key", "words"), CASES)
+def test_check_says_it_with_its_key(workplace: Path, key: str, words: list[str]) -> None:
+    prepared = prepare(words)
+    with pytest.raises(UserError) as caught:
+        preflight(prepared.experiment, prepared.composed)
+    assert str(caught.value.where).startswith(f"trainer.args.{key} ")
+    assert caught.value.hint is not None
+
+
+@pytest.mark.parametrize("words", BUILT)
+def test_trl_refuses_it_and_the_run_says_so(
+    workplace: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(argument_checks, "REFUSALS", ())
+    assert main(["train", *words, "trainer.args.max_steps=1", "run.name=one"]) == 2
+    said = capfd.readouterr().err
+    assert "Traceback" not in said
+    assert " refuses these arguments" in said
+
+
+@pytest.mark.parametrize("token", ["eos_token", "pad_token"])
+def test_a_token_that_the_vocabulary_lacks(workplace: Path, token: str) -> None:
+    prepared = prepare([*SFT, f"trainer.args.{token}=NONE"])
+    with pytest.raises(UserError) as caught:
+        preflight(prepared.experiment, prepared.composed)
+    assert caught.value.where == f"trainer.args.{token} (command line)"
+    right = prepare([*SFT, f"trainer.args.{token}='<pad>'"])
+    preflight(right.experiment, right.composed)
+
+
+def test_ppo_has_a_reference_where_its_penalty_has_a_coefficient(workplace: Path) -> None:
+    """TRL's beta is 0 by default, and the section `kl` decides instead."""
+    prepared = prepare([*SMALL, "trainer=ppo", "trainer.args.num_generations=1", "trainer.args.sync_ref_model=true"])
+    preflight(prepared.experiment, prepared.composed)
+
+
+@pytest.mark.parametrize("place", ["before", "inside"])
+def test_an_error_of_the_user_s_class_stays_a_traceback(
+    workplace: Path, place: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whether its own statement raises, or a library to which it gave something wrong."""
+    does = (
+        "raise ValueError('mine')"
+        if place == "before"
+        else "from transformers import BatchEncoding, AutoModel; AutoModel()"
+    )
+    (workplace / "mine.py").write_text(
+        "from trl import GRPOTrainer\n\n\nclass Mine(GRPOTrainer):\n    def __init__(self, *args, **named):\n"
+        f"        {does}\n        super().__init__(*args, **named)\n"
+    )
+    assert main(["train", *SMALL, "trainer.class=./mine.py:Mine", "run.name=one"]) == 1
+    assert "mine.py" in capfd.readouterr().err
