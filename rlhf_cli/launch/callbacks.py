@@ -195,6 +195,9 @@ class SayFindings(TrainerCallback):
             more = "" if self.has_said else f" (rlhf why {self.folder.shown} has the evidence)"
             self.has_said = True
             self.bar.print(Text(f"warning: {text}{more}"))
+        for finding in self.watch.gone if self.watch is not None else ():
+            _log.info("step %d: no longer so: %s", step, finding.what)
+            self.bar.print(Text(f"step {step}: no longer so: {finding.what}"))
 
 
 @dataclass(eq=False)

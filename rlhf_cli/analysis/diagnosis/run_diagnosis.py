@@ -234,9 +234,10 @@ _SILENT = "note"
 
 
 class Watch:
-    """A growing log, and the findings already reported; each is reported once.
+    """A growing log, and the findings already reported; each is reported once, until it is gone.
 
     `kinds` are the kinds to check; `earlier` are the log events before a resume, whose findings count as reported.
+    `gone` are reported findings that the last look did not find again: `rlhf why` would not name them either.
     """
 
     def __init__(
@@ -249,7 +250,8 @@ class Watch:
         self._setup = setup
         self._kinds = kinds
         self._log = Log.of(earlier, max_steps)
-        self._reported: set[tuple[str, str]] = set()
+        self._reported: dict[tuple[str, str], Finding] = {}
+        self.gone: list[Finding] = []
         self._next = ENOUGH
         if self._log.num_events >= ENOUGH:
             self.look()
@@ -257,12 +259,13 @@ class Watch:
     def take(self, step: int, event: Mapping[str, object]) -> list[Finding]:
         """Add a log event; return new findings, or an empty list if no check is due."""
         self._log.take(step, event)
+        self.gone = []
         return self.look() if self._kinds and self._log.num_events >= self._next else []
 
     def look(self) -> list[Finding]:
         """Return new findings, worst first; notes only appear in `rlhf why`."""
         self._next = max(self._log.num_events + _EVERY, round(_LONGER * self._log.num_events))
         findings = look(self._log, self._setup, self._kinds).findings
-        new = [one for one in findings if one.severity != _SILENT and (one.kind, one.subject) not in self._reported]
-        self._reported.update((one.kind, one.subject) for one in new)
-        return new
+        before, self._reported = self._reported, {(f.kind, f.subject): f for f in findings if f.severity != _SILENT}
+        self.gone = [one for key, one in before.items() if key not in self._reported]
+        return [one for key, one in self._reported.items() if key not in before]
