@@ -21,6 +21,7 @@ what to type next. This module imports no other module of the project, so that a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 EXIT_OK = 0
@@ -34,6 +35,9 @@ EXIT_UNREAD = 141
 CTRL_C = "Ctrl-C"
 """The reason that a status and a message give for a stop at the keyboard."""
 _GOT = "  got:"
+
+
+_TO_FILL_IN = re.compile(r"\b(VALUE|FILE|FOLDER|FOLDER_OR_HUB_ID|NAME|RUN|SWEEP|MODEL|CHECKPOINT|GROUP)\b|\.\.\.")
 
 
 class Prose(str):
@@ -73,8 +77,13 @@ class RlhfError(Exception):
         # Errors cross process boundaries in a sweep, and keyword-only arguments do not pickle by default.
         return _rebuild, (type(self), self.__dict__.copy())
 
+    @property
+    def is_advice(self) -> bool:
+        """Return whether the hint cannot be typed as it stands: it is prose, or has a place to fill in."""
+        return isinstance(self.hint, Prose) or _TO_FILL_IN.search(self.hint or "") is not None
+
     def __str__(self) -> str:
-        label = "advice" if isinstance(self.hint, Prose) else "try"
+        label = "advice" if self.is_advice else "try"
         labelled = (("where", self.where), ("got", self.got), ("expected", self.expected), (label, self.hint))
         lines = [self.what]
         for label, text in labelled:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.cli.output import problems_json
+from rlhf_cli.cli.output import complete_hints, problems_json
 from rlhf_cli.errors import ConfigError, Problems, Prose
 from rlhf_cli.text.json_values import write_json
 from rlhf_cli.text.terminal_output import CONTROL
@@ -115,3 +115,29 @@ def test_what_is_read_back_is_what_was_written(value: object) -> None:
     assert json.loads(written[0]) == json.loads(json.dumps({"kept": value}))
     assert not CONTROL.search(written[0])
     assert "\n  " in written[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "hint", "is_advice"),
+    [
+        (ConfigError("x", hint="rlhf train -m ... 'seed=0,1'"), ["+exp=mine", "seed=0,1"],
+         "rlhf train -m +exp=mine 'seed=0,1'", False),
+        (ConfigError("x", hint="rlhf eval RUN"), ["runs/a"], "rlhf eval runs/a", False),
+        (ConfigError("x", hint="rlhf eval RUN"), ["+exp=mine"], "rlhf eval RUN", True),
+        (ConfigError("x", where="sed (command line)", hint="seed"), ["+exp=mine", "sed=3"], "seed=3", False),
+        (ConfigError("x", where="rewards.a (command line)", hint="rewards.b.weight"), ["rewards.a.weight=3"],
+         "rewards.b.weight=3", False),
+        (ConfigError("x", where="sed (conf/exp/mine.yaml:3)", hint="seed"), ["+exp=mine"], "seed", False),
+        (ConfigError("x", hint="export KEY=..."), [], "export KEY=...", True),
+        (ConfigError("x", hint="seed=VALUE"), ["seed"], "seed=VALUE", True),
+        (ConfigError("x", hint=Prose("try again")), [], "try again", True),
+    ],
+)  # fmt: skip
+def test_hints_are_completed_by_what_was_typed(
+    error: ConfigError, words: list[str], hint: str, is_advice: bool
+) -> None:
+    """What stands behind `try:` is typed as it stands; what has a place to fill in is advice."""
+    complete_hints(error, "train", words)
+    (told,) = problems_json(error)["problems"]  # type: ignore[misc]
+    assert (told["try"], told["advice"]) == ((None, hint) if is_advice else (hint, None))
+    assert ("  advice:" in str(error)) == is_advice

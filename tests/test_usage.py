@@ -73,3 +73,27 @@ def test_refusals(words: list[str], what: str, hint: str) -> None:
 def test_what_help_prints_is_the_docstring_of_the_verb_and_names_json(verb: str) -> None:
     assert usage_of(verb).text == importlib.import_module(f"rlhf_cli.cli.verbs.{verb}").__doc__
     assert (JSON in usage_of(verb).flags) == (verb != "completion")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--config-name", "first"], "+exp=first"),
+        (["--config-name=first"], "+exp=first"),
+        (["-c", "conf/exp/first.yaml"], "+exp=first"),
+        (["--exp", "first"], "+exp=first"),
+        (["--config", "+exp=first"], "+exp=first"),
+        (["--exp"], "+exp=NAME"),
+    ],
+)
+def test_the_experiment_is_chosen_by_no_flag(words: list[str], hint: str) -> None:
+    with pytest.raises(ConfigError, match="has no option") as raised:
+        read_options("rlhf cook +exp=NAME [overrides]\n", words, verb="cook")
+    assert raised.value.hint == hint
+    assert "+exp=NAME" in str(raised.value.expected)
+
+
+def test_the_folder_of_experiments_is_not_chosen() -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_options("rlhf cook +exp=NAME [overrides]\n", ["--config-path=conf", "+exp=first"], verb="cook")
+    assert raised.value.is_advice

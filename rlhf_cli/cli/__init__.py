@@ -198,6 +198,9 @@ def _run(verb: str, words: list[str]) -> int:
                 module = importlib.import_module(f"rlhf_cli.cli.verbs.{verb}")
             code: int = module.run(words)
     except RlhfError as error:
+        from rlhf_cli.cli.output import complete_hints
+
+        complete_hints(error, verb, words)
         return _refused(error)
     except KeyboardInterrupt as interrupt:
         from rlhf_cli.cli.output import is_json_alone, print_problems

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TextIO, cast
 
-from rlhf_cli.errors import Problems, Prose, RlhfError
+from rlhf_cli.errors import Problems, RlhfError
 from rlhf_cli.process import Lasting
+from rlhf_cli.runs.run_folder import names_a_run
 from rlhf_cli.text.json_values import write_json
 from rlhf_cli.text.terminal_output import Drawn, printable
 
@@ -82,7 +84,6 @@ def _problem(error: BaseException) -> dict[str, object]:
     kind = type(error).__name__
     if not isinstance(error, RlhfError):
         return {"kind": kind, "what": str(error)} | dict.fromkeys(("where", "got", "expected", "try", "advice"))
-    is_advice = isinstance(error.hint, Prose)
     got = None if error.got is None else str(error.got)
     return {
         "kind": kind,
@@ -90,9 +91,30 @@ def _problem(error: BaseException) -> dict[str, object]:
         "where": error.where,
         "got": got,
         "expected": error.expected,
-        "try": None if is_advice else error.hint,
-        "advice": error.hint if is_advice else None,
+        "try": None if error.is_advice else error.hint,
+        "advice": error.hint if error.is_advice else None,
     }
+
+
+def complete_hints(error: RlhfError, verb: str, words: Sequence[str]) -> None:
+    """Put what was typed into the hints of an error: for `...`, for RUN, and as the value of a corrected key."""
+    runs = [word for word in words if names_a_run(word)]
+    for problem in error.problems if isinstance(error, Problems) else [error]:
+        hint = problem.hint or ""
+        if hint.startswith(f"rlhf {verb} ") and "..." in hint:
+            keys = {_key(word) for word in shlex.split(hint)}
+            hint = hint.replace("...", shlex.join(word for word in words if _key(word) not in keys), 1)
+        elif len(runs) == 1:
+            hint = re.sub(r"\b(RUN|SWEEP)\b", shlex.quote(runs[0]), hint)
+        if re.fullmatch(r"[\w.]+", hint) and (place := str(problem.where)).endswith(" (command line)"):
+            wrong, same_depth = place.partition(" ")[0], [word for word in words if word.count(".") >= hint.count(".")]
+            typed = [word for word in same_depth if "=" in word and f"{_key(word)}.".startswith(f"{wrong}.")]
+            hint = shlex.quote(f"{hint}={typed[0].partition('=')[2]}") if typed else hint
+        problem.hint = type(problem.hint)(hint) if problem.hint is not None else None
+
+
+def _key(word: str) -> str:
+    return word.lstrip("+~").partition("=")[0]
 
 
 _RED, _YELLOW, _GREEN, _PLAIN = "\x1b[1;31m", "\x1b[1;33m", "\x1b[32m", "\x1b[0m"

@@ -10,6 +10,7 @@ and refuse the same input.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +24,13 @@ from rlhf_cli.config.schema.model_and_data import NOT_GIVEN
 from rlhf_cli.config.validate import validate
 from rlhf_cli.errors import RunError
 from rlhf_cli.models.tokenizer_files import JINJA_FILES, chat_template_text
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_folder import SWEEP, RunFolder, runs_below
 from rlhf_cli.runs.run_status import FINISHED, newest_run, read_status
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.suggest import nearest
 
 _PREFIX = "run:"
+_MOST_SHOWN = 8
 
 
 def resolve_runs(experiment: Experiment) -> Experiment:
@@ -101,7 +103,9 @@ def _critic(named: str, root: str) -> str:
 def find_run(named: str, root: str, *, where: str) -> RunFolder:
     """Return the run that `run:NAME` means, the newest. Raises RunError if no run of that name has finished."""
     name, below = named.removeprefix(_PREFIX), Path(root).expanduser()
+    sweeps = [file.parent for pattern in (SWEEP, f"*/{SWEEP}") for file in sorted((below / name).glob(pattern))]
     configs = [*(below / name).glob("*/config.yaml"), *(below / name).glob("config.yaml")]
+    configs = [] if below / name in sweeps else configs  # none of a sweep's runs stands for it
     states: dict[RunFolder, str] = {}
     for run in sorted((RunFolder(file.parent.resolve()) for file in configs), key=lambda run: run.path):
         try:
@@ -109,6 +113,14 @@ def find_run(named: str, root: str, *, where: str) -> RunFolder:
         except RunError:  # another run may still be found
             states[run] = "with an unreadable status.json"
     finished = [run for run, state in states.items() if state == FINISHED and run.model.is_dir()]
+    if not finished and (jobs := [run for sweep in sweeps for run in runs_below(sweep)]):
+        raise RunError(
+            f"{named} is a sweep of {len(jobs)} runs",
+            where=where,
+            got="\n".join(run.shown for run in jobs[:_MOST_SHOWN]),
+            expected="one of its runs" + f", the first {_MOST_SHOWN} of which are above" * (len(jobs) > _MOST_SHOWN),
+            hint=shlex.quote(jobs[-1].shown if " " in where else f"{where}={jobs[-1].shown}/model"),
+        )
     if not finished:
         raise RunError(
             f"no run of {name!r} has finished",

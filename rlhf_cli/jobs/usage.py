@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from rlhf_cli.errors import ConfigError, Problems, UserError
+from rlhf_cli.errors import ConfigError, Problems, Prose, UserError
 from rlhf_cli.text.suggest import nearest
 
 JSON = "--json"
@@ -165,6 +165,11 @@ def _of_others(options: Options, name: str, value: str, left: deque[str]) -> str
     if "+exp=" not in options.usage.text:
         return None
     argument = name.removeprefix("--").replace("-", "_")
+    if name in _FOLDER_FLAGS:
+        return Prose("leave it out: experiments are read from conf/exp in this folder")
+    if name in _EXPERIMENT_FLAGS:
+        named = value or next((word for word in left if not word.startswith("-")), "NAME")
+        return named if "=" in named else f"+exp={Path(named).stem}"
     if argument in RESERVED_ARGS:
         known = RESERVED_ARGS[argument]
         if re.fullmatch(r"[\w.]+", known):  # a key alone
@@ -181,6 +186,11 @@ def _of_others(options: Options, name: str, value: str, left: deque[str]) -> str
     return known.format(value=value or "VALUE")
 
 
+_EXPERIMENT_FLAGS = ("-c", "-cn", "--config", "--config-name", "--config-file", "--exp", "--experiment", "--recipe")
+"""What other tools call the flag that names an experiment."""
+_FOLDER_FLAGS = ("-cp", "-cd", "--config-path", "--config-dir")
+
+
 def _take(options: Options, word: str, left: deque[str]) -> None:
     """Store one flag and its value, which may be the next word in `left`. Raises ConfigError."""
     name, equals, value = word.partition("=")
@@ -192,7 +202,9 @@ def _take(options: Options, word: str, left: deque[str]) -> None:
         hint = _of_others(options, name, value, left) or nearest(name, flags)
         if hint is None and equals and "[overrides]" in options.usage.text:
             hint = word.lstrip("-")
-        raise options._wrong(f"rlhf {options.usage.verb} has no option {name}", got=word, hint=hint)
+        typed = f"rlhf {options.usage.verb} +exp=NAME: conf/exp/NAME.yaml here, or one of `rlhf list exp`"
+        expected = typed if name in _EXPERIMENT_FLAGS + _FOLDER_FLAGS else None
+        raise options._wrong(f"rlhf {options.usage.verb} has no option {name}", got=word, expected=expected, hint=hint)
     given = options._given.setdefault(flag.names[0], [])
     if flag.is_switch:
         if equals:

@@ -81,7 +81,7 @@ def _problem(change: KeyChange, old: Experiment) -> UserError | None:
         where=change.key,
         got="rewards " + ", ".join(old.rewards) if is_new else f"{change.old} -> {change.new}",
         expected="one that it has scored" if is_new else None,
-        hint=f"rewards.{close}..." if close else _SCORE,
+        hint=f"{change.key.replace(name, close, 1)}={change.new}" if close else _SCORE,
     )
 
 

@@ -175,7 +175,7 @@ class SayFindings(TrainerCallback):
             from rlhf_cli.analysis.diagnosis.finding import RunSetup
             from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
 
-            setup = RunSetup.of(self.folder.read_config())
+            setup = RunSetup.of(self.folder.read_config(), self.folder.shown)
             self.watch = Watch(setup, self.kinds, state.max_steps, read_metrics(self.folder.metrics))
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: TrlBatch | None = None, **_: Any) -> None:

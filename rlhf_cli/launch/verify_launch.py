@@ -39,7 +39,7 @@ def refuse_other_world_size(launch: Launch) -> None:
             where="launch.processes",
             got=f"WORLD_SIZE={seen}",
             expected=str(asked),
-            hint="rlhf train ... launch.processes=1, or rlhf resume RUN",
+            hint="launch.processes=1",
         )
 
 

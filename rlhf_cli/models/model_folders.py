@@ -53,11 +53,14 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True, needs
     config = folder / "config.json"
     adapter = folder / "adapter_config.json"
     if needs_model and not (config.is_file() or adapter.is_file()):
+        of_run = ("*/model/*config.json", "checkpoints/*/*config.json", "model/*config.json")
+        inside = [file.parent for pattern in of_run for file in sorted(folder.glob(pattern))]
         raise ModelError(
             "the model folder has no model in it",
             where=where,
             got=f"{folder.resolve()}: " + _listing(folder),
             expected="a folder that save_pretrained made, with config.json, weights and tokenizer files",
+            hint=f"{where.partition(' ')[0]}{' ' if where.startswith('-') else '='}{inside[-1]}" if inside else None,
         )
     if needs_tokenizer and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         raise ModelError(

@@ -149,12 +149,13 @@ def refuse_links(folder: Path) -> None:
     ]
     if found:
         shown = [f"{link.relative_to(folder)} -> {os.readlink(link)}" for link in found]
+        link, target = shlex.quote(str(found[0])), shlex.quote(str(found[0].resolve()))
         raise RunError(
             "the run folder holds links that lead out of it, and going on would write where they lead",
             where=str(folder),
             got="\n".join(shown[:_MOST_LINKS]),
             expected="files and folders of its own",
-            hint=f"rm {shlex.quote(str(found[0]))} && cp -r ... {shlex.quote(str(found[0]))}",
+            hint=f"rm {link} && cp -r {target} {link}",
         )
 
 

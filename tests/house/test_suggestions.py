@@ -82,6 +82,9 @@ def test_what_can_be_typed(text: str) -> None:
         "rlhf no_such_verb",
         "rlhf train --no-such-flag",
         "mixed_precision: bf16 in FILE",
+        "rlhf score",
+        "rlhf check",
+        "rlhf eval mine --data",
     ],
 )
 def test_negative_control_what_cannot(text: str) -> None:

@@ -55,3 +55,20 @@ def test_a_critic_from_a_run_is_its_critic_where_it_had_one(tmp_path: Path, monk
     with pytest.raises(RunError, match="no run of 'other' has finished") as caught:
         critic_of("run:other")
     assert caught.value.where == "critic.init"
+
+
+def test_a_sweep_names_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them stands for it, whether the sweep is named or its experiment."""
+    monkeypatch.chdir(tmp_path)
+    for job in ("weight=0,seed=1", "weight=1,seed=1"):
+        make_run(tmp_path / "runs/mine/sweep" / job, "finished", 1.0)
+    (tmp_path / "runs/mine/sweep/sweep.json").write_text("{}")
+    for named in ("run:mine/sweep", "run:mine"):
+        with pytest.raises(RunError, match="is a sweep of 2 runs") as caught:
+            model_of(named)
+        assert str(caught.value.got).splitlines() == [f"runs/mine/sweep/weight={weight},seed=1" for weight in (0, 1)]
+        assert caught.value.hint == "rewards.helpful.model=runs/mine/sweep/weight=1,seed=1/model"
+        words = ["+exp=quickstart", f"rewards.helpful.model={str(caught.value.hint).partition('=')[2]}"]
+        assert str(prepare(words).experiment.rewards["helpful"].model).endswith("seed=1/model")
+    make_run(tmp_path / "runs/mine/single", "finished", 1.0)
+    assert str(model_of("run:mine")).endswith("single/model")

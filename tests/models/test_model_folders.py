@@ -95,3 +95,16 @@ def test_a_broken_config_is_named(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(content)
         with pytest.raises(ModelError, match=r"config.json is no JSON"):
             describe_reward_model(path, where="w")
+
+
+@pytest.mark.parametrize("where", ["model.path (command line)", "--model"])
+def test_the_model_of_a_run_is_offered(tmp_path: Path, where: str) -> None:
+    run = tmp_path / "runs" / "one"
+    (run / "checkpoints" / "checkpoint-2").mkdir(parents=True)
+    sign = " " if where == "--model" else "="
+    for inside in ("checkpoints/checkpoint-2", "model"):
+        (run / inside).mkdir(exist_ok=True)
+        folder_of(run / inside, CAUSAL)
+        with pytest.raises(ModelError, match="no model in it") as caught:
+            describe_model(str(run), where=where)
+        assert caught.value.hint == f"{where.partition(' ')[0]}{sign}{run / inside}"

@@ -84,6 +84,11 @@ def _is_command(words: Sequence[str]) -> bool:
         return False
     usage = usage_of(words[0])
     flags = usage.flags
+    if words[0] in _NEED_A_WORD and not any(not word.startswith("-") or word == "--help" for word in words[1:]):
+        return False
+    values = [name for name, following in itertools.pairwise([*words, "-"]) if following.startswith("-")]
+    if any(name in flags and not flags[name].is_switch for name in values):
+        return False  # a flag without its value
     # `rlhf eval mine --data FILE`: one bare name behind a verb that takes a run; two bare words are a sentence.
     takes_run = re.search(rf"^rlhf {words[0]} \[?(RUN|MODEL|SWEEP)\b", usage.text, re.MULTILINE) is not None
     is_name = takes_run and len(words) > 1 and not any(map(_ENGLISH.match, words[2:3]))
@@ -98,6 +103,11 @@ def _is_command(words: Sequence[str]) -> bool:
 
 
 _FOLDERS = ("runs", "dpo", "sft")
+_NEED_A_WORD = (
+    *("train", "check", "show", "audit", "score", "resume", "join", "compare", "report", "why", "whatif"),
+    *("eval", "generate", "verify", "reproduce", "export", "completion"),
+)
+"""Verbs that refuse a line without an experiment or a run."""
 
 
 def has_place(text: str) -> bool:
@@ -176,6 +186,15 @@ def _helps(words: list[str], problem: UserError, suggested: list[str], judge: Ju
     return not same and not refused
 
 
+def lacks_something(problem: RlhfError, words: Sequence[str]) -> bool:
+    """Whether a suggestion has a gap, or is a key alone although a value was typed behind the wrong one."""
+    hint, place = str(problem.hint), str(problem.where)
+    if has_place(re.sub(r"\b[A-Z][A-Z_]*=", "", hint)) and not any(has_place(word) for word in words):
+        return True
+    is_key = re.fullmatch(r"[a-z_]\w*(\.\w+)+", hint) is not None and place.endswith(" (command line)")
+    return is_key and any(_key(word) == place.partition(" ")[0] and "=" in word for word in words)
+
+
 WRONG: list[str] = []
 """What refusals suggested in the test that runs, and should not have."""
 _typed_now: list[str] = []
@@ -190,6 +209,16 @@ def watch_refusals() -> None:
         WRONG.extend(f"neither typed nor marked as Prose: {text!r}, of {self.what!r}" for text in prose(self))
         if _typed_now and self.hint == f"rlhf {shlex.join(_typed_now)}":
             WRONG.append(f"leads back to what failed: {self.hint!r}")
+
+    refused = cli._refused
+
+    def refused_noted(error: RlhfError) -> int:
+        """What is printed behind `try:` leaves nothing to fill in, and gives a corrected key its value."""
+        problems: Sequence[RlhfError] = error.problems if isinstance(error, Problems) else [error]
+        told = [one for one in problems if one.hint is not None and not one.is_advice]
+        lacking = [one for one in told if lacks_something(one, _typed_now[1:])]
+        WRONG.extend(f"cannot be typed as it stands: {one.hint!r}, of {one.what!r}" for one in lacking)
+        return refused(error)
 
     run = cli._run
 
@@ -223,6 +252,7 @@ def watch_refusals() -> None:
                 WRONG.extend(useless(composed_last[0][1], error, judge))
             raise
 
+    cli._refused = refused_noted
     RlhfError.__init__ = init  # type: ignore[method-assign,assignment]
     cli._run = run_noted
     prepare_module.compose, prepare_module._checked = compose_watched, checked_watched

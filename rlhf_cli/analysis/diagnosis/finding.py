@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -91,15 +92,17 @@ class RunSetup:
     truncation: str = "none"
     kl_coef: float | None = None
     may_use_vllm: bool = False
+    folder: str = "RUN"
 
     @classmethod
-    def of(cls, config: JsonTree) -> RunSetup:
-        """Return the setup of a frozen configuration; missing or malformed entries get the defaults."""
+    def of(cls, config: JsonTree, folder: str = "RUN") -> RunSetup:
+        """Return the setup of the run in `folder`, by its configuration; missing or malformed entries get defaults."""
         rewards = {name: entry for name, entry in section(config, "rewards").items() if isinstance(entry, dict)}
         trainer = section(config, "trainer")
         coefficient = section(config, "kl").get("coef")
         launch = section(config, "launch")
         return cls(
+            folder=shlex.quote(folder),
             trainer=str(trainer.get("name") or ""),
             has_critic=trainer.get("baseline") == "critic",
             gated={name: gates for name, entry in rewards.items() if (gates := _gates(entry))},

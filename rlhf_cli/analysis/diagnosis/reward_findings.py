@@ -86,10 +86,9 @@ def dead_reward(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         if len(opened) and opened.mean < _NEVER:
             continue  # its gate is the cause, and has a finding of its own
         severity: Severity = "warning" if log.weight(name) == 0.0 else "serious"
-        score = f"shows what {name} makes of single completions: rlhf score +exp=... --completions RUN"
         fixes = (
             Fix(f"rewards.{name}.weight=0", "only watches it, until it does tell them apart"),
-            Fix("rlhf score", score),
+            Fix(f"rlhf score {setup.folder}", f"shows what {name} makes of single completions"),
         )
         if not len(raw) and log.nulls(raw.metric) >= ENOUGH:
             nulls = Evidence(raw.metric, f"null in all {log.nulls(raw.metric)} log events up to step {log.step}")
@@ -209,7 +208,7 @@ def one_reward(log: Log, setup: RunSetup) -> CheckResult:
     spreads = {name: log.curve(f"rewards/{name}/std") for name in drowned}
     beside = [one for name in drowned for one in (shares[name], evidence(spreads[name], on_average(spreads[name])))]
     what = f"{largest} has {share:.2f} of the advantages, and {' and '.join(drowned)}, which still varies, next to none"
-    fixes = [_heavier(log, name, largest) for name in drowned]
+    fixes = [_heavier(log, setup, name, largest) for name in drowned]
     whole = enough[largest]
     return finding(kind, "warning", what, whole, fixes, subject=largest, shown=shares[largest], beside=beside)
 
@@ -223,11 +222,24 @@ def _varies(log: Log, name: str) -> bool:
     return late > 0.0 and late >= _STILL_VARIES * early
 
 
-def _heavier(log: Log, name: str, largest: str) -> Fix:
-    """Return the weight that gives a reward a third of the largest reward's deviation in the total."""
-    spreads = [log.curve(f"rewards/{one}/std").last(LATE) for one in (name, largest)]
-    own, others = (curve.mean if len(curve) else 1.0 for curve in spreads)
+_MOST_TIMES = 10.0
+"""A larger factor says that the scores are on another scale: the weight would have to grow as they are learned."""
+
+
+def _heavier(log: Log, setup: RunSetup, name: str, largest: str) -> Fix:
+    """Return what gives a reward a third of the largest reward's deviation in the total: a weight, or a normalisation.
+
+    Normalised scores have a deviation of 1, whatever the logged one of the raw scores is.
+    """
+    spreads = {one: log.curve(f"rewards/{one}/std").last(LATE) for one in (name, largest)}
+    is_raw = [setup.rewards.get(one, {}).get("normalize") in (None, "none") for one in spreads]
+    own, others = (
+        curve.mean if len(curve) and raw else 1.0 for curve, raw in zip(spreads.values(), is_raw, strict=True)
+    )
     weight = abs(log.weight(largest) or 1.0) * others / (3.0 * own) if own else 1.0
+    if is_raw[0] and weight > _MOST_TIMES * max(abs(log.weight(name) or 1.0), abs(log.weight(largest) or 1.0)):
+        reason = f"its scores deviate by {own:.2g} only: divided by that they count like others; then weigh it"
+        return Fix(f"rewards.{name}.normalize=batch", reason)
     sign = -1.0 if (log.weight(name) or 1.0) < 0 else 1.0
     return Fix(
         f"rewards.{name}.weight={rounded(sign * weight)}", f"gives {name} a third of {largest}'s part in the total"

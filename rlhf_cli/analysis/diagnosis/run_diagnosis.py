@@ -210,7 +210,7 @@ def diagnose(folder: RunFolder) -> RunDiagnosis:
     """Return the status of a run and the results for its log. Raise RunError if one of its files cannot be read."""
     status = read_status(folder)
     log = Log.of(read_metrics(folder.metrics), status.max_steps)
-    found = look(log, RunSetup.of(folder.read_config()))
+    found = look(log, RunSetup.of(folder.read_config(), folder.shown))
     slow_paths = section(read_json(folder.provenance), "slow_paths")
     return RunDiagnosis(folder, status, found, log.num_events, slow_paths=slow_paths)
 

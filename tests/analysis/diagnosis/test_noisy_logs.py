@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -87,3 +89,18 @@ def test_the_weights_to_try() -> None:
     for std, words in ((0.5, "rewards.small.weight=0.33"), (0.05, "rewards.small.weight=3.3")):
         (finding,) = found({**shares(0.98, 0.02), "rewards/small/std": [std] * 40}, kind="one_reward")
         assert finding.changes[0].words == words
+
+
+def test_no_weight_without_bound_is_advised() -> None:
+    """0.5 / (3 * 0.002) would be a weight of 83: the scores are on another scale, and are to be normalised."""
+    curves = {**shares(0.98, 0.02), "rewards/small/std": [0.002] * 40}
+    (finding,) = found(curves, kind="one_reward")
+    assert finding.changes[0].words == "rewards.small.normalize=batch"
+
+
+def test_normalised_scores_deviate_by_one() -> None:
+    """Half of the other's deviation: 0.5 / (3 * 1) = 0.17, whatever the raw deviation is."""
+    curves = {**shares(0.98, 0.02), "rewards/small/std": [0.002] * 40}
+    setup = replace(GRPO, rewards={"small": {"normalize": "batch"}})
+    (finding,) = found(curves, setup, kind="one_reward")
+    assert finding.changes[0].words == "rewards.small.weight=0.17"

@@ -87,7 +87,7 @@ def test_dead_rewards_are_told_each() -> None:
         **reward("one", mean=[0.25] * 10),
         **reward("two", mean=[0.25] * 10),
     }
-    score = ["  try rlhf score"]
+    score = ["  try rlhf score RUN"]
     assert told(curves, kind="dead_reward").splitlines() == [
         "serious same: reward same is 0.25 on every row: it teaches nothing @ 1-10",
         "  rewards/same/mean: 0.25 on average over steps 1 to 10",

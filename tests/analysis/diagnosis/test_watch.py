@@ -14,7 +14,7 @@ from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
 from rlhf_cli.runs.metrics_file import MetricsWriter
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.metrics import FINDING_KINDS
-from tests.support.planted_logs import GRPO, events_of, noisy, reward
+from tests.support.planted_logs import GRPO, events_of, found, noisy, reward
 
 DEAD = {**reward("a", mean=[1.0] * 40, std=0.0), **reward("b", mean=noisy(0.2, 0.8, 0.05)), "loss": [0.1] * 40}
 
@@ -93,3 +93,15 @@ def test_at_the_terminal_in_the_log_and_counted(
         "it does tell them apart (rlhf why . has the evidence)"
     ]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_finding_that_is_gone_is_withdrawn() -> None:
+    """Constant for 20 events and then not: `rlhf why` judges the whole log and finds nothing."""
+    late = [1.0] * 20 + noisy(0.2, 0.8, 0.05)[:20]
+    curves = {**reward("a", mean=late, std=[0.0] * 20 + [0.5] * 20), "loss": [0.1] * 40}
+    watch, told = Watch(GRPO, ["dead_reward"], 40), list[tuple[int, str]]()
+    for step, event in enumerate(events_of(curves), 1):
+        told += [(step, f"new {one.kind}") for one in watch.take(step, event)]
+        told += [(step, f"gone {one.kind}") for one in watch.gone]
+    assert told == [(10, "new dead_reward"), (30, "gone dead_reward")]
+    assert not found(curves, kind="dead_reward")
