@@ -11,6 +11,7 @@ import errno
 import gc
 import importlib
 import os
+import re
 import shlex
 import sys
 import threading
@@ -142,8 +143,10 @@ def _meant(verb: str, rest: list[str]) -> list[str]:
 
     if (meant := VERBS_OF_OTHERS.get(verb)) is not None and meant.split()[0] in (*VERBS, "--version"):
         return [*meant.split(), *rest]
-    close = nearest(verb, VERBS)
-    return [close, *rest] if close is not None else ["--help"]
+    if (close := nearest(verb, VERBS)) is None:
+        return ["--help"]
+    is_whole = rest or re.match(rf"rlhf {close}( \[|  )", usage_of(close).text)
+    return [close, *rest] if is_whole else [close, "--help"]
 
 
 @contextlib.contextmanager

@@ -117,7 +117,7 @@ def names_a_run(word: str) -> bool:
 
     An existing folder may have a `=` in its name, as those of sweep jobs do.
     """
-    return not word.startswith(("-", "~")) and ("=" not in word or Path(word).is_dir())
+    return not word.startswith(("-", "~")) and ("=" not in word or os.path.isdir(word))
 
 
 def open_run(path: Path) -> RunFolder:

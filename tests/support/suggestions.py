@@ -187,9 +187,9 @@ def _helps(words: list[str], problem: UserError, suggested: list[str], judge: Ju
 
 
 def lacks_something(problem: RlhfError, words: Sequence[str]) -> bool:
-    """Whether a suggestion has a gap, or is a key alone although a value was typed behind the wrong one."""
+    """Whether a suggestion is a key alone although a value was typed behind the wrong one, or has a gap."""
     hint, place = str(problem.hint), str(problem.where)
-    if has_place(re.sub(r"\b[A-Z][A-Z_]*=", "", hint)) and not any(has_place(word) for word in words):
+    if "..." in hint or "=VALUE" in hint:
         return True
     is_key = re.fullmatch(r"[a-z_]\w*(\.\w+)+", hint) is not None and place.endswith(" (command line)")
     return is_key and any(_key(word) == place.partition(" ")[0] and "=" in word for word in words)

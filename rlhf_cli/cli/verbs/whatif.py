@@ -24,7 +24,8 @@ from rlhf_cli.jobs.resume_run import refuse_foreign_code
 from rlhf_cli.jobs.run_arguments import one_named, run_at
 from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.jobs.whatif_request import ask
-from rlhf_cli.runs.run_status import read_status
+from rlhf_cli.runs.run_status import newest_run, read_status
+from rlhf_cli.text.json_values import section
 
 _PIPE_WIDTH = 120
 
@@ -34,7 +35,9 @@ def run(argv: list[str]) -> int:
     options = read_options(__doc__, argv, verb="whatif")
     words = options.words
     expected = "a run folder, or run:NAME, and what would be different"
-    named = one_named(words, "rlhf whatif", expected, more=" rewards.NAME.weight=0.3")
+    newest = newest_run()
+    reward = next(iter(section(newest.read_config(), "rewards") if newest is not None else {"correct": {}}), "NAME")
+    named = one_named(words, "rlhf whatif", expected, more=f" rewards.{reward}.weight=0.3")
     folder = run_at(named, [], where="rlhf whatif")
     questions = [ask(folder, one) for one in alternatives(words)]
     aggregates = {one.aggregate for question in questions for one in (question.old, question.new)}

@@ -12,7 +12,7 @@ from tests.support.logged_runs import configured, write_run
 
 NEWEST = {
     **dict.fromkeys(("why", "verify", "resume", "reproduce"), "runs/other/s/a=1,b=2"),
-    "whatif": "runs/other/s/a=1,b=2 rewards.NAME.weight=0.3",
+    "whatif": "runs/other/s/a=1,b=2 rewards.correct.weight=0.3",
     **dict.fromkeys(("eval", "generate", "export"), "runs/mine/one"),  # the newest that has a model
     **dict.fromkeys(("compare", "report"), "runs/other"),
 }

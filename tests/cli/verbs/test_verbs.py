@@ -54,7 +54,7 @@ def test_help_all_names_every_verb(capsys: Said) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "hint"), [("trian", "rlhf train"), ("compar", "rlhf compare"), ("xyzzy", "rlhf --help")]
+    ("typed", "hint"), [("trian", "rlhf train --help"), ("statsu", "rlhf status"), ("xyzzy", "rlhf --help")]
 )
 def test_an_unknown_verb(typed: str, hint: str, capsys: Said) -> None:
     assert main([typed]) == 2
@@ -83,7 +83,7 @@ def test_a_user_error_is_one_message_and_no_traceback(capsys: Said) -> None:
         "  where:    sed (command line)\n"
         "  expected: one of aggregate, critic, data, expect, guards, kl, launch, model, primary, profile, "
         "reward_model, rewards, run, seed, stop, sweep, track, trainer, truncation, warn\n"
-        "  try:      seed\n"
+        "  try:      seed=3\n"
     )
 
 
