@@ -33,8 +33,9 @@ from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.environment_references import References, for_composing, references_of
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import valid_keys
-from rlhf_cli.errors import ConfigError, raise_any
-from rlhf_cli.text.json_values import JsonTree, leaves
+from rlhf_cli.errors import ConfigError, Prose, raise_any
+from rlhf_cli.text.json_values import JsonTree, leaves, section
+from rlhf_cli.text.yaml_loader import SAFE_LOADER
 
 CONFIG_NAME = "train"
 _FROZEN = "frozen"
@@ -100,6 +101,8 @@ def compose(typed: list[str], frozen: tuple[JsonTree, Path | None] | None = None
         references = references_of(config)
     if any(text.startswith("++data") for text in overrides):
         _let_typed_sources_win(tree, origins)
+    if frozen is None:
+        _refuse_unread_group(tree, origins, overrides)
     return Composed(tree, choices if chosen is None else chosen, origins, tuple(overrides), file, references)
 
 
@@ -271,6 +274,29 @@ def _let_typed_sources_win(tree: JsonTree, origins: Origins) -> None:
             if section.get(name) and f"{prefix}.{name}" not in typed:
                 section[name] = {} if isinstance(section[name], dict) else None
                 origins.by_key[f"{prefix}.{name}"] = origins.by_key[key]
+
+
+_SOURCES = {"data": ("path", "world", "mix"), "model": ("path", "build")}
+
+
+def _refuse_unread_group(tree: JsonTree, origins: Origins, overrides: Sequence[str]) -> None:
+    """Raise ConfigError for a typed `data=` or `model=` whose source another file replaces: it would not be read."""
+    for override in overrides:
+        group, equals, option = override.partition("=")
+        if not equals or group not in _SOURCES or (file := conf_folders.find(f"{group}/{option}")) is None:
+            continue
+        named = yaml.load(file.read_text(encoding="utf-8"), Loader=SAFE_LOADER) or {}
+        if all(named.get(key) in (None, "???") for key in _SOURCES[group]):
+            continue
+        for key in _SOURCES[group]:
+            origin, value = origins.by_key.get(f"{group}.{key}"), section(tree, group).get(key)
+            if value is not None and origin is not None and origin.file not in (None, file):
+                raise ConfigError(
+                    f"{origin} sets {group}.{key}, so {override} is not read",
+                    where="command line",
+                    got=override,
+                    hint=Prose(f"take {group}.{key} out of that file, or leave {override} out"),
+                )
 
 
 def _on_frozen(override: str, chosen: dict[str, str | None]) -> str:

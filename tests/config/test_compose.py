@@ -14,6 +14,7 @@ from omegaconf import OmegaConf, open_dict
 from rlhf_cli.config import compose as composition
 from rlhf_cli.config.compose import CONFIG_NAME, Composed, compose, composing
 from rlhf_cli.config.conf_folders import groups, search_dirs, shipped_dir
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.text.yaml_loader import SAFE_LOADER
 from tests.support import small_reward_runs
 from tests.support.quick_loader import QuickLoader
@@ -136,3 +137,33 @@ def test_it_composes_what_the_other_does(monkeypatch: pytest.MonkeyPatch, words:
     for composed in quick:
         assert dataclasses.asdict(composed) == dataclasses.asdict(slow)
         assert str(composed.tree) == str(slow.tree)  # in the same order
+
+
+@pytest.mark.parametrize(
+    ("group", "typed", "key", "line"),
+    [
+        ("data", "data=gsm8k", "data.path", 6),
+        ("data", "data=toy_sums", "data.path", 6),
+        ("model", "model=tiny", "model.path", 9),
+    ],
+)
+def test_a_typed_group_whose_source_the_experiment_replaces(
+    place: Path, group: str, typed: str, key: str, line: int, by_hydra: None
+) -> None:
+    (place / "conf" / "exp").mkdir(parents=True)
+    lines = ["# @package _global_", "defaults: [{override /data: file}, {override /model: local}, _self_]", "seed: 1"]
+    lines += [
+        "trainer: {dense: false}",
+        "data:",
+        "  path: rows.jsonl",
+        "  rename: {prompt: q}",
+        "model:",
+        "  path: here",
+    ]
+    (place / "conf" / "exp" / "mine.yaml").write_text("\n".join(lines) + "\n")
+    with pytest.raises(ConfigError) as error:
+        compose(["+exp=mine", typed])
+    assert f"mine.yaml:{line} sets {key}" in error.value.what
+    assert error.value.got == typed
+    assert compose(["+exp=mine", "data=file", "model=local"]).tree["data"]["path"] == "rows.jsonl"
+    assert compose([typed]).choices[group] == typed.partition("=")[2]
