@@ -1,8 +1,7 @@
 """Read conversations as people store them, and return them as chat templates read them: a list of {role, content}.
 
 Read are ShareGPT's turns ({from, value}), a single message, JSON text, content in parts of text, and tool calls whose
-arguments are JSON text. Arrow gives every message the keys of all messages: keys without a value are left out. Works
-without `datasets`.
+arguments are JSON text. Arrow gives every message the keys of all messages: keys without a value are left out.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
 
 DIALOGUES = ("messages", "conversations")
 """Columns that hold whole conversations."""
-_TURNS = (*DIALOGUES, "prompt", "completion", "chosen", "rejected", "reference")
+ANSWERS = ("completion", "chosen", "rejected", "reference")
+_TURNS = (*DIALOGUES, "prompt", *ANSWERS)
 _SETTINGS = ("tools", "chat_template_kwargs")
-
 _CALLS = ("function_call", "function-call", "tool_call")
 SPEAKERS = {
     **dict.fromkeys(("human", "user"), "user"),
@@ -39,61 +38,53 @@ SPEAKERS = {
 def read_conversation(value: object) -> object:
     """Return a value as a list of messages; anything that is not a conversation is returned unchanged.
 
-    Raise ValueError for a message without a role, an unknown ShareGPT speaker, and a tool call that is not JSON.
+    Raise ValueError for an unknown ShareGPT speaker and for a tool call that is not JSON.
     """
-    turns = [value] if isinstance(value, Mapping) and {"role", "from"} & set(value) else value
-    if not (isinstance(turns, list) and turns and all(isinstance(turn, Mapping) for turn in turns)):
-        return value
-    return [_message(turn) for turn in turns]
+    turns = [value] if _has_speaker(value) else value
+    is_chat = isinstance(turns, list) and turns and all(isinstance(turn, Mapping) for turn in turns)
+    return [_message(turn) for turn in turns] if is_chat and isinstance(turns, list) else value
 
 
 def _message(turn: Mapping[str, object]) -> Row:
     message = {key: value for key, value in turn.items() if value is not None and value != []}
     sender = message.pop("from", None)
-    if "role" not in message and sender is not None:
-        if (role := SPEAKERS.get(str(sender).lower())) is None:
+    if sender is not None and "role" not in message:
+        if str(sender).lower() not in SPEAKERS:
             raise ValueError(f"an unknown speaker, 'from': {sender!r}; known are {', '.join(SPEAKERS)}")
         content = message.pop("value", message.pop("content", None))
-        message = {"role": role, "content": content, **message}
-        if sender in _CALLS:
-            calls = _parsed(content)
-            message |= {"content": "", "tool_calls": calls if isinstance(calls, list) else [calls]}
+        called = {"content": "", "tool_calls": content} if sender in _CALLS else {"content": content}
+        message = {"role": SPEAKERS[str(sender).lower()], **called, **message}
     elif message.get("role") in ("human", "gpt"):
         message["role"] = SPEAKERS[str(message["role"])]
-    if "tool_calls" in message:
-        given = message["tool_calls"]
-        calls = given if isinstance(given, list) else _parsed(given)
+    if (calls := message.get("tool_calls")) is not None:
+        calls = _parsed(calls) if isinstance(calls, str) else calls
         message["tool_calls"] = [_call(call) for call in (calls if isinstance(calls, list) else [calls])]
-    message.setdefault("content", "" if "tool_calls" in message else None)
-    message["content"] = _joined(message["content"])
+    message["content"] = _joined(message.get("content", "" if "tool_calls" in message else None))
     return message
 
 
 def _call(call: object) -> Row:
     """Return a tool call whose arguments are an object; OpenAI writes them as JSON text."""
     bare = without_nulls(call)
-    if not isinstance(bare, dict):
-        raise ValueError(f"a tool call that is no object: {call!r:.60}")
-    whole: Row = {"type": "function", "function": bare} if "name" in bare else bare
-    function = whole.get("function")
-    if isinstance(function, dict) and isinstance(given := function.get("arguments"), str):
-        if not isinstance(parsed := _parsed(given or "{}"), dict):
-            raise ValueError(f"arguments of a tool call that are no object: {given!r:.60}")
-        function["arguments"] = parsed
+    whole = {"type": "function", "function": bare} if isinstance(bare, dict) and "name" in bare else bare
+    function = whole.get("function") if isinstance(whole, dict) else None
+    if not isinstance(whole, dict) or not isinstance(function, dict):
+        raise ValueError(f"a tool call without a function: {call!r:.60}")
+    given = function.get("arguments", {})
+    function["arguments"] = _parsed(given or "{}") if isinstance(given, str) else given
+    if not isinstance(function["arguments"], dict):
+        raise ValueError(f"arguments of a tool call that are no object: {given!r:.60}")
     return whole
 
 
 def _joined(content: object) -> object:
     """Return the text of content in parts; unchanged if a part is no text."""
-    if not isinstance(content, list):
+    parts = without_nulls(content)
+    if not isinstance(parts, list):
         return content
-    texts = []
-    for part in content:
-        bare = without_nulls(part)
-        if isinstance(bare, dict) and bare.get("type", "text") != "text":
-            return without_nulls(content)
-        texts.append(bare.get("text", bare.get("value")) if isinstance(bare, dict) else bare)
-    return "".join(map(str, texts)) if all(isinstance(text, str) for text in texts) else content
+    texts = [part.get("text", part.get("value")) if isinstance(part, dict) else part for part in parts]
+    is_text = all(not isinstance(part, dict) or part.get("type", "text") == "text" for part in parts)
+    return "".join(map(str, texts)) if is_text and all(isinstance(text, str) for text in texts) else parts
 
 
 def without_nulls(value: object) -> object:
@@ -103,38 +94,37 @@ def without_nulls(value: object) -> object:
     return [without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
-def _parsed(text: object) -> object:
+def _parsed(text: str) -> object:
     """Return the value of a JSON text, or of Python's notation of it, which pandas writes into a CSV."""
-    try:
-        return json.loads(str(text))
-    except ValueError:
+    for read in (json.loads, ast.literal_eval):
         try:
-            return ast.literal_eval(str(text))
+            value: object = read(text)
+            return value
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            raise ValueError(f"text that is no JSON: {text!r:.60}") from None
+            pass
+    raise ValueError(f"text that is no JSON: {text!r:.60}")
 
 
 def _is_json(value: object) -> bool:
     """Return whether a text is a JSON list of messages."""
-    if not (isinstance(value, str) and value.lstrip().startswith("[")):
-        return False
     try:
-        parsed = _parsed(value)
+        parsed = _parsed(value) if isinstance(value, str) and value.lstrip().startswith("[") else None
     except ValueError:
         return False
-    return isinstance(parsed, list) and bool(parsed) and all(_has_speaker(turn) for turn in parsed)
+    return isinstance(parsed, list) and bool(parsed) and all(map(_has_speaker, parsed))
 
 
 def _has_speaker(turn: object) -> bool:
     return isinstance(turn, Mapping) and bool({"role", "from"} & set(turn))
 
 
-def _read(row: Mapping[str, object], index: int, columns: Sequence[str], json_columns: Sequence[str], name: str) -> Row:
+def _read(row: Mapping[str, object], index: int, columns: Mapping[str, bool], name: str) -> Row:
+    """Return the columns of a row as messages or settings; `columns` says whether a text there is JSON."""
     read: Row = {}
-    for column in columns:
-        value = row[column]
+    for column, is_json in columns.items():
+        value = row.get(column)
         try:
-            if column in json_columns and isinstance(value, str):
+            if is_json and isinstance(value, str):
                 value = _parsed(value) if value.strip() else None
             if column in _SETTINGS:
                 read[column] = without_nulls(value) or ({} if column == "chat_template_kwargs" else None)
@@ -152,26 +142,19 @@ def _read(row: Mapping[str, object], index: int, columns: Sequence[str], json_co
     return read
 
 
-def _to_read(first: Mapping[str, object], columns: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return which of `columns` hold conversations or settings of a template, and which of these may be JSON text."""
-    known = [name for name in columns if name in first and name in (*_TURNS, *_SETTINGS)]
-    texts = [name for name in known if name not in (*DIALOGUES, *_SETTINGS) and isinstance(first[name], str)]
-    as_json = [name for name in known if name in (*DIALOGUES, *_SETTINGS)]
-    if texts and all(_is_json(first[name]) for name in texts):
-        as_json += texts
-    return [name for name in known if name in as_json or isinstance(first[name], list | Mapping)], as_json
+def _to_read(table: Dataset | RowTable, columns: Sequence[str]) -> tuple[dict[str, bool], Row]:
+    """Return the columns of conversations and settings, with whether a text there is JSON, and their first values."""
+    known = [column for column in columns if column in table.column_names and column in (*_TURNS, *_SETTINGS)]
+    first = {column: next((one for one in values_of(table, column) if one is not None), None) for column in known}
+    texts = [column for column in known if column not in (*DIALOGUES, *_SETTINGS) and isinstance(first[column], str)]
+    as_json = {*DIALOGUES, *_SETTINGS, *(texts if all(_is_json(first[column]) for column in texts) else ())}
+    return {one: one in as_json for one in known if one in as_json or isinstance(first[one], list | Mapping)}, first
 
 
 def read_row_conversations(rows: Sequence[Row], columns: Sequence[str], *, name: str = "data") -> list[Row]:
     """Return the rows with the conversations in `columns` as messages. Raise DataError that names the row."""
-    first = _first_values(RowTable(rows, sorted({key for row in rows for key in row})), columns)
-    read, as_json = _to_read(first, columns)
-    if not read:
-        return list(rows)
-    return [
-        row | _read(row, number, [column for column in read if column in row], as_json, name)
-        for number, row in enumerate(rows)
-    ]
+    read, _ = _to_read(RowTable(rows, sorted({key for row in rows for key in row})), columns)
+    return [row | _read(row, number, read, name) for number, row in enumerate(rows)] if read else list(rows)
 
 
 def read_conversations(dataset: Dataset, columns: Sequence[str], *, name: str = "data") -> Dataset:
@@ -181,38 +164,25 @@ def read_conversations(dataset: Dataset, columns: Sequence[str], *, name: str = 
     """
     import datasets
 
-    first = _first_values(dataset, columns)
-    read, as_json = _to_read(first, columns)
-    read = [column for column in read if not _is_plain(dataset.features[column], first[column])]
+    read, first = _to_read(dataset, columns)
+    read = {one: is_json for one, is_json in read.items() if not _is_plain(dataset.features[one], first[one])}
     if not read:
         return dataset
-    stored = {column: datasets.Json() if column in _SETTINGS else datasets.List(datasets.Json()) for column in read}
+    stored = {one: datasets.Json() if one in _SETTINGS else datasets.List(datasets.Json()) for one in read}
     features = datasets.Features(**{**dataset.features, **stored})
-    arguments = {"columns": read, "json_columns": as_json, "name": name}
+    arguments = {"columns": read, "name": name}
     mapped: Dataset = dataset.map(_read, with_indices=True, fn_kwargs=arguments, features=features)
     return mapped
 
 
-def plain_messages(dataset: Dataset, *, name: str = "data") -> Dataset:
-    """Return the dataset with messages of a role and a text only, as ORPO and CPO need them.
-
-    They replace messages by text, which `datasets` would store as JSON, too. Raise DataError for a tool call.
-    """
+def plain_messages(dataset: Dataset) -> Dataset:
+    """Return the dataset with messages of a role and a text, in whose place ORPO and CPO can write text."""
     import datasets
 
-    features = dataset.features.copy()
-    as_json = [column for column in _TURNS if features.get(column) == datasets.List(datasets.Json())]
-    for column in as_json:
-        features[column] = datasets.List({"role": datasets.Value("string"), "content": datasets.Value("string")})
-
-    def plain(row: Mapping[str, Sequence[Mapping[str, object]]], index: int) -> Row:
-        for column in as_json:
-            if any(message.get("tool_calls") or not isinstance(message["content"], str) for message in row[column]):
-                where = f"{name}, row {index + 1} (the first row is 1)"
-                raise DataError("this trainer of TRL reads texts only", where=where, got=f"{row[column]!r:.160}")
-        return {column: row[column] for column in as_json}
-
-    return dataset.map(plain, with_indices=True, features=features) if as_json else dataset
+    plain = datasets.List({"role": datasets.Value("string"), "content": datasets.Value("string")})
+    stored = {one: plain for one in _TURNS if dataset.features.get(one) == datasets.List(datasets.Json())}
+    features = datasets.Features(**{**dataset.features, **stored})
+    return dataset.map(lambda row: {one: row[one] for one in stored}, features=features) if stored else dataset
 
 
 def _is_plain(feature: object, first: object) -> bool:
@@ -222,12 +192,3 @@ def _is_plain(feature: object, first: object) -> bool:
         return hasattr(item, "dtype")
     is_text = all(getattr(item.get(key), "dtype", None) == "string" for key in ("role", "content"))
     return set(item) == {"role", "content"} and is_text and read_conversation(first) == first
-
-
-def _first_values(table: Dataset | RowTable, columns: Sequence[str]) -> Row:
-    """Return the first value that is not null of each of `columns` that the table has."""
-    return {
-        column: next((value for value in values_of(table, column) if value is not None), None)
-        for column in columns
-        if column in table.column_names
-    }

@@ -58,29 +58,23 @@ _FIRST_BYTES = {
     b"\xff\xfe": ("UTF-16", "iconv -f utf-16 -t utf-8 {old} > {new}"),
     b"\xfe\xff": ("UTF-16", "iconv -f utf-16 -t utf-8 {old} > {new}"),
     b"\x1f\x8b": ("compressed with gzip", "mv {old} {old}.gz"),
-    b"PAR1": ("Parquet", "mv {old} {stem}.parquet"),
-    b"PK\x03\x04": ("a zip archive, as Excel's files are", "unzip {old}, or save the table as CSV in UTF-8"),
-    b"\x28\xb5\x2f\xfd": ("compressed with zstd", "zstd -d {old}"),
+    b"PAR1": ("Parquet", "mv {old} {old}.parquet"),
 }
 """What a file is that begins with these bytes, and the command that makes it readable."""
 
 
 def _refuse_other_bytes(path: Path, line: bytes) -> None:
     """Raise DataError if the first line shows that the file is not text in UTF-8 and what it is."""
+    without_mark = (
+        "UTF-16, or binary",
+        f"iconv -f utf-16{'le' if line[1:2] == bytes(1) else 'be'} -t utf-8 {{old}} > {{new}}",
+    )
     found = next((other for first, other in _FIRST_BYTES.items() if line.startswith(first)), None)
-    if found is None and b"\0" in line:
-        order = "le" if line[1:2] == b"\0" else "be"
-        found = ("UTF-16 without a mark, or binary", f"iconv -f utf-16{order} -t utf-8 {{old}} > {{new}}")
-    if found is not None:
-        what, command = found
-        names = {"old": str(path), "new": str(path.with_stem(f"{path.stem}-utf8")), "stem": str(path.with_suffix(""))}
-        raise DataError(
-            f"the file is {what}",
-            where=str(path),
-            got=repr(line[:20]),
-            expected="text in UTF-8, or gzip of it with a name that ends in .gz",
-            hint=command.format(**names),
-        )
+    if found is not None or b"\0" in line:
+        what, command = found or without_mark
+        hint = command.format(old=path, new=path.with_stem(f"{path.stem}-utf8"))
+        expected = "text in UTF-8, or gzip of it with a name that ends in .gz"
+        raise DataError(f"the file is {what}", where=str(path), got=repr(line[:20]), expected=expected, hint=hint)
 
 
 def shorten(text: str, around: int = 0, width: int = 80) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from rlhf_cli.data.dialogues import DIALOGUES, plain_messages
+from rlhf_cli.data.dialogues import ANSWERS, DIALOGUES, plain_messages
 from rlhf_cli.data.rows import Table, check_rows, kind_of_text, refuse_no_text, values_of
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError, Prose
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
     Dataset: TypeAlias = datasets.Dataset
 
-_ANSWERS = ("completion", "chosen", "rejected", "reference")
 _WITH_IDS = ("labels", "completion_mask", "assistant_masks")
 """Columns that SFT reads beside `input_ids` only."""
 _ASKING = ("system", "developer", "user", "tool")
 """Roles that do not answer."""
+_ANSWERING = ("assistant", "model")
+_Messages: TypeAlias = "Sequence[Mapping[str, object]]"
 
 _OTHER_NAMES = {
     "prompt": ("question", "instruction", "query", "input", "problem"),
@@ -72,19 +73,11 @@ def learnt_columns(
 
 
 def read_columns(trainer: TrainerRow, columns: Sequence[str], *, text_field: str = TEXT) -> list[str]:
-    """Return the columns that TRL reads, in the order of its sets; none if no set is complete."""
-    if trainer.generates:
-        return [name for name in ("prompt",) if name in columns]
-    sets = [[text_field if name == TEXT else name for name in names] for names in trainer.learns_from]
-    names = next((names for names in sets if set(names) <= set(columns)), None)
-    if names is None:
-        return []
-    along = [
-        name
-        for name in trainer.along
-        if name in columns and name not in names and (name not in _WITH_IDS or "input_ids" in names)
-    ]
-    return [*names, *along]
+    """Return the columns that TRL reads: the first complete set and those beside it; none if no set is complete."""
+    sets = [[text_field if name == TEXT else name for name in names] for names in trainer.learns_from] or [["prompt"]]
+    names = next((names for names in sets if set(names) <= set(columns)), [])
+    along = [name for name in trainer.along if names and name in columns and name not in names]
+    return [*names, *(name for name in along if name not in _WITH_IDS or "input_ids" in names)]
 
 
 def columns_with_messages(source: DataSource, columns: Sequence[str]) -> list[str]:
@@ -102,7 +95,7 @@ def only_learnt(dataset: Dataset, trainer: TrainerRow, *, text_field: str = TEXT
     selected: Dataset = dataset.select_columns(check_columns(dataset, trainer, text_field=text_field, name=name))
     if "conversations" in selected.column_names:  # the name under which TRL expects ShareGPT's keys
         selected = selected.rename_column("conversations", "messages")
-    return selected if "tools" in trainer.along else plain_messages(selected, name=name)
+    return selected if "tools" in trainer.along else plain_messages(selected)
 
 
 def check_columns(
@@ -113,23 +106,36 @@ def check_columns(
     `reads_images` says whether the model does, None if that is not known. Raise DataError for missing columns and for
     the first row with a value that the trainer does not take.
     """
-    if not trainer.generates:
+    if trainer.learns_from:
         learnt_columns(trainer, dataset.column_names, text_field=text_field, name=name)
     columns = read_columns(trainer, dataset.column_names, text_field=text_field) or ["prompt"]
-    texts = [one for one in columns if one in ("prompt", text_field, *DIALOGUES, *_ANSWERS)]
+    texts = [one for one in columns if one in ("prompt", text_field, *DIALOGUES, *ANSWERS)]
     check_rows(dataset, [one for one in texts if one != "prompt" or "chosen" not in columns], name)
-    if reads_images is False:
-        _refuse_images(dataset.column_names, name)
+    if reads_images is False and (images := [one for one in IMAGES if one in dataset.column_names]):
+        raise DataError(
+            f"TRL takes the column {images[0]!r} for pictures, and this model reads text only",
+            where=name,
+            expected="another name for a column of something else, or a model with a vision_config",
+            hint=f"{name}.rename.picture={images[0]}",
+        )
     kinds = {one: refuse_no_text(one, dataset[0][one], name) for one in texts}
-    if "chosen" in columns:
-        columns = _with_prompt(dataset, columns, name)
-        kinds = {column: kind for column, kind in kinds.items() if column in columns}
-    _refuse_two_kinds(kinds, name)
+    if "chosen" in columns and not _has_prompt(dataset, columns, name):
+        columns.remove("prompt")
+        del kinds["prompt"]
+    if len(set(kinds.values())) > 1:
+        raise DataError(
+            "text and messages do not go together",
+            where=name,
+            got=", ".join(f"{column} is {kind}" for column, kind in kinds.items()),
+            expected="all of them text, or all of them messages: TRL concatenates prompt and answer",
+            hint=Prose("data.prompt=[{role: user, content: '{question}'}] makes messages of a text"),
+        )
     needed = dict.fromkeys(DIALOGUES, "messages") | ({} if text_field in DIALOGUES else {text_field: "text"})
-    kinds |= {column: kind for column, kind in needed.items() if column in kinds}
+    reads = {"images": reads_images, "tools": not trainer.learns_from or "tools" in trainer.along}
     for column in columns:
+        kind = needed.get(column, kinds.get(column))
         for number, value in enumerate(values_of(dataset, column), 1):
-            if (wrong := _wrong(column, value, kinds.get(column), reads_images=reads_images)) is not None:
+            if (wrong := _wrong(column, value, kind, reads)) is not None:
                 raise DataError(
                     f"the column {column!r} does not hold what the trainer reads",
                     where=f"{name}, row {number} (the first row is 1)",
@@ -139,7 +145,7 @@ def check_columns(
     return columns
 
 
-def _wrong(column: str, value: object, kind: str | None, *, reads_images: bool | None) -> str | None:
+def _wrong(column: str, value: object, kind: str | None, reads: Mapping[str, bool | None]) -> str | None:
     """Return what a column of this kind has to hold, or None if this value is right."""
     if column == "label":
         return None if value in (True, False) else "true for a good answer, false for a bad one (1 and 0 will do)"
@@ -153,89 +159,54 @@ def _wrong(column: str, value: object, kind: str | None, *, reads_images: bool |
         return None if is_ids else "a list of token ids"
     if kind is not None and kind_of_text(value) != kind:
         return f"{kind} in every row"
-    if kind == "messages":
-        return _wrong_messages(column, cast("list[Mapping[str, object]]", value), reads_images=reads_images)
-    return None
+    return _wrong_messages(column, cast("_Messages", value), reads) if kind == "messages" else None
 
 
-def _wrong_messages(column: str, messages: list[Mapping[str, object]], *, reads_images: bool | None) -> str | None:
+def _wrong_messages(column: str, messages: _Messages, reads: Mapping[str, bool | None]) -> str | None:
     for place, message in enumerate(messages, 1):
         content, who = message.get("content"), f"message {place} ({message['role']})"
-        if content is None and set(message) <= {"role", "content"}:
-            return f"messages with content; {who} has none"
-        parts = content if isinstance(content, list) else []
-        if not isinstance(content, str | list | None):
-            return f"content that is text; {who} has {content!r:.60}"
-        kinds = [part.get("type") if isinstance(part, Mapping) else type(part).__name__ for part in parts]
-        if reads_images is False and (foreign := [kind for kind in kinds if kind != "text"]):
+        if not isinstance(content, str | list) and (content is not None or set(message) <= {"role", "content"}):
+            return f"messages with text; {who} has {content!r:.60}"
+        parts = [one.get("type") for one in content if isinstance(one, Mapping)] if isinstance(content, list) else []
+        if reads["images"] is False and (foreign := [kind for kind in parts if kind != "text"]):
             return f"content that is text; {who} has a part of the type {foreign[0]}, which this model does not read"
+        if message.get("tool_calls") and not reads["tools"]:
+            return f"messages of text; {who} calls a tool, which this trainer of TRL does not read"
     last = str(messages[-1]["role"])
-    if column == "prompt" and last in ("assistant", "model"):
+    if column == "prompt" and last in _ANSWERING:
         return "a prompt that ends before the answer: its last message is the assistant's"
-    if column in _ANSWERS and last in _ASKING:
+    if column in ANSWERS and last in _ASKING:
         return f"an answer that ends with the assistant's message; the last one is by {last}"
     if column in DIALOGUES and all(message["role"] in _ASKING for message in messages):
         return "a message by the assistant, to learn from"
     return None
 
 
-def _refuse_images(columns: Sequence[str], name: str) -> None:
-    """Raise DataError for a column that TRL takes for pictures, which this model does not read."""
-    for column in IMAGES:
-        if column in columns:
-            raise DataError(
-                f"TRL takes the column {column!r} for pictures, and this model reads text only",
-                where=name,
-                expected="another name for a column of something else, or a model with a vision_config",
-                hint=f"{name}.rename.picture={column}",
-            )
+def _has_prompt(dataset: Table, columns: Sequence[str], name: str) -> bool:
+    """Return whether pairs have their prompt in the column `prompt`, else in both answers, whatever that column holds.
 
-
-def _with_prompt(dataset: Table, columns: list[str], name: str) -> list[str]:
-    """Return the columns without a text prompt beside whole dialogues, which begin with it.
-
-    Raise DataError if pairs have no prompt: TRL would take what both answers begin with, if only a letter.
+    Raise DataError if they have none: TRL would take what both answers begin with, if only a letter.
     """
-    first, texts = dataset[0], ("chosen", "rejected")
-    pairs = zip(*(values_of(dataset, column) for column in texts), strict=True)
-    is_whole = kind_of_text(first["chosen"]) == "messages" and all(
-        kind_of_text(one) == "messages" and one[0]["role"] not in ("assistant", "model")
+    first, pairs = dataset[0], zip(*(values_of(dataset, one) for one in ("chosen", "rejected")), strict=True)
+    is_whole = all(
+        kind_of_text(one) == "messages" and cast("_Messages", one)[0]["role"] not in _ANSWERING
         for pair in pairs
         for one in pair
     )
     if "prompt" in columns:
-        return [one for one in columns if one != "prompt"] if is_whole and isinstance(first["prompt"], str) else columns
-    known = [one for one in (*_OTHER_NAMES["prompt"], *DIALOGUES) if one in dataset.column_names]
-    if is_whole or (isinstance(first["chosen"], str) and not known):
-        return columns
-    if known and isinstance(first["chosen"], str) and str(first[known[0]]).strip() in _shared(first):
-        return columns  # transcripts, which hold the question
-    question = known[0] if known else "EXISTING_COLUMN"
-    hint = f"{name}.rename.prompt={question}"
-    if known and isinstance(first[question], str) and not isinstance(first["chosen"], str):
+        return not (is_whole and isinstance(first["prompt"], str))
+    is_text = isinstance(first["chosen"], str)
+    question = next((one for one in (*_OTHER_NAMES["prompt"], *DIALOGUES) if one in dataset.column_names), None)
+    is_within = all(str(first.get(question or "", "")).strip() in str(first[one]) for one in ("chosen", "rejected"))
+    if is_whole or (is_text and is_within):
+        return True
+    hint = f"{name}.rename.prompt={question or 'EXISTING_COLUMN'}"
+    if question is not None and isinstance(first[question], str) and not is_text:
         hint = f"data.prompt='[{{role: user, content: \"{{{question}}}\"}}]'"
     raise DataError(
         "the pairs have no prompt: it is neither in a column 'prompt' nor what both answers begin with",
         where=name,
         got="columns " + ", ".join(dataset.column_names),
-        expected="the question in the column prompt" + (f"; it may be in {question}" if known else ""),
+        expected="the question in the column prompt" + (f"; it may be in {question}" if question else ""),
         hint=hint,
     )
-
-
-def _shared(row: Mapping[str, object]) -> str:
-    chosen, rejected = str(row["chosen"]), str(row["rejected"])
-    same = [one == other for one, other in zip(chosen, rejected, strict=False)]
-    return chosen[: same.index(False) if False in same else len(same)]
-
-
-def _refuse_two_kinds(kinds: Mapping[str, str], name: str) -> None:
-    """Raise DataError unless prompt and answer are both text or both messages, because TRL concatenates them."""
-    if len(set(kinds.values())) > 1:
-        raise DataError(
-            "text and messages do not go together",
-            where=name,
-            got=", ".join(f"{column} is {kind}" for column, kind in kinds.items()),
-            expected="all of them text, or all of them messages",
-            hint=Prose("data.prompt=[{role: user, content: '{question}'}] makes messages of a text"),
-        )

@@ -1,13 +1,13 @@
-"""Try a chat template on the first rows, and say at which message it stumbles or which one it leaves out."""
+"""Try a chat template on the first rows, and say at which message it stumbles or what it leaves out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, cast
 
 import jinja2
 
-from rlhf_cli.data.dialogues import DIALOGUES
+from rlhf_cli.data.dialogues import ANSWERS, DIALOGUES
 from rlhf_cli.data.rows import Table, kind_of_text
 from rlhf_cli.errors import DataError
 
@@ -25,89 +25,70 @@ def check_rendering(table: Table, columns: Sequence[str], write: Write, *, name:
     `columns` are those that the trainer reads.
     """
     for number in range(min(_ROWS, len(table))):
-        row = table[number]
-        given = row.get("chat_template_kwargs") if "chat_template_kwargs" in columns else None
-        tools = {"tools": row.get("tools") or None} if "tools" in columns else {}
-        settings = tools | (given if isinstance(given, dict) else {})
-        for column, messages, is_asking in _conversations(row, columns):
-            where = f"{name}, row {number + 1} (the first row is 1), {column}"
-            _check(messages, write, settings | {"add_generation_prompt": is_asking}, where)
+        row = {column: value for column, value in table[number].items() if column in columns}
+        given, tools, asked = row.get("chat_template_kwargs"), row.get("tools") or None, row.get("prompt") or []
+        settings = {"tools": tools} | (given if isinstance(given, dict) else {})
+        for column in [one for one in row if one in ("prompt", *ANSWERS, *DIALOGUES)]:
+            value = row[column]
+            if not isinstance(asked, list) or kind_of_text(value) != "messages":
+                continue
+            messages = cast("Messages", value if column == "prompt" else [*asked, *cast("list[object]", value)])
+            wrong = _wrong(messages, write, settings | {"add_generation_prompt": column == "prompt"})
+            if wrong is not None:
+                raise DataError(
+                    f"the chat template {wrong[0]}",
+                    where=f"{name}, row {number + 1} (the first row is 1), {column}",
+                    got=wrong[1],
+                    expected="roles, contents, tool calls and tools that the template writes; rename other columns",
+                    hint="model.chat_template=FILE.jinja, or model.tokenizer=FOLDER_OR_HUB_ID of another model",
+                )
 
 
-def _conversations(row: Mapping[str, object], columns: Sequence[str]) -> Iterator[tuple[str, Messages, bool]]:
-    """Yield (column, messages, whether an answer comes next) of the texts that TRL renders."""
-    asked = row["prompt"] if "prompt" in columns else []
-    answers = [name for name in columns if name in ("completion", "chosen", "rejected", "reference", *DIALOGUES)]
-    if isinstance(asked, list) and asked:
-        yield "prompt", asked, True
-    for name in answers:
-        if isinstance(asked, list) and kind_of_text(row[name]) == "messages":
-            yield name, [*asked, *cast("Messages", row[name])], False
-
-
-def _check(messages: Messages, write: Write, settings: Mapping[str, object], where: str) -> None:
-    whole = _error(messages, write, settings)
-    if whole is None:
-        _refuse_left_out(messages, write, settings, where)
-        return
-    prefixes = ((end, _error(messages[:end], write, settings)) for end in range(1, len(messages)))
-    place, error = next(((end, error) for end, error in prefixes if error is not None), (len(messages), whole))
-    raise DataError(
-        f"the chat template does not take message {place}, by {messages[place - 1].get('role')!r}",
-        where=where,
-        got=f"{type(error).__name__}: {error}, at {messages[place - 1].get('content')!r:.100}",
-        expected="roles and contents that the model's chat template writes",
-        hint="model.tokenizer=FOLDER_OR_HUB_ID  # of a model whose template does",
-    )
-
-
-def _error(messages: Messages, write: Write, settings: Mapping[str, object]) -> Exception | None:
+def _wrong(messages: Messages, write: Write, settings: Mapping[str, object]) -> tuple[str, str] | None:
+    """Return what the template does not do with a conversation, and the error or the part; None if it writes all."""
     try:
         write(messages, settings)
     except TEMPLATE_ERRORS as error:
-        return error
-    return None
+        prefixes = range(1, len(messages))
+        place = next((end for end in prefixes if _fails(messages[:end], write, settings)), len(messages))
+        role, content = messages[place - 1].get("role"), messages[place - 1].get("content")
+        what = f"does not take message {place}, by {role!r}"
+        return what, f"{type(error).__name__}: {error}, at {content!r:.100}"
+    marks: list[tuple[str, object]] = []
 
+    def mark(what: str, value: object) -> str:
+        marks.append((what, value))
+        return f"q{len(marks)}mark"
 
-def _refuse_left_out(messages: Messages, write: Write, settings: Mapping[str, object], where: str) -> None:
-    """Raise DataError for a text, a tool call or tools that the template does not write; marks in their places tell."""
-    marks: dict[str, tuple[str, object]] = {}
-
-    def marked(what: str, value: object) -> str:
-        mark = f"q{len(marks)}mark"
-        marks[mark] = (what, value)
-        return mark
-
-    changed = []
+    marked = []
     for place, message in enumerate(messages, 1):
-        content, calls, whose = message.get("content"), message.get("tool_calls"), f"message {place}"
-        other = dict(message)
+        content, calls, changed = message.get("content"), message.get("tool_calls"), dict(message)
         if isinstance(calls, list):  # a template may write the calls alone
-            other["tool_calls"] = [_renamed(call, marked(f"the tool call of {whose}", call)) for call in calls]
+            changed["tool_calls"] = [_renamed(one, mark(f"the tool call of message {place}", one)) for one in calls]
         elif isinstance(content, str) and content.strip():
-            other["content"] = marked(f"{whose}, by {message.get('role')!r}", content)
-        changed.append(other)
-    if isinstance(tools := settings.get("tools"), list) and tools:
-        settings = dict(settings) | {"tools": [_renamed(tools[0], marked("the column 'tools'", tools[0])), *tools[1:]]}
+            changed["content"] = mark(f"message {place}, by {message.get('role')!r}", content)
+        marked.append(changed)
+    if isinstance(tools := settings.get("tools"), list):
+        settings = {**settings, "tools": [_renamed(one, mark("the column 'tools'", one)) for one in tools]}
     try:
-        text = write(changed, settings)
+        text = write(marked, settings)
     except TEMPLATE_ERRORS:
-        return  # it reads the contents
-    for mark, (what, value) in marks.items():
-        if mark not in text:
-            raise DataError(
-                f"the chat template leaves out {what}",
-                where=where,
-                got=f"{value!r:.100}",
-                expected="roles, tool calls and tools that the template writes; other columns have other names",
-                hint="model.tokenizer=FOLDER_OR_HUB_ID  # of a model whose template writes it",
-            )
+        return None  # it reads the contents
+    left_out = (one for number, one in enumerate(marks, 1) if f"q{number}mark" not in text)
+    return next(((f"leaves out {what}", f"{value!r:.100}") for what, value in left_out), None)
+
+
+def _fails(messages: Messages, write: Write, settings: Mapping[str, object]) -> bool:
+    try:
+        write(messages, settings)
+    except TEMPLATE_ERRORS:
+        return True
+    return False
 
 
 def _renamed(tool: object, name: str) -> object:
     """Return a tool or a tool call under another name."""
     if not isinstance(tool, Mapping):
         return tool
-    if isinstance(function := tool.get("function"), Mapping):
-        return {**tool, "function": {**function, "name": name}}
-    return {**tool, "name": name}
+    inner = tool.get("function")
+    return {**tool, "function": {**inner, "name": name}} if isinstance(inner, Mapping) else {**tool, "name": name}

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 from rlhf_cli.data.source import Row, missing_column
 from rlhf_cli.errors import DataError, Prose
@@ -97,17 +97,15 @@ def take_nested(row: Mapping[str, object], inner: Mapping[str, str], name: str =
     for new, path in inner.items():
         value: object = row
         for part in path.split("."):
-            keys = [str(place) for place in range(len(value))] if isinstance(value, list) else value
-            if value is None:
-                break
-            if not isinstance(keys, list | Mapping) or part not in keys:
+            below = dict(zip(map(str, range(len(value))), value, strict=True)) if isinstance(value, list) else value
+            if not isinstance(below, Mapping | None) or (below is not None and part not in below):
                 raise DataError(
                     f"there is no {part!r} on the path {path}",
                     where=f"{name}.rename.{new}",
                     got=f"{value!r:.80}",
-                    expected=f"one of {', '.join(map(str, keys))}" if isinstance(keys, list | Mapping) else "an object",
+                    expected=f"one of {', '.join(map(str, below))}" if isinstance(below, Mapping) else "an object",
                 )
-            value = value[int(part)] if isinstance(value, list) else cast("Mapping[str, object]", value)[part]
+            value = None if below is None else below[part]
         taken[new] = value
     return taken
 

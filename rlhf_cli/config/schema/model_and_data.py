@@ -23,10 +23,9 @@ class Source(Section):
     """A source of rows: a generated `world`, or a `path` (file, folder, glob, hub id, or a list of them).
 
     `args` are the world's arguments. `subset`, `split` and `revision` select a part of a hub dataset; null uses the
-    hub's default. `rename` maps a column that a trainer or reward reads to the column in the data,
-    or to a path into one (`reward_model.ground_truth`). `select` keeps the
-    first N rows, or the rows [FIRST, END); null keeps all. `weight` is this source's share of a `mix`, relative to the
-    others.
+    hub's default. `rename` maps a column that a trainer or reward reads to the column in the data, or to a path into
+    one (`reward_model.ground_truth`). `select` keeps the first N rows, or the rows [FIRST, END); null keeps all.
+    `weight` is this source's share of a `mix`, relative to the others.
     """
 
     world: str | None = None
@@ -63,8 +62,8 @@ class Data(Source):
 
     Give exactly one of `world` (a generated data set), `path` (a file, folder, glob, hub id, or a list of them) and
     `mix` (named sources). `transcripts` says that `chosen` and `rejected`, or `messages`, are whole dialogues, which
-    are split into `prompt` and final answers. `prompt` is a template for the prompt, a text or a list of messages; null uses the
-    column `prompt` as it is. `eval` defines held-out rows; null has none.
+    are split into `prompt` and final answers. `prompt` is a template for the prompt, a text or a list of messages; null
+    uses the column `prompt` as it is. `eval` defines held-out rows; null has none.
 
     `overlong_prompts` says what happens to a prompt that leaves no room in the model's context for a completion of
     `max_completion_length` tokens: an `error`, `drop` the row, or `truncate` the prompt from the left (text prompts

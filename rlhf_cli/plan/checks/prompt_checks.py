@@ -13,7 +13,6 @@ from rlhf_cli.data.overlong_prompts import check_overlong, describe_overlong, pr
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Messages, check_rendering
 from rlhf_cli.data.rows import RowTable, values_of
 from rlhf_cli.errors import ConfigError, ModelError, Prose, UserError
-from rlhf_cli.models.foreign_files import failing_template
 from rlhf_cli.models.model_folders import describe_model
 from rlhf_cli.models.tokenizer_files import (
     EMBEDDED_TOKENIZER,
@@ -101,24 +100,17 @@ def _template_of(tokenizer: str, where: str) -> str | None:
 
 def template_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield the first row of each source that the chat template does not take."""
-    tokenizer = context.tokenizer
+    settings, tokenizer = experiment.trainer.args.get("chat_template_kwargs"), context.tokenizer
     if tokenizer is None or tokenizer.chat_template is None or not context.used_columns:
         return
-    settings = experiment.trainer.args.get("chat_template_kwargs")
 
     def write(messages: Messages, variables: Mapping[str, object]) -> str:
         return rendered(messages, tokenizer, (settings if isinstance(settings, dict) else {}) | dict(variables))
 
-    try:
-        write([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], {})
-    except TEMPLATE_ERRORS as error:
-        yield failing_template(f"{type(error).__name__}: {error}", where=composed.origins.where("model.path"))
-        return
     for read in context.sources:
-        if read.rows is None or not set(context.used_columns) <= set(read.columns):
-            continue
         try:
-            check_rendering(read.rows, sorted(context.used_columns), write, name=read.source.name)
+            if read.rows is not None and context.used_columns <= set(read.columns):
+                check_rendering(read.rows, sorted(context.used_columns), write, name=read.source.name)
         except UserError as error:
             yield error
 

@@ -10,9 +10,8 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import NamedTuple, NoReturn, cast
 
 import torch
 from datasets import Dataset
@@ -23,16 +22,14 @@ from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.data.loading import quiet
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.tables.trl_trainers import TrainerRow
 from rlhf_cli.trainers.assemble.trl_config import trainer_class_of, trl_config
 
 _ROW = "rlhf_row"
 """Column with the row's index: TRL drops, shuffles and splits rows."""
-_Batch = Mapping[str, torch.Tensor]
+_CHANGED = {"packing": False, "padding_free": False, "model_init_kwargs": None, "dataset_num_proc": None}
 
 
-@dataclass(frozen=True)
-class ReadText:
+class ReadText(NamedTuple):
     """A text of a row as it is trained on: its column, its token ids, and which of them are trained on."""
 
     column: str
@@ -42,10 +39,6 @@ class ReadText:
 
 class _Prepared(Exception):
     """Carries the arguments of transformers' Trainer."""
-
-    def __init__(self, given: Mapping[str, object]) -> None:
-        super().__init__()
-        self.given = given
 
 
 class _StopsHere(Trainer):
@@ -60,30 +53,33 @@ def prepared_rows(experiment: Experiment, rows: Dataset, tokenizer: PreTrainedTo
 
     Rows are shown before packing. Raise ConfigError with TRL's message if it refuses the rows or the arguments.
     """
-    model, row = experiment.model.model_copy(update={"quantize": None}), experiment.trainer.row
-    alone = {"launch": Launch(device="cpu", precision="float32"), "model": model}
-    with _silent():
-        args = trl_config(experiment.model_copy(update=alone), RunFolder(Path("check")))
-    others = {"packing": False, "padding_free": False, "model_init_kwargs": None, "dataset_num_proc": None}
-    for name in others.keys() & vars(args).keys():
-        setattr(args, name, others[name])
+    row, trainer = experiment.trainer.row, trainer_class_of(experiment.trainer)
+    model = experiment.model.model_copy(update={"quantize": None})
+    alone = experiment.model_copy(update={"launch": Launch(device="cpu", precision="float32"), "model": model})
     in_memory = Dataset.from_list(rows.to_list(), features=rows.features)  # so that TRL's steps are not cached
-    trainer = trainer_class_of(experiment.trainer)
+    config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=8, intermediate_size=8, num_attention_heads=1)
+    config.num_hidden_layers, config.pad_token_id, config.num_labels = 1, tokenizer.pad_token_id, 1
+    narrow = LlamaForSequenceClassification if row.trains == "reward model" else LlamaForCausalLM
     build = cast("Callable[..., object]", type("Preparing", (trainer, _StopsHere), {}))
-    given = {"args": args, "processing_class": tokenizer, "model": _stand_in(row, tokenizer)}
     try:
         with quiet(), _silent():
-            build(train_dataset=in_memory.add_column(_ROW, list(range(len(rows)))), **given)
+            args = trl_config(alone, RunFolder(Path("check")))
+            for name in _CHANGED.keys() & vars(args).keys():
+                setattr(args, name, _CHANGED[name])
+            numbered = in_memory.add_column(_ROW, list(range(len(rows))))
+            build(model=narrow(config), args=args, train_dataset=numbered, processing_class=tokenizer)
     except _Prepared as ready:
-        prepared, collate = cast("Dataset", ready.given["train_dataset"]), ready.given["data_collator"]
+        given = ready.args[0]
     except (ValueError, TypeError, RuntimeError) as error:
-        where = f"trainer.args of {experiment.trainer.name}"
-        raise ConfigError(f"{trainer.__name__} refuses these rows", where=where, got=error) from error
+        raise ConfigError(f"{trainer.__name__} refuses these rows", where="trainer.args", got=error) from error
+    there = (names for names in row.learns_from if set(names) <= set(rows.column_names))
+    columns = [name for name in next(there, rows.column_names) if name not in ("prompt", "label")]
     texts: list[list[ReadText]] = [[] for _ in rows]
-    for entry in prepared:
+    for entry in given["train_dataset"]:
         number = entry.pop(_ROW)
-        batch = cast("Callable[[list[object]], _Batch]", collate)([entry])
-        texts[number] += _texts(batch, _columns(row, rows.column_names, entry))
+        is_half = row.splits_pairs and "chosen" in rows.column_names
+        named = ["chosen" if entry["label"] else "rejected"] if is_half else columns
+        texts[number] += _texts(given["data_collator"]([entry]), named)
     return texts
 
 
@@ -99,35 +95,14 @@ def _silent() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def _stand_in(row: TrainerRow, tokenizer: PreTrainedTokenizerBase) -> torch.nn.Module:
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1
-    )
-    config.pad_token_id, config.num_labels = tokenizer.pad_token_id, 1
-    return LlamaForSequenceClassification(config) if row.trains == "reward model" else LlamaForCausalLM(config)
-
-
-def _columns(row: TrainerRow, columns: Sequence[str], entry: Mapping[str, object]) -> list[str]:
-    """Return the column of each text in a prepared entry."""
-    if row.splits_pairs and "chosen" in columns:
-        return ["chosen" if entry["label"] else "rejected"]
-    known = next(names for names in row.learns_from if set(names) <= {*columns, *(names if len(names) == 1 else ())})
-    return [name for name in known if name not in ("prompt", "label")]
-
-
-def _texts(batch: _Batch, columns: Sequence[str]) -> list[ReadText]:
-    if "input_ids" in batch:
-        parts = [{key: rows[at : at + 1] for key, rows in batch.items()} for at in range(len(batch["input_ids"]))]
-    else:  # ORPO and CPO collate each answer apart
-        parts = [{key: batch[f"{name}_{key}"] for key in ("input_ids", "attention_mask", "labels")} for name in columns]
-    texts = []
-    for column, part in zip(columns, parts, strict=False):
-        ids = part["input_ids"][0]
-        is_read = part["attention_mask"][0].bool() if "attention_mask" in part else torch.ones_like(ids).bool()
-        learned = is_read
-        if "labels" in part:
-            learned = part["labels"][0] != -100
-        elif "completion_mask" in part:
-            learned = part["completion_mask"][0].bool()
-        texts.append(ReadText(column, ids[is_read].tolist(), learned[is_read].tolist()))
-    return texts
+def _texts(batch: Mapping[str, torch.Tensor], columns: Sequence[str]) -> Iterator[ReadText]:
+    """Yield the texts that a collated entry holds."""
+    for place, column in enumerate(columns[: len(batch.get("input_ids", columns))]):
+        if "input_ids" in batch:
+            part = {key: rows[place] for key, rows in batch.items()}
+        else:  # ORPO and CPO collate each answer apart
+            part = {key: batch[f"{column}_{key}"][0] for key in ("input_ids", "attention_mask", "labels")}
+        ids = part["input_ids"]
+        is_read = part.get("attention_mask", torch.ones_like(ids)).bool()
+        learned = part["labels"] != -100 if "labels" in part else part.get("completion_mask", is_read).bool()
+        yield ReadText(column, ids[is_read].tolist(), learned[is_read].tolist())
