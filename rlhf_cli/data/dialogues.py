@@ -29,7 +29,7 @@ _CALLS = ("function_call", "function-call", "tool_call")
 SPEAKERS = {
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model", "bot", *_CALLS), "assistant"),
-    **dict.fromkeys(("tool", "observation", "function_response", "tool_response", "ipython"), "tool"),
+    **dict.fromkeys(("tool", "observation", "function", "function_response", "tool_response"), "tool"),
     "system": "system",
 }
 """ShareGPT's `from` -> OpenAI's role."""
@@ -54,8 +54,10 @@ def _message(turn: Mapping[str, object]) -> Row:
         content = message.pop("value", message.pop("content", None))
         called = {"content": "", "tool_calls": content} if sender in _CALLS else {"content": content}
         message = {"role": SPEAKERS[str(sender).lower()], **called, **message}
-    elif message.get("role") in ("human", "gpt"):
+    elif message.get("role") in ("human", "gpt", "function"):
         message["role"] = SPEAKERS[str(message["role"])]
+    if "function_call" in message:  # OpenAI's earlier form
+        message["tool_calls"] = [message.pop("function_call")]
     if (calls := message.get("tool_calls")) is not None:
         calls = _parsed(calls) if isinstance(calls, str) else calls
         message["tool_calls"] = [_call(call) for call in (calls if isinstance(calls, list) else [calls])]
@@ -157,7 +159,7 @@ def read_row_conversations(rows: Sequence[Row], columns: Sequence[str], *, name:
     return [row | _read(row, number, read, name) for number, row in enumerate(rows)] if read else list(rows)
 
 
-def read_conversations(dataset: Dataset, columns: Sequence[str], *, name: str = "data") -> Dataset:
+def read_conversations(dataset: Dataset, columns: Sequence[str], *, is_alone: bool, name: str = "data") -> Dataset:
     """Return the dataset with the conversations in `columns` as messages, unchanged if they are already.
 
     They are stored as JSON, in which a message has only its own keys. Raise DataError that names the row.
@@ -165,7 +167,8 @@ def read_conversations(dataset: Dataset, columns: Sequence[str], *, name: str = 
     import datasets
 
     read, first = _to_read(dataset, columns)
-    read = {one: is_json for one, is_json in read.items() if not _is_plain(dataset.features[one], first[one])}
+    if is_alone:  # the sources of a mixture have the same types
+        read = {one: is_json for one, is_json in read.items() if not _is_plain(dataset.features[one], first[one])}
     if not read:
         return dataset
     stored = {one: datasets.Json() if one in _SETTINGS else datasets.List(datasets.Json()) for one in read}

@@ -40,7 +40,7 @@ def load_split(sources: Sequence[DataSource], *, prompt: Template | None = None,
 
     Raise DataError for every user error, with the file and line or the config key.
     """
-    parts = [_read(source, seed, prompt) for source in sources]
+    parts = [_read(source, seed, prompt, is_alone=len(sources) == 1) for source in sources]
     if len(parts) == 1:
         return parts[0]
     total = sum(source.weight for source in sources)
@@ -55,7 +55,7 @@ def load_split(sources: Sequence[DataSource], *, prompt: Template | None = None,
         raise _do_not_mix(sources, parts, error) from error
 
 
-def _read(source: DataSource, seed: int, prompt: Template | None) -> datasets.Dataset:
+def _read(source: DataSource, seed: int, prompt: Template | None, *, is_alone: bool) -> datasets.Dataset:
     if source.is_hub:
         dataset = _read_hub(source)
     elif source.world is not None:
@@ -77,7 +77,8 @@ def _read(source: DataSource, seed: int, prompt: Template | None) -> datasets.Da
         source.check_selection(len(dataset))
         dataset = dataset.select(range(start, stop))
     with quiet():
-        dataset = read_conversations(dataset, columns_with_messages(source, dataset.column_names), name=source.name)
+        columns = columns_with_messages(source, dataset.column_names)
+        dataset = read_conversations(dataset, columns, is_alone=is_alone, name=source.name)
         if source.transcripts:
             from rlhf_cli.data.transcripts import split_transcripts
 

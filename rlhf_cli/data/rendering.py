@@ -40,7 +40,7 @@ def check_rendering(table: Table, columns: Sequence[str], write: Write, *, name:
                     where=f"{name}, row {number + 1} (the first row is 1), {column}",
                     got=wrong[1],
                     expected="roles, contents, tool calls and tools that the template writes; rename other columns",
-                    hint="model.chat_template=FILE.jinja, or model.tokenizer=FOLDER_OR_HUB_ID of another model",
+                    hint="model.chat_template=FILE.jinja, or model.tokenizer=FOLDER_OR_HUB_ID",
                 )
 
 

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 import trl
 
+from rlhf_cli.data.loading import load_split
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError, UserError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.run_plan import Plan
+from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.trainers.assemble.trainer import training_rows
 from tests.support.model_copies import model_copy
 
@@ -80,6 +83,20 @@ READ: list[tuple[str, str, dict[str, Any], list[str], dict[str, Any]]] = [
         },
         [],
         {"messages": CALLED, "tools": [{"type": "function", "function": FUNCTION}]},
+    ),
+    (
+        "OpenAI's earlier calls",
+        "sft",
+        {
+            "messages": [
+                user("hi"),
+                {"role": "assistant", "content": None, "function_call": AS_TEXT["function"]},
+                {"role": "function", "content": "7"},
+                says("seven"),
+            ]
+        },
+        [],
+        {"messages": CALLED},
     ),
     (
         "glaive's tools in LLaMA-Factory's form",
@@ -264,7 +281,8 @@ def test_what_is_refused(trainer: str, row: dict[str, Any], chat_model: str, hin
         planned(*words(trainer, chat_model))
     assert isinstance(error.value, DataError)
     if hint is None:
-        assert "row 1" in error.value.where
+        assert "row 1" in str(error.value.where)
+        assert "rows.jsonl" in str(error.value.where)
     else:
         assert error.value.hint == hint
 
@@ -275,7 +293,7 @@ def test_the_row_is_named(late: dict[str, Any], chat_model: str, place: Path) ->
     written(place, sound, sound, late)
     with pytest.raises(DataError) as error:
         planned(*words("sft", chat_model))
-    assert "row 3" in error.value.where
+    assert "row 3" in str(error.value.where)
 
 
 def test_what_nobody_reads_is_said(chat_model: str, place: Path) -> None:
@@ -297,3 +315,10 @@ def test_sharegpt_is_said(chat_model: str, place: Path) -> None:
     written(place, *[{"conversations": SHAREGPT}] * 8)
     (notice,) = [one.text for one in planned(*words("sft", chat_model)).notices if one.subject == "data"]
     assert notice == "conversations: human, gpt (ShareGPT) are read as user, assistant"
+
+
+def test_a_mixture_of_two_forms(chat_model: str, place: Path) -> None:
+    (place / "mine.jsonl").write_text((json.dumps({"messages": TALK}) + "\n") * 4)
+    written(place, *[{"messages": SHAREGPT}] * 4)
+    sources = [DataSource(path=name, trainer=TRAINERS["SFTTrainer"]) for name in ("mine.jsonl", "rows.jsonl")]
+    assert {json.dumps(row) for row in load_split(sources, seed=0).to_list()} == {json.dumps({"messages": TALK})}

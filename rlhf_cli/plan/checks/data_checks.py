@@ -163,7 +163,7 @@ def row_problems(experiment: Experiment, composed: Composed, context: CheckConte
                 context.used_columns |= set(used)
                 context.notices += _conversions(read, used)
         except UserError as error:
-            yield error
+            yield read.with_file(error)
 
 
 def _conversions(read: ReadSource, columns: list[str]) -> Iterator[Notice]:
