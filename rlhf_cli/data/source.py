@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, UserError
 from rlhf_cli.tables.trl_trainers import TrainerRow
 from rlhf_cli.text.suggest import nearest
 
@@ -115,6 +115,12 @@ class DataSource:
     def new_name(self, column: str) -> str | None:
         """Return what `rename` calls a column of the source, or None if it keeps its name."""
         return next((new for new, old in self.rename.items() if old == column), None)
+
+    def with_file(self, error: UserError) -> UserError:
+        """Return an error about a row with the path of the file that the row is in."""
+        if error.where is not None and ", row" in error.where and self.paths:
+            error.where += f", {', '.join(self.paths)}"
+        return error
 
     @property
     def texts(self) -> frozenset[str]:

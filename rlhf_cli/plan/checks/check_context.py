@@ -103,11 +103,5 @@ class ReadSource:
     rows: RowTable | None
     num_selected: int | None
 
-    def with_file(self, error: UserError) -> UserError:
-        """Return an error about a row with the file that the row is in."""
-        if error.where is not None and "row" in error.where and self.source.world is None:
-            error.where += f", {self.preview.origin}"
-        return error
-
 
 Check: TypeAlias = Callable[[Experiment, Composed, CheckContext], Iterable[UserError] | None]

@@ -53,7 +53,7 @@ def source_problems(experiment: Experiment, composed: Composed, context: CheckCo
             error.where = composed.origins.where(error.where) if error.where in composed.origins.by_key else error.where
             mistake = (error.what, error.got, error.expected)
             if mistake not in mistakes:  # the held-out rows often repeat a value of the training rows
-                yield error
+                yield source.with_file(error)
             mistakes.append(mistake)
             continue
         local = [Path(path).expanduser().resolve() for path in source.paths if Path(path).expanduser().exists()]
@@ -163,7 +163,7 @@ def row_problems(experiment: Experiment, composed: Composed, context: CheckConte
                 context.used_columns |= set(used)
                 context.notices += _conversions(read, used)
         except UserError as error:
-            yield read.with_file(error)
+            yield read.source.with_file(error)
 
 
 def _conversions(read: ReadSource, columns: list[str]) -> Iterator[Notice]:

@@ -112,7 +112,7 @@ def template_problems(experiment: Experiment, composed: Composed, context: Check
             if read.rows is not None and context.used_columns <= set(read.columns):
                 check_rendering(read.rows, sorted(context.used_columns), write, name=read.source.name)
         except UserError as error:
-            yield read.with_file(error)
+            yield read.source.with_file(error)
 
 
 def room_for_answers_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
