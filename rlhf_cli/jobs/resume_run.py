@@ -36,42 +36,37 @@ _LONGEST = 300
 """Number of characters of a value that are shown."""
 
 
-def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
+def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str, typed: str = "nothing") -> None:
     """Raise RunError if a run that this user did not make would run code, submit a job or send data.
 
-    The error lists everything of this kind; with `trust` it is printed to stderr instead. `command` is the typed
-    command, such as `rlhf resume RUN`.
+    The error lists everything of this kind, except the key `typed`; with `trust` it is printed to stderr instead.
+    `command` is the typed command, such as `rlhf resume RUN`.
     """
-    _refuse(run.config, asked_of(run.read_config()), run.provenance, trust=trust, command=command)
-
-
-def refuse_foreign_join(run: RunFolder, *, trust: bool, command: str) -> None:
-    """Do the same for a run that this machine joins. Its address was typed, so it is not asked about."""
-    if not is_made_by_us(run.provenance, asked := asked_of(run.read_config())):
-        others = [line for line in asked if not line.startswith("launch.rdzv:")]
-        _refuse(run.config, others, run.provenance, trust=trust, command=command)
+    asked = asked_of(run.read_config())
+    if not is_made_by_us(run.provenance, asked):
+        asked = [line for line in asked if not line.startswith(f"{typed}:")]
+        _refuse(run.config, asked, run.provenance, trust=trust, command=command)
 
 
 def refuse_foreign_words(sweep: Path, *, trust: bool, command: str) -> None:
     """Do the same for a sweep whose other jobs are made from the words in its sweep.json."""
     file = sweep / SWEEP
-    _refuse(file, words_in(read_json(file)), file, trust=trust, command=command)
+    if not is_made_by_us(file, asked := words_in(read_json(file))):
+        _refuse(file, asked, file, trust=trust, command=command)
 
 
 def _refuse(where: Path, asked: list[str], record: Path, *, trust: bool, command: str) -> None:
-    if not asked or is_made_by_us(record, asked):
-        return
     shown = [one if len(one) <= _LONGEST else f"{one[:_LONGEST]}... ({len(one):,} characters)" for one in asked]
-    if trust:
-        print(f"trusted, in {where}:", *shown, sep="\n  ", file=sys.stderr)
-        return
-    raise RunError(
-        "this would run code, submit a job or send data for a run that you are not known to have made",
-        where=str(where),
-        got="\n".join([f"made by {maker_of(record)}", *shown]),
-        expected="a run of your own as it was frozen, or settings that you have read and trust",
-        hint=f"{command} --trust",
-    )
+    if not trust and asked:
+        raise RunError(
+            "this would run code, submit a job or send data for a run that you are not known to have made",
+            where=str(where),
+            got="\n".join([f"made by {maker_of(record)}", *shown]),
+            expected="a run of your own as it was frozen, or settings that you have read and trust",
+            hint=f"{command} --trust",
+        )
+    for line in shown:
+        print(f"trusted: {line}", file=sys.stderr)
 
 
 def take_as_ours(run: RunFolder) -> None:

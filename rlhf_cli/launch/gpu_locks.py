@@ -58,14 +58,16 @@ def take(gpus: Sequence[str], run: str) -> HeldGpus | None:
         lock = FileLock(_lock_file(gpu))
         try:
             lock.acquire(timeout=0)
-        except Timeout:
+        except (Timeout, OSError) as error:
             HeldGpus((), held).release()
-            return None
-        except OSError as error:  # a link, or another user's file in a folder that was named
-            HeldGpus((), held).release()
-            raise _unusable(str(error), Path(lock.lock_file)) from error
+            if isinstance(error, Timeout):
+                return None
+            raise _unusable(str(error), Path(lock.lock_file)) from error  # a link, or another user's file
         held.append(lock)
-        _write_anew(Path(lock.lock_file).with_suffix(".txt"), f"process {os.getpid()}, {run}")
+        record = Path(lock.lock_file).with_suffix(".txt")
+        record.unlink(missing_ok=True)  # writing through a link would overwrite another file
+        with open(os.open(record, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+            stream.write(f"process {os.getpid()}, {run}")
     return HeldGpus(tuple(gpus), held)
 
 
@@ -102,37 +104,20 @@ def _lock_file(gpu: str) -> Path:
 
 
 def _folder() -> Path:
-    """Return the folder of the locks, creating it. Raises RunError if another user can write it.
-
-    Everybody can make a folder in /tmp, and fill it with links to this user's files. If somebody did, the locks are in
-    the cache folder.
-    """
+    """Return the folder of the locks, creating it: in /tmp, or in the cache folder if another user can write that."""
     if named := os.environ.get(_FOLDER):
         Path(named).mkdir(mode=0o700, parents=True, exist_ok=True)
         return Path(named)
-    temporary = Path(tempfile.gettempdir()) / f"rlhf-gpus-{os.getuid()}"
     cached = cache_folder("gpus") / f"{os.getuid()}-{socket.gethostname()}"
-    for folder in (temporary, cached):
+    for folder in (Path(tempfile.gettempdir()) / f"rlhf-gpus-{os.getuid()}", cached):
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = folder.lstat()  # a link is no folder
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
                 return folder
-    raise _unusable("another user owns or can write them", temporary, cached)
+    raise _unusable("another user owns or can write it", cached)
 
 
-def _write_anew(file: Path, text: str) -> None:
-    """Write a file that did not exist before: following a link would overwrite another file."""
-    file.unlink(missing_ok=True)
-    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
-        stream.write(text)
-
-
-def _unusable(got: str, *places: Path) -> RunError:
-    return RunError(
-        "the GPUs cannot be locked here",
-        where="\n".join(map(str, places)),
-        got=got,
-        expected="a folder that only you can write",
-        hint=f"export {_FOLDER}=~/rlhf-gpus",
-    )
+def _unusable(got: str, place: Path) -> RunError:
+    hint = f"export {_FOLDER}=~/rlhf-gpus"
+    return RunError("the GPUs cannot be locked", where=str(place), got=got, expected="a folder of your own", hint=hint)

@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 import orjson
 
-from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, flush, said, unreadable, write_text
 from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.text.redaction import redacted_tree
@@ -69,30 +68,24 @@ def iter_metrics(path: Path, *, numbers: tuple[str, ...] = ("step", "time_s")) -
     Skips a last line cut off by a kill, and a tail of zeros left by a power cut. Raises RunError for any other line
     that is not an event. An event has at least these `numbers`.
     """
-    cut: tuple[int, bytes] | None = None
+    damaged = ""
     try:
         for number, line in enumerate(lines_of(path), 1):
-            if not (line := line.strip(b" \t\r\0")):
+            if not (line := line.strip(b" \t\r\n\0")):
                 continue
-            if cut is not None:
-                raise _damaged(path, *cut)
-            event = _event(line, numbers)
-            if event is not None:
+            if damaged:
+                raise unreadable(path, damaged)
+            if (event := _event(line, numbers)) is not None:
                 yield event
+                continue
+            damaged = f"line {number}: {line[:40].decode('utf-8', errors='backslashreplace')!r}"
             # Our own lines are in braces: a last line that lacks the second one was cut off, any other is damaged.
-            elif line.startswith(b"{") and not line.endswith(b"}"):
-                cut = number, line
-            else:
-                raise _damaged(path, number, line)
+            if not line.startswith(b"{") or line.endswith(b"}"):
+                raise unreadable(path, damaged)
     except FileNotFoundError:
         return
     except OSError as error:
         raise unreadable(path, said(error)) from error
-
-
-def _damaged(path: Path, number: int, line: bytes) -> RunError:
-    shown = line[:40].decode("utf-8", errors="backslashreplace")
-    return unreadable(path, f"line {number}: {shown!r}")
 
 
 def _event(line: bytes, numbers: tuple[str, ...]) -> Event | None:
@@ -108,11 +101,8 @@ def _event(line: bytes, numbers: tuple[str, ...]) -> Event | None:
             return None
     if not isinstance(event, dict):
         return None
-    return event if all(_is_count(event.get(name)) for name in numbers) else None
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int | float) and -_LARGEST_COUNT < value < _LARGEST_COUNT
+    counts = [event.get(name) for name in numbers]
+    return event if all(isinstance(one, int | float) and abs(one) < _LARGEST_COUNT for one in counts) else None
 
 
 def rewind(path: Path, step: int) -> int:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from rlhf_cli.config.asked_keys import ASKED, HARMLESS, asked_of
+from rlhf_cli.config.asked_keys import ASKED, asked_of
 from rlhf_cli.config.conf_folders import shipped_dir
 from rlhf_cli.config.schema.experiment import Experiment, arms_of
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
@@ -18,6 +18,29 @@ from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree
 
+_HARMLESS = {
+    "": "primary.by primary.otherwise kl.where kl.controller critic.init critic.share truncation.policy "
+    "truncation.mode profile warn guards.no_signal stop.when stop.*.when expect.metric expect.*.metric expect.at "
+    "expect.*.at sweep.objective sweep.sampler sweep.prune",
+    "data.": "world args path subset split revision rename select transcripts prompt overlong_prompts "
+    "mix.*.world mix.*.args mix.*.path mix.*.subset mix.*.split mix.*.revision mix.*.rename mix.*.select "
+    "eval.world eval.args eval.path eval.subset eval.split eval.revision eval.rename eval.select",
+    "model.": "path revision dtype tokenizer chat_template quantize lora.target_modules build.warm_start.worlds",
+    "rewards.*.": "model weight.shape offset normalize gate.by gate.otherwise gate.*.by gate.*.otherwise eager "
+    "on_error timeout_s isolate spread dtype device with_eos",
+    "reward_model.": "margin.column margin.chosen margin.rejected margin.transform margin.on_bad on_bad_pair",
+    "launch.": "processes device precision strategy offload rollout must_save_by hang_timeout_s",
+    "track.": "tracker project tags notes",
+    "run.": "name resume resume_weights_only keep_completions.last",
+    "trainer.": "name trl dense generation baseline passes",
+    "trainer.args.": "activation_checkpointing_kwargs cache_implementation chat_template_kwargs chat_template_path "
+    "dataset_kwargs dataset_text_field debug eos_token gradient_checkpointing_kwargs include_for_metrics "
+    "label_names  length_column_name liger_kernel_config log_level loss_type lr_scheduler_kwargs "
+    "metric_for_best_model optim  optim_target_modules pad_to_multiple_of pad_token project reward_clip_range "
+    "shuffle_by  transformers_continuous_batching_config vllm_structured_outputs_regex whiten_advantages",
+}
+HARMLESS = frozenset(f"{group}{name}" for group, names in _HARMLESS.items() for name in names.split())
+"""Keys that run, submit and send nothing, and all keys below them. `*` is a name of the user's or a place in a list."""
 _SWITCHES = """
 activation_checkpointing activation_offloading assistant_only_loss auto_find_batch_size average_tokens_across_devices
 batch_eval_metrics bf16_full_eval cast_lm_head_to_fp32 completion_only_loss dataloader_drop_last dataloader_in_order
@@ -83,18 +106,18 @@ def classes_of(key: str) -> list[str]:
 
 
 def test_every_key_is_classified_once() -> None:
-    """A new key is put into one of the tables by whoever adds it; until then it is asked about."""
+    """A new key is put into one of the tables by whoever adds it."""
     wrong = {key: classes for key in sorted(keys()) if len(classes := classes_of(key)) != 1}
     assert len(keys()) > 150
     assert not any(map(classes_of, ("track.new", "new", "trainer.args.new", "launch.new", "rewards.*.new")))
-    assert not wrong, f"put each into ASKED or HARMLESS of config/asked_keys.py: {wrong}"
+    assert not wrong, f"put each into ASKED of config/asked_keys.py, or into HARMLESS here: {wrong}"
 
 
 def test_the_tables_name_keys_that_exist() -> None:
     """A renamed key would be asked about for ever, or its old row would hide what the name comes to mean."""
     known = {key for leaf in keys() for parts in [leaf.split(".")] for key in map(".".join, _starts(parts))}
     sections = {"launch.slurm", "launch.vllm"}
-    numbers = {"trainer.args.vllm_server_port"}
+    numbers = {"trainer.args.vllm_server_port", "trainer.args.model_init_kwargs"}
     named = {
         key for key in (*HARMLESS, *ASKED, *BY_VALUE) if not key.startswith(("stop.", "expect.", "rewards.*.gate"))
     }
@@ -139,8 +162,6 @@ SERVER = "rlhf_cli.rewards.server:RewardServer"
         {"trainer": {"args": {"log_completions_hub_repo": "theirs/rows"}}},
         {"trainer": {"args": {"vllm_server_base_url": "http://theirs"}}},
         {"trainer": {"args": {"model_init_kwargs": {"attn_implementation": "theirs/kernel"}}}},
-        {"trainer": {"args": {"an_argument_of_next_year": "anything"}}},
-        {"trainer": {"args": {"a_switch_of_next_year": True}}},
         {"model": {"trust_remote_code": True}},
         {"model": {"trust_remote_code": "yes"}},
         {"launch": {"slurm": {"setup": ["curl theirs | sh"]}}},
@@ -157,9 +178,6 @@ SERVER = "rlhf_cli.rewards.server:RewardServer"
         {"run": {"root": "/home/me"}},
         {"run": {"root": "../../.ssh"}},
         {"sweep": {"space": {"rewards.z.fn": "choice(./evil.py:f)"}}},
-        {"data": {"_target_": "os.system"}},
-        {"anything": {"new": "x"}},
-        {"seed": "x"},
     ],
     ids=str,
 )

@@ -17,7 +17,7 @@ from rlhf_cli.config.imported_code import code_folders
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RunError
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.jobs.resume_run import refuse_foreign_code, refuse_foreign_join, take_as_ours
+from rlhf_cli.jobs.resume_run import refuse_foreign_code, take_as_ours
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_overview import refuse_links
@@ -141,11 +141,11 @@ def test_the_address_of_a_run_to_join_was_typed(frozen, place: Path, monkeypatch
     run = frozen("launch.nodes=2", "launch.rdzv=localhost:29500")
     monkeypatch.setenv("RLHF_CACHE", str(place / "another_machine_s"))
     assert asks(run)
-    refuse_foreign_join(run, trust=False, command="rlhf join localhost:29500")
+    refuse_foreign_code(run, trust=False, command="rlhf join localhost:29500", typed="launch.rdzv")
     config = yaml.safe_load(run.config.read_text())
     run.config.write_text(yaml.safe_dump({**config, "aggregate": "./evil.py:f"}))
     with pytest.raises(RunError) as caught:
-        refuse_foreign_join(run, trust=False, command="rlhf join localhost:29500")
+        refuse_foreign_code(run, trust=False, command="rlhf join localhost:29500", typed="launch.rdzv")
     assert "aggregate: ./evil.py:f" in str(caught.value)
 
 

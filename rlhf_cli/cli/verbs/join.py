@@ -13,7 +13,7 @@ from __future__ import annotations
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
-from rlhf_cli.jobs.resume_run import refuse_foreign_join
+from rlhf_cli.jobs.resume_run import refuse_foreign_code
 from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.plan.network import meeting_place
 from rlhf_cli.runs.run_status import run_result
@@ -35,7 +35,8 @@ def run(argv: list[str]) -> int:
 
     console = Screen()
     invitation = find_run_to_join(place, console)
-    refuse_foreign_join(invitation.folder, trust=options.on("--trust"), command=f"rlhf join {place}")
+    trust, typed = options.on("--trust"), "launch.rdzv"
+    refuse_foreign_code(invitation.folder, trust=trust, command=f"rlhf join {place}", typed=typed)
     join_run(invitation, console)
     if options.as_json:
         print_json(run_result(invitation.folder))
