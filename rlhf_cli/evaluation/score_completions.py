@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import glob
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.config.schema.experiment import Experiment
@@ -81,10 +82,20 @@ def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTok
 
 
 def reads_tokens(function: RewardFunction) -> bool:
-    """Return whether a reward reads token ids. A reward that measures in another unit does not."""
+    """Return whether a reward reads token ids, also as `columns["completion_ids"]`; not if it has another unit."""
     parameters = inspect.signature(function).parameters
-    unit = parameters["unit"].default if "unit" in parameters else "tokens"
-    return "completion_ids" in parameters and unit == "tokens"
+    if "completion_ids" in parameters:
+        return "unit" not in parameters or parameters["unit"].default == "tokens"
+    while hasattr(function, "func"):  # isolated, with arguments, or a partial
+        function = function.func
+    own = function if hasattr(function, "__code__") else type(function).__call__
+    named = [own.__globals__.get(name) for name in own.__code__.co_names] if hasattr(own, "__code__") else []
+    whole = getattr(function, "__self__", function)  # a method reads what other methods of its object read
+    with suppress(OSError, TypeError):
+        sources = [own if whole is own else type(whole), *filter(inspect.isfunction, named)]
+        is_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+        return is_any and any(re.search("[\"']completion_ids", inspect.getsource(one)) for one in sources)
+    return False
 
 
 def rewards_without_tokenizer(experiment: Experiment) -> dict[str, str]:
@@ -196,10 +207,11 @@ def score_with(
     end = end or EndOfRun()
     tokenizer = functools.cache(lambda: policy_tokenizer(experiment, wanted_by=" and ".join(_wanting_tokens(stack))))
     _require_columns(stack, rows, where)
-    batch: dict[str, Any] = {column: [row.get(column) for row in rows] for column in rows[0]}
+    columns = dict.fromkeys(column for row in rows for column in row)
+    batch: dict[str, Any] = {column: [row.get(column) for row in rows] for column in columns}
     batch["prompts"], batch["completions"] = batch.pop("prompt"), batch.pop("completion")
-    batch["trainer_state"] = SimpleNamespace(global_step=end.step, max_steps=end.max_steps)
-    batch["log_extra"] = batch["log_metric"] = lambda name, value: None
+    batch["trainer_state"] = _State(end.step, end.max_steps)
+    batch |= {"log_extra": lambda column, values: None, "log_metric": lambda name, value: None}
     if "completion_ids" not in batch and _wanting_tokens(stack):
         texts = [text_of(text) for text in batch["completions"]]
         batch["completion_ids"] = tokenizer()(texts, add_special_tokens=False, verbose=False)["input_ids"]
@@ -207,6 +219,19 @@ def score_with(
         stack.decode = decode or (lambda ids: str(tokenizer().decode(list(ids), skip_special_tokens=True)))
     stack.evaluate(**batch)
     return _scores(stack, len(rows), aggregate_of(experiment), end)
+
+
+@dataclass
+class _State:
+    """The state of a trainer: that of transformers, which is imported when more of it is read than the step."""
+
+    global_step: int
+    max_steps: int
+
+    def __getattr__(self, name: str) -> object:
+        from transformers import TrainerState
+
+        return getattr(TrainerState(), name)
 
 
 def _scores(stack: RewardStack, num_rows: int, aggregate: Aggregate, end: EndOfRun) -> CompletionScores:

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import NoReturn
@@ -364,7 +364,8 @@ def _store(
     """Store the scores of `rows`; `asked` are all rows that the function was first given."""
     for row, score in zip(rows, scores, strict=True):
         if isinstance(score, BaseException):
-            fail(FailedCall(component, batch, asked, row, score), outcome, keep)
+            others_pass = any(not isinstance(other, BaseException) for other in scores)
+            fail(FailedCall(component, batch, asked, row, score, others_pass), outcome, keep)
         elif isinstance(score, list):
             outcome.tokens[row] = score
             outcome.raw[row] = sum(value for value in score if value is not None)
@@ -392,11 +393,25 @@ def _find_failing_rows(
         try:
             returned = _call(component, batch, [row], outcome, tools)
         except Exception as row_error:  # as above, for one row
-            fail(FailedCall(component, batch, rows, row, row_error), outcome, tools.keep)
+            others_pass = row != rows[0] or (is_last and _one_passes(component, batch, rows[1:], tools))
+            fail(FailedCall(component, batch, rows, row, row_error, others_pass), outcome, tools.keep)
         else:
             _store(component, batch, [row], outcome, returned, rows, tools.keep)
     if not outcome.num_errors:
-        call = FailedCall(component, batch, rows, None, error)
+        call = FailedCall(component, batch, rows, None, error, others_pass=True)
         if is_last:
             fail(call, outcome, tools.keep)
         tools.keep(call)
+
+
+_MOST_TRIED = 8
+
+
+def _one_passes(component: Component, batch: Batch, rows: Sequence[int], tools: Tools) -> bool:
+    """Return whether one of the first rows has a score, so that leaving out rows that fail would help."""
+    for row in rows[:_MOST_TRIED]:
+        with suppress(Exception, *LEAVING):
+            (score,) = _call(component, batch, [row], RewardOutcome.empty(len(by_row(batch, "completions"))), tools)
+            if not isinstance(score, BaseException):
+                return True
+    return False

@@ -152,7 +152,7 @@ class FailedCall:
     """The input of a component's call, and its error.
 
     `batch` is this rank's whole batch, `rows` are the rows that the function was given, and `row` is the row to blame,
-    None if unknown.
+    None if unknown. `others_pass`: at least one row is known to have a score.
     """
 
     component: Component
@@ -160,6 +160,7 @@ class FailedCall:
     rows: Sequence[int]
     row: int | None
     error: BaseException
+    others_pass: bool = False
 
     @property
     def message(self) -> str:
@@ -213,7 +214,7 @@ def fail(call: FailedCall, outcome: RewardOutcome, keep: KeepFailure) -> None:
             got=call.message,
             expected=expected,
             hint=hints(
-                f"{key}.on_error=exclude  # keeps the run alive",
+                f"{key}.on_error=exclude  # keeps the run alive" if call.others_pass else None,
                 f"{key}.timeout_s=off  # or a number of seconds" if call.is_timeout else None,
                 replay=replay,
             ),

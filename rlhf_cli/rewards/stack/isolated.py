@@ -62,6 +62,15 @@ class Isolated:
         self._workers: set[int | None] = set()
         """Process ids of all workers so far, each the leader of a session."""
 
+    @property
+    def func(self) -> RewardFunction:
+        """The function itself, imported in this process; `inspect.signature` shows what it takes."""
+        return _function(self._call.args[0], tuple(self._call.args[1].items()))
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.func)
+
     def __call__(self, **batch: object) -> list[object]:
         columns = {name: by_row(batch, name) for name in batch if name not in TRAINERS_OWN}
         rows = [{name: values[row] for name, values in columns.items()} for row in range(len(columns["completions"]))]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -176,8 +177,9 @@ def as_scores(
     """Return `returned` as a list of `num_rows` floats or Nones; a dense row becomes a list of token values.
 
     Accept a list, a tuple, a numpy array or a tensor. A bool counts as 0 or 1, None means that the reward does not
-    apply, and an exception, kept as it is, marks a failed row. Raise RewardError, naming the reward and the row, for
-    anything else: a wrong length, a text, a dict, NaN, an infinite number.
+    apply, and an exception, kept as it is, marks a failed row. A row of one number for several tokens, as of an array
+    of the shape (rows, 1), is a plain score. Raise RewardError, naming the reward and the row, for anything else: a
+    wrong length, a text, a dict, NaN, an infinite number.
     """
     if hasattr(returned, "tolist"):
         returned = returned.tolist()
@@ -199,6 +201,10 @@ def as_scores(
     return [_as_score(name, row, value, read_dense) for row, value in enumerate(returned)]
 
 
+_told: set[str] = set()
+"""The rewards of which it was said that their rows are lists of one number."""
+
+
 def _as_score(name: str, row: int, value: object, read_dense: ReadDense | None) -> Score | TokenValues | BaseException:
     if value is None or isinstance(value, BaseException):
         return value
@@ -208,8 +214,13 @@ def _as_score(name: str, row: int, value: object, read_dense: ReadDense | None) 
         try:
             tokens = read_dense(row, value)
         except ValueError as error:
-            wanted = "a list of numbers, one a completion token, or of spans (start, end, value) in characters"
-            raise _refused(name, row, "value a token", str(error), wanted) from error
+            if len(value) != 1 or not isinstance(value[0], int | float | None):
+                wanted = "a list of numbers, one a completion token, or of spans (start, end, value) in characters"
+                raise _refused(name, row, "value a token", str(error), wanted) from error
+            if name not in _told:
+                _told.add(name)
+                print(f"rewards.{name} returns lists of one number: plain scores, not values a token", file=sys.stderr)
+            return _as_score(name, row, value[0], None)
         if tokens is not None:
             return tokens
     if not isinstance(value, int | float):

@@ -310,6 +310,7 @@ def runs_elsewhere(score: Callable[..., object]) -> bool:
     One that computes here does not gain from a thread, and can do harm there: a regular expression that matches forever
     holds the interpreter lock, and only in the main thread does it check for the deadline's signal.
     """
+    if getattr(score, "runs_elsewhere", False):
+        return True
     score = getattr(score, "func", score)
-    functions = (score, type(score).__call__)
-    return getattr(score, "runs_elsewhere", False) or any(map(inspect.iscoroutinefunction, functions))
+    return any(map(inspect.iscoroutinefunction, (score, type(score).__call__)))

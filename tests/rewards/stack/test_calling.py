@@ -16,7 +16,7 @@ FAILURES = [
     (raises(ValueError("odd")), "ValueError: odd"),
     (lambda: "0.5", "RewardError: reward 'mine' returned no number for row 0"),
     (lambda: math.inf, "RewardError: reward 'mine' returned no number for row 0"),
-    (lambda: [1.0], "RewardError: reward 'mine' returned no value a token for row 0"),
+    (lambda: [1.0] * 2, "RewardError: reward 'mine' returned no value a token for row 0"),
     (lambda: OSError("in its place"), "OSError: in its place"),
 ]
 
@@ -174,3 +174,20 @@ def test_rows_that_a_gate_spares_are_not_counted() -> None:
             assert ends
         else:
             assert not ends
+
+
+@pytest.mark.parametrize(
+    ("score", "is_offered"),
+    [
+        (picky(0, raises(ValueError("odd"))), True),
+        (picky(3, raises(ValueError("odd"))), True),
+        (picky(1, lambda: OSError("in its place")), True),
+        (lambda completions, **_: completions.no_such_thing, False),
+        (lambda completions: [1.0], False),
+    ],
+    ids=["first row", "last row", "returned", "every row", "the call itself"],
+)
+def test_leaving_out_rows_is_offered_only_where_that_would_help(score: Any, is_offered: bool) -> None:
+    with pytest.raises(RewardFailed) as caught:
+        Bench()(score)
+    assert ("on_error=exclude" in (caught.value.hint or "")) is is_offered

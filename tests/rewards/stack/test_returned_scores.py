@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
 import pytest
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.stack.returned_scores import as_scores
+from rlhf_cli.rewards.stack.returned_scores import TokenValues, as_scores, as_token_values
 
 
 class Tensor:
@@ -110,3 +111,26 @@ def test_no_number(value: Any, got: str) -> None:
 
 def test_a_matrix_is_refused() -> None:
     assert refusal(numpy.zeros((2, 3))).got == "list: [0.0, 0.0, 0.0]"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[[1.0], [0.5]], numpy.array([[1.0], [0.5]]), [numpy.ones(1), numpy.array([0.5])], [(1.0,), (0.5,)]],
+    ids=["lists", "array", "arrays", "tuples"],
+)
+def test_one_number_in_a_list_for_each_row_is_a_plain_score(rows: object) -> None:
+    def read_dense(row: int, value: Sequence[object]) -> TokenValues | None:
+        return as_token_values(value, 3, list, "last")
+
+    assert as_scores("mine", rows, 2, read_dense) == [1.0, 0.5]
+
+
+def test_one_number_in_a_list_is_a_value_a_token_where_the_completion_is_one_token() -> None:
+    def read_dense(row: int, value: Sequence[object]) -> TokenValues | None:
+        return as_token_values(value, row + 1, list, "last")
+
+    assert as_scores("mine", [[1.0], [0.5], [None]], 3, read_dense) == [[1.0], 0.5, None]
+    with pytest.raises(RewardError):
+        as_scores("mine", [[1.0], [math.nan]], 2, read_dense)
+    with pytest.raises(RewardError):
+        as_scores("mine", [[1.0], [0.5, 0.5], [1.0, 1.0]], 3, read_dense)
