@@ -14,13 +14,12 @@ from rlhf_cli.models import reward_model_scorer
 from rlhf_cli.models.packing.packed_rows import packed_texts
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer, packed_scores, why_not_scored_packed
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
-from tests.support.tolerances import MODEL
+from tests.support.tolerances import EXACT, assert_scores
 
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 TOKENS = {"vocab_size": 258, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
 PROMPTS = ["which of these?", "which of these?", "another", "which of these?", "", "which of these!"]
 COMPLETIONS = [" this", " that one here", " one", "", "a", " ?" * 20]
-EXACT = {"rel": 1e-10, "abs": 1e-10}
 
 
 def model_of(config: Any) -> Any:
@@ -57,7 +56,7 @@ def test_equal_to_each_row_by_itself(kind: str) -> None:
     with torch.no_grad():
         scores = packed_scores(model, rows)
     wanted = [alone(model, row) for row in rows]
-    assert scores.tolist() == pytest.approx(wanted, **EXACT)
+    assert_scores(scores.tolist(), wanted, within=EXACT)
     assert len({round(one, 6) for one in wanted}) == len(rows)
 
 
@@ -94,7 +93,7 @@ def test_scores_are_those_of_padded_rows(reward_model: Path, places: list[int]) 
     assert (packed.why_not_packed, padded.why_not_packed) == (None, "as asked")
     ours, theirs = packed(PROMPTS, COMPLETIONS), padded(PROMPTS, COMPLETIONS)
     assert packed.why_not_packed is None  # the trial found nothing
-    assert ours == pytest.approx(theirs, **MODEL)
+    assert_scores(ours, theirs)
     assert len(places) == 2  # the trial and one pass
     assert places[1] < sum(len(prompt + completion) for prompt, completion in zip(PROMPTS, COMPLETIONS, strict=True))
 
@@ -109,10 +108,9 @@ def test_padding_at_the_end_of_a_text_is_not_what_is_scored(saved: Path) -> None
         scorer._model.config.pad_token_id = scorer._tokenizer.eos_token_id
     packed, padded = (scorer(PROMPTS, COMPLETIONS) for scorer in both)
     assert both[0].why_not_packed is None  # the trial found no difference
-    assert packed == pytest.approx(padded, **EXACT)
-    assert both[0](PROMPTS[2:3], COMPLETIONS[2:3]) == pytest.approx(
-        [alone(both[1]._model, both[1]._tokenizer.encode(PROMPTS[2] + COMPLETIONS[2]))], rel=1e-6
-    )
+    assert_scores(packed, padded, within=EXACT)
+    wanted = alone(both[1]._model, both[1]._tokenizer.encode(PROMPTS[2] + COMPLETIONS[2]))
+    assert_scores(both[0](PROMPTS[2:3], COMPLETIONS[2:3]), [wanted])
 
 
 @pytest.mark.parametrize(
@@ -159,7 +157,7 @@ def test_a_kernel_for_all_rows_that_is_wrong_is_left_for_a_row_each(
     stand_in(monkeypatch, kernel)
     scorer, padded = RewardModelScorer(str(saved)), RewardModelScorer(str(saved), may_pack=False)
     prompts, completions = ["which of these?"] * 4, [" this", " that one here", " one", " it is"]
-    assert scorer(prompts, completions) == pytest.approx(padded(prompts, completions), **EXACT)
+    assert_scores(scorer(prompts, completions), padded(prompts, completions), within=EXACT)
     assert scorer.why_not_packed is None
     warnings = [record.getMessage() for record in caplog.records if "attend row by row" in record.getMessage()]
     expected = f"packed texts attend row by row: with torch's varlen_attn {said} (docs/reference/passes.md)"

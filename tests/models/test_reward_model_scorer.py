@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.models.tiny import tiny_model_path
-from tests.support.tolerances import MODEL
+from tests.support.tolerances import MODEL, assert_scores
 
 PLAIN = (["17+5=", "a much longer prompt than that: 3+4="], ["22", "it is 7, I think"])
 
@@ -45,7 +45,7 @@ def test_scores_equal_those_of_trls_trainer(reward_model: Path, tmp_path: Path, 
     inputs = [{"prompt": prompt} for prompt in prompts]
     theirs = trainer._calculate_rewards(inputs, prompts, completions, [[1], [1]])[:, 0].tolist()
     ours = RewardModelScorer(str(reward_model))(prompts=prompts, completions=completions)
-    assert ours == pytest.approx(theirs, **MODEL)  # the batch is put together in another order
+    assert_scores(ours, theirs)  # the batch is put together in another order
     assert abs(theirs[0] - theirs[1]) > 0.01
 
 
@@ -76,10 +76,10 @@ def test_batches_are_sorted_and_the_scores_come_in_the_given_order(scorer, forwa
     scores = scorer(prompts=prompts, completions=completions)
     assert forwards == [(4, 92), (4, 61), (2, 6)]
     alone = [scorer(prompts=[p], completions=[c])[0] for p, c in zip(prompts, completions, strict=True)]
-    assert scores == pytest.approx(alone, **MODEL)
+    assert_scores(scores, alone)
     assert len({round(score, 3) for score in scores}) == 10  # else the order would not show
     all_at_once = RewardModelScorer(str(reward_model), batch_size=100)
-    assert all_at_once(prompts=prompts, completions=completions) == pytest.approx(scores, **MODEL)
+    assert_scores(all_at_once(prompts=prompts, completions=completions), scores)
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2"])
@@ -217,7 +217,7 @@ def save_adapter(folder: Path, base: Path, **lora: object) -> list[float]:
 def test_an_adapter_on_a_causal_base_scores_with_its_saved_head(causal_base: Path, tmp_path: Path, lora) -> None:
     wanted = save_adapter(tmp_path, causal_base, **lora)
     for _ in range(2):  # a random head would not come twice
-        assert RewardModelScorer(str(tmp_path))(*PLAIN) == pytest.approx(wanted, **MODEL)
+        assert_scores(RewardModelScorer(str(tmp_path))(*PLAIN), wanted)
     assert abs(wanted[0] - wanted[1]) > 0.01
 
 
@@ -227,7 +227,7 @@ def test_an_adapter_on_a_reward_model_may_leave_the_head_alone(reward_model: Pat
     model.save_pretrained(tmp_path)  # a fresh adapter changes nothing
     assert HEAD not in load_file(tmp_path / "adapter_model.safetensors")
     scorer = RewardModelScorer(str(tmp_path))  # and its tokenizer is the base's
-    assert scorer(*PLAIN) == pytest.approx(RewardModelScorer(str(reward_model))(*PLAIN), **MODEL)
+    assert_scores(scorer(*PLAIN), RewardModelScorer(str(reward_model))(*PLAIN))
 
 
 def test_an_adapter_without_its_head_is_refused(causal_base: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from rlhf_cli.numerics.reward_columns import RunningDeviation, divisors, filled, normalized_in_group, soft_overlong
 from tests.support.settled_columns import NAN, Case, Rule, column, one
+from tests.support.tolerances import assert_close
 
 # A column of raw scores, clipped, divided and weighed: against numpy and against numbers worked out by hand.
 
@@ -148,8 +149,8 @@ def test_every_length(longest: int, cache: int) -> None:
     lengths = torch.arange(0, 2 * longest)
     expected = torch.tensor([equation_13(length, longest, cache) for length in lengths.tolist()])
     found = soft_overlong(lengths, longest, cache)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(soft_overlong(lengths.float(), longest, cache), expected)
+    assert_close(found, expected)
+    assert_close(soft_overlong(lengths.float(), longest, cache), expected)
     assert found.is_floating_point()
     assert found.diff().max() <= 0.0
     wider = soft_overlong(lengths, longest + 1, cache)

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from rlhf_cli.runs.metrics_file import read_metrics
-from tests.support.tolerances import MODEL
+from tests.support.float64 import in_float64
+from tests.support.tolerances import FLOAT32, assert_close
 
 PAD, EOS = 0, 1
 ENDINGS = [EOS, *range(2, 60)]
@@ -89,9 +89,9 @@ class Rollouts:
 
 
 def plain(model: Any, auto: Any) -> Any:
-    """The same weights in a model that neither TRL nor we have touched, in float64 but for Llama's norms."""
+    """The same weights in a model that neither TRL nor we have touched, in float64."""
     with torch.random.fork_rng(devices=[]):
-        copy = auto.from_config(model.config).double()
+        copy = in_float64(auto.from_config(model.config))
     copy.load_state_dict(model.state_dict())
     return copy.eval()
 
@@ -160,11 +160,13 @@ def raw_advantages(
     return found
 
 
-def assert_rows(found: Tensor, expected: list[list[float]], tolerance: dict[str, Any] = MODEL) -> None:
+def assert_rows(found: Tensor, expected: list[list[float]], *, within: float = FLOAT32) -> None:
     """`found` (B, T) holds the rows of `expected`, and 0 behind them."""
-    for row, values in zip(found.tolist(), expected, strict=True):
-        assert row[: len(values)] == pytest.approx(values, **tolerance)
-        assert not any(row[len(values) :])
+    padded = torch.zeros(found.shape, dtype=torch.float64)
+    for row, values in enumerate(expected):
+        padded[row, : len(values)] = torch.tensor(values, dtype=torch.float64)
+        assert not found[row, len(values) :].any()
+    assert_close(found, padded, within=within)
 
 
 def stir(module: Any, scale: float, seed: int) -> None:

@@ -23,7 +23,7 @@ A test that compares within a bound has a negative control: without the part tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -38,9 +38,9 @@ n numbers added in any order are right to n 6e-8 of the sum of their sizes: 5e-6
 MODEL: dict[str, Any] = {"rel": 1e-4, "abs": 1e-5}
 """Plain numbers from a model's forward pass: a score, a value, a log-probability, a loss.
 
-The models here have a layer or two of width 16 and 258 tokens: sums of a few hundred numbers one after another, and at the
-end a difference of log-probabilities of about 5, which are right to 5e-7 at best. With several sets of kernels the
-results differ by 1e-6 to 3e-6; this allows three times as much.
+The models here have a layer or two of width 16 and 258 tokens: sums of a few hundred numbers one after another, and
+at the end a difference of log-probabilities of about 5, which are right to 5e-7 at best. With several sets of kernels
+the results differ by 1e-6 to 3e-6; this allows a few times as much.
 """
 
 EXACT, FLOAT32 = 1e-9, 1e-4
@@ -64,6 +64,12 @@ def assert_close(found: Tensor, expected: Tensor, *, within: float = FLOAT32) ->
     """Assert that two tensors are equal as a whole, up to the rounding of float32."""
     off = distance(found, expected)
     assert off <= within, f"off by {off:.2g} of the norm, allowed is {within:g}"
+
+
+def assert_scores(found: Sequence[float], expected: Sequence[float], *, within: float = FLOAT32) -> None:
+    """Assert the same of a model's scores in lists."""
+    ours, theirs = (torch.tensor(scores, dtype=torch.float64) for scores in (found, expected))
+    assert_close(ours, theirs, within=within)
 
 
 def assert_equal(found: Tensor, expected: Tensor) -> None:

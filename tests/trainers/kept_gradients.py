@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,13 @@ def trained_on(
     reward: Any = by_length,
     extensions: Extensions | None = None,
     lora: LoraConfig | None = None,
+    prepare: Callable[[Any], None] | None = None,
     **settings: Any,
 ) -> tuple[list[Tensor], Any]:
-    """Train a class of `bases`, TRL's trainer last, and return the gradients of every step and the trainer."""
+    """Train a class of `bases`, TRL's trainer last, and return the gradients of every step and the trainer.
+
+    `prepare` is given the trainer before its first step.
+    """
     trl_trainer = bases[-1]
     config = getattr(trl, trl_trainer.__name__.replace("Trainer", "Config"))
     grabbed = Grabbed()
@@ -95,5 +100,7 @@ def trained_on(
     }
     own = {} if extensions is None else {"extensions": extensions}
     made = type(trl_trainer.__name__, bases, own)(**given)
+    if prepare is not None:
+        prepare(made)
     made.train()
     return grabbed.gradients, made

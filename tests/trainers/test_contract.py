@@ -227,7 +227,8 @@ def test_every_name_of_trl_that_our_mixins_use_is_there() -> None:
     source = "\n".join(inspect.getsource(one) for one in mixins)
     ours = {name for one in (ExtendedTrainer, *mixins) for name in (*vars(one), *one.__annotations__)}
     ours |= {"__dict__", "_clip_range", "aggregate", "critic", "is_dense", "kl", "ppo", "reward_stack", "truncation"}
-    overridden = set(re.findall(r"super\([^)]*\)\.(\w+)", source)) - {"_trained", "load_state", "save_state", "slow_paths"}
+    own = {"_trained", "load_state", "save_state", "slow_paths"}
+    overridden = set(re.findall(r"super\([^)]*\)\.(\w+)", source)) - own
     names = set(re.findall(r"\bself\.(\w+)", source)) - ours | overridden
     names |= {"_entropy_bonus_enabled", "entropy_coef", "importance_sampling_level", "top_entropy_quantile"}
     names |= {"add_callback", "compute_loss_context_manager", "data_collator", "eval_dataset", "remove_callback"}

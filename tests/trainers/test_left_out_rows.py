@@ -19,9 +19,10 @@ from rlhf_cli.tables.passes import Passes
 from rlhf_cli.tables.trl_trainers import CLIPPED_PPO_LOSSES, POLICY_LOSSES
 from rlhf_cli.trainers import reward_mixin
 from rlhf_cli.trainers.reward_mixin import RewardMixin
+from tests.support.float64 import all_in_float64, no_float32
 from tests.support.settled_columns import NAN, Case, Rule, column
 from tests.support.small_runs import PPO_SMALL, SMALL
-from tests.support.tolerances import MODEL
+from tests.support.tolerances import EXACT, assert_equal
 
 NUM_ROWS = 8
 KEPT = torch.tensor([True, False, True, True, False, False, True, False])
@@ -37,12 +38,12 @@ def round_of(trainer: Any, *, is_per_token: bool, seed: int = 0) -> dict[str, Te
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator)
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
 
     ids = torch.randint(40, 200, (NUM_ROWS, 3 + WIDTH), generator=generator)
     is_token = torch.arange(WIDTH) < LENGTHS.unsqueeze(1)
     mask = is_token & KEPT.unsqueeze(1)
-    with torch.no_grad():
+    with torch.no_grad(), no_float32():
         logits = trainer.model(input_ids=ids).logits[:, 2:-1]
     logps = torch.log_softmax(logits / trainer.temperature, dim=-1).gather(2, ids[:, 3:].unsqueeze(2)).squeeze(2)
     old = logps + 0.3 * normal(NUM_ROWS, WIDTH)
@@ -78,6 +79,7 @@ class Learned:
     critic_gradient: Tensor | None = None
 
 
+@no_float32()
 def learn_from(trainer: Any, made: dict[str, Tensor], num_batches: int) -> Learned:
     """Feed a trainer one round in that many micro-batches, all of them one optimizer step, as `Trainer.train` does."""
     trainer._generate_and_score_completions = lambda inputs: dict(made)
@@ -126,7 +128,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def trainers(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> dict[str, Any]:
-    """One trainer of each kind that generates, as a run of one step leaves it."""
+    """One trainer of each kind that generates, as a run of one step leaves it, but in float64."""
     made: dict[str, Any] = {}
     assemble = rlhf_cli.trainers.assemble.trainer.assemble
     with pytest.MonkeyPatch.context() as patch:
@@ -140,6 +142,7 @@ def trainers(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> dic
 
             patch.setattr(rlhf_cli.trainers.assemble.trainer, "assemble", kept)
             assert main(["train", *SMALL, *words, "trainer.args.max_steps=1", f"run.name={name}"]) == 0
+            all_in_float64(made[name])
     return made
 
 
@@ -163,15 +166,14 @@ def trainer_of(trainers, monkeypatch: pytest.MonkeyPatch):
 
 def assert_same_step(found: Learned, expected: Learned) -> None:
     assert_near(found.gradient, expected.gradient)
-    assert found.loss == pytest.approx(expected.loss, **MODEL)
+    assert found.loss == pytest.approx(expected.loss, rel=EXACT)
     if expected.critic_gradient is not None and found.critic_gradient is not None:
         assert_near(found.critic_gradient, expected.critic_gradient)
 
 
 def assert_near(found: Tensor, expected: Tensor) -> None:
-    largest = float(expected.abs().max())
-    assert largest > 1e-4
-    torch.testing.assert_close(found, expected, atol=2e-5 * largest, rtol=1e-4)
+    assert expected.norm() > 1e-4
+    assert_equal(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ def test_a_round_with_rows_left_out_is_the_round_without_them(
     found, expected = learn_from(trainer, made, num_batches), learn_from(trainer, kept_rows(made), without)
     assert_same_step(found, expected)
     if num_batches == 1:
-        assert found.metrics == pytest.approx(expected.metrics, **MODEL)
+        assert found.metrics == pytest.approx(expected.metrics, rel=EXACT, abs=EXACT)
 
 
 def metrics_by_hand(name: str, trainer: Any, made: dict[str, Tensor]) -> dict[str, float]:

@@ -66,7 +66,7 @@ class Head:
         self.why_chunked = why_not_one_pass(hidden, weight)
         if softcap is not None:
             self.why_chunked = f"the model caps its logits at {softcap:g}"
-        if self.why_chunked is None and len(hidden) and set(outputs) <= {"log_probs", "entropy"}:
+        if self.why_chunked is None and set(outputs) <= {"log_probs", "entropy"}:
             scale = logit_scale / temperature
             keeps = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
             log_probs, entropy = OnePassLogProbs.apply(  # type: ignore[no-untyped-call]

@@ -170,7 +170,7 @@ class TrainedCritic:
         Dropout is off. ids, mask: (B, P + C), prompts padded on the left, completions on the right. The rows go through
         the model `batch_size` at a time, sorted by prompt if they are packed, else by length.
         """
-        values = mask.new_zeros((len(ids), num_completion + 1), dtype=torch.float32)
+        values = mask.new_zeros((len(ids), num_completion + 1)).float()
         prompts = slice(ids.shape[1] - num_completion)
         order = rows_by_prompt(ids[:, prompts], mask[:, prompts]) if is_packed else by_length(mask)
         with in_evaluation_mode(self.model), torch.no_grad():

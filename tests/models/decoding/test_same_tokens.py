@@ -10,7 +10,7 @@ import torch
 from rlhf_cli.models import live_generation as live_rows
 from rlhf_cli.models.live_generation import Generating
 from tests.support.tiny_decoders import LENGTHS, PAD, model_of, prompts, settings
-from tests.support.tolerances import MODEL_OF_TENSORS
+from tests.support.tolerances import assert_close
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
@@ -124,7 +124,7 @@ def test_kept_logps_are_the_models_own_of_the_tokens_it_sampled() -> None:
     with torch.no_grad():
         logits = model(input_ids=found, attention_mask=mask, position_ids=positions).logits[:, WIDTH - 1 : -1]
     expected = (logits / 0.7).log_softmax(dim=-1).gather(2, found[:, WIDTH:, None]).squeeze(2)
-    torch.testing.assert_close(logps[is_token], expected[is_token], **MODEL_OF_TENSORS)
+    assert_close(logps[is_token], expected[is_token])
     assert (logps[~is_token] == 0).all()
     wrong = logits.log_softmax(dim=-1).gather(2, found[:, WIDTH:, None]).squeeze(2)  # at temperature 1
     assert (logps - wrong)[is_token].abs().max() > 0.1

@@ -13,6 +13,8 @@ from trl.trainer import utils as trl_utils
 
 from rlhf_cli.models.packing import one_pass_head as subject
 from rlhf_cli.models.packing.one_pass_head import OnePassLogProbs, one_pass_head
+from tests.support.float64 import no_float32
+from tests.support.tolerances import assert_close, assert_equal
 
 N, H, V = 7, 5, 11
 
@@ -38,13 +40,21 @@ def by_autograd(hidden: Tensor, weight: Tensor, bias: Tensor | None, scale: floa
 @pytest.mark.parametrize("scale", [1.0, 2.0, 1 / 0.7, 1 / 1.6])
 @pytest.mark.parametrize("of", ["both", "log-probabilities", "entropies"])
 def test_values_and_gradients(has_bias: bool, scale: float, of: str) -> None:
-    hidden, weight, bias = tensors()
+    with no_float32():
+        compare_with_autograd(torch.float64, has_bias, scale, of)
+    compare_with_autograd(torch.float32, has_bias, scale, of)
+
+
+def compare_with_autograd(dtype: torch.dtype, has_bias: bool, scale: float, of: str) -> None:
+    """In float64 the formula is tested, in float32 what a run computes."""
+    same = assert_equal if dtype is torch.float64 else assert_close
+    hidden, weight, bias = tensors(dtype)
     given = hidden, weight, bias if has_bias else None
     found = OnePassLogProbs.apply(*given, TARGETS, scale, True, True)
     exact = [one.detach().double().requires_grad_() for one in (hidden, weight, bias)]
     expected = by_autograd(exact[0], exact[1], exact[2] if has_bias else None, scale)
     for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=0, atol=2e-6)
+        same(one, other)
 
     def loss(values: tuple[Tensor, Tensor]) -> Tensor:
         parts = [(weights * value).sum() for weights, value in zip(WEIGHTS, values, strict=True)]
@@ -53,7 +63,7 @@ def test_values_and_gradients(has_bias: bool, scale: float, of: str) -> None:
     loss(found).backward()
     loss(expected).backward()
     for one, other in list(zip((hidden, weight, bias), exact, strict=True))[: 3 if has_bias else 2]:
-        torch.testing.assert_close(one.grad.double(), other.grad, rtol=0, atol=2e-5)
+        same(one.grad, other.grad)
 
 
 @pytest.mark.parametrize("trained", [{"hidden"}, {"weight"}, {"hidden", "weight"}], ids=sorted)
@@ -74,7 +84,7 @@ def test_what_is_frozen_keeps_no_gradient_from_the_rest(trained: set[str]) -> No
     for name in names:
         assert (names[name].grad is None) == (name not in trained)
         if name in trained:
-            torch.testing.assert_close(names[name].grad.double(), exact[name].grad, rtol=0, atol=2e-5)
+            assert_close(names[name].grad, exact[name].grad)
 
 
 def test_a_probability_of_nothing_has_no_gradient_but_its_own() -> None:
@@ -99,7 +109,7 @@ def test_a_second_backward_pass_gives_the_same(has_entropy: bool) -> None:
     expected = by_autograd(exact[0], exact[1], None, 0.5)
     (2 * (expected[0].sum() + (expected[1].sum() if has_entropy else 0))).backward()
     for one, other in zip((hidden, weight), exact, strict=True):
-        torch.testing.assert_close(one.grad.double(), other.grad, rtol=0, atol=4e-5)
+        assert_close(one.grad, other.grad)
 
 
 class _Stopped(torch.autograd.Function):
@@ -143,7 +153,7 @@ class TestTheSeam:
             found = self.call()
         assert "OnePass" in type(found[0].grad_fn).__name__
         for one, other in zip(found[:2], expected[:2], strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+            assert_close(one, other)
         assert found[2:] == (None, None, None)
         assert trl_utils._ChunkedLogProbFunction is ChunkedLogProbFunction
 

@@ -21,6 +21,8 @@ from transformers import (
 from rlhf_cli.models.packing import row_attention
 from rlhf_cli.models.packing.packed_rows import PackedRows, packed_rows
 from rlhf_cli.models.packing.row_attention import model_inputs, register
+from tests.support.float64 import in_float64
+from tests.support.tolerances import EXACT, assert_equal, distance
 
 SHAPE: dict[str, Any] = {
     **{"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},
@@ -71,14 +73,15 @@ def alone(model: Any) -> Tensor:
 
 def model_of(family: str, dtype: torch.dtype = torch.float64) -> Any:
     torch.manual_seed(0)
-    return FAMILIES[family]().to(dtype).eval()
+    model = FAMILIES[family]().to(dtype).eval()
+    return in_float64(model) if dtype is torch.float64 else model
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_states_are_those_of_the_row_alone(family: str) -> None:
     model, rows = model_of(family), laid_out()
     found = states(model, **model_inputs(rows))[0, rows.states_around()]
-    torch.testing.assert_close(found, alone(model), rtol=0, atol=1e-12)
+    assert_equal(found, alone(model))
 
 
 CHECKPOINTING = pytest.mark.parametrize(
@@ -108,13 +111,13 @@ def farthest_gradient(checkpointing: dict[str, Any] | None) -> float:
     found = states(model.train(), **model_inputs(rows))[0, rows.states_around()]
     (found * weights).sum().backward()
     pairs = zip((one.grad for one in model.model.parameters()), expected, strict=True)
-    return max(float((one - other).norm() / other.norm()) for one, other in pairs)
+    return max(distance(one, other) for one, other in pairs)
 
 
 @CHECKPOINTING
 def test_gradients_are_those_of_the_rows_alone(checkpointing: dict[str, Any] | None) -> None:
     """Also where layers are computed again in the backward pass, in which nothing of the forward pass is open."""
-    assert farthest_gradient(checkpointing) < 1e-6  # the norms of the layers are computed in float32
+    assert farthest_gradient(checkpointing) < EXACT
 
 
 def test_without_the_cuts_it_is_another_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +125,7 @@ def test_without_the_cuts_it_is_another_result(monkeypatch: pytest.MonkeyPatch) 
     model, rows = model_of("llama"), laid_out()
     monkeypatch.setattr(row_attention, "_cut", lambda segments, *qkv: [(qkv, None)])
     found = states(model, **model_inputs(rows))[0, rows.states_around()]
-    assert (found - alone(model)).abs().max() > 0.1
+    assert distance(found, alone(model)) > 0.1
 
 
 def test_a_pass_without_it_is_untouched() -> None:

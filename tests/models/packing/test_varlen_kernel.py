@@ -31,7 +31,9 @@ from tests.models.packing.test_row_attention import (
     model_of,
     states,
 )
+from tests.support.float64 import in_float64
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
+from tests.support.tolerances import EXACT, assert_equal
 
 
 @pytest.fixture(autouse=True)
@@ -58,14 +60,14 @@ def test_states_are_those_of_the_row_alone(family: str, kernel: ReferenceVarlen)
     """Of every family with two key heads for four, and scales, norms and biases of its own."""
     model, rows = model_of(family), laid_out()
     found = states(model, **model_inputs(rows))[0, rows.states_around()]
-    torch.testing.assert_close(found, alone(model), rtol=0, atol=1e-12)
+    assert_equal(found, alone(model))
     assert len(kernel.calls) == 2  # one call per layer
 
 
 @CHECKPOINTING
 def test_gradients_are_those_of_the_rows_alone(checkpointing: dict[str, Any] | None, kernel: ReferenceVarlen) -> None:
     """Of all weights: a prompt's keys collect what each of its rows gives them, in the same order on any device."""
-    assert farthest_gradient(checkpointing) < 1e-6
+    assert farthest_gradient(checkpointing) < EXACT
     assert kernel.calls
 
 
@@ -97,11 +99,12 @@ def test_a_layer_is_computed_again_as_it_was(kernel: ReferenceVarlen) -> None:
 def test_scores_are_those_of_texts_alone(kernel: ReferenceVarlen) -> None:
     """A reward model's, which computes in inference mode: two texts begin with the same ten tokens."""
     torch.manual_seed(0)
-    model = LlamaForSequenceClassification(LlamaConfig(**SHAPE, num_labels=1, pad_token_id=0)).double().eval()
+    model = LlamaForSequenceClassification(LlamaConfig(**SHAPE, num_labels=1, pad_token_id=0)).eval()
+    in_float64(model)
     texts = [[*range(2, 12), 20], [*range(2, 12), 21, 22], [30, 31]]
     with torch.inference_mode():
         expected = torch.cat([model(input_ids=torch.tensor([text])).logits[:, 0] for text in texts])
-        torch.testing.assert_close(packed_scores(model, texts), expected, rtol=0, atol=1e-12)
+        assert_equal(packed_scores(model, texts), expected)
     assert kernel.calls == [10 + 1 + 2 + 2] * 2
 
 

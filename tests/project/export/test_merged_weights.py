@@ -19,6 +19,7 @@ from rlhf_cli.project.export.exported_folder import ExportedModel, export_model
 from rlhf_cli.project.export.source_model import find_source
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from tests.project.export.finished_runs import IDS, finished_run, random_model, save, with_adapter
+from tests.support.tolerances import assert_close
 
 AUTO: dict[str, Any] = {"CAUSAL_LM": AutoModelForCausalLM, "SEQ_CLS": AutoModelForSequenceClassification}
 KINDS = {"CAUSAL_LM": "policy", "SEQ_CLS": "reward model"}
@@ -50,7 +51,7 @@ def test_a_merged_adapter_computes_what_it_did_on_its_base(task: str, tmp_path: 
     given = exported(run, tmp_path / "out")
     loaded = AUTO[task].from_pretrained(tmp_path / "out")
     assert (given.kind, given.merged) == (KINDS[task], True)
-    torch.testing.assert_close(logits(loaded), logits(adapted), atol=1e-5, rtol=1e-5)
+    assert_close(logits(loaded), logits(adapted))
     with adapted.disable_adapter():
         assert (logits(loaded) - logits(adapted)).abs().max() > 1e-2  # the adapter says something
     assert not list((tmp_path / "out").glob("adapter*"))

@@ -14,7 +14,7 @@ from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.rewards.stack.component import Component, ScoreGate
 from rlhf_cli.rewards.stack.reward_matrix import Settled, settle, token_rewards
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from tests.support.tolerances import ARITHMETIC
+from tests.support.tolerances import ARITHMETIC, assert_close
 
 Tokens = list[float | None]
 
@@ -132,7 +132,7 @@ class TestEveryRule:
             plain[LENGTHS[row] - 1] = 2.0 * PLAIN[row]
             assert values[2, row].tolist() == plain
         # A row's tokens are its total, which is what is logged and what an evaluation has.
-        torch.testing.assert_close(values.double().sum(dim=(0, 2)), settled.totals, rtol=1e-5, atol=1e-5)
+        assert_close(values.sum(dim=(0, 2)), settled.totals)
 
 
 def test_the_case_that_was_wrong(case: Any) -> None:

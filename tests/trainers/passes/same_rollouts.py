@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.tables.passes import PassSetting
 from rlhf_cli.trainers.extensions import Extensions, RewardSetup
 from rlhf_cli.trainers.pass_mixin import PassMixin
+from tests.support.float64 import all_in_float64, no_float32
 from tests.trainers.kept_gradients import EOS, LONGEST, PAD, random_prompts, trained_on
 
 VOCABULARY = 64
@@ -66,15 +68,13 @@ def trained(
     if passes is not None:
         bases = (Given, PassMixin, *mixed, trl_trainer)
         settings["extensions"] = Extensions(rewards=RewardSetup(stack=RewardStack([]), passes=passes))
-    return trained_on(
-        prompts(),
-        bases,
-        folder,
-        model=(model if model is not None else policy()).to(dtype),
-        **{"gradient_accumulation_steps": 4, "max_steps": 1, **settings},
-    )
-
-
-def distance(found: Tensor, expected: Tensor) -> float:
-    """The norm of the difference over the norm of what is expected."""
-    return float((found - expected).norm() / expected.norm())
+    is_exact = dtype is torch.float64
+    with no_float32() if is_exact else contextlib.nullcontext():
+        return trained_on(
+            prompts(),
+            bases,
+            folder,
+            model=(model if model is not None else policy()).to(dtype),
+            prepare=all_in_float64 if is_exact else None,
+            **{"gradient_accumulation_steps": 4, "max_steps": 1, **settings},
+        )

@@ -1,7 +1,7 @@
 """Packed and trimmed passes give TRL's gradients: compared with TRL's own trainer on the same rollouts.
 
-The distance is the norm of the difference over the norm of TRL's gradient. In float64 only TRL's head computes in
-float32, so it is far below what float32 alone would allow; a wrong row, weight or position is at 1e-2 and more.
+The distance is the norm of the difference over the norm of TRL's gradient. Everything computes in float64, TRL's head
+included, so a wrong row, weight or position shows: it is at 1e-2 and more.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from rlhf_cli.models.packing import row_attention
 from rlhf_cli.trainers.forward_pass import Forward
-from tests.trainers.passes.same_rollouts import EOS, PAD, VOCABULARY, distance, policy, trained
+from tests.support.tolerances import EXACT, distance
+from tests.trainers.passes.same_rollouts import EOS, PAD, VOCABULARY, policy, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*will be removed in v6:FutureWarning")
 """TRL switches checkpointing off by names that transformers no longer likes."""
 
 FAR = 1e-3
-EXACT: dict[str, Any] = {"dtype": torch.float64}
+IN_FLOAT64: dict[str, Any] = {"dtype": torch.float64}
 BOTH = pytest.mark.parametrize("passes", ["packed", pytest.param("trimmed", marks=pytest.mark.slow)])
-SEQUENCES = 5e-6
-"""Where a whole row's ratio is raised to a power (vespo's third), the float32 of TRL's head is raised with it."""
 LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
 """TRL 1.16's; tests/trainers/test_contract.py holds the table that they are of."""
 
@@ -44,8 +43,7 @@ def worst(folder: Path, passes: Any, **settings: Any) -> float:
 def test_every_loss(tmp_path: Path, loss: str, passes: str) -> None:
     """Two steps from a round and two epochs of it with a KL penalty: ratios, clipping and the reference count."""
     several = {"gradient_accumulation_steps": 2, "steps_per_generation": 4, "num_iterations": 2, "max_steps": 4}
-    limit = SEQUENCES if loss == "vespo" else 1e-6
-    assert worst(tmp_path, passes, loss_type=loss, beta=0.1, **several, **EXACT) < limit
+    assert worst(tmp_path, passes, loss_type=loss, beta=0.1, **several, **IN_FLOAT64) < EXACT
 
 
 @BOTH
@@ -69,15 +67,14 @@ def test_every_loss(tmp_path: Path, loss: str, passes: str) -> None:
     ids=lambda settings: "-".join(f"{name}={value}"[:40] for name, value in settings.items()),
 )
 def test_settings(tmp_path: Path, settings: dict[str, Any], passes: str) -> None:
-    limit = SEQUENCES if settings.get("trainer") == "RLOO" else 1e-6
-    assert worst(tmp_path, passes, **settings, **EXACT) < limit
+    assert worst(tmp_path, passes, **settings, **IN_FLOAT64) < EXACT
 
 
 @pytest.mark.parametrize("passes", ["packed", "trimmed"])
 def test_bfloat16_to_its_rounding(tmp_path: Path, passes: str) -> None:
     """Both are as far from the gradient in float64 as bfloat16 makes them; ours not a quarter farther."""
     model = policy(initializer_range=0.05)
-    exact, _ = trained(tmp_path / "exact", None, model=model, **EXACT)
+    exact, _ = trained(tmp_path / "exact", None, model=model, **IN_FLOAT64)
     theirs, _ = trained(tmp_path / "theirs", None, model=model, bf16=True)
     ours, made = trained(tmp_path / "ours", passes, model=model, bf16=True)  # type: ignore[arg-type]
     assert made.passes.mode == passes
@@ -106,7 +103,7 @@ class WithTokenAdvantages:
 @pytest.mark.parametrize("passes", ["packed", "trimmed"])
 @pytest.mark.parametrize("mixed", [WithTools, WithTokenAdvantages])
 def test_masks_and_advantages_of_tokens(tmp_path: Path, mixed: type, passes: str) -> None:
-    assert worst(tmp_path, passes, mixed=(mixed,), beta=0.1, **EXACT) < 1e-6
+    assert worst(tmp_path, passes, mixed=(mixed,), beta=0.1, **IN_FLOAT64) < EXACT
 
 
 class TestControls:
@@ -124,7 +121,7 @@ class TestControls:
 
         monkeypatch.setattr(row_attention, "_cut", cut)
         monkeypatch.setattr("rlhf_cli.trainers.pass_mixin.PassMixin._has_tried", True)
-        assert worst(tmp_path, "packed", **EXACT) > FAR
+        assert worst(tmp_path, "packed", **IN_FLOAT64) > FAR
 
 
 def test_learned_positions_are_trimmed(tmp_path: Path) -> None:
@@ -132,10 +129,10 @@ def test_learned_positions_are_trimmed(tmp_path: Path) -> None:
     ids = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": None}
     drops = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=1, n_head=2, **ids, **drops))
-    expected, _ = trained(tmp_path / "trl", None, model=model, **EXACT)
-    found, ours = trained(tmp_path / "ours", "auto", model=model, **EXACT)
+    expected, _ = trained(tmp_path / "trl", None, model=model, **IN_FLOAT64)
+    found, ours = trained(tmp_path / "ours", "auto", model=model, **IN_FLOAT64)
     assert ours.passes.describe() == "trimmed: its positions are learned, not rotary"
-    assert distance(found[0], expected[0]) < 1e-6
+    assert distance(found[0], expected[0]) < EXACT
 
 
 # Rows whose advantages are all 0 have no gradient: they are computed without one, and only where that is so.
@@ -170,11 +167,10 @@ def tokens(monkeypatch: pytest.MonkeyPatch) -> dict[bool, int]:
 @pytest.mark.parametrize("passes", ["packed", "trimmed"])
 @pytest.mark.parametrize("settings", [{}, {"trainer": "RLOO"}], ids=["GRPO", "RLOO"])
 def test_the_gradient_is_trl_s(tmp_path: Path, tokens: dict[bool, int], passes: Any, settings: dict[str, Any]) -> None:
-    expected, _ = trained(tmp_path / "trl", None, reward=half_alike, **settings, **EXACT)
+    expected, _ = trained(tmp_path / "trl", None, reward=half_alike, **settings, **IN_FLOAT64)
     tokens.update({True: 0, False: 0})
-    found, ours = trained(tmp_path / "ours", passes, reward=half_alike, **settings, **EXACT)
-    limit = 5e-6 if settings else 1e-6  # RLOO's ratio is that of a whole row, summed in the float32 of TRL's head
-    assert distance(found[0], expected[0]) < limit
+    found, ours = trained(tmp_path / "ours", passes, reward=half_alike, **settings, **IN_FLOAT64)
+    assert distance(found[0], expected[0]) < EXACT
     (log,) = [log for log in ours.state.log_history if "passes/zero_advantage_share" in log]
     assert 0 < log["passes/zero_advantage_share"] < 1
     assert tokens[True] < int(log["num_tokens"])
@@ -183,7 +179,7 @@ def test_the_gradient_is_trl_s(tmp_path: Path, tokens: dict[bool, int], passes: 
 
 def test_where_nothing_is_to_be_learned_there_is_a_gradient_of_0(tmp_path: Path, tokens: dict[bool, int]) -> None:
     """Of every micro-batch the shortest row goes backward: DDP waits for every rank's."""
-    found, _ = trained(tmp_path, "packed", reward=all_alike, **EXACT)
+    found, _ = trained(tmp_path, "packed", reward=all_alike, **IN_FLOAT64)
     assert found[0].abs().max() == 0
     assert 0 < tokens[True] < tokens[False]
 
@@ -196,9 +192,9 @@ def test_where_nothing_is_to_be_learned_there_is_a_gradient_of_0(tmp_path: Path,
 def test_rows_that_a_penalty_or_a_bonus_acts_on_have_theirs(
     tmp_path: Path, tokens: dict[bool, int], settings: dict[str, Any]
 ) -> None:
-    expected, _ = trained(tmp_path / "trl", None, reward=half_alike, **settings, **EXACT)
+    expected, _ = trained(tmp_path / "trl", None, reward=half_alike, **settings, **IN_FLOAT64)
     tokens.update({True: 0, False: 0})
-    found, ours = trained(tmp_path / "ours", "packed", reward=half_alike, **settings, **EXACT)
-    assert distance(found[-1], expected[-1]) < 1e-6
+    found, ours = trained(tmp_path / "ours", "packed", reward=half_alike, **settings, **IN_FLOAT64)
+    assert distance(found[-1], expected[-1]) < EXACT
     steps = settings.get("max_steps", 1)
     assert tokens[True] == steps * sum(int(batch["completion_mask"].sum()) for batch in ours._buffered_inputs)

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.trainers.ppo.critic import TrainedCritic
 from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
+from tests.support.float64 import all_in_float64, no_float32
 from tests.support.ppo_by_hand import DISCOUNTED, DROP, ENDINGS, LIMIT, PLAIN, REWARDS, Rollouts, plain, rows_of, stir
 from tests.support.watched_critic import Watched
 from tests.trainers.ppo.ppo_losses_by_hand import Step, gradient_of
@@ -88,8 +89,9 @@ def rollouts(train_ppo, prepared, monkeypatch: pytest.MonkeyPatch) -> Callable[.
 
 
 @pytest.fixture
-def steps(rollouts, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Step]]:
-    """`steps(*overrides)`: a small run's optimizer steps, with the gradients as they were before they were clipped."""
+def steps(rollouts, before_training, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Step]]:
+    """`steps(*overrides)`: optimizer steps of a small run in float64, with the gradients before they were clipped."""
+    before_training(all_in_float64)
     taken: list[Step] = []
     window: list[dict[str, Any]] = []
     compute_loss, step = PpoMixin._compute_loss, TrainedCritic.step
@@ -119,7 +121,8 @@ def steps(rollouts, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Step]
     monkeypatch.setattr(TrainedCritic, "step", step_spied)
 
     def run(*overrides: str, **named: Any) -> list[Step]:
-        rollouts(*overrides, **named)
+        with no_float32():
+            rollouts(*overrides, **named)
         return taken
 
     return run

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 from rlhf_cli.models.critic_model import build_critic
 from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.trainers.ppo.critic import TrainedCritic
-from tests.support.tolerances import MODEL_OF_TENSORS
+from tests.support.tolerances import assert_close
 from tests.support.watched_critic import BOTH, Watched, Weights, is_same
 
 
@@ -43,7 +43,7 @@ class TestWhatIsSaved:
         seen = watch(*arrangement, "critic.learning_rate=0.01")
         auto = AutoPeftModelForTokenClassification if arrangement else AutoModelForTokenClassification
         loaded = auto.from_pretrained(seen.folder.critic, num_labels=1).eval()
-        torch.testing.assert_close(values_of(loaded, seen), values_of(seen.critic, seen), **MODEL_OF_TENSORS)
+        assert_close(values_of(loaded, seen), values_of(seen.critic, seen))
         assert values_of(loaded, seen).abs().max() > 0.01
         if arrangement:  # PEFT itself wrote the policy's
             ours, policys = (read_json(one / "adapter_config.json") for one in (seen.folder.critic, seen.folder.model))
@@ -60,7 +60,7 @@ class TestWhatIsSaved:
         watch(
             "critic.init=run:quickstart/first", name="second", on=lambda one: seen.append(values_of(one.critic, first))
         )
-        torch.testing.assert_close(seen[0], wanted, **MODEL_OF_TENSORS)
+        assert_close(seen[0], wanted)
         assert wanted.abs().max() > 0.01
 
     def test_its_state_goes_on_in_another_critic(self, watch, workplace: Path, monkeypatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,8 +28,9 @@ from rlhf_cli.trainers.ppo.critic import CriticSettings, TrainedCritic
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
 from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 from rlhf_cli.trainers.step_profile import counted_slots
+from tests.support.float64 import in_float64, no_float32
 from tests.support.ppo_by_hand import plain, stir, unpadded, values_of
-from tests.support.tolerances import MODEL_OF_TENSORS
+from tests.support.tolerances import assert_equal
 from tests.support.watched_critic import Watched
 
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
@@ -37,7 +38,6 @@ SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2}
 TOKENS = {"vocab_size": 50, "pad_token_id": 0, "eos_token_id": 1, "num_labels": 1}
 SETTINGS = CriticSettings(learning_rate=1e-3, warmup_steps=0, value_clip=None, loss_coef=0.5, max_grad_norm=1.0)
 WIDTH = 5
-EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
 
 @pytest.fixture(autouse=True)
@@ -46,13 +46,14 @@ def _registered() -> None:
 
 
 @pytest.fixture
-def double(monkeypatch: pytest.MonkeyPatch) -> None:
+def double() -> Iterator[None]:
     """A critic's head is in float32 by promise; here it is not, so that rounding hides nothing."""
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    with no_float32():
+        yield
 
 
 def critic_of(arrangement: str, dtype: torch.dtype) -> TrainedCritic:
-    """A critic of random weights; its norms are torch's, because those of transformers always compute in float32."""
+    """A critic of random weights, whose norms compute in float64, too."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         critic: TrainedCritic
@@ -63,11 +64,7 @@ def critic_of(arrangement: str, dtype: torch.dtype) -> TrainedCritic:
         else:
             policy = get_peft_model(LlamaForCausalLM(LlamaConfig(**SIZES, **TOKENS)), LoraConfig(r=2))
             critic = SharedLoraCritic(policy, SETTINGS, dropout=0.0)
-        for module in list(critic.model.modules()):
-            for name, norm in list(module.named_children()):
-                if type(norm).__name__.endswith("RMSNorm"):
-                    setattr(module, name, torch.nn.RMSNorm(SIZES["hidden_size"], eps=norm.variance_epsilon))
-        critic.model.to(dtype).eval()
+        in_float64(critic.model).to(dtype).eval()
         for weight in critic.parameters():
             torch.nn.init.normal_(weight, std=0.3)
     return critic
@@ -105,15 +102,16 @@ def alone(critic: TrainedCritic, batch: dict[str, torch.Tensor]) -> torch.Tensor
 ARRANGEMENTS = pytest.mark.parametrize("arrangement", ["separate", "qwen2", "shared"])
 
 
+@pytest.mark.usefixtures("double")
 @ARRANGEMENTS
 def test_values_of_the_rollout(arrangement: str) -> None:
-    critic, batch = critic_of(arrangement, torch.float32), rows()
+    critic, batch = critic_of(arrangement, torch.float64), rows()
     ids, mask = (torch.cat([batch[f"prompt_{part}"], batch[f"completion_{part}"]], dim=1) for part in ("ids", "mask"))
     with torch.no_grad():
         wanted = alone(critic, batch)
     for batch_size in (1, 3, 4):
         found = critic.rollout_values(ids, mask, WIDTH, batch_size, contextlib.nullcontext, is_packed=True)
-        torch.testing.assert_close(found, wanted, **MODEL_OF_TENSORS)
+        assert_equal(found, wanted)
     assert wanted[0].unique().numel() == WIDTH + 1
 
 
@@ -144,7 +142,7 @@ def test_values_with_a_gradient(arrangement: str) -> None:
         gradients.append([weight.grad for weight in critic.parameters()])
     assert len(gradients[0]) >= 10
     for ours, wanted in zip(*gradients, strict=True):
-        torch.testing.assert_close(ours, wanted, **EXACT)
+        assert_equal(ours, wanted)
     assert all(bool(wanted.any()) for wanted in gradients[1])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,7 @@ from rlhf_cli.trainers.ppo.rollout import (
     rollout_shares,
 )
 from tests.support.ppo_by_hand import gae_of, whitened
+from tests.support.tolerances import assert_equal
 
 LENGTHS, WIDTH, NAMES = (4, 1, 3, 0), 5, ("a", "b")
 """Tokens of four rows; the last was left out."""
@@ -34,10 +36,11 @@ ONE: Any = SimpleNamespace(reduce=lambda sums, reduction: {"sum": sums}[reductio
 def rollout(**changed: Any) -> Rollout:
     """Random numbers everywhere, also at positions without an action, which must not be read."""
     draws = torch.Generator().manual_seed(1)
-    logps, ref_logps, values = torch.randn(3, len(LENGTHS), WIDTH, generator=draws)
+    normal = partial(torch.randn, generator=draws, dtype=torch.float64)
+    logps, ref_logps, values = normal(3, len(LENGTHS), WIDTH)
     is_action = torch.arange(WIDTH) < torch.tensor(LENGTHS).unsqueeze(1)
-    scores = torch.randn(2, len(LENGTHS), WIDTH, generator=draws).where(is_action, 0.0)
-    last = torch.randn(len(LENGTHS), generator=draws)
+    scores = normal(2, len(LENGTHS), WIDTH).where(is_action, 0.0)
+    last = normal(len(LENGTHS))
     given = Rollout(is_action, scores, values, last, ON, logps, ref_logps)
     return replace(given, **changed)
 
@@ -72,7 +75,7 @@ def assert_same(found: torch.Tensor, expected: list[list[float]]) -> None:
     padded = torch.zeros(len(LENGTHS), WIDTH, dtype=torch.float64)
     for row, values in enumerate(expected):
         padded[row, : len(values)] = torch.tensor(values, dtype=torch.float64)
-    torch.testing.assert_close(found.double(), padded, rtol=1e-4, atol=1e-5)
+    assert_equal(found, padded)
 
 
 @pytest.mark.parametrize(("where", "coef"), [("reward", 0.3), ("loss", 0.3), ("none", 0.3)])
