@@ -61,6 +61,17 @@ test-low test-high: test-%:
 	.venv-$*/bin/pip install --quiet --no-deps --requirement constraints-$*.txt
 	PATH="$$PWD/.venv-$*/bin:$$PATH" PYTHONPATH="$$PWD" .venv-$*/bin/python -m pytest -n 2 --dist loadfile $(VERSION_TESTS)
 
+# What depends on the kernels of MKL and ATen, under those of three processors: this one, one without AVX-512, one with SSE alone.
+KERNEL_TESTS := tests/numerics tests/rewards/stack tests/measure tests/evaluation tests/models/packing tests/models/decoding \
+  tests/models/test_packed_scores.py tests/models/test_reward_model_scorer.py tests/models/test_critic_model.py \
+  tests/trainers/ppo tests/trainers/passes tests/trainers/generation tests/trainers/test_left_out_rows.py \
+  tests/trainers/test_reward_training.py tests/trainers/test_rloo_baselines.py tests/trainers/test_stacked_rewards.py \
+  tests/trainers/test_same_numbers.py tests/project/export/test_merged_weights.py
+test-kernels: $(STAMP)  ## the numeric tests under the kernels of three kinds of processor
+	for kernels in USUAL=1 MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=default; do echo "$$kernels" && \
+	  env -u MKL_ENABLE_INSTRUCTIONS -u ATEN_CPU_CAPABILITY $$kernels \
+	    $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(KERNEL_TESTS) || exit 1; done
+
 test-slow: $(STAMP)  ## the tests that take minutes each
 	$(BIN)/pytest -m slow
 

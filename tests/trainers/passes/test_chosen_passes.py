@@ -32,7 +32,8 @@ from rlhf_cli.tables.passes import Passes
 from rlhf_cli.trainers.forward_pass import Forward
 from rlhf_cli.trainers.pass_mixin import PassMixin, chosen_passes, tried_rows
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
-from tests.trainers.passes.same_rollouts import distance, policy, trained
+from tests.support.tolerances import EXACT, FLOAT32, distance
+from tests.trainers.passes.same_rollouts import policy, trained
 
 SHAPE: dict[str, Any] = {
     **{"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},
@@ -150,7 +151,7 @@ def test_a_model_with_a_mask_of_its_own_goes_trimmed(tmp_path: Path) -> None:
     found, ours = trained(tmp_path / "ours", "auto", model=doge, **alone)
     assert ours.passes.mode == "trimmed"
     assert "the model attends with a mask of its own (float32 (1, 4, " in ours.passes.why
-    assert distance(found[0], expected[0]) < 1e-5
+    assert distance(found[0], expected[0]) < FLOAT32
 
 
 # The trial on three rows in the first pass: on failure attention runs per row, then packing is switched off.
@@ -159,7 +160,7 @@ def test_a_model_with_a_mask_of_its_own_goes_trimmed(tmp_path: Path) -> None:
 pytestmark = pytest.mark.filterwarnings("ignore:.*will be removed in v6:FutureWarning")
 """TRL switches checkpointing off by names that transformers no longer likes."""
 
-EXACT: dict[str, Any] = {"dtype": torch.float64}
+IN_FLOAT64: dict[str, Any] = {"dtype": torch.float64}
 PLAIN = torch.full((12,), -2.0)
 
 
@@ -268,10 +269,10 @@ class TestTrainer:
         said: str,
     ) -> None:
         stand_in(monkeypatch, kernel)
-        expected, _ = trained(tmp_path / "trl", None, **EXACT)
-        found, ours = trained(tmp_path / "ours", "packed", **EXACT)
+        expected, _ = trained(tmp_path / "trl", None, **IN_FLOAT64)
+        found, ours = trained(tmp_path / "ours", "packed", **IN_FLOAT64)
         assert ours.passes.describe() == "packed"
         assert ours.row_attention.startswith(f"a row each (SDPA): packed with torch's varlen_attn, {said}")
         assert f"packed rows attend row by row: with torch's varlen_attn {said}" in caplog.text
         assert len(kernel.calls) in (0, 2)  # the trial's alone
-        assert distance(found[0], expected[0]) < 1e-6
+        assert distance(found[0], expected[0]) < EXACT
