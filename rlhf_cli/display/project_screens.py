@@ -41,9 +41,9 @@ def show_conditions(console: Console, conditions: Sequence[Condition]) -> None:
 
 
 _SAYS = {
-    "conf/exp/first.yaml": "the experiment",
-    "rewards.py": "the rewards",
+    ".yaml": "the experiment",
     "test_rewards.py": "their tests: python -m pytest",
+    ".py": "the rewards",
     "README.md": "what to type, in order",
     "AGENTS.md": "the same for programs and agents",
     ".gitignore": "keeps runs/ out of git",
@@ -57,9 +57,13 @@ def show_project(
 ) -> None:
     """Print the files of a new project, the column renames, and the first commands."""
     console.print(Text.assemble("a project in ", (str(folder), "bold")))
-    console.print(facts_grid(((f"  {name}", _SAYS.get(name, _SAMPLE)) for name in names), style="cyan"))
+    console.print(
+        facts_grid(
+            ((f"  {name}", _SAYS.get(name, _SAYS.get(Path(name).suffix, _SAMPLE))) for name in names), style="cyan"
+        )
+    )
     for role, column in rename.items():
-        console.print(Text(f"the column {column!r} is read as {role}: data.rename in conf/exp/first.yaml"))
+        console.print(Text(f"the column {column!r} is read as {role}: data.rename in the experiment"))
     console.print("next:")
     for command in commands:
         console.print(Text(f"  {command}"), soft_wrap=True)

@@ -72,6 +72,7 @@ def training_named(word: str) -> Training:
 
 
 _LOOKED_AT_ROWS = 200
+_SUM = re.compile(r"[\d\s+*/=?().-]{1,24}")
 _ANSWER = "answer"
 _LAST_NUMBER = re.compile(r"\d[\d,]*(\.\d+)?\D{0,3}$")
 """Finds a number at the end of an answer: `22`, `#### 1,234`, `= 5.5 m`."""
@@ -118,6 +119,7 @@ class OwnRows:
 
     `rename` maps a training's column to the file's column. `num_rows` is None if the file does not say. `has_answer` is
     True if a column allows answers to be checked, `answer_is_number` if it held a number in every inspected row.
+    `columns` have their new names. `is_sums`: the prompts are short calculations, which the tiny model can learn.
     """
 
     path: str
@@ -126,6 +128,8 @@ class OwnRows:
     has_answer: bool
     answer_is_number: bool
     is_chat: bool
+    columns: tuple[str, ...] = ()
+    is_sums: bool = False
 
 
 def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> OwnRows:
@@ -153,7 +157,7 @@ def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> Ow
             where="--data",
             got="columns " + ", ".join(f"{name} ({_holds(preview, name)})" for name in preview.columns),
             expected=f"for {training.name}: {', '.join(roles)}",
-            hint=_flags_for(missing, mapped, preview),
+            hint=_other_training(preview, training) or _flags_for(missing, mapped, preview),
         )
     prompts, answers = ([row.get(mapped.get(role, role)) for row in preview.rows] for role in ("prompt", _ANSWER))
     has_answer = training.generates and _ANSWER in mapped
@@ -164,7 +168,19 @@ def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> Ow
         has_answer=has_answer,
         answer_is_number=has_answer and all(map(_ends_with_number, answers)),
         is_chat=any(isinstance(prompt, list) for prompt in prompts),
+        columns=tuple({column: role for role, column in mapped.items()}.get(name, name) for name in preview.columns),
+        is_sums=all(isinstance(prompt, str) and _SUM.fullmatch(prompt) is not None for prompt in prompts),
     )
+
+
+def _other_training(preview: Preview, training: Training) -> str | None:
+    """Return the flag of the first training that reads these columns as they are named."""
+    for name, other in TRAININGS.items():
+        needed = {column.role for column in COLUMNS[other.rows] if column.is_needed}
+        sets = [needed, *map(set, _AS_THEY_ARE.get(name, ()))]
+        if other.rows != training.rows and any(columns <= set(preview.columns) for columns in sets):
+            return f"--trains {name}"
+    return None
 
 
 def _look_at(path: str) -> Preview:

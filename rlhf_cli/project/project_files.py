@@ -7,8 +7,8 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -20,14 +20,16 @@ from rlhf_cli.models.model_folders import describe_model
 from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.plan.checks.prompt_checks import is_chat_model
 from rlhf_cli.project.own_rows import OwnRows, RowKind, Training
+from rlhf_cli.project.reference.function_source import NO_DEFAULT, functions_in, read_function
 from rlhf_cli.tables.trl_trainers import TRAINERS
+from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
 
-TINY = "tiny"
+TINY, SMOLLM2 = "tiny", "smollm2"
 
 
 @dataclass(frozen=True)
 class StartingModel:
-    """A model to start from: a folder or hub id in `path`, or None for the embedded model.
+    """A model to start from: a folder or hub id in `path`, or None for the option `group` of conf/model.
 
     `context_tokens` is its context length, None if only the hub knows. `is_folder` says whether `path` is a folder,
     `is_chat` whether a folder holds a model that is made for conversations.
@@ -37,24 +39,28 @@ class StartingModel:
     context_tokens: int | None
     is_folder: bool = False
     is_chat: bool = False
+    group: str = TINY
 
     @property
     def is_tiny(self) -> bool:
         """Return whether it is the embedded model."""
-        return self.path is None
+        return self.path is None and self.group == TINY
 
 
 _TINY_CONTEXT = 512
 """The value in conf/model/tiny_untrained.yaml."""
+_SMOLLM2_CONTEXT = 8192
 
 
 def read_starting_model(word: str) -> StartingModel:
-    """Return the model for a typed word: `tiny`, a folder, a GGUF file, `package:NAME` or a hub id.
+    """Return the model for a typed word: `tiny`, `smollm2`, a folder, a GGUF file, `package:NAME` or a hub id.
 
     Raises ModelError if the folder has no model, or the word is neither a folder nor a possible hub id.
     """
     if word == TINY:
         return StartingModel(None, _TINY_CONTEXT)
+    if word == SMOLLM2:
+        return StartingModel(None, _SMOLLM2_CONTEXT, is_chat=True, group=SMOLLM2)
     named = str(model_folder(word, where="--model"))
     describe_model(named, where="--model")  # a Path would lose the `./` that tells a folder from a hub id
     folder = Path(named).expanduser()
@@ -80,11 +86,18 @@ _PPO_MINIBATCHES = 4
 
 @dataclass(frozen=True)
 class ProjectChoices:
-    """What a project is made from: the training, the starting model, and the rows (None: the sample's)."""
+    """What an experiment is made from: the training, the starting model, and the rows (None: the sample's).
+
+    `name` is the experiment's. `reward_module` is the file of the rewards without its ending, `theirs` the functions in
+    it that the user wrote and this data suits.
+    """
 
     training: Training
     model: StartingModel
     rows: OwnRows | None
+    name: str = "first"
+    reward_module: str = "rewards"
+    theirs: tuple[str, ...] = ()
 
     @property
     def has_answer(self) -> bool:
@@ -140,18 +153,35 @@ class ProjectChoices:
         return self.training.tiny_rate if self.model.is_tiny else self.training.rate
 
 
-EXPERIMENT = "conf/exp/first.yaml"
-_COMPLETIONS = "data/completions.jsonl"
-_ALWAYS = {
-    EXPERIMENT: "first.yaml.jinja",
-    "README.md": "README.md.jinja",
-    "AGENTS.md": "AGENTS.md.jinja",
-    ".gitignore": "gitignore.jinja",
-}
-_WITH_REWARDS = {"rewards.py": "rewards.py.jinja", "test_rewards.py": "test_rewards.py.jinja"}
+_NAMES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 
-USUAL = (*_ALWAYS, *_WITH_REWARDS, _COMPLETIONS)
-"""All files that a project may have, whatever its choices."""
+
+def beside(folder: Path, choices: ProjectChoices) -> ProjectChoices:
+    """Return the choices for a folder that may have experiments and a rewards.py: a free name, the functions there.
+
+    Raises UserError if no name is free.
+    """
+    taken = [name for name in _NAMES if (folder / "conf" / "exp" / f"{name}.yaml").exists()]
+    if len(taken) == len(_NAMES):
+        raise UserError("this folder has nine experiments of `rlhf init`", where=str(folder), hint=_elsewhere(folder))
+    choices = replace(choices, name=next(name for name in _NAMES if name not in taken))
+    file = folder / "rewards.py"
+    if not (choices.training.generates and file.exists()):
+        return choices
+    columns = {"prompt", "answer"} if choices.rows is None else set(choices.rows.columns)
+    given, fits = columns | set(REWARD_ARGUMENTS), list[str]()
+    functions = functions_in(str(file))
+    if {"brief", *(["correct"] if choices.has_answer else [])} <= set(functions):
+        return choices  # an earlier `rlhf init` wrote it
+    for name in functions:
+        parameters = read_function(f"{file}:{name}").parameters
+        needed = {one.name for one in parameters if one.default is NO_DEFAULT and not one.takes_the_rest}
+        fits += [name] if "completions" in needed <= given else []
+    return replace(choices, theirs=tuple(fits), reward_module="rewards" if fits else f"{choices.name}_rewards")
+
+
+_COMPLETIONS = "data/completions.jsonl"
+_ALWAYS = {"README.md": "README.md.jinja", "AGENTS.md": "AGENTS.md.jinja", ".gitignore": "gitignore.jinja"}
 
 _SAMPLES: dict[RowKind, tuple[str, str, str, int]] = {
     "prompts": ("toy_sums", "data/sums.jsonl", 'sums with their answers: `{"prompt": "17+5=", "answer": "22"}`', 400),
@@ -179,7 +209,11 @@ def project_files(choices: ProjectChoices, name: str) -> dict[str, str]:
         autoescape=False,  # not HTML
     )
     templates.filters["yaml"] = as_yaml
-    wanted = {EXPERIMENT: _ALWAYS[EXPERIMENT], **(_WITH_REWARDS if choices.training.generates else {}), **_ALWAYS}
+    wanted = {f"conf/exp/{choices.name}.yaml": "first.yaml.jinja"}
+    if choices.training.generates and not choices.theirs:
+        module = choices.reward_module
+        wanted |= {f"{module}.py": "rewards.py.jinja", f"test_{module}.py": "test_rewards.py.jinja"}
+    wanted |= _ALWAYS
     files = {path: templates.get_template(template).render(facts) for path, template in wanted.items()}
     if choices.training.generates:
         files[_COMPLETIONS] = _completions(choices)
@@ -201,14 +235,18 @@ def _facts(choices: ProjectChoices, name: str) -> dict[str, object]:
     rate = float(choices.learning_rate)
     rates = f"trainer.args.learning_rate={rate / 3:.1e},{rate:.1e}"
     characters = 4 * choices.answer_tokens if not model.is_tiny else choices.answer_tokens
-    model_group = "local" if model.path else "tiny_untrained" if training.name == "sft" else "tiny"
+    model_group = "local" if model.path else model.group
+    model_group += "_untrained" * (model.is_tiny and training.name == "sft")
     return {
         "name": name,
+        "exp": choices.name,
+        "reward_module": choices.reward_module,
+        "theirs": choices.theirs,
         "training": training,
         "model": model,
         "model_group": model_group,
         "model_path": model.path,
-        "model_says": "the embedded tiny model" if model.is_tiny else f"`{model.path}`",
+        "model_says": "the embedded tiny model" if model.is_tiny else f"`{model.path or model.group}`",
         "data_path": sample if rows is None else rows.path,
         "data_says": "a sample of sums" if rows is None else f"`{rows.path}`",
         "sample_says": sample_says,
@@ -226,7 +264,7 @@ def _facts(choices: ProjectChoices, name: str) -> dict[str, object]:
         "num_generations": choices.num_generations,
         "answer_tokens": choices.answer_tokens,
         "learning_rate": choices.learning_rate,
-        "swept": "rewards.brief.weight=0,0.5" if training.generates else rates,
+        "swept": f"rewards.{(*choices.theirs, 'brief')[0]}.weight=0,0.5" if training.generates else rates,
         "world": world,
     }
 
@@ -252,26 +290,19 @@ def _lines(rows: list[dict[str, object]]) -> str:
 def path_from(folder: Path, typed: str) -> str:
     """Return a typed path as a project in `folder` refers to it.
 
-    It is relative if inside the folder, else absolute; it may be a pattern.
+    It is relative if it was typed so or lies inside the folder; it may be a pattern.
     """
     path, folder = Path(os.path.abspath(os.path.expanduser(typed))), folder.resolve()
-    return f"./{path.relative_to(folder)}" if path.is_relative_to(folder) else str(path)
+    if path.is_relative_to(folder):
+        return f"./{path.relative_to(folder)}"
+    return str(path) if os.path.isabs(os.path.expanduser(typed)) else os.path.relpath(path, folder)
 
 
-def refuse_to_overwrite(folder: Path, names: Iterable[str]) -> None:
-    """Raise UserError if one of the files exists, or the folder is or lies below a file."""
+def refuse_file(folder: Path) -> None:
+    """Raise UserError if the folder is or lies below a file."""
     above = next(place for place in (folder, *folder.parents) if place.exists())
     if not above.is_dir():
         raise UserError("a project is a folder", where=str(folder), got=f"{above} is a file", hint=_elsewhere(above))
-    taken = [name for name in names if os.path.lexists(folder / name)]
-    if taken:
-        raise UserError(
-            "these files are there, and `rlhf init` overwrites none",
-            where=str(folder.resolve()),
-            got=", ".join(taken),
-            expected="a folder without them",
-            hint=_elsewhere(folder),
-        )
 
 
 def _elsewhere(taken: Path) -> str:
@@ -282,17 +313,19 @@ def _elsewhere(taken: Path) -> str:
     return f"rlhf init {shlex.quote(str(free))}"
 
 
-def write_project(folder: Path, files: Mapping[str, str]) -> None:
-    """Create `folder` and write the files into it.
+def write_project(folder: Path, files: Mapping[str, str]) -> list[str]:
+    """Create `folder`, write into it the files that are not there, and return their names.
 
-    Raises UserError if the disk is full or not writable, and as `refuse_to_overwrite` does.
+    Raises UserError if the disk is full or not writable, and as `refuse_file` does.
     """
-    refuse_to_overwrite(folder, files)
+    refuse_file(folder)
+    new = {name: text for name, text in files.items() if not os.path.lexists(folder / name)}
     try:
-        for name, text in files.items():
+        for name, text in new.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             with (folder / name).open("x", encoding="utf-8", newline="\n") as stream:
                 stream.write(text)
     except OSError as error:
         got = f"{error.strerror}: {error.filename}"
         raise UserError("the project cannot be written", where=str(folder), got=got) from error
+    return list(new)

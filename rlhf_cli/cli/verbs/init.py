@@ -1,10 +1,11 @@
 """rlhf init [FOLDER]     create a project: an experiment, rewards with tests, data, README.md, AGENTS.md
 
-Without flags: grpo, the tiny model, the sample. `rlhf train +exp=first` works in it at once. No file is overwritten.
+Without flags: grpo, the tiny model, the sample. `rlhf train +exp=first` works in it at once. No file is overwritten: in
+a folder with an experiment another one is added, and a rewards.py that is there is used.
 
   --trains NAME     grpo, rloo, ppo: by rewards; sft: on demonstrations; dpo, orpo, cpo, kto: on judged answers;
                     reward: a reward model
-  --model NAME      tiny, a model folder, or a hub id
+  --model NAME      tiny (learns sums only), smollm2, a model folder, or a hub id
   --data NAME       sample, or a file of yours (JSONL, JSON, CSV, Parquet), whose columns are read
   --column ROLE=COLUMN ...    this column of the file is the prompt, answer, chosen, rejected, completion or label
   --json            {folder, files, trains, model, data, rename, next}
@@ -13,6 +14,7 @@ Without flags: grpo, the tiny model, the sample. `rlhf train +exp=first` works i
 from __future__ import annotations
 
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,13 +26,14 @@ from rlhf_cli.jobs.usage import Options, read_options
 from rlhf_cli.project.own_rows import read_own_rows, training_named
 from rlhf_cli.project.project_files import (
     SAMPLE,
+    SMOLLM2,
     TINY,
-    USUAL,
     ProjectChoices,
+    beside,
     path_from,
     project_files,
     read_starting_model,
-    refuse_to_overwrite,
+    refuse_file,
     write_project,
 )
 
@@ -41,28 +44,30 @@ def run(argv: list[str]) -> int:
     if len(options.words) > 1:
         raise _several_folders(options, argv)
     folder = Path(options.words[0]).expanduser() if options.words else Path()
-    refuse_to_overwrite(folder, USUAL)
-    choices = _choices(options, folder)
-    files = project_files(choices, folder.resolve().name)
-    write_project(folder, files)
+    refuse_file(folder)
+    choices = beside(folder, _choices(options, folder))
+    files = write_project(folder, project_files(choices, folder.resolve().name))
     rename = choices.rows.rename if choices.rows is not None else {}
-    commands = ["rlhf check +exp=first", "rlhf train +exp=first"]
+    commands = [f"rlhf {verb} +exp={choices.name}" for verb in ("check", "train")]
     if folder.resolve() != Path.cwd().resolve():
         commands.insert(0, f"cd {shlex.quote(str(folder))}")
     if options.as_json:
         print_json(
             {
                 "folder": str(folder.resolve()),
-                "files": list(files),
+                "files": files,
                 "trains": choices.training.name,
-                "model": choices.model.path or TINY,
+                "model": choices.model.path or choices.model.group,
                 "data": choices.rows.path if choices.rows is not None else SAMPLE,
                 "rename": rename,
                 "next": commands,
             }
         )
     else:
-        show_project(Screen(), folder, list(files), rename=rename, commands=commands)
+        show_project(Screen(), folder, files, rename=rename, commands=commands)
+        if _is_too_small(choices):
+            print("the tiny model learns sums only, not these rows; this writes an experiment for a real one:")
+            print(f"  rlhf init {shlex.join(argv)} --model {SMOLLM2}")
     return EXIT_OK
 
 
@@ -79,16 +84,26 @@ def _several_folders(options: Options, argv: list[str]) -> ConfigError:
 
 
 def _choices(options: Options, folder: Path) -> ProjectChoices:
-    model, data = options.text("--model") or TINY, options.text("--data") or SAMPLE
+    model, data = options.text("--model"), options.text("--data") or SAMPLE
     typed = dict(_role_and_column(word) for word in options.texts("--column"))
     training = training_named(options.text("--trains") or "grpo")
-    starting = read_starting_model(model)
+    starting, rows = read_starting_model(model or TINY), None
+    if data != SAMPLE:
+        rows = read_own_rows(data, training, typed)
+        rows = replace(rows, path=path_from(folder, data))
+    choices = ProjectChoices(training, starting, rows)
+    if _is_too_small(choices) and model is None and not options.as_json and sys.stdin.isatty() and sys.stdout.isatty():
+        question = f"the tiny model learns sums only; which model? {TINY}, a folder, a hub id or [{SMOLLM2}] "
+        model = input(question).strip() or SMOLLM2
+        starting = read_starting_model(model)
     if starting.is_folder:
-        starting = replace(starting, path=path_from(folder, model))
-    if data == SAMPLE:
-        return ProjectChoices(training, starting, None)
-    rows = read_own_rows(data, training, typed)
-    return ProjectChoices(training, starting, replace(rows, path=path_from(folder, data)))
+        starting = replace(starting, path=path_from(folder, str(model)))
+    return replace(choices, model=starting)
+
+
+def _is_too_small(choices: ProjectChoices) -> bool:
+    """Return whether the tiny model is to learn rows of the user's that are no sums."""
+    return choices.model.is_tiny and choices.rows is not None and not choices.rows.is_sums
 
 
 def _role_and_column(word: str) -> tuple[str, str]:

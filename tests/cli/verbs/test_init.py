@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -26,7 +28,7 @@ def test_json_says_what_was_written(
     said = json.loads(capsys.readouterr().out)
     assert set(said) == KEYS
     assert said["folder"] == str(place / "my project")
-    assert (said["trains"], said["model"], said["data"]) == ("dpo", "tiny", str(place / "my pairs.jsonl"))
+    assert (said["trains"], said["model"], said["data"]) == ("dpo", "tiny", "../my pairs.jsonl")
     assert said["rename"] == {"prompt": "question", "chosen": "better", "rejected": "worse"}
     assert said["next"][0] == "cd 'my project'"
     there = {
@@ -35,14 +37,121 @@ def test_json_says_what_was_written(
     assert there == set(said["files"])
 
 
-def test_nothing_is_overwritten_and_all_that_is_there_is_named(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def experiment_of(file: Path) -> dict[str, Any]:
+    return dict(yaml.safe_load(file.read_text()))
+
+
+def test_nothing_is_overwritten_and_a_second_experiment_is_added(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rewards of the first are used by the second; a README of the user's stays."""
     (place / "README.md").write_text("mine")
-    (place / "rewards.py").write_text("mine")
-    assert main(["init", "--json"]) == 2
-    (problem,) = json.loads(capsys.readouterr().out)["problems"]
-    assert problem["got"] == "README.md, rewards.py"
-    assert sorted(path.name for path in place.iterdir()) == ["README.md", "rewards.py"]
-    assert (place / "README.md").read_text() == "mine"
+    assert main(["init"]) == 0
+    before = {file: file.read_text() for file in place.rglob("*") if file.is_file()}
+    capsys.readouterr()
+    assert main(["init", "--trains", "ppo", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["files"] == ["conf/exp/second.yaml"]
+    assert said["next"] == ["rlhf check +exp=second", "rlhf train +exp=second"]
+    assert before[place / "README.md"] == "mine"
+    assert {file: file.read_text() for file in before} == before
+    assert experiment_of(place / "conf/exp/second.yaml")["rewards"]["brief"]["fn"] == "./rewards.py:brief"
+    assert main(["check", "+exp=second", "--json"]) == 0
+
+
+def test_the_rewards_of_the_user_are_used(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that this data suits: `graded` reads a column that is not there, `strict` wants an argument."""
+    theirs = (
+        "def polite(completions, answer, **columns):\n    return [1.0 for _ in completions]\n"
+        "def graded(completions, grade, **columns): ...\n"
+        "def strict(completions, *, least, **columns): ...\n"
+        "def helper(text): ...\n"
+    )
+    (place / "rewards.py").write_text(theirs)
+    assert main(["init"]) == 0
+    assert (place / "rewards.py").read_text() == theirs
+    assert not (place / "test_rewards.py").exists()
+    rewards = experiment_of(place / "conf/exp/first.yaml")["rewards"]
+    assert rewards == {"polite": {"fn": "./rewards.py:polite", "weight": 1.0}}
+    assert "plain" not in (place / "AGENTS.md").read_text()
+    assert main(["check", "+exp=first"]) == 0
+
+
+def test_a_rewards_file_without_rewards_is_left_alone(place: Path) -> None:
+    (place / "rewards.py").write_text("def helper(text): ...\n")
+    assert main(["init"]) == 0
+    assert (place / "rewards.py").read_text() == "def helper(text): ...\n"
+    rewards = experiment_of(place / "conf/exp/first.yaml")["rewards"]
+    assert {entry["fn"] for entry in rewards.values()} == {
+        f"./first_rewards.py:{name}" for name in ("correct", "brief")
+    }
+    assert "from first_rewards import" in (place / "test_first_rewards.py").read_text()
+    assert main(["check", "+exp=first"]) == 0
+
+
+def test_paths_are_written_as_they_were_typed(place: Path, write: Callable[[str, str], Path]) -> None:
+    """From the folder above and from another; an absolute path stays one."""
+    write("data/sums.csv", "question,answer\n" + "1+1=,2\n" * 50)
+    for folder, typed, written in (
+        ("a", "data/sums.csv", "../data/sums.csv"),
+        ("b/c", "./data/sums.csv", "../../data/sums.csv"),
+        ("d", str(place / "data" / "sums.csv"), str(place / "data" / "sums.csv")),
+        (".", "data/sums.csv", "./data/sums.csv"),
+    ):
+        assert main(["init", folder, "--data", typed]) == 0
+        assert experiment_of(place / folder / "conf/exp/first.yaml")["data"]["path"] == written
+
+
+WORDS = "question,answer\n" + "How many apples has Tom?,3\n" * 50
+
+
+def test_rows_that_the_tiny_model_cannot_learn(
+    place: Path, write: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command is offered that writes an experiment for a real model; of sums nothing is said."""
+    write("words.csv", WORDS)
+    write("sums.csv", "question,answer\n" + "12 + 5 =,17\n" * 50)
+    assert main(["init", "--data", "sums.csv"]) == 0
+    assert "smollm2" not in capsys.readouterr().out
+    assert main(["init", "--data", "words.csv"]) == 0
+    offered = capsys.readouterr().out.splitlines()[-1].strip()
+    assert offered == "rlhf init --data words.csv --model smollm2"
+    assert main(shlex.split(offered)[1:]) == 0
+    third = experiment_of(place / "conf/exp/third.yaml")
+    assert {"override /model": "smollm2"} in third["defaults"]
+    assert third["data"]["prompt"] == [{"role": "user", "content": "{prompt}"}]
+    assert third["trainer"]["args"]["learning_rate"] == 1e-6
+
+
+@pytest.mark.parametrize(("typed", "model"), [("", "smollm2"), ("tiny", "tiny")])
+def test_at_a_terminal_the_model_is_asked_for(
+    typed: str, model: str, place: Path, write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("words.csv", WORDS)
+    asked: list[str] = []
+
+    def answer(question: str) -> str:
+        asked.append(question)
+        return typed
+
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", answer)
+    assert main(["init", "--data", "words.csv"]) == 0
+    assert len(asked) == 1
+    assert {"override /model": model} in experiment_of(place / "conf/exp/first.yaml")["defaults"]
+    assert main(["init", "--data", "words.csv", "--model", "tiny"]) == 0
+    assert len(asked) == 1
+
+
+def test_rows_of_another_training(write: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    write("chat.jsonl", '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n')
+    write("pairs.jsonl", '{"chosen": "a", "rejected": "b"}\n')
+    for file, hint in (("chat.jsonl", "--trains sft"), ("pairs.jsonl", "--trains dpo")):
+        words = ["init", "p", "--data", file]
+        assert main(words) == 2
+        assert f"try:      {hint}\n" in capsys.readouterr().err
+        assert main([*words, *hint.split()]) == 0
 
 
 @pytest.mark.parametrize(
@@ -66,15 +175,6 @@ def typed_as_said(capsys: pytest.CaptureFixture[str]) -> list[str]:
     said = re.search(r"try: +rlhf (.*)\n", capsys.readouterr().err)
     assert said is not None
     return shlex.split(said[1])
-
-
-@pytest.mark.parametrize("folder", ["my-project", "a b/c", "."])
-def test_a_taken_folder_leads_to_a_free_one(folder: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for _ in range(3):
-        assert main(["init", folder]) in (0, 2)
-        capsys.readouterr()
-        assert main(["init", folder]) == 2
-        assert main(typed_as_said(capsys)) == 0
 
 
 def test_columns_behind_one_flag_get_a_flag_each(
