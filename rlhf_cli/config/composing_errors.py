@@ -82,12 +82,7 @@ def in_our_words(error: Exception) -> ConfigError:
         )
     raise_any(_bad_files(), because=error)
     if isinstance(error, RecursionError | AssertionError):
-        return ConfigError(
-            "the configuration cannot be composed",
-            where=_circle(error) if isinstance(error, RecursionError) else _line_with(r"\s*-.*:.*\$\{"),
-            got=type(error).__name__,
-            expected="defaults that do not include each other, choices that are names, few references in one value",
-        )
+        return _without_end(error)
     # Hydra's message without its search path and without references to Python calls
     lines = str(error).split("Config search path:")[0].splitlines()
     kept = [line.rstrip() for line in lines if line.strip() and not re.match(r"\s*(full_key|object_type)", line)]
@@ -98,26 +93,15 @@ def in_our_words(error: Exception) -> ConfigError:
     return ConfigError("the configuration cannot be composed", where=where, got=said, hint="rlhf list")
 
 
-def _files() -> Iterator[Path]:
-    """Yield the user's own configuration files."""
-    return (file for folder in search_dirs()[:-1] for file in sorted(folder.rglob("*.yaml")))
-
-
-def _line_with(pattern: str) -> str | None:
-    found = ((file, re.search(pattern, text := file.read_text("utf-8"), re.MULTILINE), text) for file in _files())
-    return next((str(Origin(file, text.count("\n", 0, one.end()) + 1)) for file, one, text in found if one), None)
-
-
 def _bad_files() -> Iterator[ConfigError]:
     """Yield an error for each configuration file of the user that is no UTF-8 text, and for references without end."""
-    for file in _files():
+    for file in (one for folder in search_dirs()[:-1] for one in sorted(folder.rglob("*.yaml"))):
         got, line = "", None
         try:
-            text = read_regular(file, _LARGEST)
-            lines = enumerate(text.split("\n"), 1)
-            line = next((at for at, one in lines if "\0" in one or one.count("${") > _MOST_REFERENCES), None)
-            if line is not None:
-                got = "a NUL: UTF-16, or damaged" if "\0" in text else f"over {_MOST_REFERENCES} references in a value"
+            lines = read_regular(file, _LARGEST).split("\n")
+            line = next((at for at, one in enumerate(lines, 1) if "\0" in one or one.count("${") > _MOST_REFERENCES), 0)
+            if line:
+                got = "a NUL: UTF-16, or damaged" if "\0" in lines[line - 1] else "too many references in one value"
         except UnicodeDecodeError as error:
             line = error.object.count(b"\n", 0, error.start) + 1
             got = f"byte {error.object[error.start]:#04x}, which is no UTF-8"
@@ -128,18 +112,23 @@ def _bad_files() -> Iterator[ConfigError]:
             yield ConfigError("a configuration file cannot be read", where=where, got=got, expected=expected)
 
 
-def _circle(error: Exception) -> str | None:
-    """Return the files that Hydra read over and over, `a.yaml:3 -> b.yaml:2`."""
+def _without_end(error: Exception) -> ConfigError:
+    """Return the error for defaults that include each other, with the files that Hydra was reading, and the like."""
     roots = [frame.f_locals.get("root") for frame, _ in traceback.walk_tb(error.__traceback__)]
     nodes = [node for root in roots if (node := getattr(root, "node", None)) is not None][-_IN_A_CIRCLE:]
     paths = list(dict.fromkeys(str(node.get_config_path()) for node in nodes))
+    names = [path.rpartition("/")[2] for path in (*paths[1:], *paths[:1])]
+    places = [*zip(map(find, paths), names, strict=True)]
+    if isinstance(error, AssertionError):
+        places = [(file, "${") for folder in search_dirs()[:-1] for file in sorted(folder.rglob("*.yaml"))]
     shown = []
-    for path, other in zip(paths, [*paths[1:], *paths[:1]], strict=True):
-        lines = enumerate(file.read_text(encoding="utf-8").splitlines(), 1) if (file := find(path)) else ()
-        name = other.rpartition("/")[2]
+    for file, name in places:
+        lines = enumerate(file.read_text(encoding="utf-8").splitlines(), 1) if file else ()
         line = next((number for number, text in lines if text.strip().startswith("-") and name in text), None)
-        shown += [str(Origin(file, line))] if file else []
-    return " -> ".join(shown) or None
+        shown += [str(Origin(file, line))] if line else []
+    expected = "defaults that do not include each other, choices that are names, few references in one value"
+    what, where = "the configuration cannot be composed", " -> ".join(shown) or None
+    return ConfigError(what, where=where, got=type(error).__name__, expected=expected)
 
 
 def refuse_oversized(file: Path) -> None:

@@ -76,6 +76,7 @@ EMBEDDED_TOKENIZER = Path(__file__).with_name("embedded") / "tiny"
 """The folder of the tokenizer shared by the embedded models."""
 _WITHOUT_DEFAULTS = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
 """Classes that only have the special tokens in their files; other classes define some themselves."""
+_PIECE, _AT_ONCE = 50_000, 16
 
 
 @dataclass(frozen=True)
@@ -147,11 +148,18 @@ class TokenizerFiles:
     def lengths(self, texts: Sequence[str], *, special_tokens: bool) -> list[int] | None:
         """Return the number of tokens of each text, including special tokens if `special_tokens`.
 
-        Return None without a tokenizer.json, which only transformers can handle.
+        Return None without a tokenizer.json, which only transformers can handle. A long text is counted in pieces: the
+        library needs 200 bytes of memory for each byte. Every seam may add a token.
         """
         if self._fast is None:
             return None
-        return [len(one.ids) for one in self._fast.encode_batch(list(texts), add_special_tokens=special_tokens)]
+        counts = [len(self._fast.encode("", add_special_tokens=special_tokens).ids)] * len(texts)
+        pieces = [(row, text[at : at + _PIECE]) for row, text in enumerate(texts) for at in range(0, len(text), _PIECE)]
+        for some in (pieces[at : at + _AT_ONCE] for at in range(0, len(pieces), _AT_ONCE)):
+            encoded = self._fast.encode_batch([piece for _, piece in some], add_special_tokens=False)
+            for (row, _), one in zip(some, encoded, strict=True):
+                counts[row] += len(one.ids)
+        return counts
 
     @cached_property
     def _fast(self) -> Tokenizer | None:

@@ -50,14 +50,16 @@ def tokenizer_problems(experiment: Experiment, composed: Composed, context: Chec
         folder = EMBEDDED_TOKENIZER
     if folder is None:
         return
-    context.tokenizer = tokenizer = read_tokenizer(folder, where=where, template=template)
+    tokenizer = read_tokenizer(folder, where=where, template=template)
+    if folder != EMBEDDED_TOKENIZER:
+        tokenizer.lengths([""], special_tokens=False)  # raises if its file is malformed
+    context.tokenizer = tokenizer
     if folder == EMBEDDED_TOKENIZER:
         return
     if tokenizer.surely_lacks("eos_token"):
         yield no_end_token(folder, where=where)
     if tokenizer.chat_template is None and has_conversations(experiment, context):
         yield no_chat_template(folder, where=where)
-    tokenizer.lengths([""], special_tokens=False)  # raises if its file is malformed
     yield from _too_many_tokens(tokenizer, context.config_of(model.path or str(EMBEDDED_TOKENIZER)), where)
 
 

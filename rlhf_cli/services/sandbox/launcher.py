@@ -143,8 +143,8 @@ class _Confinement:
             os.chown(".", job["user"], job["user"])
         self._filter = None if walled else socket_filter()
         self._writable = None if walled else write_rules()
-        stays_root = self._root and self._user is None and not walled
-        if stays_root and self._writable is None and os.access("/proc/sys/kernel/hostname", os.W_OK):
+        is_open = self._root and self._user is None and not walled and self._writable is None
+        if is_open and os.access("/proc/sys/kernel/hostname", os.W_OK):
             raise RuntimeError("as root without Landlock the program could change the kernel's settings")
         cpu_s = math.ceil(job["timeout_s"]) + 1
         self._limits = {
@@ -377,24 +377,17 @@ def _bind(path: str, target: str, flags: int) -> None:
 
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_WRITES = sum(1 << bit for bit in (1, *range(4, 13)))
-"""Landlock's rights to write, make and remove files."""
-_LATER_WRITES = {2: 1 << 13, 3: 1 << 14}
-"""Version of Landlock -> the right that it added: to move between folders, to truncate."""
+_WRITES = (sum(1 << bit for bit in (1, *range(4, 13))), 1 << 13, 1 << 14)
+"""Landlock's rights to write, make and remove files; since version 2 to move and since 3 to truncate them."""
 
 
 def write_rules() -> int | None:
-    """Return a Landlock ruleset that lets a process write only into the current folder; None on an older kernel.
-
-    Reading, and changing the modes of files that the user owns, stay as they are.
-    """
+    """Return Landlock's rules with which a process writes into the current folder only; None on an older kernel."""
     version = _libc.syscall(_CREATE_RULESET, None, 0, 1)
     if version < 1:
         return None
-    rights = _WRITES | sum(right for since, right in _LATER_WRITES.items() if version >= since)
+    rights = sum(_WRITES[:version])
     rules: int = _libc.syscall(_CREATE_RULESET, struct.pack("Q", rights), 8, 0)
-    if rules < 0:
-        return None
     for place, allowed in ((".", rights), ("/dev/shm", rights), ("/dev/null", 1 << 1)):
         with contextlib.suppress(FileNotFoundError):
             below = os.open(place, os.O_PATH | os.O_CLOEXEC)
