@@ -41,15 +41,14 @@ _OTHER_NAMES = {
 def learnt_columns(
     trainer: TrainerRow, columns: Sequence[str], *, text_field: str = TEXT, name: str = "data"
 ) -> tuple[str, ...]:
-    """Return the set of columns that `trainer` learns from.
+    """Return the columns that `trainer` learns from, with those that it reads beside them.
 
     `text_field` is the column that SFTTrainer reads as plain text. Raise DataError, with the existing columns, if no
     set is complete.
     """
+    if names := read_columns(trainer, columns, text_field=text_field):
+        return tuple(names)
     sets = [tuple(text_field if name == TEXT else name for name in names) for names in trainer.learns_from]
-    for names in sets:
-        if set(names) <= set(columns):
-            return names
     # The most complete set; the first of equals.
     wanted = max(sets, key=lambda names: sum(name in columns for name in names) / len(names))
     missing = [name for name in wanted if name not in columns]

@@ -299,6 +299,11 @@ def test_the_row_is_named(late: dict[str, Any], chat_model: str, place: Path) ->
 def test_what_nobody_reads_is_said(chat_model: str, place: Path) -> None:
     written(place, *[ORCA | {"prompt": "2+3?"}] * 8)
     assert planned(*words("dpo", chat_model)).unread == ("system", "question")
+    written(place, *[ORCA | {"prompt": "2+3?", "margin": 1.0}] * 8)
+    assert planned(*words("reward", chat_model)).unread == ("system", "question", "margin")
+    rule = "reward_model.margin.column=margin"
+    assert planned(*words("reward", chat_model), rule).unread == ("system", "question")
+    written(place, *[ORCA | {"prompt": "2+3?"}] * 8)
     (place / "rewards.py").write_text(
         "def one(completions, question, **kw): ...\ndef two(completions, question): ...\n"
     )
@@ -314,7 +319,7 @@ def test_what_nobody_reads_is_said(chat_model: str, place: Path) -> None:
 def test_sharegpt_is_said(chat_model: str, place: Path) -> None:
     written(place, *[{"conversations": SHAREGPT}] * 8)
     (notice,) = [one.text for one in planned(*words("sft", chat_model)).notices if one.subject == "data"]
-    assert notice == "conversations: human, gpt (ShareGPT) are read as user, assistant"
+    assert notice == "conversations: ShareGPT's turns are read as messages by user, assistant"
 
 
 def test_a_mixture_of_two_forms(chat_model: str, place: Path) -> None:

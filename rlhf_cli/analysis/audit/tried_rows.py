@@ -20,6 +20,7 @@ from rlhf_cli.data.source import Row
 from rlhf_cli.errors import ModelError
 from rlhf_cli.evaluation.score_completions import policy_tokenizer
 from rlhf_cli.measure.score_bench import QUANTILES, quantiles
+from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.models.tokenizer_files import no_chat_template
 
 if TYPE_CHECKING:
@@ -113,15 +114,8 @@ def _encoded(
         raise no_chat_template(tokenizer.name_or_path, where="model.path")
     render: Callable[..., object] = tokenizer.apply_chat_template  # its return type depends on the arguments
     asked = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, **settings}
-    try:
+    with naming_foreign_files({"model.path": tokenizer.name_or_path}):
         rendered = cast("Mapping[str, list[list[int]]]", render(list(prompts), **asked))
-    except Exception as error:  # a template can raise anything: jinja2's errors, ValueError
-        raise ModelError(
-            "the chat template does not take these conversations",
-            where="model.path",
-            got=f"{type(error).__name__}: {error}",
-            expected=f"roles and contents that {tokenizer.name_or_path} knows",
-        ) from error
     return [list(ids) for ids in rendered["input_ids"]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.rules.trainer_rules import class_file
@@ -11,7 +12,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.dialogues import DIALOGUES
 from rlhf_cli.data.learnt_columns import check_columns, read_columns
 from rlhf_cli.data.peeking import column_names_after, peek, prepared_rows
-from rlhf_cli.data.rows import RowTable, hold_out_places
+from rlhf_cli.data.rows import RowTable, hold_out_places, kind_of_text
 from rlhf_cli.data.template import template_columns
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import DataError, RewardError, UserError
@@ -167,20 +168,14 @@ def row_problems(experiment: Experiment, composed: Composed, context: CheckConte
 
 
 def _conversions(read: ReadSource, columns: list[str]) -> Iterator[Notice]:
-    """Yield a notice for each column whose conversations are stored in another form than they are read in."""
+    """Yield a notice for each column whose first row is ShareGPT's turns or JSON text and is read as messages."""
     for column in columns:
         stored = read.preview.rows[0].get(read.source.rename.get(column, column))
         value = read.rows[0][column] if read.rows is not None else None
-        if not isinstance(value, list) or stored == value:
-            continue
-        turns = stored if isinstance(stored, list) else [stored]
-        senders = {str(turn["from"]): None for turn in turns if isinstance(turn, dict) and turn.get("from") is not None}
-        if senders:
-            roles = dict.fromkeys(str(message["role"]) for message in value)
-            text = f"{column}: {', '.join(senders)} (ShareGPT) are read as {', '.join(roles)}"
-            yield Notice(read.source.name, text)
-        elif isinstance(stored, str) and stored.lstrip().startswith("["):
-            yield Notice(read.source.name, f"{column}: JSON text is read as messages")
+        form = "ShareGPT's turns" if "'from': '" in str(stored) else "JSON text" if str(stored).startswith("[") else ""
+        if kind_of_text(value) == "messages" and form and (isinstance(stored, str) == (form == "JSON text")):
+            roles = dict.fromkeys(str(message["role"]) for message in cast("list[dict[str, object]]", value))
+            yield Notice(read.source.name, f"{column}: {form} are read as messages by {', '.join(roles)}")
 
 
 def unread_columns(experiment: Experiment, context: CheckContext) -> tuple[str, ...]:
@@ -193,7 +188,7 @@ def unread_columns(experiment: Experiment, context: CheckContext) -> tuple[str, 
     is_known = bool(context.used_columns) and not (trainer.row.generates and trainer.own_class is not None)
     if not is_known or None in context.read_by_rewards:
         return ()
-    read = context.used_columns | set(context.read_by_rewards) | set(preference_rules(experiment).columns)
+    read = context.used_columns - {"margin"} | set(context.read_by_rewards) | set(preference_rules(experiment).columns)
     if (prompt := data.model_dump()["prompt"]) is not None:
         read |= template_columns(prompt)
     if data.transcripts:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, NoReturn, cast
 
@@ -62,7 +61,9 @@ def prepared_rows(experiment: Experiment, rows: Dataset, tokenizer: PreTrainedTo
     narrow = LlamaForSequenceClassification if row.trains == "reward model" else LlamaForCausalLM
     build = cast("Callable[..., object]", type("Preparing", (trainer, _StopsHere), {}))
     try:
-        with quiet(), _silent():
+        with quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the run writes the libraries' warnings into its log
+            logging.disable(logging.WARNING)
             args = trl_config(alone, RunFolder(Path("check")))
             for name in _CHANGED.keys() & vars(args).keys():
                 setattr(args, name, _CHANGED[name])
@@ -72,6 +73,8 @@ def prepared_rows(experiment: Experiment, rows: Dataset, tokenizer: PreTrainedTo
         given = ready.args[0]
     except (ValueError, TypeError, RuntimeError) as error:
         raise ConfigError(f"{trainer.__name__} refuses these rows", where="trainer.args", got=error) from error
+    finally:
+        logging.disable(logging.NOTSET)
     there = (names for names in row.learns_from if set(names) <= set(rows.column_names))
     columns = [name for name in next(there, rows.column_names) if name not in ("prompt", "label")]
     texts: list[list[ReadText]] = [[] for _ in rows]
@@ -81,18 +84,6 @@ def prepared_rows(experiment: Experiment, rows: Dataset, tokenizer: PreTrainedTo
         named = ["chosen" if entry["label"] else "rejected"] if is_half else columns
         texts[number] += _texts(given["data_collator"]([entry]), named)
     return texts
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Hide the libraries' warnings, which the run writes into its log."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def _texts(batch: Mapping[str, torch.Tensor], columns: Sequence[str]) -> Iterator[ReadText]:
