@@ -40,7 +40,8 @@ def show_tried_rows(console: Console, tried: TriedRows) -> None:
         if tried.learned:
             console.print(Text(_LEGEND, "dim"))
         console.print(_lengths(tried.seen))
-        console.print(Text(f"an answer ends with {tried.seen.ends_with}", "dim"))
+        if tried.seen.ends_with:
+            console.print(Text(f"an answer ends with {tried.seen.ends_with}", "dim"))
     else:
         console.print(Text(f"no tokens: {tried.why_not_seen}", "yellow"))
     console.print()

@@ -80,7 +80,7 @@ class TokenLengths:
 
 @dataclass(frozen=True)
 class PromptsSeen:
-    """The first prompts as the model sees them, the lengths of all texts read, and the end-of-sequence token."""
+    """The first prompts as the model sees them, the lengths of all texts read, and the token that ends an answer."""
 
     prompts: list[SeenPrompt]
     lengths: list[TokenLengths]
@@ -197,7 +197,9 @@ def _learned_rows(experiment: Experiment, count: int) -> TriedRows:
         _token_lengths(column, [text.tokens for texts in learned for text in texts if text.column == column])
         for column in columns
     ]
-    seen = PromptsSeen([], lengths, str(tokenizer.eos_token))
+    eos = str(tokenizer.eos_token)  # a conversation may end otherwise
+    ends = all(text.spans[-1].text.endswith(eos) for texts in learned for text in texts)
+    seen = PromptsSeen([], lengths, eos if ends else "")
     left_out = [number for number, texts in enumerate(learned) if not texts]
     notes = (
         (f"{len(left_out)} of {len(learned)} rows are left out, the first is row {left_out[0]}",) if left_out else ()
