@@ -110,7 +110,9 @@ def weights_hash(model: Path) -> str | None:
 
     The hash ignores tokenizers, cards and configurations.
     """
-    files = sorted(file for pattern in _WEIGHTS for file in model.glob(pattern) if file.name != _NO_WEIGHTS)
+    files = sorted(
+        file for pattern in _WEIGHTS for file in model.glob(pattern) if file.is_file() and file.name != _NO_WEIGHTS
+    )
     return _hash_of_files({f"{file.name}\0{file.stat().st_size}\0": file for file in files}) if files else None
 
 

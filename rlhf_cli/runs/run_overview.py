@@ -136,7 +136,7 @@ _MOST_LINKS = 5
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise RunError if a link in a folder points outside: writing through it would overwrite other files.
+    """Raise RunError for a link that points outside, through which a file would be overwritten, and for a FIFO.
 
     Links within the folder are allowed, such as wandb's `latest-run`.
     """
@@ -145,13 +145,14 @@ def refuse_links(folder: Path) -> None:
     found = [
         link
         for link in links
-        if link.is_symlink() and not link.resolve().is_relative_to(inside) and not _is_a_log_of_wandb(folder, link)
+        if (link.is_symlink() and not link.resolve().is_relative_to(inside) and not _is_a_log_of_wandb(folder, link))
+        or (link.exists() and not link.is_file() and not link.is_dir())
     ]
     if found:
-        shown = [f"{link.relative_to(folder)} -> {os.readlink(link)}" for link in found]
+        shown = [f"{link.relative_to(folder)}{f' -> {link.readlink()}' if link.is_symlink() else ''}" for link in found]
         link, target = shlex.quote(str(found[0])), shlex.quote(str(found[0].resolve()))
         raise RunError(
-            "the run folder holds links that lead out of it, and going on would write where they lead",
+            "the run folder holds links that lead out of it, or pipes, and going on would write there",
             where=str(folder),
             got="\n".join(shown[:_MOST_LINKS]),
             expected="files and folders of its own",

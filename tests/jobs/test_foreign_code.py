@@ -171,6 +171,15 @@ class TestLinks:
             assert "Traceback" not in said
         assert precious.read_text() == "mine"
 
+    @pytest.mark.parametrize("name", ["log.txt", "checkpoints/checkpoint-3/optimizer.pt"])
+    def test_a_pipe_is_refused(self, name: str, workplace: Path, capsys) -> None:
+        """Opening one to write waits for a reader, for ever."""
+        run = begun()
+        (run.path / name).unlink(missing_ok=True)
+        os.mkfifo(run.path / name)
+        assert main(["resume", str(run.path)]) == 2
+        assert name in capsys.readouterr().err
+
     def test_one_within_the_folder_stays(self, workplace: Path) -> None:
         """wandb makes such a one: wandb/latest-run."""
         run = begun()
