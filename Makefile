@@ -61,6 +61,18 @@ test-low test-high: test-%:
 	.venv-$*/bin/pip install --quiet --no-deps --requirement constraints-$*.txt
 	PATH="$$PWD/.venv-$*/bin:$$PATH" PYTHONPATH="$$PWD" .venv-$*/bin/python -m pytest -n 2 --dist loadfile $(VERSION_TESTS)
 
+# Contracts under the other versions of Python that pyproject.toml names, where they are on the path or in ~/.pyenv. A Python
+# has its own torch: as much to download again as for .venv.
+test-pythons: $(STAMP)  ## the contracts of torch, transformers and TRL under Python 3.12 and 3.13, where they are
+	for version in 3.12 3.13; do \
+	  python=$$(ls -d $$HOME/.pyenv/versions/$$version.*/bin/python 2>/dev/null | tail -1); \
+	  python=$${python:-$$(command -v python$$version)}; \
+	  if [ -z "$$python" ]; then echo "not run: the contracts under Python $$version, which is not on this machine"; continue; fi; \
+	  env=.venv-$$version && "$$python" -m venv $$env && $$env/bin/pip install --quiet torch==2.13.0 && \
+	  $$env/bin/pip install --quiet --constraint constraints.txt --editable . pytest pytest-timeout pytest-xdist && \
+	  $$env/bin/python -m pytest $(CONTRACTS) || exit 1; done
+CONTRACTS := tests/trainers/test_contract*.py tests/trainers/ppo/test_critic_contract.py tests/models/decoding/test_contract_generate.py
+
 # What depends on the kernels of MKL and ATen, under those of three processors: this one, one without AVX-512, one with SSE alone.
 KERNEL_TESTS := tests/numerics tests/rewards/stack tests/measure tests/evaluation tests/models/packing tests/models/decoding \
   tests/models/test_packed_scores.py tests/models/test_reward_model_scorer.py tests/models/test_critic_model.py \
@@ -145,6 +157,6 @@ lock: $(STAMP)  ## write constraints.txt from the environment as it is
 	mv constraints.new constraints.txt
 
 clean:  ## the environment and everything made by tools
-	rm -rf $(VENV) .venv-deepspeed .venv-low .venv-high $(VLLM) dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-3.12 .venv-3.13 .venv-deepspeed .venv-low .venv-high $(VLLM) dist build .pytest_cache .mypy_cache .ruff_cache
 
-.PHONY: help setup demo extras real real-demo check site test test-processes test-low test-high test-kernels test-slow test-real test-slurm test-strategies test-vllm bench bench-check bench-gpu chaos chaos-short examples mutants lock clean
+.PHONY: help setup demo extras real real-demo check site test test-processes test-low test-high test-kernels test-pythons test-slow test-real test-slurm test-strategies test-vllm bench bench-check bench-gpu chaos chaos-short examples mutants lock clean
