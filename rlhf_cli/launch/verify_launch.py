@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -114,23 +113,15 @@ def length_warnings(trainer: ExtendedTrainer) -> list[str]:
     return [f"warning: {one.describe()}" for one in lengths if one.dropped or one.cut]
 
 
-@dataclass(frozen=True)
-class SlowPaths:
-    """Says on the screen and in log.txt which speed paths of a trainer are off, each once."""
-
-    trainer: ExtendedTrainer
-    show: Callable[[Text], None]
-    _said: set[str] = field(default_factory=set)
-
-    def say(self) -> dict[str, object]:
-        """Say what was not said before, and return the facts for the provenance."""
-        for name, why in self.trainer.slow_paths().items():
-            line = f"note: {name} is off: {why} (docs/reference/passes.md)"
-            if line not in self._said:
-                self._said.add(line)
-                self.show(Text(line))
-                logging.getLogger("rlhf").info(line)
-        return pass_facts(self.trainer)
+def say_slow_paths(trainer: ExtendedTrainer, show: Callable[[Text], None], said: set[str]) -> dict[str, object]:
+    """Say on the screen and in log.txt which speed paths are off, but for those in `said`; return `pass_facts`."""
+    lines = [f"note: {name} is off: {why} (docs/reference/passes.md)" for name, why in trainer.slow_paths().items()]
+    for line in lines:
+        if line not in said:
+            said.add(line)
+            show(Text(line))
+            logging.getLogger("rlhf").info(line)
+    return pass_facts(trainer)
 
 
 def pass_facts(trainer: ExtendedTrainer) -> dict[str, object]:

@@ -30,10 +30,10 @@ from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, Preempted,
 from rlhf_cli.launch.ranks_end import RankFailure, failure_file
 from rlhf_cli.launch.stopping import Stopping, must_save_by, preempted, stopped_by_signals
 from rlhf_cli.launch.verify_launch import (
-    SlowPaths,
     length_warnings,
     refuse_other_world_size,
     refuse_unless_as_asked,
+    say_slow_paths,
     trainer_facts,
 )
 from rlhf_cli.launch.watchdog import watched
@@ -171,10 +171,10 @@ def _train(
         add_to_provenance(folder, **trainer_facts(trainer))
         for line in length_warnings(trainer):
             print(line)
-        slow_paths = SlowPaths(trainer, bar.print)
-        slow_paths.say()
+        say_slow = functools.partial(say_slow_paths, trainer, bar.print, set[str]())
+        say_slow()
         recorded_to = rewind(folder.metrics, start)
-        added.append(callbacks.Recorder(folder, mirror, experiment, slow_paths.say))
+        added.append(callbacks.Recorder(folder, mirror, experiment, say_slow))
         added += [bar, callbacks.SayFindings(folder, bar, [kind for kind, is_on in experiment.warn if is_on])]
     stop, by_rule = callbacks.StopBetweenSteps(stopping), None
     if rules := entries_of(experiment.stop):

@@ -159,8 +159,7 @@ class PassMixin(ExtendedTrainer):
     _latest_logps: Tensor
     """(B, T): from the last forward pass of any model."""
     _has_tried: bool = False
-    _why_chunked: str | None = None
-    """Why a pass used TRL's head in chunks; None if all used the one-pass head."""
+    _why_chunked: str | None = None  # why a pass used TRL's head in chunks
     _learned: Tensor | None = None
     """(B,) bool: the rows of this micro-batch that have a gradient; None for all."""
 
@@ -188,8 +187,7 @@ class PassMixin(ExtendedTrainer):
             found["one attention kernel for all rows"] = str(attention)
         if self._why_chunked is not None:
             found["the one-pass head"] = self._why_chunked
-        assert self.extensions.rewards is not None
-        for one in self.extensions.rewards.stack.components:
+        for one in self.extensions.rewards.stack.components if self.extensions.rewards else ():
             if (why := getattr(one.score, "why_not_packed", None)) is not None:  # a reward model's
                 found[f"packing of texts for rewards.{one.name}"] = why
         return found
@@ -343,13 +341,8 @@ class PassMixin(ExtendedTrainer):
     def _forward(self, model: torch.nn.Module) -> Forward:
         inner = self.accelerator.unwrap_model(model)
         inner = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
-        return Forward(
-            model=model,
-            inner=cast(PreTrainedModel, inner),
-            autocast=self.accelerator.autocast,
-            may_move=self._may_move,
-            on_head=self._note_head,
-        )
+        inner = cast(PreTrainedModel, inner)
+        return Forward(model, inner, self.accelerator.autocast, self._may_move, self._note_head)
 
     def _note_head(self, why_chunked: str | None) -> None:
         self._why_chunked = self._why_chunked or why_chunked

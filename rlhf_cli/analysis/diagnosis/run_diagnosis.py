@@ -165,10 +165,7 @@ _IN_PROGRESS = {CREATED: "has not begun", QUEUED: "is queued and has not begun",
 
 @dataclass(frozen=True)
 class RunDiagnosis:
-    """A run, its status, and the results for its log; `problem` is the error if the log could not be read.
-
-    `slow_paths` maps each speed path that is off to the reason.
-    """
+    """A run, its status, the results for its log, why speed paths are off; `problem`: why the log could not be read."""
 
     folder: RunFolder
     status: Status

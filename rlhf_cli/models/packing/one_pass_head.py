@@ -87,9 +87,8 @@ def why_not_one_pass(hidden: Tensor, weight: Tensor) -> str | None:
     if hasattr(weight, "ds_status"):
         return "ZeRO-3 shards the head"
     size = hidden.shape[0] * weight.shape[0] * 4
-    if size <= MAX_SOFTMAX_BYTES:
-        return None
-    return f"a softmax of {size / 2**20:.0f} MiB is above the limit of {MAX_SOFTMAX_BYTES // 2**20} MiB"
+    too_large = f"a softmax of {size / 2**20:.0f} MiB is above the limit of {MAX_SOFTMAX_BYTES // 2**20} MiB"
+    return too_large if size > MAX_SOFTMAX_BYTES else None
 
 
 class OnePassLogProbs(torch.autograd.Function):
