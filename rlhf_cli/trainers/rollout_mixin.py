@@ -6,6 +6,7 @@ computes each token's log-probability again, although generation has just comput
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -21,25 +22,36 @@ from rlhf_cli.models.live_generation import Generating, GenerationMode, expected
 from rlhf_cli.models.stop_strings import StopStrings
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 
+Rows = list[tuple[list[int], list[int]]]
+"""The token ids of every row's prompt and completion."""
 Adapters = frozenset[tuple[tuple[str, ...], bool]]
 """The adapters that layers use, and whether they are disabled."""
 
 
 @dataclass(frozen=True)
 class KeptLogps:
-    """(B, C) float32 `logps`, 0 after a row's end, and the active adapters; they are only valid for these adapters."""
+    """(B, C) float32 `logps`, 0 after a row's end; they are only valid for these adapters and rows."""
 
     logps: Tensor
     adapters: Adapters
+    rows: Rows
 
     @classmethod
-    def of(cls, model: nn.Module, logps: Tensor) -> KeptLogps:
-        """Return the log-probabilities of `model` in its current state."""
-        return cls(logps, _adapters_in_use(model))
+    def of(cls, model: nn.Module, logps: Tensor, rows: Rows) -> KeptLogps:
+        """Return the log-probabilities of `rows` under `model` in its current state."""
+        return cls(logps, _adapters_in_use(model), rows)
 
-    def is_of(self, model: nn.Module, num_rows: int) -> bool:
-        """Return whether these belong to `num_rows` rows of `model` in its current state."""
-        return len(self.logps) == num_rows and _adapters_in_use(model) == self.adapters
+    def is_of(self, model: nn.Module, ids: Tensor, mask: Tensor, num_completion: int) -> bool:
+        """Return whether these belong to the rows of (B, P + C) `ids`, and to `model` in its current state."""
+        if _adapters_in_use(model) != self.adapters:
+            return False
+        ids, mask = torch.stack([ids, mask.to(ids.dtype)]).cpu()  # a GPU is waited for once
+        parts = slice(None, -num_completion), slice(-num_completion, None)
+        found = [
+            [row[is_token].tolist() for row, is_token in zip(ids[:, part], mask[:, part].bool(), strict=True)]
+            for part in parts
+        ]
+        return self.rows == list(zip(*found, strict=True))
 
     def padded(self, num_tokens: int) -> Tensor:
         """Return (B, num_tokens), padded or cut: a round is as long as its longest row, and may be padded further."""
@@ -74,6 +86,9 @@ def _copies(parameters: Callable[[], Iterator[tuple[str, Tensor]]]) -> Iterator[
 
 _CHECK_EVERY = 100
 """Number of rounds between comparisons of kept and recomputed log-probabilities; the first round is compared."""
+_MOST_APART = 0.01
+"""Largest difference of a token in nats. float32 rounding is below 1e-3; this much moves a ratio by 1 %, a twentieth of
+PPO's clip range."""
 
 
 class RolloutMixin(ExtendedTrainer):
@@ -82,6 +97,9 @@ class RolloutMixin(ExtendedTrainer):
     _generating: Generating
     _kept_logps: KeptLogps | None = None
     """Log-probabilities of the current rollout, until they are used."""
+    _is_compared: bool = False
+    """Whether this process has compared a round's kept log-probabilities with recomputed ones."""
+    _why_not_kept: str | None = None
 
     def __init__(self, *args: Any, **named: Any) -> None:
         assert self.extensions.rewards is not None
@@ -111,6 +129,8 @@ class RolloutMixin(ExtendedTrainer):
     def slow_paths(self) -> dict[str, str]:
         found, mode = super().slow_paths(), self.generation_mode
         has_engine = self.use_vllm or self.use_transformers_continuous_batching
+        if self._why_not_kept is not None:
+            found["keeping of log-probabilities"] = self._why_not_kept
         return found if mode.name == "live" or has_engine else found | {"live generation": mode.why}
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -130,7 +150,9 @@ class RolloutMixin(ExtendedTrainer):
             completion_ids[:] = map(generating.stops.cut, completion_ids)
         logps = generating.take_logps()
         if logps is not None:
-            self._kept_logps = KeptLogps.of(model, logps)
+            prompts = args[0] if args else named["prompt_ids"]
+            completions = generated[0] if isinstance(generated, tuple) else generated
+            self._kept_logps = KeptLogps.of(model, logps, list(zip(prompts, completions, strict=True)))
         return generated
 
     def _get_per_token_logps_and_entropies(
@@ -145,14 +167,18 @@ class RolloutMixin(ExtendedTrainer):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         compute = super()._get_per_token_logps_and_entropies
         kept = None if torch.is_grad_enabled() or compute_entropy or model is not self.model else self._kept_logps
-        if kept is None or not kept.is_of(model, len(input_ids)):
+        if kept is None or not kept.is_of(model, input_ids, attention_mask, logits_to_keep):
             return compute(model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **others)
         self._kept_logps = None
         logps = kept.padded(logits_to_keep)
         round_number = self._step // (self.args.steps_per_generation * self.num_iterations)
-        if self.model.training and round_number % _CHECK_EVERY == 0:
+        is_due = round_number % _CHECK_EVERY == 0
+        if self.model.training and (is_due or not self._is_compared):
+            self._is_compared = True
             computed, _, _ = compute(model, input_ids, attention_mask, logits_to_keep, batch_size, **others)
-            self._log_difference((computed - logps).abs()[attention_mask[:, -logits_to_keep:].bool()])
+            apart = (computed - logps).abs()[attention_mask[:, -logits_to_keep:].bool()]
+            if self._is_too_far(apart, is_logged=is_due):
+                return computed, None, None
         return logps, None, None
 
     @property
@@ -162,14 +188,23 @@ class RolloutMixin(ExtendedTrainer):
         steps = self.args.steps_per_generation * self.num_iterations
         is_off_policy = self.args.gradient_accumulation_steps % steps != 0
         is_needed = issubclass(type(self), RLOOTrainer) or has_penalty or is_off_policy
-        has_turns = bool(getattr(self, "tools", None))  # with a tool's output between them; RLOO has no tools
-        return is_needed and not has_turns and computes_as_it_samples(self.model, self.accelerator.mixed_precision)
+        # Between turns lies the output of a tool, or what a rollout function puts there; RLOO has neither.
+        has_turns = bool(getattr(self, "tools", None)) or getattr(self, "rollout_func", None) is not None
+        is_right = not has_turns and self._why_not_kept is None
+        return is_needed and is_right and computes_as_it_samples(self.model, self.accelerator.mixed_precision)
 
-    def _log_difference(self, differences: Tensor) -> None:
-        """Log the error of (tokens,) kept log-probabilities over all ranks."""
+    def _is_too_far(self, differences: Tensor, *, is_logged: bool) -> bool:
+        """Return whether (tokens,) kept log-probabilities of any rank are wrong; then no more are kept."""
         largest = differences.max() if differences.numel() else differences.new_zeros(())
         own = torch.stack([differences.sum(), differences.new_tensor(differences.numel()), largest])
         total, count, _ = self.accelerator.reduce(own, reduction="sum").tolist()
-        metrics = self._metrics["train"]
-        metrics["sampling/kept_logp_difference/mean"].append(total / max(count, 1))
-        metrics["sampling/kept_logp_difference/max"].append(self.accelerator.gather(largest.reshape(1)).max().item())
+        most, metrics = self.accelerator.gather(largest.reshape(1)).max().item(), self._metrics["train"]
+        if is_logged:  # a resumed run compares once more, and logs what the whole run logs
+            metrics["sampling/kept_logp_difference/mean"].append(total / max(count, 1))
+            metrics["sampling/kept_logp_difference/max"].append(most)
+        if most <= _MOST_APART:
+            return False
+        self._why_not_kept = f"those that sampling gave are up to {most:.2g} nats off those of a pass over the rows"
+        if self.accelerator.is_main_process:
+            logging.getLogger("rlhf").warning("log-probabilities are computed again: %s", self._why_not_kept)
+        return True

@@ -36,6 +36,19 @@ class OwnBaseline(RLOOTrainer):
 
 class NotOne:
     pass
+
+def staged(prompts, trainer):
+    prompt_ids, images, fields = trainer._tokenize_prompts(prompts)
+    each = trainer.num_generations
+    first = trainer._generate_single_turn(prompt_ids, images, fields, each)[0]
+    longer = [[*prompt, *ids[:2]] for prompt, ids in zip(prompt_ids, first)]
+    second = trainer._generate_single_turn(longer, images, fields, each)[0]
+    both = [[*one[:2], *other] for one, other in zip(first, second)]
+    return {"prompt_ids": prompt_ids, "completion_ids": both, "logprobs": None}
+
+class Staged(GRPOTrainer):
+    def __init__(self, *args, **named):
+        super().__init__(*args, rollout_func=staged, **named)
 """
 
 
@@ -63,6 +76,14 @@ def test_a_class_of_ones_own_runs_with_our_seams(train, mine: Path) -> None:
     assert frozen["class"] == f"{mine}:Halved"
     assert read_json(folder.provenance)["sha256"]["trainer.class"]
     assert (folder.model / "model.safetensors").is_file()
+
+
+def test_a_rollout_of_two_stages_begins_with_ratios_of_one(train_ppo, mine: Path, monkeypatch: Any) -> None:
+    """The policy has not changed since the rollout: what the last stage kept would give ratios of hundreds."""
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    code, folder = train_ppo("trainer.class=./mine.py:Staged", "trainer.passes=auto")
+    assert code == 0
+    assert read_metrics(folder.metrics)[0]["ppo/ratio_max"] == pytest.approx(1.0, abs=1e-4)
 
 
 def shares(folder: RunFolder) -> list[dict[str, float]]:

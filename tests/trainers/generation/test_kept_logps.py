@@ -38,13 +38,19 @@ class Counted:
 
 
 def trained(
-    folder: Path, generation: GenerationSetting | None, *, trainer: str = "GRPO", model: Any = None, **settings: Any
+    folder: Path,
+    generation: GenerationSetting | None,
+    *,
+    trainer: str = "GRPO",
+    model: Any = None,
+    own: Any = None,
+    **settings: Any,
 ) -> tuple[list[Tensor], Any]:
     """Return the gradients of every step and the trainer; `generation` None is TRL's trainer with nothing of ours."""
     trl_trainer = getattr(trl, f"{trainer}Trainer")
-    bases: tuple[type, ...] = (Counted, trl_trainer)
+    bases: tuple[type, ...] = (Counted, *([own] if own is not None else []), trl_trainer)
     if generation is not None:
-        bases = (RolloutMixin, Counted, trl_trainer)
+        bases = (RolloutMixin, *bases)
         settings["extensions"] = Extensions(rewards=RewardSetup(stack=RewardStack([]), generation=generation))
     policy = model if model is not None else model_of("llama")
     policy.generation_config.eos_token_id = ENDS
@@ -102,11 +108,72 @@ def test_negative_control_others_probabilities_are_other_gradients(
 ) -> None:
     """And the logged difference gives them away."""
     theirs, _ = trained(tmp_path / "theirs", None, max_steps=2)
+    monkeypatch.setattr(rollout_mixin, "_MOST_APART", 1.0)
     padded = KeptLogps.padded
     monkeypatch.setattr(KeptLogps, "padded", lambda self, num_tokens: padded(self, num_tokens) - 0.1)
     ours, live = trained(tmp_path / "ours", "auto", max_steps=2)
     assert farthest(ours, theirs) > 0.01
     assert logged(live, f"{NAME}/mean")[0] == pytest.approx(0.1, rel=1e-3)
+
+
+def test_values_that_are_not_those_of_a_pass_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One token of a row is off by 0.02 nats: rounds from the first on are recomputed, which is said once."""
+    theirs, stock = trained(tmp_path / "theirs", None)
+    padded = KeptLogps.padded
+
+    def wrong(self: KeptLogps, num_tokens: int) -> Tensor:
+        logps = padded(self, num_tokens).clone()
+        logps[1, 0] -= 0.02
+        return logps
+
+    monkeypatch.setattr(KeptLogps, "padded", wrong)
+    ours, live = trained(tmp_path / "ours", "auto")
+    assert stock.passes == live.passes == 2
+    assert distance(ours, theirs) < 1e-5
+    assert logged(live, f"{NAME}/max") == [pytest.approx(0.02, rel=1e-2)]
+    assert "nats off" in live.slow_paths()["keeping of log-probabilities"]
+    assert [one.getMessage() for one in caplog.records if "computed again" in one.getMessage()]
+
+
+def two_turns(prompts: list[str], trainer: Any) -> dict[str, Any]:
+    """A rollout function: an answer, and what follows it."""
+    prompt_ids, images, fields = trainer._tokenize_prompts(prompts)
+    first = trainer._generate_single_turn(prompt_ids, images, fields, 4)[0]
+    longer = [[*prompt, *ids[:4]] for prompt, ids in zip(prompt_ids, first, strict=True)]
+    second = trainer._generate_single_turn(longer, images, fields, 4)[0]
+    both = [[*one[:4], *other] for one, other in zip(first, second, strict=True)]
+    return {"prompt_ids": prompt_ids, "completion_ids": both, "logprobs": None}
+
+
+class RolloutFunction:
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named, rollout_func=two_turns)  # type: ignore[call-arg]
+
+
+class OwnGenerate:
+    """Generates twice without a rollout function, as a subclass of the user's may."""
+
+    def _generate(self, prompts: list[Any], *args: Any) -> Any:
+        found = list(super()._generate(prompts, *args))  # type: ignore[misc]
+        made = two_turns(prompts, self)
+        found[:2] = made["prompt_ids"], made["completion_ids"]
+        found[3] = self.processing_class.batch_decode(found[1])  # type: ignore[attr-defined]
+        return tuple(found)
+
+
+@pytest.mark.parametrize("generates", [RolloutFunction, OwnGenerate])
+@pytest.mark.parametrize("more", [{}, {"num_iterations": 2}, {"beta": 0.1}], ids=str)
+def test_answers_of_several_turns_are_not_those_of_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, generates: type, more: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    theirs, _ = trained(tmp_path / "theirs", None, own=generates, **more)
+    ours, live = trained(tmp_path / "ours", "auto", own=generates, **more)
+    assert distance(ours, theirs) < 1e-5
+    assert not logged(live, f"{NAME}/mean")
+    assert live._why_not_kept is None  # they were never used, so none was found to be wrong
 
 
 @pytest.mark.parametrize("reason", ["plain", "on policy", "dropout", "half precision"])
@@ -129,12 +196,16 @@ def test_they_are_of_the_adapters_in_use(tmp_path: Path) -> None:
     """Without the adapter the model is the reference, which gives the same tokens other probabilities."""
     _, trainer = trained(tmp_path, "auto", lora=LORA, max_steps=1)
     model = trainer.model
-    kept = KeptLogps.of(model, -torch.arange(1.0, 13.0).view(3, 4))
-    assert kept.is_of(model, 3)
-    assert not kept.is_of(model, 2)
+    rows = [([5, 6], [7]), ([8], [9]), ([5, 6], [4])]
+    kept = KeptLogps.of(model, -torch.arange(1.0, 13.0).view(3, 4), rows)
+    ids, mask = torch.tensor([[5, 6, 7], [0, 8, 9], [5, 6, 4]]), torch.tensor([[1, 1, 1], [0, 1, 1], [1, 1, 1]])
+    assert kept.is_of(model, ids, mask, 1)
+    assert not kept.is_of(model, ids, mask, 2)
+    assert not kept.is_of(model, ids[:2], mask[:2], 1)
+    assert not kept.is_of(model, ids[[1, 0, 2]], mask[[1, 0, 2]], 1)
     with model.disable_adapter():
-        assert not kept.is_of(model, 3)
-    assert kept.is_of(model, 3)
+        assert not kept.is_of(model, ids, mask, 1)
+    assert kept.is_of(model, ids, mask, 1)
     first, *_ = kept.padded(6).tolist()
     assert first == [-1.0, -2.0, -3.0, -4.0, 0.0, 0.0]
     assert kept.padded(2).tolist() == [[-1.0, -2.0], [-5.0, -6.0], [-9.0, -10.0]]
