@@ -93,6 +93,15 @@ def _launch_rules(experiment: Experiment) -> tuple[tuple[Rule, bool], ...]:
 def _wrong_leaves(composed: Composed) -> Iterator[UserError]:
     """Yield a problem for every missing value, infinite number, secret, and key that would run foreign code."""
     from_environment = {".".join(map(str, path)) for path in composed.references}
+    lists = {key for key, shape in composed.origins.shapes.items() if shape.__name__ == "SequenceNode"}
+    for key, text in composed.origins.not_as_written.items():
+        what, where = f"{key} is not read as the number that is written there", composed.origins.where(key)
+        got = f"{text}, a number in base {60 if ':' in text else 8} to YAML"
+        digits = int("".join(filter(str.isdigit, text)))
+        expected = "a number without a colon or a leading zero, or a text in quotes"
+        yield ConfigError(
+            what, where=where, got=got, expected=expected, hint=None if key in lists else f"{key}={digits}"
+        )
     for key, value in leaves(composed.tree):
         name, where = key.rpartition(".")[2], composed.origins.where
         if is_secret_key(name):

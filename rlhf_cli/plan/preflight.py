@@ -54,7 +54,7 @@ def _checks(experiment: Experiment) -> Iterator[Check]:
         yield prompts.ending_notices
     if trainer.row.generates:
         yield prompts.room_for_answers_problems
-    yield arguments.stage_problems
+    yield from (arguments.stage_problems, arguments.warmup_notice)
     if experiment.data.eval is not None:
         yield arguments.shared_prompt_notice
     yield machine.folder_problems

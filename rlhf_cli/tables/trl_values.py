@@ -6,6 +6,7 @@ rows with the installed libraries.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -23,11 +24,14 @@ class Range:
     below: float | None = None
     why: str = ""
     strategy: str | None = None
+    also: float | None = None
+    """A value outside the bounds that means "not given"."""
 
     def holds(self, value: float) -> bool:
-        """Return whether a value is within the bounds."""
+        """Return whether a value is within the bounds; -0.0 is below 0, and takes a sign with it."""
+        is_minus_zero = value == 0 and math.copysign(1, value) < 0
         return (
-            (self.at_least is None or value >= self.at_least)
+            (self.at_least is None or (value >= self.at_least and not is_minus_zero))
             and (self.above is None or value > self.above)
             and (self.at_most is None or value <= self.at_most)
             and (self.below is None or value < self.below)
@@ -41,6 +45,7 @@ class Range:
 
 _ADAM = "torch.optim.AdamW takes no other"
 _STEPS = "transformers takes no other"
+_COUNT, _SHARE = "it is a number of them", "it is a share"
 
 RANGES: tuple[Range, ...] = (
     Range("learning_rate", at_least=0, why="a step goes against the gradient"),
@@ -51,6 +56,16 @@ RANGES: tuple[Range, ...] = (
     Range("repetition_penalty", above=0, why="scores are divided by it; 1 is none"),
     Range("max_completion_length", at_least=1, why="an answer has a token"),
     Range("warmup_steps", at_least=0, why=_STEPS),
+    Range("max_steps", at_least=1, also=-1, why="a run takes a step; without it, num_train_epochs decides"),
+    Range("beta", at_least=0, why="below 0 it pays for leaving the reference"),
+    Range("epsilon", at_least=0, why="it is the width of a range around a ratio of 1"),
+    Range("epsilon_high", at_least=0, why="it is the width of a range above a ratio of 1"),
+    Range("per_device_eval_batch_size", at_least=1, why=_COUNT),
+    Range("ref_model_sync_steps", at_least=1, why=_COUNT),
+    Range("ref_model_mixup_alpha", at_least=0, at_most=1, why=_SHARE),
+    Range("top_entropy_quantile", at_least=0, at_most=1, why=_SHARE),
+    Range("label_smoothing", at_least=0, below=0.5, why="it is the share of wrong labels, less than half"),
+    Range("max_grad_norm", at_least=0, why="it is a length; 0 does not clip"),
     Range("adam_beta1", at_least=0, below=1, why=_ADAM),
     Range("adam_beta2", at_least=0, below=1, why=_ADAM),
     Range("adam_epsilon", at_least=0, why=_ADAM),

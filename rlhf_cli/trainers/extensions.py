@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +82,10 @@ class Extensions:
     ppo: PpoSetup | None = None
 
 
+_TOKENS, _TOKENS_FILE = "_total_train_tokens", "trained_tokens.json"
+"""TRL's count behind the metric `num_tokens`, which its trainers of rows begin at 0."""
+
+
 class ExtendedTrainer(TrlTrainer):
     """A TRL trainer with our mixins; this is the base of all of them.
 
@@ -98,7 +103,12 @@ class ExtendedTrainer(TrlTrainer):
         return {}
 
     def save_state(self, folder: Path) -> None:
-        """Write a mixin's own state into a checkpoint."""
+        """Write a mixin's own state into a checkpoint, and how many tokens a trainer of rows has counted."""
+        if self.args.should_save:
+            count = {_TOKENS: getattr(self, _TOKENS, 0)}
+            (folder / _TOKENS_FILE).write_text(json.dumps(count), encoding="utf-8")
 
     def load_state(self, folder: Path) -> None:
-        """Restore what `save_state` wrote."""
+        """Restore what `save_state` wrote; older checkpoints have no count of tokens."""
+        if hasattr(self, _TOKENS) and (file := folder / _TOKENS_FILE).is_file():
+            setattr(self, _TOKENS, json.loads(file.read_text(encoding="utf-8"))[_TOKENS])

@@ -24,6 +24,14 @@ QUICK = ("exp=quickstart", "launch=cpu")
         ("adam_beta2=1", "at least 0 and below 1", "adam_beta2=0.999"),
         ("logging_steps=0", "above 0", None),
         ("save_steps=-5", "above 0", "save_steps=500"),
+        ("max_steps=0", "at least 1", None),
+        ("max_steps=-7", "at least 1", None),
+        ("learning_rate=-0.0", "at least 0", "learning_rate=1e-06"),
+        ("beta=-0.1", "at least 0", "beta=0.0"),
+        ("max_grad_norm=-1", "at least 0", "max_grad_norm=1.0"),
+        ("epsilon=-0.2", "at least 0", "epsilon=0.2"),
+        ("ref_model_mixup_alpha=1.5", "at least 0 and at most 1", "ref_model_mixup_alpha=0.6"),
+        ("per_device_eval_batch_size=0", "at least 1", None),
     ],
 )
 def test_out_of_range(refused: Refused, word: str, expected: str, hint: str | None) -> None:
@@ -41,11 +49,32 @@ def test_out_of_range(refused: Refused, word: str, expected: str, hint: str | No
     [
         ["temperature=0.01", "top_p=1", "min_p=0", "top_k=0", "warmup_steps=0", "adam_beta1=0", "weight_decay=0"],
         ["save_strategy=no", "save_steps=0"],
+        ["max_steps=-1", "learning_rate=0.0", "max_grad_norm=0", "beta=0"],
         ["max_completion_length=1", "repetition_penalty=0.5", "logging_steps=0.5"],
     ],
 )
 def test_negative_control_on_the_bound(words: list[str]) -> None:
     assert planned(*QUICK, *(f"trainer.args.{word}" for word in words))
+
+
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [
+        (("exp=quickstart", "trainer.args.warmup_steps=100", "trainer.args.max_steps=50"), 50),
+        (("exp=toy_kto", "trainer.args.max_steps=20"), 20),
+        (("exp=quickstart", "trainer=ppo", "critic.warmup_steps=9", "trainer.args.max_steps=8"), 8),
+    ],
+)
+def test_a_warm_up_that_does_not_end_is_told(words: tuple[str, ...], steps: int) -> None:
+    (notice,) = [one.text for one in planned(*words, "launch=cpu").notices if one.subject == "warm-up"]
+    assert "warmup_steps (" in notice
+    assert f"ends after {steps} steps" in notice
+
+
+@pytest.mark.parametrize("value", ["49", "0.9", "0"])
+def test_negative_control_a_warm_up_that_ends(value: str) -> None:
+    made = planned(*QUICK, f"trainer.args.warmup_steps={value}", "trainer.args.max_steps=50")
+    assert not [one for one in made.notices if one.subject == "warm-up"]
 
 
 def bounds_of(name: str) -> list[tuple[float, bool]]:

@@ -122,4 +122,7 @@ def goes_on(never_stopped: RunFolder, stopped: RunFolder) -> None:
 )
 def test_a_run_that_was_killed(stage: Stage, workplace: Path, name: str, model: list[str]) -> None:
     _, whole = stage(name, *WORDS, *model, run="whole")
-    goes_on(whole, cut(whole, 2, workplace / "runs" / f"toy_{name}" / "cut"))
+    resumed = cut(whole, 2, workplace / "runs" / f"toy_{name}" / "cut")
+    goes_on(whole, resumed)
+    counts = [series(read_metrics(one.metrics), "num_tokens")[1] for one in (whole, resumed)]
+    assert counts[0] == counts[1] == sorted(set(counts[0]))  # it goes on, and does not begin again at 0

@@ -132,7 +132,7 @@ class Comparison:
     @property
     def comparisons(self) -> int:
         """Return the number of differences in the family."""
-        return sum(len(verdict.differences) for verdict in self.verdicts)
+        return max((one.comparisons for verdict in self.verdicts for one in verdict.differences), default=0)
 
     @property
     def in_common(self) -> list[str]:

@@ -161,14 +161,15 @@ def verdicts_on(
     *,
     baseline: str | None,
 ) -> list[MeasureVerdict]:
-    """Return one verdict per measure; all their comparisons form one family.
+    """Return one verdict per measure; the comparisons of those that differ between runs form one family.
 
     `values_of` maps label of a measure -> name of a run -> number. If other keys differ too, a seed's difference is the
     mean over them, so that a seed stays one independent observation.
     """
     texts = list(dict.fromkeys(setting.values[axis.key] for setting in grouped.settings))
     pairs = pairs_of(texts, baseline)
-    comparisons = len(pairs) * len(measures)
+    differing = [one for one in measures if len({*filter(math.isfinite, values_of[one.label].values())}) > 1]
+    comparisons = len(pairs) * max(1, len(differing))
     verdicts = []
     for measure in measures:
         numbers, sign = values_of[measure.label], measure.sign or 1

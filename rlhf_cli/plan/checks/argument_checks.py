@@ -31,7 +31,7 @@ def range_problems(experiment: Experiment, composed: Composed, context: CheckCon
     fields = trl_args.fields_of(experiment.trainer.trl)
     for bounds in RANGES:
         value, key = args.get(bounds.name), _ARGS + bounds.name
-        if not isinstance(value, int | float) or isinstance(value, bool) or bounds.holds(value):
+        if not isinstance(value, int | float) or isinstance(value, bool) or value == bounds.also or bounds.holds(value):
             continue
         if bounds.strategy is not None and experiment.trainer.setting(bounds.strategy) != "steps":
             continue
@@ -195,6 +195,22 @@ def stage_problems(experiment: Experiment, composed: Composed, context: CheckCon
             expected="more than 0 of either",
             hint=f"{key}=1, or {_ARGS}max_steps=100",
         )
+
+
+def warmup_notice(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
+    """Note a warm-up that lasts longer than the run: the learning rate never gets there, or the policy never learns."""
+    warmups = {
+        f"{_ARGS}warmup_steps": (
+            experiment.trainer.args.get("warmup_steps"),
+            "the learning rate never gets to its value",
+        )
+    }
+    if experiment.critic is not None:
+        warmups["critic.warmup_steps"] = experiment.critic.warmup_steps, "the policy never learns"
+    for key, (value, effect) in warmups.items():
+        if isinstance(value, int | float) and context.steps is not None and value >= context.steps > 0:
+            what = f"{composed.origins.where(key)} is {value:g}, and the run ends after {context.steps} steps: {effect}"
+            context.notices.append(Notice("warm-up", f"{what}; {key}={context.steps // 10}"))
 
 
 def shared_prompt_notice(experiment: Experiment, composed: Composed, context: CheckContext) -> None:

@@ -67,8 +67,14 @@ def test_what_is_judged_unless_it_is_said() -> None:
 
 
 def test_how_many_comparisons_were_decided_together() -> None:
-    """Of three values three pairs on each of two measures."""
-    three = runs_of(*by_weight(0.0, 0.5, 1.0), **{CORRECT: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], BREVITY: [0.5] * 6})
+    """Of three values three pairs on each of two measures; one that is equal in all runs is no test and costs none."""
+    correct = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+    constant = of(runs_of(*by_weight(0.0, 0.5, 1.0), **{CORRECT: correct, BREVITY: [0.5] * 6}))
+    assert {one.comparisons for verdict in constant.verdicts for one in verdict.differences} == {3}
+    assert constant.comparisons == 3
+    without = of(runs_of(*by_weight(0.0, 0.5, 1.0), **{CORRECT: correct}))
+    assert constant.verdicts[0].differences == without.verdicts[0].differences
+    three = runs_of(*by_weight(0.0, 0.5, 1.0), **{CORRECT: correct, BREVITY: [0.5] * 5 + [0.6]})
     found = of(three)
     assert (found.comparisons, [len(one.differences) for one in found.verdicts]) == (6, [3, 3])
     assert {one.comparisons for verdict in found.verdicts for one in verdict.differences} == {6}

@@ -26,16 +26,17 @@ def sweep(place: Path) -> list[RunFolder]:
 
 
 def test_the_verdict_in_words(sweep: list[RunFolder]) -> None:
-    """Three comparisons on each of two components: t(3) at 1 - 0.05 / 12 is 6.2315, times 0.012910 / 2 is 0.04022.
+    """Three comparisons on correct; brevity is the same in all runs: t(3) at 1 - 0.05 / 6 is 4.8567, times 0.012910 / 2
+    is 0.03135.
 
-    1 against 0.5: differences -0.04, -0.04, -0.04, -0.06 have s = 0.01, and 6.2315 * 0.01 / 2 is 0.03116 around 0.045.
-    1 against 0: 0, 0.01, -0.01, 0 have s = 0.008165, and 6.2315 * 0.008165 / 2 is 0.02544 around 0.
+    1 against 0.5: differences -0.04, -0.04, -0.04, -0.06 have s = 0.01, and 4.8567 * 0.01 / 2 is 0.02428 around 0.045.
+    1 against 0: 0, 0.01, -0.01, 0 have s = 0.008165, and 4.8567 * 0.008165 / 2 is 0.01983 around 0.
     """
     verdict = of(sweep).verdicts[0]
     assert verdict.text == (
-        "0.5 beats 0 on correct by 0.045 [0.005, 0.085] and 1 by 0.045 [0.014, 0.076] (4 seeds). "
+        "0.5 beats 0 on correct by 0.045 [0.014, 0.076] and 1 by 0.045 [0.021, 0.069] (4 seeds). "
         "No clear difference in correct between 0 and 1 (4 seeds). "
-        "Even 1000 seeds would not separate 0 from 1 (1 - 0: +0.000 [-0.025, +0.025])."
+        "Even 1000 seeds would not separate 0 from 1 (1 - 0: +0.000 [-0.020, +0.020])."
     )
 
 
