@@ -66,7 +66,8 @@ class Origins:
                 self._single.discard(key)
                 self._single |= {key} if entries is None else set()
                 self.not_as_written.pop(key, None)
-                for one in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+                parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
+                for one in (part for part in parts if isinstance(part, yaml.ScalarNode)):
                     if one.tag.endswith(":int") and _OTHER_BASE.match(one.value):
                         self.not_as_written[key] = one.value
             for key_node, below in reversed(entries or ()):

@@ -95,7 +95,7 @@ def _wrong_leaves(composed: Composed) -> Iterator[UserError]:
     from_environment = {".".join(map(str, path)) for path in composed.references}
     lists = {key for key, shape in composed.origins.shapes.items() if shape.__name__ == "SequenceNode"}
     for key, text in composed.origins.not_as_written.items():
-        what, where = f"{key} is not read as the number that is written there", composed.origins.where(key)
+        what, place = f"{key} is not read as the number that is written there", composed.origins.where(key)
         got = f"{text}, a number in base {60 if ':' in text else 8} to YAML"
         digits = int("".join(filter(str.isdigit, text)))
         expected = "a number without a colon or a leading zero, or a text in quotes"
