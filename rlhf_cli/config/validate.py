@@ -100,7 +100,7 @@ def _wrong_leaves(composed: Composed) -> Iterator[UserError]:
         digits = int("".join(filter(str.isdigit, text)))
         expected = "a number without a colon or a leading zero, or a text in quotes"
         yield ConfigError(
-            what, where=where, got=got, expected=expected, hint=None if key in lists else f"{key}={digits}"
+            what, where=place, got=got, expected=expected, hint=None if key in lists else f"{key}={digits}"
         )
     for key, value in leaves(composed.tree):
         name, where = key.rpartition(".")[2], composed.origins.where
