@@ -27,6 +27,7 @@ from rlhf_cli.errors import DataError, ModelError, UserError, raise_any
 from rlhf_cli.measure.scored_pairs import Row
 from rlhf_cli.models.tokenizer_files import load_tokenizer
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
+from rlhf_cli.plan.reward_components import StateOfTrainer
 from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.reward_functions import RewardFunction, required_columns, resolve
@@ -210,7 +211,7 @@ def score_with(
     columns = dict.fromkeys(column for row in rows for column in row)
     batch: dict[str, Any] = {column: [row.get(column) for row in rows] for column in columns}
     batch["prompts"], batch["completions"] = batch.pop("prompt"), batch.pop("completion")
-    batch["trainer_state"] = _State(end.step, end.max_steps)
+    batch["trainer_state"] = StateOfTrainer(end.step, end.max_steps)
     batch |= {"log_extra": lambda column, values: None, "log_metric": lambda name, value: None}
     if "completion_ids" not in batch and _wanting_tokens(stack):
         texts = [text_of(text) for text in batch["completions"]]
@@ -219,19 +220,6 @@ def score_with(
         stack.decode = decode or (lambda ids: str(tokenizer().decode(list(ids), skip_special_tokens=True)))
     stack.evaluate(**batch)
     return _scores(stack, len(rows), aggregate_of(experiment), end)
-
-
-@dataclass
-class _State:
-    """The state of a trainer: that of transformers, which is imported when more of it is read than the step."""
-
-    global_step: int
-    max_steps: int
-
-    def __getattr__(self, name: str) -> object:
-        from transformers import TrainerState
-
-        return getattr(TrainerState(), name)
 
 
 def _scores(stack: RewardStack, num_rows: int, aggregate: Aggregate, end: EndOfRun) -> CompletionScores:

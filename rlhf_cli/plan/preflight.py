@@ -71,11 +71,19 @@ def _checks(experiment: Experiment) -> Iterator[Check]:
         yield machine.meeting_problems
 
 
-def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None = None, is_shown: bool = True) -> Plan:
+def preflight(
+    experiment: Experiment,
+    composed: Composed,
+    *,
+    folder: Path | None = None,
+    is_shown: bool = True,
+    tries_rewards: bool = False,
+) -> Plan:
     """Check an experiment as far as possible without torch, and return its plan.
 
     `folder` is that of a resumed run; None for a new one, which will be created in `run.root`. `is_shown` says that the
     whole plan is wanted; a run that only starts needs no estimate of its memory, unless it has to fit on a GPU.
+    `tries_rewards` calls the reward functions on a row, unless something else is wrong.
 
     Raise Problems, or the UserError itself if there is only one. Problems include a missing data file, column, reward
     function or model folder, batch sizes that do not divide, and a run folder that is not writable.
@@ -91,6 +99,10 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
         except UserError as error:
             problems[str(error)] = error
     raise_any(list(problems.values()))
+    if tries_rewards:
+        from rlhf_cli.plan.checks.reward_trial import trial_problems
+
+        raise_any(trial_problems(experiment, composed, context))
     is_chat = prompts.has_conversations(experiment, context)
     files = imported_code(experiment) | imported_since(context.modules, experiment)
     plan = Plan(

@@ -5,11 +5,26 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_cli.config.schema import reward_sections as schema
 from rlhf_cli.rewards.stack.aggregating import Schedule
 from rlhf_cli.rewards.stack.component import Component, ScoreGate
+
+
+@dataclass
+class StateOfTrainer:
+    """The state that a reward is given outside of training: transformers', which is imported for more than the step."""
+
+    global_step: int
+    max_steps: int
+
+    def __getattr__(self, name: str) -> object:
+        from transformers import TrainerState
+
+        return getattr(TrainerState(), name)
+
 
 _BEFORE = r"(?<![^\s'\"(=,])"
 

@@ -86,7 +86,8 @@ def checked(
         for done, job in enumerate(jobs, start=1):
             try:
                 prepared = prepare(list(job.words), adjust=adjust)
-                found.append(CheckedJob(job, prepared, preflight(prepared.experiment, prepared.composed)))
+                plan = preflight(prepared.experiment, prepared.composed, tries_rewards=True)
+                found.append(CheckedJob(job, prepared, plan))
             except UserError as error:
                 problems.add(error, job.name)
             progress(done)

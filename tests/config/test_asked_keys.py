@@ -26,7 +26,7 @@ _HARMLESS = {
     "mix.*.world mix.*.args mix.*.path mix.*.subset mix.*.split mix.*.revision mix.*.rename mix.*.select "
     "eval.world eval.args eval.path eval.subset eval.split eval.revision eval.rename eval.select",
     "model.": "path revision dtype tokenizer chat_template quantize lora.target_modules build.warm_start.worlds",
-    "rewards.*.": "model weight.shape offset normalize gate.by gate.otherwise gate.*.by gate.*.otherwise eager "
+    "rewards.*.": "model weight.shape offset normalize gate.by gate.otherwise gate.*.by gate.*.otherwise eager trial "
     "on_error timeout_s isolate spread dtype device with_eos",
     "reward_model.": "margin.column margin.chosen margin.rejected margin.transform margin.on_bad on_bad_pair",
     "launch.": "processes device precision strategy offload rollout must_save_by hang_timeout_s",

@@ -34,7 +34,7 @@ def run(argv: list[str]) -> int:
     from rlhf_cli.plan.preflight import preflight
 
     experiment, composed = prepared.experiment, prepared.composed
-    plan = preflight(experiment, composed)
+    plan = preflight(experiment, composed, tries_rewards=True)
     if (earlier := existing_run(experiment, composed)) is not None:
         resumed(earlier, prepared, resume_options(options).allowed)
     tried = None

@@ -64,7 +64,7 @@ def run(argv: list[str]) -> int:
         if not is_dry:
             resume_once(console, going_on, take_over=how.take_over)
     else:
-        plan = preflight(prepared.experiment, prepared.composed, is_shown=is_dry)
+        plan = preflight(prepared.experiment, prepared.composed, is_shown=is_dry, tries_rewards=True)
     if is_dry:
         from rlhf_cli.jobs.dry_run import planned_json, show_plan
 

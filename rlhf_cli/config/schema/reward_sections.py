@@ -58,7 +58,8 @@ class Reward(Section):
     run, `exclude` leaves the row out of the reward, a number is its score. `timeout_s` limits a call in seconds: for a
     batch, or for a row if the function is isolated; `off` has no limit, and `auto` is 900 and 60, with no limit for
     rewards that have limits of their own (reward models, servers, judges, sandboxes). `isolate` runs a function in a
-    process that can be killed. `spread` gives the score to the `last` token, or to all tokens `even`ly.
+    process that can be killed. `trial` has `check` and `train` call it on the first row of the data before torch is
+    loaded. `spread` gives the score to the `last` token, or to all tokens `even`ly.
 
     These keys are for a reward model only. `batch_size` is the number of rows a pass scores. `dtype` is the type of its
     weights. `device` is its device; null is that of the training process. `max_length` is the limit in tokens; null is
@@ -82,6 +83,7 @@ class Reward(Section):
         BeforeValidator(lambda value: "off" if value is None or value is False else value),
     ] = "auto"
     isolate: bool = False
+    trial: bool = True
     spread: Literal["last", "even"] = "last"
     batch_size: int = Field(default=16, gt=0)
     max_length: int | None = Field(default=None, gt=0)

@@ -1,0 +1,173 @@
+"""`check` and `train` call every reward function on a row before torch is loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+
+MINE = """
+import os, re, sys, time
+
+calls = []
+
+def raises(completions, answer, **columns):
+    return [re.search("<a>(.*)</a>", said).group(1) for said in completions]  # line 7
+
+def none(completions):  # line 9
+    pass
+
+def texts(completions):  # line 12
+    return ["1.0" for _ in completions]
+
+def short(completions):  # line 15
+    return [1.0]
+
+def leaves(completions):
+    sys.exit(3)  # line 19
+
+def dies(completions):
+    os.kill(os.getpid(), 11)
+
+def late(completions):
+    time.sleep(60)
+
+def isolated_with_state(completions, trainer_state):
+    return [1.0] * len(completions)
+
+def heavy(completions, prompts, answer, trainer_state, log_extra, log_metric, completion_ids):
+    import torch
+
+    print("not to be seen")
+    assert completions == answer == ["3", "3"] and prompts == ["1+2="] * 2
+    assert [bytes(ids).decode() for ids in completion_ids] == completions
+    log_extra(column="said", values=completions)
+    log_metric(name="x", value=float(trainer_state.global_step))
+    calls.append(completions)
+    with open("called", "a") as stream:
+        print(os.getpid(), file=stream)
+    return torch.ones(len(completions), 1)
+
+def messages(completions, **columns):
+    return [len(said[0]["content"]) for said in completions]
+
+async def later(completions):
+    return [1.0] * len(completions)
+
+def dense(completions, completion_ids):
+    return [[0.5] * len(ids) for ids in completion_ids]
+
+def spans(completions):
+    return [[(0, 1, 1.0)] for _ in completions]
+"""
+
+
+@pytest.fixture
+def words(write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    write("mine.py", MINE)
+    write("rows.jsonl", "\n".join(json.dumps({"prompt": f"{row}+2=", "answer": str(row + 2)}) for row in range(1, 9)))
+    return [
+        "+exp=quickstart",
+        "~rewards.correct",
+        "~rewards.format",
+        "~rewards.brevity",
+        "data=file",
+        "data.path=rows.jsonl",
+    ]
+
+
+def found(words: list[str], name: str, capfd: pytest.CaptureFixture[str], *more: str) -> list[dict[str, str]]:
+    code = main(["check", *words, f"rewards.x.fn=./mine.py:{name}", "--json", *more])
+    printed = capfd.readouterr()
+    assert "not to be seen" not in printed.out + printed.err
+    problems: list[dict[str, str]] = json.loads(printed.out).get("problems", [])
+    assert code == (2 if problems else 0)
+    return problems
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "got"),
+    [
+        ("raises", 7, "AttributeError"),
+        ("none", 9, "NoneType"),
+        ("texts", 12, "'1.0'"),
+        ("short", 15, "1 values for 2"),
+        ("leaves", 19, "sys.exit(3)"),
+    ],
+)
+def test_the_line_is_told(name: str, line: int, got: str, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    (problem,) = found(words, name, capfd)
+    assert problem["kind"] == "RewardError"
+    assert f"(mine.py:{line})" in problem["where"]
+    assert got in problem["got"]
+    assert "rewards.x.trial=false" in problem["advice"]
+    assert found(words, name, capfd, "rewards.x.trial=false") == []
+
+
+def test_a_function_that_dies_or_lacks_an_argument_in_a_worker(
+    words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    (problem,) = found(words, "dies", capfd)
+    assert "died" in problem["got"]
+    (problem,) = found(words, "isolated_with_state", capfd, "rewards.x.isolate=true")
+    assert "trainer_state" in problem["got"]
+    assert found(words, "isolated_with_state", capfd) == []
+
+
+def test_one_that_is_later_than_its_own_limit_is_refused(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    (problem,) = found(words, "late", capfd, "rewards.x.timeout_s=0.5")
+    assert "no answer within 0.5 s" in problem["got"]
+
+
+@pytest.mark.parametrize("name", ["later", "dense", "spans"])
+def test_sound_ones_pass(name: str, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert found(words, name, capfd) == []
+
+
+def test_conversations_are_tried_with_messages(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    chat = "data.prompt=[{role: user, content: '{prompt}'}]"
+    assert found(words, "messages", capfd, chat, "rewards.x.trial=true") == []
+    (problem,) = found(words, "messages", capfd)  # negative control: here the completion is a text
+    assert "TypeError" in problem["got"]
+
+
+def test_what_may_fail_is_only_noted(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", *words, "rewards.x.fn=./mine.py:raises", "rewards.x.on_error=exclude"]) == 0
+    assert "AttributeError" in capfd.readouterr().out
+
+
+def test_this_process_is_left_as_it_was(words: list[str], tmp_path: Path) -> None:
+    """The function imports torch and keeps what it saw: neither happens in the process that goes on to train."""
+    code = (
+        "import sys; from rlhf_cli.cli import main\n"
+        f"assert main(['check', *{words!r}, 'rewards.x.fn=./mine.py:heavy']) == 0\n"
+        "(mine,) = [one for name, one in sys.modules.items() if name.startswith('rlhf_cli.user_files.mine')]\n"
+        "assert mine.calls == [] and 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    (pid,) = Path("called").read_text().split()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_resumed_run_is_not_tried(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    words = [
+        *words,
+        "rewards.x.fn=./mine.py:heavy",
+        "track=none",
+        "expect=null",
+        "run.name=r",
+        "trainer.args.max_steps=1",
+    ]
+    assert main(["train", *words, "trainer.args.per_device_train_batch_size=8", "rewards.x.trial=false"]) == 1
+    Path("called").unlink(missing_ok=True)
+    main(["reproduce", "runs/quickstart/r"])
+    assert not Path("called").exists()
