@@ -69,7 +69,10 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> Path
         rows = [{"prompt": f"{one}+1=", "a": one, "b": 1, "note": PAYLOAD} for one in range(64)]
         (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         assert main(["train", *WORDS, "run.name=good"]) == 0
-        assert main(["train", *WORDS, "run.name=bad", "rewards.fails.fn=./mine.py:fails"]) == 1
+        assert (
+            main(["train", *WORDS, "run.name=bad", "rewards.fails.fn=./mine.py:fails", "rewards.fails.trial=false"])
+            == 1
+        )
         (place / "trained.txt").write_text(printed.getvalue(), encoding="utf-8", errors="surrogatepass")
         for table in (place / RUN / "completions").glob("*.parquet"):
             columns = pyarrow.parquet.read_table(table).to_pydict()

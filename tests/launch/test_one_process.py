@@ -56,7 +56,7 @@ def test_a_reward_that_raises_ends_the_run_as_failed(train, workplace: Path, cap
     (workplace / "mine.py").write_text(
         "def bad(completions, **kwargs):\n    raise ZeroDivisionError('judge fell over')\n"
     )
-    code, folder = train("rewards.mine.fn=./mine.py:bad")
+    code, folder = train("rewards.mine.fn=./mine.py:bad", "rewards.mine.trial=false")
     assert code == 1
     status = read_status(folder)
     assert (status.state, status.failing_rank) == ("failed", 0)
@@ -78,7 +78,7 @@ def test_a_reward_that_raises_ends_the_run_as_failed(train, workplace: Path, cap
 @pytest.mark.fault(32)
 def test_a_reward_that_returns_nonsense_is_named(train, workplace: Path, capsys, body: str, said: str) -> None:
     (workplace / "mine.py").write_text(f"def bad(completions, **kwargs):\n    {body}\n")
-    code, _ = train("rewards.mine.fn=./mine.py:bad")
+    code, _ = train("rewards.mine.fn=./mine.py:bad", "rewards.mine.trial=false")
     told = capsys.readouterr().err
     assert code == 2
     assert "'mine'" in told

@@ -109,7 +109,14 @@ def test_a_sweep_never_has_two_runs_on_one_gpu(workplace: Path, have_gpus, monke
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     (workplace / "mine.py").write_text(SEEN)
-    words = ["rewards.mine.fn=./mine.py:seen", "launch.processes=1", "run.name=swept", "seed=1,2,3", "-j3"]
+    words = [
+        "rewards.mine.fn=./mine.py:seen",
+        "rewards.mine.trial=false",
+        "launch.processes=1",
+        "run.name=swept",
+        "seed=1,2,3",
+        "-j3",
+    ]
     assert main(["train", "-m", *ON_GPUS, *words]) == 0
     seen = [json.loads(line) for line in (workplace / "seen.jsonl").read_text().splitlines()]
     assert {tuple(had) for *_, had in seen} == {(2, 1, False)}

@@ -22,7 +22,12 @@ def fails(completions, trainer_state, *, job, **kwargs):
         raise ValueError("not mended yet")
     return [float(len(completion) % 7) for completion in completions]
 """
-WORDS = ["rewards.mine.fn=./mine.py:fails", "rewards.mine.args.job=1,2,3", "trainer.args.save_steps=1"]
+WORDS = [
+    "rewards.mine.fn=./mine.py:fails",
+    "rewards.mine.trial=false",
+    "rewards.mine.args.job=1,2,3",
+    "trainer.args.save_steps=1",
+]
 
 
 def states() -> dict[str, str]:
@@ -107,7 +112,7 @@ def test_changed_code_is_refused_for_all_at_once_and_can_be_allowed(workplace: P
     assert [name for name, _ in ran.pop()] == ["job=1", "job=2", "job=3"]
 
 
-EVIL = "from pathlib import Path\nPath('it-ran').touch()\n\ndef f(completions, **columns):\n    return [0.0] * 8\n"
+EVIL = "from pathlib import Path\nPath('it-ran').touch()\n\ndef f(completions, **columns):\n    return [0.0] * len(completions)\n"
 
 
 def test_another_users_words_are_asked_about_before_they_make_a_job(workplace: Path, frozen, capsys) -> None:

@@ -25,6 +25,7 @@ async def gated(a, b, **kwargs):
 WORDS = [
     "rewards.even.fn=./mine.py:even",
     "rewards.gated.fn=./mine.py:gated",
+    "rewards.gated.trial=false",  # else the command refuses it before the run
     "rewards.gated.gate={by: even, at_least: 1}",
 ]
 
