@@ -40,19 +40,12 @@ _GOT = "  got:"
 _TO_FILL_IN = re.compile(r"\b(VALUE|FILE|FOLDER|FOLDER_OR_HUB_ID|NAME|RUN|SWEEP|MODEL|CHECKPOINT|GROUP)\b|\.\.\.")
 
 
-class Prose(str):
-    """A hint in words: it explains what to do and cannot be typed as it is.
-
-    Any other hint can be typed: a command, flags, overrides, a name or a line of YAML; several are joined by `, or `.
-    Text after ` # ` is a comment, as in a shell.
-    """
-
-
 class RlhfError(Exception):
     """An error raised on purpose; all others derive from it.
 
-    `what` is the headline. The other parts, if given, are printed below it, one per line. `hint` is what to type next,
-    or `Prose`.
+    `what` is the headline. The other parts, if given, are printed below it, one per line. `hint` is what to type next:
+    a command, flags, overrides, a name or a line of YAML; several are joined by `, or `, and text after ` # ` is a
+    comment, as in a shell. `advice` says in words what to do.
     """
 
     exit_code = EXIT_CRASH
@@ -65,6 +58,7 @@ class RlhfError(Exception):
         got: object | None = None,
         expected: str | None = None,
         hint: str | None = None,
+        advice: str | None = None,
     ) -> None:
         super().__init__(what)
         self.what = what
@@ -72,21 +66,26 @@ class RlhfError(Exception):
         self.got = got
         self.expected = expected
         self.hint = hint
+        self.advice = advice
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross process boundaries in a sweep, and keyword-only arguments do not pickle by default.
         return _rebuild, (type(self), self.__dict__.copy())
 
     @property
-    def is_advice(self) -> bool:
-        """Return whether the hint cannot be typed as it stands: it is prose, or has a place to fill in."""
-        return isinstance(self.hint, Prose) or _TO_FILL_IN.search(self.hint or "") is not None
+    def command(self) -> str | None:
+        """Return the hint if it can be typed as it stands, without a place to fill in."""
+        return None if _TO_FILL_IN.search(self.hint or "") else self.hint
+
+    @property
+    def in_words(self) -> str | None:
+        """Return the hint if it has a place to fill in, and the advice."""
+        return "\n".join(filter(None, (self.hint if self.command is None else None, self.advice))) or None
 
     def __str__(self) -> str:
-        label = "advice" if self.is_advice else "try"
-        labelled = (("where", self.where), ("got", self.got), ("expected", self.expected), (label, self.hint))
+        to_do = (("try", self.command), ("advice", self.in_words))
         lines = [self.what]
-        for label, text in labelled:
+        for label, text in (("where", self.where), ("got", self.got), ("expected", self.expected), *to_do):
             if text is not None:
                 lines.append(f"  {label + ':':<10}" + str(text).replace("\n", "\n" + " " * 12))
         return "\n".join(lines)

@@ -16,7 +16,7 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.cli.output import complete_hints, problems_json
-from rlhf_cli.errors import ConfigError, Problems, Prose
+from rlhf_cli.errors import ConfigError, Problems
 from rlhf_cli.text.json_values import write_json
 from rlhf_cli.text.terminal_output import CONTROL
 
@@ -46,9 +46,9 @@ def test_every_problem_is_an_object() -> None:
     as_object: dict[str, object] = {"kind": "ConfigError", "what": "no", "where": "a.yaml:3", "got": "5"}
     as_object |= {"expected": "6", "try": "a=6", "advice": None}
     assert problems_json(Problems([one, one])) == {"problems": [as_object, as_object]}
-    in_words = ConfigError("no", where="a.yaml:3", got=5, expected="6", hint=Prose("think again"))
-    assert problems_json(in_words) == {"problems": [as_object | {"try": None, "advice": "think again"}]}
-    assert str(in_words).endswith("  advice:   think again")
+    in_words = ConfigError("no", where="a.yaml:3", got=5, expected="6", hint="a=6", advice="think again")
+    assert problems_json(in_words) == {"problems": [as_object | {"advice": "think again"}]}
+    assert str(in_words).endswith("  try:      a=6\n  advice:   think again")
     assert problems_json(ValueError("x"))["problems"][0]["kind"] == "ValueError"
 
 
@@ -130,7 +130,7 @@ def test_what_is_read_back_is_what_was_written(value: object) -> None:
         (ConfigError("x", where="sed (conf/exp/mine.yaml:3)", hint="seed"), ["+exp=mine"], "seed", False),
         (ConfigError("x", hint="export KEY=..."), [], "export KEY=...", True),
         (ConfigError("x", hint="seed=VALUE"), ["seed"], "seed=VALUE", True),
-        (ConfigError("x", hint=Prose("try again")), [], "try again", True),
+        (ConfigError("x", advice="try again"), [], "try again", True),
     ],
 )  # fmt: skip
 def test_hints_are_completed_by_what_was_typed(

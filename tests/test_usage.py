@@ -96,4 +96,4 @@ def test_the_experiment_is_chosen_by_no_flag(words: list[str], hint: str) -> Non
 def test_the_folder_of_experiments_is_not_chosen() -> None:
     with pytest.raises(ConfigError) as raised:
         read_options("rlhf cook +exp=NAME [overrides]\n", ["--config-path=conf", "+exp=first"], verb="cook")
-    assert raised.value.is_advice
+    assert raised.value.in_words is not None

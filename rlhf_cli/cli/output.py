@@ -91,8 +91,8 @@ def _problem(error: BaseException) -> dict[str, object]:
         "where": error.where,
         "got": got,
         "expected": error.expected,
-        "try": None if error.is_advice else error.hint,
-        "advice": error.hint if error.is_advice else None,
+        "try": error.command,
+        "advice": error.in_words,
     }
 
 
@@ -110,7 +110,7 @@ def complete_hints(error: RlhfError, verb: str, words: Sequence[str]) -> None:
             wrong, same_depth = place.partition(" ")[0], [word for word in words if word.count(".") >= hint.count(".")]
             typed = [word for word in same_depth if "=" in word and f"{_key(word)}.".startswith(f"{wrong}.")]
             hint = shlex.quote(f"{hint}={typed[0].partition('=')[2]}") if typed else hint
-        problem.hint = type(problem.hint)(hint) if problem.hint is not None else None
+        problem.hint = hint or None
 
 
 def _key(word: str) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from rlhf_cli.config.origins import Origin, Origins
-from rlhf_cli.errors import ConfigError, Prose, UserError
+from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 from rlhf_cli.text.yaml_loader import SAFE_LOADER
@@ -94,7 +94,7 @@ def _keys_of_launch(path: Path, where: str, *, generates: bool) -> dict[str, Jso
                 where=where,
                 got=f"{name}: {value}",
                 expected=f"{name}: {' or '.join(str(one) for one in good if one is not None)}",
-                hint=Prose("launch.strategy=ddp|fsdp2|zero1|zero2|zero3 without the file"),
+                advice="launch.strategy=ddp|fsdp2|zero1|zero2|zero3 without the file",
             )
     processes, nodes = _number(tree, "num_processes"), _number(tree, "num_machines") or 1
     ip, port = tree.get("main_process_ip"), tree.get("main_process_port")

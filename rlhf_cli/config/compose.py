@@ -33,7 +33,7 @@ from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.environment_references import References, for_composing, references_of
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import valid_keys
-from rlhf_cli.errors import ConfigError, Prose, raise_any
+from rlhf_cli.errors import ConfigError, raise_any
 from rlhf_cli.text.json_values import JsonTree, leaves, section
 from rlhf_cli.text.yaml_loader import SAFE_LOADER
 
@@ -295,7 +295,7 @@ def _refuse_unread_group(tree: JsonTree, origins: Origins, overrides: Sequence[s
                     f"{origin} sets {group}.{key}, so {override} is not read",
                     where="command line",
                     got=override,
-                    hint=Prose(f"take {group}.{key} out of that file, or leave {override} out"),
+                    advice=f"take {group}.{key} out of that file, or leave {override} out",
                 )
 
 

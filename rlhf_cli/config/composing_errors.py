@@ -25,7 +25,7 @@ from rlhf_cli.config.origins import Origin, Origins
 from rlhf_cli.config.schema.experiment import valid_keys
 from rlhf_cli.config.schema_errors import NAMED_REWARDS, named_rewards
 from rlhf_cli.config.suggestions import nearest_path
-from rlhf_cli.errors import ConfigError, Prose, raise_any
+from rlhf_cli.errors import ConfigError, raise_any
 from rlhf_cli.tables.former_names import VALUE_SYNONYMS
 from rlhf_cli.text.json_values import leaves
 from rlhf_cli.text.regular_files import read_regular
@@ -221,7 +221,7 @@ def no_such_group(key: str, text: str) -> ConfigError:
         where=_COMMAND_LINE,
         got=text,
         expected="run.root and run.name for the run folder, -m for a sweep, -j N for runs at a time",
-        hint=Prose("leave it out; docs/how-to/sweeps.md says how sweeps are run"),
+        advice="leave it out; docs/how-to/sweeps.md says how sweeps are run",
     )
 
 

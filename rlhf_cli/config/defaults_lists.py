@@ -13,7 +13,7 @@ import yaml
 
 from rlhf_cli.config.conf_folders import find, groups, shipped_dir
 from rlhf_cli.config.origins import Origin
-from rlhf_cli.errors import ConfigError, Prose
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.tables.former_names import VALUE_SYNONYMS
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.text.yaml_loader import SAFE_LOADER
@@ -73,7 +73,7 @@ def _in_file(file: Path, group: str) -> Iterator[ConfigError | Base]:
             )
         elif first and not text.startswith(_OVERRIDE) and text != _SELF:
             what, hint = "entries with `override` come last in `defaults`", f"move line {line} above line {first}"
-            yield ConfigError(what, where=str(Origin(file, line)), got=f"- {text}", hint=Prose(hint))
+            yield ConfigError(what, where=str(Origin(file, line)), got=f"- {text}", advice=hint)
         else:
             words = [str(one.value).partition("@")[0] for one in pair]
             above, _, name = "/".join(words).rpartition(" ")[2].strip("/").rpartition("/")

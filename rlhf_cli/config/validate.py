@@ -19,7 +19,7 @@ from rlhf_cli.config.rules.trainer_rules import (
 )
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import RESERVED_ARGS
-from rlhf_cli.errors import ConfigError, Prose, UserError, raise_any
+from rlhf_cli.errors import ConfigError, UserError, raise_any
 from rlhf_cli.rewards.stack.returned_scores import LARGEST
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import leaves, section
@@ -129,7 +129,7 @@ def _wrong_leaves(composed: Composed) -> Iterator[UserError]:
                 yield ConfigError(
                     "trust_remote_code runs code from a model repository and is not accepted from a file",
                     where=where(key),
-                    hint=Prose(f"{key}=true on the command line, if you do trust it"),
+                    advice=f"{key}=true on the command line, if you do trust it",
                 )
         elif value is None or isinstance(value, dict) or key in from_environment:
             continue  # the run folder will hold a reference to the environment, not the value
@@ -138,7 +138,7 @@ def _wrong_leaves(composed: Composed) -> Iterator[UserError]:
                 f"{key} would put a secret into the run folder",
                 where=where(key),
                 expected="secrets in the environment (HF_TOKEN, WANDB_API_KEY), never in a configuration",
-                hint=Prose(f"~{key}, or in single quotes '{key}=${{oc.env:NAME}}', which is read where it is used"),
+                advice=f"~{key}, or in single quotes '{key}=${{oc.env:NAME}}', which is read where it is used",
             )
         elif isinstance(value, str) and (secret := secret_in(value)) is not None:
             kind, variable = secret
@@ -148,5 +148,6 @@ def _wrong_leaves(composed: Composed) -> Iterator[UserError]:
                 f"{key} holds {kind}, which anybody could read in the run folder",
                 where=where(key),
                 expected="a reference to an environment variable with it, which a shell leaves alone in single quotes",
-                hint=reference if variable else Prose(f"export NAME=...; then, in single quotes, {reference}"),
+                hint=reference if variable else None,
+                advice=None if variable else f"export NAME=...; then, in single quotes, {reference}",
             )

@@ -17,7 +17,7 @@ from pathlib import Path
 from rlhf_cli.data import json_files
 from rlhf_cli.data.file_readers import MIXED, NULL, Kind, kind_of, label, merge, read_csv, shorten
 from rlhf_cli.data.source import SUFFIXES, DataSource, Row
-from rlhf_cli.errors import DataError, Prose
+from rlhf_cli.errors import DataError
 
 
 def rows_of(format_name: str, path: Path, texts: Collection[str] = ()) -> Iterator[tuple[str, Row]]:
@@ -47,11 +47,13 @@ def find_files(source: DataSource) -> tuple[tuple[Path, ...], str]:
                 where=where,
                 got=str(file),
                 expected=", ".join(SUFFIXES),
-                hint=Prose("convert it, one JSON object a line in a .jsonl file is the simplest"),
+                advice="convert it, one JSON object a line in a .jsonl file is the simplest",
             )
         if not file.is_file():
-            got, hint = f"{file}, a pipe or a device", Prose(f"cat {file} > FILE.jsonl")
-            raise DataError("data is read several times", where=where, got=got, expected="a regular file", hint=hint)
+            got, advice = f"{file}, a pipe or a device", f"cat {file} > FILE.jsonl"
+            raise DataError(
+                "data is read several times", where=where, got=got, expected="a regular file", advice=advice
+            )
     examples = {str(format_of(file)): file.name for file in reversed(files)}
     if len(examples) > 1:
         raise DataError(
@@ -59,7 +61,7 @@ def find_files(source: DataSource) -> tuple[tuple[Path, ...], str]:
             where=where,
             got=", ".join(f"{kind}: {name}" for kind, name in sorted(examples.items())),
             expected="one format",
-            hint=Prose(f"a pattern for one of them, such as {where}='*.{min(examples)}', or two sources under mix"),
+            advice=f"a pattern for one of them, such as {where}='*.{min(examples)}', or two sources under mix",
         )
     return tuple(files), next(iter(examples))
 
@@ -94,7 +96,7 @@ def _expand(written: str, where: str) -> list[Path]:
         files = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
         if not files:
             raise DataError(
-                f"{written}: no file matches", where=where, got=f"pattern {path.absolute()}", hint=near_files(path)
+                f"{written}: no file matches", where=where, got=f"pattern {path.absolute()}", **near_files(path)
             )
         return files
     raise DataError(
@@ -102,25 +104,25 @@ def _expand(written: str, where: str) -> list[Path]:
         where=where,
         got=f"{path.absolute()} (working directory {Path.cwd()})",
         expected="a file, a folder, a glob such as 'data/*.jsonl', or a hub id such as openai/gsm8k",
-        hint=near_files(path),
+        **near_files(path),
     )
 
 
-def near_files(path: Path) -> str:
-    """Return a hint for a missing path: similar names, else the data files in its folder and the folders below."""
+def near_files(path: Path) -> dict[str, str]:
+    """Return what to type in the place of a missing path, or advice: the data files in its folder and those below."""
     folder = path.absolute().parent
     while not folder.is_dir():
         folder = folder.parent
     if folder != path.absolute().parent:
-        return Prose(f"the folder {path.parent} does not exist; the nearest one that does is {folder}")
+        return {"advice": f"the folder {path.parent} does not exist; the nearest one that does is {folder}"}
     names = sorted(entry.name for entry in folder.iterdir())
     matches = get_close_matches(path.name, names, n=3, cutoff=0.5)
     if matches:
-        return ", or ".join(str(path.parent / match) for match in matches)
+        return {"hint": ", or ".join(str(path.parent / match) for match in matches)}
     below = [file for file in folder.glob("[!.]*/*") if file.suffix != ".json"]  # model folders are full of them
     files = [file for file in sorted([*folder.iterdir(), *below]) if file.is_file() and format_of(file) is not None]
     readable = [str(file.relative_to(folder)) for file in files]
-    return Prose(f"data files in {folder}: {', '.join(readable[:8]) or 'none'}")
+    return {"advice": f"data files in {folder}: {', '.join(readable[:8]) or 'none'}"}
 
 
 _LARGE_BYTES = 8 << 20
@@ -165,7 +167,7 @@ class Scan:
                         where=where,
                         got=f"{shorten(str(value), width=40)} ({label(kind)})",
                         expected=f"{label(known)}, as {first_text} in {first_where}",
-                        hint=Prose(hint + "written as text"),
+                        advice=hint + "written as text",
                     )
                 self.kinds[column] = merged
                 if value is not None and column not in self.seen:
@@ -208,5 +210,5 @@ def is_large(paths: Sequence[Path], format_name: str) -> bool:
 def no_rows(path: Path) -> DataError:
     """Return the error for a file without rows."""
     return DataError(
-        "no rows", where=str(path), got=f"{path.stat().st_size} bytes", hint=Prose("was the file written to its end?")
+        "no rows", where=str(path), got=f"{path.stat().st_size} bytes", advice="was the file written to its end?"
     )

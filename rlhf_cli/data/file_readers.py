@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_cli.data.source import Row
-from rlhf_cli.errors import DataError, Prose
+from rlhf_cli.errors import DataError
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -43,11 +43,11 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                         f"byte 0x{line[error.start]:02x} at position {error.start + 1} of the line is not UTF-8",
                         where=f"{path}:{number}",
                         got=shorten(line.decode("utf-8", errors="replace"), around=error.start),
-                        hint=Prose("save the file as UTF-8; from Windows: iconv -f cp1252 -t utf-8 OLD > NEW"),
+                        advice="save the file as UTF-8; from Windows: iconv -f cp1252 -t utf-8 OLD > NEW",
                     ) from None
     except EOFError:
-        hint = Prose("copy or download it again")
-        raise DataError("the gzip file is cut off", where=f"{path}:{number + 1}", hint=hint) from None
+        advice = "copy or download it again"
+        raise DataError("the gzip file is cut off", where=f"{path}:{number + 1}", advice=advice) from None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DataError("the gzip file is damaged", where=f"{path}:{number + 1}", got=error) from None
     except OSError as error:
@@ -186,13 +186,13 @@ def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
                     where=where,
                     got=shorten(",".join(row)),
                     expected=", ".join(header),
-                    hint=Prose("a separator or a line break inside a cell needs quotes around the cell"),
+                    advice="a separator or a line break inside a cell needs quotes around the cell",
                 )
             else:
                 yield where, dict(zip(header, row, strict=True))
     except csv.Error as error:
-        hint = Prose('a quote inside a quoted cell is written twice: ""')
-        raise DataError(f"malformed CSV: {error}", where=f"{path}:{reader.line_num}", hint=hint) from None
+        advice = 'a quote inside a quoted cell is written twice: ""'
+        raise DataError(f"malformed CSV: {error}", where=f"{path}:{reader.line_num}", advice=advice) from None
 
 
 def _separator(path: Path) -> str:
@@ -204,8 +204,9 @@ def _separator(path: Path) -> str:
 def _checked_header(header: list[str], where: str) -> list[str]:
     for position, column in enumerate(header):
         if not column.strip():
-            hint = Prose("give it a name in the first line; pandas: df.to_csv(FILE, index=False)")
-            raise DataError(f"column {position + 1} has no name", where=where, got=shorten(",".join(header)), hint=hint)
+            advice = "give it a name in the first line; pandas: df.to_csv(FILE, index=False)"
+            got = shorten(",".join(header))
+            raise DataError(f"column {position + 1} has no name", where=where, got=got, advice=advice)
         if column in header[:position]:
             raise DataError(f"two columns are named {column!r}", where=where, got=shorten(",".join(header)))
     return header

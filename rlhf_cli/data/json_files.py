@@ -25,7 +25,7 @@ from rlhf_cli.data.file_readers import (
     shorten,
 )
 from rlhf_cli.data.source import Row
-from rlhf_cli.errors import DataError, Prose
+from rlhf_cli.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +77,7 @@ def check_text(row: object, source: str, where: str) -> None:
             f"the escape \\u{ord(error.object[error.start]):04x} is half of a character",
             where=where,
             got=shorten(source, around=source.lower().find("\\ud")),
-            hint=Prose("such text was cut in the middle of an emoji; repair or drop the row"),
+            advice="such text was cut in the middle of an emoji; repair or drop the row",
         ) from None
 
 
@@ -151,7 +151,7 @@ def read_list(path: Path) -> Iterator[tuple[str, Row]]:
             where=f"{path}:{error.lineno}",
             got=shorten(line, around=error.colno),
             expected=_EXPECTED,
-            hint=Prose("one object a line is JSONL: rename the file to .jsonl") if one_object_a_line else None,
+            advice="one object a line is JSONL: rename the file to .jsonl" if one_object_a_line else None,
         ) from None
     except (RecursionError, ValueError) as error:
         raise DataError(_beyond(error), where=str(path), got=shorten(text)) from None

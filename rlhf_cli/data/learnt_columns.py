@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from rlhf_cli.data.dialogues import ANSWERS, DIALOGUES, plain_messages
 from rlhf_cli.data.rows import Table, check_rows, kind_of_text, refuse_no_text, values_of
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.errors import DataError, Prose
+from rlhf_cli.errors import DataError
 from rlhf_cli.tables.trl_trainers import IMAGES, TEXT, TrainerRow
 from rlhf_cli.text.suggest import nearest
 
@@ -127,7 +127,7 @@ def check_columns(
             where=name,
             got=", ".join(f"{column} is {kind}" for column, kind in kinds.items()),
             expected="all of them text, or all of them messages: TRL concatenates prompt and answer",
-            hint=Prose("data.prompt=[{role: user, content: '{question}'}] makes messages of a text"),
+            advice="data.prompt=[{role: user, content: '{question}'}] makes messages of a text",
         )
     needed = dict.fromkeys(DIALOGUES, "messages") | ({} if text_field in DIALOGUES else {text_field: "text"})
     reads = {"images": reads_images, "tools": not trainer.learns_from or "tools" in trainer.along}

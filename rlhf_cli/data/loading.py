@@ -20,7 +20,7 @@ from rlhf_cli.data.dialogues import read_conversations
 from rlhf_cli.data.learnt_columns import columns_with_messages
 from rlhf_cli.data.rows import nested, renamed, take_nested
 from rlhf_cli.data.source import DataSource, Row, Template
-from rlhf_cli.errors import DataError, Prose
+from rlhf_cli.errors import DataError
 
 if TYPE_CHECKING:
     from rlhf_cli.data.file_readers import Kind
@@ -170,7 +170,7 @@ def _write(file: Path, paths: Sequence[Path], format_name: str, source: DataSour
     except (pa.ArrowException, OverflowError) as error:
         # The scan found no error, so this is a limit of Arrow, for example an integer of more than 64 bits.
         raise DataError(
-            "these rows do not fit into a table", where=str(paths[0]), got=error, hint=Prose("write it as text")
+            "these rows do not fit into a table", where=str(paths[0]), got=error, advice="write it as text"
         ) from error
 
 
@@ -211,7 +211,7 @@ def _read_hub(source: DataSource) -> datasets.Dataset:
 def _unreadable_hub(source: DataSource, error: Exception) -> DataError:
     hub_id, text = source.paths[0], str(error)
     said = text.lower()
-    hint: str
+    hint, advice = None, None
     # preflight has asked the hub whether there is such a dataset, and whether one may have it
     if isinstance(error, ConnectionError) or "offline" in said or "connect" in said:
         trouble = "cannot be reached, and is not in the cache"
@@ -221,13 +221,14 @@ def _unreadable_hub(source: DataSource, error: Exception) -> DataError:
     elif "config" in said:
         trouble, hint = f"has no subset {source.subset!r}", f"{source.name}.subset=NAME"
     else:
-        trouble, hint = "could not be loaded", Prose(f"try it alone: datasets.load_dataset({hub_id!r})")
+        trouble, advice = "could not be loaded", f"try it alone: datasets.load_dataset({hub_id!r})"
     return DataError(
         f"the hub dataset {hub_id} {trouble}",
         where=f"{source.name}.path",
         got=f"{type(error).__name__}: {text[:400]}",
         expected=f"a dataset of the hub, or a file: there is none at {Path(hub_id).absolute()}",
         hint=hint,
+        advice=advice,
     )
 
 
@@ -241,7 +242,7 @@ def _do_not_mix(sources: Sequence[DataSource], parts: Sequence[datasets.Dataset]
                     where=source.name,
                     got=part.features[column],
                     expected=f"{first[column]}, as in {sources[0].name}",
-                    hint=Prose(f"give one of them another name: {source.name}.rename.other_{column}={column}"),
+                    advice=f"give one of them another name: {source.name}.rename.other_{column}={column}",
                 )
     return DataError("the sources cannot be mixed", where=sources[0].name, got=error)
 

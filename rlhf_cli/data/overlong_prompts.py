@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rlhf_cli.data.rows import Table, numbered
-from rlhf_cli.errors import ConfigError, DataError, Prose
+from rlhf_cli.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import datasets
@@ -91,7 +91,7 @@ def check_overlong(
             where=where,
             got=got,
             expected=expected,
-            hint=Prose("data.overlong_prompts=drop or truncate, or a smaller trainer.args.max_completion_length"),
+            advice="data.overlong_prompts=drop or truncate, or a smaller trainer.args.max_completion_length",
         )
     if policy == "drop" and len(overlong) == len(table):
         raise DataError(f"every prompt has more than {limit} tokens", where=name, got=got, expected=expected)

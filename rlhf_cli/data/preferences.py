@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rlhf_cli.data.rows import Table, is_empty, numbered, values_of
 from rlhf_cli.data.source import missing_column
-from rlhf_cli.errors import DataError, Prose
+from rlhf_cli.errors import DataError
 
 if TYPE_CHECKING:
     import datasets
@@ -106,7 +106,7 @@ def no_pair_left(reasons: Sequence[str], *, name: str) -> DataError:
         "no pair is left to learn from",
         where=name,
         got=", ".join(f"{number} with {why.replace('_', ' ')}" for why, number in counts) or "0 rows",
-        hint=Prose("mend these rows: reward_model.on_bad_pair and margin.on_bad would leave out all of them"),
+        advice="mend these rows: reward_model.on_bad_pair and margin.on_bad would leave out all of them",
     )
 
 
@@ -173,7 +173,7 @@ def _margin_error(wrong: dict[int, str], rules: PairRules, num_rows: int, name: 
         where=f"{name}, {numbered([row + 1 for row in rows])} (the first row is 1)",
         got="\n".join(f"row {row + 1}: {wrong[row]}" for row in rows[:_SHOWN]),
         expected="finite numbers; a margin is 0 or more, and a chosen answer's score not the smaller",
-        hint=Prose("reward_model.margin.on_bad=drop leaves such pairs out and counts them"),
+        advice="reward_model.margin.on_bad=drop leaves such pairs out and counts them",
     )
 
 

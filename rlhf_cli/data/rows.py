@@ -14,7 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
 from rlhf_cli.data.source import Row, missing_column
-from rlhf_cli.errors import DataError, Prose
+from rlhf_cli.errors import DataError
 
 if TYPE_CHECKING:
     import datasets
@@ -77,7 +77,7 @@ def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "d
                 f"there is a column {new!r} already",
                 where=where,
                 got=f"{new}: {old}",
-                hint=Prose(f"give the old one another name too: {name}.rename.old_{new}={new}"),
+                advice=f"give the old one another name too: {name}.rename.old_{new}={new}",
             )
         new_names[old] = new
     return (*(new_names.get(column, column) for column in columns), *inner)
@@ -218,7 +218,7 @@ def hold_out_places(
             f"too few prompts to hold out {fraction:g} of them",
             where=name,
             got=f"{len(dataset)} rows, {len(groups)} different prompts",
-            hint=Prose("a larger dataset, another share, or a source of its own for evaluation"),
+            advice="a larger dataset, another share, or a source of its own for evaluation",
         )
     out = set(held)
     train = [index for index in range(len(dataset)) if index not in out]
@@ -232,7 +232,7 @@ def check_rows(dataset: Table, columns: Sequence[str], name: str = "data") -> No
     """
     if len(dataset) == 0:
         raise DataError(
-            "an empty dataset", where=name, got="0 rows", hint=Prose("look at split, select and the held-out share")
+            "an empty dataset", where=name, got="0 rows", advice="look at split, select and the held-out share"
         )
     for column in columns:
         if column not in dataset.column_names:
@@ -243,7 +243,7 @@ def check_rows(dataset: Table, columns: Sequence[str], name: str = "data") -> No
                 where=f"{name}, {numbered(empty)} (the first row is 1)",
                 got=repr(dataset[empty[0] - 1][column]),
                 expected="text or messages",
-                hint=Prose("drop these rows from the file, or name another column with `rename`"),
+                advice="drop these rows from the file, or name another column with `rename`",
             )
 
 
@@ -266,9 +266,12 @@ def refuse_no_text(column: str, value: object, name: str) -> str:
         where=name,
         got=f"{value!r:.80} ({type(value).__name__})",
         expected="text, or a list of messages: [{role: user, content: ...}]",
-        hint=Prose(f"write it as text, in quotes, or make it of another column: data.prompt='{{{column}}}'")
-        if column == "prompt"
-        else Prose(f"write it as text, in quotes, or name another column: {name}.rename.{column}=COLUMN"),
+        advice="write it as text, in quotes, or "
+        + (
+            f"make it of another column: data.prompt='{{{column}}}'"
+            if column == "prompt"
+            else f"name another column: {name}.rename.{column}=COLUMN"
+        ),
     )
 
 

@@ -127,7 +127,7 @@ def read_completions(path: Path, *, limit: int | None) -> list[Row]:
             where="--completions",
             got=str(path.absolute()),
             expected="a file with the columns prompt and completion, a run folder or run:NAME",
-            hint=near_files(path),
+            **near_files(path),
         )
     if path.is_dir():
         tables = sorted([*path.glob("completions/*.parquet"), *path.glob("*.parquet")])

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from rlhf_cli.errors import ConfigError, Problems, Prose, UserError
+from rlhf_cli.errors import ConfigError, Problems, UserError
 from rlhf_cli.text.suggest import nearest
 
 JSON = "--json"
@@ -165,8 +165,6 @@ def _of_others(options: Options, name: str, value: str, left: deque[str]) -> str
     if "+exp=" not in options.usage.text:
         return None
     argument = name.removeprefix("--").replace("-", "_")
-    if name in _FOLDER_FLAGS:
-        return Prose("leave it out: experiments are read from conf/exp in this folder")
     if name in _EXPERIMENT_FLAGS:
         named = value or next((word for word in left if not word.startswith("-")), "NAME")
         return named if "=" in named else f"+exp={Path(named).stem}"
@@ -199,12 +197,16 @@ def _take(options: Options, word: str, left: deque[str]) -> None:
         name, equals, value = name[:2], "=", name[2:]  # -j4
     flag = flags.get(name)
     if flag is None:
-        hint = _of_others(options, name, value, left) or nearest(name, flags)
-        if hint is None and equals and "[overrides]" in options.usage.text:
+        is_folder = name in _FOLDER_FLAGS and "+exp=" in options.usage.text
+        hint = None if is_folder else _of_others(options, name, value, left) or nearest(name, flags)
+        if hint is None and equals and not is_folder and "[overrides]" in options.usage.text:
             hint = word.lstrip("-")
         typed = f"rlhf {options.usage.verb} +exp=NAME: conf/exp/NAME.yaml here, or one of `rlhf list exp`"
         expected = typed if name in _EXPERIMENT_FLAGS + _FOLDER_FLAGS else None
-        raise options._wrong(f"rlhf {options.usage.verb} has no option {name}", got=word, expected=expected, hint=hint)
+        what = f"rlhf {options.usage.verb} has no option {name}"
+        error = options._wrong(what, got=word, expected=expected, hint=hint)
+        error.advice = "leave it out: experiments are read from conf/exp in this folder" if is_folder else None
+        raise error
     given = options._given.setdefault(flag.names[0], [])
     if flag.is_switch:
         if equals:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rlhf_cli.analysis.whatif.question import KeyChange, WhatIfQuestion
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError, Problems, Prose, RunError, UserError
+from rlhf_cli.errors import ConfigError, Problems, RunError, UserError
 from rlhf_cli.jobs.prepare import prepare_from
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.text.json_values import JsonValue
@@ -73,7 +73,7 @@ def _problem(change: KeyChange, old: Experiment) -> UserError | None:
             got=f"{change.old} -> {change.new}",
             expected="rewards.NAME.weight, gate, offset, clip, normalize, on_error; aggregate, primary, truncation;"
             " trainer.args.scale_rewards, normalize_advantages, reward_clip_range",
-            hint=Prose("rlhf train asks it of a training"),
+            advice="rlhf train asks it of a training",
         )
     close = nearest(name, old.rewards) if is_new else None
     return ConfigError(

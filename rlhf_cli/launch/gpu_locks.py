@@ -19,7 +19,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from rlhf_cli.errors import Prose, RunError
+from rlhf_cli.errors import RunError
 from rlhf_cli.plan.devices import gpu_identity
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.services.cache_folder import cache_folder
@@ -81,7 +81,7 @@ def holding(gpus: Sequence[str], run: str) -> Iterator[None]:
             where=f"GPU {', '.join(gpus)}",
             got="\n".join(holders_of(gpus)),
             expected="a GPU of its own for every run",
-            hint=Prose(f"CUDA_VISIBLE_DEVICES=ANOTHER rlhf ..., or wait for it; {_SHARE}=1 where two are to share it"),
+            advice=f"CUDA_VISIBLE_DEVICES=ANOTHER rlhf ..., or wait for it; {_SHARE}=1 where two are to share it",
         )
     try:
         yield

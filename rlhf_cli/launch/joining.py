@@ -27,7 +27,6 @@ from rlhf_cli.errors import (
     EXIT_USER_ERROR,
     ConfigError,
     Preempted,
-    Prose,
     RankFailed,
     RunError,
     UserError,
@@ -113,7 +112,7 @@ def _wait_for_first(place: MeetingPlace, console: Console) -> None:
                     where=str(place),
                     got=f"{reason}, for {seconds:.0f} s",
                     expected="`rlhf train ... launch.nodes=2 launch.rdzv=HOST:PORT`, which waits there",
-                    hint=Prose("start it, and look whether a firewall lets this port through"),
+                    advice="start it, and look whether a firewall lets this port through",
                 )
             bar.update(f"it does not answer yet ({reason}): {seconds:.0f} of {machines.JOIN_TIMEOUT_S:.0f} s")
             time.sleep(EVERY_S)
@@ -153,7 +152,7 @@ def _same_folder(offer: Offer) -> RunFolder:
             where=offer.run,
             got=f"another folder of that name than {offer.host} has" if folder.path.is_dir() else "no such folder",
             expected="a file system that all machines share, under the same path",
-            hint=Prose(f"run.root=/a/shared/folder on {offer.host}"),
+            advice=f"run.root=/a/shared/folder on {offer.host}",
         )
     return folder
 
@@ -174,7 +173,7 @@ def join_run(invitation: Invitation, console: Console) -> None:
             f"all {offer.nodes} machines of this run are there already",
             where=str(invitation.place),
             got=f"one more: {socket.gethostname()}",
-            hint=Prose(f"launch.nodes={offer.nodes + 1} on {offer.host}, or wait until it has ended"),
+            advice=f"launch.nodes={offer.nodes + 1} on {offer.host}, or wait until it has ended",
         )
     plan = plan.on_machine(node)
     link = Link(invitation.place, node, [0], MachineState(name, socket.gethostname()))
@@ -212,9 +211,9 @@ def _plan_like_first(invitation: Invitation) -> tuple[LaunchPlan, Launch]:
             where=socket.gethostname(),
             got=f"{len(plan.ranks)} processes" + (f" on {gpus} GPUs" if gpus else ", no GPU"),
             expected=f"{offer.processes} processes{there} {offer.host}",
-            hint=Prose(f"launch.processes={gpus} on {offer.host}")
+            advice=f"launch.processes={gpus} on {offer.host}"
             if 0 < gpus < wanted
-            else Prose("CUDA_VISIBLE_DEVICES, on either"),
+            else "CUDA_VISIBLE_DEVICES, on either",
         )
     return plan.having(towards(invitation.place.host)), launch
 
@@ -241,7 +240,7 @@ def _conclude_as_first(invitation: Invitation, link: Link, console: Console) -> 
             f"{offer.host}, the first machine, is gone: the ranks here were ended",
             where=offer.run,
             got=link.problem or f"nothing was heard of it for {machines.LOST_S:.0f} s",
-            hint=Prose(f"rlhf resume {os.path.relpath(offer.run)} there, and rlhf join {invitation.place} here"),
+            advice=f"rlhf resume {os.path.relpath(offer.run)} there, and rlhf join {invitation.place} here",
         )
     if verdict.exit_code == EXIT_OK:
         console.print(f"{verdict.message}; {offer.host} shows how", highlight=False)

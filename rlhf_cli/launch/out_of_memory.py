@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_cli.errors import Prose, RlhfError, with_causes
+from rlhf_cli.errors import RlhfError, with_causes
 from rlhf_cli.runs import heartbeat as beats
 from rlhf_cli.runs.heartbeat import Heartbeat, in_words
 
@@ -40,7 +40,7 @@ def out_of_memory(error: BaseException, heartbeat: Heartbeat) -> RlhfError | Non
         where=f"rank {heartbeat.rank}, {doing}",
         got=str(cause).partition("  See documentation")[0].partition("\n")[0] or type(cause).__name__,
         expected="that it fits",
-        hint=Prose(_ADVICE.get(phases[-1], _LEARNING).replace("NAME", reward or "NAME")),
+        advice=_ADVICE.get(phases[-1], _LEARNING).replace("NAME", reward or "NAME"),
     )
 
 

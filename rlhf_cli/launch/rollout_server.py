@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.markup import escape
 
-from rlhf_cli.errors import Prose, RankFailed
+from rlhf_cli.errors import RankFailed
 from rlhf_cli.plan.launch_plan import python_path
 from rlhf_cli.plan.rollout_server_plan import ServerPlan, port_problem
 
@@ -112,7 +112,6 @@ _HINTS = (
         "less than (?:desired|requested)",
         "trainer.args.vllm_gpu_memory_utilization=0.5  # or end what else holds this memory",
     ),
-    ("exited unexpectedly", Prose("`dmesg | tail` says whether the kernel ended it for lack of memory")),
     ("out of memory|memory for the cache blocks|available KV cache memory|Cannot allocate memory", _NEEDS_LESS),
 )
 """What the server says -> what to type."""
@@ -167,7 +166,9 @@ class RolloutServer:
                 named = {name: text.replace("-", "_") for name, text in found.groupdict().items()}
                 hint = typed.format(**named) if named else typed
                 break
-        return RankFailed(what, where=os.path.relpath(self.plan.log), got=cause, hint=hint)
+        says = "`dmesg | tail` says whether the kernel ended it for lack of memory"
+        advice = says if "exited unexpectedly" in cause else None
+        return RankFailed(what, where=os.path.relpath(self.plan.log), got=cause, hint=hint, advice=advice)
 
     def cause(self) -> str:
         """Return the first errors in the log of this start, or its last lines if none is there.

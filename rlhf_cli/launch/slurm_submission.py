@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.launch_sections import Launch
-from rlhf_cli.errors import ConfigError, Prose
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.launch.slurm_node import SLURM_FOLDER, RunInJob
 from rlhf_cli.launch.slurm_queue import SLURM_TIMEOUT_S, run_slurm
 from rlhf_cli.runs.run_folder import RunFolder
@@ -61,7 +61,7 @@ def refusal(said: str) -> ConfigError:
         where="launch.slurm",
         got=said,
         expected="no more than `sinfo -o '%P %c %m %G'` lists: partition, CPUs, MB of memory, GPUs of a node",
-        hint=Prose("launch.slurm.partition=NAME, or its other keys; launch.slurm.extra holds options of sbatch"),
+        advice="launch.slurm.partition=NAME, or its other keys; launch.slurm.extra holds options of sbatch",
     )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from rlhf_cli.config.schema.launch_sections import Launch
-from rlhf_cli.errors import ConfigError, Prose, UserError
+from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.runs.provenance import code_hash, weights_hash
 from rlhf_cli.tables.strategies import STRATEGIES
 
@@ -64,16 +64,15 @@ def refuse_unless_as_asked(launch: Launch, trainer: TrlTrainer) -> None:
         raise _other("processes", "one process on one GPU", spread, hint)
     precision = {"no": "float32"}.get(str(accelerator.mixed_precision), str(accelerator.mixed_precision))
     if launch.precision not in ("auto", precision):
-        unset = Prose(f"launch.precision={precision}, or env | grep ACCELERATE, and unset what is there")
-        raise _other("precision", launch.precision, precision, unset)
+        unset = "or `env | grep ACCELERATE`, and unset what is there"
+        raise _other("precision", launch.precision, precision, f"launch.precision={precision}", unset)
     if launch.device not in ("auto", device):
         raise _other("device", launch.device, device, f"launch.device={device}")
 
 
-def _other(key: str, asked: str, seen: str, hint: str) -> UserError:
-    return ConfigError(
-        f"launch.{key} is not what this run has become", where=f"launch.{key}", got=seen, expected=asked, hint=hint
-    )
+def _other(key: str, asked: str, seen: str, hint: str, advice: str | None = None) -> UserError:
+    what, where = f"launch.{key} is not what this run has become", f"launch.{key}"
+    return ConfigError(what, where=where, got=seen, expected=asked, hint=hint, advice=advice)
 
 
 def trainer_facts(trainer: ExtendedTrainer) -> dict[str, object]:

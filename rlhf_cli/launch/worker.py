@@ -26,7 +26,7 @@ from rlhf_cli.config.environment_references import resolved_references
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import entries_of
 from rlhf_cli.display.progress_bars import spinner
-from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, Preempted, Prose, RlhfError, RunError
+from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, Preempted, RlhfError, RunError
 from rlhf_cli.launch.ranks_end import RankFailure, failure_file
 from rlhf_cli.launch.stopping import Stopping, must_save_by, preempted, stopped_by_signals
 from rlhf_cli.launch.verify_launch import (
@@ -269,7 +269,7 @@ def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
             where=str(folder.checkpoints),
             got="\n".join(skipped),
             expected=f"one whose files are as its {MANIFEST} says",
-            hint=Prose("move these away, and the run starts at step 0"),
+            advice="move these away, and the run starts at step 0",
         )
     if is_main:
         for line in skipped:

@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy
 from numpy.typing import NDArray
 
-from rlhf_cli.errors import DataError, Prose
+from rlhf_cli.errors import DataError
 from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores
 from rlhf_cli.text.suggest import nearest
@@ -146,7 +146,7 @@ def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[bool | Non
                 where=f"--label {column}, row {number + 1} (the first row is 1)",
                 got=repr(value)[:80],
                 expected=f"{', '.join(_TRUE[:3])}, or {', '.join(_FALSE[:3])}",
-                hint=Prose("a column of grades correlates: it is no label. Write whether each answer is good"),
+                advice="a column of grades correlates: it is no label. Write whether each answer is good",
             )
     return labels
 

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from rlhf_cli.errors import ModelError, Prose, RlhfError, RunError, in_a_line
+from rlhf_cli.errors import ModelError, RlhfError, RunError, in_a_line
 
 _CODE = "resolve_trust_remote_code"
 _PICKLE = "torch/serialization.py"
@@ -69,7 +69,7 @@ def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | N
             where=str(file),
             got=got,
             expected="files that this run wrote: somebody has changed both",
-            hint=Prose(f"move {folder.name} away: `rlhf resume` then uses the one before it, or begins anew"),
+            advice=f"move {folder.name} away: `rlhf resume` then uses the one before it, or begins anew",
         )
     if read is None:
         return None
@@ -78,7 +78,7 @@ def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | N
         where=f"{_key_of(str(Path(read).parent), paths)}: {read}",
         got=got,
         expected="weights as safetensors, or a pickle of tensors alone",
-        hint=Prose("a copy of the model with model.safetensors in it"),
+        advice="a copy of the model with model.safetensors in it",
     )
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_cli.errors import ModelError, Prose
+from rlhf_cli.errors import ModelError
 from rlhf_cli.models.cache import build_once, damaged_file, made_from
 from rlhf_cli.models.tokenizer_files import adapter_base
 from rlhf_cli.process import PARENT, die_with
@@ -96,7 +96,7 @@ def _of_the_cache(folder: Path, where: str) -> str:
         where=where,
         got=f"{folder}: {damaged} is missing, cut or unreadable",
         expected=f"its files as they were written, or {made_from(folder.name)[0] or 'the file it was made from'}",
-        hint=Prose(f"`rm -r {folder}`, then name the GGUF file, package:NAME or another model"),
+        advice=f"`rm -r {folder}`, then name the GGUF file, package:NAME or another model",
     )
 
 
@@ -175,7 +175,7 @@ def _converted(file: Path, sha256: str, where: str) -> Path:
                 where=where,
                 got=f"{file} ({file.stat().st_size} bytes): {lines[-1][:300] if lines else done.returncode}",
                 expected="a whole file, of an architecture that transformers knows as GGUF, with its tokenizer",
-                hint=Prose("download the file again, and compare its size" if is_cut else other),
+                advice="download the file again, and compare its size" if is_cut else other,
             )
 
     return build_once(_folder_name(file.name, sha256), convert, source=file.resolve())

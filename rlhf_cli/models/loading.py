@@ -18,7 +18,7 @@ from transformers import AutoConfig, PreTrainedTokenizerBase, TrainingArguments
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 from trl import is_conversational
 
-from rlhf_cli.errors import ModelError, Prose, with_causes
+from rlhf_cli.errors import ModelError, with_causes
 
 
 def require_model(name: str, *, where: str, revision: str | None, trust_remote_code: bool) -> None:
@@ -41,7 +41,7 @@ def _model_error(name: str, where: str, error: OSError) -> ModelError:
             f"the hub gives {name} only to whom its owner has let in",
             where=where,
             got="a gated repository, and no token in the environment that opens it",
-            hint=Prose(f"ask for access at https://huggingface.co/{name}, then export HF_TOKEN=..."),
+            advice=f"ask for access at https://huggingface.co/{name}, then export HF_TOKEN=...",
         )
     if any(isinstance(cause, RepositoryNotFoundError | RevisionNotFoundError) for cause in causes):
         return ModelError(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rlhf_cli.errors import ModelError, Prose
+from rlhf_cli.errors import ModelError
 from rlhf_cli.models.tokenizer_files import (
     CLASSIFIERS,
     adapter_base,
@@ -142,7 +142,7 @@ def check_reward_config(architectures: Sequence[str], num_labels: int | None, *,
             where=where,
             got=f"{got}: {name}",
             expected=EXPECTED_REWARD_MODEL,
-            hint=Prose(f"train one from it: rlhf train trainer=reward data=... model=local model.path={got}"),
+            advice=f"train one from it: rlhf train trainer=reward data=... model=local model.path={got}",
         )
     if num_labels not in (1, None):
         raise ModelError(
@@ -242,7 +242,7 @@ def _check_chat_template(folders: Sequence[Path], conversational: bool, where: s
         where=where,
         got=", ".join(str(folder) for folder in folders),
         expected="a chat_template.jinja, or chat_template in tokenizer_config.json",
-        hint=Prose("plain prompts (data.prompt='{question}'), or the template the reward model was trained with"),
+        advice="plain prompts (data.prompt='{question}'), or the template the reward model was trained with",
     )
 
 

@@ -23,7 +23,7 @@ from transformers import (
 from transformers.utils import find_adapter_config_file
 from transformers.utils import logging as transformers_logging
 
-from rlhf_cli.errors import ModelError, Prose
+from rlhf_cli.errors import ModelError
 from rlhf_cli.models.model_folders import EXPECTED_REWARD_MODEL, check_reward_config, describe_reward_model
 
 
@@ -116,7 +116,7 @@ def _lost(path: str, keys: set[str], read: _Read, why: str | None) -> ModelError
         where=where_reward_model(path),
         got=", ".join(sorted(keys)[:4]) + " not in its files" + (f": {why}" if why else ""),
         expected=f"{EXPECTED_REWARD_MODEL}, saved with its head",
-        hint=Prose("train it with task_type=SEQ_CLS or modules_to_save=['score'], if it is LoRA") if is_head else None,
+        advice="train it with task_type=SEQ_CLS or modules_to_save=['score'], if it is LoRA" if is_head else None,
     )
 
 

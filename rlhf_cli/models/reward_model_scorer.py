@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_layers import GenericForSequenceClassification
 from trl import apply_chat_template, is_conversational
 
-from rlhf_cli.errors import ModelError, Prose, in_a_line
+from rlhf_cli.errors import ModelError, in_a_line
 from rlhf_cli.models.packing.packable import why_not_packed
 from rlhf_cli.models.packing.packed_rows import packed_texts, passes_of
 from rlhf_cli.models.packing.row_attention import model_inputs
@@ -136,9 +136,7 @@ class RewardModelScorer:
                 where=where_reward_model(self.path),
                 got="a tokenizer without chat_template",
                 expected="the template that the reward model was trained with, in its own folder",
-                hint=Prose(
-                    "plain prompts (data.prompt='{question}'), or a chat_template.jinja beside its tokenizer.json"
-                ),
+                advice="plain prompts (data.prompt='{question}'), or a chat_template.jinja beside its tokenizer.json",
             )
 
     def _text(self, prompt: object, completion: object) -> str:
@@ -261,7 +259,7 @@ class RewardModelScorer:
                     where=where_reward_model(self.path),
                     got=score,
                     expected="a finite logit",
-                    hint=Prose("dtype: float32 (float16 overflows in many models)"),
+                    advice="dtype: float32 (float16 overflows in many models)",
                 )
 
 

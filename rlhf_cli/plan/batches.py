@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.trainer_sections import Trainer
-from rlhf_cli.errors import ConfigError, Prose
+from rlhf_cli.errors import ConfigError
 
 _BATCH_SIZE, _ROUND_SIZE = "per_device_train_batch_size", "generation_batch_size"
 
@@ -117,7 +117,7 @@ def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, orig
             where="data",
             got=f"{num_rows} rows",
             expected=f"at least {prompts} rows ({round_size} completions / {group} generations)",
-            hint=Prose(f"more rows, or a smaller trainer.args.{_ROUND_SIZE if given else _BATCH_SIZE}"),
+            advice=f"more rows, or a smaller trainer.args.{_ROUND_SIZE if given else _BATCH_SIZE}",
         )
     max_steps = trainer.whole("max_steps")
     steps = max_steps if max_steps is not None and max_steps > 0 else None

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.launch_rules import NAMES_A_SERVER
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError, ModelError, Prose, UserError
+from rlhf_cli.errors import ConfigError, ModelError, UserError
 from rlhf_cli.plan.devices import FIRST_WITH_BF16, GROUP_PORT_VARIABLE, OTHER_GPUS, URL_VARIABLE, compute_capabilities
 from rlhf_cli.plan.network import MeetingPlace, why_not_reached
 from rlhf_cli.services.hub_lookup import cached_model
@@ -224,7 +224,7 @@ def _foreign_server_problems(experiment: Experiment, origins: Origins) -> Iterat
             where=origins.where(f"trainer.args.{name}"),
             got=f"{host}:{port}: {reason}",
             expected="a server that runs: docs/how-to/launch.md has the command",
-            hint=Prose("launch.rollout_gpus=1 without this argument, and the run starts its own"),
+            advice="launch.rollout_gpus=1 without this argument, and the run starts its own",
         )
         return
     path, served = experiment.model.path, _served_models(url)
@@ -235,9 +235,7 @@ def _foreign_server_problems(experiment: Experiment, origins: Origins) -> Iterat
             where=origins.where(f"trainer.args.{name}"),
             got=f"{', '.join(served)} at {url}",
             expected=f"model.path={path}, whose weights TRL sends there",
-            hint=Prose(
-                f"vllm serve {path} ... (docs/how-to/launch.md), or, if it is the same model, --served-model-name"
-            ),
+            advice=f"vllm serve {path} ... (docs/how-to/launch.md), or, if it is the same model, --served-model-name",
         )
 
 

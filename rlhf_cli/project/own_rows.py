@@ -11,7 +11,7 @@ from typing import Literal
 from rlhf_cli.data.file_readers import BOOL, INTEGER, NUMBER, TEXT, kind_of, label
 from rlhf_cli.data.peeking import Preview, peek
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.errors import ConfigError, DataError, Prose
+from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.suggest import nearest
 
@@ -191,7 +191,7 @@ def _look_at(path: str) -> Preview:
             where="--data",
             got=path,
             expected="sample, or a file of yours: JSONL, JSON, CSV, Parquet",
-            hint=Prose(f"rlhf init --data sample, then data.path={path} and data.rename in conf/exp/first.yaml"),
+            advice=f"rlhf init --data sample, then data.path={path} and data.rename in conf/exp/first.yaml",
         )
     try:
         return peek(source, limit=_LOOKED_AT_ROWS)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rlhf_cli.errors import Prose, RewardError
+from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, content_text, text_of
 from rlhf_cli.services.cache_folder import cache_folder
 from rlhf_cli.services.http_client import JsonClient, Post, ReplyCache, shown, together
@@ -144,7 +144,7 @@ class Judge:
                 where=where,
                 got=got,
                 expected=f"text that matches {self._pattern.pattern}",
-                hint=Prose(hint),
+                advice=hint,
             ) from None
         if not low <= score <= high:
             what = f"the judge's score {score:g} is not on the scale"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from rlhf_cli.errors import Prose, RewardError
+from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.checked_arguments import refused_by
 from rlhf_cli.rewards.completion_text import Completion, text_of
 
@@ -52,7 +52,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
             where="args.pattern",
             got=repr(pattern),
             expected="Python `re` syntax",
-            hint=Prose("quote it with single quotes in YAML; double quotes turn \\b into a backspace"),
+            advice="quote it with single quotes in YAML; double quotes turn \\b into a backspace",
         ) from error
 
 

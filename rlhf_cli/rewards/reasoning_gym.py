@@ -77,7 +77,9 @@ def score_entry(text: str | None, stored: str) -> float:
         if not re.fullmatch(_STORED, evaluated):
             raise ValueError("its verifier would run this as code")
     except DataError as error:
-        raise RewardError(error.what, where="column entry", got=error.got, hint=error.hint) from error
+        raise RewardError(
+            error.what, where="column entry", got=error.got, hint=error.hint, advice=error.advice
+        ) from error
     except Exception as error:
         raise _unreadable(stored, error) from error
     try:

@@ -20,7 +20,7 @@ from typing import NoReturn, cast
 
 import xxhash
 
-from rlhf_cli.errors import Prose, RunError
+from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import checkpoint_folder, checkpoints_in, flush
 from rlhf_cli.text.regular_files import read_object
 
@@ -202,7 +202,5 @@ def refuse_missing(checkpoint: Path, missing: list[str]) -> NoReturn:
         f"the checkpoint lacks {' and '.join(missing)}: what follows would be another run",
         where=str(checkpoint),
         expected="a checkpoint written with trainer.args.save_only_model=false, and all of its files",
-        hint=Prose(
-            "run.resume_weights_only=true goes on from the weights: optimizer, schedule and random numbers start anew"
-        ),
+        advice="run.resume_weights_only=true keeps the weights; optimizer, schedule and random numbers start anew",
     )

@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from rlhf_cli.errors import Prose, RlhfError, RunError, with_causes
+from rlhf_cli.errors import RlhfError, RunError, with_causes
 from rlhf_cli.runs.run_folder import RunFolder
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -40,7 +40,7 @@ def no_room(path: Path, *, needed: int | None, kept: Path | None, error: BaseExc
         where=str(path),
         got=f"{free} bytes ({size(free)}) free; {(str(error).splitlines() or [type(error).__name__])[0]}",
         expected=f"{wanted} for what was being written, which is removed again",
-        hint=Prose(
+        advice=(
             "make room, then `rlhf resume`"
             + (f": {kept.name} is whole and the run goes on from it" if kept is not None else "")
             + "; trainer.args.save_total_limit=1 keeps one checkpoint only"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from rlhf_cli.errors import Prose, RunError
+from rlhf_cli.errors import RunError
 from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.regular_files import read_object, read_regular
@@ -227,7 +227,7 @@ def unreadable(path: Path, got: str) -> RunError:
         where=os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path),
         got="an empty file" if size == 0 else got,
         expected="what a run wrote there: a process that was killed, a full disk or an editor may have cut it",
-        hint=Prose(_WAYS_OUT.get(path.name.partition(":")[0], "move it away")),
+        advice=_WAYS_OUT.get(path.name.partition(":")[0], "move it away"),
     )
 
 

@@ -11,7 +11,7 @@ import json
 import os
 from pathlib import Path
 
-from rlhf_cli.errors import ModelError, Prose
+from rlhf_cli.errors import ModelError
 from rlhf_cli.text.regular_files import read_object
 
 _FILE = "text_endings.json"
@@ -56,5 +56,5 @@ def trained_with_eos(model: str | Path) -> bool | None:
             where=str(file),
             got=f"{type(error).__name__}: {error}",
             expected=f'{{"{_KEY}": true}} or false',
-            hint=Prose("without the file nothing is known, and texts are scored without the token"),
+            advice="without the file nothing is known, and texts are scored without the token",
         ) from error

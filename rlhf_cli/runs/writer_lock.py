@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from rlhf_cli.errors import Prose, RunError
+from rlhf_cli.errors import RunError
 from rlhf_cli.runs.process_identity import ProcessIdentity, this_process
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_status import RUNNING, WRITER_LOCK, read_status
@@ -63,7 +63,7 @@ def only_writer(folder: RunFolder, *, take_over: bool = False, what: str = "run"
                 where=str(folder.path),
                 got=error.strerror or str(error),
                 expected="a folder in which a run can write its checkpoints and metrics",
-                hint=Prose(f"cp -r {folder.shown} SOMEWHERE_ELSE, and resume that"),
+                advice=f"cp -r {folder.shown} SOMEWHERE_ELSE, and resume that",
             ) from error
         yield taken_over
     finally:
@@ -104,7 +104,7 @@ def _taken_over(folder: RunFolder, *, take_over: bool, what: str) -> str | None:
                 where=str(folder.path),
                 got=before.describe(),
                 expected=f"a {what} that nobody else writes to: look on {before.process.host}",
-                hint=Prose("--take-over, where that process is gone"),
+                advice="--take-over, where that process is gone",
             )
         said = said or f"taken over from {before.describe()}, which ended without a final status"
     return said

@@ -17,7 +17,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.logged_metrics import logged_name
 from rlhf_cli.config.rules.metric_rules import moves_the_total, moving_total
 from rlhf_cli.config.schema.launch_sections import Sweep
-from rlhf_cli.errors import ConfigError, Prose, RunError, UserError
+from rlhf_cli.errors import ConfigError, RunError, UserError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.runs.metrics_file import start_and_end
 from rlhf_cli.sweeps.sweep_grid import SweepJob, grid_of, names_of
@@ -297,7 +297,7 @@ def _refuse(space: Space, objectives: Sequence[Objective], rewards: list[str]) -
             "the best seed is luck, and no setting to search for",
             where="command line",
             got="seed in the space of the search",
-            hint=Prose("rlhf train -m with the best settings and seed=1,2,3, a grid, when the search has ended"),
+            advice="rlhf train -m with the best settings and seed=1,2,3, a grid, when the search has ended",
         )
     moving = [key for key in space if moves_the_total(key)]
     for objective in objectives:

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from rlhf_cli.display.sweep_tables import show_sweep
 from rlhf_cli.display.terminal import Screen
-from rlhf_cli.errors import EXIT_OK, ConfigError, Prose
+from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.run_states import submit_sweep
 from rlhf_cli.launch.slurm_submission import check_slurm
 from rlhf_cli.runs.run_folder import RunFolder
@@ -95,7 +95,7 @@ def _for_slurm(jobs: Sequence[CheckedJob]) -> bool:
             "some of the runs would go to Slurm and some be run here",
             where="launch",
             expected="a sweep that is one or the other",
-            hint=Prose("two sweeps"),
+            advice="two sweeps",
         )
     for experiment in launches.values() if True in on_slurm else ():
         check_slurm(experiment.launch, count=len(jobs) if len(launches) == 1 else 1)

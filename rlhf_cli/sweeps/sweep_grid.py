@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 from rlhf_cli.config.compose import quote_paths
 from rlhf_cli.config.composing_errors import no_such_group
 from rlhf_cli.config.conf_folders import groups
-from rlhf_cli.errors import ConfigError, Prose, UserError, raise_any
+from rlhf_cli.errors import ConfigError, UserError, raise_any
 
 _MOST_OF_A_VALUE = 32
 _MOST_OF_A_NAME = 120
@@ -126,7 +126,7 @@ def grid_of(typed: list[str]) -> SweepGrid:
                 where="command line",
                 got=" ".join(typed) or "no values",
                 expected="a key with several values, such as seed=1,2,3 or 'seed=range(0,5)'",
-                hint=Prose("the same without -m, for one run"),
+                advice="the same without -m, for one run",
             )
         )
     raise_any(problems)
@@ -171,7 +171,7 @@ def _parsed(text: str) -> Override | None:
             where="command line",
             got=text if is_empty else f"{text}\n{said}",
             expected="values with commas between them, 'choice(a,b)', 'range(0,5)', 'glob(toy_*)', lists: '[1,2],[3]'",
-            hint=Prose("quotes within quotes where a value holds a comma, a bracket or =: \"key='a, b',c\""),
+            advice="quotes within quotes where a value holds a comma, a bracket or =: \"key='a, b',c\"",
         ) from None
 
 

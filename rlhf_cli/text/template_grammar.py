@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from string import Formatter
 
-from rlhf_cli.errors import Prose, UserError
+from rlhf_cli.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def parse(text: str, *, where: str, error: type[UserError], only_identifiers: bo
             f"malformed template: {problem}",
             where=where,
             got=str(text)[:200],
-            hint=Prose("a literal brace is written twice: {{ and }}"),
+            advice="a literal brace is written twice: {{ and }}",
         ) from None
     for _, column, spec, conversion in pieces:
         if column is None:
@@ -56,9 +56,7 @@ def parse(text: str, *, where: str, error: type[UserError], only_identifiers: bo
                 where=where,
                 got=f"{{{column}{'!' + conversion if conversion else ''}{':' + spec if spec else ''}}}",
                 expected="{column}, without attribute, index, conversion or format",
-                hint=Prose(
-                    "write literal braces twice, {{ }}; give a column with such a name another one with `rename`"
-                ),
+                advice="write literal braces twice, {{ }}; give a column with such a name another one with `rename`",
             )
     return ParsedTemplate(tuple((literal, column) for literal, column, _, _ in pieces))
 

@@ -22,7 +22,7 @@ from accelerate.utils import broadcast_object_list
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from rlhf_cli.errors import GuardStopped, Prose
+from rlhf_cli.errors import GuardStopped
 from rlhf_cli.runs.heartbeat import CHECKS, during
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.extensions import ExtendedTrainer
@@ -246,7 +246,7 @@ class GuardMixin(ExtendedTrainer):
             where=f"{os.path.relpath(file)} has the batch",
             got="\n".join(details),
             expected="finite numbers; nothing of this step was saved",
-            hint=Prose(str(way_out[0])),
+            advice=str(way_out[0]),
         ) from cause
 
     def _way_out(self, folder: Path) -> str:
@@ -296,14 +296,12 @@ def _no_signal(rounds: Sequence[DeadRound]) -> GuardStopped:
     from rlhf_cli.rewards.stack.dead_signal import explain_dead_rounds
 
     found = explain_dead_rounds(rounds)
-    hint: str = "rlhf score +exp=..., or guards.no_signal=off"
-    if found.is_cut_off:
-        ending = "a larger trainer.args.max_completion_length, or truncation=eos_penalty, which teaches to end"
-        hint = Prose(f"{ending}; or guards.no_signal=off")
+    ending = "a larger trainer.args.max_completion_length, or truncation=eos_penalty, which teaches to end"
     return GuardStopped(
         f"no signal in {len(rounds)} rounds in a row: {found.cause}",
         where=f"steps {rounds[0].step} to {rounds[-1].step}, every advantage of which was 0",
         got="\n".join(found.lines),
         expected="totals that differ between completions of one prompt: without, nothing is learned",
-        hint=hint,
+        hint="guards.no_signal=off" if found.is_cut_off else "rlhf score +exp=NAME, or guards.no_signal=off",
+        advice=ending if found.is_cut_off else None,
     )

@@ -204,7 +204,7 @@ class TestADefaultsList:
         text = "defaults:\n  - override /trainer: ppo\n  - /reward@rewards.a: brevity\n  - _self_\n"
         write("conf/exp/mine.yaml", HEADER + text)
         error = refused("exp=mine")
-        assert (error.where, error.hint) == ("conf/exp/mine.yaml:4", "move line 4 above line 3")
+        assert (error.where, error.advice) == ("conf/exp/mine.yaml:4", "move line 4 above line 3")
 
 
 class TestRewardsWithoutNames:

@@ -110,8 +110,8 @@ def test_trust_remote_code_is_for_the_command_line(write: Write, refused: Refuse
     mine(write, "model:\n  trust_remote_code: true\n")
     error = refused("exp=mine")
     assert error.where == "model.trust_remote_code (conf/exp/mine.yaml:7)"
-    assert error.hint is not None
-    assert error.hint.startswith("model.trust_remote_code=true on the command line")
+    assert error.advice is not None
+    assert error.advice.startswith("model.trust_remote_code=true on the command line")
     assert refused("exp=mine", "model.dtype=float32").where == error.where
     assert judged("exp=mine", "model.trust_remote_code=true").model.trust_remote_code
     assert not judged("exp=mine", "model.trust_remote_code=false").model.trust_remote_code
@@ -153,7 +153,7 @@ def test_by_its_shape(refused: Refused, typed: str, kind: str) -> None:
     error = refused("exp=quickstart", typed)
     assert kind in error.what
     assert error.where == f"{typed.partition('=')[0]} (command line)"
-    assert "${oc.env:NAME}" in str(error.hint)
+    assert "${oc.env:NAME}" in str(error.advice)
     assert "s3cr3tpw" not in str(error)
     assert "AbCdEf" not in str(error)
 

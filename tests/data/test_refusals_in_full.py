@@ -30,7 +30,7 @@ def refused(call: Callable[[], object]) -> Fields:
     with pytest.raises(DataError) as caught:
         call()
     error = caught.value
-    return error.what, error.where, error.got, error.expected, error.hint
+    return error.what, error.where, error.got, error.expected, error.hint or error.advice
 
 
 @pytest.fixture

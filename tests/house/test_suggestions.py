@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import rlhf_cli
-from rlhf_cli.errors import ConfigError, Prose, UserError
+from rlhf_cli.errors import ConfigError, UserError
 from tests.support import suggestions
 from tests.support.suggestions import alternatives, is_typed, prose, useless
 
@@ -46,7 +46,7 @@ def test_every_hint_is_typed_or_marked() -> None:
     # What begins with a text that is put in is decided when a program runs.
     shown = [(where, text) for where, text in hints if not text.startswith(("X1", "rlhf X1"))]
     wrong = [f"{where}: {text!r}" for where, text in shown if not all(map(is_typed, alternatives(text)))]
-    assert not wrong, "neither to be typed nor Prose(...):\n" + "\n".join(wrong)
+    assert not wrong, "cannot be typed, so it is an advice=:\n" + "\n".join(wrong)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,6 @@ def test_negative_control_what_is_wrong_is_noticed() -> None:
     assert found("trainer=grpo, or seed=-3")
     assert not found("seed=NUMBER")
     assert len(prose(UserError("no", hint="think again"))) == 1
-    assert not prose(UserError("no", hint=Prose("think again")))
-    assert suggestions.WRONG == ["neither typed nor marked as Prose: 'think again', of 'no'"]
+    assert not prose(UserError("no", advice="think again"))
+    assert suggestions.WRONG == ["no advice, and cannot be typed: 'think again', of 'no'"]
     suggestions.WRONG.clear()

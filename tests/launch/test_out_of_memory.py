@@ -36,7 +36,7 @@ def test_a_full_gpu(tmp_path: Path) -> None:
     assert error.what == "CUDA out of memory: loss and gradient"
     assert error.where == "rank 1, loss and gradient"
     assert error.got == NUMBERS
-    assert str(error.hint).startswith("a smaller trainer.args.per_device_train_batch_size")
+    assert str(error.advice).startswith("a smaller trainer.args.per_device_train_batch_size")
     assert error.exit_code == 1
 
 

@@ -138,7 +138,7 @@ def test_a_conversion_that_fails_leaves_nothing(place: Path, monkeypatch: pytest
     with pytest.raises(ModelError, match="cannot read this GGUF") as caught:
         folder_of("package:small")
     assert "architecture x" in str(caught.value.got)
-    assert "the model's own folder or hub id" in str(caught.value.hint)
+    assert "the model's own folder or hub id" in str(caught.value.advice)
     assert [path.name for path in (place / "cache/models").iterdir() if path.is_dir()] == []
 
 
@@ -178,7 +178,7 @@ def test_a_frozen_run_names_the_folder_itself(place: Path, conversions: list[lis
         folder_of(own)
     assert "model.safetensors is missing, cut" in str(caught.value.got)
     assert str(place / "own.gguf") in str(caught.value.expected)
-    assert f"rm -r {own}" in str(caught.value.hint)
+    assert f"rm -r {own}" in str(caught.value.advice)
 
 
 def test_a_conversion_that_was_killed_is_replaced(place: Path) -> None:

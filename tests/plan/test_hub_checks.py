@@ -56,7 +56,7 @@ def test_a_model(monkeypatch, refused: Refused, answer: HubAnswer, what: str, go
     assert what in error.what
     assert str(error.where).startswith("model.")
     assert got in str(error.got)
-    assert hint in str(error.hint)
+    assert hint in f"{error.hint} {error.advice}"
 
 
 def test_everything_at_once_and_each_by_its_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ class TestData:
         assert error.what == "one round takes 8 prompts and the dataset has 7"
         assert (error.where, error.got) == ("data", "7 rows")
         assert error.expected == "at least 8 rows (64 completions / 8 generations)"
-        assert error.hint == "more rows, or a smaller trainer.args.per_device_train_batch_size"
+        assert error.advice == "more rows, or a smaller trainer.args.per_device_train_batch_size"
         assert planned(*MINE, "trainer.args.per_device_train_batch_size=56").batches is not None
 
 
@@ -80,7 +80,7 @@ def test_everything_is_told_at_once(write: Write) -> None:
         )
     assert [(type(problem).__name__, problem.where) for problem in caught.value.problems] == [
         ("ModelError", "model.path (command line)"),
-        ("DataError", "data.path"),
+        ("DataError", "data.path (command line)"),
         ("RewardError", "rewards.mine.fn (command line)"),
         ("ConfigError", "trainer.args.per_device_train_batch_size (exp/quickstart.yaml:24)"),
         ("RunError", "run.root"),

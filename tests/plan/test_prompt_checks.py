@@ -37,7 +37,7 @@ class TestRoom:
         assert error.what == f"prompts of more than {ROOM} tokens leave the policy no room to answer"
         assert "row 21" in str(error.where)
         assert error.got == f"1 of 21 prompts are longer, the longest has {ROOM + 1} tokens"
-        assert "data.overlong_prompts=drop or truncate" in str(error.hint)
+        assert "data.overlong_prompts=drop or truncate" in str(error.advice)
 
     @pytest.mark.parametrize(("policy", "says"), [("drop", "are left out"), ("truncate", "lose their beginnings")])
     def test_what_becomes_of_them_is_counted(self, write: Write, policy: str, says: str) -> None:

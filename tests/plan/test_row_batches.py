@@ -91,5 +91,5 @@ class TestModels:
         path = self.folder(write, architectures=["LlamaForCausalLM"]).partition("=")[2]
         error = refused("+exp=quickstart", f"rewards.judge={{model: '{path}'}}")
         assert error.what == "this is a causal checkpoint, a language model, not a reward model"
-        assert "trainer=reward" in str(error.hint)
-        assert path in str(error.hint)
+        assert "trainer=reward" in str(error.advice)
+        assert path in str(error.advice)

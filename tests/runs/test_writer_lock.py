@@ -113,7 +113,7 @@ class TestLeft:
         record(folder, host="elsewhere", boot="theirs")
         with pytest.raises(RunError, match="another machine") as caught, only_writer(folder):
             pytest.fail("nobody knows")
-        assert "--take-over" in str(caught.value.hint)
+        assert "--take-over" in str(caught.value.advice)
         assert f"process {os.getpid()} on elsewhere" in str(caught.value.got)
         with only_writer(folder, take_over=True) as taken_over:
             assert taken_over is not None

@@ -2,7 +2,7 @@
 
 A hint is one thing to type, or several with `, or ` between them or a line each: a command, flags, overrides, a name in
 the place of a misspelt one, or a line of YAML. In capitals stands what the reader knows (VALUE, FILE), `...` stands for
-the rest of a command; ` # ` begins a comment, as for a shell. Anything else is prose, and is marked so: `Prose`.
+the rest of a command; ` # ` begins a comment, as for a shell. Anything else is an `advice`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rlhf_cli import cli
 from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import valid_keys
-from rlhf_cli.errors import Problems, Prose, RlhfError, RunError, UserError
+from rlhf_cli.errors import Problems, RlhfError, RunError, UserError
 from rlhf_cli.jobs import prepare as prepare_module
 from rlhf_cli.jobs.usage import usage_of
 
@@ -117,7 +117,7 @@ def has_place(text: str) -> bool:
 
 def prose(error: RlhfError) -> list[str]:
     """What an error says to type, and that cannot be typed."""
-    if error.hint is None or isinstance(error.hint, Prose):
+    if error.hint is None:
         return []
     return [text for text in alternatives(error.hint) if not is_typed(text)]
 
@@ -129,7 +129,7 @@ def problems_of(error: UserError) -> list[UserError]:
 def useless(words: list[str], error: UserError, judge: Judge) -> Iterator[str]:
     """Yield what an error says to type and that, typed, leaves the same problem or is refused itself."""
     for problem in problems_of(error):
-        if problem.hint is None or isinstance(problem.hint, Prose):
+        if problem.hint is None:
             continue
         for text in alternatives(problem.hint):
             try:
@@ -206,7 +206,7 @@ def watch_refusals() -> None:
 
     def init(self: RlhfError, *args: Any, **named: Any) -> None:
         made(self, *args, **named)
-        WRONG.extend(f"neither typed nor marked as Prose: {text!r}, of {self.what!r}" for text in prose(self))
+        WRONG.extend(f"no advice, and cannot be typed: {text!r}, of {self.what!r}" for text in prose(self))
         if _typed_now and self.hint == f"rlhf {shlex.join(_typed_now)}":
             WRONG.append(f"leads back to what failed: {self.hint!r}")
 
@@ -215,7 +215,7 @@ def watch_refusals() -> None:
     def refused_noted(error: RlhfError) -> int:
         """What is printed behind `try:` leaves nothing to fill in, and gives a corrected key its value."""
         problems: Sequence[RlhfError] = error.problems if isinstance(error, Problems) else [error]
-        told = [one for one in problems if one.hint is not None and not one.is_advice]
+        told = [one for one in problems if one.command is not None]
         lacking = [one for one in told if lacks_something(one, _typed_now[1:])]
         WRONG.extend(f"cannot be typed as it stands: {one.hint!r}, of {one.what!r}" for one in lacking)
         return refused(error)

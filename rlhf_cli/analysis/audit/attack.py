@@ -19,7 +19,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.data.peeking import first_rows
 from rlhf_cli.data.source import Row
-from rlhf_cli.errors import ConfigError, DataError, Prose
+from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.evaluation.score_completions import rewards_without_tokenizer
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.plan.data_sources import training_sources
@@ -435,6 +435,6 @@ def attack_reachable(experiment: Experiment, plan: AuditPlan) -> AuditResult:
             "no reward can be asked",
             where=f"rewards.{name}",
             got=why,
-            hint=Prose("start it, or say where it is: " + f"rewards.{name}.args.url=URL, rewards.{name}.model=FOLDER"),
+            advice="start it, or say where it is: " + f"rewards.{name}.args.url=URL, rewards.{name}.model=FOLDER",
         )
     return attack(experiment, plan, left_out=left_out)

@@ -13,7 +13,7 @@ import numpy as np
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, differences, flat, named, read_runs, weights_of
 from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, Wanted, columns_of
-from rlhf_cli.errors import Prose, RlhfError, RunError
+from rlhf_cli.errors import RlhfError, RunError
 from rlhf_cli.runs.metrics_file import Event
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
 from rlhf_cli.runs.run_status import FAILED, FINISHED, KILLED, RUNNING
@@ -67,7 +67,7 @@ def read_wandb(word: str, *, wanted: Wanted | None = None, api: Api | None = Non
             where=word,
             got=str(error).splitlines()[0] if str(error) else type(error).__name__,
             expected="a login (`wandb login`, or WANDB_API_KEY), a network, and a project that you may read",
-            hint=Prose("rlhf compare runs/...: run folders hold the same metrics, and need no network"),
+            advice="rlhf compare runs/...: run folders hold the same metrics, and need no network",
         ) from error
     if not runs:
         hint = f"rlhf compare wandb:{path}" if group else None

@@ -11,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError, Prose
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.text.json_values import JsonValue
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def alternatives(words: list[str]) -> list[list[str]]:
             where="command line",
             got=f"{len(combinations)} combinations",
             expected="at most 50",
-            hint=Prose("fewer values a word"),
+            advice="fewer values a word",
         )
     return combinations
 

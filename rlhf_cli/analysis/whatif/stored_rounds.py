@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_cli.errors import DataError, Prose
+from rlhf_cli.errors import DataError
 from rlhf_cli.rewards.stack.component import by_row
 from rlhf_cli.runs.metrics_file import tables_by_step
 from rlhf_cli.runs.run_folder import RunFolder
@@ -78,9 +78,7 @@ def read_rounds(run: RunFolder) -> StoredRounds:
             "this run has stored no completions",
             where=run.shown,
             expected="completions/completions_NNNNN.parquet, one a log event",
-            hint=Prose(
-                "they are written with trainer.args.log_completions=true, and by trainers that sample completions"
-            ),
+            advice="they are written with trainer.args.log_completions=true, and by trainers that sample completions",
         )
     rounds: dict[int, StoredRound] = {}
     left_out: list[str] = []

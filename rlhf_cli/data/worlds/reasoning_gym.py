@@ -13,7 +13,7 @@ import subprocess
 import sys
 from typing import Any
 
-from rlhf_cli.errors import DataError, Prose
+from rlhf_cli.errors import DataError
 from rlhf_cli.process import PARENT
 
 
@@ -86,6 +86,5 @@ def _ask(question: str) -> str:
         raise RuntimeError(f"the process with reasoning-gym ended with {done.returncode}:\n{done.stderr}")
     found, _, answer = done.stdout.partition("\n")
     if found == "refused":
-        parts = json.loads(answer)
-        raise DataError(**parts | {"hint": Prose(parts["hint"]) if parts.pop("is_prose") else parts["hint"]})
+        raise DataError(**json.loads(answer))
     return answer

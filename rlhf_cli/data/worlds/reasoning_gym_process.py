@@ -20,7 +20,7 @@ from typing import Any, Protocol, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from rlhf_cli.errors import DataError, Prose
+from rlhf_cli.errors import DataError
 from rlhf_cli.process import PARENT, die_with
 from rlhf_cli.text.suggest import nearest
 
@@ -48,8 +48,8 @@ def build_task(task: str, args: Mapping[str, object], *, seed: int, where: str) 
     task_key, args_key = where.removesuffix(".") or "task", f"{where}args"
     if task in RUN_ANSWERS:
         what = f"the verifier of {task} runs what the model wrote as Python code"
-        advice = Prose("take another task, or answers of your own with a reward of yours: docs/how-to/reasoning-gym.md")
-        raise DataError(what, where=task_key, got=task, expected="a task whose verifier only compares", hint=advice)
+        advice = "take another task, or answers of your own with a reward of yours: docs/how-to/reasoning-gym.md"
+        raise DataError(what, where=task_key, got=task, expected="a task whose verifier only compares", advice=advice)
     if task not in known:
         close = nearest(task, known)
         raise DataError(
@@ -144,8 +144,8 @@ def _draw(share: Mapping[str, Any], seed: int, held_out: bool) -> Iterator[dict[
             missed += 1
             if missed == _TRIES:
                 what = f"the task {task} gave no {'held-out ' if held_out else ''}question in {_TRIES} tries"
-                advice = Prose("arguments that allow more questions")
-                raise DataError(what, where=f"{share['where']}args", got=failure, hint=advice)
+                advice = "arguments that allow more questions"
+                raise DataError(what, where=f"{share['where']}args", got=failure, advice=advice)
 
 
 def _number(*parts: object) -> int:
@@ -239,8 +239,8 @@ def _main() -> None:
             answer = _rows(**question) if question else _list()
         sys.stdout.write("found\n" + json.dumps(answer))
     except DataError as error:
-        parts = {name: getattr(error, name) for name in ("what", "where", "got", "expected", "hint")}
-        sys.stdout.write("refused\n" + json.dumps(parts | {"is_prose": isinstance(error.hint, Prose)}, default=str))
+        parts = {name: getattr(error, name) for name in ("what", "where", "got", "expected", "hint", "advice")}
+        sys.stdout.write("refused\n" + json.dumps(parts, default=str))
 
 
 if __name__ == "__main__":

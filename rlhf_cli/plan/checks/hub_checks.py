@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import DataError, ModelError, Prose, UserError
+from rlhf_cli.errors import DataError, ModelError, UserError
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
 
@@ -69,7 +69,7 @@ def _problem(key: str, where: str, question: HubQuestion, answer: HubAnswer, loc
     is_dataset = question.kind == "dataset"
     page = f"https://huggingface.co/{'datasets/' * is_dataset}{name}"
     folder = Path(name).absolute()
-    got, expected, hint = answer.detail, "", ""
+    got, expected, hint, advice = answer.detail, "", "", None
     if answer.state == "impossible":
         said = f"{name} is no name that the hub could have, nor is there such a folder"
         expected = "OWNER/NAME, such as Qwen/Qwen3-0.6B, or a folder"
@@ -85,11 +85,11 @@ def _problem(key: str, where: str, question: HubQuestion, answer: HubAnswer, loc
     elif answer.state == "gated":
         said = f"the hub gives the {what} only to whom its owner has let in"
         got = "a gated repository, and no token here that opens it"
-        hint = Prose(f"accept its terms at {page}, then `hf auth login`")
+        advice = f"accept its terms at {page}, then `hf auth login`"
     else:
         said = f"the {what} is not in the cache, and the hub cannot be reached"
         got, expected = f"{answer.detail}; looked for {folder}", "a network, or a copy on this machine"
         hint = f"hf download {name}{' --repo-type dataset' * is_dataset}, or {local}"
         hint += f", or export {TIMEOUT_VARIABLE}=20" if answer.is_silence else ""
     kind = DataError if is_dataset else ModelError
-    return kind(said, where=where, got=got, expected=expected or None, hint=hint or None)
+    return kind(said, where=where, got=got, expected=expected or None, hint=hint or None, advice=advice)

@@ -10,7 +10,7 @@ from typing import cast, get_args
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError, Prose, RewardError, RunError, UserError
+from rlhf_cli.errors import ConfigError, RewardError, RunError, UserError
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.devices import (
     FIRST_WITH_BF16,
@@ -185,7 +185,8 @@ def folder_problems(experiment: Experiment, composed: Composed, context: CheckCo
             where="run.root" if run is None else str(folder),
             got=f"{folder} is {'not writable' if folder.is_dir() else 'a file'}",
             expected="a folder that can be written to",
-            hint="run.root=SOMEWHERE_ELSE" if run is None else Prose(f"cp -r {folder} SOMEWHERE_ELSE, and resume that"),
+            hint="run.root=SOMEWHERE_ELSE" if run is None else None,
+            advice=None if run is None else f"cp -r {folder} SOMEWHERE_ELSE, and resume that",
         )
     problems, notice = space_problems(experiment, context.steps, context.folder)
     yield from problems

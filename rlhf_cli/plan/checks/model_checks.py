@@ -11,7 +11,7 @@ from pathlib import Path
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import demonstrations
-from rlhf_cli.errors import ConfigError, ModelError, Prose, UserError
+from rlhf_cli.errors import ConfigError, ModelError, UserError
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, adapter_base, language_part, read_json
 from rlhf_cli.models.weight_shapes import WeightShape, damaged_weights, is_target, stored_shapes, tiny_shapes
 from rlhf_cli.plan.checks.check_context import CheckContext
@@ -50,7 +50,7 @@ def policy_problems(experiment: Experiment, composed: Composed, context: CheckCo
                 where=where,
                 got=described,
                 expected="a causal language model",
-                hint=Prose("the model it was trained from; a reward model belongs to rewards.NAME.model"),
+                advice="the model it was trained from; a reward model belongs to rewards.NAME.model",
             )
         describe_reward_model(model.path, where=where)  # raises if it has several labels
     context.model = described + more
@@ -170,7 +170,7 @@ def weight_problems(experiment: Experiment, composed: Composed, context: CheckCo
                 where=composed.origins.where(key),
                 got=f"{folder}: " + ", ".join(sorted(file.name for file in folder.iterdir())[:6]),
                 expected="model.safetensors, or its parts and their index",
-                hint=Prose(f"a folder that save_pretrained made, or that `hf download` filled: {key}=FOLDER"),
+                advice=f"a folder that save_pretrained made, or that `hf download` filled: {key}=FOLDER",
             )
         elif (trouble := damaged_weights(folder)) is not None:
             yield ModelError(
@@ -178,7 +178,7 @@ def weight_problems(experiment: Experiment, composed: Composed, context: CheckCo
                 where=composed.origins.where(key),
                 got=f"{folder}: {trouble}",
                 expected="files as long as their headers say, every part of the index among them",
-                hint=Prose("copy or download the folder again"),
+                advice="copy or download the folder again",
             )
 
 

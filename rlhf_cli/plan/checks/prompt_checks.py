@@ -12,7 +12,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.overlong_prompts import check_overlong, describe_overlong, prompt_limit
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Messages, check_rendering
 from rlhf_cli.data.rows import RowTable, values_of
-from rlhf_cli.errors import ConfigError, ModelError, Prose, UserError
+from rlhf_cli.errors import ConfigError, ModelError, UserError
 from rlhf_cli.models.model_folders import describe_model
 from rlhf_cli.models.tokenizer_files import (
     EMBEDDED_TOKENIZER,
@@ -66,14 +66,14 @@ def tokenizer_problems(experiment: Experiment, composed: Composed, context: Chec
 def text_argument_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error for special tokens that the vocabulary lacks, and for stop strings that nothing reads."""
     args, where, tokenizer = experiment.trainer.args, composed.origins.where, context.tokenizer
-    known = {*tokenizer.tokens} if tokenizer is not None else set()
-    if known and tokenizer is not None:
+    # the tokenizer that chat_template_path names brings tokens of its own
+    named = {} if "chat_template_path" in args or tokenizer is None else {"eos_token", "pad_token"} & args.keys()
+    for name in sorted(named):
+        key, token = f"trainer.args.{name}", args[name]
+        assert tokenizer is not None
         added = section(tokenizer.settings, "added_tokens_decoder").values()
-        known |= {str(one["content"]) for one in added if isinstance(one, dict)}
-    for name in ("eos_token", "pad_token"):
-        key, token = f"trainer.args.{name}", args.get(name)
-        # the tokenizer that chat_template_path names brings tokens of its own
-        if isinstance(token, str) and known and token not in known and "chat_template_path" not in args:
+        known = {str(one["content"]) for one in added if isinstance(one, dict)} | {*tokenizer.tokens}
+        if isinstance(token, str) and known and token not in known:
             what, expected = f"the tokenizer has no such {name}", "a token of its vocabulary"
             yield ModelError(what, where=where(key), got=repr(token), expected=expected, hint=f"'~{key}'")
     key, right = "trainer.args.generation_kwargs", STOP_STRINGS.get(experiment.launch.rollout)
@@ -195,9 +195,7 @@ def _too_many_tokens(tokenizer: TokenizerFiles, config: JsonTree, where: str) ->
             where=where,
             got=f"{len(beyond)} tokens of {tokenizer.folder} are {size} and more, {beyond[0]!r} is {tokens[beyond[0]]}",
             expected=f"no more than the model's vocab_size {size}",
-            hint=Prose(
-                "the tokenizer that belongs to the model: ~model.tokenizer, or model.tokenizer=FOLDER_OR_HUB_ID"
-            ),
+            advice="the tokenizer that belongs to the model: ~model.tokenizer, or model.tokenizer=FOLDER_OR_HUB_ID",
         )
 
 

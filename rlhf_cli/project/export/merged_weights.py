@@ -19,7 +19,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from rlhf_cli.errors import ModelError, Prose
+from rlhf_cli.errors import ModelError
 from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.models.reward_checkpoint import load_reward_model
 from rlhf_cli.project.export.source_model import SourceModel
@@ -71,7 +71,7 @@ def _stored_dtype(base: str, *, trust_remote_code: bool) -> torch.dtype:
             where=base,
             got=f"quantization_config: {method}",
             expected="an adapter on weights in float32, bfloat16 or float16",
-            hint=Prose("give the adapter away as it is, RUN/model: transformers and vLLM load it on its base"),
+            advice="give the adapter away as it is, RUN/model: transformers and vLLM load it on its base",
         )
     stored = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
     dtype = getattr(torch, stored, torch.float32)
@@ -93,7 +93,7 @@ def _base_config(base: str) -> JsonTree | None:
             where=base,
             got="no such folder",
             expected="the folder as it was: an adapter without its base is no model",
-            hint=Prose("put it back, or set base_model_name_or_path in adapter_config.json to where it is now"),
+            advice="put it back, or set base_model_name_or_path in adapter_config.json to where it is now",
         )
     return None
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rlhf_cli.errors import ModelError, Prose, RunError
+from rlhf_cli.errors import ModelError, RunError
 from rlhf_cli.models.tokenizer_files import architectures_of
 from rlhf_cli.runs.checkpoint_folders import problem_with
 from rlhf_cli.runs.run_folder import RunFolder, checkpoint_folder, checkpoints_in, read_json
@@ -86,7 +86,7 @@ def _kind(folder: Path, adapter: JsonTree) -> Kind:
             where=str(folder),
             got=", ".join(sorted(path.name for path in folder.iterdir())[:8]),
             expected="*.safetensors; of FSDP and ZeRO a checkpoint has pieces, model/ at the end of a run the whole",
-            hint=Prose("rlhf resume RUN, then rlhf export RUN"),
+            advice="rlhf resume RUN, then rlhf export RUN",
         )
     name = next(iter(architectures_of(read_json(folder / "config.json"))), "")
     return "reward model" if name.endswith("ForSequenceClassification") else "policy"

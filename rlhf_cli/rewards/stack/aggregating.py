@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from rlhf_cli.errors import Prose, RewardError, RewardFailed
+from rlhf_cli.errors import RewardError, RewardFailed
 from rlhf_cli.rewards.stack.returned_scores import LARGEST
 
 Aggregate = Literal["sum", "normalize_then_sum"] | Callable[..., Sequence[float | None]]
@@ -36,7 +36,7 @@ def aggregated(
             "the aggregate failed",
             where="aggregate",
             got=f"{type(error).__name__}: {error}",
-            hint=Prose("an entry is None where the reward does not apply to the row") if has_none else None,
+            advice="an entry is None where the reward does not apply to the row" if has_none else None,
         ) from error
     totals: list[float | None] = []
     wrong = []

@@ -17,7 +17,7 @@ from typing import Annotated, Literal, Union, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from rlhf_cli.errors import Prose, RewardError
+from rlhf_cli.errors import RewardError
 from rlhf_cli.tables.trl_values import NEVER_COLUMNS, REWARD_ARGUMENTS, TEXT_ARGUMENTS
 from rlhf_cli.text.suggest import nearest
 
@@ -111,7 +111,7 @@ def refuse_other_signature(
         where=where,
         got=f"{name}({', '.join(parameters)})",
         expected=f"{NEVER_COLUMNS[foreign[0]]}, a list of one entry a row; a function such as this one:",
-        hint=Prose(f"def score({', '.join(dict.fromkeys(['completions', *columns]))}, **columns):\n    return {call}"),
+        advice=f"def score({', '.join(dict.fromkeys(['completions', *columns]))}, **columns):\n    return {call}",
     )
 
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import NoReturn
 
-from rlhf_cli.errors import Prose, RewardError, RewardFailed, ServerSilent
+from rlhf_cli.errors import RewardError, RewardFailed, ServerSilent
 from rlhf_cli.process import HAS_TIMERS, abandoned, start_timer
 from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.rewards.stack.component import (
@@ -142,7 +142,7 @@ def left(reward: str, error: BaseException) -> RewardFailed:
         where=f"rewards.{reward}",
         got=f"{called}({error.args[0] if error.args else ''})",
         expected="scores, or an exception, for which there is on_error",
-        hint=Prose(f"rewards.{reward}.isolate=true runs it in processes of its own, where this costs a row"),
+        advice=f"rewards.{reward}.isolate=true runs it in processes of its own, where this costs a row",
     )
     failed.reward = reward
     failed.__cause__ = error
@@ -278,8 +278,7 @@ def run_component(component: Component, batch: Batch, rows: Sequence[int], tools
                 _find_failing_rows(component, batch, rows, outcome, failure, tools)
         except LEAVING as error:  # on_error is for failing rows; this was meant to end the process
             failed = left(component.name, error)
-            if replay := hints(replay=tools.keep(FailedCall(component, batch, rows, None, error))):
-                failed.hint = f"{replay}\n{failed.hint}"
+            failed.hint = hints(replay=tools.keep(FailedCall(component, batch, rows, None, error)))
             raise failed from error
     outcome.seconds = time.perf_counter() - began
     return outcome

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from rlhf_cli.errors import Prose, UserError
+from rlhf_cli.errors import UserError
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
 from rlhf_cli.runs.run_status import RUNNING, read_status
 from rlhf_cli.runs.tracking.tracking_plan import has_login, no_answer, wandb_address
@@ -125,9 +125,7 @@ def check_server() -> None:
             hint="wandb login, or export WANDB_API_KEY=...",
         )
     if (silence := no_answer(host, port)) is not None:  # `wandb sync` would try for days
-        raise UserError(
-            "wandb cannot be reached", got=silence, hint=Prose("the same command again when there is a network")
-        )
+        raise UserError("wandb cannot be reached", got=silence, advice="the same command again when there is a network")
 
 
 def _of_run(run: RunFolder) -> Sending:

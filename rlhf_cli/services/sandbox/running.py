@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias, TypedDict, get_args
 
-from rlhf_cli.errors import Prose, RewardError
+from rlhf_cli.errors import RewardError
 
 Isolation: TypeAlias = Literal["auto", "bubblewrap", "namespaces", "limits"]
 
@@ -296,7 +296,7 @@ def _listen(
             "the sandbox for model-written code failed",
             got=facts.get("failed") or err.text()[-500:].strip() or f"its launcher ended with {process.returncode}",
             expected="a program that is started, whatever it does then",
-            hint=Prose("docs/how-to/sandbox.md says what a machine has to allow"),
+            advice="docs/how-to/sandbox.md says what a machine has to allow",
         )
     reason = facts.get("killed_reason") if "returncode" in facts else "launcher"
     returncode = facts.get("returncode", -signal.SIGKILL)

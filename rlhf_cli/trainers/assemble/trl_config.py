@@ -25,7 +25,7 @@ from torch import distributed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.config.schema.trainer_sections import Trainer
-from rlhf_cli.errors import ConfigError, Prose
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.devices import GROUP_PORT_VARIABLE, URL_VARIABLE
 from rlhf_cli.rewards.stack.reward_functions import import_function
 from rlhf_cli.runs.run_folder import RunFolder
@@ -63,7 +63,7 @@ def trainer_class_of(section: Trainer) -> type:
             where=_KEY,
             got=section.own_class,
             expected=f"class {getattr(own, '__name__', 'MyTrainer')}({section.trl})",
-            hint=Prose("trainer.trl names the class of TRL's that yours inherits from"),
+            advice="trainer.trl names the class of TRL's that yours inherits from",
         )
     return own
 

@@ -49,7 +49,7 @@ def refused(runs: Sequence[LoggedRun] = FOUR, **asked: Any) -> tuple[object, ...
     with pytest.raises(UserError) as caught:
         of(runs, **asked)
     error = caught.value
-    return error.what, error.where, error.got, error.expected, error.hint
+    return error.what, error.where, error.got, error.expected, error.hint or error.advice
 
 
 def labels(found: Comparison) -> list[str]:

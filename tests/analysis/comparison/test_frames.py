@@ -177,4 +177,4 @@ def test_no_login_says_what_is_missing() -> None:
         read_wandb("wandb:a/b/c", api=LoggedOut([]))
     assert (error.value.where, error.value.got) == ("wandb:a/b/c", "api_key not configured (no-tty)")
     assert "wandb login" in str(error.value.expected)
-    assert str(error.value.hint).startswith("rlhf compare runs/...")
+    assert str(error.value.advice).startswith("rlhf compare runs/...")

@@ -61,5 +61,5 @@ def test_completions_that_are_nowhere_are_no_dataset_of_the_hub(here: Path) -> N
     with pytest.raises(DataError) as caught:
         read_completions(Path("nope"), limit=None)
     assert "no such file" in caught.value.what
-    assert "data/said.jsonl" in str(caught.value.hint)
+    assert "data/said.jsonl" in str(caught.value.advice)
     assert len(read_completions(Path("data/said.jsonl"), limit=None)) == 1

@@ -80,7 +80,7 @@ class TestAggregate:
         both = (component("a"), component("b"))
         with pytest.raises(RewardFailed) as caught:
             settled([[1.0, 2.0], [1.0, None]], *both, aggregate=product)
-        assert "None where the reward does not apply" in str(caught.value.hint)
+        assert "None where the reward does not apply" in str(caught.value.advice)
         with pytest.raises(RewardFailed) as other:  # negative control: it fails of something else
             settled([[1.0, 2.0]], *both, aggregate=lambda rewards, weights: 1 / 0)
         assert other.value.hint is None

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from rlhf_cli.errors import Prose, RewardError
+from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.stack.reward_functions import required_columns, resolve
 from rlhf_cli.rewards.stack.reward_stack import runs_elsewhere
 
@@ -112,8 +112,8 @@ def test_what_it_is_never_given_is_refused_with_lines_that_work(name: str, taken
     with pytest.raises(RewardError) as caught:
         resolve(f"./mine.py:{name}", {}, where="x")
     assert repr(taken) in caught.value.what
-    assert isinstance(caught.value.hint, Prose)
-    write("wrapped.py", f"from mine import {name}\n\n{caught.value.hint}\n")
+    assert caught.value.hint is None
+    write("wrapped.py", f"from mine import {name}\n\n{caught.value.advice}\n")
     columns = {"data_source": ["gsm8k"] * 2, "ground_truth": BATCH["answer"], "labels": BATCH["answer"]}
     returned = resolve("./wrapped.py:score", {}, where="x")(**BATCH, **columns)
     assert returned == ([1.0, 0.0] if name in ("compute_score", "one") else [1.0, 1.0])
