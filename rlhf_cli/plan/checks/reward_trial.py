@@ -16,7 +16,7 @@ from dataclasses import replace
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Reward
-from rlhf_cli.errors import Prose, RewardError, RlhfError, UserError, with_causes
+from rlhf_cli.errors import RewardError, RlhfError, UserError, with_causes
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.reward_components import KEEP_TIME, StateOfTrainer, component, timeout_of
 from rlhf_cli.plan.run_plan import Notice
@@ -63,7 +63,7 @@ def trial_problems(experiment: Experiment, composed: Composed, context: CheckCon
             where=composed.origins.where(f"rewards.{name}.fn") + place,
             got=got,
             expected=f"a number or None for each completion; they are {text!r:.60} here",
-            hint=Prose(f"rewards.{name}.trial=false leaves this call out, if it is possible in the run only"),
+            advice=f"rewards.{name}.trial=false leaves this call out, if it is possible in the run only",
         )
 
 
