@@ -7,17 +7,14 @@ arguments, and fails for a key that is neither here nor known to be harmless.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import cache
 
 import yaml
 
 from rlhf_cli.config.conf_folders import shipped_dir
 from rlhf_cli.config.schema.reward_sections import AGGREGATES
-from rlhf_cli.text.json_values import JsonTree, JsonValue, section
+from rlhf_cli.text.json_values import JsonTree, leaves, section
 from rlhf_cli.text.yaml_loader import SAFE_LOADER
-
-_Path = tuple[str, ...]
 
 _OF_TRL = (
     "accelerator_config generation_kwargs hub_always_push hub_model_id hub_private_repo hub_revision hub_strategy "
@@ -41,25 +38,18 @@ def asked_of(config: JsonTree) -> list[str]:
     """Return `key: value` for everything in a configuration that runs, submits or sends, in its order."""
     trusted = section(config, "model").get("trust_remote_code") not in (None, False)
     lines = []
-    for path, value in _leaves(config, ()):
-        runs_with_model = trusted and path[0] in ("model", "critic") and isinstance(value, str)
-        if value not in (None, False, "") and (runs_with_model or _is_asked(path, value, config)):
+    for key, value in leaves(config):
+        runs_with_model = trusted and key.startswith(("model.", "critic.")) and isinstance(value, str)
+        is_set = not isinstance(value, dict | list) and value not in (None, False, "")
+        if is_set and (runs_with_model or _is_asked(key, value, config)):
             text = value if isinstance(value, str) and value.isprintable() else json.dumps(value, default=str)
-            lines.append(f"{'.'.join(path)}: {text}")
+            lines.append(f"{key}: {text}")
     return lines
 
 
-def _leaves(node: JsonValue, path: _Path) -> Iterator[tuple[_Path, JsonValue]]:
-    if isinstance(node, dict | list):
-        for name, value in node.items() if isinstance(node, dict) else enumerate(node):
-            yield from _leaves(value, (*path, str(name)))
-    else:
-        yield path, node
-
-
-def _is_asked(path: _Path, value: JsonValue, config: JsonTree) -> bool:
-    key = ".".join(path)
-    if path[0] == "rewards" and path[2:3] in (("fn",), ("args",)):
+def _is_asked(key: str, value: object, config: JsonTree) -> bool:
+    path = key.split(".")
+    if path[0] == "rewards" and path[2:3] in (["fn"], ["args"]):
         fn, name = section(section(config, "rewards"), path[1]).get("fn"), path[3] if len(path) > 3 else ""
         shown = _shipped_rewards().get(fn) if isinstance(fn, str) else None
         is_wall = name != "isolation" or value != "limits"

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BLOCK_BYTES = 1 << 21
+_BEYOND = "JSON nested too deeply to read, or with a whole number of thousands of digits"
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, Row]]:
@@ -52,18 +53,13 @@ def _parse(line: str, where: str) -> Row:
             got=shorten(line, around=error.pos),
             expected="one complete JSON object a line",
         ) from None
-    except (RecursionError, ValueError) as error:
-        raise DataError(_beyond(error), where=where, got=shorten(line)) from None
+    except (RecursionError, ValueError):
+        raise DataError(_BEYOND, where=where, got=shorten(line)) from None
     if not isinstance(row, dict):
         expected = 'one object a line, such as {"prompt": "..."}; a file that is one list has a name ending in .json'
         raise DataError("a line that is not a JSON object", where=where, got=shorten(line), expected=expected)
     check_text(row, line, where)
     return row
-
-
-def _beyond(error: Exception) -> str:
-    too_deep = isinstance(error, RecursionError)
-    return "JSON nested too deeply to read" if too_deep else "a whole number of thousands of digits"
 
 
 def check_text(row: object, source: str, where: str) -> None:
@@ -153,8 +149,8 @@ def read_list(path: Path) -> Iterator[tuple[str, Row]]:
             expected=_EXPECTED,
             advice="one object a line is JSONL: rename the file to .jsonl" if one_object_a_line else None,
         ) from None
-    except (RecursionError, ValueError) as error:
-        raise DataError(_beyond(error), where=str(path), got=shorten(text)) from None
+    except (RecursionError, ValueError):
+        raise DataError(_BEYOND, where=str(path), got=shorten(text)) from None
     if not isinstance(value, list):
         raise DataError("a JSON file that is not a list", where=str(path), got=shorten(text), expected=_EXPECTED)
     for number, row in enumerate(value, 1):

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from rlhf_cli.jobs.resuming import Resumed
 
 _LONGEST = 300
-"""Number of characters of a value that are shown."""
 
 
 def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str, typed: str = "nothing") -> None:
@@ -56,7 +55,7 @@ def refuse_foreign_words(sweep: Path, *, trust: bool, command: str) -> None:
 
 
 def _refuse(where: Path, asked: list[str], record: Path, *, trust: bool, command: str) -> None:
-    shown = [one if len(one) <= _LONGEST else f"{one[:_LONGEST]}... ({len(one):,} characters)" for one in asked]
+    shown = [f"{one[:_LONGEST]}{'...' * (len(one) > _LONGEST)}" for one in asked]
     if not trust and asked:
         raise RunError(
             "this would run code, submit a job or send data for a run that you are not known to have made",

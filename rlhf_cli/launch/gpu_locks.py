@@ -58,11 +58,11 @@ def take(gpus: Sequence[str], run: str) -> HeldGpus | None:
         lock = FileLock(_lock_file(gpu))
         try:
             lock.acquire(timeout=0)
-        except (Timeout, OSError) as error:
+        except Timeout:
             HeldGpus((), held).release()
-            if isinstance(error, Timeout):
-                return None
-            raise _unusable(str(error), Path(lock.lock_file)) from error  # a link, or another user's file
+            return None
+        except OSError as error:  # a link, or another user's file
+            raise _unusable(str(error), Path(lock.lock_file)) from error
         held.append(lock)
         record = Path(lock.lock_file).with_suffix(".txt")
         record.unlink(missing_ok=True)  # writing through a link would overwrite another file

@@ -91,12 +91,10 @@ def columns_of(events: Iterable[Event], wanted: Wanted | None = None) -> MetricC
                 steps, values = columns[name]
                 steps.append(step)
                 values.append(_NAN if value is None else value)  # type: ignore[arg-type]
-    by_name: dict[str, Series] = {}
-    shared: dict[bytes, NDArray[np.int64]] = {}  # most metrics are logged at the same steps
-    while columns:
-        name, (steps, values) = next(iter(columns.items()))
-        by_name[name] = Series(shared.setdefault(steps.tobytes(), np.array(steps)), np.array(values))
-        del columns[name], steps, values
+    by_name = {
+        name: Series(np.frombuffer(steps, dtype=np.int64), np.frombuffer(values))
+        for name, (steps, values) in columns.items()
+    }
     return MetricColumns(by_name, num_events, last_step)
 
 
