@@ -112,7 +112,13 @@ def test_changed_code_is_refused_for_all_at_once_and_can_be_allowed(workplace: P
     assert [name for name, _ in ran.pop()] == ["job=1", "job=2", "job=3"]
 
 
-EVIL = "from pathlib import Path\nPath('it-ran').touch()\n\ndef f(completions, **columns):\n    return [0.0] * len(completions)\n"
+EVIL = """
+from pathlib import Path
+Path("it-ran").touch()
+
+def f(completions, **columns):
+    return [0.0] * len(completions)
+"""
 
 
 def test_another_users_words_are_asked_about_before_they_make_a_job(workplace: Path, frozen, capsys) -> None:

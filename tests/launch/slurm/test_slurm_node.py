@@ -205,7 +205,7 @@ def test_the_first_is_told_where_and_the_others_join_there(slurm, three_nodes, j
     assert process.returncode == 0, error
     (call,) = [call for call in slurm.calls if call.startswith("srun ")]
     assert call.startswith("srun --relative=1 --nodes=2 --ntasks=2")
-    assert call.endswith(f"-m rlhf_cli join {Path('meets-at').read_text()}")
+    assert call.endswith(f"-m rlhf_cli join {Path('meets-at').read_text()} --trust")
 
 
 def test_a_run_whose_others_never_come_has_failed_and_is_not_put_back(slurm, three_nodes, job) -> None:
