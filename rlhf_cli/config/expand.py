@@ -14,6 +14,7 @@ from rlhf_cli.config.rules.trainer_rules import class_file
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, TRUNCATION_MODES, Gate, Reward
 from rlhf_cli.rewards.stack.aggregating import counting
+from rlhf_cli.rewards.stack.returned_scores import REPLACES_DENSE
 
 
 def expanded(experiment: Experiment) -> Experiment:
@@ -65,10 +66,7 @@ def truncation_warnings(experiment: Experiment) -> Iterator[str]:
             " off pays twice, and the policy learns never to end; truncation.mode=replace (docs/how-to/ppo.md)"
         )
     if truncation.mode == "replace" and _has_dense_rewards_alone(experiment):
-        yield (
-            "bootstrap takes the reward on the last token of a row that was cut away, and every reward is dense: what"
-            " that token earned it had earned; truncation.mode=add (docs/how-to/ppo.md)"
-        )
+        yield REPLACES_DENSE
 
 
 def _has_dense_rewards_alone(experiment: Experiment) -> bool:

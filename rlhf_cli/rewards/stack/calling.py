@@ -249,7 +249,7 @@ class Tools:
     """The parts of the stack that a component needs: event loop, token offsets, failure recorder."""
 
     run_async: RunAsync
-    offsets: Callable[[Sequence[int]], Sequence[Offset]]
+    offsets: Callable[[Batch, int], Sequence[Offset]]
     keep: KeepFailure
 
 
@@ -296,7 +296,7 @@ def _call(component: Component, batch: Batch, rows: Sequence[int], outcome: Rewa
         outcome.spans[rows[row]] = named_spans(value)
         if "completion_ids" in subset:
             ids = token_ids(subset, row)
-            return as_token_values(value, len(ids), lambda: tools.offsets(ids), component.spread)
+            return as_token_values(value, len(ids), lambda: tools.offsets(subset, row), component.spread)
         # Scored outside of training, without tokens: each character counts as one.
         from rlhf_cli.rewards.stack.token_offsets import characters
 

@@ -237,7 +237,7 @@ class RewardStack:
 
         text = text_of(as_completion(by_row(self._batch, "completions")[row]))
         if "completion_ids" in self._batch and self.decode is not None:
-            offsets = self._offsets(token_ids(self._batch, row))
+            offsets = self._offsets(self._batch, row)
         elif outcome.spans[row] is not None or len(values) == len(text):
             offsets = characters(text)
         else:
@@ -290,12 +290,14 @@ class RewardStack:
         self._loop = RewardLoop()
         return Tools(self._loop.run, self._offsets, self._keep_call)
 
-    def _offsets(self, ids: Sequence[int]) -> Sequence[Offset]:
+    def _offsets(self, batch: Batch, row: int) -> Sequence[Offset]:
         if self.decode is None:
             raise ValueError("spans need the tokens they fall on, and there is no tokenizer here")
-        from rlhf_cli.rewards.stack.token_offsets import token_offsets
+        from rlhf_cli.rewards.stack.token_offsets import offsets_in, token_offsets
 
-        return token_offsets(ids, self.decode, pieces=self._pieces)
+        ids, completion = token_ids(batch, row), as_completion(by_row(batch, "completions")[row])
+        offsets = token_offsets(ids, self.decode, pieces=self._pieces)
+        return offsets_in(completion, self.decode(ids) if ids else "", offsets)
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING
 
+from rlhf_cli.rewards.completion_text import Completion, content_text, text_of
 from rlhf_cli.rewards.stack.returned_scores import Offset, TokenValues
 
 if TYPE_CHECKING:
@@ -44,6 +45,43 @@ def token_offsets(
     text = decode(ids) if ids else ""
     known = _Pieces(ids, decode, {} if pieces is None else pieces)
     return _ranges(ids, decode, text, known, by_windows=True) or _ranges(ids, decode, text, known, by_windows=False)
+
+
+def offsets_in(completion: Completion, decoded: str, offsets: Sequence[Offset]) -> Sequence[Offset]:
+    """Return ranges of the decoded tokens as ranges of the text that authors read, `text_of(completion)`.
+
+    In a conversation that is the contents of the assistant's messages; the decoded text also has calls of tools and
+    their results, whose tokens get an empty range. Raise ValueError if the contents are not found there in order.
+    """
+    if text_of(completion) == decoded or isinstance(completion, str):
+        return offsets
+    shifts: list[tuple[int, int, int]] = []  # (begin, end) in the decoded text, begin in the author's
+    places, end = [], len(decoded)
+    # Backwards: the answer is the last text there, and a tool's result may hold the same.
+    for message in reversed(completion):
+        content = content_text(message)
+        begin = decoded.rfind(content, 0, end) if content else end
+        if begin < 0:
+            raise ValueError(f"the message {content[:50]!r} is not among the completion's tokens: {decoded[:100]!r}")
+        places.append((message, content, begin))
+        end = begin
+    at = reached = 0
+    for message, content, last in reversed(places):
+        if content and message.get("role", "assistant") == "assistant":
+            # A call of a tool follows the content that it came with, and may repeat it.
+            begin = decoded.find(content, reached) if message.get("tool_calls") else last
+            shifts.append((begin, begin + len(content), at))
+            at += len(content) + 1  # joined by newlines
+        reached = last + len(content)
+    return [_shifted(start, stop, shifts) for start, stop in offsets]
+
+
+def _shifted(start: int, stop: int, shifts: Sequence[tuple[int, int, int]]) -> Offset:
+    """Return the part of a range that lies within contents, in the author's text; an empty range if none does."""
+    inside = [
+        (max(start, one) - one + at, min(stop, end) - one + at) for one, end, at in shifts if start < end and one < stop
+    ]
+    return (inside[0][0], inside[-1][1]) if inside and start < stop else (0, 0)
 
 
 def characters(text: str) -> list[tuple[int, int]]:

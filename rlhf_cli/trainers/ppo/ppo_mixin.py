@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ from torch.optim import Optimizer
 from trl.trainer import grpo_trainer
 
 from rlhf_cli.numerics.ppo_losses import k3, value_losses
+from rlhf_cli.rewards.stack.aggregating import counting
+from rlhf_cli.rewards.stack.returned_scores import REPLACES_DENSE
 from rlhf_cli.rewards.stack.reward_matrix import last_token_rewards, token_rewards
 from rlhf_cli.runs.heartbeat import CRITIC, VALUES, during
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
@@ -50,6 +53,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
     """For GRPOTrainer: turn it into PPO; `extensions.ppo` has the settings and creates the critic."""
 
     _has_tried_critic: bool = False
+    _is_warned: bool = False
     _micro_batch: TrlBatch
     _rollout: tuple[Rollout, Advantages]
 
@@ -100,6 +104,9 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         is_action = _action_mask(output)
         scores = self._scores(output["completion_mask"].bool())
         # the answer is unfinished: the critic's value replaces its score
+        if self.truncation.replaces and not self._is_warned:
+            self._is_warned = True
+            self._warn_of_dense_rewards()
         if self.truncation.replaces and goes_on.any():
             scores = without_last(scores, lengths, is_bootstrapped)
         rollout = Rollout(
@@ -128,6 +135,15 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         if callable(self.aggregate):
             return {}
         return rollout_shares(rollout, advantages, self.ppo, self._settled.names, self._sum_over_ranks)
+
+    def _warn_of_dense_rewards(self) -> None:
+        """Warn in the first round if all rewards that count are dense: `check` only reads annotations."""
+        outcomes = self.reward_stack.outcomes
+        counted = [outcomes[name] for name in counting({one.name: one for one in self.reward_stack.components})]
+        rows = [row for one in counted for row in zip(one.raw, one.tokens, strict=True) if row[0] is not None]
+        is_plain = self.truncation.policy != "bootstrap" or any(tokens is None for _, tokens in rows)
+        if rows and not is_plain and self.accelerator.is_main_process:
+            logging.getLogger("rlhf").warning(REPLACES_DENSE)
 
     def _packs_values(self, batch: TrlBatch) -> bool:
         """Return whether the critic reads packed rows.
