@@ -87,7 +87,7 @@ class RlhfError(Exception):
         lines = [self.what]
         for label, text in (("where", self.where), ("got", self.got), ("expected", self.expected), *to_do):
             if text is not None:
-                lines.append(f"  {label + ':':<10}" + str(text).replace("\n", "\n" + " " * 12))
+                lines.append(f"  {label + ':':<10}" + shortened(str(text)).replace("\n", "\n" + " " * 12))
         return "\n".join(lines)
 
 
@@ -195,6 +195,25 @@ def with_causes(error: BaseException) -> Iterator[BaseException]:
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
 
 
+def shortened(text: str, longest: int = 20_000) -> str:
+    """Return the beginning and the end of a text, with `longest` characters in all."""
+    cut, half = len(text) - longest, longest // 2
+    return text if cut <= 0 else f"{text[:half]} [{cut} characters left out] {text[-half:]}"
+
+
+def message_of(error: BaseException) -> str:
+    """Return an error's message, shortened; also if its `__str__` raises, as that of foreign code may."""
+    try:
+        return shortened(str(error), 2_000)
+    except Exception as raised:
+        return f"(no message: its __str__ raised {type(raised).__name__})"
+
+
+def described(error: BaseException) -> str:
+    """Return `ValueError: its message`, shortened."""
+    return f"{type(error).__name__}: {message_of(error)}"
+
+
 def in_a_line(error: BaseException) -> str:
     """Return an error's type and the first line of its message, for use inside another message."""
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return f"{type(error).__name__}: {(message_of(error).splitlines() or [''])[0]}"

@@ -15,7 +15,6 @@ import re
 import shlex
 import sys
 import threading
-import traceback
 from collections.abc import Iterator, Mapping
 
 import rlhf_cli
@@ -35,7 +34,7 @@ from rlhf_cli.jobs.usage import JSON, folded, shown_width, usage_of
 from rlhf_cli.process import abandoned, into_nothing, lasting_output, leave, nobody_reads, stopped_early
 from rlhf_cli.text.redaction import forgetting, remember_typed
 from rlhf_cli.text.suggest import nearest
-from rlhf_cli.text.terminal_output import safe_output
+from rlhf_cli.text.terminal_output import safe_output, traceback_of
 
 _HELP = """rlhf: describe an RLHF experiment in YAML, run it, sweep it, compare the runs.
 
@@ -186,7 +185,7 @@ def _refused(error: RlhfError) -> int:
         print_problems(error)
     label = "stopped" if isinstance(error, Preempted) else "error"
     if isinstance(error, RewardFailed) and error.__cause__ is not None:
-        traceback.print_exception(_from_the_reward_on(error.__cause__))
+        print(traceback_of(_from_the_reward_on(error.__cause__)), end="", file=sys.stderr)
     notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
     print_error(label, f"{error}{notes}")
     return error.exit_code
@@ -229,6 +228,6 @@ def _run(verb: str, words: list[str]) -> int:
             raise
         if is_json_alone():
             print_problems(error)
-        traceback.print_exc()
+        print(traceback_of(error), end="", file=sys.stderr)
         return EXIT_CRASH
     return code

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TextIO, cast
 
-from rlhf_cli.errors import Problems, RlhfError
+from rlhf_cli.errors import Problems, RlhfError, message_of
 from rlhf_cli.process import Lasting
 from rlhf_cli.runs.run_folder import names_a_run
 from rlhf_cli.text.json_values import write_json
@@ -83,7 +83,7 @@ def problems_json(error: BaseException) -> dict[str, object]:
 def _problem(error: BaseException) -> dict[str, object]:
     kind = type(error).__name__
     if not isinstance(error, RlhfError):
-        return {"kind": kind, "what": str(error)} | dict.fromkeys(("where", "got", "expected", "try", "advice"))
+        return {"kind": kind, "what": message_of(error)} | dict.fromkeys(("where", "got", "expected", "try", "advice"))
     got = None if error.got is None else str(error.got)
     return {
         "kind": kind,

@@ -97,7 +97,7 @@ def _files_of(module: str, folders: set[Path]) -> Iterator[tuple[Path, str]]:
     if module.endswith(".py"):
         yield Path(module).expanduser(), ""
         return
-    search: list[str] | None = [str(Path.cwd()), *sys.path, *map(str, sorted(folders))]
+    search: list[str] | None = [*sys.path, str(Path.cwd()), *map(str, sorted(folders))]
     parts = module.split(".")
     for depth in range(1, len(parts) + 1):
         name = ".".join(parts[:depth])

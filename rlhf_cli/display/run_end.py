@@ -180,6 +180,8 @@ def _other_facts(folder: RunFolder, events: list[Event], status: Status) -> Iter
     for name, count in failed_rows(folder).items():
         rows = "1 row" if count == 1 else f"{count} rows"
         yield Text(f"{name} failed on {rows}: {folder.reward_errors.name}", style="yellow")
+    if failed := read_json(folder.provenance).get("tracker_failed"):
+        yield Text(f"{failed} and has the run in part; metrics.jsonl has all of it", style="yellow")
     if reason := stopped_by_rule(status):
         yield Text(reason, style="bold")
     verified = verify(folder)

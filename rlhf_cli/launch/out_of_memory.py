@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_cli.errors import RlhfError, with_causes
+from rlhf_cli.errors import RlhfError, message_of, with_causes
 from rlhf_cli.runs import heartbeat as beats
 from rlhf_cli.runs.heartbeat import Heartbeat, in_words
 
@@ -48,7 +48,7 @@ def _kind(error: BaseException) -> str | None:
     """Return which memory an error says is full, "gpu" or "cpu"; None for other errors."""
     if isinstance(error, MemoryError):
         return "cpu"
-    text = str(error)
+    text = message_of(error)
     if type(error).__name__ == "OutOfMemoryError" or any(words in text for words in _OF_GPU):
         return "gpu"
     is_of_torch = isinstance(error, RuntimeError | OSError)

@@ -6,29 +6,30 @@ blame is a stopped rank, else one that runs a reward, else one that does not wai
 itself, and with it the run. Another rank ends the run only if the hanging one cannot, because it is stopped.
 
 No Python code runs in a process in which compiled code holds the GIL. A second process then reports the hang and kills
-the first one (outside_watch.py). The time for which a process was stopped does not count.
+the first one. It counts its own looks: a clock goes on while a process is stopped (SIGSTOP, a paused container).
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
+import faulthandler
+import mmap
 import os
+import re
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from os import _exit  # the original: os._exit is patched while rewards run
-from types import FrameType
+from functools import partial
 
 from rlhf_cli.errors import EXIT_CRASH, RlhfError
-from rlhf_cli.launch.outside_watch import Stacks, watched_from_outside
 from rlhf_cli.launch.ranks_end import RankFailure, failure_file, resume_hint
-from rlhf_cli.process import handled
+from rlhf_cli.process import die_with, handled
 from rlhf_cli.runs.heartbeat import Beat, Heartbeat, heartbeats
 from rlhf_cli.runs.process_identity import is_stopped
 from rlhf_cli.runs.run_folder import RunFolder, write_json
@@ -36,6 +37,8 @@ from rlhf_cli.runs.run_status import FAILED, update_status
 from rlhf_cli.text.redaction import redacted
 from rlhf_cli.text.terminal_output import printable
 
+_DUMP = getattr(signal, "SIGRTMAX", signal.SIGUSR2)  # on which faulthandler writes the stacks
+_leave = partial(os._exit, EXIT_CRASH)  # the original: os._exit is patched while rewards run
 _SHOWN_FRAMES = 3
 _SHOW_CURSOR = "\x1b[?25h\n"
 _STDERR = 2
@@ -49,8 +52,6 @@ _LOOKS = 20
 _LONGEST_LOOK_S = 5.0
 _LATE_LOOKS, _LATE_S = 4, 2.0
 """Extra time that a rank has to end itself before another rank reports its hang."""
-_MORE_LOOKS = 2
-"""Looks beyond the timeout before the process is judged from outside: the thread inside judges first."""
 _FAR_SHARE = 0.25
 """Share of the timeout that a rank waits longer if the ranks it waits for are on other machines."""
 
@@ -71,18 +72,61 @@ class Watchdog:
         """Return the time between two looks."""
         return min(_LONGEST_LOOK_S, self.timeout_s / _LOOKS)
 
-    def look(self, show_life: Callable[[], object]) -> None:
-        """Look from time to time, in a thread of its own, whether the rank makes progress; `show_life` each time."""
+    def look(self, looks: mmap.mmap) -> None:
+        """Look from time to time, in a thread, whether the rank makes progress; show each look in `looks`."""
         looked_at = time.monotonic()
-        most_late_s = min(_LATE_LOOKS * self.look_s + _LATE_S, self.timeout_s / 2)
         while not self.is_closed.wait(self.look_s):
-            late_s, looked_at = time.monotonic() - looked_at - self.look_s, time.monotonic()
-            show_life()
+            was_stopped, looked_at = self._is_late(looked_at), time.monotonic()
+            looks[0] = (looks[0] + 1) % 256
             beat = self.heartbeat.read()
-            if late_s > most_late_s:
-                self.heartbeat.beat()  # no thread ran for a while, so the whole process was stopped: start again
+            if was_stopped:
+                self.heartbeat.beat()  # start again
             elif beat.is_watched and beat.age_s > self.timeout_s:
                 self._judge(beat)
+
+    def _is_late(self, looked_at: float) -> bool:
+        late_s = time.monotonic() - looked_at - self.look_s
+        return late_s > min(_LATE_LOOKS * self.look_s + _LATE_S, self.timeout_s / 2)
+
+    @contextlib.contextmanager
+    def from_outside(self) -> Iterator[mmap.mmap]:
+        """Open a context in which a fork of this process watches it; `look` shows its looks in the memory."""
+        with mmap.mmap(-1, mmap.PAGESIZE) as looks, tempfile.TemporaryFile() as dump:
+            faulthandler.register(_DUMP, file=dump, all_threads=True)  # in C: it writes whoever holds the GIL
+            owner = os.getpid()
+            if (pid := os.fork()) == 0:
+                try:
+                    self._look_from_outside(owner, looks, dump.fileno())
+                finally:
+                    _leave()
+            try:
+                yield looks
+            finally:
+                with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+                faulthandler.unregister(_DUMP)
+
+    def _look_from_outside(self, owner: int, looks: mmap.mmap, dump: int) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        os.setsid()
+        die_with(owner)
+        silent, last = 0, -1
+        while silent * self.look_s < self.timeout_s + 2 * self.look_s:  # the thread inside judges first
+            looked_at = time.monotonic()
+            time.sleep(self.look_s)
+            if os.getppid() != owner:
+                return
+            is_excused = self._is_late(looked_at) or is_stopped(owner) or not self.heartbeat.read().is_watched
+            silent, last = 0 if is_excused or looks[0] != last else silent + 1, looks[0]
+        beat = self.heartbeat.read()  # before the signal, which may end the hang
+        os.kill(owner, _DUMP)
+        time.sleep(1.0)
+        threads = os.pread(dump, os.fstat(dump).st_size, 0).decode(errors="replace").split("\n\n")
+        frames = (re.findall(r'File "(.*)", line (\d+) in (.*)', thread) for thread in reversed(threads))
+        stacks = (tuple(f"{file}:{line} in {name}" for file, line, name in reversed(thread)) for thread in frames)
+        failure = _failure_of(beat, tuple(filter(None, stacks)), self.timeout_s, is_stopped=False)
+        self._report(failure, partial(os.kill, owner, signal.SIGKILL))
 
     def _judge(self, own: Beat) -> None:
         if self.world_size > 1 and any(self.folder.path.glob(failure_file(self.folder, "*").name)):
@@ -96,46 +140,31 @@ class Watchdog:
         far_s = self.timeout_s * _FAR_SHARE if len(seen) < self.world_size and waits else 0.0
         if behind.rank != own.rank:
             if behind.is_watched and behind.age_s > self.timeout_s + _LATE_LOOKS * self.look_s + _LATE_S + far_s:
-                self._end(_failure_of(behind, (), self.timeout_s, is_stopped=is_stopped(behind.pid)))
+                self._report(_failure_of(behind, (), self.timeout_s, is_stopped=is_stopped(behind.pid)), _leave)
         elif own.age_s > self.timeout_s + far_s and not any(
             one.seams == own.seams and one.age_s <= self.timeout_s for one in seen.values()
         ):  # else this rank may wait for one at the same point that still makes progress
-            self._end(_failure_of(own, stacks, self.timeout_s, is_stopped=False))
+            self._report(_failure_of(own, stacks, self.timeout_s, is_stopped=False), _leave)
 
-    def _end(self, failure: RankFailure) -> None:
-        """Report a hang and exit, without touching anything that could block on the hanging thread."""
+    def _report(self, failure: RankFailure, end: Callable[[], object]) -> None:
+        """Report a hang and call `end`, without touching anything that could block on the hanging thread."""
         try:
-            self._report(failure)
+            with contextlib.suppress(OSError):  # on a full disk, still report the rest
+                write_json(failure_file(self.folder, failure.rank), asdict(failure))
+                with self.folder.log.open("a", encoding="utf-8") as log:
+                    log.write(printable(redacted(f"{failure.traceback}\n{failure.message}")) + "\n")
+            if self.world_size == 1:  # else the process that started the ranks reads the record
+                shown = _SHOW_CURSOR if os.isatty(_STDERR) else ""
+                where = (
+                    f"{resume_hint(self.folder)}\nrun folder: {self.folder.shown}, whose log.txt has the whole stack"
+                )
+                message = printable(redacted(f"error: {failure.message}\n{where}\n"))
+                os.write(_STDERR, (shown + message).encode())  # sys.stderr may be locked by the hanging thread
+                with contextlib.suppress(OSError):
+                    update_status(self.folder, state=FAILED, reason=failure.message, failing_rank=failure.rank)
+                self.heartbeat.close()
         finally:
-            _exit(EXIT_CRASH)
-
-    def report_silent(self, stacks: Callable[[], Stacks]) -> None:
-        """Report, from another process, that something holds the GIL of this one."""
-        beat = self.heartbeat.read()  # first: the signal that asks for the stacks may end the hang
-        self._report(_failure_of(beat, stacks(), self.timeout_s, is_stopped=False))
-
-    def _report(self, failure: RankFailure) -> None:
-        with contextlib.suppress(OSError):  # on a full disk, still report the rest
-            write_json(failure_file(self.folder, failure.rank), asdict(failure))
-            with self.folder.log.open("a", encoding="utf-8") as log:
-                log.write(printable(redacted(f"{failure.traceback}\n{failure.message}")) + "\n")
-        if self.world_size == 1:
-            self._report_alone(failure)
-
-    def _report_alone(self, failure: RankFailure) -> None:
-        """Report on the terminal and in the status that the only process of a run hangs."""
-        shown = _SHOW_CURSOR if os.isatty(_STDERR) else ""
-        where = f"{resume_hint(self.folder)}\nrun folder: {self.folder.shown}, whose log.txt has the whole stack"
-        message = printable(redacted(f"error: {failure.message}\n{where}\n"))
-        os.write(_STDERR, (shown + message).encode())  # sys.stderr may be locked by the hanging thread
-        with contextlib.suppress(OSError):
-            update_status(self.folder, state=FAILED, reason=failure.message, failing_rank=failure.rank)
-        self.heartbeat.close()
-
-    def suspend(self, number: int, _: FrameType | None) -> None:
-        """Suspend the process, for Ctrl-Z or a scheduler: by default SIGTSTP does nothing in a session of its own."""
-        os.kill(os.getpid(), signal.SIGSTOP)
-        self.heartbeat.beat()
+            end()
 
 
 @contextlib.contextmanager
@@ -147,23 +176,17 @@ def watched(folder: RunFolder, timeout_s: float | str, rank: int) -> Iterator[He
         if isinstance(timeout_s, float):
             world_size = int(os.environ.get("WORLD_SIZE", "1"))
             watchdog = Watchdog(folder, heartbeat, timeout_s, world_size)
-            if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
-                stack.enter_context(handled({signal.SIGTSTP: watchdog.suspend}))
-            outside = watched_from_outside(
-                watchdog.look_s,
-                math.ceil(timeout_s / watchdog.look_s) + _MORE_LOOKS,
-                lambda: heartbeat.read().is_watched,
-                watchdog.report_silent,
-            )
-            show_life = stack.enter_context(outside)
-            thread = threading.Thread(target=watchdog.look, args=[show_life], name="watchdog", daemon=True)
+            if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:  # which does nothing in a session of its own
+                stack.enter_context(handled({signal.SIGTSTP: lambda *_: os.kill(os.getpid(), signal.SIGSTOP)}))
+            looks = stack.enter_context(watchdog.from_outside())
+            thread = threading.Thread(target=watchdog.look, args=[looks], name="watchdog", daemon=True)
             thread.start()
             stack.callback(thread.join)
             stack.callback(watchdog.is_closed.set)
         yield heartbeat
 
 
-def _failure_of(beat: Beat, stacks: Stacks, timeout_s: float, *, is_stopped: bool) -> RankFailure:
+def _failure_of(beat: Beat, stacks: tuple[tuple[str, ...], ...], timeout_s: float, *, is_stopped: bool) -> RankFailure:
     """Return the failure of a rank that makes no progress, dated at its last sign of progress.
 
     `stacks` are those of its threads, main thread first, each a list of `file:line in function`, innermost last; empty
@@ -188,7 +211,7 @@ def _failure_of(beat: Beat, stacks: Stacks, timeout_s: float, *, is_stopped: boo
     return RankFailure(beat.rank, time.time() - beat.age_s, message=str(error), traceback=trace)
 
 
-def _innermost(stacks: Stacks) -> list[str]:
+def _innermost(stacks: tuple[tuple[str, ...], ...]) -> list[str]:
     """Return the innermost frames, innermost last: of a running reward if there is one, else of the main thread."""
     in_rewards = [stack for stack in stacks if _is_of_rewards(stack)]
     busy = [stack for stack in in_rewards if not any(one in stack[-1] for one in _WAITING)]
@@ -198,7 +221,7 @@ def _innermost(stacks: Stacks) -> list[str]:
     return []
 
 
-def _own_stacks(main_thread: int) -> Stacks:
+def _own_stacks(main_thread: int) -> tuple[tuple[str, ...], ...]:
     """Return the stack of this process's main thread, then of the threads that run rewards."""
     found = {
         ident: tuple(f"{one.filename}:{one.lineno} in {one.name}" for one in traceback.extract_stack(frame))

@@ -15,18 +15,19 @@ import os
 import sys
 import sysconfig
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, cast
+
+from rich.text import Text
 
 import rlhf_cli
 from rlhf_cli.config.environment_references import resolved_references
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import entries_of
 from rlhf_cli.display.progress_bars import spinner
-from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, Preempted, RlhfError, RunError
+from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, Preempted, RlhfError, RunError, described
 from rlhf_cli.launch.ranks_end import RankFailure, failure_file
 from rlhf_cli.launch.stopping import Stopping, must_save_by, preempted, stopped_by_signals
 from rlhf_cli.launch.verify_launch import (
@@ -44,11 +45,11 @@ from rlhf_cli.runs.disk_space import full_disk
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.runs.phase_clock import PhaseClock
-from rlhf_cli.runs.provenance import add_to_provenance
+from rlhf_cli.runs.provenance import add_to_provenance, other_versions
 from rlhf_cli.runs.run_folder import RunFolder, checkpoint_folder, write_json
 from rlhf_cli.runs.run_status import ANOTHER_RANK, FAILED, FINISHED, PREEMPTED, claim, update_status
 from rlhf_cli.text.redaction import redacted
-from rlhf_cli.text.terminal_output import SafeStream, printable
+from rlhf_cli.text.terminal_output import SafeStream, printable, traceback_of
 
 if TYPE_CHECKING:
     from rlhf_cli.display.training_bar import TrainingBar
@@ -156,7 +157,7 @@ def _train(
     from rlhf_cli.trainers.assemble.trainer import assemble
 
     bar = TrainingBar(heartbeat)
-    mirror = _mirror_of(folder, experiment) if is_main and experiment.track.mode != "none" else None
+    mirror = _mirror_of(folder, experiment, bar) if is_main and experiment.track.mode != "none" else None
     show_pairs = functools.partial(_show_pairs, bar, folder, mirror)
     with spinner("loading data and models", shown=is_main) as say:
         trainer = assemble(
@@ -165,6 +166,9 @@ def _train(
     refuse_unless_as_asked(experiment.launch, trainer)
     trainer.remove_callback(PrinterCallback)
     checkpoint = starting_checkpoint(folder, is_main=is_main) if resume else None
+    if resume and is_main and (changed := other_versions(folder)) is not None:
+        _log.warning("the run began with other versions: %s", changed)
+        print(f"warning: the run began with other versions, so it may go on differently: {changed}")
     start = recorded_to = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
     added: list[Any] = [callbacks.ShortHistory(), callbacks.KeepHeartbeat(heartbeat)]
     if is_main:
@@ -216,8 +220,8 @@ def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror | None, pair
         mirror.table("samples", pairs[0].step, [{**asdict(pair), "verdict": pair.verdict} for pair in pairs])
 
 
-def _mirror_of(folder: RunFolder, experiment: Experiment) -> Mirror:
-    """Return the mirror of a run in its tracker."""
+def _mirror_of(folder: RunFolder, experiment: Experiment, bar: TrainingBar) -> Mirror:
+    """Return the mirror of a run in its tracker; it prints above the bar: stdout is log.txt while TRL logs."""
     from rlhf_cli.runs.tracking.mirror import Mirror
     from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
 
@@ -226,7 +230,7 @@ def _mirror_of(folder: RunFolder, experiment: Experiment) -> Mirror:
     return Mirror(
         folder,
         tracking,
-        say=functools.partial(print, flush=True),
+        say=lambda line: bar.print(Text(line)),
         unique_prompts=unique_prompts,
         completions_every=experiment.track.completions_every,
     )
@@ -306,12 +310,12 @@ def _finish(folder: RunFolder, trainer: ExtendedTrainer, *, is_main: bool, ended
 
 def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
     """Write the failure file of this rank, so that the first of several failures can be identified."""
-    text = "".join(traceback.format_exception(error))
+    text = traceback_of(error)
     _log.error("rank %d failed\n%s", rank, text)
     failure = RankFailure(
         rank,
         time.time(),
-        message=str(error) if isinstance(error, RlhfError) else f"{type(error).__name__}: {error}",
+        message=str(error) if isinstance(error, RlhfError) else described(error),
         traceback=text,
         exit_code=getattr(error, "exit_code", EXIT_CRASH),
         is_by_guard=isinstance(error, GuardStopped),

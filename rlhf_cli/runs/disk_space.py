@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from rlhf_cli.errors import RlhfError, RunError, with_causes
+from rlhf_cli.errors import RlhfError, RunError, message_of, with_causes
 from rlhf_cli.runs.run_folder import RunFolder
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -24,7 +24,7 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 def is_full(error: BaseException) -> bool:
     """Return whether an error or one of its causes means a full disk, an exceeded quota or a file size limit."""
-    return any(getattr(one, "errno", None) in _FULL or _IN_WORDS.search(str(one)) for one in with_causes(error))
+    return any(getattr(one, "errno", None) in _FULL or _IN_WORDS.search(message_of(one)) for one in with_causes(error))
 
 
 def no_room(path: Path, *, needed: int | None, kept: Path | None, error: BaseException) -> RunError:
@@ -33,12 +33,12 @@ def no_room(path: Path, *, needed: int | None, kept: Path | None, error: BaseExc
     `kept` is the newest remaining checkpoint, or None.
     """
     free = free_bytes(path)
-    is_limit = getattr(error, "errno", None) == errno.EFBIG or f"(os error {errno.EFBIG})" in str(error)
+    is_limit = getattr(error, "errno", None) == errno.EFBIG or f"(os error {errno.EFBIG})" in message_of(error)
     wanted = "more than there is" if needed is None else f"at least {needed} bytes ({size(needed)})"
     return RunError(
         "a file may not get that large here" if is_limit else "the disk is full",
         where=str(path),
-        got=f"{free} bytes ({size(free)}) free; {(str(error).splitlines() or [type(error).__name__])[0]}",
+        got=f"{free} bytes ({size(free)}) free; {(message_of(error).splitlines() or [type(error).__name__])[0]}",
         expected=f"{wanted} for what was being written, which is removed again",
         advice=(
             "make room, then `rlhf resume`"

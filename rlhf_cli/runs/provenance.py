@@ -170,6 +170,13 @@ def versions() -> dict[str, str | None]:
     return found
 
 
+def other_versions(folder: RunFolder) -> str | None:
+    """Return `torch 2.12.0 -> 2.13.0, ...` for packages whose version is not the one the run began with, else None."""
+    begun = section(read_json(folder.provenance), "versions")
+    changed = {name: now for name, now in versions().items() if name in begun and begun[name] != now}
+    return ", ".join(f"{name} {begun[name]} -> {now}" for name, now in changed.items()) or None
+
+
 _KEY_BYTES = 32
 """The user's key is in the cache folder and is created when first needed. A run's mark is the HMAC-SHA256 of what it
 runs, submits and sends. It stays valid if the folder moves, on every machine that shares the cache, and becomes invalid

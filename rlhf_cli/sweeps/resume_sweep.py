@@ -15,6 +15,7 @@ from rlhf_cli.jobs.resuming import resumed
 from rlhf_cli.jobs.run_states import submit_sweep
 from rlhf_cli.jobs.usage import ResumeOptions
 from rlhf_cli.launch.slurm_submission import check_slurm
+from rlhf_cli.runs.provenance import other_versions
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_overview import refuse_links
 from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status, told_state
@@ -65,6 +66,8 @@ def resume_sweep(folder: Path, allowed: ResumeOptions, options: SweepOptions, wo
         known = [_JobSoFar(job, _status(sweep, job)) for job in sweep.jobs]
         wanted = [one for one in known if one.is_wanted(only_failed=options.only_failed)]
         show_planned(console, RunFolder(sweep.path).shown, [_planned(sweep, one, options) for one in known])
+        for changed in {other_versions(sweep.run_of(one.job)) for one in wanted if one.status is not None} - {None}:
+            console.print(f"warning: jobs began with other versions: {changed}", highlight=False, soft_wrap=True)
         jobs = _ready(sweep, wanted, allowed, dry_run=options.dry_run)
         if jobs and not options.dry_run and jobs[0].experiment.launch.slurm is None:
             return SweepEnd(run_ready(console, sweep, jobs, options), sweep.path)

@@ -36,7 +36,7 @@ from rlhf_cli.process import die_with, lasting_output, leave
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.text.redaction import remember_typed
-from rlhf_cli.text.terminal_output import safe_output
+from rlhf_cli.text.terminal_output import safe_output, traceback_of
 
 
 @dataclass(frozen=True)
@@ -302,14 +302,14 @@ def _run(request: JobRequest) -> int:
             _train(RunFolder(Path(request.run)), request)
         except RlhfError as error:
             if isinstance(error, RewardFailed) and error.__cause__ is not None:
-                traceback.print_exception(error.__cause__)
+                print(traceback_of(error.__cause__), end="", file=sys.stderr)
             notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
             print(f"{'stopped' if isinstance(error, Preempted) else 'error'}: {error}{notes}", file=sys.stderr)
             return error.exit_code
         except KeyboardInterrupt:
             return Preempted.exit_code
-        except Exception:  # last handler of this process; the traceback goes to console.txt
-            traceback.print_exc()
+        except Exception as error:  # last handler of this process; the traceback goes to console.txt
+            print(traceback_of(error), end="", file=sys.stderr)
             return EXIT_CRASH
     return EXIT_OK
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from typing import TextIO, cast
 
+from rlhf_cli.errors import shortened
 from rlhf_cli.text.redaction import redacted, remember
 
 CONTROL = re.compile(r"[\0-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)")
@@ -91,3 +93,8 @@ def safe_output_for_good(values: Iterable[str]) -> None:
     for value in values:
         remember(value)
     sys.stdout, sys.stderr = cast(TextIO, SafeStream(sys.stdout)), cast(TextIO, SafeStream(sys.stderr))
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return an error's traceback as Python prints it, shortened."""
+    return shortened("".join(traceback.format_exception(error)))

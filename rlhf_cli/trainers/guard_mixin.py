@@ -22,7 +22,7 @@ from accelerate.utils import broadcast_object_list
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from rlhf_cli.errors import GuardStopped
+from rlhf_cli.errors import GuardStopped, message_of
 from rlhf_cli.runs.heartbeat import CHECKS, during
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.extensions import ExtendedTrainer
@@ -145,7 +145,7 @@ class GuardMixin(ExtendedTrainer):
         try:
             return super()._generate_single_turn(*args, **named)
         except RuntimeError as error:
-            if not any(text in str(error) for text in _NAN_PROBABILITIES):
+            if not any(text in message_of(error) for text in _NAN_PROBABILITIES):
                 raise
             details = ["the policy's probabilities of the next token are NaN: its weights have left all bounds"]
             self.stop(["the policy's answer"], details, cause=error, alone=True)

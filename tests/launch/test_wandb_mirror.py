@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import signal
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import wandb
+from transformers import TrainerCallback
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics
@@ -50,3 +57,30 @@ def test_rows_are_those_of_metrics_jsonl_and_a_moved_run_goes_on_in_the_same_wan
     (read,) = records(moved.path)
     assert read.run["run_id"] == began
     assert list(read.steps) == [4]  # after the three that the first recording has
+
+
+def test_a_service_that_is_killed_is_told_on_the_screen_and_at_the_end(train, before_training, capfd) -> None:
+    """TRL logs while stdout is redirected: the warning was in log.txt alone, and the last line said `recorded here`."""
+
+    def kill_service(trainer: Any) -> None:
+        class Kills(TrainerCallback):
+            def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                if state.global_step == 2:
+                    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+                    kinds = {int(child): Path(f"/proc/{child}/cmdline").read_text() for child in children}
+                    for pid, command in kinds.items():
+                        if "wandb-core" in command:
+                            os.kill(pid, signal.SIGKILL)
+                            time.sleep(0.5)
+
+        trainer.add_callback(Kills())
+
+    before_training(kill_service)
+    code, folder = train("track=wandb_offline", "trainer.args.max_steps=6")
+    assert code == 0
+    out, err = capfd.readouterr()
+    assert re.search(r"^warning: wandb failed at step \d", out, re.MULTILINE)
+    assert f"  rlhf sync {folder.shown}  # send it to wandb: what it recorded is here" in out
+    assert re.search(r"wandb failed at step \d and has the run in part", out)
+    wandb.teardown()  # as at the end of the process: nothing of the dead service is left
+    assert "Traceback" not in err

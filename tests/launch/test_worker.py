@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import logging
 import os
 import re
+import shutil
 import socket
 import time
 import warnings
@@ -22,6 +24,7 @@ from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.jobs.rank_process import main
 from rlhf_cli.launch import worker
 from rlhf_cli.launch.worker import logging_into, run_rank
+from rlhf_cli.runs.provenance import versions
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_status import read_status
 from tests.support.one_rank import FakeTrainer, raising, write_checkpoint
@@ -158,6 +161,26 @@ class TestResume:
         assert fake.began_at == str(folder.checkpoints / "checkpoint-2")
         assert [json.loads(line)["step"] for line in folder.metrics.read_text().splitlines()] == [1, 2]
         assert "going on from checkpoint-2" in capsys.readouterr().out
+
+    def test_other_versions_than_those_it_began_with_are_named(
+        self, folder: RunFolder, trainer: Ranked, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write_checkpoint(folder, 1)
+        begun = read_json(folder.provenance)
+        now = importlib.metadata.version("torch")
+        for recorded, is_named in (
+            ({}, False),
+            ({"torch": "2.0.0"}, True),
+            ({"torch": "2.0.0", "rlhf": "0.0.1"}, True),
+        ):
+            write_json(folder.provenance, {**begun, "versions": {**versions(), **recorded}})
+            trainer()
+            shutil.rmtree(folder.model, ignore_errors=True)
+            run_rank(folder, resume=True)
+            out = capsys.readouterr().out
+            assert (f"torch 2.0.0 -> {now}" in out) == ("warning: " in out) == is_named
+            assert ("rlhf 0.0.1 -> " in out) == ("rlhf" in recorded)
+            assert ("torch 2.0.0" in folder.log.read_text()) == is_named
 
     @pytest.mark.fault(3)
     def test_one_that_is_not_whole_is_passed_over_and_named(

@@ -35,6 +35,7 @@ class FakeTrainer:
         self.closed = 0
         stack = SimpleNamespace(close=self._close)
         self.extensions = SimpleNamespace(rewards=SimpleNamespace(stack=stack), left_out={})
+        self.slow_paths: Callable[[], dict[str, str]] = dict
         self.callbacks: list[Any] = []
         self.began_at: str | None = "not at all"
 

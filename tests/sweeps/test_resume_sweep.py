@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -45,8 +46,11 @@ def test_what_is_left_is_run_and_ends_as_it_would_have(workplace: Path, sweep, c
     untouched = (SWEEP / "job=1" / "status.json").stat().st_mtime_ns
     capsys.readouterr()
 
+    provenance = SWEEP / "job=2" / "provenance.json"
+    provenance.write_text(re.sub(r'"trl": ".*"', '"trl": "1.0.0"', provenance.read_text()))
     assert main(["resume", str(SWEEP), "--dry-run"]) == 0
     said = capsys.readouterr().out
+    assert "warning: jobs began with other versions: trl 1.0.0 -> 1." in said
     assert "1 of 3 runs are done" in said
     assert "1 have never begun, and begin now" in said
     assert "goes on from step 2" in said

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from rlhf_cli.errors import RewardError, RewardFailed
+from rlhf_cli.errors import RewardError, RewardFailed, described
+from rlhf_cli.rewards.stack.global_state import kept
 from rlhf_cli.rewards.stack.returned_scores import LARGEST
 
 Aggregate = Literal["sum", "normalize_then_sum"] | Callable[..., Sequence[float | None]]
@@ -29,13 +30,14 @@ def aggregated(
     num_rows = len(next(iter(rewards.values())))
     has_none = any(None in column for column in rewards.values())
     try:
-        returned: Iterable[object] = function(rewards=dict(rewards), weights=dict(weights))
-        given = [one.item() if hasattr(one, "item") else one for one in returned]  # array items or numpy numbers
+        with kept(rewards):
+            returned: Iterable[object] = function(rewards=dict(rewards), weights=dict(weights))
+            given = [one.item() if hasattr(one, "item") else one for one in returned]  # array items or numpy numbers
     except Exception as error:  # user code: name it and show its traceback
         raise RewardFailed(
             "the aggregate failed",
             where="aggregate",
-            got=f"{type(error).__name__}: {error}",
+            got=described(error),
             advice="an entry is None where the reward does not apply to the row" if has_none else None,
         ) from error
     totals: list[float | None] = []

@@ -140,7 +140,7 @@ def left(reward: str, error: BaseException) -> RewardFailed:
     failed = RewardFailed(
         f"reward {reward!r} would have ended the process",
         where=f"rewards.{reward}",
-        got=f"{called}({error.args[0] if error.args else ''})",
+        got=f"{called}({error.args[0] if error.args else ''!s:.200})",
         expected="scores, or an exception, for which there is on_error",
         advice=f"rewards.{reward}.isolate=true runs it in processes of its own, where this costs a row",
     )

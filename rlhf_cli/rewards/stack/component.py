@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from rlhf_cli.errors import RewardError, RewardFailed
+from rlhf_cli.errors import RewardError, RewardFailed, described
 from rlhf_cli.rewards.stack.aggregating import Weight
 from rlhf_cli.rewards.stack.returned_scores import Spread, TokenValues
 
@@ -165,7 +165,7 @@ class FailedCall:
     @property
     def message(self) -> str:
         """Return the error message, on one line unless the error has several."""
-        return str(self.error) if self.is_timeout else f"{type(self.error).__name__}: {self.error}"
+        return str(self.error) if self.is_timeout else described(self.error)
 
     @property
     def is_timeout(self) -> bool:

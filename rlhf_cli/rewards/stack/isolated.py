@@ -12,7 +12,6 @@ import inspect
 import multiprocessing
 import os
 import signal
-import traceback
 from collections.abc import Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as RowTimeout
@@ -20,12 +19,13 @@ from concurrent.futures.process import BrokenProcessPool
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
+from rlhf_cli.errors import message_of
 from rlhf_cli.process import die_with
 from rlhf_cli.rewards.stack.component import RewardTimeout, by_row
 from rlhf_cli.rewards.stack.reward_functions import RewardFunction, resolve
 from rlhf_cli.tables.trl_values import TRAINERS_OWN
 from rlhf_cli.text.redaction import remembered
-from rlhf_cli.text.terminal_output import safe_output_for_good
+from rlhf_cli.text.terminal_output import safe_output_for_good, traceback_of
 
 _ROWS_A_WORKER = 1000
 """A worker is replaced after this many rows, which also frees memory that the function leaks."""
@@ -183,10 +183,9 @@ def _score_row(fn: str, args: Mapping[str, object], row: Mapping[str, object]) -
         if isinstance(returned, str | dict) or not isinstance(returned, Sized) or len(returned) != 1:
             raise ValueError(f"it returned {returned!r:.80} for 1 completion")
         return _plain(next(iter(returned))), None  # type: ignore[call-overload]
-    except SystemExit as error:
-        return None, ("SystemExit", f"it called sys.exit({error.code!r})", traceback.format_exc())
-    except Exception as error:  # the reward's own `on_error` handles errors of the user's function
-        return None, (type(error).__name__, str(error), traceback.format_exc())
+    except (Exception, SystemExit) as error:  # the reward's own `on_error` handles errors of the user's function
+        message = f"it called sys.exit({error.code!r:.200})" if isinstance(error, SystemExit) else message_of(error)
+        return None, (type(error).__name__, message, traceback_of(error))
 
 
 def _plain(value: object) -> object:

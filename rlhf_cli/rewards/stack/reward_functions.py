@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import cast
 
 from rlhf_cli import user_files
-from rlhf_cli.errors import Problems, RewardError, UserError
+from rlhf_cli.errors import Problems, RewardError, UserError, described
 from rlhf_cli.rewards.checked_arguments import CHECK
 from rlhf_cli.rewards.stack.argument_values import (
     anchored,
@@ -22,6 +22,7 @@ from rlhf_cli.rewards.stack.argument_values import (
     refuse_other_signature,
     required_parameters,
 )
+from rlhf_cli.rewards.stack.global_state import kept
 from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS, TEXT_ARGUMENTS
 from rlhf_cli.text.suggest import nearest
 
@@ -45,6 +46,7 @@ class WithArguments(functools.partial[object]):
         return super().__call__(*given, *first, **taken)
 
 
+@kept("the import of a reward")
 def resolve(
     fn: str, args: Mapping[str, object], *, where: str, args_key: str = "args", place: Callable[[str], str] = str
 ) -> RewardFunction:
@@ -177,6 +179,7 @@ def _module_of_file(file: str) -> ModuleType:
     path = Path(file).expanduser().resolve()
     if not path.is_file():
         raise FileNotFoundError(path)
+    sys.path[:] = dict.fromkeys([str(path.parent), *sys.path])  # as for `python FILE`: what it imports lies beside it
     return importlib.import_module(user_files.name_of(path))
 
 
@@ -198,4 +201,4 @@ def _import_error(error: Exception) -> str:
         traceback = traceback.tb_next
     if isinstance(error, SyntaxError):
         place = f"{Path(error.filename or '').name}:{error.lineno}"
-    return f"{type(error).__name__}: {error}" + (f" ({place})" if place else "")
+    return described(error) + (f" ({place})" if place else "")

@@ -33,6 +33,7 @@ from rlhf_cli.rewards.stack.component import (
     levels,
     token_ids,
 )
+from rlhf_cli.rewards.stack.global_state import kept
 from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, shifted
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ class RewardStack:
 
         self.outcomes, self._batch = {}, batch
         try:
-            with staying():
+            with staying(), kept(self.names):  # what those in threads do is put back at the end
                 self._evaluate_levels(batch)
         except RewardFailed as error:
             if error.reward is not None and error.row is not None:
@@ -280,7 +281,7 @@ class RewardStack:
     def _run(self, component: Component, batch: Batch, rows: Sequence[int]) -> RewardOutcome:
         from rlhf_cli.rewards.stack.calling import run_component
 
-        with self._running(component.name):
+        with self._running(component.name), kept((component.name, batch["completions"])):
             return run_component(component, batch, rows, self._tools)
 
     @functools.cached_property

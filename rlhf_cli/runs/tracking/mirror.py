@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -135,15 +136,17 @@ class Mirror:
 
     def finish(self, ending: Ending) -> None:
         """Log the summary of the whole run, over all its attempts, and close the tracker."""
-        if self._tracker is None:
-            return
-        with self._dropped_on_error("at the end"):
-            events = read_metrics(self._folder.metrics)
-            self.completions(
-                max((step for event in events if isinstance(step := event["step"], int)), default=0), is_last=True
-            )
-            self._tracker.finish(final_values(events), ending)
-        self._tracker = None
+        if self._tracker is not None:
+            with self._dropped_on_error("at the end"):
+                events = read_metrics(self._folder.metrics)
+                self.completions(
+                    max((step for event in events if isinstance(step := event["step"], int)), default=0), is_last=True
+                )
+                self._tracker.finish(final_values(events), ending)
+                self._tracker = None
+                return
+        with contextlib.suppress(Exception):  # a dead service would print a traceback when the process ends
+            importlib.import_module("wandb").teardown()
 
     def _has(self, step: int) -> bool:
         """Return whether the tracker already has a step; an evaluation before the first step has step 0."""
@@ -161,7 +164,7 @@ class Mirror:
             yield
         except Exception as error:
             self._tracker = None
-            self.say(failed_line("wandb", when, error))
+            self.say(failed_line(self._folder.path, "wandb", when, error))
 
 
 def final_values(events: Sequence[Event]) -> dict[str, float]:

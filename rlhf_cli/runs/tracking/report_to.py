@@ -74,7 +74,7 @@ class ReportingCallback(TrainerCallback):
                 yield
         except Exception as error:
             self._inner = None
-            self._say(failed_line(self._name, when, error))
+            self._say(failed_line(self._run.path, self._name, when, error))
 
 
 def _reported_args(args: TrainingArguments, run: TrackedRun, *, name: TrackerName) -> TrainingArguments:

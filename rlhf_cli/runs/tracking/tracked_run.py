@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import math
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
 
+from rlhf_cli.errors import RunError, message_of
 from rlhf_cli.runs.metrics_file import Event
-from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.tracking.wandb_files import unsent
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.redaction import redacted, redacted_tree
@@ -83,10 +85,13 @@ def tracked_run(folder: RunFolder, *, goes_on_from: int = 0, recorded_to: int = 
     )
 
 
-def failed_line(tracker: str, when: str, error: Exception) -> str:
-    """Log a tracker's error, and return the warning that the run continues without the tracker."""
+def failed_line(run: Path, tracker: str, when: str, error: Exception) -> str:
+    """Log a tracker's error, note it for the end of the run, and return the warning that the run goes on without it."""
     logging.getLogger("rlhf").exception("%s failed %s", tracker, when)
-    what = redacted(str(error).strip().partition("\n")[0])
+    with contextlib.suppress(OSError, RunError):  # on a full disk
+        file = RunFolder(run).provenance
+        write_json(file, {**read_json(file), "tracker_failed": f"{tracker} failed {when}"}, durable=True)
+    what = redacted(message_of(error).strip().partition("\n")[0])
     return (
         f"warning: {tracker} failed {when} ({type(error).__name__}: {what}); the run goes on without it, "
         f"and metrics.jsonl has everything"
@@ -157,7 +162,7 @@ def where_to_look(folder: RunFolder) -> dict[str, str]:
     if track.get("mode") == "none":
         return {}
     if unsent(folder.path):
-        return {f"rlhf sync {folder.shown}": "send it to wandb: it was recorded here"}
+        return {f"rlhf sync {folder.shown}": "send it to wandb: what it recorded is here"}
     commands = {
         "tensorboard": f"tensorboard --logdir {os.path.dirname(folder.shown)}",
         "trackio": f"trackio show --project {shlex.quote(str(track.get('project')))}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -93,3 +94,15 @@ def test_the_interval_covers() -> None:
     lines = [trend(curve(0.05 * np.arange(40) + rng.standard_normal(40))) for _ in range(400)]
     inside = [line.interval(0.05)[0] <= 0.05 * 39 <= line.interval(0.05)[1] for line in lines if line is not None]
     assert 0.92 <= np.mean(inside) <= 0.99
+
+
+def test_a_log_takes_little_memory() -> None:
+    """12 bytes a value, and room to grow; lists took 40 and more, most of what a training grew by."""
+    log = Log()
+    tracemalloc.start()
+    for step in range(2000):
+        log.take(step, {f"metric {number}": step / (number + 3.0) for number in range(50)})
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < 16 * 50 * 2000
+    assert log.curve("metric 3").values[-1] == 1999 / 6.0
