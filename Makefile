@@ -51,7 +51,7 @@ test-processes: $(STAMP)  ## the tests that train in several processes, as CI ru
 
 # The ends of what pyproject.toml allows, each in an environment of its own over .venv: constraints-low.txt, constraints-high.txt.
 VERSION_TESTS := tests/device tests/trainers/test_contract*.py tests/trainers/ppo/test_critic_contract.py \
-  tests/trainers/passes tests/trainers/generation tests/trainers/test_same_numbers.py tests/models/decoding tests/models/packing
+  tests/trainers/generation tests/trainers/test_same_numbers.py tests/models/decoding tests/models/packing
 test-low: $(STAMP)  ## every trainer, decoding, packing and the contracts under the lowest versions
 test-high: $(STAMP)  ## the same under the highest versions
 test-low test-high: test-%:
