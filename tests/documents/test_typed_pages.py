@@ -1,12 +1,14 @@
 """Types every command of every page, each page in one shell in an empty folder, where nothing is asked of the network.
 
 What a page means by its blocks is in `typed_pages`. A training whose command says no length is cut to two steps, the
-runs of a search to ten. All commands of a page are typed, also behind one that ends in
-another way than the page says; the test then names every one of these with what it printed.
+runs of a search to ten. A tutorial is typed in full, and its blocks of `console` have to come, other numbers aside.
+All commands of a page are typed, also behind one that ends in another way than the page says; the test then names every
+one of these with what it printed.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ AT_HAND = ROOT / "tests" / "documents" / "at_hand.sh"
 _SHELL = """
 rlhf() {
   local code=0 shorter=()
-  if [ "$1" = train ] && [[ "$*" != *max_steps=* && "$*" != *run.resume=* ]]; then
+  if [ "$1" = train ] && [[ $page != docs/tutorials/* && "$*" != *max_steps=* && "$*" != *run.resume=* ]]; then
     shorter=(trainer.args.max_steps=2)
     [[ " $*" != *" sweep="* ]] || shorter=(trainer.args.max_steps=10 sweep.trials=3)
   fi
@@ -34,6 +36,21 @@ rlhf() {
 python() { "$PYTHON" "$@"; }
 trap '[ $? = 0 ] || echo "the page ends at $at" >&2' EXIT
 """
+
+
+_CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_NUMBER, _CURVE = re.compile(r"[-+]?\d[\d.,e]*"), re.compile("[▁▂▃▄▅▆▇█]+")
+
+
+def console_lines(page: str) -> list[str]:
+    """Return what a page says a command prints, line by line."""
+    lines = [line for block in _CONSOLE.findall(page) for line in block.splitlines()]
+    return [line for line in lines if line.strip() not in ("", "...") and not line.startswith("$ ")]
+
+
+def without_numbers(line: str) -> str:
+    """Return a line without its numbers, curves, frame and the widths of its columns."""
+    return " ".join(_CURVE.sub("", _NUMBER.sub("#", line.strip("│ "))).split())
 
 
 def typed_pages() -> dict[str, list[Block]]:
@@ -54,9 +71,14 @@ def test_every_command_ends_as_the_page_says(name: str, tmp_path: Path) -> None:
     for file in ("otherwise", "typed"):
         (said / file).touch()
     variables = {"WANDB_MODE": "offline", "HOME": str(tmp_path), "said": str(said), "limit_s": str(LIMIT_S)}
+    variables |= {"page": name, "COLUMNS": "100"}
     done = type_script(_SHELL + AT_HAND.read_text(encoding="utf-8") + script_of(PAGES[name]), place, **variables)
     otherwise = (said / "otherwise").read_text(encoding="utf-8")
     assert not otherwise, otherwise
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    shown = set(map(without_numbers, (done.stdout + done.stderr).splitlines()))
+    page = (ROOT / name).read_text(encoding="utf-8")
+    missing = [line for line in console_lines(page) if without_numbers(line) not in shown]
+    assert not missing, "\n".join(["nothing printed this:", *missing, "", "printed:", done.stdout])
     typed = len((said / "typed").read_text().split())
     assert typed >= sum(len(block.commands) for block in PAGES[name]), "some commands of the page were never reached"
