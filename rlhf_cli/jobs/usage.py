@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from rlhf_cli.errors import ConfigError, Problems, UserError
+from rlhf_cli.errors import ConfigError, UserError, raise_any
 from rlhf_cli.text.suggest import nearest
 
 JSON = "--json"
@@ -152,8 +152,7 @@ def read_options(text: str | None, argv: Iterable[str], *, verb: str) -> Options
                 problems.append(error)
         else:
             options.words.append(word)
-    if problems:
-        raise problems[0] if len(problems) == 1 else Problems(problems)
+    raise_any(problems)
     return options
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rlhf_cli.analysis.whatif.question import KeyChange, WhatIfQuestion
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError, Problems, RunError, UserError
+from rlhf_cli.errors import ConfigError, RunError, UserError, raise_any
 from rlhf_cli.jobs.prepare import prepare_from
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.text.json_values import JsonValue
@@ -55,8 +55,7 @@ def ask(run: RunFolder, words: list[str]) -> WhatIfQuestion:
             hint=_example(old),
         )
     problems = [problem for change in told if (problem := _problem(change, old)) is not None]
-    if problems:
-        raise problems[0] if len(problems) == 1 else Problems(problems)
+    raise_any(problems)
     return WhatIfQuestion(tuple(words), old, new, tuple(told))
 
 

@@ -153,18 +153,14 @@ class ProjectChoices:
         return self.training.tiny_rate if self.model.is_tiny else self.training.rate
 
 
-_NAMES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
+_NAMES = ("first", "second", "third", "fourth")
 
 
 def beside(folder: Path, choices: ProjectChoices) -> ProjectChoices:
-    """Return the choices for a folder that may have experiments and a rewards.py: a free name, the functions there.
-
-    Raises UserError if no name is free.
-    """
-    taken = [name for name in _NAMES if (folder / "conf" / "exp" / f"{name}.yaml").exists()]
-    if len(taken) == len(_NAMES):
-        raise UserError("this folder has nine experiments of `rlhf init`", where=str(folder), hint=_elsewhere(folder))
-    choices = replace(choices, name=next(name for name in _NAMES if name not in taken))
+    """Return the choices for a folder that may have experiments and a rewards.py: a free name, the functions there."""
+    names = itertools.chain(_NAMES, (f"exp{number}" for number in itertools.count(len(_NAMES) + 1)))
+    free = next(name for name in names if not (folder / "conf" / "exp" / f"{name}.yaml").exists())
+    choices = replace(choices, name=free)
     file = folder / "rewards.py"
     if not (choices.training.generates and file.exists()):
         return choices

@@ -12,7 +12,7 @@ from pathlib import Path
 from rlhf_cli.config.compose import composing
 from rlhf_cli.config.rules.logged_metrics import examples_of_metrics, unlogged
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError, Problems, RunError, UserError
+from rlhf_cli.errors import ConfigError, Problems, RunError, UserError, raise_any
 from rlhf_cli.jobs.prepare import Adjust, Prepared, prepare
 from rlhf_cli.jobs.resume_run import take_as_ours
 from rlhf_cli.jobs.resuming import Resumed, noted
@@ -54,8 +54,7 @@ class JobProblems:
     def raise_any(self, num_jobs: int) -> None:
         """Raise Problems, or the only UserError, if anything was added. `num_jobs` is the total number of jobs."""
         errors: list[UserError] = [_ProblemOfJobs(error, names, num_jobs) for error, names in self._found.values()]
-        if errors:
-            raise errors[0] if len(errors) == 1 else Problems(errors)
+        raise_any(errors)
 
 
 class _ProblemOfJobs(ConfigError):

@@ -13,6 +13,7 @@ a folder with an experiment another one is added, and a rewards.py that is there
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from dataclasses import replace
@@ -93,8 +94,11 @@ def _choices(options: Options, folder: Path) -> ProjectChoices:
         rows = replace(rows, path=path_from(folder, data))
     choices = ProjectChoices(training, starting, rows)
     if _is_too_small(choices) and model is None and not options.as_json and sys.stdin.isatty() and sys.stdout.isatty():
-        question = f"the tiny model learns sums only; which model? {TINY}, a folder, a hub id or [{SMOLLM2}] "
-        model = input(question).strip() or SMOLLM2
+        model = SMOLLM2
+        with contextlib.suppress(EOFError):
+            model = (
+                input(f"tiny learns sums only. Which model? [{SMOLLM2}], {TINY}, a folder, a hub id: ").strip() or model
+            )
         starting = read_starting_model(model)
     if starting.is_folder:
         starting = replace(starting, path=path_from(folder, str(model)))

@@ -13,7 +13,7 @@ from rlhf_cli.analysis.expectations import MET, MISSED, OPEN, VerifiedRun, verif
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.run_tables import show_verified
 from rlhf_cli.display.terminal import wide_console
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, Problems, RunError, UserError
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, RunError, UserError, raise_any
 from rlhf_cli.jobs.run_arguments import folders_of, none_named
 from rlhf_cli.jobs.usage import read_options
 
@@ -50,6 +50,5 @@ def _verified(words: list[str]) -> list[VerifiedRun]:
                 runs[folder] = verify(folder)
         except UserError as error:
             problems.append(error)
-    if problems:
-        raise problems[0] if len(problems) == 1 else Problems(problems)
+    raise_any(problems)
     return list(runs.values())
