@@ -131,7 +131,7 @@ def test_values_that_are_not_those_of_a_pass_are_not_used(
     monkeypatch.setattr(KeptLogps, "padded", wrong)
     ours, live = trained(tmp_path / "ours", "auto")
     assert stock.passes == live.passes == 2
-    assert distance(ours, theirs) < 1e-5
+    assert farthest(ours, theirs) < 1e-5
     assert logged(live, f"{NAME}/max") == [pytest.approx(0.02, rel=1e-2)]
     assert "nats off" in live.slow_paths()["keeping of log-probabilities"]
     assert [one.getMessage() for one in caplog.records if "computed again" in one.getMessage()]
@@ -171,7 +171,7 @@ def test_answers_of_several_turns_are_not_those_of_the_last(
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     theirs, _ = trained(tmp_path / "theirs", None, own=generates, **more)
     ours, live = trained(tmp_path / "ours", "auto", own=generates, **more)
-    assert distance(ours, theirs) < 1e-5
+    assert farthest(ours, theirs) < 1e-5
     assert not logged(live, f"{NAME}/mean")
     assert live._why_not_kept is None  # they were never used, so none was found to be wrong
 
