@@ -84,6 +84,7 @@ def test_check_says_it_with_its_key(workplace: Path, key: str, words: list[str])
     assert caught.value.hint is not None
 
 
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing.*` is deprecated:FutureWarning")
 @pytest.mark.parametrize("words", BUILT)
 def test_trl_refuses_it_and_the_run_says_so(
     workplace: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
