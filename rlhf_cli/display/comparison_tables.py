@@ -221,7 +221,9 @@ def _rows_of(axis: DifferingKey, names: Sequence[str]) -> list[tuple[str, list[s
 
     def said(texts: Sequence[str]) -> list[str]:
         if set(texts) == {PRESENT, ABSENT}:
-            return [f"only in {', '.join(name for name, text in zip(names, texts, strict=True) if text == PRESENT)}"]
+            having = [name for name, text in zip(names, texts, strict=True) if text == PRESENT]
+            few = ", ".join(having) if len(having) <= _MOST_WITH else f"{len(having)} of {len(names)} runs"
+            return [f"only in {few}"]
         return list(dict.fromkeys(texts[place] for place in places))
 
     others = sorted((key for key in axis.others if key != axis.key), key=lambda key: condition_of(key) is None)

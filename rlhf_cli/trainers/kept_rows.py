@@ -23,15 +23,19 @@ IN_WINDOW = "in_window"
 _ROW_METRICS = ("clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean", "cispo_clip_ratio")
 
 
-def kept_shares(batches: list[TrlBatch], accelerator: Accelerator) -> dict[str, float]:
-    """Return the shares of a round over all ranks; 1 if all rows are left out."""
-    rows = [batch["completion_mask"].any(dim=1) for batch in batches]
-    kept_batches = torch.stack([of_batch.any() for of_batch in rows])
-    kept_rows = torch.cat(rows)
-    sums = [kept_rows.sum(), kept_rows.new_ones(kept_rows.shape).sum(), kept_batches.sum()]
-    counted = torch.stack([*sums, torch.full_like(sums[0], len(batches))]).double()
-    n, num_rows, m, num_batches = accelerator.reduce(counted, reduction="sum").tolist()
-    return {KEPT_ROWS: n / num_rows if n else 1.0, KEPT_BATCHES: m / num_batches if m else 1.0}
+def counts_and_shares(batches: list[TrlBatch], accelerator: Accelerator) -> tuple[Tensor, dict[str, float]]:
+    """Return (batches, 2) rows and tokens that count, of all ranks, and the shares of a round that are kept.
+
+    The shares are 1 if all rows are left out. The host waits for the device once.
+    """
+    own = torch.stack([rows_and_tokens(batch) for batch in batches])
+    kept_batches = (own[:, 0] > 0).sum()
+    num_rows = own.new_tensor(sum(len(batch["completion_mask"]) for batch in batches))
+    others = torch.stack([kept_batches, num_rows, own.new_tensor(len(batches))])
+    reduced = accelerator.reduce(torch.cat([own.flatten(), others]), reduction="sum").cpu()
+    counts, (m, all_rows, all_batches) = reduced[:-3].view(-1, 2), reduced[-3:].tolist()
+    n = float(counts[:, 0].sum())
+    return counts, {KEPT_ROWS: n / all_rows if n else 1.0, KEPT_BATCHES: m / all_batches if m else 1.0}
 
 
 @contextlib.contextmanager

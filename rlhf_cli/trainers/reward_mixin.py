@@ -58,9 +58,8 @@ from rlhf_cli.trainers.kept_rows import (
     KEPT_BATCHES,
     KEPT_ROWS,
     count_metrics_over_kept,
+    counts_and_shares,
     entropy_over_kept,
-    kept_shares,
-    rows_and_tokens,
 )
 
 _SAME_ADVANTAGE = 1e-6
@@ -255,7 +254,7 @@ class RewardMixin(ExtendedTrainer):
             output["advantages"] = self._token_advantages(output)
             return {}
         everyones = self.accelerator.gather(output["advantages"])
-        is_rloo = self._leaves_one_out
+        are_of_totals, is_rloo = self._are_of_totals(everyones), self._leaves_one_out
         shares = advantage_shares(
             self._settled.names,
             self._summed_by_trl().double(),
@@ -267,7 +266,7 @@ class RewardMixin(ExtendedTrainer):
             is_clipped=bool(self._clip_range),
             kl_coef=self.beta if is_rloo else 0.0,
         )
-        if not shares or self._are_of_totals(everyones):
+        if not shares or are_of_totals:
             return shares
         if not self._has_own_advantages and self.accelerator.is_main_process:
             what = "no rewards/NAME/advantage_share is logged: %s has advantages that are no sum of its rewards' parts"
@@ -387,10 +386,8 @@ class RewardMixin(ExtendedTrainer):
 
     def _counted(self, batches: list[TrlBatch]) -> list[TrlBatch]:
         """Return the micro-batches of a round with what counts in them."""
-        shares = kept_shares(batches, self.accelerator)
+        counts, shares = counts_and_shares(batches, self.accelerator)
         window = min(self.args.gradient_accumulation_steps, len(batches))
-        own = torch.stack([rows_and_tokens(batch) for batch in batches])
-        counts = self.accelerator.reduce(own, reduction="sum")
         means = [part.mean(dim=0).tolist() for part in counts.split(window) for _ in part]
         return [batch | shares | {IN_WINDOW: mean} for batch, mean in zip(batches, means, strict=True)]
 

@@ -197,8 +197,8 @@ class RolloutMixin(ExtendedTrainer):
         """Return whether (tokens,) kept log-probabilities of any rank are wrong; then no more are kept."""
         largest = differences.max() if differences.numel() else differences.new_zeros(())
         own = torch.stack([differences.sum(), differences.new_tensor(differences.numel()), largest])
-        total, count, _ = self.accelerator.reduce(own, reduction="sum").tolist()
-        most, metrics = self.accelerator.gather(largest.reshape(1)).max().item(), self._metrics["train"]
+        totals, counts, mosts = zip(*self.accelerator.gather(own.unsqueeze(0)).tolist(), strict=True)
+        total, count, most, metrics = sum(totals), sum(counts), max(mosts), self._metrics["train"]
         if is_logged:  # a resumed run compares once more, and logs what the whole run logs
             metrics["sampling/kept_logp_difference/mean"].append(total / max(count, 1))
             metrics["sampling/kept_logp_difference/max"].append(most)

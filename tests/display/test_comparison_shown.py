@@ -22,7 +22,7 @@ def shown(folders, width: int = 80, *, each_run: bool = False, **asked: object) 
 
 
 def test_a_sweep(place: Path) -> None:
-    """t(2) is 4.3027, for one of two comparisons 6.2053: 0.1, 0.09539 and, of the differences, 0.01 over sqrt(3)."""
+    """t(2) is 4.3027: times 0.1, 0.09539 and, of the differences, 0.01 over sqrt(3). What is equal does not count."""
     folders = write_sweep(place / "sweep", {0.0: [0.50, 0.60, 0.70], 0.5: [0.54, 0.65, 0.73]})
     lines = shown(folders)
     assert lines[:8] == [
@@ -36,7 +36,7 @@ def test_a_sweep(place: Path) -> None:
         "the same in all runs: brevity 0.500",
     ]
     assert lines[9] == "verdict on weight"
-    assert lines[10] == "- 0.5 beats 0 on correct by 0.040 [0.004, 0.076] (3 seeds)."
+    assert lines[10] == "- 0.5 beats 0 on correct by 0.040 [0.015, 0.065] (3 seeds)."
 
 
 @pytest.mark.parametrize("width", [50, 140])

@@ -91,7 +91,8 @@ def test_an_unusual_model_folder(spoil, says: str, model: Path, workplace: Path,
     printed = capsys.readouterr()
     assert code == 2, printed
     assert "Traceback" not in printed.out + printed.err
-    for part in (says, "model.path", str(model), "sandbox" if chat else "executed"):
+    of_template = (says, "chat template", "row 1", "model.chat_template")
+    for part in of_template if chat else (says, "model.path", str(model), "executed"):
         assert part in printed.err, part
     assert not (workplace / LEAVES).exists()
 

@@ -46,7 +46,7 @@ def heavy(completions, prompts, answer, trainer_state, log_extra, log_metric, co
     import torch
 
     print("not to be seen")
-    assert completions == answer == ["3", "3"] and prompts == ["1+2="] * 2
+    assert completions == answer == ["3"] * 8 and prompts == ["1+2="] * 8
     assert [bytes(ids).decode() for ids in completion_ids] == completions
     log_extra(column="said", values=completions)
     log_metric(name="x", value=float(trainer_state.global_step))
@@ -99,7 +99,7 @@ def found(words: list[str], name: str, capfd: pytest.CaptureFixture[str], *more:
         ("raises", 7, "AttributeError"),
         ("none", 9, "NoneType"),
         ("texts", 12, "'1.0'"),
-        ("short", 15, "1 values for 2"),
+        ("short", 15, "1 values for 8"),
         ("leaves", 19, "sys.exit(3)"),
     ],
 )

@@ -25,12 +25,13 @@ def mischief(completions, trainer_state, *, what, **kwargs):
         if what == "state":  # what would change a run that came after it in the same process
             torch.manual_seed(0), random.seed(0), torch.set_default_dtype(torch.float64)
             torch.nn.functional.log_softmax = torch.nn.functional.softmax
+            torch.nn.functional.silu = torch.nn.functional.relu
             os.environ["HF_HOME"] = "/nowhere"
         elif what == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif what == "raise":
             raise ValueError("one is too many")
-    return [0.0] * len(completions)
+    return [float(sum(map(ord, text)) % 7) for text in completions]
 """
 WORDS = ["rewards.mine.fn=./mine.py:mischief"]
 

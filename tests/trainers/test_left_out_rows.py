@@ -276,7 +276,8 @@ def test_control_left_as_it_is_the_step_shrinks(
     """Without the correction half of the rows halve the step, but where tokens of the round are what it divides by."""
     trainer = trainer_of(name, loss_type)
     made = round_of(trainer, is_per_token=name == "ppo")
-    monkeypatch.setattr(reward_mixin, "kept_shares", lambda *_: {"kept_rows": 1.0, "kept_batches": 1.0})
+    counts_of, whole = reward_mixin.counts_and_shares, {"kept_rows": 1.0, "kept_batches": 1.0}
+    monkeypatch.setattr(reward_mixin, "counts_and_shares", lambda *given: (counts_of(*given)[0], whole))
     found, expected = learn_from(trainer, made, NUM_ROWS), learn_from(trainer, kept_rows(made), len(KEPT.nonzero()))
     is_right = loss_type is not None and name != "gmpo" and POLICY_LOSSES[loss_type] == "window"
     assert_near(found.gradient, expected.gradient * (1.0 if is_right else 0.5))

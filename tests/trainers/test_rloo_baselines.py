@@ -36,7 +36,9 @@ def whole(completions, **kwargs):
     return {C[-4:] * 2}
 """
 DROP = ("~rewards.correct", "~rewards.format", "~rewards.brevity", "trainer=rloo", "trainer.passes=plain")
-EXCLUDING = [f"+rewards.{name}={{fn: './mine.py:{name}', weight: {weight}}}" for name, weight in WEIGHTS.items()]
+EXCLUDING = [
+    f"+rewards.{name}={{fn: './mine.py:{name}', weight: {weight}, trial: false}}" for name, weight in WEIGHTS.items()
+]
 
 
 class Round(NamedTuple):

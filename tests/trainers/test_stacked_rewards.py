@@ -55,7 +55,7 @@ def _yaml(value: Any) -> str:
 
 
 def reward(function: str, **rules: Any) -> dict[str, Any]:
-    return {"fn": f"./mine.py:{function}", **rules}
+    return {"fn": f"./mine.py:{function}", "trial": False, **rules}
 
 
 def table(folder: RunFolder, step: int = 1) -> dict[str, list[Any]]:
@@ -107,7 +107,9 @@ def test_a_failing_row_meets_its_policy(train, workplace: Path, policy: str, sta
         "    if any(ids[0] % 2 for ids in completion_ids):\n        raise ValueError('odd first token')\n"
         "    return [1.0] * len(completion_ids)\n"
     )
-    code, folder = train("rewards.mine.fn=./mine.py:picky", f"rewards.mine.on_error={policy}")
+    code, folder = train(
+        "rewards.mine.fn=./mine.py:picky", "rewards.mine.trial=false", f"rewards.mine.on_error={policy}"
+    )
     assert read_status(folder).state == state
     if state == "failed":
         assert code == 1

@@ -240,20 +240,31 @@ def axes(runs: Sequence[LoggedRun]) -> list[DifferingKey]:
 
 
 def _with_whole_rewards(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
-    """Return the runs with one key `rewards.NAME` in place of all keys of a reward that not every run has."""
-    of_runs = [{".".join(key.split(".")[:2]) for key in run.settings if key.startswith("rewards.")} for run in runs]
+    """Return the runs with one key `rewards.NAME` for a reward that not every run has.
+
+    It stands in place of the reward's keys that are the same in all runs that have it.
+    """
+    of_runs = [{_reward_of(key): None for key in run.settings if key.startswith("rewards.")} for run in runs]
     partial = {name for names in of_runs for name in names if not all(name in others for others in of_runs)}
-    if not partial:
-        return list(runs)
+    values: dict[str, set[str]] = {}
+    for run in runs:
+        for key, value in run.settings.items():
+            values.setdefault(key, set()).add(repr(value))
 
     def whole(run: LoggedRun) -> LoggedRun:
         settings: dict[str, object] = {}
         for key, value in run.settings.items():
-            reward = ".".join(key.split(".")[:2])
-            settings[reward if reward in partial else key] = PRESENT if reward in partial else value
+            if _reward_of(key) in partial:
+                settings[_reward_of(key)] = PRESENT
+            if _reward_of(key) not in partial or len(values[key]) > 1:
+                settings[key] = value
         return replace(run, settings=settings)
 
-    return [whole(run) for run in runs]
+    return list(map(whole, runs)) if partial else list(runs)
+
+
+def _reward_of(key: str) -> str:
+    return ".".join(key.split(".")[:2])
 
 
 def names_of(runs: Sequence[LoggedRun]) -> list[str]:

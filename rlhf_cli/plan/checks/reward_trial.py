@@ -34,7 +34,8 @@ _passed: set[str] = set()
 def trial_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield what each function does wrong with the first row; only note one that is late or may fail (`on_error`).
 
-    It gets two completions: the row's answer, or "1", as text or as a message. Their token ids are the text's bytes.
+    It gets a group of completions, at least two: the row's answer, or "1", as text or as a message. Their token ids are
+    the text's bytes.
     Reward models and functions that ask a server or run code are not called, nor are those with `trial: false`.
     """
     rows, torch = context.sources[0].rows if context.sources else None, sys.modules.get("torch")
@@ -45,12 +46,13 @@ def trial_problems(experiment: Experiment, composed: Composed, context: CheckCon
     told = text if isinstance(row["prompt"], str) else [{"role": "assistant", "content": text}]
     columns = {name: one for name, one in row.items() if name not in ("prompt", "completion")}
     columns |= {"prompts": row["prompt"], "completions": told, "completion_ids": list(text.encode())}
+    num_rows = max(2, experiment.trainer.whole("num_generations") or 0)  # a reward may compare those of a group
     for name, reward in experiment.rewards.items():
         called = repr((reward.fn, reward.args, reward.isolate, columns))
         if not reward.trial or reward.fn is None or reward.fn.startswith(KEEP_TIME) or called in _passed:
             continue
         limit_s = min(timeout_of(reward) or _TRIAL_S, _TRIAL_S)
-        if (failure := _in_fork(name, reward, columns, limit_s)) is None:
+        if (failure := _in_fork(name, reward, columns, num_rows, limit_s)) is None:
             _passed.add(called)
             continue
         (got, place), what = failure, f"the reward {name!r} did not score the first row of the data"
@@ -67,7 +69,9 @@ def trial_problems(experiment: Experiment, composed: Composed, context: CheckCon
         )
 
 
-def _in_fork(name: str, reward: Reward, columns: dict[str, object], limit_s: float) -> tuple[str, str] | None:
+def _in_fork(
+    name: str, reward: Reward, columns: dict[str, object], num_rows: int, limit_s: float
+) -> tuple[str, str] | None:
     """Return the failure of the call and its place in the user's file, None if it passed; it prints nothing."""
     from rlhf_cli.rewards.stack import calling  # noqa: F401  imported once, and not by each fork
 
@@ -78,7 +82,7 @@ def _in_fork(name: str, reward: Reward, columns: dict[str, object], limit_s: flo
             die_with(parent)
             for stream in (0, 1, 2):
                 os.dup2(os.open(os.devnull, os.O_RDWR), stream)
-            os.write(send, json.dumps(_failure(name, reward, columns, limit_s)).encode())
+            os.write(send, json.dumps(_failure(name, reward, columns, num_rows, limit_s)).encode())
         os._exit(0)
     os.close(send)
     try:
@@ -92,11 +96,13 @@ def _in_fork(name: str, reward: Reward, columns: dict[str, object], limit_s: flo
     return tuple(found) if (found := json.loads(said or '["its process died", ""]')) else None
 
 
-def _failure(name: str, reward: Reward, columns: dict[str, object], limit_s: float) -> tuple[str, str] | None:
+def _failure(
+    name: str, reward: Reward, columns: dict[str, object], num_rows: int, limit_s: float
+) -> tuple[str, str] | None:
     function = resolve(str(reward.fn), reward.args, where="fn")
     stack = RewardStack([replace(component(name, reward, function), gates=(), on_error="raise", timeout_s=limit_s)])
     stack.decode = lambda ids, **_: bytes(ids).decode(errors="replace")
-    batch: dict[str, object] = {column: [one] * (1 if reward.isolate else 2) for column, one in columns.items()}
+    batch: dict[str, object] = {column: [one] * (1 if reward.isolate else num_rows) for column, one in columns.items()}
     if not reward.isolate:
         batch |= {"log_extra": lambda column, values: None, "log_metric": lambda name, value: None}
         batch["trainer_state"] = StateOfTrainer(0, 1)

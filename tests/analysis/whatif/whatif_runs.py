@@ -70,10 +70,10 @@ def weakest(rewards, weights):
 
 BASE = [
     *("~rewards.correct", "~rewards.format", "~rewards.brevity"),
-    "++rewards.a={fn: './mine.py:a', weight: 1.0}",
-    "++rewards.b={fn: './mine.py:b', weight: 0.5}",
-    "++rewards.c={fn: './mine.py:c', weight: 0.25}",
-    "++rewards.d={fn: './mine.py:d', weight: 0.3, on_error: exclude}",
+    "++rewards.a={fn: './mine.py:a', weight: 1.0, trial: false}",
+    "++rewards.b={fn: './mine.py:b', weight: 0.5, trial: false}",
+    "++rewards.c={fn: './mine.py:c', weight: 0.25, trial: false}",
+    "++rewards.d={fn: './mine.py:d', weight: 0.3, on_error: exclude, trial: false}",
     "guards.max_error_share=1",
     "trainer.args.learning_rate=0.05",
 ]

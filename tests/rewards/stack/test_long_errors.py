@@ -55,7 +55,8 @@ def test_nothing_that_is_stored_or_shown_is_long_and_the_reward_is_named(
     train, workplace: Path, capfd: pytest.CaptureFixture[str], which: str, isolate: bool
 ) -> None:
     (workplace / "mine.py").write_text(MINE)
-    code, folder = train(f"++rewards.mine={{fn: './mine.py:{which}', weight: 1.0, isolate: {isolate}}}".lower())
+    given = f"fn: './mine.py:{which}', weight: 1.0, trial: false, isolate: {str(isolate).lower()}"
+    code, folder = train(f"++rewards.mine={{{given}}}")
     assert code == 1
     out, err = capfd.readouterr()
     assert "error: reward 'mine' " in err
