@@ -80,7 +80,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """The run that most tests here look at: PPO, evaluated at every step, four processes' imports only once."""
     place = tmp_path_factory.mktemp("both")
     (place / "mine.py").write_text(SPY)
-    words = [*BEGINNING, *HELD_OUT, *request.param]
+    words = [*BEGINNING, *HELD_OUT, "rewards.spy.trial=false", *request.param]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RLHF_CACHE", str(model_cache))
         # The spy of this one is in a folder apart.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rlhf_cli.runs.checkpoint_folders import problem_with
@@ -50,8 +52,8 @@ class Started:
         return str(found)
 
     def ranks(self) -> list[int]:
-        """The processes that train, by their rank."""
-        found = {}
+        """The processes that train, by their rank; each has a child that watches it and has its command line."""
+        found: dict[int, int] = {}
         for place in Path("/proc").glob("[0-9]*"):
             try:
                 words = (place / "cmdline").read_bytes().split(b"\0")
@@ -59,8 +61,10 @@ class Started:
             except OSError:  # it has ended, or is somebody else's
                 continue
             if b"rlhf_cli.jobs.rank_process" in words and str(self.folder.path).encode() in words:
-                found[int(variables[b"RANK"])] = int(place.name)
-        return [found[rank] for rank in sorted(found)]
+                found[int(place.name)] = int(variables[b"RANK"])
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found = {pid: rank for pid, rank in found.items() if psutil.Process(pid).ppid() not in found}
+        return sorted(found, key=lambda pid: found[pid])
 
     def ends(self) -> tuple[int, str]:
         """Wait for the end; return its exit code and what it said on stderr."""
