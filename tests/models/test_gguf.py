@@ -125,7 +125,7 @@ def test_gguf_itself_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "gguf" else stock(name))
     with pytest.raises(ModelError, match="which is not installed") as caught:
         folder_of("package:small")
-    assert str(caught.value.hint).startswith("pip install --no-deps gguf")
+    assert f"{caught.value.hint} {caught.value.advice}".startswith("pip install --no-deps gguf")
 
 
 def test_a_conversion_that_fails_leaves_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_a_file_that_is_no_whole_gguf_file(content: bytes, place: Path) -> None:
     with pytest.raises(ModelError, match="not a whole GGUF file") as caught:
         folder_of(str(place / "cut.gguf"))
     assert f"({len(content)} bytes)" in str(caught.value.got)
-    assert "download the file again" in str(caught.value.hint)
+    assert "download the file again" in f"{caught.value.hint} {caught.value.advice}"
     code = (
         "import runpy, sys; sys.modules['torch'] = None; runpy.run_module('rlhf_cli.models.gguf', run_name='__main__')"
     )
