@@ -254,11 +254,12 @@ class RewardMixin(ExtendedTrainer):
             output["advantages"] = self._token_advantages(output)
             return {}
         everyones = self.accelerator.gather(output["advantages"])
-        are_of_totals, is_rloo = self._are_of_totals(everyones), self._leaves_one_out
+        both = torch.cat([everyones.double(), self._beyond_totals(everyones).double().reshape(1)]).cpu()  # one wait
+        on_cpu, are_of_totals, is_rloo = both[:-1], bool(both[-1] <= 0), self._leaves_one_out
         shares = advantage_shares(
             self._settled.names,
             self._summed_by_trl().double(),
-            everyones.double().cpu(),
+            on_cpu,
             self.aggregate,
             self._num_generations,
             scale=None if is_rloo else self.scale_rewards,
@@ -274,8 +275,8 @@ class RewardMixin(ExtendedTrainer):
         self._has_own_advantages = True
         return {}
 
-    def _are_of_totals(self, advantages: Tensor) -> bool:
-        """Return whether (rows of all ranks,) advantages are those that TRL computes of the totals.
+    def _beyond_totals(self, advantages: Tensor) -> Tensor:
+        """Return a scalar, at most 0 if (rows of all ranks,) advantages are those that TRL computes of the totals.
 
         Then they are the sum of the rewards' parts. Of RLOO's KL, which lies in them, only what each group's sum and
         TRL's log tell is known.
@@ -291,7 +292,7 @@ class RewardMixin(ExtendedTrainer):
                 logged = torch.tensor(list(self._logs["advantages"])[-len(advantages) :]).to(advantages)
                 beyond = torch.cat([beyond.view(-1, each).mean(dim=1), advantages[-len(logged) :] - logged])
         largest = torch.stack([advantages.abs().max(), *([totals.nan_to_num(0.0).abs().max()] if self.beta else [])])
-        return bool(beyond.abs().max() <= _SAME_ADVANTAGE * largest.max())
+        return beyond.abs().max() - _SAME_ADVANTAGE * largest.max()
 
     def _summed_by_trl(self) -> Tensor:
         """Return (rows of all ranks, rewards): the parts of the totals from which TRL computed advantages."""
