@@ -13,8 +13,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.tiny import EMBEDDED, RECIPE_FILE, build_tiny_model
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.provenance import sha256
 from rlhf_cli.trainers.assemble.policy_loading import warm_start_rows
 

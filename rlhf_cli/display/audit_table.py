@@ -9,9 +9,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.analysis.audit.audit_result import AuditAdvice, AuditResult, Contribution, KindResult
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.display.terminal import figure, one_line
+from rlhf_cli.evaluation.audit.audit_result import AuditAdvice, AuditResult, Contribution, KindResult
 
 _TEXT = 100
 _MOST_SHOWN = 5

@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.analysis.audit.tried_rows import LearnedText, PromptsSeen, TriedAnswer, TriedRows
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.display.terminal import cut_end, figure, one_line
+from rlhf_cli.evaluation.audit.tried_rows import LearnedText, PromptsSeen, TriedAnswer, TriedRows
 
 _TEXT = 16
 _LEGEND = "⟦trained on⟧; what stands outside is only read"

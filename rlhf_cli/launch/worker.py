@@ -1,6 +1,6 @@
 """Run one rank: read the frozen config, assemble, train, save, record how it ended.
 
-With one process this runs inside the user's command; with several, in a process per rank (jobs/rank_process.py).
+With one process this runs inside the user's command; with several, in a process per rank (launch/rank_process.py).
 Either way its only input is the run folder.
 """
 

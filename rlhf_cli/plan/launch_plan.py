@@ -1,7 +1,7 @@
 """Plans a run's processes on a machine, without torch: `rlhf train --dry-run` shows them, the launcher starts them.
 
-A rank is `python -m rlhf_cli.jobs.rank_process RUN`. It learns about the other ranks from torch.distributed's variables
-in its environment. Every rank sees the GPUs of all training ranks and uses the one at its LOCAL_RANK, as in accelerate.
+A rank is `python -m rlhf_cli.launch.rank_process RUN`. torch.distributed's variables in its environment tell it about the
+other ranks. Every rank sees the GPUs of all training ranks and uses the one at its LOCAL_RANK, as in accelerate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlhf_cli.plan.devices import count_processes, visible_gpus
 if TYPE_CHECKING:
     from rlhf_cli.plan.rollout_server_plan import ServerPlan
 
-WORKER = "rlhf_cli.jobs.rank_process"
+WORKER = "rlhf_cli.launch.rank_process"
 _LOOPBACK = "127.0.0.1"
 _FIRST_NODE = "FIRST_NODE"
 """Placeholder for a machine that Slurm will choose."""

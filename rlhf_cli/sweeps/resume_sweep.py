@@ -9,12 +9,12 @@ from pathlib import Path
 from rlhf_cli.display.sweep_tables import PlannedJob, show_planned
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError, UserError, in_one_line
-from rlhf_cli.jobs.prepare import prepare_from
-from rlhf_cli.jobs.resume_run import refuse_foreign_code, refuse_foreign_words
-from rlhf_cli.jobs.resuming import resumed
-from rlhf_cli.jobs.run_states import submit_sweep
 from rlhf_cli.jobs.usage import ResumeOptions
+from rlhf_cli.launch.resume_run import refuse_foreign_code, refuse_foreign_words
+from rlhf_cli.launch.resuming import resumed
+from rlhf_cli.launch.run_states import submit_sweep
 from rlhf_cli.launch.slurm_submission import check_slurm
+from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.provenance import other_versions
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_overview import refuse_links

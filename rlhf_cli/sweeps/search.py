@@ -18,9 +18,9 @@ from rich.console import Console
 from rlhf_cli.config.schema.launch_sections import Sweep
 from rlhf_cli.display.sweep_tables import PRUNED, TrialRow, show_best_trials, show_search
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
-from rlhf_cli.jobs.prepare import prepare_from
-from rlhf_cli.jobs.resuming import resumed
 from rlhf_cli.jobs.usage import ResumeOptions
+from rlhf_cli.launch.resuming import resumed
+from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, Status, update_status
 from rlhf_cli.runs.writer_lock import only_writer

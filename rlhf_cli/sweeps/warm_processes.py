@@ -187,7 +187,7 @@ def main(argv: list[str]) -> None:
         signal.signal(number, signal.SIG_IGN)
     import torch
 
-    import rlhf_cli.jobs.one_run
+    import rlhf_cli.launch.one_run
     import rlhf_cli.trainers.assemble.trainer  # noqa: F401
 
     if torch.cuda.is_initialized():
@@ -318,7 +318,7 @@ def _train(folder: RunFolder, request: JobRequest) -> None:
     import torch
 
     from rlhf_cli.display.terminal import Screen
-    from rlhf_cli.jobs.one_run import train_frozen
+    from rlhf_cli.launch.one_run import train_frozen
 
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdigit() and int(asked) != torch.get_num_threads():

@@ -19,7 +19,7 @@ class ResumeRow:
 
     `taken`: the change does not affect training. `by name`: it does, and applies from here on if `--allow` names it.
     `never`: the checkpoint would override it, or not fit. `only_if` is the condition under which a change is taken, a
-    name in jobs/resuming.py; if it is false, the change is `by name`, or with `else_never`, never taken.
+    name in launch/resuming.py; if it is false, the change is `by name`, or with `else_never`, never taken.
     `reason` is shown to the user.
     """
 

@@ -145,9 +145,9 @@ class Meter:
 
 def measure(name: str, device: str, words: list[str] | None = None) -> dict[str, Any]:
     """Run an experiment of the series in this process and this folder; return what was estimated and measured."""
-    from rlhf_cli.jobs.prepare import prepare
     from rlhf_cli.launch.freeze import create_run
     from rlhf_cli.plan.preflight import preflight
+    from rlhf_cli.plan.prepare import prepare
 
     on = ["launch=cpu"] if device == "cpu" else ["launch=auto", "launch.device=cuda", "launch.processes=1"]
     prepared = prepare([*(words or WORDS[name]), *on])

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from rlhf_cli.analysis.whatif.stored_rounds import StoredRounds, read_rounds
 from rlhf_cli.analysis.whatif.what_if import RoundDifference, what_if
+from rlhf_cli.analysis.whatif.whatif_request import ask
 from rlhf_cli.cli import main as rlhf
-from rlhf_cli.jobs.whatif_request import ask
 from rlhf_cli.numerics.intervals import wilson_of_groups
 from rlhf_cli.rewards.length import length_ramp
 from rlhf_cli.rewards.toy import digits_only, sums_correct

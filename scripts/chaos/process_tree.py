@@ -52,7 +52,7 @@ def below(root: int) -> list[Process]:
 
 def is_rank(process: Process) -> bool:
     """Return whether it is one of several ranks, which the command has started."""
-    return "rlhf_cli.jobs.rank_process" in process.command and " -m " in process.command
+    return "rlhf_cli.launch.rank_process" in process.command and " -m " in process.command
 
 
 def left_behind(patience_s: float) -> tuple[list[Process], float]:

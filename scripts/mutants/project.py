@@ -76,7 +76,7 @@ OURS = Project(
     about=_ABOUT,
     copied=("rlhf_cli", "conf", "tests", "scripts", "docs", "pyproject.toml", "README.md"),
     tests={
-        "rlhf_cli/analysis/audit": ("tests/analysis/audit", "tests/cli/verbs/test_audit.py"),
+        "rlhf_cli/evaluation/audit": ("tests/evaluation/audit", "tests/cli/verbs/test_audit.py"),
         "rlhf_cli/analysis/comparison": ("tests/analysis/comparison", "tests/display/test_comparison_shown.py"),
         "rlhf_cli/analysis/diagnosis": ("tests/analysis/diagnosis", "tests/cli/verbs/test_why.py"),
         "rlhf_cli/analysis/expectations.py": ("tests/analysis/expectations",),
@@ -98,7 +98,7 @@ OURS = Project(
             *("tests/runs", "tests/runs/tracking", "tests/trainers/test_whole_checkpoints.py"),
             *(
                 "tests/trainers/test_resume_faults.py",
-                "tests/jobs/test_run_states.py",
+                "tests/launch/test_run_states.py",
                 "tests/cli/verbs/test_status.py",
             ),
         ),

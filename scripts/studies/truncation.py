@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from rlhf_cli.data.worlds import generate
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.toy import sums_correct
 from rlhf_cli.runs.metrics_file import read_metrics, series, start_and_end
 from rlhf_cli.runs.run_folder import RunFolder

@@ -14,8 +14,8 @@ import pytest
 from rlhf_cli.config.accelerate_file import accelerate_environment
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.jobs.prepare import prepare, prepare_from
 from rlhf_cli.launch.freeze import create_run
+from rlhf_cli.plan.prepare import prepare, prepare_from
 
 pytestmark = pytest.mark.usefixtures("place")
 Refused = Callable[..., ConfigError]

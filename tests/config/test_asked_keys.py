@@ -14,7 +14,7 @@ from rlhf_cli.config.conf_folders import shipped_dir
 from rlhf_cli.config.schema.experiment import Experiment, arms_of
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.trl_args import RESERVED_ARGS, fields_of
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree
 

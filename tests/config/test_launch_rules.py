@@ -9,7 +9,7 @@ import pytest
 from rlhf_cli.config.rules.launch_rules import seconds
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.tables.strategies import STRATEGIES
 
 pytestmark = pytest.mark.usefixtures("place")

@@ -21,7 +21,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.validate import _wrong_leaves
 from rlhf_cli.errors import Problems
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.returned_scores import LARGEST
 
 pytestmark = pytest.mark.usefixtures("place")

@@ -11,7 +11,7 @@ from rlhf_cli.cli import main
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import RESERVED_ARGS
 from rlhf_cli.errors import ConfigError, Problems
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("place")
 Write = Callable[[str, str], Path]

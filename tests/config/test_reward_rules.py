@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("place")
 Judged = Callable[..., Experiment]

@@ -17,7 +17,7 @@ from rlhf_cli.config.schema.run_sections import Track
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("place", "by_hydra")
 

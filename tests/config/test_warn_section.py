@@ -7,7 +7,7 @@ import pytest
 from rlhf_cli.analysis.diagnosis.run_diagnosis import CHECKS
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.run_sections import Warn
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.tables.metrics import FINDING_KINDS
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.display.start_panel import show_start
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import prepare
 from tests.support.terminal import printed
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from rlhf_cli.errors import UserError
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.prepare import prepare
 from tests.documents.quoted_commands import ROOT
 
 pytestmark = pytest.mark.usefixtures("place")

@@ -9,9 +9,9 @@ import pytest
 
 from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.errors import UserError
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.jobs.usage import read_options, usage_of
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import prepare
 from tests.documents.quoted_commands import Quoted, commands_in_sentences, commands_of_experiments, quoted_commands
 
 pytestmark = pytest.mark.usefixtures("place")

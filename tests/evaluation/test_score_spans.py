@@ -9,8 +9,8 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.evaluation.score_completions import score
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.tiny import byte_tokenizer
+from rlhf_cli.plan.prepare import prepare
 
 REWARDS = """
 def spans(completions, **kwargs):

@@ -41,7 +41,7 @@ for words in {COMMANDS!r}:
 
 
 def test_a_worker_hears_signals_before_it_imports_anything_large() -> None:
-    assert heavy_after("import rlhf_cli.jobs.rank_process") == set()
+    assert heavy_after("import rlhf_cli.launch.rank_process") == set()
 
 
 def test_negative_control_what_is_heavy_is_noticed() -> None:

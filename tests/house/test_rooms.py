@@ -77,7 +77,7 @@ def test_the_process_of_a_job_has_nothing_to_compose_with(files: structure.Graph
             to_see += [other for other in files.get(one, set()) if other not in found]
         return found
 
-    assert "rlhf_cli.config.compose" not in reached("rlhf_cli.jobs.rank_process")
+    assert "rlhf_cli.config.compose" not in reached("rlhf_cli.launch.rank_process")
     assert "rlhf_cli.config.compose" in reached("rlhf_cli.cli.verbs.train")
 
 

@@ -108,15 +108,15 @@ def prepare_place(place: Path) -> None:
 
 def _created(words: list[str]) -> RunFolder:
     """Freeze a run past the check of this machine, which refuses FSDP on a CPU."""
-    from rlhf_cli.jobs.prepare import prepare
     from rlhf_cli.launch.freeze import create_run
+    from rlhf_cli.plan.prepare import prepare
 
     prepared = prepare(words)
     return create_run(prepared.experiment, prepared.composed, files={})
 
 
 def _ranks(words: list[str], run: Path) -> Any:
-    from rlhf_cli.jobs.prepare import prepare
+    from rlhf_cli.plan.prepare import prepare
 
     repository = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])}
     plan = plan_launch(prepare(words).experiment, run).at_ports(*free_ports(1))

@@ -60,7 +60,7 @@ class Started:
                 variables = dict(one.partition(b"=")[::2] for one in (place / "environ").read_bytes().split(b"\0"))
             except OSError:  # it has ended, or is somebody else's
                 continue
-            if b"rlhf_cli.jobs.rank_process" in words and str(self.folder.path).encode() in words:
+            if b"rlhf_cli.launch.rank_process" in words and str(self.folder.path).encode() in words:
                 found[int(place.name)] = int(variables[b"RANK"])
         with contextlib.suppress(psutil.NoSuchProcess):
             found = {pid: rank for pid, rank in found.items() if psutil.Process(pid).ppid() not in found}

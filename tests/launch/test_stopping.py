@@ -13,9 +13,9 @@ import pytest
 
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import ConfigError, Interrupted
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch import stopping as module
 from rlhf_cli.launch.stopping import Stopping, must_save_by, stopped_by_signals
+from rlhf_cli.plan.prepare import prepare
 
 
 @pytest.fixture

@@ -18,12 +18,12 @@ import pytest
 
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import RankFailed
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch import elastic
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.launch.ranks_end import conclude, failure_file
 from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan
 from rlhf_cli.plan.network import MeetingPlace
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.heartbeat import heartbeats
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import claim, read_status

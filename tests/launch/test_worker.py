@@ -20,10 +20,10 @@ import pytest
 import yaml
 
 from rlhf_cli.errors import ConfigError, Preempted, RlhfError, RunError
-from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.jobs.rank_process import main
 from rlhf_cli.launch import worker
+from rlhf_cli.launch.rank_process import main
 from rlhf_cli.launch.worker import logging_into, run_rank
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.provenance import versions
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_status import read_status

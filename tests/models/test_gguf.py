@@ -19,9 +19,9 @@ import pytest
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.evaluation.targets import POLICY, find_target
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models import cache, gguf
 from rlhf_cli.models.cache import build_once
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.process import PARENT
 from rlhf_cli.services.hub_lookup import HubAnswer
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.data.worlds import demonstrations
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.tiny import EMBEDDED, byte_tokenizer, tiny_model_path
+from rlhf_cli.plan.prepare import prepare
 
 SHAPE = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "context_tokens": 64, "seed": 0}
 WARM = {"worlds": ["toy_sums"], "steps": 40, "batch_size": 32, "learning_rate": 1e-2}

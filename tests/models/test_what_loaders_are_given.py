@@ -20,12 +20,12 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Ll
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.evaluation.generation import PolicyModel, load_policy
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.cache import merged_model
 from rlhf_cli.models.critic_model import build_critic, check_tokens, head_names
 from rlhf_cli.models.loading import require_model
 from rlhf_cli.models.reward_checkpoint import load_reward_model
 from rlhf_cli.models.tiny import byte_tokenizer
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.project.export.merged_weights import merged, write_whole_weights
 from rlhf_cli.project.export.source_model import SourceModel
 from rlhf_cli.runs.run_folder import RunFolder

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan import workload
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.workload import checkpoint_space, space_problems
 from tests.support.small_runs import SMALL
 

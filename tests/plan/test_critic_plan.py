@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import ConfigError, ModelError
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.run_plan import Plan
 from tests.support.model_copies import EMPTY_WEIGHTS, tokenizer_json
 

@@ -13,7 +13,7 @@ from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError, Problems, UserError
 from rlhf_cli.evaluation.score_completions import policy_tokenizer
 from rlhf_cli.evaluation.targets import file_source, model_to_sample
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.services import hub_lookup
 from rlhf_cli.services.hub_lookup import HubAnswer, HubQuestion
 from tests.support.planning import Refused, planned

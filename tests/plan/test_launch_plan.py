@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan import rollout_server_plan
 from rlhf_cli.plan.devices import visible_gpus
 from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell, plan_launch
+from rlhf_cli.plan.prepare import prepare
 from tests.support.machines import HaveGpus, have_gpus
 
 RUN = Path("/runs/a run")

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.packing.packable import why_not_packed
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.checks.model_checks import planned_passes
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.tables.passes import DEFAULTS_IF_OMITTED, Passes, why_config_not_packed
 from rlhf_cli.trainers.forward_pass import drops_in_training
 from tests.support.small_runs import PPO_SMALL, SMALL

@@ -13,9 +13,9 @@ import trl
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError, UserError
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.trainers.assemble.trainer import training_rows

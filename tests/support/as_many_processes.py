@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.rollout_server import free_ports
 from rlhf_cli.plan.launch_plan import plan_launch
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support import small_reward_runs
 from tests.support.replayed_runs import frozen, run_all

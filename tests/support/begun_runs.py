@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.checkpoint_folders import write_manifest
 from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.run_folder import RunFolder

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlhf_cli.errors import UserError
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import existing_run
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.run_plan import Plan
 from tests.support.suggestions import WRONG, useless
 

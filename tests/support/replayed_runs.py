@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.launch.worker import run_rank
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.run_folder import RunFolder
 
 EOS = 1

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import create_run
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.trl_values import ROUND, STEP, TOKENS, TRUNCATED
 

@@ -18,8 +18,8 @@ from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import valid_keys
 from rlhf_cli.errors import Problems, RlhfError, RunError, UserError
-from rlhf_cli.jobs import prepare as prepare_module
 from rlhf_cli.jobs.usage import usage_of
+from rlhf_cli.plan import prepare as prepare_module
 
 Judge = Callable[[list[str]], object]
 """Prepares the experiment that words describe; raises UserError."""

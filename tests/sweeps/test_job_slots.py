@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rlhf_cli.cli import main
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.gpu_locks import holders_of, holding, take
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.sweeps import run_jobs
 from rlhf_cli.sweeps.checked_jobs import ReadyJob

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.audit.tried_rows import try_rows
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ModelError, Problems, UserError
+from rlhf_cli.evaluation.audit.tried_rows import try_rows
 from rlhf_cli.evaluation.generation import load_policy
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import prepare
 from tests.support.small_runs import SMALL
 
 TEMPLATE = (

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import sys
 
-from rlhf_cli.analysis.audit.attack import attack_reachable, chosen_kinds, plan_of
-from rlhf_cli.analysis.audit.audit_result import with_advice
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.audit_table import show_audit
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_OK, EXIT_USER_ERROR
-from rlhf_cli.jobs.prepare import fill_in_policy, prepare
+from rlhf_cli.evaluation.audit.attack import attack_reachable, chosen_kinds, plan_of
+from rlhf_cli.evaluation.audit.audit_result import with_advice
 from rlhf_cli.jobs.usage import read_options
+from rlhf_cli.plan.prepare import fill_in_policy, prepare
 
 
 def run(argv: list[str]) -> int:

@@ -15,8 +15,8 @@ from dataclasses import asdict
 
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.jobs.usage import read_options, resume_options
+from rlhf_cli.plan.prepare import prepare
 
 
 def run(argv: list[str]) -> int:
@@ -27,9 +27,9 @@ def run(argv: list[str]) -> int:
     from rlhf_cli.cli.output import print_json
     from rlhf_cli.display.plan_tables import describe_launch
     from rlhf_cli.display.start_panel import show_start
-    from rlhf_cli.jobs.dry_run import planned_json
-    from rlhf_cli.jobs.resuming import resumed
+    from rlhf_cli.launch.dry_run import planned_json
     from rlhf_cli.launch.freeze import existing_run, experiment_name, planned_folder
+    from rlhf_cli.launch.resuming import resumed
     from rlhf_cli.plan.launch_plan import plan_launch
     from rlhf_cli.plan.preflight import preflight
 
@@ -39,7 +39,7 @@ def run(argv: list[str]) -> int:
         resumed(earlier, prepared, resume_options(options).allowed)
     tried = None
     if (count := options.number("--rows")) is not None:
-        from rlhf_cli.analysis.audit.tried_rows import try_rows  # rewards are called, and a tokenizer is loaded
+        from rlhf_cli.evaluation.audit.tried_rows import try_rows  # rewards are called, and a tokenizer is loaded
 
         tried = try_rows(experiment, count)
     if options.as_json:

@@ -25,10 +25,10 @@ from rlhf_cli.analysis.comparison.logged_run import LoggedRun
 from rlhf_cli.analysis.comparison.measures import is_shown
 from rlhf_cli.analysis.comparison.metric_columns import parse_window, read_columns
 from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.run_arguments import none_named, read_by_words
 from rlhf_cli.display.comparison_tables import show_comparison, show_left_out, show_other_groups
 from rlhf_cli.display.terminal import Screen, wide_console
 from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, RunError, UserError
-from rlhf_cli.jobs.run_arguments import none_named, read_by_words
 from rlhf_cli.jobs.usage import Options, read_options
 from rlhf_cli.runs.run_overview import RunGroup, groups_of, newest_of
 from rlhf_cli.runs.run_status import with_newest

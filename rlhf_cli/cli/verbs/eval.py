@@ -33,18 +33,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.display.evaluation_tables import show_evaluation
 from rlhf_cli.display.progress_bars import spinner
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.evaluation.targets import EvaluationRows, Target, find_target, words_for_model_alone
-from rlhf_cli.jobs.prepare import Prepared, is_run_name, prepare, prepare_from
-from rlhf_cli.jobs.resume_run import refuse_foreign_code
-from rlhf_cli.jobs.run_arguments import one_named, run_at
 from rlhf_cli.jobs.usage import Options, read_options
+from rlhf_cli.launch.resume_run import refuse_foreign_code
 from rlhf_cli.measure.evaluation_files import evaluation_json
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
 from rlhf_cli.plan.data_sources import describe_eval_rows
+from rlhf_cli.plan.prepare import Prepared, is_run_name, prepare, prepare_from
 from rlhf_cli.runs.run_folder import HELD_OUT, POLICY, REWARD_MODEL
 from rlhf_cli.runs.run_overview import refuse_links
 from rlhf_cli.runs.text_endings import trained_with_eos

@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.run_arguments import none_named, run_at
 from rlhf_cli.display.project_screens import show_export
 from rlhf_cli.display.terminal import Screen, wide_console
 from rlhf_cli.errors import EXIT_OK
-from rlhf_cli.jobs.run_arguments import none_named, run_at
 from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.project.export.exported_folder import export_model
 from rlhf_cli.project.export.source_model import find_source

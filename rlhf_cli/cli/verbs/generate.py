@@ -31,6 +31,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.display.evaluation_tables import show_best_of_n, show_made
 from rlhf_cli.display.progress_bars import generation_bar, spinner
 from rlhf_cli.display.terminal import Screen
@@ -44,11 +45,10 @@ from rlhf_cli.evaluation.targets import (
     refuse_without_scores,
     run_to_sample,
 )
-from rlhf_cli.jobs.prepare import Prepared, is_run_name, prepare, prepare_from
-from rlhf_cli.jobs.resume_run import refuse_foreign_code
-from rlhf_cli.jobs.run_arguments import one_named, run_at
 from rlhf_cli.jobs.usage import Options, read_options
+from rlhf_cli.launch.resume_run import refuse_foreign_code
 from rlhf_cli.measure.best_of_n import TOTAL
+from rlhf_cli.plan.prepare import Prepared, is_run_name, prepare, prepare_from
 from rlhf_cli.runs.run_overview import refuse_links
 
 _SAMPLES, _LIMIT = 8, 100

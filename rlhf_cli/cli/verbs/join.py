@@ -13,8 +13,8 @@ from __future__ import annotations
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
-from rlhf_cli.jobs.resume_run import refuse_foreign_code
 from rlhf_cli.jobs.usage import read_options
+from rlhf_cli.launch.resume_run import refuse_foreign_code
 from rlhf_cli.plan.network import meeting_place
 from rlhf_cli.runs.run_status import run_result
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun
 from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.run_arguments import none_named, read_by_words
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, UserError
-from rlhf_cli.jobs.run_arguments import none_named, read_by_words
 from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.runs.run_status import with_newest
 

@@ -18,14 +18,14 @@ from pathlib import Path
 
 from rlhf_cli.analysis.reproducibility import compare_again
 from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.display.run_tables import show_reproduction
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError
-from rlhf_cli.jobs.one_run import show_run_folder
-from rlhf_cli.jobs.reproducing import reproduction_of, run_again
-from rlhf_cli.jobs.resume_run import refuse_foreign_code
-from rlhf_cli.jobs.run_arguments import one_named, run_at
 from rlhf_cli.jobs.usage import read_options
+from rlhf_cli.launch.one_run import show_run_folder
+from rlhf_cli.launch.reproducing import reproduction_of, run_again
+from rlhf_cli.launch.resume_run import refuse_foreign_code
 from rlhf_cli.runs.run_folder import open_run
 
 

@@ -24,14 +24,14 @@ from pathlib import Path
 from rich.console import Console
 
 from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.run_arguments import one_named
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, RunError
-from rlhf_cli.jobs.dry_run import show_plan
-from rlhf_cli.jobs.prepare import is_run_name, prepare_from
-from rlhf_cli.jobs.resume_run import refuse_foreign_code, resume_once, say_finished
-from rlhf_cli.jobs.resuming import resumed
-from rlhf_cli.jobs.run_arguments import one_named
 from rlhf_cli.jobs.usage import Options, ResumeOptions, read_options, refuse_of_sweeps, resume_options
+from rlhf_cli.launch.dry_run import show_plan
+from rlhf_cli.launch.resume_run import refuse_foreign_code, resume_once, say_finished
+from rlhf_cli.launch.resuming import resumed
+from rlhf_cli.plan.prepare import is_run_name, prepare_from
 from rlhf_cli.runs.run_folder import RunFolder, open_run
 from rlhf_cli.runs.run_status import FINISHED, QUEUED, newest_run, own_job_id, read_status, run_result, with_newest
 from rlhf_cli.sweeps.resume_sweep import resume_sweep

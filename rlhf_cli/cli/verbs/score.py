@@ -17,13 +17,13 @@ rlhf score RUN [overrides]         score given completions with the rewards of a
 from __future__ import annotations
 
 from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.run_arguments import place_of, take_run
 from rlhf_cli.display.score_tables import show_bench, show_parts
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_OK, ConfigError
-from rlhf_cli.jobs.prepare import fill_in_policy_and_data, prepare, prepare_from
-from rlhf_cli.jobs.resume_run import refuse_foreign_code
-from rlhf_cli.jobs.run_arguments import place_of, take_run
 from rlhf_cli.jobs.usage import read_options
+from rlhf_cli.launch.resume_run import refuse_foreign_code
+from rlhf_cli.plan.prepare import fill_in_policy_and_data, prepare, prepare_from
 
 
 def run(argv: list[str]) -> int:

@@ -14,12 +14,12 @@ diff <(rlhf show +exp=quickstart) <(rlhf show +exp=toy_ppo)       what differs b
 from __future__ import annotations
 
 from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.run_arguments import named_experiment
 from rlhf_cli.config.environment_references import with_references
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.display.reference_pages import show_configuration
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_OK
-from rlhf_cli.jobs.run_arguments import named_experiment
 from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.project.reference.key_reference import only_sections, unlike_default
 from rlhf_cli.text.json_values import JsonTree

@@ -12,12 +12,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.run_arguments import place_of
 from rlhf_cli.display.run_tables import show_overview
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_OK
-from rlhf_cli.jobs.run_arguments import place_of
-from rlhf_cli.jobs.run_states import overview
 from rlhf_cli.jobs.usage import read_options
+from rlhf_cli.launch.run_states import overview
 from rlhf_cli.runs.run_folder import FIRST_RUN, runs_below
 
 _ROOT = Path("runs")

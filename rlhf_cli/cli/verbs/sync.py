@@ -13,9 +13,9 @@ import os
 from rich.console import Console
 
 from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.run_arguments import place_of
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, UserError
-from rlhf_cli.jobs.run_arguments import place_of
 from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.tracking.wandb_files import Sending, send, to_send, upload

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
-from rlhf_cli.jobs.one_run import run_once
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.jobs.usage import read_options, refuse_of_sweeps, resume_options
 from rlhf_cli.launch.freeze import existing_run
+from rlhf_cli.launch.one_run import run_once
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.run_status import run_result
 
 
@@ -54,8 +54,8 @@ def run(argv: list[str]) -> int:
     prepared = prepare(words)
     folder = existing_run(prepared.experiment, prepared.composed)
     if folder is not None:
-        from rlhf_cli.jobs.resume_run import resume_once
-        from rlhf_cli.jobs.resuming import resumed
+        from rlhf_cli.launch.resume_run import resume_once
+        from rlhf_cli.launch.resuming import resumed
 
         how = resume_options(options)
         going_on = resumed(folder, prepared, how.allowed)
@@ -66,7 +66,7 @@ def run(argv: list[str]) -> int:
     else:
         plan = preflight(prepared.experiment, prepared.composed, is_shown=is_dry, tries_rewards=True)
     if is_dry:
-        from rlhf_cli.jobs.dry_run import planned_json, show_plan
+        from rlhf_cli.launch.dry_run import planned_json, show_plan
 
         assert plan is not None
         show_plan(console, prepared, plan, earlier=folder)
@@ -75,7 +75,7 @@ def run(argv: list[str]) -> int:
         if folder is None:
             assert plan is not None
             if prepared.experiment.launch.slurm is not None:
-                from rlhf_cli.jobs.run_states import submit_once
+                from rlhf_cli.launch.run_states import submit_once
 
                 folder = submit_once(console, prepared, plan)
             else:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from rlhf_cli.analysis.expectations import MET, MISSED, OPEN, VerifiedRun, verify
 from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.run_arguments import folders_of, none_named
 from rlhf_cli.display.run_tables import show_verified
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, RunError, UserError, raise_any
-from rlhf_cli.jobs.run_arguments import folders_of, none_named
 from rlhf_cli.jobs.usage import read_options
 
 

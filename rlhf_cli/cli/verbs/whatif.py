@@ -16,14 +16,14 @@ from dataclasses import asdict
 
 from rlhf_cli.analysis.whatif.question import alternatives
 from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
+from rlhf_cli.analysis.whatif.whatif_request import ask
 from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.config.schema.reward_sections import AGGREGATES
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_OK
-from rlhf_cli.jobs.resume_run import refuse_foreign_code
-from rlhf_cli.jobs.run_arguments import one_named, run_at
 from rlhf_cli.jobs.usage import read_options
-from rlhf_cli.jobs.whatif_request import ask
+from rlhf_cli.launch.resume_run import refuse_foreign_code
 from rlhf_cli.runs.run_status import newest_run, read_status
 from rlhf_cli.text.json_values import section
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose, diagnose_readable
 from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.run_arguments import folders_of, none_named
 from rlhf_cli.display.findings_panel import show_why, show_worst
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_OK
-from rlhf_cli.jobs.run_arguments import folders_of, none_named
 from rlhf_cli.jobs.usage import read_options
 
 

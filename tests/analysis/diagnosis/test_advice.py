@@ -12,8 +12,8 @@ from rlhf_cli.analysis.diagnosis.finding import Finding, RunSetup
 from rlhf_cli.analysis.diagnosis.logged import Log
 from rlhf_cli.analysis.diagnosis.run_diagnosis import look
 from rlhf_cli.errors import UserError
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.tables.metrics import FINDING_KINDS
 from scripts.bench.planted_faults import FAULTS
 from scripts.bench.simulated_logs import simulate

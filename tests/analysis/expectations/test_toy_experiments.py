@@ -11,7 +11,7 @@ from rlhf_cli.analysis.expectations import MISSED
 from rlhf_cli.cli import main
 from rlhf_cli.config.conf_folders import shipped_dir
 from rlhf_cli.config.schema.run_sections import entries_of
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.run_status import FINISHED
 from scripts.expectations import PROBABILITY, Spread
 from scripts.regressions import BY_NAME, run_planted

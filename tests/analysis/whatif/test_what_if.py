@@ -13,7 +13,7 @@ from trl import RLOOConfig
 
 from rlhf_cli.analysis.whatif.question import AdvantageRecipe, recipe_of
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.prepare import prepare
 from tests.analysis.whatif.whatif_runs import LESS, UNSCALED, WAS, advantages_if, answer, scores
 from tests.support.stored_tables import ONE_GROUP, frozen, write_table
 from tests.support.tolerances import ARITHMETIC

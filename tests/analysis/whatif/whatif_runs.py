@@ -8,7 +8,7 @@ import pyarrow.parquet
 
 from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
 from rlhf_cli.analysis.whatif.what_if import WhatIf, recompute_both, recomputers, what_if
-from rlhf_cli.jobs.whatif_request import ask
+from rlhf_cli.analysis.whatif.whatif_request import ask
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 

@@ -29,7 +29,7 @@ def test_two_ranks(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ranks = [line for line in lines if line.startswith("rank 1  ")]
     assert len(ranks) == 1
     assert ranks[0].startswith("rank 1  RANK=1 LOCAL_RANK=1 ")
-    assert ranks[0].endswith(f"-m rlhf_cli.jobs.rank_process {place}/runs/quickstart/mine")
+    assert ranks[0].endswith(f"-m rlhf_cli.launch.rank_process {place}/runs/quickstart/mine")
     (shared,) = [line for line in lines if line.startswith("every rank  export ")]
     assert "WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=0" in shared
     assert "log  runs/quickstart/mine/log.txt" in lines
@@ -61,7 +61,7 @@ def test_a_run_that_would_be_resumed(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = begun("launch=cpu", "track=none")
-    monkeypatch.setattr("rlhf_cli.jobs.resume_run.train_frozen", lambda *_, **__: pytest.fail("it was started"))
+    monkeypatch.setattr("rlhf_cli.launch.resume_run.train_frozen", lambda *_, **__: pytest.fail("it was started"))
     before = {file: file.read_bytes() for file in place.rglob("*") if file.is_file()}
     assert main(["resume", run.shown, "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "nothing was started or written"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli.cli.run_arguments import place_of
 from rlhf_cli.errors import DataError, RunError
 from rlhf_cli.evaluation.score_completions import read_completions
-from rlhf_cli.jobs.run_arguments import place_of
 from rlhf_cli.runs.run_folder import open_run
 
 MODELS = ("package:smollm2", "tiny.gguf", "tiny.GGUF")

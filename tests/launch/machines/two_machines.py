@@ -17,12 +17,12 @@ from pathlib import Path
 
 from rlhf_cli import cli
 from rlhf_cli.cli.verbs import join, resume
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch import elastic, joining, machines
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.launch.rollout_server import free_ports
 from rlhf_cli.plan import launch_plan
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.run_folder import RunFolder
 
 MODULES = (elastic, joining, machines, join, resume)

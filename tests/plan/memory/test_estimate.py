@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.devices import Device
 from rlhf_cli.plan.memory_estimate import MemoryPlan, Moment, RowLengths, RunMemory, held_bytes
 from rlhf_cli.plan.memory_tensors import Decoder
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.tables.passes import PassMode
 from tests.support.small_runs import PPO_SMALL, SMALL
 

@@ -11,8 +11,8 @@ import yaml
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import UserError
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.project.own_rows import TRAININGS, read_own_rows
 from rlhf_cli.project.project_files import ProjectChoices, StartingModel, as_yaml, project_files, write_project
 from tests.support.model_copies import model_copy

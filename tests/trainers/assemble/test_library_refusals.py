@@ -11,9 +11,9 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.errors import UserError
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.checks import argument_checks
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.tables.trl_refusals import REFUSALS
 from tests.support.small_runs import SMALL
 

@@ -17,7 +17,7 @@ from trl import GRPOConfig
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.config.schema.trainer_sections import Trainer
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.trainers.assemble.trl_config import precision_args, rollout_args, start_process_group, strategy_args
 

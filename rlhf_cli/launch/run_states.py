@@ -11,11 +11,11 @@ from rich.console import Console
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.errors import RunError
-from rlhf_cli.jobs.prepare import Prepared
 from rlhf_cli.launch.freeze import create_run, experiment_name
 from rlhf_cli.launch.slurm_node import SLURM_FOLDER
 from rlhf_cli.launch.slurm_queue import SlurmJob, ask_slurm
 from rlhf_cli.launch.slurm_submission import check_slurm, submit
+from rlhf_cli.plan.prepare import Prepared
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
 from rlhf_cli.runs.run_overview import Overview, RunState, pace

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_cli.analysis.audit.attack import AuditPlan, GoldRow, attack, compared, main_component
-from rlhf_cli.analysis.audit.audit_result import AuditResult, with_advice
-from rlhf_cli.analysis.audit.degenerate_answers import AttackKind
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.evaluation.audit.attack import AuditPlan, GoldRow, attack, compared, main_component
+from rlhf_cli.evaluation.audit.audit_result import AuditResult, with_advice
+from rlhf_cli.evaluation.audit.degenerate_answers import AttackKind
 from rlhf_cli.numerics.intervals import wilson
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
 from tests.support.planted_holes import SUMS
 

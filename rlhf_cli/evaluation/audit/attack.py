@@ -12,14 +12,14 @@ from pathlib import Path
 from statistics import fmean, median, median_low
 from urllib.parse import urlsplit
 
-from rlhf_cli.analysis.audit.audit_result import AuditResult, Contribution, KindResult
-from rlhf_cli.analysis.audit.degenerate_answers import KINDS, OTHER_GOLD, AttackInputs, AttackKind
-from rlhf_cli.analysis.audit.trial import AnswerFormat, Trial, final_part, open_trial, reward_words
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.data.peeking import first_rows
 from rlhf_cli.data.source import Row
 from rlhf_cli.errors import ConfigError, DataError
+from rlhf_cli.evaluation.audit.audit_result import AuditResult, Contribution, KindResult
+from rlhf_cli.evaluation.audit.degenerate_answers import KINDS, OTHER_GOLD, AttackInputs, AttackKind
+from rlhf_cli.evaluation.audit.trial import AnswerFormat, Trial, final_part, open_trial, reward_words
 from rlhf_cli.evaluation.score_completions import rewards_without_tokenizer
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.plan.data_sources import training_sources

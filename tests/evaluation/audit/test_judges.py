@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.audit.attack import KINDS, attack_reachable, expensive, plan_of, unreachable
-from rlhf_cli.analysis.audit.tried_rows import try_rows
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RewardError
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.evaluation.audit.attack import KINDS, attack_reachable, expensive, plan_of, unreachable
+from rlhf_cli.evaluation.audit.tried_rows import try_rows
+from rlhf_cli.plan.prepare import prepare
 from tests.support.fake_server import Answer, reply, serving
 
 RUBRIC = "rewards.style.args.rubric='Question: {prompt} Reference: {answer} Answer: {completion}'"

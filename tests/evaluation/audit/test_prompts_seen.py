@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.analysis.audit.trial import after_truncation
-from rlhf_cli.analysis.audit.tried_rows import prompts_seen
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.evaluation.audit.trial import after_truncation
+from rlhf_cli.evaluation.audit.tried_rows import prompts_seen
 from rlhf_cli.models.tiny import byte_tokenizer
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
 
 TEMPLATE = (

@@ -14,7 +14,7 @@ from rlhf_cli.analysis.comparison.metric_columns import Wanted
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.schema.experiment import valid_keys
 from rlhf_cli.errors import ConfigError, RlhfError, RunError
-from rlhf_cli.jobs.prepare import Prepared, find_run, is_run_name, prepare, prepare_from
+from rlhf_cli.plan.prepare import Prepared, find_run, is_run_name, prepare, prepare_from
 from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run, runs_in
 from rlhf_cli.runs.run_status import with_newest
 from rlhf_cli.text.json_values import leaves

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.jobs.prepare import prepare, prepare_from
-from rlhf_cli.jobs.resuming import Change, Resumed, _still_means, resumed, shown_changes
+from rlhf_cli.launch.resuming import Change, Resumed, _still_means, resumed, shown_changes
+from rlhf_cli.plan.prepare import prepare, prepare_from
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import update_status
 from tests.support.begun_runs import begun

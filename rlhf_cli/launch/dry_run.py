@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 
 from rlhf_cli.display.start_panel import show_start
-from rlhf_cli.jobs.prepare import Prepared
 from rlhf_cli.launch.freeze import experiment_name, planned_folder
 from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell, plan_launch
+from rlhf_cli.plan.prepare import Prepared
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.run_folder import RunFolder
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
-from rlhf_cli.analysis.audit.attack import experiment_rows, prompt_text, unreachable
-from rlhf_cli.analysis.audit.trial import GoldAnswers, Trial, open_trial
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.source import Row
 from rlhf_cli.errors import ModelError
+from rlhf_cli.evaluation.audit.attack import experiment_rows, prompt_text, unreachable
+from rlhf_cli.evaluation.audit.trial import GoldAnswers, Trial, open_trial
 from rlhf_cli.evaluation.score_completions import policy_tokenizer
 from rlhf_cli.measure.score_bench import QUANTILES, quantiles
 from rlhf_cli.models.foreign_files import naming_foreign_files

@@ -1,4 +1,4 @@
-"""One rank as a process of its own: `python -m rlhf_cli.jobs.rank_process RUN [--resume]`.
+"""One rank as a process of its own: `python -m rlhf_cli.launch.rank_process RUN [--resume]`.
 
 torch's elastic agent starts these processes (launch/elastic.py).
 """
@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     A rank that stopped with all others, at the same step, returns 0: torch would otherwise end those that still save.
     One that was interrupted returns 75.
     """
-    parser = argparse.ArgumentParser(prog="python -m rlhf_cli.jobs.rank_process")
+    parser = argparse.ArgumentParser(prog="python -m rlhf_cli.launch.rank_process")
     parser.add_argument("run", type=Path)
     parser.add_argument("--resume", action="store_true")
     options = parser.parse_args(argv)

@@ -11,8 +11,8 @@ from rich.console import Console
 from rlhf_cli.config.asked_keys import asked_of
 from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.errors import RunError
-from rlhf_cli.jobs.one_run import gpus_held, show_end_of, show_run_folder, train_frozen
 from rlhf_cli.launch.freeze import freeze_again
+from rlhf_cli.launch.one_run import gpus_held, show_end_of, show_run_folder, train_frozen
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.runs.provenance import add_to_provenance, is_made_by_us, made_by, maker_of
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json
@@ -30,7 +30,7 @@ from rlhf_cli.runs.run_status import (
 from rlhf_cli.runs.writer_lock import only_writer
 
 if TYPE_CHECKING:
-    from rlhf_cli.jobs.resuming import Resumed
+    from rlhf_cli.launch.resuming import Resumed
 
 _LONGEST = 300
 
@@ -85,7 +85,7 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
         say_finished(console, folder)
         return
     with only_writer(folder, take_over=take_over) as taken_over:
-        from rlhf_cli.jobs.resuming import noted, shown_changes
+        from rlhf_cli.launch.resuming import noted, shown_changes
 
         changes = shown_changes(run)
         experiment, composed = run.prepared.experiment, run.prepared.composed
@@ -95,7 +95,7 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
         if not is_own_job:  # a node of Slurm's may have another cache, and so another key
             take_as_ours(folder)
         if experiment.launch.slurm is not None and not is_own_job:
-            from rlhf_cli.jobs.run_states import submit_frozen
+            from rlhf_cli.launch.run_states import submit_frozen
             from rlhf_cli.launch.slurm_submission import check_slurm
 
             check_slurm(experiment.launch)

@@ -10,11 +10,11 @@ from rich.console import Console
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.errors import CTRL_C, GuardStopped, Preempted, UserError
-from rlhf_cli.jobs.prepare import Prepared
 from rlhf_cli.launch.freeze import create_run, experiment_name, new_folder
 from rlhf_cli.launch.ranks_end import forget_failures, resume_hint
 from rlhf_cli.launch.stopping import preempted
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
+from rlhf_cli.plan.prepare import Prepared
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.process import environment
 from rlhf_cli.runs.run_folder import RunFolder

@@ -12,10 +12,10 @@ import pytest
 import transformers
 import trl
 
-from rlhf_cli.analysis.audit.tried_rows import learned_texts
 from rlhf_cli.cli import main
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.evaluation.audit.tried_rows import learned_texts
 from rlhf_cli.models.tiny import byte_tokenizer
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.trainers.assemble.prepared_rows import prepared_rows
 from rlhf_cli.trainers.assemble.trainer import training_rows

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.prepare import prepare
 
 
 def make_run(folder: Path, state: str, updated_at: float) -> Path:

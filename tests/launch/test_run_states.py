@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.jobs.run_states import conclude, overview
+from rlhf_cli.launch.run_states import conclude, overview
 from rlhf_cli.launch.slurm_queue import SlurmJob
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import Status, update_status

@@ -11,11 +11,11 @@ from rlhf_cli.analysis.comparison.metric_columns import read_columns
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.logged_metrics import STEP
 from rlhf_cli.errors import RunError
-from rlhf_cli.jobs.one_run import gpus_held, train_frozen
-from rlhf_cli.jobs.prepare import Prepared, prepare_from
 from rlhf_cli.launch.freeze import create_run
+from rlhf_cli.launch.one_run import gpus_held, train_frozen
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import Prepared, prepare_from
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FINISHED, read_status, stopped_by_rule

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from rlhf_cli.analysis.audit.attack import AuditPlan, attack
-from rlhf_cli.analysis.audit.degenerate_answers import KINDS, AttackInputs
-from rlhf_cli.analysis.audit.trial import answer_of, find_gold, reward_words, ways_to_write
 from rlhf_cli.errors import DataError
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.evaluation.audit.attack import AuditPlan, attack
+from rlhf_cli.evaluation.audit.degenerate_answers import KINDS, AttackInputs
+from rlhf_cli.evaluation.audit.trial import answer_of, find_gold, reward_words, ways_to_write
+from rlhf_cli.plan.prepare import prepare
 from tests.support.planted_holes import SUMS
 
 

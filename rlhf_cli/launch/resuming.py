@@ -12,10 +12,10 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Weight
 from rlhf_cli.errors import RunError
-from rlhf_cli.jobs.prepare import Adjust, Prepared, prepare_from
 from rlhf_cli.launch.freeze import absolute_paths
 from rlhf_cli.plan.devices import planned_processes
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import Adjust, Prepared, prepare_from
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.checkpoint_folders import missing_state, refuse_missing
 from rlhf_cli.runs.metrics_file import iter_metrics

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.analysis.audit.attack import AuditPlan, attack
-from rlhf_cli.analysis.audit.audit_result import AuditResult
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.evaluation.audit.attack import AuditPlan, attack
+from rlhf_cli.evaluation.audit.audit_result import AuditResult
+from rlhf_cli.plan.prepare import prepare
 from tests.support.planted_holes import CHOICES, HOLES, NEWS, PROGRAMS, SUMS, Stack
 
 Texts = Sequence[str]

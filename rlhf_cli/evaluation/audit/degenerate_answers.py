@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rlhf_cli.analysis.audit.trial import AnswerFormat
+from rlhf_cli.evaluation.audit.trial import AnswerFormat
 
 _JUNK = ("qwx blorf", "mip zarg tunnel", "fnord ek")
 _SENTENCES = (

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rlhf_cli.analysis.whatif.question import KeyChange, WhatIfQuestion
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, RunError, UserError, raise_any
-from rlhf_cli.jobs.prepare import prepare_from
+from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.text.json_values import JsonValue
 from rlhf_cli.text.suggest import nearest
