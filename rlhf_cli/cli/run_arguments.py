@@ -13,7 +13,7 @@ from rlhf_cli.analysis.comparison.logged_run import LoggedRun, named, read_runs
 from rlhf_cli.analysis.comparison.metric_columns import Wanted
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.schema.experiment import valid_keys
-from rlhf_cli.errors import ConfigError, RlhfError, RunError
+from rlhf_cli.errors import ConfigError, RunError, UserError
 from rlhf_cli.plan.prepare import Prepared, find_run, is_run_name, prepare, prepare_from
 from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run, runs_in
 from rlhf_cli.runs.run_status import with_newest
@@ -25,13 +25,13 @@ _ROOT = "runs"
 
 def read_by_words(
     words: Sequence[str], *, wanted: Wanted | None, where: str
-) -> tuple[list[LoggedRun], list[RlhfError]]:
+) -> tuple[list[LoggedRun], list[UserError]]:
     """Return the readable runs, each once, and the errors for all other words and folders.
 
     `wanted` selects the metrics to read, None for all; `where` is the command, for error messages.
     """
     folders: dict[RunFolder, None] = {}
-    problems: list[RlhfError] = []
+    problems: list[UserError] = []
     elsewhere: list[LoggedRun] = []
     for word in words:
         try:
@@ -39,7 +39,7 @@ def read_by_words(
                 elsewhere += read_wandb(word, wanted=wanted or (lambda metric: True))
             else:
                 folders.update(dict.fromkeys(folders_of(word, where=where)))
-        except RlhfError as error:
+        except UserError as error:
             problems.append(error)
     runs, unreadable = read_runs(folders, wanted=wanted)
     return (named([*runs, *elsewhere]) if elsewhere else runs), [*problems, *unreadable]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, reward_names
-from rlhf_cli.display.page.embedding import rounded
+from rlhf_cli.display.page.curves import rounded
 from rlhf_cli.text.redaction import redacted_values
 from rlhf_cli.text.regular_files import LARGEST_TABLE, require_regular
 

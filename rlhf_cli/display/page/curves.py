@@ -1,4 +1,4 @@
-"""Make the curves of the page and its Pareto front.
+"""Make the curves of the page.
 
 A screen shows a few hundred points. If runs logged more, neighbouring log events are averaged into one point; the page
 says how many. All runs of a plot share the grid, so that a band covers the same steps.
@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_cli.analysis.comparison.comparison import MOST_MEASURES, Comparison, pareto_front
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, reward_names
-from rlhf_cli.analysis.comparison.measures import COMPONENT, COST, HELD_OUT, RunMeasure
 from rlhf_cli.analysis.comparison.settings import SettingRuns, estimate
-from rlhf_cli.display.page.embedding import rounded
 from rlhf_cli.runs.metrics_file import TOTAL
+from rlhf_cli.text.json_values import finite_or_none
 
 COMPONENTS, SHARES, HEALTH, EVALUATIONS = "components", "shares", "health", "evaluations"
 """The sections that hold plots."""
@@ -228,57 +225,9 @@ def _row(values: NDArray[np.float64]) -> Row:
     return [rounded(value) for value in values.tolist()]
 
 
-_MOST_MEASURES_OFFERED = 8
-
-
-def front_of(comparison: Comparison) -> dict[str, object] | str:
-    """Return the data to draw the Pareto front of any two or three measures, or why there is none.
-
-    `best` maps measure indices, joined by commas in ascending order, -> the indices of the non-dominated settings.
-    """
-    settings = comparison.grouped.settings
-    measures = [one for one in comparison.measures if one.kind == COMPONENT]
-    measures += [one for one in comparison.measures if one.kind in (COST, HELD_OUT) and one.sign]
-    known = {label for of in comparison.estimates.values() for label, one in of.items() if one.mean is not None}
-    measures = [one for one in measures if one.label in known][:_MOST_MEASURES_OFFERED]
-    if len(settings) < 2:
-        return "There is one setting: nothing is traded against anything."
-    if len(measures) < 2:
-        return "A front is over two or three measures that have a direction, and the runs have fewer in common."
-    places = {run.name: place for place, run in enumerate(comparison.runs)}
-    num_components = sum(one.kind == COMPONENT for one in measures)
-    return {
-        "measures": [{"label": one.label, "sign": one.sign or 1, "direction": one.direction} for one in measures],
-        "settings": [
-            {"setting": place, **_estimates(comparison, setting, measures)} for place, setting in enumerate(settings)
-        ],
-        "runs": [
-            {"run": places[run.name], "values": [rounded(comparison.values[one.label][run.name]) for one in measures]}
-            for setting in settings
-            for run in (setting.runs if len(setting.runs) > 1 else [])
-        ],
-        "best": dict(_fronts(comparison, measures)),
-        "startsWithThree": num_components >= MOST_MEASURES,
-    }
-
-
-def _estimates(comparison: Comparison, setting: SettingRuns, measures: Sequence[RunMeasure]) -> dict[str, object]:
-    found = [comparison.estimates[setting.name][one.label] for one in measures]
-    return {
-        "values": [rounded(one.mean) for one in found],
-        "low": [rounded(one.low) for one in found],
-        "high": [rounded(one.high) for one in found],
-    }
-
-
-def _fronts(comparison: Comparison, measures: Sequence[RunMeasure]) -> Iterator[tuple[str, list[int]]]:
-    places = {setting.name: place for place, setting in enumerate(comparison.grouped.settings)}
-    for size in range(2, MOST_MEASURES + 1):
-        for chosen in combinations(range(len(measures)), size):
-            some = [measures[number] for number in chosen]
-            means = {
-                name: [math.nan if (mean := of[one.label].mean) is None else mean for one in some]
-                for name, of in comparison.estimates.items()
-            }
-            front = pareto_front([one.label for one in some], [one.sign or 1 for one in some], means)
-            yield ",".join(map(str, chosen)), [places[name] for name in front.best]
+def rounded(value: float | None) -> float | int | None:
+    """Return a number rounded to four significant digits, or None if it is not finite."""
+    if value is None or finite_or_none(float(value)) is None:
+        return None
+    short = float(f"{float(value):.4g}")
+    return int(short) if short.is_integer() and abs(short) < 1e15 else short

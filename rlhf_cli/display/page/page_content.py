@@ -1,19 +1,33 @@
-"""Gather what the page shows, and write it."""
+"""Gather what the page shows, and write it as one HTML file.
+
+A Content-Security-Policy allows only scripts with the hashes of our own and forbids every request. Text from a model, a
+data set or a configuration is data: jinja escapes it in the HTML, and `script_json` escapes it in JSON, so that neither
+`</script>` nor `<!--` can end the element that holds it. Scripts of the page set texts, never HTML.
+
+plotly's package has one bundle of 4.8 MB and no partial one. Deflated and in base64 it is 2 MB; the browser inflates it
+(DecompressionStream: Chrome 80, Safari 16.4, Firefox 113). The curves are compressed the same way.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import importlib.resources
+import itertools
+import json
+import re
 import time
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, read_runs
 from rlhf_cli.display.page.completion_pages import completion_pages
-from rlhf_cli.display.page.curves import front_of, plots_of, plotted_metrics
-from rlhf_cli.display.page.embedding import colours, deflated, own_file, plotly_bundle, policy, script_json, sha256
-from rlhf_cli.display.page.first_and_last_answers import first_and_last_answers
+from rlhf_cli.display.page.curves import plots_of, plotted_metrics
 from rlhf_cli.display.page.tables import (
     common_values,
     differing_values,
@@ -24,14 +38,14 @@ from rlhf_cli.display.page.tables import (
     shown_name,
     verdict_lines,
 )
-from rlhf_cli.errors import Problems, RlhfError, UserError
+from rlhf_cli.errors import UserError, raise_any
 from rlhf_cli.runs.run_folder import RunFolder, runs_in, write_text
 from rlhf_cli.text.redaction import redacted, redacted_tree
 
 _MOST_COLUMNS = 16
 
 
-def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, title: str) -> dict[str, Any]:
+def page_content(runs: Sequence[LoggedRun], problems: Sequence[UserError], *, title: str) -> dict[str, Any]:
     """Return everything on the page, by the names that its template uses, for runs that were read together.
 
     A run's index is its number on the page. jinja redacts every text that it writes.
@@ -55,9 +69,7 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, ti
         "measures": measures,
         "lines": setting_lines(comparison, measures),
         "plots": plots_of(runs, settings, plotted_metrics(runs, no_total=comparison.no_total)),
-        "front": front_of(comparison),
         "evaluations": evaluations,
-        "first_and_last": first_and_last_answers(runs[0].folder) if len(runs) == 1 else None,
         "noticed": shared_findings(runs),
         "completions": completion_pages(runs),
         "differing": differing_values(runs),
@@ -71,7 +83,7 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, ti
 def _script_data(content: Mapping[str, Any]) -> dict[str, object]:
     """Return the data that the page's scripts read, except the curves."""
     settings, cards = content["comparison"].grouped.settings, content["cards"]
-    front, completions = content["front"], content["completions"]
+    completions = content["completions"]
     of_texts: dict[str, object] = {
         "settings": [
             {
@@ -82,7 +94,6 @@ def _script_data(content: Mapping[str, Any]) -> dict[str, object]:
             for number, (one, colour) in enumerate(zip(settings, colours(len(settings)), strict=True))
         ],
         "runs": [{"name": card["run"].name, "setting": card["setting"]} for card in cards],
-        "front": front if isinstance(front, dict) else None,
         "completions": {"beside": completions.side_by_side, "extremes": completions.extremes},
     }
     return redacted_tree(of_texts, values_only=True)
@@ -102,7 +113,7 @@ def _lead(comparison: Comparison) -> str:
 NAME = "report.html"
 """File name of the report in the folder of its run or sweep."""
 
-_SCRIPTS = ("state.js", "plots.js", "trade_offs.js", "completions.js", "start.js")
+_SCRIPTS = ("state.js", "plots.js", "completions.js", "start.js")
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:
@@ -130,14 +141,14 @@ def report_at_the_end(folder: Path) -> str:
         return f"no report: {said}; rlhf report {RunFolder(folder).shown} tries again"
 
 
-def report_on(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], out: Path, *, title: str) -> dict[str, Any]:
+def report_on(runs: Sequence[LoggedRun], problems: Sequence[UserError], out: Path, *, title: str) -> dict[str, Any]:
     """Write the report of runs that were read together to `out`, including the problems of other folders.
 
     Return what `rlhf report --json` prints of it. Raise the problems if there are no runs, OSError if `out` cannot be
     written.
     """
     if not runs:
-        raise problems[0] if len(problems) == 1 else Problems([one for one in problems if isinstance(one, UserError)])
+        raise_any(problems)
     content = page_content(runs, problems, title=title)
     html = render(content)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -186,3 +197,63 @@ def title_of(folders: Sequence[Path]) -> str:
     """Return a page title: the last two parts of the first folder's path, and the number of other folders."""
     names = ["/".join(folder.parts[-2:]) for folder in folders]
     return "runs" if not names else names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+_CLOSES_A_SCRIPT = re.compile("[<>&\u2028\u2029]")
+_DEFLATE_LEVEL = 6
+
+
+def script_json(content: object) -> str:
+    """Return JSON that is safe inside a `<script>` element for any content.
+
+    `<`, `>`, `&` and the line separators U+2028 and U+2029, which older JavaScript does not allow in strings, are
+    written as escapes; JSON.parse undoes them. Raise ValueError for NaN and infinity, which JSON does not have.
+    """
+    plain = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    plain = _CLOSES_A_SCRIPT.sub(lambda match: f"\\u{ord(match[0]):04x}", plain)
+    return plain.encode("utf-8", errors="replace").decode("utf-8")  # a lone surrogate cannot be encoded as UTF-8
+
+
+def deflated(text: str) -> str:
+    """Return a text deflated and in base64."""
+    return base64.b64encode(zlib.compress(text.encode(), _DEFLATE_LEVEL)).decode()
+
+
+def policy(scripts: Sequence[str]) -> str:
+    """Return a Content-Security-Policy that allows only scripts with these hashes and loads nothing.
+
+    plotly sets styles on elements and adds a style sheet, hence `unsafe-inline` for styles; a style cannot load
+    anything either.
+    """
+    hashes = " ".join(f"'sha256-{digest}'" for digest in scripts)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def sha256(script: str) -> str:
+    """Return the base64 SHA-256 hash of a script's UTF-8, as used in a policy."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+@cache
+def plotly_bundle() -> tuple[str, str]:
+    """Return plotly's script from the installed package, deflated and in base64, and the hash of the original."""
+    script = importlib.resources.files("plotly").joinpath("package_data/plotly.min.js").read_text(encoding="utf-8")
+    return deflated(script), sha256(script)
+
+
+def own_file(name: str) -> str:
+    """Return the text of one of the page's own scripts or style sheets."""
+    folder = importlib.resources.files("rlhf_cli.display.page").joinpath("static")
+    return folder.joinpath(name).read_text(encoding="utf-8")
+
+
+_LIGHT = ("#2563a8", "#c2570c", "#2f7d4f", "#8a4fa3", "#b3374a", "#6b6400", "#0f7c88", "#7a5233")
+_DARK = ("#74aef0", "#f2a25c", "#6cc48c", "#cf9ee6", "#f28b99", "#cfc653", "#55c6d2", "#cda57c")
+
+
+def colours(count: int) -> list[tuple[str, str]]:
+    """Return one (colour on light background, colour on dark background) per setting; beyond eight they repeat."""
+    return list(itertools.islice(itertools.cycle(zip(_LIGHT, _DARK, strict=True)), count))

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.display.page.embedding import script_json
-from rlhf_cli.display.page.page_content import write_report
+from rlhf_cli.display.page.page_content import script_json, write_report
 from tests.display.page.opened_page import OpenedPage
 from tests.display.page.reported_runs import write_reported
 from tests.support.logged_runs import configured, write_run
@@ -55,8 +54,6 @@ def test_no_script_of_theirs_runs_and_no_address_of_theirs_is_asked(chromium: An
     shown = page.tab.locator("body").inner_text()
     assert shown.count("<script>window.stolen=1</script>") > 10
     assert "{{ 7 * 7 }}" in shown
-    # plotly would make a link of it, in the name of an axis as in a hover text.
-    assert "<a href='x:'>n<img" in page.tab.locator("#front-plot").text_content()
 
 
 def test_negative_control_the_policy_stops_a_script_that_got_in_and_the_page_complains(

@@ -11,7 +11,7 @@ from rlhf_cli.display.page.page_content import write_report
 from tests.display.page.opened_page import SCREEN, OpenedPage
 from tests.display.page.reported_runs import STEPS, write_reported
 
-SECTIONS = 13
+SECTIONS = 12
 
 
 _TOOLBARS = "[...document.querySelectorAll('.modebar')].filter((at) => at.getBoundingClientRect().height > 0).length"
@@ -49,7 +49,6 @@ def test_a_run_that_is_switched_off_is_gone_from_every_plot(page: OpenedPage) ->
     page.tab.locator("#single-runs summary").click()
     page.tab.locator("[data-run='1']").click()
     assert page.drawn("runs") == {plot: [run for run in runs if run != 1] for plot, runs in before.items()}
-    assert page.eval("document.querySelector('#front-plot').data.filter((one) => one.meta.run === 1).length") == 0
     page.tab.locator("[data-run='1']").click()
     assert page.drawn("runs") == before
     page.tab.locator("#single-runs summary").click()

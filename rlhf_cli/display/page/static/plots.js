@@ -1,4 +1,4 @@
-// Curves and front: plotly draws, the state says what.
+// Curves: plotly draws what state.js selects.
 const drawn = new Map(); // element -> function that draws it again
 const waiting = new Set(); // elements that nobody has looked at yet
 let smoothing = 0;

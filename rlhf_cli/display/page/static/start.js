@@ -31,6 +31,15 @@ function print(isOn) {
   for (const at of drawn.keys()) Plotly.relayout(at, isOn ? { width: at.clientWidth } : { width: null, autosize: true });
 }
 
+function goTo(anchor) {
+  const target = document.getElementById(anchor);
+  if (!target) return;
+  for (let inside = target; inside; inside = inside.parentElement) if (inside.tagName === "DETAILS") inside.open = true;
+  history.replaceState(null, "", `#${anchor}`);
+  target.scrollIntoView({ behavior: "auto", block: "center" });
+  target.focus({ preventScroll: true });
+}
+
 async function start() {
   buildLegend();
   buildSideBySide();
@@ -45,7 +54,6 @@ async function start() {
     script.textContent = await inflated("plotly-deflated");
     document.head.append(script);
     data.plots = JSON.parse(await inflated("curves-deflated"));
-    buildFront();
     buildCurves();
   } catch (error) {
     document.getElementById("no-plots").hidden = false;
