@@ -1,7 +1,7 @@
 """Plans a run's processes on a machine, without torch: `rlhf train --dry-run` shows them, the launcher starts them.
 
-A rank is `python -m rlhf_cli.launch.rank_process RUN`. torch.distributed's variables in its environment tell it about the
-other ranks. Every rank sees the GPUs of all training ranks and uses the one at its LOCAL_RANK, as in accelerate.
+A rank is `python -m rlhf_cli.launch.rank_process RUN`. torch.distributed's variables in its environment tell it about
+the other ranks. Every rank sees the GPUs of all training ranks and uses the one at its LOCAL_RANK, as in accelerate.
 """
 
 from __future__ import annotations
