@@ -209,7 +209,7 @@ def _train(
 
 def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror | None, pairs: list[ScoredPair]) -> None:
     """Show scored pairs above the bar, in log.txt and in the tracker."""
-    from rlhf_cli.display.pair_table import pair_table
+    from rlhf_cli.display.evaluation_tables import pair_table
     from rlhf_cli.display.terminal import Screen
 
     table = pair_table(pairs)

@@ -7,8 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from rlhf_cli.display.pair_table import pair_table
-from rlhf_cli.display.score_tables import histogram, show_parts, show_scores
+from rlhf_cli.display.evaluation_tables import histogram, pair_table, show_parts, show_scores
 from rlhf_cli.measure.score_bench import ScoreDistribution, distribution
 from rlhf_cli.measure.scored_pairs import ScoredPair
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow

@@ -48,7 +48,7 @@ def run(argv: list[str]) -> int:
         return EXIT_OK
     console = Screen()
     if tried is not None:
-        from rlhf_cli.display.row_tables import show_tried_rows
+        from rlhf_cli.display.audit_table import show_tried_rows
 
         show_tried_rows(console, tried)
     launch = plan_launch(experiment, planned_folder(experiment, composed), accelerate_env=plan.accelerate_env)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import place_of, take_run
-from rlhf_cli.display.score_tables import show_bench, show_parts
+from rlhf_cli.display.evaluation_tables import show_bench, show_parts
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.usage import read_options
