@@ -18,6 +18,7 @@ import threading
 from collections.abc import Iterator, Mapping
 
 import rlhf_cli
+from rlhf_cli.cli.options import JSON, print_help, read_options, usage_of
 from rlhf_cli.cli.verbs import GROUPS, TEN, VERBS
 from rlhf_cli.errors import (
     CTRL_C,
@@ -30,7 +31,6 @@ from rlhf_cli.errors import (
     RlhfError,
     UserError,
 )
-from rlhf_cli.jobs.usage import JSON, folded, shown_width, usage_of
 from rlhf_cli.process import abandoned, into_nothing, lasting_output, leave, nobody_reads, stopped_early
 from rlhf_cli.text.redaction import forgetting, remember_typed
 from rlhf_cli.text.suggest import nearest
@@ -97,12 +97,11 @@ def _dispatch(words: list[str]) -> int:
         words = [words[1], "--help", *words[2:]]
     if not words or words[0] in ("-h", "--help", "help"):
         more = f"rlhf {_HELP_ALL} has {len(VERBS) - len(TEN)} more verbs; "
-        help_text = _HELP.format(verbs=_lines({verb: VERBS[verb] for verb in TEN}), more=more)
-        print(folded(help_text.rstrip(), shown_width()))
+        print_help(_HELP.format(verbs=_lines({verb: VERBS[verb] for verb in TEN}), more=more))
         return EXIT_OK
     if words[0] == _HELP_ALL:
         verbs = "\n\n".join(f"{title}\n{_lines(of_group)}" for title, of_group in GROUPS.items())
-        print(folded(_HELP.format(verbs=verbs, more="").rstrip(), shown_width()))
+        print_help(_HELP.format(verbs=verbs, more=""))
         return EXIT_OK
     if words[0] in ("-V", "--version"):
         print(f"rlhf {rlhf_cli.__version__}")
@@ -118,17 +117,17 @@ def _dispatch(words: list[str]) -> int:
         return unknown.exit_code
     usage = usage_of(verb)
     if any(word in ("-h", "--help") for word in rest):
-        print(folded(usage.text.strip(), shown_width()))
+        print_help(usage.text)
         return EXIT_OK
     with contextlib.ExitStack() as stack:
         if verb in _LONG:
             stack.enter_context(lasting_output())
+        else:
+            stack.enter_context(_quick_start())
         if JSON in rest and JSON in usage.flags:
             from rlhf_cli.cli.output import json_alone
 
             stack.enter_context(json_alone())
-        if verb not in _LONG:
-            stack.enter_context(_quick_start())
         return _run(verb, rest)
 
 
@@ -179,16 +178,23 @@ def _from_the_reward_on(error: BaseException) -> BaseException:
 
 def _refused(error: RlhfError) -> int:
     """Print an error that was raised on purpose, and return its exit code."""
-    from rlhf_cli.cli.output import is_json_alone, print_error, print_problems
+    from rlhf_cli.cli.output import print_error
 
-    if is_json_alone():
-        print_problems(error)
+    _print_json_of(error)
     label = "stopped" if isinstance(error, Preempted) else "error"
     if isinstance(error, RewardFailed) and error.__cause__ is not None:
         print(traceback_of(_from_the_reward_on(error.__cause__)), end="", file=sys.stderr)
     notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
     print_error(label, f"{error}{notes}")
     return error.exit_code
+
+
+def _print_json_of(error: BaseException) -> None:
+    """Print an error as JSON if the command prints JSON."""
+    from rlhf_cli.cli.output import is_json_alone, print_problems
+
+    if is_json_alone():
+        print_problems(error)
 
 
 def _run(verb: str, words: list[str]) -> int:
@@ -198,19 +204,16 @@ def _run(verb: str, words: list[str]) -> int:
         with stopped_early():
             with _quick_start():
                 module = importlib.import_module(f"rlhf_cli.cli.verbs.{verb}")
-            code: int = module.run(words)
+            code: int = module.run(read_options(usage_of(verb), words))
     except RlhfError as error:
         from rlhf_cli.cli.output import complete_hints
 
         complete_hints(error, verb, words)
         return _refused(error)
     except KeyboardInterrupt as interrupt:
-        from rlhf_cli.cli.output import is_json_alone, print_problems
-
         by = f" by {interrupt if isinstance(interrupt, Interrupted) else CTRL_C}"
         by += ": nothing was being trained" if verb in _LONG and isinstance(interrupt, Interrupted) else ""
-        if is_json_alone():
-            print_problems(Preempted(f"stopped{by}"))
+        _print_json_of(Preempted(f"stopped{by}"))
         print(f"stopped{by}", file=sys.stderr)
         return Preempted.exit_code
     except SystemExit as left:
@@ -222,12 +225,11 @@ def _run(verb: str, words: list[str]) -> int:
             return _refused(
                 UserError("a name is too long for a file", got=error.filename, expected="at most 255 bytes")
             )
-        from rlhf_cli.cli.output import is_json_alone, print_problems, value_streams
+        from rlhf_cli.cli.output import value_streams
 
         if isinstance(error, BrokenPipeError) and nobody_reads([*value_streams(), sys.stderr]):
             raise
-        if is_json_alone():
-            print_problems(error)
+        _print_json_of(error)
         print(traceback_of(error), end="", file=sys.stderr)
         return EXIT_CRASH
     return code

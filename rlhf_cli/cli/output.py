@@ -7,14 +7,19 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TextIO, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TextIO, cast
 
-from rlhf_cli.errors import Problems, RlhfError, message_of
+from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, message_of
 from rlhf_cli.process import Lasting
 from rlhf_cli.runs.run_folder import names_a_run
 from rlhf_cli.text.json_values import write_json
 from rlhf_cli.text.terminal_output import Drawn, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rlhf_cli.cli.options import Options
 
 _STDOUT, _STDERR = 1, 2
 _kept: list[TextIO] = []
@@ -63,6 +68,17 @@ def print_json(value: object) -> None:
     print(file=stream, flush=True)
 
 
+def print_result(options: Options, as_json: Callable[[], object], show: Callable[[Console], object]) -> int:
+    """Print a verb's result, as JSON with `--json`, else by `show` at the terminal's width; return EXIT_OK."""
+    if options.as_json:
+        print_json(as_json())
+    else:
+        from rlhf_cli.display.terminal import wide_console
+
+        show(wide_console())
+    return EXIT_OK
+
+
 def value_streams() -> list[TextIO]:
     """Return the streams that may hold a part of the value."""
     return [*_kept, sys.stdout]
@@ -77,7 +93,7 @@ def print_problems(error: BaseException) -> None:
 def problems_json(error: BaseException) -> dict[str, object]:
     """Return an error as `{"problems": [...]}`: `kind` is its class name, the rest are the parts of its message."""
     errors = error.problems if isinstance(error, Problems) else [error]
-    return {"problems": [_problem(one) for one in errors]}
+    return {"problems": [_problem(problem) for problem in errors]}
 
 
 def _problem(error: BaseException) -> dict[str, object]:

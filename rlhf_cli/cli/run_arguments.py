@@ -46,7 +46,7 @@ def read_by_words(
 
 
 def folders_of(word: str, *, where: str) -> Iterable[RunFolder]:
-    """Return the runs that a word names. Raises RunError if it names none."""
+    """Return the runs that a word names. Raise RunError if it names none."""
     if is_run_name(word):
         below = Path(_ROOT, word.partition(":")[2])
         return runs_in(below) if (below / "sweep.json").is_file() else [find_run(word, _ROOT, where=where)]
@@ -60,7 +60,7 @@ def folders_of(word: str, *, where: str) -> Iterable[RunFolder]:
 
 
 def place_of(word: str, *, where: str) -> Path:
-    """Return the folder or file that a word names. Raises RunError if no run of that name has finished.
+    """Return the folder or file that a word names. Raise RunError if no run of that name has finished.
 
     `where` is the command or flag, for error messages.
     """
@@ -70,7 +70,7 @@ def place_of(word: str, *, where: str) -> Path:
 def take_run(words: list[str], *, where: str) -> RunFolder | None:
     """Remove the word that names a run from `words` and return the run; None if there is no such word.
 
-    Raises RunError if a folder is not a run, or no run of a name has finished. `where` is the verb.
+    Raise RunError if a folder is not a run, or no run of a name has finished. `where` is the verb.
     """
     named = next((word for word in words if names_a_run(word)), None)
     if named is None:
@@ -80,7 +80,7 @@ def take_run(words: list[str], *, where: str) -> RunFolder | None:
 
 
 def one_named(words: list[str], verb: str, expected: str, *, more: str = "", finished: bool = False) -> str:
-    """Remove the one word that names a run from `words` and return it. Raises RunError if there is none, or several."""
+    """Remove the one word that names a run from `words` and return it. Raise RunError if there is none, or several."""
     named = [word for word in words if names_a_run(word)]
     if len(named) != 1:
         raise none_named(verb, expected, got=" ".join(named), hint=with_newest(verb, more, finished=finished))
@@ -105,7 +105,7 @@ def run_at(named: str, words: list[str], *, where: str) -> RunFolder:
 def named_experiment(words: list[str]) -> tuple[Prepared, list[str]]:
     """Return the experiment that words mean, and the keys typed beside it. A word without `=` is a run or a key.
 
-    Raises ConfigError for a word that is neither, ConfigError if no experiment is named, and what `prepare` raises.
+    Raise ConfigError for a word that is neither, ConfigError if no experiment is named, and what `prepare` raises.
     """
     overrides = [word for word in words if word.startswith("~") or ("=" in word and not Path(word).is_dir())]
     others = [word for word in words if word not in overrides]
@@ -116,25 +116,23 @@ def named_experiment(words: list[str]) -> tuple[Prepared, list[str]]:
         raise ConfigError("one run at a time", where="command line", got=" ".join(runs), hint=hint)
     run = run_at(runs[0], overrides, where="command line") if runs else None
     if run is None and not overrides:
-        raise _of_which(keys)
+        raise _which_experiment(keys)
     prepared = prepare(overrides, keep_run_names=True) if run is None else prepare_from(run, overrides)
     _refuse_unknown(keys, prepared)
     return prepared, keys
 
 
-def _of_which(keys: list[str]) -> ConfigError:
+def _which_experiment(keys: list[str]) -> ConfigError:
+    """Return the error for words without an experiment; suggest the one that the first word resembles."""
     experiments = groups().get("exp", {})
-    first, rest = keys[:1], keys[1:]
-    close = first[0] if first and first[0] in experiments else None
-    if first and close is None and first[0] not in valid_keys([]):
-        close, rest = nearest(first[0], experiments), []
-    hint = [f"+exp={close}", *rest] if close else ["+exp=quickstart", *keys]
+    named = nearest(keys[0], experiments) if keys and keys[0] not in valid_keys([]) else None
+    hint = " ".join([f"+exp={named}", *keys[1:]] if named else ["+exp=quickstart", *keys])
     return ConfigError(
-        "of which experiment?",
+        "which experiment?",
         where="command line",
         got=" ".join(keys) or "no words",
         expected="+exp=NAME, a run folder or run:NAME",
-        hint=" ".join(hint) + ("" if first and first[0] in experiments else ", or rlhf list exp"),
+        hint=f"{hint}, or rlhf list exp",
     )
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from rlhf_cli.display.sweep_tables import PlannedJob, show_planned
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError, UserError, in_one_line
-from rlhf_cli.jobs.usage import ResumeOptions
 from rlhf_cli.launch.resume_run import refuse_foreign_code, refuse_foreign_words
 from rlhf_cli.launch.resuming import resumed
 from rlhf_cli.launch.run_states import submit_sweep
@@ -25,7 +24,7 @@ from rlhf_cli.sweeps.outcome import SweepEnd, print_folder
 from rlhf_cli.sweeps.search import JOURNAL, continue_search, read_search
 from rlhf_cli.sweeps.sweep import run_ready
 from rlhf_cli.sweeps.sweep_grid import SweepJob
-from rlhf_cli.sweeps.sweep_options import SweepOptions
+from rlhf_cli.sweeps.sweep_options import ResumeOptions, SweepOptions
 
 _MISSING = "missing"
 _LEFT_ALONE = {RUNNING: "is being trained", QUEUED: "Slurm has it", FINISHED: ""}

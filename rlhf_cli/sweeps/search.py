@@ -18,7 +18,6 @@ from rich.console import Console
 from rlhf_cli.config.schema.launch_sections import Sweep
 from rlhf_cli.display.sweep_tables import PRUNED, TrialRow, show_best_trials, show_search
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
-from rlhf_cli.jobs.usage import ResumeOptions
 from rlhf_cli.launch.resuming import resumed
 from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.run_folder import RunFolder
@@ -51,7 +50,7 @@ from rlhf_cli.sweeps.search_space import (
     word_of,
 )
 from rlhf_cli.sweeps.sweep_grid import short_keys
-from rlhf_cli.sweeps.sweep_options import SWEEP_FILE, SweepOptions
+from rlhf_cli.sweeps.sweep_options import SWEEP_FILE, ResumeOptions, SweepOptions
 
 if TYPE_CHECKING:
     from optuna import Study, Trial

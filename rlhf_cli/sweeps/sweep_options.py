@@ -1,11 +1,9 @@
-"""How a sweep runs, as typed on the command line."""
+"""How a sweep runs, and what a resumed run or sweep may do, as typed on the command line."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-
-from rlhf_cli.jobs.usage import Options
 
 SWEEP_FILE = "sweep.json"
 
@@ -24,16 +22,19 @@ class SweepOptions:
     only_failed: bool = False
 
 
+@dataclass(frozen=True)
+class ResumeOptions:
+    """What the user allows.
+
+    `allowed` are changed keys, sections or kinds of files; `take_over` permits taking over a run of another machine;
+    `trust` permits code from a run folder made by another user.
+    """
+
+    allowed: tuple[str, ...] = ()
+    take_over: bool = False
+    trust: bool = False
+
+
 def is_sweep(folder: Path) -> bool:
     """Return whether a folder is a sweep's."""
     return (folder / SWEEP_FILE).is_file()
-
-
-def sweep_options(options: Options) -> SweepOptions:
-    """Return the sweep options from the command line. Raise ConfigError if -j is not a number of at least 1."""
-    return SweepOptions(
-        at_once=options.number("-j") or 1,
-        watch=options.text("--watch"),
-        dry_run=options.on("--dry-run"),
-        only_failed="--failed" in options.usage.flags and options.on("--failed"),
-    )

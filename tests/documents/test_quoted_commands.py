@@ -7,9 +7,9 @@ import re
 
 import pytest
 
+from rlhf_cli.cli.options import read_options, usage_of
 from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.errors import UserError
-from rlhf_cli.jobs.usage import read_options, usage_of
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from tests.documents.quoted_commands import Quoted, commands_in_sentences, commands_of_experiments, quoted_commands
@@ -38,7 +38,7 @@ def type_it(command: Quoted) -> None:
     assert verb in VERBS
     if {"-h", "--help"} & set(words):
         return
-    options = read_options(usage_of(verb).text, [word for word in words if word != "..."], verb=verb)
+    options = read_options(usage_of(verb), [word for word in words if word != "..."])
     overrides = [word for word in options.words if "=" in word or word.startswith("~")]
     is_sweep = "-m" in words or "--multirun" in words
     if verb in COMPOSE and any(word.startswith("+exp=") for word in overrides) and not is_sweep:

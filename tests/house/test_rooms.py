@@ -25,10 +25,9 @@ WALLS = {
     "data": {"config", "plan", "models", "rewards", "trainers", "runs", "launch", "display"},
     "runs": {"config", "plan", "data", "models", "rewards", "trainers", "launch", "display"},
     "measure": {"config", "plan", "trainers", "launch", "display"},
-    "launch": {"jobs"},
     "trainers": {"config", "plan", "data", "launch", "display"},
-    "trainers.assemble": {"launch", "jobs", "display"},
-    "analysis": {"display", "jobs", "launch", "sweeps"},
+    "trainers.assemble": {"launch", "display"},
+    "analysis": {"display", "launch", "sweeps"},
     "cli": {"trainers", "models", "data"},
 }
 """Folder -> the folders whose words it must not use, whether or not that would close a circle."""

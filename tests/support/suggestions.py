@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rlhf_cli import cli
+from rlhf_cli.cli.options import usage_of
 from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import valid_keys
 from rlhf_cli.errors import Problems, RlhfError, RunError, UserError
-from rlhf_cli.jobs.usage import usage_of
 from rlhf_cli.plan import prepare as prepare_module
 
 Judge = Callable[[list[str]], object]
@@ -87,7 +87,7 @@ def _is_command(words: Sequence[str]) -> bool:
     if words[0] in _NEED_A_WORD and not any(not word.startswith("-") or word == "--help" for word in words[1:]):
         return False
     values = [name for name, following in itertools.pairwise([*words, "-"]) if following.startswith("-")]
-    if any(name in flags and not flags[name].is_switch for name in values):
+    if any(name in flags and flags[name].metavar for name in values):
         return False  # a flag without its value
     # `rlhf eval mine --data FILE`: one bare name behind a verb that takes a run; two bare words are a sentence.
     takes_run = re.search(rf"^rlhf {words[0]} \[?(RUN|MODEL|SWEEP)\b", usage.text, re.MULTILINE) is not None
@@ -96,7 +96,7 @@ def _is_command(words: Sequence[str]) -> bool:
     for place, (before, word) in enumerate(itertools.pairwise(words)):
         if word.startswith("-") and word.partition("=")[0] not in (*flags, "--help", "-m"):
             return False
-        is_value = before in flags and not flags[before].is_switch
+        is_value = before in flags and bool(flags[before].metavar)
         if _ENGLISH.match(word) and not (of_list or is_value or word in _FOLDERS or (place == 0 and is_name)):
             return False
     return len(words) <= 4 if of_list else True

@@ -12,13 +12,13 @@ from rlhf_cli.cli import main
 from rlhf_cli.config.schema.launch_sections import Sweep
 from rlhf_cli.display.sweep_tables import PRUNED
 from rlhf_cli.errors import RunError
-from rlhf_cli.jobs.usage import ResumeOptions
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, Status, claim, read_status, update_status
 from rlhf_cli.sweeps.checked_jobs import begin_sweep, open_sweep
 from rlhf_cli.sweeps.job_watch import JobWatch
 from rlhf_cli.sweeps.search import SearchStudy, Trials
 from rlhf_cli.sweeps.search_space import NumberRange, SearchPlan, Space, read_objective, search_plan
+from rlhf_cli.sweeps.sweep_options import ResumeOptions
 from tests.support.small_runs import SMALL
 
 METRIC = "rewards/correct/mean"

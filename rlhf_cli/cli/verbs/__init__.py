@@ -1,4 +1,4 @@
-"""One file per command. Each has `run(argv) -> exit code`, and its docstring is the command's help."""
+"""One file per command. Each has `run(options) -> exit code`, and its docstring is the command's help."""
 
 GROUPS = {
     "begin": {

@@ -17,27 +17,22 @@ from __future__ import annotations
 
 import sys
 
-from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.options import Options
+from rlhf_cli.cli.output import print_result
 from rlhf_cli.display.audit_table import show_audit
-from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_OK, EXIT_USER_ERROR
 from rlhf_cli.evaluation.audit.attack import attack_reachable, chosen_kinds, plan_of
 from rlhf_cli.evaluation.audit.audit_result import with_advice
-from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.plan.prepare import fill_in_policy, prepare
 
 
-def run(argv: list[str]) -> int:
+def run(options: Options) -> int:
     """Audit the rewards of an experiment, print the result and return the exit code."""
-    options = read_options(__doc__, argv, verb="audit")
     kinds = chosen_kinds(options.texts("--kinds"))
     experiment = prepare(options.words, adjust=fill_in_policy).experiment
     plan = plan_of(experiment, kinds, limit=options.number("--limit"), gold=options.text("--gold"))
     if plan.cost is not None:
         print(plan.cost, file=sys.stderr)
     result = with_advice(attack_reachable(experiment, plan), experiment)
-    if options.as_json:
-        print_json(result.as_json())
-    else:
-        show_audit(wide_console(), result)
+    print_result(options, result.as_json, lambda console: show_audit(console, result))
     return EXIT_USER_ERROR if options.on("--strict") and result.is_sound is False else EXIT_OK

@@ -13,15 +13,14 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from rlhf_cli.cli.options import Options
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK
-from rlhf_cli.jobs.usage import read_options, resume_options
 from rlhf_cli.plan.prepare import prepare
 
 
-def run(argv: list[str]) -> int:
+def run(options: Options) -> int:
     """Check an experiment, print the plan of its run and return the exit code."""
-    options = read_options(__doc__, argv, verb="check")
     prepared = prepare(options.words)
 
     from rlhf_cli.cli.output import print_json
@@ -36,7 +35,7 @@ def run(argv: list[str]) -> int:
     experiment, composed = prepared.experiment, prepared.composed
     plan = preflight(experiment, composed, tries_rewards=True)
     if (earlier := existing_run(experiment, composed)) is not None:
-        resumed(earlier, prepared, resume_options(options).allowed)
+        resumed(earlier, prepared, options.resume_options().allowed)
     tried = None
     if (count := options.number("--rows")) is not None:
         from rlhf_cli.evaluation.audit.tried_rows import try_rows  # rewards are called, and a tokenizer is loaded

@@ -21,34 +21,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare, comparison_json
-from rlhf_cli.analysis.comparison.logged_run import LoggedRun
 from rlhf_cli.analysis.comparison.measures import is_shown
 from rlhf_cli.analysis.comparison.metric_columns import parse_window, read_columns
+from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import none_named, read_by_words
 from rlhf_cli.display.comparison_tables import show_comparison, show_left_out, show_other_groups
 from rlhf_cli.display.terminal import Screen, wide_console
-from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, RunError, UserError
-from rlhf_cli.jobs.usage import Options, read_options
+from rlhf_cli.errors import EXIT_OK, RunError, UserError, raise_any
 from rlhf_cli.runs.run_overview import RunGroup, groups_of, newest_of
 from rlhf_cli.runs.run_status import with_newest
 
 _LOOKED_INTO = 3
 
 
-def run(argv: list[str]) -> int:
-    """Compare the runs in `argv`, print the comparison and return the exit code.
+def run(options: Options) -> int:
+    """Compare the named runs, print the comparison and return the exit code.
 
-    A run that cannot be read is left out and named. Raises RunError if no run is named or all logs are empty,
+    A run that cannot be read is left out and named. Raise RunError if no run is named or all logs are empty,
     Problems if none can be read, UserError for a metric that no run has.
     """
-    options = _parse(argv)
+    if not options.words:
+        raise none_named(
+            "rlhf compare", "run folders, a sweep, a glob", hint=with_newest("rlhf compare", all_of_it=True)
+        )
     asked = ComparisonOptions(
-        on=_names(options, "--on"),
+        on=options.names("--on"),
         by=options.text("--by"),
         baseline=options.text("--baseline"),
         window=parse_window(options.text("--window") or "last"),
-        metrics=_names(options, "--metrics"),
+        metrics=options.names("--metrics"),
     )
     words = {word.removeprefix("-") for word in (*asked.on, *asked.metrics)}
     groups = _groups(options, asked)
@@ -58,7 +60,7 @@ def run(argv: list[str]) -> int:
         where="rlhf compare",
     )
     if not runs:
-        raise problems[0] if len(problems) == 1 else Problems([one for one in problems if isinstance(one, UserError)])
+        raise_any(problems)
     logs = [run.folder.metrics for run in runs if run.folder is not None][:_LOOKED_INTO] if words else []
     all_names = list(dict.fromkeys(name for log in logs for name in read_columns(log)))  # for suggestions
     comparison = compare(runs, asked, all_names=all_names)
@@ -77,7 +79,7 @@ def _groups(options: Options, asked: ComparisonOptions) -> list[RunGroup]:
     return groups_of(options.words[0])
 
 
-def _print(comparison: Comparison, problems: Sequence[RlhfError], options: Options) -> None:
+def _print(comparison: Comparison, problems: Sequence[UserError], options: Options) -> None:
     if (png := options.path("--png")) is not None:
         from rlhf_cli.display.comparison_picture import draw_comparison
 
@@ -95,43 +97,23 @@ def _print(comparison: Comparison, problems: Sequence[RlhfError], options: Optio
         show_left_out(console, problems)
 
 
-def _refuse_nothing(comparison: Comparison, problems: Sequence[RlhfError]) -> None:
+def _refuse_nothing(comparison: Comparison, problems: Sequence[UserError]) -> None:
     """Raise RunError if no two runs can be compared, nor a single one shown."""
     runs = comparison.runs
     num_logged = sum(run.metrics.num_events > 0 for run in runs)
     if num_logged == 1 or (num_logged and comparison.in_common):
         return
-    if len(runs) > 1 and (shared := set.intersection(*(set(run.metrics) for run in runs))):
-        raise _not_comparable(runs, sorted(shared))
-    logged = [f"{run.name} ({run.state}): {', '.join(list(run.metrics)[:4]) or 'nothing'}" for run in runs[:4]]
-    error = RunError(
-        "the runs have no metric in common" if len(runs) > 1 else "the run has logged nothing",
-        got="\n".join([*logged, *(["..."] if len(runs) > 4 else [])]),
-        expected="two runs that have logged the same metric" if len(runs) > 1 else "a run that has begun to train",
-        hint="rlhf status",
-    )
-    raise Problems([error, *(one for one in problems if isinstance(one, UserError))]) if problems else error
-
-
-def _not_comparable(runs: Sequence[LoggedRun], shared: Sequence[str]) -> RunError:
-    """Return the error for runs that log metrics of the same name with different meanings."""
-    by = [f"{run.name} ({run.trainer}): {', '.join(run.weights) or 'its loss'}" for run in runs[:4]]
-    return RunError(
-        f"the runs are compared by different numbers: {' and '.join(shared[:3])} of the one is not that of the other",
-        got="\n".join([*by, *(["..."] if len(runs) > 4 else [])]),
-        expected="runs that are scored by a reward of the same name, or of the same trainer",
-        hint=f"rlhf compare ... --metrics {','.join(shared[:3])}, or rlhf eval RUN",
-    )
-
-
-def _names(options: Options, flag: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in (options.text(flag) or "").split(",") if name.strip())
-
-
-def _parse(argv: list[str]) -> Options:
-    """Return the options. Raises RunError if no run is named."""
-    options = read_options(__doc__, argv, verb="compare")
-    if not options.words:
-        hint = with_newest("rlhf compare", all_of_it=True)
-        raise none_named("rlhf compare", "run folders, a sweep, a glob", hint=hint)
-    return options
+    shared = sorted(set.intersection(*(set(run.metrics) for run in runs)))
+    got = [f"{run.name} ({run.trainer}, {run.state}): {', '.join(list(run.metrics)[:4]) or 'nothing'}" for run in runs]
+    if len(runs) == 1:
+        what, expected, hint = "the run has logged nothing", "a run that has begun to train", "rlhf status"
+    elif shared:
+        metrics = ",".join(shared[:3])
+        what = f"the runs are scored by different rewards, so their {metrics} cannot be compared"
+        expected = "runs that are scored by a reward of the same name, or of the same trainer"
+        hint = f"rlhf compare ... --metrics {metrics}, or rlhf eval RUN"
+    else:
+        what, expected = "the runs have no metric in common", "two runs that have logged the same metric"
+        hint = "rlhf status"
+    shown = "\n".join([*got[:4], *(["..."] if len(got) > 4 else [])])
+    raise_any([RunError(what, got=shown, expected=expected, hint=hint), *problems])

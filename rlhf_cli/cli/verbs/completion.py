@@ -13,10 +13,10 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from rlhf_cli.cli.options import Flag, Options, usage_of
 from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.errors import EXIT_OK, UserError
-from rlhf_cli.jobs.usage import Flag, usage_of
 from rlhf_cli.project.reference.function_source import functions_in, read_function
 from rlhf_cli.project.reference.key_reference import key_reference, keys_below
 from rlhf_cli.runs.metrics_file import read_metrics
@@ -55,8 +55,9 @@ compdef _rlhf rlhf
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH}
 
 
-def run(argv: list[str]) -> int:
+def run(options: Options) -> int:
     """Print a completion script, or the completions of a line, and return the exit code."""
+    argv = options.argv
     if argv[:1] == ["words"] and len(argv) in (2, 3):
         # pydantic's search of all installed packages for plugins would double the time.
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")

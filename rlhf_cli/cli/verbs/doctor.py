@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.options import Options
+from rlhf_cli.cli.output import print_result
 from rlhf_cli.display.project_screens import show_conditions
-from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_OK, EXIT_USER_ERROR
-from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.project.doctor import can_train, examine
 
 
-def run(argv: list[str]) -> int:
+def run(options: Options) -> int:
     """Examine this machine, print the result and return the exit code."""
-    options = read_options(__doc__, argv, verb="doctor")
-    options.refuse_words("rlhf doctor takes flags alone")
+    if options.words:
+        what, got = "rlhf doctor takes no such word", options.words[0]
+        raise options.error(what, got=got, expected="rlhf doctor takes flags alone")
     conditions = examine()
-    if options.as_json:
-        print_json({"can_train": can_train(conditions), "conditions": [asdict(one) for one in conditions]})
-    else:
-        show_conditions(wide_console(), conditions)
+    print_result(
+        options,
+        lambda: {"can_train": can_train(conditions), "conditions": [asdict(condition) for condition in conditions]},
+        lambda console: show_conditions(console, conditions),
+    )
     return EXIT_OK if can_train(conditions) else EXIT_USER_ERROR

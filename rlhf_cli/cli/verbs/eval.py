@@ -32,14 +32,14 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.display.evaluation_tables import show_evaluation
 from rlhf_cli.display.progress_bars import spinner
 from rlhf_cli.display.terminal import Screen
-from rlhf_cli.errors import EXIT_OK, ConfigError
+from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.evaluation.targets import EvaluationRows, Target, find_target, words_for_model_alone
-from rlhf_cli.jobs.usage import Options, read_options
 from rlhf_cli.launch.resume_run import refuse_foreign_code
 from rlhf_cli.measure.evaluation_files import evaluation_json
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
@@ -55,9 +55,9 @@ _SAMPLES = 4
 _LONGEST_NAME = 100
 
 
-def run(argv: list[str]) -> int:
+def run(options: Options) -> int:
     """Evaluate one model, write and print the results, and return the exit code."""
-    options = _parse(argv)
+    _refuse_flags(options)
     words, data = options.words, options.text("--data")
     named = one_named(words, "rlhf eval", "a run folder, run:NAME or a reward model's folder", finished=True)
     target = find_target(run_at(named, words, where="rlhf eval").path if is_run_name(named) else Path(named))
@@ -113,28 +113,20 @@ def _prepare(target: Target, words: list[str], data: str | None) -> Prepared:
     return prepare_from(target.run, words, adjust=rows)
 
 
-def _parse(argv: list[str]) -> Options:
-    """Return the options; numbers are checked before a model is loaded."""
-    options = read_options(__doc__, argv, verb="eval")
+def _refuse_flags(options: Options) -> None:
+    """Raise ConfigError for a wrong number or flags that exclude each other, before a model is loaded."""
     for name, least in (("--rows", 1), ("--batch-size", 1), ("--samples", 0)):
         options.number(name, least=least)
     if options.on("--eos") and options.on("--no-eos"):
-        raise ConfigError(
-            "--eos and --no-eos exclude each other", where="command line", got="--eos --no-eos", hint="rlhf eval --help"
-        )
-    return options
+        raise options.error("--eos and --no-eos exclude each other", got="--eos --no-eos")
 
 
 def _refuse_of_other_kind(options: Options, target: Target) -> None:
     other = POLICY if target.kind == REWARD_MODEL else REWARD_MODEL
     for word in _ONLY[other]:
         if options.on(word):
-            raise ConfigError(
-                f"{word} is for a {other.replace('_', ' ')}",
-                where="command line",
-                got=f"{target.label}, a {target.kind.replace('_', ' ')}",
-                hint="rlhf eval --help",
-            )
+            got = f"{target.label}, a {target.kind.replace('_', ' ')}"
+            raise options.error(f"{word} is for a {other.replace('_', ' ')}", got=got)
 
 
 def _is_typed(words: list[str], key: str) -> bool:

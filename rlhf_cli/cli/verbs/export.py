@@ -14,21 +14,20 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import none_named, run_at
 from rlhf_cli.display.project_screens import show_export
 from rlhf_cli.display.terminal import Screen, wide_console
 from rlhf_cli.errors import EXIT_OK
-from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.project.export.exported_folder import export_model
 from rlhf_cli.project.export.source_model import find_source
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import with_newest
 
 
-def run(argv: list[str]) -> int:
+def run(options: Options) -> int:
     """Write the model of a run, print its location and return the exit code."""
-    options = read_options(__doc__, argv, verb="export")
     if len(words := options.words) != 1:
         hint = with_newest("rlhf export", finished=True)
         raise none_named("rlhf export", "a run folder or run:NAME", got=" ".join(words), hint=hint)

@@ -30,12 +30,13 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.display.evaluation_tables import show_best_of_n, show_made
 from rlhf_cli.display.progress_bars import generation_bar, spinner
 from rlhf_cli.display.terminal import Screen
-from rlhf_cli.errors import EXIT_OK, ConfigError
+from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.evaluation.generation_run import BEST, PAIRS, GenerationRequest, generate, make_room, prompts_of, shown
 from rlhf_cli.evaluation.targets import (
     EvaluationRows,
@@ -45,7 +46,6 @@ from rlhf_cli.evaluation.targets import (
     refuse_without_scores,
     run_to_sample,
 )
-from rlhf_cli.jobs.usage import Options, read_options
 from rlhf_cli.launch.resume_run import refuse_foreign_code
 from rlhf_cli.measure.best_of_n import TOTAL
 from rlhf_cli.plan.prepare import Prepared, is_run_name, prepare, prepare_from
@@ -54,20 +54,14 @@ from rlhf_cli.runs.run_overview import refuse_links
 _SAMPLES, _LIMIT = 8, 100
 
 
-def run(argv: list[str]) -> int:
+def run(options: Options) -> int:
     """Sample, score, write and print the result; return the exit code."""
-    options = read_options(__doc__, argv, verb="generate")
     num_samples = options.number("-n") or _SAMPLES
     limit = None if options.on("--all") else options.number("--limit") or _LIMIT
     least_margin, at_least = _decimal(options, "--margin"), _decimal(options, "--at-least")
     batch_size, keep, by = options.number("--batch-size"), options.number("--keep") or 1, options.text("--by")
     if options.on("--held-out") and options.text("--data") is not None:
-        raise ConfigError(
-            "--held-out and --data exclude each other",
-            where="command line",
-            got="--held-out and --data",
-            expected="one of them",
-        )
+        raise options.error("--held-out and --data exclude each other", got="--held-out and --data")
     target, prepared = _prepared(options)
     experiment = prepared.experiment
     refuse_without_scores(list(experiment.rewards), by, target.label)
@@ -128,7 +122,7 @@ def _decimal(options: Options, name: str) -> float | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ConfigError(f"{name} is a number", where="command line", got=f"{name} {text}", expected=f"{name} 0.5")
+        raise options.error(f"{name} is a number", got=f"{name} {text}", expected=f"{name} 0.5")
     return value
 
 

@@ -19,11 +19,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.project_screens import show_project
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
-from rlhf_cli.jobs.usage import Options, read_options
 from rlhf_cli.project.own_rows import read_own_rows, training_named
 from rlhf_cli.project.project_files import (
     SAMPLE,
@@ -39,11 +39,10 @@ from rlhf_cli.project.project_files import (
 )
 
 
-def run(argv: list[str]) -> int:
+def run(options: Options) -> int:
     """Write a project, print what to type in it and return the exit code."""
-    options = read_options(__doc__, argv, verb="init")
     if len(options.words) > 1:
-        raise _several_folders(options, argv)
+        raise _several_folders(options)
     folder = Path(options.words[0]).expanduser() if options.words else Path()
     refuse_file(folder)
     choices = beside(folder, _choices(options, folder))
@@ -68,19 +67,19 @@ def run(argv: list[str]) -> int:
         show_project(Screen(), folder, files, rename=rename, commands=commands)
         if _is_too_small(choices):
             print("the tiny model learns sums only, not these rows; this writes an experiment for a real one:")
-            print(f"  rlhf init {shlex.join(argv)} --model {SMOLLM2}")
+            print(f"  rlhf init {shlex.join(options.argv)} --model {SMOLLM2}")
     return EXIT_OK
 
 
-def _several_folders(options: Options, argv: list[str]) -> ConfigError:
+def _several_folders(options: Options) -> ConfigError:
     """Return the error for several words: columns without their flag, or a name with blanks."""
     columns = [word for word in options.words if "=" in word] if options.texts("--column") else []
     if columns:
         what, got, expected = "each column needs its own --column", " ".join(columns), None
-        meant = [part for word in argv for part in (("--column", word) if word in columns else (word,))]
+        meant = [part for word in options.argv for part in (("--column", word) if word in columns else (word,))]
     else:
         what, got, expected = "init takes one folder", " ".join(options.words), "one word; a name with blanks in quotes"
-        meant = [got, *(word for word in argv if word not in options.words)]
+        meant = [got, *(word for word in options.argv if word not in options.words)]
     return ConfigError(what, where="command line", got=got, expected=expected, hint=f"rlhf init {shlex.join(meant)}")
 
 

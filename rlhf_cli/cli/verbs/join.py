@@ -10,18 +10,17 @@ Stopping the run on any of them saves it and stops it on all.
 
 from __future__ import annotations
 
+from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
-from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.launch.resume_run import refuse_foreign_code
 from rlhf_cli.plan.network import meeting_place
 from rlhf_cli.runs.run_status import run_result
 
 
-def run(argv: list[str]) -> int:
+def run(options: Options) -> int:
     """Train on this machine what the first machine offers, and return its exit code."""
-    options = read_options(__doc__, argv, verb="join")
     words = options.words
     place = meeting_place(words[0]) if len(words) == 1 else None
     if place is None:

@@ -21,12 +21,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.options import Options
+from rlhf_cli.cli.output import print_result
 from rlhf_cli.config.conf_folders import caption, groups
 from rlhf_cli.display.reference_pages import show_groups, show_option
-from rlhf_cli.display.terminal import wide_console
-from rlhf_cli.errors import EXIT_OK, ConfigError
-from rlhf_cli.jobs.usage import read_options
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.text.suggest import nearest
 
 _FIRST = ("exp", "trainer", "reward", "data", "model")
@@ -36,15 +35,10 @@ _Page = tuple[object, Callable[[Console], None]]
 """The JSON value of a page, and the function that prints it."""
 
 
-def run(argv: list[str]) -> int:
+def run(options: Options) -> int:
     """Print the page of a group, option, metric or key, and return the exit code."""
-    options = read_options(__doc__, argv, verb="list")
     value, show = _page(options.words)
-    if options.as_json:
-        print_json(value)
-    else:
-        show(wide_console())
-    return EXIT_OK
+    return print_result(options, lambda: value, show)
 
 
 def _page(words: list[str]) -> _Page:
@@ -133,7 +127,7 @@ def _metrics(words: list[str]) -> _Page:
     from rlhf_cli.project.reference.key_reference import metrics_about
 
     found = metrics_about(words)
-    return [asdict(one) for one in found], lambda console: show_metrics(console, found)
+    return [asdict(metric) for metric in found], lambda console: show_metrics(console, found)
 
 
 def _option(group: str, named: str) -> _Page:

@@ -13,19 +13,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun
+from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import none_named, read_by_words
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, UserError
-from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.runs.run_status import with_newest
 
 _KILOBYTE = 1000
 
 
-def run(argv: list[str]) -> int:
-    """Write the report of the runs in `argv`, print its path and return the exit code."""
-    options = read_options(__doc__, argv, verb="report")
+def run(options: Options) -> int:
+    """Write the report of the runs in the typed words, print its path and return the exit code."""
     words = options.words
     if not words:
         hint = with_newest("rlhf report", all_of_it=True)

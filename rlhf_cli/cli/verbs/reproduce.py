@@ -17,21 +17,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlhf_cli.analysis.reproducibility import compare_again
+from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.display.run_tables import show_reproduction
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError
-from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.launch.one_run import show_run_folder
 from rlhf_cli.launch.reproducing import reproduction_of, run_again
 from rlhf_cli.launch.resume_run import refuse_foreign_code
 from rlhf_cli.runs.run_folder import open_run
 
 
-def run(argv: list[str]) -> int:
+def run(options: Options) -> int:
     """Run a run again, print whether the result is the same, and return the exit code."""
-    options = read_options(__doc__, argv, verb="reproduce")
     words = options.words
     named = one_named(words, "rlhf reproduce", "a run folder or run:NAME")
     earlier, steps = run_at(named, words, where="rlhf reproduce"), options.number("--steps")

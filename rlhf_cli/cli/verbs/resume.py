@@ -23,11 +23,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import one_named
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, RunError
-from rlhf_cli.jobs.usage import Options, ResumeOptions, read_options, refuse_of_sweeps, resume_options
 from rlhf_cli.launch.dry_run import show_plan
 from rlhf_cli.launch.resume_run import refuse_foreign_code, resume_once, say_finished
 from rlhf_cli.launch.resuming import resumed
@@ -35,17 +35,16 @@ from rlhf_cli.plan.prepare import is_run_name, prepare_from
 from rlhf_cli.runs.run_folder import RunFolder, open_run
 from rlhf_cli.runs.run_status import FINISHED, QUEUED, newest_run, own_job_id, read_status, run_result, with_newest
 from rlhf_cli.sweeps.resume_sweep import resume_sweep
-from rlhf_cli.sweeps.sweep_options import is_sweep, sweep_options
+from rlhf_cli.sweeps.sweep_options import ResumeOptions, is_sweep
 
 
-def run(argv: list[str]) -> int:
-    """Continue the run or sweep in `argv`, and return the exit code."""
-    options = read_options(__doc__, argv, verb="resume")
-    how, words = resume_options(options), options.words
+def run(options: Options) -> int:
+    """Continue the run or sweep in the typed words, and return the exit code."""
+    how, words = options.resume_options(), options.words
     sweeps = [word for word in words if is_sweep(Path(word))]
     if len(sweeps) == 1:
         words.remove(sweeps[0])
-        end = resume_sweep(Path(sweeps[0]), how, sweep_options(options), words)
+        end = resume_sweep(Path(sweeps[0]), how, options.sweep_options(), words)
         if options.as_json:
             print_json(end.as_json())
         return end.code
@@ -61,7 +60,7 @@ def _resume(console: Console, words: list[str], how: ResumeOptions, options: Opt
     if is_run_name(named):
         raise _by_name(named)
     folder = open_run(Path(named))
-    refuse_of_sweeps(options, "rlhf resume SWEEP")
+    options.refuse_sweep_flags("rlhf resume SWEEP")
     status = read_status(folder)
     if not words and not how.allowed and status.state == FINISHED:
         say_finished(console, folder)

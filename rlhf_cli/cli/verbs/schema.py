@@ -14,19 +14,18 @@ from __future__ import annotations
 
 import json
 
+from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.json_schema import configuration_schema
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError, UserError
-from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.project.reference.reference_json import described
 from rlhf_cli.text.suggest import nearest
 
 
-def run(argv: list[str]) -> int:
+def run(options: Options) -> int:
     """Print or write a schema and return the exit code. Raises ConfigError for any other word."""
-    options = read_options(__doc__, argv, verb="schema")
     group, *more = options.words or ["exp"]
     if more or group not in groups():
         close = nearest(group, groups())

@@ -16,19 +16,19 @@ rlhf score RUN [overrides]         score given completions with the rewards of a
 
 from __future__ import annotations
 
-from rlhf_cli.cli.output import print_json
+from rich.console import Console
+
+from rlhf_cli.cli.options import Options
+from rlhf_cli.cli.output import print_result
 from rlhf_cli.cli.run_arguments import place_of, take_run
 from rlhf_cli.display.evaluation_tables import show_bench, show_parts
-from rlhf_cli.display.terminal import wide_console
-from rlhf_cli.errors import EXIT_OK, ConfigError
-from rlhf_cli.jobs.usage import read_options
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.launch.resume_run import refuse_foreign_code
 from rlhf_cli.plan.prepare import fill_in_policy_and_data, prepare, prepare_from
 
 
-def run(argv: list[str]) -> int:
+def run(options: Options) -> int:
     """Score the completions of a file with an experiment's rewards, print them and return the exit code."""
-    options = read_options(__doc__, argv, verb="score")
     limit, shown = options.number("--limit"), options.number("--show", least=0)
     run = take_run(options.words, where="rlhf score")
     named = options.text("--completions")
@@ -60,10 +60,9 @@ def run(argv: list[str]) -> int:
     rows = read_completions(completions, limit=limit)
     scores = score(experiment, rows)
     bench = score_bench(rows, scores, label=options.text("--label"))
-    if options.as_json:
-        print_json(bench.as_json(rows, scores))
-    else:
-        console = wide_console()
+
+    def show(console: Console) -> None:
         show_parts(console, rows[: shown or 0], scores)
         show_bench(console, rows, scores, bench)
-    return EXIT_OK
+
+    return print_result(options, lambda: bench.as_json(rows, scores), show)

@@ -13,30 +13,27 @@ diff <(rlhf show +exp=quickstart) <(rlhf show +exp=toy_ppo)       what differs b
 
 from __future__ import annotations
 
-from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.options import Options
+from rlhf_cli.cli.output import print_result
 from rlhf_cli.cli.run_arguments import named_experiment
 from rlhf_cli.config.environment_references import with_references
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.display.reference_pages import show_configuration
-from rlhf_cli.display.terminal import wide_console
-from rlhf_cli.errors import EXIT_OK
-from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.project.reference.key_reference import only_sections, unlike_default
 from rlhf_cli.text.json_values import JsonTree
 
 
-def run(argv: list[str]) -> int:
-    """Print the configuration that `argv` describes and return the exit code."""
-    options = read_options(__doc__, argv, verb="show")
+def run(options: Options) -> int:
+    """Print the configuration that the words describe and return the exit code."""
     prepared, keys = named_experiment(options.words)
     tree = with_references(prepared.as_written.model_dump(mode="json"), prepared.composed.references)
     tree = only_sections(unlike_default(tree) if options.on("--changed") else tree, keys)
     origins = prepared.composed.origins
-    if options.as_json:
-        print_json({"config": tree, "origins": _origins(tree, origins)})
-    else:
-        show_configuration(wide_console(), tree, origins)
-    return EXIT_OK
+    return print_result(
+        options,
+        lambda: {"config": tree, "origins": _origins(tree, origins)},
+        lambda console: show_configuration(console, tree, origins),
+    )
 
 
 def _origins(tree: JsonTree, origins: Origins, prefix: str = "") -> dict[str, str]:

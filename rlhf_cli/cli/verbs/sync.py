@@ -12,20 +12,19 @@ import os
 
 from rich.console import Console
 
+from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import place_of
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, UserError
-from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.tracking.wandb_files import Sending, send, to_send, upload
 
 _STYLES = {"sent": "green", "to send": "cyan", "not sent": "red"}
 
 
-def run(argv: list[str]) -> int:
-    """Send the records of the runs in `argv` to wandb; return the exit code, 1 if some could not be sent."""
-    options = read_options(__doc__, argv, verb="sync")
+def run(options: Options) -> int:
+    """Send the records of the runs in the typed words to wandb; return the exit code, 1 if some could not be sent."""
     words = options.words
     if not words:
         raise UserError("no run was named", expected="runs, sweeps or folders of them", hint="rlhf sync runs/")

@@ -17,31 +17,44 @@ submitted to Slurm; `rlhf status` shows its state.
 
 from __future__ import annotations
 
+from rlhf_cli.cli.options import Options
+from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
-from rlhf_cli.jobs.usage import read_options, refuse_of_sweeps, resume_options
 from rlhf_cli.launch.freeze import existing_run
 from rlhf_cli.launch.one_run import run_once
 from rlhf_cli.plan.preflight import preflight
-from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.plan.prepare import Prepared, prepare
+from rlhf_cli.plan.run_plan import Plan
+from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import run_result
 
 
-def run(argv: list[str]) -> int:
+def run(options: Options) -> int:
     """Train one experiment, submit it to Slurm, show its plan, or run every combination of a sweep."""
-    options = read_options(__doc__, argv, verb="train")
     if options.on("-m"):
-        from rlhf_cli.sweeps import sweep
-        from rlhf_cli.sweeps.sweep_options import sweep_options
+        return _sweep(options)
+    options.refuse_sweep_flags("rlhf train -m ...")
+    _refuse_search(options.words)
+    prepared = prepare(options.words)
+    earlier = existing_run(prepared.experiment, prepared.composed)
+    result = _new_run(options, prepared) if earlier is None else _resumed_run(options, prepared, earlier)
+    if options.as_json:
+        print_json(result)
+    return EXIT_OK
 
-        end = sweep.run(sweep_options(options), options.words)
-        if options.as_json:
-            from rlhf_cli.cli.output import print_json
 
-            print_json(end.as_json())
-        return end.code
-    refuse_of_sweeps(options, "rlhf train -m ...")
-    words, console, is_dry = options.words, Screen(), options.on("--dry-run")
+def _sweep(options: Options) -> int:
+    from rlhf_cli.sweeps import sweep
+
+    end = sweep.run(options.sweep_options(), options.words)
+    if options.as_json:
+        print_json(end.as_json())
+    return end.code
+
+
+def _refuse_search(words: list[str]) -> None:
+    """Raise ConfigError if the words ask for a search, which is many runs."""
     for word in words:
         if word.lstrip("+").startswith(("sweep=", "sweep.")) and word != "sweep=null":
             raise ConfigError(
@@ -51,38 +64,36 @@ def run(argv: list[str]) -> int:
                 expected="-m, or no search",
                 hint=f"rlhf train -m ... {word}",
             )
-    prepared = prepare(words)
-    folder = existing_run(prepared.experiment, prepared.composed)
-    if folder is not None:
-        from rlhf_cli.launch.resume_run import resume_once
-        from rlhf_cli.launch.resuming import resumed
 
-        how = resume_options(options)
-        going_on = resumed(folder, prepared, how.allowed)
-        prepared, plan = going_on.prepared, going_on.plan
-        is_dry = is_dry and plan is not None
-        if not is_dry:
-            resume_once(console, going_on, take_over=how.take_over)
-    else:
-        plan = preflight(prepared.experiment, prepared.composed, is_shown=is_dry, tries_rewards=True)
+
+def _new_run(options: Options, prepared: Prepared) -> dict[str, object]:
+    """Run or submit an experiment in a new folder, or show its plan; return the result for JSON."""
+    experiment, is_dry = prepared.experiment, options.on("--dry-run")
+    plan = preflight(experiment, prepared.composed, is_shown=is_dry, tries_rewards=True)
     if is_dry:
-        from rlhf_cli.launch.dry_run import planned_json, show_plan
+        return _show_plan(prepared, plan, None)
+    if experiment.launch.slurm is not None:
+        from rlhf_cli.launch.run_states import submit_once
 
-        assert plan is not None
-        show_plan(console, prepared, plan, earlier=folder)
-        result = {"dry_run": True, **planned_json(prepared, plan, earlier=folder)}
-    else:
-        if folder is None:
-            assert plan is not None
-            if prepared.experiment.launch.slurm is not None:
-                from rlhf_cli.launch.run_states import submit_once
+        return {"dry_run": False, **run_result(submit_once(Screen(), prepared, plan))}
+    return {"dry_run": False, **run_result(run_once(Screen(), prepared, plan))}
 
-                folder = submit_once(console, prepared, plan)
-            else:
-                folder = run_once(console, prepared, plan)
-        result = {"dry_run": False, **run_result(folder)}
-    if options.as_json:
-        from rlhf_cli.cli.output import print_json
 
-        print_json(result)
-    return EXIT_OK
+def _resumed_run(options: Options, prepared: Prepared, folder: RunFolder) -> dict[str, object]:
+    """Continue the run that `run.resume=auto` found, or show its plan; return the result for JSON."""
+    from rlhf_cli.launch.resume_run import resume_once
+    from rlhf_cli.launch.resuming import resumed
+
+    permissions = options.resume_options()
+    run = resumed(folder, prepared, permissions.allowed)
+    if options.on("--dry-run") and run.plan is not None:
+        return _show_plan(run.prepared, run.plan, folder)
+    resume_once(Screen(), run, take_over=permissions.take_over)
+    return {"dry_run": False, **run_result(folder)}
+
+
+def _show_plan(prepared: Prepared, plan: Plan, earlier: RunFolder | None) -> dict[str, object]:
+    from rlhf_cli.launch.dry_run import planned_json, show_plan
+
+    show_plan(Screen(), prepared, plan, earlier=earlier)
+    return {"dry_run": True, **planned_json(prepared, plan, earlier=earlier)}

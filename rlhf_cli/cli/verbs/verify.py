@@ -10,38 +10,34 @@ Exit code 0 if everything is met, 1 if anything is missed or open, 2 if no run h
 from __future__ import annotations
 
 from rlhf_cli.analysis.expectations import MET, MISSED, OPEN, VerifiedRun, verify
-from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.options import Options
+from rlhf_cli.cli.output import print_result
 from rlhf_cli.cli.run_arguments import folders_of, none_named
 from rlhf_cli.display.run_tables import show_verified
-from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, RunError, UserError, raise_any
-from rlhf_cli.jobs.usage import read_options
 
 
-def run(argv: list[str]) -> int:
-    """Print which expectations the runs in `argv` met, and return the exit code."""
-    options = read_options(__doc__, argv, verb="verify")
+def run(options: Options) -> int:
+    """Print which expectations the named runs met, and return the exit code."""
     if not options.words:
         raise none_named("rlhf verify", "a run folder, or a sweep's")
     runs = _verified(options.words)
-    states = [one.state for one in runs if one.state is not None]
+    states = [run.state for run in runs if run.state is not None]
     if not states:
         raise RunError(
             "none of these runs has expectations" if len(runs) > 1 else "the run has no expectations",
-            where=", ".join(one.folder.shown for one in runs[:3]) + (" ..." if len(runs) > 3 else ""),
+            where=", ".join(run.folder.shown for run in runs[:3]) + (" ..." if len(runs) > 3 else ""),
             expected="`expect:` in the experiment, before the run is made",
             hint="expect: [{metric: reward, at: end, at_least: 0.5}]",
         )
     state = next(state for state in (MISSED, OPEN, MET) if state in states)
-    if options.as_json:
-        print_json({"state": state, "runs": [one.as_json() for one in runs]})
-    else:
-        show_verified(wide_console(), runs)
+    content = {"state": state, "runs": [run.as_json() for run in runs]}
+    print_result(options, lambda: content, lambda console: show_verified(console, runs))
     return EXIT_OK if state == MET else EXIT_CRASH
 
 
 def _verified(words: list[str]) -> list[VerifiedRun]:
-    """Return the runs that the words name, each once. Raises the errors of all words together."""
+    """Return the runs that the words name, each once. Raise the errors of all words together."""
     runs: dict[object, VerifiedRun] = {}
     problems: list[UserError] = []
     for word in words:

@@ -17,12 +17,12 @@ from dataclasses import asdict
 from rlhf_cli.analysis.whatif.question import alternatives
 from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
 from rlhf_cli.analysis.whatif.whatif_request import ask
+from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.config.schema.reward_sections import AGGREGATES
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_OK
-from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.launch.resume_run import refuse_foreign_code
 from rlhf_cli.runs.run_status import newest_run, read_status
 from rlhf_cli.text.json_values import section
@@ -30,17 +30,16 @@ from rlhf_cli.text.json_values import section
 _PIPE_WIDTH = 120
 
 
-def run(argv: list[str]) -> int:
+def run(options: Options) -> int:
     """Answer one question, or several, about one run, print the answers and return the exit code."""
-    options = read_options(__doc__, argv, verb="whatif")
     words = options.words
     expected = "a run folder, or run:NAME, and what would be different"
     newest = newest_run()
     reward = next(iter(section(newest.read_config(), "rewards") if newest is not None else {"correct": {}}), "NAME")
     named = one_named(words, "rlhf whatif", expected, more=f" rewards.{reward}.weight=0.3")
     folder = run_at(named, [], where="rlhf whatif")
-    questions = [ask(folder, one) for one in alternatives(words)]
-    aggregates = {one.aggregate for question in questions for one in (question.old, question.new)}
+    questions = [ask(folder, typed) for typed in alternatives(words)]
+    aggregates = {rule.aggregate for question in questions for rule in (question.old, question.new)}
     if aggregates - set(AGGREGATES):  # a function of the user's, which answering runs
         refuse_foreign_code(folder, trust=options.on("--trust"), command=f"rlhf whatif {folder.shown}")
     stored = read_rounds(folder)
@@ -52,10 +51,8 @@ def run(argv: list[str]) -> int:
     answers = [what_if(question, stored, max_steps) for question in questions]
     if options.as_json:
         print_json({"run": folder.shown, "questions": [asdict(answer) for answer in answers]})
-        return EXIT_OK
-    console = wide_console(_PIPE_WIDTH)
-    if len(answers) == 1:
-        show_what_if(console, folder.shown, answers[0])
+    elif len(answers) == 1:
+        show_what_if(wide_console(_PIPE_WIDTH), folder.shown, answers[0])
     else:
-        show_alternatives(console, folder.shown, answers)
+        show_alternatives(wide_console(_PIPE_WIDTH), folder.shown, answers)
     return EXIT_OK

@@ -9,31 +9,20 @@ docs/how-to/diagnosis.md describes every finding, and how often it is wrong
 from __future__ import annotations
 
 from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose, diagnose_readable
-from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.options import Options
+from rlhf_cli.cli.output import print_result
 from rlhf_cli.cli.run_arguments import folders_of, none_named
 from rlhf_cli.display.findings_panel import show_why, show_worst
-from rlhf_cli.display.terminal import wide_console
-from rlhf_cli.errors import EXIT_OK
-from rlhf_cli.jobs.usage import read_options
 
 
-def run(argv: list[str]) -> int:
-    """Print a diagnosis of the runs in `argv` and return the exit code, 0 with any findings."""
-    options = read_options(__doc__, argv, verb="why")
+def run(options: Options) -> int:
+    """Print a diagnosis of the named runs and return the exit code, 0 with any findings."""
     words = options.words
     if not words:
         raise none_named("rlhf why", "a run folder, or a sweep's")
     folders = list(dict.fromkeys(folder for word in words for folder in folders_of(word, where="rlhf why")))
     if len(folders) == 1:
-        one = diagnose(folders[0])
-        if options.as_json:
-            print_json(one.as_json())
-        else:
-            show_why(wide_console(), one)
-        return EXIT_OK
+        diagnosis = diagnose(folders[0])
+        return print_result(options, diagnosis.as_json, lambda console: show_why(console, diagnosis))
     runs = [diagnose_readable(folder) for folder in folders]
-    if options.as_json:
-        print_json([run.as_json() for run in runs])
-    else:
-        show_worst(wide_console(), runs)
-    return EXIT_OK
+    return print_result(options, lambda: [run.as_json() for run in runs], lambda console: show_worst(console, runs))

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import cast
 
 from rlhf_cli import user_files
-from rlhf_cli.errors import Problems, RewardError, UserError, described
+from rlhf_cli.errors import RewardError, described, raise_any
 from rlhf_cli.rewards.checked_arguments import CHECK
 from rlhf_cli.rewards.stack.argument_values import (
     anchored,
@@ -64,11 +64,7 @@ def resolve(
     )
     if not inspect.isclass(target):
         refuse_other_signature(fn, parameters, args, where=where)
-    problems: list[UserError] = list(
-        argument_problems(fn, target, args, is_factory=is_factory, args_key=args_key, place=place)
-    )
-    if problems:
-        raise problems[0] if len(problems) == 1 else Problems(problems)
+    raise_any(argument_problems(fn, target, args, is_factory=is_factory, args_key=args_key, place=place))
     try:
         if not is_factory and (check := getattr(target, CHECK, None)) is not None:
             defaults = {name: one.default for name, one in parameters.items() if one.default is not one.empty}

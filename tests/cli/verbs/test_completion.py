@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli.cli.options import usage_of
 from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.cli.verbs.completion import candidates
 from rlhf_cli.config.schema.reward_sections import Reward
-from rlhf_cli.jobs.usage import usage_of
 
 pytestmark = pytest.mark.usefixtures("place")
 BREAKS = " \t\n\"'@><=;|&(:"

@@ -12,13 +12,13 @@ from rlhf_cli.cli.verbs import resume, train
 
 
 @pytest.mark.fault(19)
-@pytest.mark.parametrize(("module", "called"), [(train, "prepare"), (resume, "resume_options")])
+@pytest.mark.parametrize(("module", "called"), [(train, "prepare"), (resume, "is_sweep")])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_while_a_run_is_prepared(module, called: str, number: signal.Signals, monkeypatch, capsys) -> None:
     monkeypatch.setattr(module, called, lambda *_: os.kill(os.getpid(), number))
     before = signal.signal(number, signal.SIG_IGN)  # where nobody listens, this test is not to end
     try:
-        assert main([module.__name__.rpartition(".")[2]]) == 75
+        assert main([module.__name__.rpartition(".")[2], "word"]) == 75
         assert signal.getsignal(number) is signal.SIG_IGN
     finally:
         signal.signal(number, before)

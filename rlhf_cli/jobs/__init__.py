@@ -1,1 +1,0 @@
-"""Turn a user's command line into finished work: prepare an experiment, run it once, sweep it."""
