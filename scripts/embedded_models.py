@@ -1,10 +1,10 @@
-"""Make the models that are shipped in rlhf_cli/models/embedded, one for each `build` of conf/model, and print hashes.
+"""Make the shipped models in rlhf_cli/models/embedded, one per `build` of conf/model, and print their hashes.
 
 usage: embedded_models.py [FOLDER]
 
-Another processor makes other weights of the same recipe. So they are made once: who makes them again changes what every
-seeded run on them gives, and has to run the studies in docs/reference/studies and the numbers in docs again. The hashes
-are held by tests/models/test_tiny.py.
+Another processor makes other weights from the same recipe, so they are made once: new weights change the results of
+every seeded run on them, and the studies and the numbers in docs must then be measured again. tests/models/test_tiny.py
+holds the hashes.
 """
 
 import json
@@ -22,7 +22,7 @@ CHOICES = ("tiny", "tiny_speakers", "tiny_untrained")
 
 
 def show(step: int, steps: int) -> None:
-    """Print how far the warm start is."""
+    """Print the progress of the warm start."""
     if step % 100 == 0:
         print(f"warm start: {step} of {steps} steps", file=sys.stderr)
 
@@ -36,5 +36,5 @@ for choice in CHOICES:
     recipe = build.model_dump()
     build_tiny_model(recipe, partial(warm_start_rows, build), show, folder)
     (folder / RECIPE_FILE).write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
-    (folder / "model.safetensors").chmod(0o644)  # written for its owner alone, and is to be read from a package
+    (folder / "model.safetensors").chmod(0o644)  # a package must be readable by all users
     print(choice, sha256(folder / "model.safetensors"))

@@ -1,7 +1,7 @@
 """Print the worked examples of the documents from the code that runs experiments: `make examples`.
 
-Every number comes out of the functions that a training calls; nothing is worked out here but GRPO's own baseline
-(TRL's: a row's total less the mean of its group). tests/house/test_examples.py holds the documents against it.
+Every number comes from the functions that a training calls, except GRPO's own baseline (TRL's: a row's total minus the
+mean of its group). tests/house/test_examples.py compares the documents with it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings, Rollout, advan
 
 GROUP = 4
 A, B = [1.0, 0.0, 1.0, 0.0], [0.5, 0.7, 0.1, 0.9]
-"""Scores of a group; what b says of the second and the fourth row is never asked for."""
+"""Scores of a group; b is not called for the second and the fourth row."""
 
 VALUES, LAST_VALUE, SCORE = [0.2, 0.4, 0.5], 0.6, 1.0
-"""An answer of three tokens that was cut: the critic's values before each and after the last, and its score."""
+"""A truncated answer of three tokens: the critic's values before each token and after the last, and its score."""
 
 POLICIES = {
     "`none`": TruncationPolicy(),
@@ -36,7 +36,7 @@ POLICIES = {
 
 
 def number(value: float | None) -> str:
-    """Return at most three decimals, a true minus, and a dash for nothing."""
+    """Return at most three decimals with a real minus sign, and a dash for None."""
     if value is None or value != value:
         return "–"
     text = f"{value:.3f}".rstrip("0").rstrip(".")
@@ -44,7 +44,7 @@ def number(value: float | None) -> str:
 
 
 def numbers(values: Sequence[float | None]) -> str:
-    """Return them with commas between."""
+    """Return the numbers separated by commas."""
     return ", ".join(number(value) for value in values)
 
 
@@ -57,7 +57,10 @@ def settled_of(components: Sequence[Component], num_rows: int) -> Settled:
         stack.close()
     raw, fixed = (
         torch.tensor([[float("nan") if value is None else value for value in column] for column in columns]).double().T
-        for columns in ([one.raw for one in outcomes.values()], [one.fixed for one in outcomes.values()])
+        for columns in (
+            [outcome.raw for outcome in outcomes.values()],
+            [outcome.fixed for outcome in outcomes.values()],
+        )
     )
     weights = torch.tensor(stack.weights(0, 1), dtype=torch.float64)
     settled, _ = settle(
@@ -75,7 +78,7 @@ def settled_of(components: Sequence[Component], num_rows: int) -> Settled:
 
 
 def gated(otherwise: float | str) -> Settled:
-    """Return the group of which b counts where a is 1."""
+    """Return the group in which b counts only if a is 1."""
     return settled_of(
         [
             Component("a", lambda row, **_: [A[index] for index in row]),
@@ -88,14 +91,14 @@ def gated(otherwise: float | str) -> Settled:
 
 
 def gates() -> Iterator[str]:
-    """GRPO: a closed gate's 0, and exclusion."""
+    """GRPO: the 0 of a closed gate, and exclusion."""
     yield "| gate | b counts as | totals | advantages |"
     yield "|---|---|---|---|"
     for otherwise, word in ((0.0, "zero"), ("exclude", "exclude")):
         settled = gated(otherwise)
         totals = settled.totals
         row = (settled.effective[:, 1], totals, totals - totals.mean())
-        yield f"| {word} | " + " | ".join(numbers(one.tolist()) for one in row) + " |"
+        yield f"| {word} | " + " | ".join(numbers(column.tolist()) for column in row) + " |"
 
 
 def leaving_one_out() -> Iterator[str]:
@@ -105,7 +108,7 @@ def leaving_one_out() -> Iterator[str]:
     yield "| RLOO, exclude | a | b | advantages |"
     yield "|---|---|---|---|"
     columns = (parts[:, 0], parts[:, 1], parts.sum(dim=1))
-    yield "| | " + " | ".join(numbers(one.tolist()) for one in columns) + " |"
+    yield "| | " + " | ".join(numbers(column.tolist()) for column in columns) + " |"
 
 
 def offsets() -> Iterator[str]:
@@ -117,7 +120,7 @@ def offsets() -> Iterator[str]:
         stack.evaluate(prompts=["p"], completions=["ab"], completion_ids=[[1, 2]])
         tokens = stack.token_values("dense", 0, 1.0) or []
         stack.close()
-        yield f"| {words} | {numbers(tokens)} | {number(sum(one or 0.0 for one in tokens))} |"
+        yield f"| {words} | {numbers(tokens)} | {number(sum(token or 0.0 for token in tokens))} |"
 
 
 def spans() -> Iterator[str]:
@@ -154,11 +157,11 @@ def cut_answer() -> Iterator[str]:
         settings = PpoSettings(gamma=1.0, gae_lambda=0.95, whiten_advantages=False)
         found = advantages_of(rollout, settings, KlPenalty("none"), alone)
         columns = ([scores.sum().item()], found.used[0].tolist(), found.returns[0].tolist())
-        yield f"| {words} | " + " | ".join(numbers(one) for one in columns) + " |"
+        yield f"| {words} | " + " | ".join(numbers(column) for column in columns) + " |"
 
 
 def alone(sums: Tensor) -> Tensor:
-    """Return the sums over the only process there is."""
+    """Return the sums of the only process."""
     return sums
 
 
@@ -166,7 +169,7 @@ EXAMPLES: dict[str, tuple[Callable[[], Iterator[str]], ...]] = {
     "docs/how-to/rewards.md": (gates, leaving_one_out, offsets, spans),
     "docs/how-to/ppo.md": (cut_answer,),
 }
-"""Document -> what it quotes, as it is printed."""
+"""Document -> the examples that it quotes."""
 
 
 def main() -> None:

@@ -1,11 +1,10 @@
-"""Derives what the toy experiments expect from runs with several seeds, and holds what they expect against it.
+"""Derive the bounds of the toy experiments' expectations from runs with several seeds, and compare them.
 
     rlhf train -m +exp=quickstart seed=0,1,2,3,4 track=none
-    python scripts/expectations.py runs/quickstart                 the table of docs/how-to/expectations.md
+    python -m scripts.expectations runs/quickstart                 # the table of docs/how-to/expectations.md
 
-A bound is a prediction limit: where the number of one more run, with another seed, lies with a probability of 0.995 if
-such numbers are normal: mean -+ t(0.995, n - 1) x sd x sqrt(1 + 1/n). What an experiment expects is rounded from it to
-the lenient side.
+A bound is a prediction limit: the number of one more run lies within it with a probability of 0.995 if such numbers are
+normal: mean ± t(0.995, n - 1) x sd x sqrt(1 + 1/n). The expectation is rounded to the lenient side.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ PROBABILITY = 0.995
 
 @dataclass(frozen=True)
 class Spread:
-    """The numbers that runs of one experiment came to, a number a seed, and the limits of one more."""
+    """The numbers of an experiment's runs, one per seed, and the limits of one more."""
 
     values: tuple[float, ...]
 
@@ -46,19 +45,19 @@ class Spread:
 
     @property
     def reach(self) -> float:
-        """How far from the mean the limit of one more run lies."""
+        """Distance from the mean to the limit of one more run."""
         num = len(self.values)
         return float(stats.t.ppf(PROBABILITY, num - 1)) * self.deviation * math.sqrt(1 + 1 / num)
 
-    def is_kept_by(self, one: Expectation) -> bool:
-        """Return whether an expectation leaves room for what the spread predicts."""
-        return one.low <= self.mean - self.reach * (one.low > -math.inf) and one.high >= self.mean + self.reach * (
-            one.high < math.inf
-        )
+    def is_kept_by(self, expectation: Expectation) -> bool:
+        """Return whether an expectation allows the predicted spread."""
+        return expectation.low <= self.mean - self.reach * (
+            expectation.low > -math.inf
+        ) and expectation.high >= self.mean + self.reach * (expectation.high < math.inf)
 
 
 def main() -> None:
-    """Print the table of what is expected."""
+    """Print the table of expectations."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, help="folders of runs of one experiment each")
     options = parser.parse_args()
@@ -69,22 +68,22 @@ def main() -> None:
         exp = str(section(read_json(runs[0].provenance), "choices")["exp"])
         columns = [read_columns(run.metrics) for run in runs]
         rewards = list(section(runs[0].read_config(), "rewards"))
-        for name, one in entries_of(prepare([f"+exp={exp}"], keep_run_names=True).experiment.expect).items():
-            values = (outcomes_of({name: one}, own, rewards, is_finished=True)[0].value for own in columns)
-            print(_row(exp, one, Spread(tuple(values))))
+        for name, expectation in entries_of(prepare([f"+exp={exp}"], keep_run_names=True).experiment.expect).items():
+            values = (outcomes_of({name: expectation}, own, rewards, is_finished=True)[0].value for own in columns)
+            print(_row(exp, expectation, Spread(tuple(values))))
 
 
-def _row(exp: str, one: Expectation, spread: Spread) -> str:
+def _row(exp: str, expectation: Expectation, spread: Spread) -> str:
     limits = []
-    if one.low > -math.inf:
+    if expectation.low > -math.inf:
         limits.append(f"{spread.mean - spread.reach:.4g}")
-    if one.high < math.inf:
+    if expectation.high < math.inf:
         limits.append(f"{spread.mean + spread.reach:.4g}")
-    kept = "" if spread.is_kept_by(one) else " **too strict**"
+    kept = "" if spread.is_kept_by(expectation) else " **too strict**"
     numbers = (spread.mean, spread.deviation, min(spread.values), max(spread.values))
     shown = " | ".join(f"{number:.4g}" for number in numbers)
-    words = (f"`{exp}`", f"`{one.metric}`", str(one.at), str(len(spread.values)))
-    return f"| {' | '.join(words)} | {shown} | {' to '.join(limits)} | {one.bound}{kept} |"
+    words = (f"`{exp}`", f"`{expectation.metric}`", str(expectation.at), str(len(spread.values)))
+    return f"| {' | '.join(words)} | {shown} | {' to '.join(limits)} | {expectation.bound}{kept} |"
 
 
 if __name__ == "__main__":

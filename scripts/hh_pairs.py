@@ -3,7 +3,7 @@
 usage: hh_pairs.py HARMLESS.jsonl.gz rlhf_cli/data/worlds/hh_pairs.jsonl.gz
 
 The source is harmless-base of github.com/anthropics/hh-rlhf (MIT licence; Bai et al. 2022, arXiv 2204.05862). Kept are
-pairs of two different answers whose two transcripts have at most 1,000 characters together.
+pairs of two different answers whose transcripts have at most 1,000 characters together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Draw what `rlhf train` prints at the end of a run as an SVG: the picture of the README.
+"""Draw the last screen of `rlhf train` as an SVG, the picture of docs/index.md.
 
 usage: picture.py RUN OUT.svg
 """
@@ -17,6 +17,6 @@ run, out = sys.argv[1:]
 console = Console(record=True, width=92, file=io.StringIO(), force_terminal=True)
 show_end(console, open_run(Path(run)))
 svg = console.export_svg(title="rlhf train +exp=quickstart")
-# rich points to a font on a server; the reader's own monospace font does as well and asks nobody.
+# rich links to a font on a server; use the reader's monospace font instead.
 svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace("Fira Code,", "DejaVu Sans Mono, Menlo,")
 Path(out).write_text(svg, encoding="utf-8")

@@ -1,10 +1,9 @@
-"""Plant one regression at a time in the process that trains, and print which expectations notice it.
+"""Plant one regression at a time in the training process, and print which expectations notice it.
 
-python -m scripts.regressions --folder planted                every one: the table of docs/how-to/expectations.md
-python -m scripts.regressions --folder planted kl_sign        some
+    python -m scripts.regressions --folder planted                # all: the table of docs/how-to/expectations.md
+    python -m scripts.regressions --folder planted kl_sign        # some
 
-Each changes one thing of this package, of TRL or of torch, and trains in a process of its own, which is this script
-again: python -m scripts.regressions --in kl_sign train +exp=...
+Each changes one thing in this package, TRL or torch, and trains in its own process: this script with --in NAME.
 """
 
 from __future__ import annotations
@@ -27,12 +26,14 @@ from rlhf_cli.runs.run_status import FINISHED
 BY_NAME: dict[str, Plant] = {}
 
 _TO_ITS_END = "guards.no_signal=off"
-"""Without it a guard ends the run before anything is expected of it."""
+"""A guard would end the run before its expectations are judged."""
 
 
 @dataclass(frozen=True)
 class Plant:
-    """A regression: `what` is wrong, which experiment trains with it, with what `words` beside; `plant` does it."""
+    """A regression: its description, the experiment that trains with it, more `words` to type, and the function
+    `plant`.
+    """
 
     name: str
     what: str
@@ -42,7 +43,7 @@ class Plant:
 
 
 def planted(what: str, exp: str, *words: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Register a function that plants a regression, under its own name."""
+    """Register a function that plants a regression, under its name."""
 
     def register(function: Callable[[], None]) -> Callable[[], None]:
         BY_NAME[function.__name__] = Plant(function.__name__, what, exp, function, words)
@@ -119,7 +120,7 @@ def kl_sign() -> None:
     KlPenalty.coef_in_reward = property(lambda self: -original(self))  # type: ignore[assignment,method-assign]
 
 
-@planted("bootstrap's value stands beside the score, and not in its place", "toy_ppo", "truncation=bootstrap")
+@planted("bootstrap's value is added to the score instead of replacing it", "toy_ppo", "truncation=bootstrap")
 def truncation_counts_twice() -> None:
     import rlhf_cli.trainers.ppo.ppo_mixin as module
 
@@ -157,7 +158,7 @@ def labels_shifted() -> None:
 
 
 def run_planted(plant: Plant, root: Path) -> VerifiedRun:
-    """Train the plant's experiment with it, unless that was done before, and return what became of its expectations."""
+    """Train the plant's experiment unless that is done already, and return its expectations."""
     run = RunFolder((root / plant.exp / plant.name).resolve())
     if not run.config.is_file():
         words = [f"+exp={plant.exp}", *plant.words, f"run.root={root}", f"run.name={plant.name}", "track=none"]
@@ -169,7 +170,7 @@ def run_planted(plant: Plant, root: Path) -> VerifiedRun:
 
 
 def main(argv: list[str]) -> int:
-    """Run what was asked for and print the table; returns 0 if nine of ten were told: missed, or not even finished."""
+    """Run the regressions and print the table; return 0 if nine of ten were noticed: missed, or not even finished."""
     if argv[:1] == ["--in"]:
         BY_NAME[argv[1]].plant()
         return rlhf(argv[2:])
@@ -182,13 +183,13 @@ def main(argv: list[str]) -> int:
     num_told = 0
     for plant in plants:
         verified = run_planted(plant, options.folder)
-        how = [missed_line(one) for one in verified.outcomes if one.state == MISSED]
+        how = [missed_line(outcome) for outcome in verified.outcomes if outcome.state == MISSED]
         if verified.status.state != FINISHED:
             how.append(f"the run {verified.status.state} at step {verified.status.step}")
         num_told += bool(how)
         words = " ".join((plant.exp, *plant.words))
         print(f"| {plant.what} | `{words}` | {'yes' if how else '**no**'} | {'; '.join(how)} |", flush=True)
-    print(f"\n{num_told} of {len(plants)} were told")
+    print(f"\n{num_told} of {len(plants)} were noticed")
     return 0 if num_told >= 0.9 * len(plants) else 1
 
 

@@ -1,9 +1,9 @@
-"""Run the same experiments with two checkouts and compare what they leave: weights, metrics, files, exit codes.
+"""Run the same experiments with two checkouts and compare weights, metrics, files and exit codes.
 
     python -m scripts.same_results OLD NEW            # two folders with this project, for example two git worktrees
 
 Every experiment runs twice with OLD. Metrics that differ between those two runs are timings, which are left out.
-Everything else has to be equal to the last digit. Exit code 1 if something differs.
+Everything else must be equal to the last digit. Exit code 1 if something differs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REFUSALS = {
 
 @dataclass
 class Left:
-    """What a command left: exit code, files, keys of JSON files, metrics by log event, hashes of weights."""
+    """The result of a command: exit code, files, keys of JSON files, metrics by log event, hashes of weights."""
 
     code: int
     files: set[str]
@@ -46,7 +46,7 @@ class Left:
 
 
 def run(tree: Path, words: str, folder: Path) -> Left:
-    """Type `rlhf train WORDS` with the checkout `tree` in an empty folder."""
+    """Run `rlhf train WORDS` with the checkout `tree` in an empty folder."""
     folder.mkdir(parents=True)
     environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "rlhf_cli", "train", *words.split()]
@@ -71,18 +71,18 @@ def run(tree: Path, words: str, folder: Path) -> Left:
     return Left(code, set(files), keys, metrics, weights)
 
 
-def timings(one: Left, again: Left) -> set[str]:
+def timings(first: Left, again: Left) -> set[str]:
     """Return the metrics that differ between two runs of the same code."""
     return {
         key
-        for a, b in zip(one.metrics, again.metrics, strict=True)
+        for a, b in zip(first.metrics, again.metrics, strict=True)
         for key in a.keys() | b.keys()
         if a.get(key) != b.get(key)
     }
 
 
 def differences(old: Left, new: Left, without: set[str]) -> list[str]:
-    """Return what differs, one line each."""
+    """Return the differences, one per line."""
     found = []
     if old.code != new.code:
         found.append(f"exit code {old.code} -> {new.code}")

@@ -1,11 +1,10 @@
-"""A long run of a tiny policy: does its memory grow, and how large does its folder get?
+"""Measure a long run of a tiny policy: the growth of its memory and the size of its folder.
 
 usage: soak.py [--steps 3000] [--trainer grpo|ppo] [--every 50] [words of `rlhf train` ...]
 
-Trains in this process, in a folder that is removed at the end, and samples the resident memory every so many steps. It
-prints the slope of the second half, in kB a step, by least squares, with the standard error of it: the first half fills
-caches and arenas. It prints as well what the folder holds. Exit code 1 where the slope is above 1 kB a step and above
-three of its standard errors.
+Trains in this process, in a temporary folder, and samples the resident memory every N steps (--every). Prints the slope
+of the second half in kB per step, by least squares, with its standard error, and the contents of the folder; the first
+half fills caches and arenas. Exit code 1 if the slope is above 1 kB per step and above three standard errors.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def resident_kb() -> float:
 
 
 def slope(steps: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """Return the slope of a line by least squares and its standard error, both in units of `values` a step."""
+    """Return the slope of a line by least squares and its standard error, in units of `values` per step."""
     count = len(steps)
     mean_x, mean_y = sum(steps) / count, sum(values) / count
     spread = sum((x - mean_x) ** 2 for x in steps)
@@ -47,7 +46,7 @@ def slope(steps: Sequence[float], values: Sequence[float]) -> tuple[float, float
 
 
 def main() -> int:
-    """Run the soak; returns the exit code."""
+    """Run it and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--trainer", choices=("grpo", "ppo"), default="grpo")
@@ -87,7 +86,7 @@ def main() -> int:
 
 
 def _print_folder(run: Path, steps: int) -> None:
-    """Print the bytes of every part of a run folder, and how many files it holds."""
+    """Print the bytes and the number of files of every part of a run folder."""
     for part in sorted(run.iterdir()):
         files = [part] if part.is_file() else [file for file in part.rglob("*") if file.is_file()]
         size = sum(file.stat().st_size for file in files)

@@ -1,7 +1,7 @@
-"""The structure of the package as it is now: imports, circles of them, names that two files share.
+"""The structure of the package: imports, circles of imports, file names that occur twice.
 
-Rooms are the folders directly below `rlhf_cli/` (and its top-level modules), files its modules. An import inside a
-function counts like one at the top: it is a way the code goes. `tests/house/test_rooms.py` fails on any circle.
+Rooms are the folders directly below `rlhf_cli/` and its top-level modules. An import inside a function counts like one
+at the top. `tests/house/test_rooms.py` fails on any circle.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "rlhf_cli"
 
 Graph = dict[str, set[str]]
-"""Name -> the names it imports."""
+"""Name -> imported names."""
 
 
 def modules(root: Path = ROOT) -> dict[str, Path]:
-    """Dotted module name -> file, for every module of the package."""
+    """Return dotted module name -> file, for every module of the package."""
     found = {}
     for file in sorted((root / PACKAGE).rglob("*.py")):
         parts = file.relative_to(root).with_suffix("").parts
@@ -29,7 +29,7 @@ def modules(root: Path = ROOT) -> dict[str, Path]:
 
 
 def imported_names(source: str) -> Iterator[str]:
-    """Dotted names below the package that a source text imports, wherever in it: `rlhf_cli.config.compose.Composed`."""
+    """Yield dotted names of the package that a source text imports anywhere: `rlhf_cli.config.compose.Composed`."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.partition(".")[0] == PACKAGE)
@@ -38,7 +38,7 @@ def imported_names(source: str) -> Iterator[str]:
 
 
 def file_graph(known: Mapping[str, Path]) -> Graph:
-    """Module -> the modules it imports; of `from package import name` the module `name`, where it is one."""
+    """Return module -> imported modules; for `from package import name` the module `name`, if it is one."""
     graph: Graph = {}
     for module, file in known.items():
         targets = set()
@@ -51,21 +51,21 @@ def file_graph(known: Mapping[str, Path]) -> Graph:
 
 
 def room_of(module: str) -> str:
-    """`rlhf_cli.config.rules.trainer_rules` -> `config`; a top-level module is a room of its own."""
+    """Return the room: `rlhf_cli.config.rules.trainer_rules` -> `config`."""
     return module.split(".")[1] if "." in module else module
 
 
 def room_graph(files: Graph) -> Graph:
-    """Room -> the rooms that its files import."""
+    """Return room -> the rooms that its files import."""
     rooms: Graph = defaultdict(set)
     for module, targets in files.items():
-        # The package itself holds its version and nothing else.
+        # The package itself holds only its version.
         rooms[room_of(module)] |= {room_of(target) for target in targets if target != PACKAGE} - {room_of(module)}
     return dict(rooms)
 
 
 def circle(graph: Graph) -> list[str]:
-    """Return the names of one circle in their order, the first one again at its end; [] if there is none."""
+    """Return the names of one circle in order, the first one again at its end; [] if there is none."""
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
@@ -74,7 +74,7 @@ def circle(graph: Graph) -> list[str]:
 
 
 def shared_basenames(files: Iterable[Path]) -> dict[str, list[Path]]:
-    """File name -> the files that bear it, where there are several; `__init__.py` aside."""
+    """Return file name -> its files, if there are several, without `__init__.py`."""
     by_name: dict[str, list[Path]] = defaultdict(list)
     for file in files:
         by_name[file.name].append(file)

@@ -1,9 +1,9 @@
-"""Run every benchmark that needs nothing but this repository, and print one table: `make bench`.
+"""Run every benchmark that needs only this repository and print one table: `make bench`.
 
     OMP_NUM_THREADS=1 python -m scripts.bench.all_measures [--pairs 5] [--only whole_step ...]
 
-Left out are those that need something beside: PPO against TRL 1.12 (ppo.py), a GPU (gpu.py). One after another, each
-in processes of its own; what they found is written to build/bench.json, from which `make bench-check` compares.
+Each runs in its own process. The results are in build/bench.json, which `make bench-check` compares with a baseline.
+`make bench-gpu` measures a GPU.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scripts.bench.measures import Measure, read, say, write
+from scripts.bench.measures import Measure, read, table, write
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("whole_step", "generation", "first_step", "score_rows", "read_jsonl")
+PARTS = ("startup", "whole_step", "first_step", "score_rows", "read_jsonl")
 
 
 def run(part: str, pairs: int, out: Path) -> list[Measure]:
-    """Return what one benchmark found. Raises CalledProcessError where it failed."""
+    """Run one benchmark and return its measures. Raise CalledProcessError if it fails."""
     turns = "--turns" if part == "score_rows" else "--pairs"
     command = [sys.executable, "-m", f"scripts.bench.{part}", turns, str(pairs), "--json", str(out)]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
@@ -42,8 +42,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         for part in options.only:
             found += run(part, options.pairs, Path(place, f"{part}.json"))
-            write(options.results, found)  # what has ended is kept, whatever comes next
-    print(f"\n{say(found)}\n\n{options.results} has it as JSON")
+            write(options.results, found)  # keep the results so far
+    print(f"\n{table(found)}\n\n{options.results} has the same as JSON")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""Breaks runs at random moments and holds what comes of them against the run that never stopped.
+"""Break runs at random moments and compare them with an undisturbed run.
 
-usage: chaos.py kill|stop|table ... [--count N] [--blows 4] [--cases grpo-2 ...] [--seed 0] [--place DIR]
-       [--results FILE]
+    python -m scripts.bench.chaos kill|stop|table ... [--count N] [--blows 4] [--cases grpo-2 ...] [--seed 0]
+                                  [--place DIR] [--results FILE]
 
-`kill` sends kill -9, `stop` SIGTERM to runs of two processes; `table` writes docs/development/chaos.md from their
-results. `--count` is how many blows the results
-are to hold in the end, so it can be done in portions. Exit code 1 where a promise was not kept. It is typed as
-`python -m scripts.bench.chaos`.
+`kill` sends kill -9, `stop` sends SIGTERM to runs of two processes, `table` writes docs/development/chaos.md. `--count`
+is the number of blows in the results at the end, so that they can be collected in portions. Exit code 1 if a promise
+was broken.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from scripts.chaos.strikes import Case, draw, killed_cases, stopped_cases, track
 _KINDS = {"kill": (signal.SIGKILL, killed_cases()), "stop": (signal.SIGTERM, stopped_cases())}
 _PAGE = Path(__file__).parents[2] / "docs" / "development" / "chaos.md"
 _BLOWS = 4
-"""At most so often one and the same run is struck."""
+"""Largest number of blows to one run."""
 
 
 def main(argv: list[str]) -> int:
-    """Do what was asked; returns the exit code."""
+    """Run the subcommands and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="+", choices=[*_KINDS, "table"])
     parser.add_argument("--count", type=int, default=4)
@@ -45,7 +44,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--place", type=Path)
     parser.add_argument("--results", type=Path, default=Path("chaos.jsonl"))
     options = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what it has started ends with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that its processes end with it
     with tempfile.TemporaryDirectory(prefix="chaos-") as temporary:
         place = (options.place or Path(temporary)).resolve()
         small_experiment.prepare(place)
@@ -72,7 +71,9 @@ def _write_page(results: Path) -> None:
 
 
 def _break(what: str, options: argparse.Namespace, place: Path, references: dict[Case, Reference]) -> int:
-    """Break runs until the results hold as many blows of the kind as are asked for; `references` grows by need."""
+    """Break runs until the results hold `count` blows of this kind; add undisturbed runs to `references` when
+    needed.
+    """
     kind, cases = _KINDS[what]
     cases = [case for case in cases if not options.cases or case.name in options.cases]
     known = [broken for broken in read_lines(options.results) if _is_same(broken, kind, options.seed)]
@@ -91,7 +92,7 @@ def _break(what: str, options: argparse.Namespace, place: Path, references: dict
         broken = break_run(run, case, strikes, references[case], place, track=track, seed=options.seed)
         run += 1
         if not broken.blows:
-            continue  # it ended before the first of them
+            continue  # it ended before the first strike
         write_line(options.results, broken)
         num_blows += len(broken.blows)
         num_failed += bool(_say(broken))

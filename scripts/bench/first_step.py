@@ -1,11 +1,10 @@
-"""How long it takes until a model learns: `rlhf train` against `trl grpo`, from Enter to the first optimizer step.
+"""Measure the time from Enter to the first optimizer step: `rlhf train` and `trl grpo` in turn, in CPU seconds.
 
-    PYTHONPATH=. python -m scripts.bench.first_step --pairs 5
-    PYTHONPATH=. python -m scripts.bench.first_step --pairs 5 --against plain --steps 100
+    python -m scripts.bench.first_step --pairs 5
+    python -m scripts.bench.first_step --pairs 5 --against plain --steps 100
 
-Both sides have the same model, rows, reward (marked_steps.py) and settings, and take turns. `--against plain` compares
-with the same trainer of TRL's called by a script, and says what a step costs between the first and the last: ours
-beside TRL's own is the launcher's overhead.
+Both sides have the same model, rows, reward (marked_steps.py) and settings. `--against plain` compares with a script
+that calls TRL's trainer, and also shows the seconds of a step between the first and the last.
 """
 
 from __future__ import annotations
@@ -13,16 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from rlhf_cli.data.worlds import generate
 from rlhf_cli.models.tiny import EMBEDDED
-from scripts.bench.measures import of_pairs, write
+from scripts.bench.measures import of_pairs, table, write
 
 HERE = Path(__file__).parent
 MODEL = EMBEDDED / "tiny"
@@ -36,10 +33,10 @@ SETTINGS = {
     "save_steps": "100",
     "save_total_limit": "2",
 }
-"""What is said on both sides."""
+"""Settings of both sides."""
 
 Marks = dict[str, float]
-"""Figure -> seconds, of one command."""
+"""Name -> seconds, of one command."""
 
 
 def main() -> None:
@@ -61,17 +58,19 @@ def main() -> None:
         for turn in range(-1, options.pairs):
             a = measured(ours(options.steps, f"run{turn}"), place, options.steps)
             b = measured([*others, f"out{turn}"], place, options.steps)
-            if turn >= 0:  # the first turn warms up what is read, compiled and cached
+            if turn >= 0:  # the first turn warms up
                 pairs.append((a, b))
                 print(f"pair {turn}: " + "  ".join(f"{name} {a[name]:.2f}/{b[name]:.2f}" for name in a), flush=True)
-        print_table(pairs, "trl grpo" if options.against == "trl" else "plain script")
+    measures = []
+    for figure in pairs[0][0]:
+        both = [(a[figure], b[figure]) for a, b in pairs]
+        is_start = figure == "to the first step"
+        goal = 0.65 if is_start and options.against == "trl" else None
+        name = f"start: {figure}, against {options.against}"
+        measures.append(of_pairs(name, "time" if is_start else "note", "CPU s", both, goal))
     if options.json:
-        first = [(a["first step, CPU s"], b["first step, CPU s"]) for a, b in pairs]
-        goal = 0.65 if options.against == "trl" else None
-        write(
-            options.json,
-            [of_pairs(f"start: to the first step, against {options.against}", "time", "CPU s", first, goal)],
-        )
+        write(options.json, [measure for measure in measures if measure.kind == "time"])
+    print(table(measures))
 
 
 def ours(steps: int, name: str) -> list[str]:
@@ -84,7 +83,7 @@ def ours(steps: int, name: str) -> list[str]:
 
 
 def theirs(steps: int) -> list[str]:
-    """Return the command of TRL's own launcher, less the folder to write to."""
+    """Return the command of TRL's own launcher, without the output folder."""
     said = [word for key, value in SETTINGS.items() for word in (f"--{key}", value)]
     said += ["--log_completions", "true", "--num_completions_to_print", "0", "--max_steps", str(steps)]
     said += ["--report_to", "none", "--use_cpu", "true", "--bf16", "false", "--seed", "0"]
@@ -94,12 +93,12 @@ def theirs(steps: int) -> list[str]:
 
 
 def plainly(steps: int) -> list[str]:
-    """Return the command of a script that calls TRL's trainer, less the folder to write to."""
+    """Return the command of a script that calls TRL's trainer, without the output folder."""
     return [sys.executable, str(HERE / "plain_grpo.py"), str(MODEL), str(steps)]
 
 
 def measured(command: list[str], place: Path, steps: int) -> Marks:
-    """Run a command in a session of its own and return what it took to its first step, between, and after its last."""
+    """Run a command in a new session and return the seconds to its first step, per step, after its last, and in all."""
     marks = place / "marks.jsonl"
     marks.unlink(missing_ok=True)
     environment = {**os.environ, "MARKS": str(marks), "STEPS": str(steps), "RLHF_CACHE": str(place / "cache")}
@@ -109,7 +108,6 @@ def measured(command: list[str], place: Path, steps: int) -> Marks:
         "HF_DATASETS_CACHE": str(place / "datasets"),
     }
     environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": f"{place}:{os.environ.get('PYTHONPATH', '')}"}
-    began = time.time()
     with (place / "output").open("wb") as output:
         child = subprocess.Popen(
             command, cwd=place, env=environment, stdout=output, stderr=output, start_new_session=True
@@ -118,30 +116,16 @@ def measured(command: list[str], place: Path, steps: int) -> Marks:
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         raise SystemExit((place / "output").read_text() + f"\n{' '.join(command)} ended with {child.returncode}")
-    ended, cpu_s = time.time(), usage.ru_utime + usage.ru_stime
+    cpu_s = usage.ru_utime + usage.ru_stime
     taken = [json.loads(line) for line in marks.read_text().splitlines()]
     first, last = taken[0], taken[-1]
-    between = {"a step, CPU ms": 1000 * (last["process_s"] - first["process_s"]) / (steps - 1)} if steps > 1 else {}
+    between = {"a step": (last["process_s"] - first["process_s"]) / (steps - 1)} if steps > 1 else {}
     return {
-        "first step, CPU s": first["cpu_s"],
-        "first step, wall s": first["at"] - began,
+        "to the first step": first["cpu_s"],
         **between,
-        "after the last, CPU s": cpu_s - last["cpu_s"],
-        "after the last, wall s": ended - last["at"],
-        "all, CPU s": cpu_s,
+        "after the last step": cpu_s - last["cpu_s"],
+        "in all": cpu_s,
     }
-
-
-def print_table(pairs: list[tuple[Marks, Marks]], other: str) -> None:
-    """Print a line a figure: both medians, the median of the ratios pair by pair and their range."""
-    print(f"\n| {len(pairs)} pairs, medians | rlhf train | {other} | ratio | range |\n|---|---|---|---|---|")
-    for figure in pairs[0][0]:
-        a, b = ([side[figure] for side in sides] for sides in zip(*pairs, strict=True))
-        ratios = [x / y for x, y in zip(a, b, strict=True)]
-        middle = [statistics.median(values) for values in (a, b, ratios)]
-        print(
-            f"| {figure} | {middle[0]:.2f} | {middle[1]:.2f} | {middle[2]:.2f} | {min(ratios):.2f}–{max(ratios):.2f} |"
-        )
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
-"""A whole GRPO step of a 0.5B model on a GPU, in bf16: stock TRL's trainer and ours, and how far both are from floors.
+"""Measure a whole GRPO step of a 0.5B model on a GPU in bf16: TRL's own trainer and ours, and lower bounds.
 
     python -m scripts.bench.gpu [--pairs 3] [--tiny | --smollm2]
 
-A Llama of 0.47 billion random weights, 32,768 tokens, 64 prompts of 64 to 256 tokens, 8 answers each, lengths
-log-normal with a mean of 300 of at most 1,024, no KL penalty. Each side is a process of its own, turn by turn. The
-table is for docs/development/performance.md. Floors, of what this device does in a large product of matrices and in a
-copy: 6 FLOP for each parameter and real token of the update, where a group's prompt counts once and needs no head; the
-weights read once for each token of the longest answer. `--tiny` is the same on a CPU with toy numbers, in float32: it
-shows that this runs, and nothing else.
+A Llama of 0.47 billion random weights, 32,768 tokens, 64 prompts of 64 to 256 tokens, 8 answers each, log-normal
+lengths with a mean of 300 and at most 1,024, no KL penalty. Each side runs in its own process, in turn. The lower
+bounds use this device's speed in a large matrix product and in a copy: 6 FLOP for each parameter and real token of the
+update, where a group's prompt counts once and needs no head; the weights read once per token of the longest answer.
+`--tiny` runs toy numbers on a CPU in float32, only to test the script.
 
 `--smollm2` trains a LoRA adapter of SmolLM2 (135M, after `make real`) on 16 answers of at most 32 tokens, on the GPU or
-a CPU; frozen weights have no gradient, and the floor is 4 FLOP. With ACCELERATE_TORCH_DEVICE=pretend:0 every side
-trains on the pretended device of tests/device.
+a CPU; frozen weights have no gradient, so the bound is 4 FLOP. With ACCELERATE_TORCH_DEVICE=pretend:0 all sides train
+on the pretended device of tests/device.
 """
 
 from __future__ import annotations
@@ -27,18 +26,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel, set_seed
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
-from scripts.bench.ppo_models import EOS, PAD, word_tokenizer
-from scripts.bench.step_sides import PRETENDED, SIDES, Step, StepClock, Taken, listen, ragged, read_taken
+from scripts.bench.step_models import EOS, make_policy, ragged
+from scripts.bench.step_sides import PRETENDED, SIDES, Step, StepClock, Taken, install, read_taken
 from scripts.bench.whole_step import REAL_END, make_real
 
 
 @dataclass(frozen=True)
 class World:
-    """What is trained: a Llama of that shape, or {} for SmolLM2's adapter, on sums. `prompts` are the fewest and most
-    tokens of one, `mean` and `limit` those of an answer, `end` is the token that ends it.
+    """A model and its data: a Llama of that shape, or {} for SmolLM2's adapter on sums.
+
+    prompts: least and most tokens of a prompt; mean, limit: of an answer's length; end: the token that ends an answer.
     """
 
     shape: dict[str, int]
@@ -66,24 +66,24 @@ SMOLLM2 = World({}, 49_152, 2 * 8, 8, (0, 0), 16, 32, "cpu", REAL_END)
 
 @dataclass(frozen=True)
 class Floor:
-    """What the device does: floating point operations and bytes a second."""
+    """The device's floating point operations and bytes per second."""
 
     flop_s: float
     byte_s: float
 
 
 def is_pretended() -> bool:
-    """Return whether the tests' device is asked for, as its tests do it."""
+    """Return whether the environment asks for the pretended device."""
     return os.environ.get("ACCELERATE_TORCH_DEVICE", "").startswith(PRETENDED)
 
 
 def python() -> list[str]:
-    """Return what runs a module: Python, with the pretended device if that is asked for."""
+    """Return the command that runs a module: Python, with the pretended device if the environment asks for it."""
     return [sys.executable, "-m", *(["tests.device.run_module"] if is_pretended() else [])]
 
 
 def world_here(*, is_real: bool, is_tiny: bool) -> World:
-    """Return what is trained, on the device that there is."""
+    """Return the world for the device of this machine."""
     world = SMOLLM2 if is_real else TINY if is_tiny else GPU
     if is_pretended():
         return replace(world, device=PRETENDED)
@@ -91,8 +91,8 @@ def world_here(*, is_real: bool, is_tiny: bool) -> World:
 
 
 def make(folder: Path, world: World) -> tuple[int, int]:
-    """Write policy/ and prompts.jsonl into a new folder; returns how many parameters multiply: the body's without the
-    embedding's, and the head's.
+    """Write policy/ and prompts.jsonl into a new folder; return the number of multiplied parameters in the body
+    (without the embedding) and in the head.
     """
     if world.is_real:
         make_real(folder)
@@ -100,24 +100,18 @@ def make(folder: Path, world: World) -> tuple[int, int]:
             model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder / "policy"))
         return _counted(model)
     folder.mkdir()
-    set_seed(0)
-    ids = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": None, "tie_word_embeddings": False}
-    policy = LlamaForCausalLM(LlamaConfig(vocab_size=world.vocab, **ids, **world.shape))
-    (policy.bfloat16() if world.device == "cuda" else policy).save_pretrained(folder / "policy")
-    word_tokenizer(world.vocab).save_pretrained(folder / "policy")
-    lengths = torch.randint(world.prompts[0], world.prompts[1] + 1, (256,)).tolist()
-    prompts = [" ".join(f"w{word}" for word in torch.randint(2, world.vocab, (n,)).tolist()) for n in lengths]
-    (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    dtype = torch.bfloat16 if world.device == "cuda" else None
+    policy = make_policy(folder, vocab=world.vocab, prompts=world.prompts, shape=world.shape, dtype=dtype)
     return _counted(policy)
 
 
 def _counted(model: PreTrainedModel) -> tuple[int, int]:
     body, (embedding, head) = model.base_model, (model.get_input_embeddings(), model.get_output_embeddings())
-    return sum(one.numel() for one in body.parameters()) - embedding.weight.numel(), head.weight.numel()
+    return sum(weight.numel() for weight in body.parameters()) - embedding.weight.numel(), head.weight.numel()
 
 
 def floor(device: str) -> Floor:
-    """Return the most that was seen in five products of matrices, and in five copies, of the device's precision."""
+    """Return the fastest of five matrix products and of five copies in the device's precision."""
     side, dtype = (8192, torch.bfloat16) if device == "cuda" else (512, torch.float32)
     a, b = (torch.randn(side, side, dtype=dtype, device=device) for _ in range(2))
     into = torch.empty_like(a)
@@ -133,7 +127,7 @@ def floor(device: str) -> Floor:
 
 
 def turn(side: str, step: Step) -> Taken:
-    """Return what a step took in a process of its own. Raises SystemExit with its output where it failed."""
+    """Measure a step in its own process. Raise SystemExit with its output if it fails."""
     out, said = Path(step.folder, "taken.json"), Path(step.folder, "said.txt")
     out.unlink(missing_ok=True)
     root = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
@@ -148,7 +142,7 @@ def turn(side: str, step: Step) -> Taken:
 
 
 def attention_of(folder: Path) -> str:
-    """Return how packed rows attended on our side, by the provenance of its newest run; what the log warns of it."""
+    """Return how packed rows attended in our newest run, and the warnings of its log."""
     newest = max(folder.rglob("provenance.json"), key=lambda file: file.stat().st_mtime)
     said = json.loads(newest.read_text()).get("attention", "rows did not go packed")
     log = newest.with_name("log.txt")
@@ -157,14 +151,14 @@ def attention_of(folder: Path) -> str:
 
 
 def _first_gpu() -> str:
-    """Return what makes one GPU visible: with several TRL would spread over them."""
+    """Return the first visible GPU; TRL would use several."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
 
 
 def table(took: dict[str, list[Taken]], step: Step, parameters: tuple[int, int], limits: Floor) -> list[str]:
-    """Return the lines of the table; parameters of the body and of the head."""
+    """Return the lines of the table; `parameters` of body and head."""
     answers, weight_bytes = sum(step.lengths), sum(parameters) * (2 if step.on_gpu else 4)
-    prompts = (max(one.tokens for one in took["stock"]) - answers) / step.group
+    prompts = (max(step_taken.tokens for step_taken in took["stock"]) - answers) / step.group
     multiplied = parameters[0] * (answers + prompts) + parameters[1] * answers
     floors = {
         "generation": max(step.lengths) * weight_bytes / limits.byte_s,
@@ -188,18 +182,18 @@ def _shown(value: float) -> str:
 
 
 def _figures(taken: list[Taken], answers: int) -> dict[str, list[float]]:
-    """Return the figures of one side, a value a turn."""
+    """Return the numbers of one side, one per turn."""
     figures = {
-        "tokens of answers a second": [answers / one.step_s for one in taken],
-        "step, s": [one.step_s for one in taken],
-        "generation, s": [one.generation_s for one in taken],
-        "update, s": [one.step_s - one.generation_s for one in taken],
-        "peak memory, MiB": [one.peak_mb for one in taken],
-        "slots of the training pass": [float(one.slots) for one in taken],
+        "tokens of answers a second": [answers / turn.step_s for turn in taken],
+        "step, s": [turn.step_s for turn in taken],
+        "generation, s": [turn.generation_s for turn in taken],
+        "update, s": [turn.step_s - turn.generation_s for turn in taken],
+        "peak memory, MiB": [turn.peak_mb for turn in taken],
+        "slots of the training pass": [float(turn.slots) for turn in taken],
     }
     for phase in ("generation", "log-probabilities", "forward", "backward"):
-        figures[f"share of {phase}"] = [one.phases.get(phase, 0.0) / one.step_s for one in taken]
-    figures["share of the rest"] = [1 - sum(one.phases.values()) / one.step_s for one in taken]
+        figures[f"share of {phase}"] = [turn.phases.get(phase, 0.0) / turn.step_s for turn in taken]
+    figures["share of the rest"] = [1 - sum(turn.phases.values()) / turn.step_s for turn in taken]
     return figures
 
 
@@ -215,7 +209,7 @@ def main() -> None:
         side, said, out = options.side
         given = json.loads(said)
         step = Step(**{**given, "words": tuple(given["words"])})
-        listen(StepClock(Path(out), step, None), step)
+        install(StepClock(Path(out), step, None), step)
         SIDES[side](step)
         return
     world = world_here(is_real=options.smollm2, is_tiny=options.tiny)

@@ -1,15 +1,15 @@
-"""Print one page about this machine's GPU: what is there, what a step costs, which way generates fastest, and memory.
+"""Print one page about this machine's GPU: doctor, the cost of a step, the ways to generate, and memory.
 
     python -m scripts.bench.gpu_page [--smollm2] [--pretended]          # make bench-gpu [PAGE=--smollm2]
 
-Four parts: `rlhf doctor`; a GRPO step of ours beside TRL's (scripts/bench/gpu.py); the same model trained while it
-generates by itself, with vLLM in its process and with a vLLM server; the memory that `rlhf check` estimates beside what
-a run holds (scripts/bench/memory.py). Without a GPU the page has toy numbers of a CPU, which are no measure, and gives
-the reason of every way that cannot run here.
+Four parts: `rlhf doctor`; a GRPO step of ours beside TRL's (scripts/bench/gpu.py); the same model trained with
+generation by itself, by vLLM in its process and by a vLLM server; the memory that `rlhf check` estimates beside the
+measured memory (scripts/bench/memory.py). Without a GPU the page shows toy numbers of a CPU and why a way cannot run
+here.
 
 `--smollm2` trains a LoRA adapter of SmolLM2 (135M, after `make real`) instead of random weights, also on a CPU.
-`--pretended` trains on the device of tests/device/pretended_device.py, which refuses what a GPU refuses. After a
-failure the other parts are printed all the same, and the exit code is 1.
+`--pretended` trains on the device of tests/device/pretended_device.py, which refuses what a GPU refuses. If a part
+fails, the others are printed and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ PHASES = {
     "backward": "backward",
     "optimizer": "optimizer",
 }
-"""Of metrics.jsonl, and how the page calls them."""
+"""Phase in metrics.jsonl -> its name on the page."""
 SPREAD = """
 def spread(completion_ids, **columns):
     \"\"\"No two answers score alike: a row whose advantage is 0 would be skipped.\"\"\"
     return [sum(ids) * 7919 % 10007 / 10007 for ids in completion_ids]
 """
 STEPS = 4
-"""The first compiles and allocates, and is not counted."""
+"""The first one compiles and allocates, and is not counted."""
 NEEDS_VLLM = f"""\
 To measure vLLM, on a machine with a GPU (a server needs a second one):
   {INSTALL_VLLM} && make bench-gpu
@@ -64,15 +64,15 @@ On a CPU, whether it works and not how fast: make test-vllm"""
 
 
 class Failed(Exception):
-    """Say what a part prints that failed."""
+    """A part of the page failed."""
 
 
 class CannotRunHere(Exception):
-    """Say why a way to generate cannot run on this machine."""
+    """A way to generate cannot run on this machine."""
 
 
 def run(command: list[str], place: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder and return what came of it."""
+    """Run a command in a folder."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, **variables, "PYTHONPATH": path}
     return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
@@ -85,14 +85,14 @@ def last_lines(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def output(done: subprocess.CompletedProcess[str]) -> str:
-    """Return what a command printed. Raises Failed if it failed."""
+    """Return the output of a command. Raise Failed if it failed."""
     if done.returncode:
         raise Failed(last_lines(done))
     return done.stdout.strip()
 
 
 def words(world: World, way: list[str]) -> list[str]:
-    """Return what is typed for a run of a few steps, one round each."""
+    """Return the words for a run of a few steps, one round each."""
     args = {"per_device_train_batch_size": world.micro_batch, "steps_per_generation": world.rows // world.micro_batch}
     args |= {"gradient_accumulation_steps": world.rows // world.micro_batch, "num_generations": 8}
     args |= {"max_completion_length": world.limit, "max_steps": STEPS, "logging_steps": 1, "save_strategy": "no"}
@@ -111,7 +111,7 @@ def words(world: World, way: list[str]) -> list[str]:
 
 
 def measured(place: Path, world: World, name: str) -> list[str]:
-    """Return tokens a second and the share of each phase. Raises CannotRunHere or Failed."""
+    """Return tokens per second and the share of each phase. Raise CannotRunHere or Failed."""
     typed, cache = words(world, WAYS[name]), {"HF_HUB_OFFLINE": "1", "RLHF_CACHE": str(place / "cache")}
     checked = run([sys.executable, "-m", "rlhf_cli", "check", *typed, "--json"], place, **cache)
     if checked.returncode:
@@ -120,25 +120,27 @@ def measured(place: Path, world: World, name: str) -> list[str]:
     output(run([*python(), "rlhf_cli", "train", *typed, f"run.name={run_name}"], place, **cache))
     (file,) = place.glob(f"runs/*/{run_name}/metrics.jsonl")
     logged = [json.loads(line) for line in file.read_text().splitlines()]
-    steps = [one for one in logged if "completions/mean_length" in one][1:]
-    rate = statistics.median(one["completions/mean_length"] * world.rows / one["time/elapsed_s"] for one in steps)
-    shares = [statistics.median(one.get(f"time/share/{phase}", 0.0) for one in steps) for phase in PHASES]
+    steps = [event for event in logged if "completions/mean_length" in event][1:]
+    rate = statistics.median(event["completions/mean_length"] * world.rows / event["time/elapsed_s"] for event in steps)
+    shares = [statistics.median(event.get(f"time/share/{phase}", 0.0) for event in steps) for phase in PHASES]
     return [f"{rate:.3g}", *(f"{share:.2f}" for share in [*shares, 1 - sum(shares)])]
 
 
 def _raise_problems(checked: subprocess.CompletedProcess[str]) -> None:
-    """Raise CannotRunHere if all that is wrong is where vLLM would run, else Failed."""
+    """Raise CannotRunHere if only the place of vLLM is wrong, else Failed."""
     try:
         problems = json.loads(checked.stdout)["problems"]
     except (ValueError, KeyError, TypeError):
         raise Failed(last_lines(checked)) from None
-    if all(one["where"].startswith("launch.rollout") for one in problems):
-        raise CannotRunHere("; ".join(one["what"] for one in problems))
-    raise Failed("failed: " + "; ".join(f"{one['what']}: {one['where']}" for one in problems))
+    if all(problem["where"].startswith("launch.rollout") for problem in problems):
+        raise CannotRunHere("; ".join(problem["what"] for problem in problems))
+    raise Failed("failed: " + "; ".join(f"{problem['what']}: {problem['where']}" for problem in problems))
 
 
 def ways(world: World) -> str:
-    """Return the table of the ways to generate, and why a way is not in it. Raises Failed with the same."""
+    """Return the table of the ways to generate, and the reason for each missing way. Raise Failed with the same text if
+    one failed.
+    """
     columns: dict[str, list[str]] = {}
     missing: dict[str, str] = {}
     broken: dict[str, str] = {}
@@ -166,12 +168,12 @@ def ways(world: World) -> str:
 
 
 def doctor(_: World) -> str:
-    """Return what is there."""
+    """Return the output of `rlhf doctor`."""
     return output(run([sys.executable, "-m", "rlhf_cli", "doctor"], COLUMNS=str(WIDTH)))
 
 
 def step(world: World) -> str:
-    """Return a step of ours beside TRL's."""
+    """Return the cost of a step of ours and TRL's."""
     which = ["--smollm2"] if world.is_real else []
     if world.device != "cuda":
         which = [*(which or ["--tiny"]), "--pairs", "1"]
@@ -206,9 +208,7 @@ def _row(cells: list[str]) -> str:
 
 
 def fitted(text: str) -> str:
-    """Return the text with its lines folded, and its tables' columns as wide as their cells, where the page is wide
-    enough for that.
-    """
+    """Return the text with folded lines, and with aligned tables where the page is wide enough."""
     lines, table = [], []
     for line in [*text.splitlines(), ""]:
         if line.startswith("|"):
@@ -244,7 +244,7 @@ def page(world: World) -> int:
 
 
 def about(world: World) -> str:
-    """Return what the page is worth."""
+    """Return a sentence about the machine that the page was made on."""
     if world.device == PRETENDED:
         return "A pretended device on a CPU: this shows what runs on it without a violation, and measures nothing."
     if world.device == "cpu":

@@ -1,13 +1,11 @@
-"""Hold the estimate of a run's memory against what a process measures, for a series of experiments.
+"""Compare the estimate of a run's memory with the measured process, for a series of experiments.
 
-    PYTHONPATH=. OMP_NUM_THREADS=1 python scripts/bench/memory.py [--device cuda] [--smollm2] [--only NAME ...]
+    OMP_NUM_THREADS=1 python -m scripts.bench.memory [--device cuda] [--smollm2] [--only NAME ...]
 
-On a CPU: VmHWM of the process less its VmRSS when everything is imported and the next thing is to load the policy,
-after a collection of garbage; the mark is reset whenever generation begins or ends, so that both are measured. glibc is
-told to give memory back at once, because what it keeps of freed memory is in no tensor, and the estimate counts
-tensors. On a GPU: torch.cuda.max_memory_allocated, bfloat16. Every run has random weights, or with --smollm2 those of
-SmolLM2, whose answers are held to their full length, and takes two optimizer steps and more, so that the optimizer's
-state is there.
+On a CPU: VmHWM minus VmRSS before the policy is loaded, after a garbage collection; the mark is reset when generation
+begins and ends. glibc returns freed memory at once, because the estimate counts tensors only. On a GPU:
+torch.cuda.max_memory_allocated, bfloat16. The weights are random, or with --smollm2 SmolLM2's with answers of full
+length. Each run takes at least two optimizer steps, so that the optimizer has its state.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ PROMPT, ANSWER = 64, 64
 REWARD = """def spread(completion_ids, **_):
     return [sum(ids) * 7919 % 10007 / 10007 for ids in completion_ids]
 """
-"""No two answers score alike: a row whose advantage is 0 goes through the policy without a gradient, and takes less."""
+"""Different scores for all answers: a row with advantage 0 has no gradient and needs less memory."""
 ROUND = ["trainer.args.per_device_train_batch_size=8", "trainer.args.gradient_accumulation_steps=2",
          "trainer.args.num_generations=4", f"trainer.args.max_completion_length={ANSWER}",
          "rewards.spread.fn=./spread.py:spread", "data.path=prompts.jsonl"]  # fmt: skip
@@ -81,7 +79,7 @@ def make_place(place: Path, shape: dict[str, Any] = SHAPE) -> None:
 
 
 def link_smollm2(place: Path) -> None:
-    """Link SmolLM2's folder, which is made if there is none yet (`make real`), and write the data of all runs."""
+    """Link SmolLM2's folder, made on first use (`make real`), and write the data of all runs."""
     from rlhf_cli.models.gguf import model_folder
 
     folder = model_folder("package:smollm2", where="--smollm2")
@@ -108,7 +106,7 @@ def write_data(place: Path) -> None:
 
 
 class Meter:
-    """Measures what the process, or the GPU, has held at most since the last look, in bytes above a baseline."""
+    """Measures the peak of the process or the GPU since the last reading, in bytes above a baseline."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -116,13 +114,13 @@ class Meter:
         self.highest = {"generation": 0, "training": 0, "saving": 0}
 
     def begin(self) -> None:
-        """Take what is held now for the baseline."""
+        """Take the memory held now as the baseline."""
         gc.collect()
         self._reset()
         self._baseline = self._highest()
 
     def note(self, phase: str) -> None:
-        """Book what was held at most since the last look for `phase`, and begin anew."""
+        """Add the peak since the last reading to `phase` and reset it."""
         self.highest[phase] = max(self.highest[phase], self._highest() - self._baseline)
         self._reset()
 
@@ -144,7 +142,7 @@ class Meter:
 
 
 def measure(name: str, device: str, words: list[str] | None = None) -> dict[str, Any]:
-    """Run an experiment of the series in this process and this folder; return what was estimated and measured."""
+    """Run an experiment of the series in this process and folder; return estimate and measurement."""
     from rlhf_cli.launch.freeze import create_run
     from rlhf_cli.plan.preflight import preflight
     from rlhf_cli.plan.prepare import prepare
@@ -200,7 +198,7 @@ def measure(name: str, device: str, words: list[str] | None = None) -> dict[str,
 
 
 def in_a_process(name: str, place: Path, device: str, *, is_real: bool = False) -> dict[str, Any]:
-    """Run `measure` in a process of its own, whose malloc gives memory back at once; `is_real`: of SmolLM2."""
+    """Run `measure` in its own process, whose malloc returns memory at once; is_real: with SmolLM2."""
     path = f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}"
     env = os.environ | GIVES_BACK | {"PYTHONPATH": path}
     command = [sys.executable, __file__, "--one", name, "--device", device, *(["--smollm2"] if is_real else [])]
@@ -215,7 +213,7 @@ def in_a_process(name: str, place: Path, device: str, *, is_real: bool = False) 
 
 
 def as_lines(results: list[dict[str, Any]]) -> list[str]:
-    """Return a table: megabytes of both phases, estimated and measured, and how far apart the larger ones are."""
+    """Return a table: megabytes of both phases, estimated and measured, and the difference of the peaks."""
     lines = ["| | generation | measured | training | measured | peak | fullest moment |", "|---" * 7 + "|"]
     for result in results:
         cells = []
@@ -229,7 +227,7 @@ def as_lines(results: list[dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    """Run the series, each experiment in a process of its own, and print the table."""
+    """Run each experiment in its own process and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--smollm2", action="store_true", help="SmolLM2 instead of the random model")
@@ -243,12 +241,12 @@ def main() -> None:
             words = [*words, f"trainer.args.generation_kwargs={{min_new_tokens: {ANSWER}}}"]
         print("\n" + json.dumps(measure(options.one, options.device, words)))
         return
-    with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
+    with tempfile.TemporaryDirectory() as temporary:
+        place = Path(temporary)
         (link_smollm2 if options.smollm2 else make_place)(place)
         results = []
-        for one in options.only:
-            results.append(in_a_process(one, place, options.device, is_real=options.smollm2))
+        for name in options.only:
+            results.append(in_a_process(name, place, options.device, is_real=options.smollm2))
             print(as_lines(results)[-1], file=sys.stderr, flush=True)
     print("\n".join(as_lines(results)))
     if options.json:

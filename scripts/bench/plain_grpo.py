@@ -1,8 +1,8 @@
-"""GRPO as a user of plain TRL would write it: the yardstick for what our layer costs.
+"""Train by GRPO with plain TRL, to compare our overhead with.
 
 usage: plain_grpo.py MODEL_DIR STEPS OUTPUT_DIR
 
-It trains on the folder `rows` of the working directory with the one reward of first_step.py.
+It trains on the folder `rows` of the working directory with the reward of first_step.py.
 """
 
 import sys

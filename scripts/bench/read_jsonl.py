@@ -1,10 +1,9 @@
-"""What it costs to read JSON Lines: ours against `datasets.load_dataset("json")`, in turn, each in its own process.
+"""Measure reading JSON Lines: ours and `datasets.load_dataset("json")` in turn, each in its own process.
 
-    PYTHONPATH=. python -m scripts.bench.read_jsonl [--mb 200] [--pairs 5]
+    python -m scripts.bench.read_jsonl [--mb 200] [--pairs 5]
 
-CPU seconds and memory are those of the reading alone, imports left out: CPU by the process's clock, memory as the
-largest resident size beyond that before the reading. Rows of both sides are compared by a hash of every column.
-`check` is the look that `rlhf check` and the start of a training take before: columns, kinds, first rows, the verdict.
+CPU seconds and memory without imports; memory is the growth of the largest resident size. Rows of both sides are
+compared by a hash of every column.
 """
 
 from __future__ import annotations
@@ -14,26 +13,25 @@ import hashlib
 import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from scripts.bench.measures import Measure, of_pairs, write
+from scripts.bench.measures import Kind, Measure, of_pairs, table, write
 
 _TEXT = "yes no maybe because therefore the answer is 4 7 12 polite \\frac{1}{2} Straße"
 
 
 def write_rows(file: Path, num_bytes: int) -> int:
-    """Write rows of prompt, completion, answer, a truth value, a number and an integer; returns how many."""
+    """Write rows of prompt, completion, answer, a boolean, a float and an integer; return their number."""
     chance = random.Random(0)
     written = count = 0
     with file.open("w") as stream:
         while written < num_bytes:
-            said = " ".join(chance.choices(_TEXT.split(), k=chance.randint(3, 120)))
-            row = {"prompt": f"Question {count // 8}: what is {count % 17} plus 4?", "completion": said}
+            text = " ".join(chance.choices(_TEXT.split(), k=chance.randint(3, 120)))
+            row = {"prompt": f"Question {count // 8}: what is {count % 17} plus 4?", "completion": text}
             line = json.dumps({**row, "answer": str(count % 9), "good": count % 3 == 0, "x": count / 7, "n": count})
             written += stream.write(line + "\n")
             count += 1
@@ -41,27 +39,22 @@ def write_rows(file: Path, num_bytes: int) -> int:
 
 
 def read(how: str, file: str) -> dict[str, object]:
-    """Read the file in this process and return what it took."""
+    """Read the file in this process and return the costs."""
     import datasets
-    import pyarrow.json  # noqa: F401  both sides need it, so neither pays for it
+    import pyarrow.json  # noqa: F401  both sides need it, so neither is charged for it
 
     from rlhf_cli.data.loading import load_split
-    from rlhf_cli.data.peeking import peek
     from rlhf_cli.data.source import DataSource
 
     datasets.disable_progress_bars()
     before_mb, began_s = _peak_mb(), time.process_time()
-    if how == "check":
-        num_rows, rows = peek(DataSource(path=file)).num_rows, None
-    elif how == "ours":
+    if how == "ours":
         rows = load_split([DataSource(path=file)], seed=0)
-        num_rows = len(rows)
     else:
         rows = datasets.load_dataset("json", data_files=file, split="train")
-        num_rows = len(rows)
-    took = {"cpu_s": time.process_time() - began_s, "peak_mb": _peak_mb() - before_mb, "num_rows": num_rows}
+    took = {"cpu_s": time.process_time() - began_s, "peak_mb": _peak_mb() - before_mb}
     seen = hashlib.sha256()
-    for batch in rows.with_format("arrow").iter(10_000) if rows is not None else ():
+    for batch in rows.with_format("arrow").iter(10_000):
         for column in batch.column_names:
             seen.update(repr(batch.column(column).to_pylist()).encode())
     return {**took, "seen": seen.hexdigest()}
@@ -73,7 +66,7 @@ def _peak_mb() -> float:
 
 
 def main() -> None:
-    """Write the rows, read them in turn, print what it took."""
+    """Write the rows, read them in turn, print the costs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=int, default=200)
     parser.add_argument("--pairs", type=int, default=5)
@@ -83,31 +76,27 @@ def main() -> None:
     if options.read:
         print(json.dumps(read(*options.read)))
         return
-    took: dict[str, list[dict[str, float]]] = {"ours": [], "datasets": [], "check": []}
+    took: dict[str, list[dict[str, float]]] = {"ours": [], "datasets": []}
     with tempfile.TemporaryDirectory() as place:
         file = Path(place) / "rows.jsonl"
         num_rows = write_rows(file, options.mb << 20)
         for pair in range(options.pairs):
-            for how, of_way in took.items():
+            for how, turns in took.items():
                 environment = {**os.environ, "HF_DATASETS_CACHE": f"{place}/cache-{how}-{pair}"}
                 command = [sys.executable, "-m", "scripts.bench.read_jsonl", "--read", how, str(file)]
                 done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-                of_way.append(json.loads(done.stdout.splitlines()[-1]))
-    same = {one["seen"] for how in ("ours", "datasets") for one in took[how]}
-    print(f"{num_rows} rows, {options.mb} MB, {options.pairs} turns; the same rows on both sides: {len(same) == 1}")
-    print(f"{'':<12}{'ours':>10}{'datasets':>10}{'ratio':>8}{'min':>8}{'max':>8}{'check':>10}")
+                turns.append(json.loads(done.stdout.splitlines()[-1]))
+    hashes = {turn["seen"] for how in ("ours", "datasets") for turn in took[how]}
+    print(f"{num_rows} rows, {options.mb} MB, {options.pairs} turns; the same rows on both sides: {len(hashes) == 1}")
     measures: list[Measure] = []
-    for figure in ("cpu_s", "peak_mb"):
-        ours, theirs, check = ([one[figure] for one in took[how]] for how in ("ours", "datasets", "check"))
-        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-        middle = [statistics.median(values) for values in (ours, theirs, ratios)]
-        print(f"{figure:<12}{middle[0]:>10.2f}{middle[1]:>10.2f}{middle[2]:>8.2f}", end="")
-        print(f"{min(ratios):>8.2f}{max(ratios):>8.2f}{statistics.median(check):>10.2f}")
-        pairs = list(zip(ours, theirs, strict=True))
-        if figure == "cpu_s":
-            measures.append(of_pairs(f"JSONL, {options.mb} MB: CPU", "time", "CPU s", pairs, 1.5))
-        else:
-            measures.append(of_pairs(f"JSONL, {options.mb} MB: memory", "memory", "MB", pairs, 0.5))
+    kinds: tuple[tuple[Kind, str, str, str, float], ...] = (
+        ("time", "cpu_s", "CPU s", "CPU", 1.5),
+        ("memory", "peak_mb", "MB", "memory", 0.5),
+    )
+    for kind, figure, unit, name, goal in kinds:
+        pairs = [(ours[figure], theirs[figure]) for ours, theirs in zip(took["ours"], took["datasets"], strict=True)]
+        measures.append(of_pairs(f"JSONL, {options.mb} MB: {name}", kind, unit, pairs, goal))
+    print(table(measures))
     if options.json:
         write(options.json, measures)
 

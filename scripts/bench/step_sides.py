@@ -1,14 +1,13 @@
-"""One step of GRPO or RLOO, generation included, on two sides: stock TRL's trainer, and ours as `rlhf train` builds it.
+"""Measure one step of GRPO or RLOO with generation on two sides: TRL's own trainer, and ours as `rlhf train` builds it.
 
-Both have the same weights, prompts and settings, and sample answers whose lengths were drawn beforehand. A first step
-with answers of four tokens warms both up: it is not counted. The learning rate is 0, so that the second begins with the
-starting weights as well. Whoever trains here does nothing else afterwards: the process ends when the step has.
+Both have the same weights, prompts and settings, and sample answers whose lengths are drawn in advance. A first step
+with answers of four tokens warms up and is not counted. The learning rate is 0, so the second step begins with the
+starting weights, too. The process ends after the second step.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 import traceback
@@ -24,20 +23,20 @@ from transformers.models.llama.modeling_llama import LlamaModel
 from transformers.utils import logging
 
 from rlhf_cli.models import live_eligibility
-from scripts.bench.generation import EndsInTime
-from scripts.bench.ppo_models import EOS
+from scripts.bench.step_models import EOS, EndsInTime
 
 PRETENDED = "pretend"
-"""The device of tests/device/pretended_device.py. It has no memory of its own: the peak is left at 0."""
+"""The device of tests/device/pretended_device.py. It has no memory of its own, so its peak is 0."""
 _SHORT = 4
-"""Tokens of an answer in the step that is not counted."""
+"""Tokens of an answer in the warm-up step."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What is trained on both sides. `folder` has prompts.jsonl, and policy/ unless `model` names another folder;
-    lengths (rows,) of the answers. `end`: the token that ends an answer, None for answers as long as the model makes
-    them, at most `limit`. `lora`: an adapter of rank 16 on all linear layers learns.
+    """The training of both sides. `folder` has prompts.jsonl, and policy/ unless `model` names another folder.
+
+    lengths: one per answer. end: the token that ends an answer; with None the model decides, up to `limit` tokens.
+    lora: train an adapter of rank 16 on all linear layers.
     """
 
     folder: str
@@ -60,7 +59,7 @@ class Step:
 
     @property
     def on_gpu(self) -> bool:
-        """Return whether seconds are those of a GPU; a pretended one computes as a CPU does, and in its precision."""
+        """Return whether this is a real GPU; the pretended device computes on the CPU."""
         return self.device == "cuda"
 
     def settings(self) -> dict[str, Any]:
@@ -86,17 +85,17 @@ class Step:
 
 
 def by_length(completions: list[Any], **_: object) -> list[float]:
-    """Score an answer by its length and its characters: hardly two of a group are alike."""
-    texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
+    """Score an answer by its length and characters, so that few answers of a group get the same score."""
+    texts = [text if isinstance(text, str) else text[-1]["content"] for text in completions]
     return [len(text.split()) / 10 + sum(map(ord, text)) % 5 for text in texts]
 
 
 @dataclass
 class Taken:
-    """What the second step took. Seconds are CPU's, or wall where there is a GPU;
-    `peak_mb` counts 2^20 bytes. `slots` of training passes are places
-    that went through the policy with a gradient, `tokens` those of them that are no padding (None where rows are
-    flat), `check` a sum that two lists of answers share when they are the same; `phases` are seconds by what was done.
+    """Costs of the second step, in CPU seconds or on a GPU in wall seconds, and in units of 2^20 bytes.
+
+    slots: positions in training passes of the policy; tokens: those without padding (None for packed rows);
+    check: a sum that is equal for equal answers; phases: seconds by phase.
     """
 
     step_s: float = 0.0
@@ -110,14 +109,14 @@ class Taken:
     began_s: float = 0.0
 
     def add(self, phase: str, seconds: float) -> None:
-        """Add to a phase."""
+        """Add seconds to a phase."""
         self.phases[phase] = self.phases.get(phase, 0.0) + seconds
 
 
 class StepClock(TrainerCallback):
-    """Counts from the beginning of the second step to that of the third, logging included, and ends the process.
+    """Measure from the start of the second step to the start of the third, with logging, then end the process.
 
-    `gradient_file` gets the gradient of the second step, None for nobody; the time of writing is left out.
+    If `gradient_file` is given, write the gradient of the second step there; writing is not counted.
     """
 
     def __init__(self, out: Path, step: Step, gradient_file: Path | None) -> None:
@@ -126,7 +125,7 @@ class StepClock(TrainerCallback):
         self._number = 0
 
     def now_s(self) -> float:
-        """Return CPU seconds, or wall seconds when the GPU has done what it was given."""
+        """Return CPU seconds, or on a GPU wall seconds after its work is done."""
         if not self._step.on_gpu:
             return time.process_time()
         torch.cuda.synchronize()
@@ -145,10 +144,10 @@ class StepClock(TrainerCallback):
             elif self._step.device == "cpu":
                 self.taken.peak_mb = int(_status().partition("VmHWM:")[2].split()[0]) / 1024
             self._out.write_text(json.dumps(vars(self.taken)))
-            os._exit(0)  # neither side saves, shows or clears away anything
+            os._exit(0)  # skip saving and clean-up on both sides
 
     def timed(self, call: Callable[..., Any], phase: Callable[[], str]) -> Callable[..., Any]:
-        """Return the function with its seconds added to a phase, which is asked for when it is called."""
+        """Return a function that adds its seconds to a phase; `phase` is evaluated at each call."""
 
         def timed(*given: Any, **named: Any) -> Any:
             name, began = phase(), self.now_s()
@@ -162,7 +161,7 @@ class StepClock(TrainerCallback):
         if self._number != 2 or self._gradient_file is None:
             return
         began = self.now_s()
-        learned = [one.grad for one in model.parameters() if one.grad is not None]  # none where an adapter freezes it
+        learned = [weight.grad for weight in model.parameters() if weight.grad is not None]  # frozen weights have none
         torch.save([gradient.cpu() for gradient in learned], self._gradient_file)
         self._left_out_s += self.now_s() - began
 
@@ -171,8 +170,8 @@ def _status() -> str:
     return Path("/proc/self/status").read_text()
 
 
-def listen(clock: StepClock, step: Step) -> None:
-    """Have lengths as drawn, every trainer of this process tell the clock, and the passes of a Llama be counted."""
+def install(clock: StepClock, step: Step) -> None:
+    """Patch generation, the forward pass and `train`: fix lengths, count positions, add the clock."""
     live_eligibility.ROW_BY_ROW = live_eligibility.ROW_BY_ROW | {EndsInTime}
     generate, forward, train = LlamaForCausalLM.generate, LlamaModel.forward, Trainer.train
 
@@ -265,7 +264,7 @@ SIDES: dict[str, Callable[[Step], None]] = {"ours": ours, "stock": stock}
 
 
 def in_a_fork(side: str, step: Step, gradient_file: Path | None = None) -> Taken:
-    """Return what a step took on one side, in a fork of this process. Raises SystemExit where it failed."""
+    """Run one side in a fork of this process and return its costs. Raise SystemExit if it failed."""
     out, said = Path(step.folder, "taken.json"), Path(step.folder, "said.txt")
     out.unlink(missing_ok=True)
     if (child := os.fork()) == 0:
@@ -274,7 +273,7 @@ def in_a_fork(side: str, step: Step, gradient_file: Path | None = None) -> Taken
             os.dup2(stream, 1)
             os.dup2(stream, 2)
             os.chdir(step.folder)
-            listen(StepClock(out, step, gradient_file), step)
+            install(StepClock(out, step, gradient_file), step)
             SIDES[side](step)
         except BaseException:
             traceback.print_exc()
@@ -287,13 +286,5 @@ def in_a_fork(side: str, step: Step, gradient_file: Path | None = None) -> Taken
 
 
 def read_taken(out: Path) -> Taken:
-    """Return what a clock wrote."""
+    """Return the costs that a clock wrote."""
     return Taken(**json.loads(out.read_text()))
-
-
-def ragged(rows: int, limit: int, seed: int, *, mean: float, deviation: float) -> list[int]:
-    """Return lengths drawn log-normal with that mean, their logarithms with that deviation, at most `limit`."""
-    chance = torch.Generator().manual_seed(seed)
-    drawn = math.log(mean) - deviation**2 / 2 + deviation * torch.randn(rows, generator=chance)
-    lengths: list[int] = drawn.exp().round().long().clamp(1, limit).tolist()
-    return lengths

@@ -1,16 +1,16 @@
-"""What a whole optimizer step costs, generation included: stock TRL's trainer and ours, side by side, turn by turn.
+"""Measure a whole optimizer step with generation: TRL's own trainer and ours in turn.
 
     OMP_NUM_THREADS=1 python -m scripts.bench.whole_step [--pairs 5] [--worlds grpo rloo equal smollm2 smollm2_ragged]
 
-Llama of 12.6M random weights, 8192 tokens, 32 answers in groups of 8 and micro-batches of 8, KL coefficient 0.05,
-prompts of 8 to 24 tokens; lengths log-normal with a mean of 36 of at most 128 (other draws for every pair), in `equal`
-64 for every answer.
+A Llama of 12.6M random weights, 8192 tokens, 32 answers in groups of 8 and micro-batches of 8, KL coefficient 0.05,
+prompts of 8 to 24 tokens; log-normal lengths with a mean of 36 and at most 128, drawn anew for every pair; 64 for every
+answer in `equal`.
 
 The worlds of SmolLM2 (135M, after `make real`) train its LoRA adapter on the sums of exp=smollm2_sums, without KL:
 `smollm2` as that experiment does, 64 answers in one micro-batch, as long as the model makes them, at most 12 tokens;
 `smollm2_ragged` 32 answers of the lengths above in micro-batches of 8.
 
-Every turn is a fork of one process, so that its peak memory is its own. CPU seconds, one thread.
+Every turn is a fork, so its peak memory is its own. CPU seconds, one thread.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from transformers.utils import logging
 
 from rlhf_cli.data.worlds import generate
 from rlhf_cli.models.gguf import model_folder
-from scripts.bench.generation import DEVIATION, MEAN
-from scripts.bench.measures import Measure, of_pairs, say, write
-from scripts.bench.ppo_models import make
-from scripts.bench.step_sides import Step, Taken, in_a_fork, ragged
+from scripts.bench.measures import Measure, of_pairs, table, write
+from scripts.bench.step_models import DEVIATION, MEAN, make_policy, ragged
+from scripts.bench.step_sides import Step, Taken, in_a_fork
 
 ROWS, LIMIT, EQUAL = 32, 128, 64
 GOALS: dict[str, tuple[float, float | None, float]] = {
@@ -42,7 +41,7 @@ GOALS: dict[str, tuple[float, float | None, float]] = {
     "smollm2": (0.7, None, 0.7),
     "smollm2_ragged": (0.5, None, 0.7),
 }
-"""Of the whole step, of its update, and of its memory."""
+"""Goals for the whole step, its update, and its memory."""
 NAMES = {
     "grpo": "GRPO",
     "rloo": "RLOO",
@@ -55,17 +54,19 @@ REAL_ROWS, REAL_LIMIT, REAL_END = 64, 12, 2
 
 def off_by(ours: Path, stock: Path) -> float:
     """Return the norm of the difference of two gradients over the norm of the second."""
-    found, expected = (torch.cat([one.double().flatten() for one in torch.load(file)]) for file in (ours, stock))
+    found, expected = (
+        torch.cat([gradient.double().flatten() for gradient in torch.load(file)]) for file in (ours, stock)
+    )
     return float((found - expected).norm() / expected.norm())
 
 
 def is_real(world: str) -> bool:
-    """Return whether SmolLM2 is trained, not random weights."""
+    """Return whether SmolLM2 is trained instead of random weights."""
     return world.startswith("smollm2")
 
 
 def step_of(world: str, folder: Path, pair: int) -> Step:
-    """Return what a pair trains; each pair draws other lengths."""
+    """Return the step of a pair; each pair draws other lengths."""
     lengths = ragged(ROWS, LIMIT, pair, mean=MEAN, deviation=DEVIATION)
     if world == "equal":
         lengths = [EQUAL] * ROWS
@@ -78,7 +79,7 @@ def step_of(world: str, folder: Path, pair: int) -> Step:
 
 
 def make_real(folder: Path) -> None:
-    """Write folder/policy, SmolLM2 as it is in the cache, and prompts.jsonl, the sums that it learns."""
+    """Write FOLDER/policy, SmolLM2 from the cache, and prompts.jsonl, its sums."""
     policy = model_folder("package:smollm2", where="model.path")
     assert policy is not None
     folder.mkdir()
@@ -139,7 +140,7 @@ def measured(world: str, folder: Path, pairs: int) -> list[Measure]:
 
 
 def main() -> None:
-    """Print a line a pair, then a table; write it as JSON where that is asked for."""
+    """Print a line per pair and a table; write the table as JSON if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--worlds", nargs="+", choices=[*GOALS])
@@ -154,12 +155,12 @@ def main() -> None:
         print("not measured: a step of SmolLM2, which `make real` installs")
     import trl
 
-    _ = trl.GRPOTrainer, trl.RLOOTrainer  # both sides need them, so neither pays for it
+    _ = trl.GRPOTrainer, trl.RLOOTrainer  # both sides need them, so neither is charged for it
     with tempfile.TemporaryDirectory() as temporary:
         if any(map(is_real, worlds)):
             make_real(Path(temporary, "real"))
         os.environ |= {"RLHF_CACHE": f"{temporary}/cache", "HF_DATASETS_CACHE": f"{temporary}/datasets"}
-        make(Path(temporary), vocab=8192, end_probability=0.02)
+        make_policy(Path(temporary), vocab=8192, prompts=(8, 24))
         gc.collect()
         gc.freeze()
         found: list[Measure] = []
@@ -167,7 +168,7 @@ def main() -> None:
             found += measured(world, Path(temporary), options.pairs)
             if options.json:
                 write(options.json, found)
-    print(say(found))
+    print(table(found))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Breaks one run again and again until it comes to its end, and writes down what was seen."""
+"""Break one run repeatedly until it finishes, and record what happened."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scripts.chaos.strikes import Case, Strike
 
 @dataclass(frozen=True)
 class Reference:
-    """A run that nobody broke: what it ended as, its duration and the usual length of a save, in seconds."""
+    """An undisturbed run: its result, its duration and the usual duration of a save, in seconds."""
 
     result: Result
     duration_s: float
@@ -30,7 +30,7 @@ class Reference:
 
 
 def refer(case: Case, place: Path, name: str) -> Reference:
-    """Make a run of the case that nobody breaks. Raises RuntimeError where it does not finish, or never saves."""
+    """Run a case undisturbed. Raise RuntimeError if it does not finish or never saves."""
     folder = RunFolder(small_experiment.folder(case, name, place))
     saves: list[float] = []
     began = None
@@ -53,8 +53,8 @@ def refer(case: Case, place: Path, name: str) -> Reference:
 def break_run(
     number: int, case: Case, strikes: Sequence[Strike], reference: Reference, place: Path, *, track: str, seed: int
 ) -> Broken:
-    """Begin a run and strike it, go on and strike it again, until a strike finds nothing to hit, or there is none left;
-    then it goes on to its end.
+    """Start a run, strike it, resume it and strike again until a strike finds no process or all are used; then finish
+    it.
     """
     name = f"{number}-{strikes[0].signal.name.lower()}"
     folder = RunFolder(small_experiment.folder(case, name, place))
@@ -75,12 +75,12 @@ def break_run(
 
 
 def _next_command(folder: RunFolder, words: list[str]) -> list[str]:
-    """Return what somebody types to go on: where there is no run yet, what he typed before."""
+    """Return the command that resumes the run, or the first command again if there is no run yet."""
     return ["resume", str(folder.path)] if folder.config.is_file() else [*words, "run.resume=auto"]
 
 
 def _struck(strike: Strike, folder: RunFolder, words: list[str], reference: Reference, place: Path) -> Blow | Ended:
-    """Run the command and strike it; return what was seen, or how it ended where it was at its end before."""
+    """Run the command and strike it; return the blow, or how the command ended if it ended before."""
     times = {"duration_s": reference.duration_s, "save_s": reference.save_s}
     said = text_file(place, folder, "said")
     with with_first_step(folder) as steps, started(words, place, said) as command:
@@ -94,18 +94,20 @@ def _struck(strike: Strike, folder: RunFolder, words: list[str], reference: Refe
     seen = _seen(folder)
     later = text_file(place, folder, "later")
     verbs = ["status"] if seen["state"] else []
-    verbs += ["compare"] if seen["state"] and seen["step"] else []  # of a run that has logged nothing it says so
+    verbs += ["compare"] if seen["state"] and seen["step"] else []  # a run that has logged no step prints this
     readers = {verb: typed([verb, str(folder.path)], place, later) for verb in verbs}
     return Blow(signal=strike.signal.name, victim=victim, at_s=round(at_s, 3), ended=ended, readers=readers, **seen)
 
 
 def text_file(place: Path, folder: RunFolder, what: str) -> Path:
-    """Return where the output of a command that trains in `folder` is kept; it is written anew by each of the kind."""
+    """Return the file for the output of a training in `folder`; each training overwrites it."""
     return place / f"{folder.path.parent.parent.name}-{folder.path.name}-{what}.txt"
 
 
 def _seen(folder: RunFolder) -> dict[str, Any]:
-    """Return what can be read of a run that was broken: its state, step, checkpoint, and what cannot."""
+    """Return the readable facts of a broken run: its state, step and checkpoint, and which of them could not be
+    read.
+    """
     seen: dict[str, Any] = {"state": None, "unreadable": None, "step": 0, "checkpoint": 0, "was_saving": False}
     if not folder.config.is_file():
         return seen

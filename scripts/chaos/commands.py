@@ -1,4 +1,4 @@
-"""Starts `rlhf` commands as a user does, in a session of their own, and strikes their processes."""
+"""Start `rlhf` commands as a user does, in their own session, and strike their processes."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from scripts.chaos.process_tree import below, end, is_rank, left_behind
 from scripts.chaos.strikes import Strike
 
 TIMEOUT_S = 300.0
-"""No command here takes so long by itself."""
+"""The longest time that a command may take."""
 _PATIENCE_S = 10.0
-"""So long after the end of a command its processes may take to notice."""
+"""Seconds that processes may need to exit after their command."""
 _LOOK_S = 0.001
 
 
 @dataclass
 class Command:
-    """A command that runs; `ended` is set when it has."""
+    """A running command; `ended` is set when it has ended."""
 
     process: subprocess.Popen[bytes]
     began: float
     ended: Ended | None = None
 
     def runs(self) -> bool:
-        """Return whether it has not ended yet."""
+        """Return whether it is still running."""
         return self.process.poll() is None
 
 
 @contextmanager
 def started(words: list[str], place: Path, said: Path) -> Iterator[Command]:
-    """Run `rlhf WORDS` in `place`, its output in the file `said`; on leaving it is waited for, and all of it is gone.
+    """Run `rlhf WORDS` in `place` with its output in the file `said`; on exit, wait for it and end all its processes.
 
-    One that takes too long is killed with all its processes; its code is then that of SIGKILL.
+    A command that takes too long is killed with all its processes; its exit code is then that of SIGKILL.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     with said.open("wb") as output:
@@ -65,12 +65,12 @@ def started(words: list[str], place: Path, said: Path) -> Iterator[Command]:
         process.wait()
         orphans, waited_s = left_behind(_PATIENCE_S)
         end(orphans)
-        lines = tuple(f"{one.pid}: {one.command[:160]}" for one in orphans)
+        lines = tuple(f"{orphan.pid}: {orphan.command[:160]}" for orphan in orphans)
         command.ended = Ended(process.returncode, said.read_text(errors="replace"), lines, waited_s)
 
 
 def typed(words: list[str], place: Path, said: Path) -> Ended:
-    """Run `rlhf WORDS` to its end."""
+    """Run `rlhf WORDS` until it ends."""
     with started(words, place, said) as command:
         pass
     assert command.ended is not None
@@ -78,11 +78,13 @@ def typed(words: list[str], place: Path, said: Path) -> Ended:
 
 
 def wait_for_moment(command: Command, strike: Strike, checkpoints: Path, *, duration_s: float, save_s: float) -> bool:
-    """Wait until the strike is due; return whether the command still runs. `save_s` is a save's usual length."""
+    """Wait for the moment of the strike; return whether the command is still running. `save_s` is the usual duration of
+    a save.
+    """
     while command.runs() and time.monotonic() < command.began + strike.at * duration_s:
         time.sleep(_LOOK_S)
     if strike.in_save:
-        # A save that is under way already does not count: it may be about to end.
+        # A save that has already begun does not count, because it may be about to end.
         known = _staged(checkpoints)
         while command.runs() and _staged(checkpoints) <= known:
             time.sleep(_LOOK_S)
@@ -91,7 +93,7 @@ def wait_for_moment(command: Command, strike: Strike, checkpoints: Path, *, dura
 
 
 def hit(command: Command, strike: Strike) -> str:
-    """Send the strike's signal to its victim; return who that was: before there are ranks it is the command."""
+    """Send the strike's signal to its victim and return it; without ranks the victim is the command."""
     ranks = [process for process in below(command.process.pid) if is_rank(process)]
     with contextlib.suppress(ProcessLookupError):
         if strike.victim == "rank" and len(ranks) > strike.rank:

@@ -1,4 +1,4 @@
-"""Sees when a command that goes on with a run has made its first new step, from what the run logs."""
+"""Find when a resuming command made its first new step, from the log of the run."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _BEGINS = "starting at step 0"
 
 @dataclass
 class SeenSteps:
-    """When, in seconds since `began`, which step was the last one logged."""
+    """Seconds since `began` -> the last logged step."""
 
     began: float = field(default_factory=time.monotonic)
     steps: list[tuple[float, int]] = field(default_factory=list)
 
     def of(self, ended: Ended, words: list[str]) -> Ended:
-        """Return the same with what is known of where the command of these `words` went on, and how long that took.
+        """Add the step that the command resumed from, and its time to the first step.
 
-        One that begins a run does not say so.
+        A command that starts a run does not print that step.
         """
         start = went_on_from(ended.said)
         if start is None and words[0] == "train" and self.steps:
@@ -42,9 +42,9 @@ class SeenSteps:
 
 @contextmanager
 def with_first_step(folder: RunFolder) -> Iterator[SeenSteps]:
-    """Watch what is logged while the block runs, which types the command first of all.
+    """Watch the log while the block types the command and runs it.
 
-    Before a command goes on it writes the metrics anew, without those after its checkpoint: until then they are old.
+    Before a command resumes, it rewrites the metrics without those after its checkpoint; until then they are old.
     """
     seen = SeenSteps()
     is_over = threading.Event()
@@ -69,7 +69,7 @@ def with_first_step(folder: RunFolder) -> Iterator[SeenSteps]:
 
 
 def went_on_from(said: str) -> int | None:
-    """Return the step that a command went on from, by what it printed; None where it has not said."""
+    """Return the step that a command resumed from according to its output, or None."""
     found = _FROM.search(said)
     return int(found[1]) if found else 0 if _BEGINS in said else None
 

@@ -1,4 +1,4 @@
-"""Says what is wrong with what was seen of a broken run: an empty list is a run that nothing was lost of."""
+"""Judge a broken run: return the problems, an empty list if it lost no work."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PARTS = ("model", "critic", "metrics")
 
 
 def problems(broken: Broken) -> list[str]:
-    """Return every promise that was not kept, one a line, with the number of the blow."""
+    """Return every broken promise, one per line, with the number of the blow."""
     found = [f"blow {number}: {line}" for number, blow in enumerate(broken.blows) for line in _of_blow(blow)]
     for blow, command in zip(broken.blows, broken.commands(), strict=True):
         if command.went_on_from is not None and command.went_on_from < blow.checkpoint:
             found.append(f"checkpoint {blow.checkpoint} verified, and it went on from {command.went_on_from}")
-    # A kill may take a checkpoint that was being replaced, never one that lay there.
+    # A kill may remove a checkpoint that was being replaced, never one that was complete.
     found += [
         f"checkpoint {before.checkpoint} was lost: {after.checkpoint} is the newest later on"
         for before, after in pairwise(broken.blows)
@@ -53,7 +53,7 @@ def _after_kill(blow: Blow) -> list[str]:
 def _after_wish(blow: Blow) -> list[str]:
     if blow.ended.code != EXIT_PREEMPTED:
         return [f"it was asked to stop and ended with {blow.ended.code}\n{blow.ended.said[-2000:]}"]
-    if _NOT_BEGUN in blow.ended.said:  # true where this command came to no step
+    if _NOT_BEGUN in blow.ended.said:  # true if this command made no step
         return [] if blow.ended.first_step_s is None else ["it had begun, and says that it had not"]
     if blow.state is None:
         return ["it does not say what is saved"]

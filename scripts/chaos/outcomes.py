@@ -1,4 +1,4 @@
-"""What a run ended as, and what was seen of a run that was broken: plain values, which go into a file of JSON lines."""
+"""Results of runs and facts about broken ones: plain values, stored as JSON lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COMPARED = ("loss", "reward", "grad_norm")
 
 @dataclass(frozen=True)
 class Result:
-    """What a run ended as: the hashes of its model's weights, of its critic's, and of its metrics step by step."""
+    """The result of a run: hashes of the weights of model and critic, and of the metrics of each step."""
 
     model: str | None
     critic: str | None
@@ -27,11 +27,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: its code (-N by signal N), what it printed, the command lines of processes that outlived it
-    by more than the patience, and the seconds after its end when the last process of it was gone.
+    """How a command ended: exit code (-N for signal N), output, the command lines of processes that outlived it, and
+    the seconds after its end until its last process was gone.
 
-    `went_on_from` is the step of the checkpoint it went on from, 0 for the beginning, None where it came to an end
-    before it said; `first_step_s` the time from typing it to the first step it logged, None where it logged none.
+    went_on_from: the step of the checkpoint it resumed from, 0 for the beginning, None if it ended before printing it;
+    first_step_s: the time to its first logged step, None without one.
     """
 
     code: int
@@ -44,12 +44,11 @@ class Ended:
 
 @dataclass(frozen=True)
 class Blow:
-    """What was seen of one blow, `at_s` seconds after the command was typed that it hit.
+    """The facts of one blow, `at_s` seconds after its command was typed.
 
-    `victim` is who was hit in the end; `state` what was read of the run then (None where it had no folder), with
-    what could not be read in `unreadable`; `step` the last that was logged, `checkpoint` that of the newest checkpoint
-    that verifies (0 for none), `was_saving` whether a save was cut in two; `readers` maps the verbs that read the
-    folder -> how they ended.
+    victim: the process that was hit; state: the state of the run then (None without a folder); unreadable: what could
+    not be read; step: the last logged step; checkpoint: the step of the newest valid checkpoint (0 for none);
+    was_saving: whether a save was interrupted; readers: verb -> how it ended when it read the folder.
     """
 
     signal: str
@@ -66,7 +65,7 @@ class Blow:
 
 @dataclass(frozen=True)
 class Broken:
-    """A run that was struck again and again, and the command that in the end took it to its last step, unstruck."""
+    """A run that was struck repeatedly, and the last command, which finished it."""
 
     number: int
     seed: int
@@ -78,12 +77,12 @@ class Broken:
     expected: Result
 
     def commands(self) -> list[Ended]:
-        """Return every command that went on with the run, in their order: after each blow one."""
+        """Return the command after each blow, in order."""
         return [*(blow.ended for blow in self.blows[1:]), self.last]
 
 
 def result_of(folder: RunFolder) -> Result:
-    """Return what the run in `folder` ended as."""
+    """Return the result of the run in `folder`."""
     events = read_metrics(folder.metrics)
     content = json.dumps([series(events, name) for name in _COMPARED])
     metrics = hashlib.sha256(content.encode()).hexdigest()
@@ -91,22 +90,22 @@ def result_of(folder: RunFolder) -> Result:
 
 
 def write_line(file: Path, broken: Broken) -> None:
-    """Append what was seen to a file of JSON lines."""
+    """Append a record to a file of JSON lines."""
     with file.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(asdict(broken)) + "\n")
 
 
 def read_lines(file: Path) -> Iterator[Broken]:
-    """Yield what `write_line` has written; nothing where there is no such file."""
+    """Yield the records that `write_line` wrote, none if the file does not exist."""
     for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
         plain = json.loads(line)
-        blows = tuple(_blow(one) for one in plain["blows"])
+        blows = tuple(_blow(blow) for blow in plain["blows"])
         results = {name: Result(**plain[name]) for name in ("result", "expected")}
         yield Broken(**{**plain, **results, "blows": blows, "last": _ended(plain["last"])})
 
 
 def _blow(plain: dict[str, Any]) -> Blow:
-    readers = {verb: _ended(one) for verb, one in plain["readers"].items()}
+    readers = {verb: _ended(ended) for verb, ended in plain["readers"].items()}
     return Blow(**{**plain, "ended": _ended(plain["ended"]), "readers": readers})
 
 

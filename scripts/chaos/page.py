@@ -33,7 +33,7 @@ _MOMENTS = ("before a step", "in a save", "elsewhere")
 
 
 def page(killed: Sequence[Broken], stopped: Sequence[Broken], seeds: Sequence[int]) -> str:
-    """Return the page, with a section for each that is not empty."""
+    """Return the page, with a section for each kind of blow."""
     said = f"seed{'s' if len(seeds) > 1 else ''} {' and '.join(map(str, seeds))}"
     parts = [_HEAD.format(seeds=said, steps=STEPS)]
     if killed:
@@ -105,7 +105,7 @@ def _recovery(runs: Sequence[Broken]) -> Iterable[str]:
 
 
 def _by_case(runs: Sequence[Broken]) -> list[tuple[str, list[Broken]]]:
-    """Return (what it is called, its runs) of every case, and of all together where there are several."""
+    """Return (name, runs) of every case, and of all cases if there are several."""
     grouped = _cases(runs)
     return [*grouped, ("all", list(runs))] if len(grouped) > 1 else grouped
 
@@ -121,7 +121,9 @@ def _in_words(case: str) -> str:
 
 
 def _fallen(run: Broken, blow: Blow) -> str:
-    """Return at which moment of its command a blow fell. What an earlier one left of a save is cleared by the next."""
+    """Return the phase of the command in which a blow fell. The next command removes an interrupted save of an earlier
+    blow.
+    """
     has_stepped = blow.ended.first_step_s is not None or (blow is run.blows[0] and blow.step > 0)
     if not has_stepped:
         return "before a step"

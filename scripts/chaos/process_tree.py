@@ -1,7 +1,7 @@
-"""Finds every process that a command has left behind, wherever it has gone: by descent, which nobody can shake off.
+"""Find all processes that a command has left behind, by descent.
 
-`adopt_orphans` makes this process the reaper of all that descends from it (PR_SET_CHILD_SUBREAPER): what loses its
-parent becomes its child, in another session, with an emptied environment, behind the sandbox's walls. Linux only.
+`adopt_orphans` makes this process the reaper of its descendants (PR_SET_CHILD_SUBREAPER): a process that loses its
+parent becomes its child, also in another session or behind the sandbox. Linux only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOOK_S = 0.02
 
 @dataclass(frozen=True)
 class Process:
-    """A living process: its id, its parent's, its process group's, and its command line (or its name, without one)."""
+    """A living process: its id, the ids of its parent and process group, and its command line (or its name)."""
 
     pid: int
     parent: int
@@ -30,13 +30,13 @@ class Process:
 
 
 def adopt_orphans() -> None:
-    """Make every orphan below this process a child of this process. Raises OSError where the kernel does not."""
+    """Make every orphan below this process its child. Raise OSError if the kernel refuses."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
 
 
 def below(root: int) -> list[Process]:
-    """Return the living descendants of the process `root`, without itself; zombies are none."""
+    """Return the living descendants of the process `root`, without zombies."""
     children: dict[int, list[Process]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and (process := _read(int(name))) is not None:
@@ -51,14 +51,14 @@ def below(root: int) -> list[Process]:
 
 
 def is_rank(process: Process) -> bool:
-    """Return whether it is one of several ranks, which the command has started."""
+    """Return whether it is one of several ranks."""
     return "rlhf_cli.launch.rank_process" in process.command and " -m " in process.command
 
 
 def left_behind(patience_s: float) -> tuple[list[Process], float]:
-    """Wait until nothing descends from this process; return what still does after `patience_s`, and the seconds waited.
+    """Wait until this process has no descendants; return those left after `patience_s`, and the seconds waited.
 
-    To be called when the command itself has been waited for. Zombies that were adopted are reaped.
+    Call it after waiting for the command itself. Adopted zombies are reaped.
     """
     began = time.monotonic()
     while (found := below(os.getpid())) and time.monotonic() < began + patience_s:
@@ -69,7 +69,7 @@ def left_behind(patience_s: float) -> tuple[list[Process], float]:
 
 
 def end(processes: Iterable[Process]) -> None:
-    """Kill these, which are ours by descent, and reap them."""
+    """Kill these descendants and reap them."""
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
@@ -78,9 +78,9 @@ def end(processes: Iterable[Process]) -> None:
 
 
 def reap_adopted() -> None:
-    """Take the exit codes of adopted children, so that they leave the table of processes.
+    """Reap adopted children.
 
-    For when no child of one's own runs: its code would be taken as well.
+    Call it only when no child of this process's own is running, because it would be reaped, too.
     """
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:

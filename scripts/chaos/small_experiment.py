@@ -1,6 +1,6 @@
-"""What is typed for a run that is broken: seconds of training, a save every other step, every kind of child process.
+"""The command of a run that is broken: seconds of training, a save at every other step, every kind of child process.
 
-One reward runs in isolated workers, another starts a sandboxed program, wandb records offline where a strike says so.
+One reward runs in isolated workers, another starts a sandboxed program; some strikes turn on wandb offline.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _OF_TRAINER = {
     "ppo": ["trainer=ppo", "trainer.args.num_generations=1", "critic.learning_rate=0.001"],
 }
 _WINDOWS = ["trainer.args.steps_per_generation=2", "trainer.args.num_iterations=2"]
-"""Four optimizer steps a rollout, and a save in the middle of each."""
+"""Four optimizer steps per rollout, with a save in the middle of each."""
 
 
 def words(case: Case, name: str, track: str, place: Path) -> list[str]:
-    """Return the words after `rlhf` for a run of that name below `place`, where `prepare` has been."""
+    """Return the words after `rlhf` for a run of that name below `place`; call `prepare` first."""
     rows = 8 // case.processes
     return [
         "train",
@@ -57,6 +57,6 @@ def folder(case: Case, name: str, place: Path) -> Path:
 
 
 def prepare(place: Path) -> None:
-    """Write the rewards into the folder that the commands are typed in."""
+    """Write the rewards into the working folder of the commands."""
     place.mkdir(parents=True, exist_ok=True)
     (place / "chaos_rewards.py").write_text(_REWARDS, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Draws when a run is struck, what strikes it and whom it hits, from a seed alone."""
+"""Draw the time, signal and victim of a strike from a seed."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import signal
 from dataclasses import dataclass
 
 VICTIMS = ("command", "rank", "group")
-"""Who is hit: the process that was typed, one of its ranks, or the process groups of it and of all its ranks."""
+"""The victim: the command, one of its ranks, or the process groups of both."""
 TRACKS = ("none", "none", "wandb_offline")
 _IN_SAVES = 0.4
-"""So large a share of the blows is aimed at saves, which are short."""
+"""Share of the blows that is aimed at saves, which are short."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is struck: a trainer (`grpo` or `ppo`) and the number of its processes."""
+    """A struck run: its trainer (`grpo` or `ppo`) and its number of processes."""
 
     trainer: str
     processes: int
 
     @property
     def name(self) -> str:
-        """Return what its folders and the rows of tables are called."""
+        """Return its name in folders and tables."""
         return f"{self.trainer}-{self.processes}"
 
 
 @dataclass(frozen=True)
 class Strike:
-    """One blow. `at` is the share of a whole run's duration after which it comes, in [0, 1).
+    """One blow, due after the share `at` of a whole run's duration, in [0, 1).
 
-    With `in_save` it waits from then on for the next save to begin, and for `into_save` of a save's usual length.
-    `rank` is the rank that is hit where `victim` is `rank`.
+    With `in_save` it waits for the next save to begin, and then for the share `into_save` of a save's usual duration.
+    `rank` is the rank to hit if `victim` is `rank`.
     """
 
     signal: signal.Signals
@@ -43,7 +43,7 @@ class Strike:
 
 
 def draw(case: Case, kind: signal.Signals, *, seed: int, run: int, blow: int) -> Strike:
-    """Return a blow to a run, both by their numbers: the same for the same words, whatever was drawn before."""
+    """Return the blow of these numbers; it does not depend on earlier draws."""
     source = random.Random(f"{seed} {kind.name} {run} {blow}")
     victims = VICTIMS if case.processes > 1 else ("command", "group")
     return Strike(
@@ -57,16 +57,16 @@ def draw(case: Case, kind: signal.Signals, *, seed: int, run: int, blow: int) ->
 
 
 def track_of(kind: signal.Signals, *, seed: int, run: int) -> str:
-    """Return how that run is tracked, which changes nothing of what comes of it."""
+    """Return the tracker of the run, which does not change its result."""
     return random.Random(f"{seed} {kind.name} {run}").choice(TRACKS)
 
 
 def killed_cases() -> list[Case]:
-    """Return what is killed, in turn: of six runs four of one process, which cost half as much as those of two."""
+    """Return the cases to kill in turn: four of six with one process, which cost half as much."""
     grpo, ppo, two_grpo, two_ppo = (Case(trainer, processes) for processes in (1, 2) for trainer in ("grpo", "ppo"))
     return [grpo, ppo, two_grpo, ppo, grpo, two_ppo]
 
 
 def stopped_cases() -> list[Case]:
-    """Return what is asked to stop, in turn: several ranks have to agree on it."""
+    """Return the cases to stop in turn, with several ranks that must agree."""
     return [Case(trainer, 2) for trainer in ("grpo", "ppo")]

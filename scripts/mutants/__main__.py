@@ -1,12 +1,12 @@
-"""Plants small mistakes in the code, one at a time, and says which of them no test notices.
+"""Plant small mistakes in the code, one at a time, and report which of them no test notices.
 
     python -m scripts.mutants                                     # writes docs/development/mutants.md
     python -m scripts.mutants --file rlhf_cli/numerics/gae.py     # every mutant of one file
-    python -m scripts.mutants --list                              # look at the sample
+    python -m scripts.mutants --list                              # print the sample
 
-Before the mutants of a file every file of tests that belongs to it runs unchanged; where one is red, all ends. Then
-each mutant lies in a copy of the project, and the tests that reach its statement run on it, the nearest first. A mutant
-is killed that makes a test fail or run past its time.
+First, the tests of each file run on the unchanged code; if one fails, the command ends. Then each mutant is written
+into a copy of the project, and the tests that reach its statement run, the nearest first. A mutant is killed if a test
+fails or takes too long.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from scripts.mutants.kills import Kills
 from scripts.mutants.mutations import Mutant, drawn, mutants_of
 from scripts.mutants.project import OURS, Project
 from scripts.mutants.reach import ControlFailed, MeasuredTest, chosen, measured
-from scripts.mutants.survivors import Verdict, entry, explanations, page
+from scripts.mutants.survivors import Verdict, entry, explanations, key, page
 
 
 def main(argv: Sequence[str], project: Project = OURS) -> int:
-    """Judge mutants; return 0 where every survivor is explained, 1 where one is not, 2 where the control is red."""
+    """Judge mutants; return 0 if every survivor is explained, 1 if one is not, 2 if an unmutated test fails."""
     arguments = _arguments(argv)
     mutants = _mutants(project, arguments)
     if arguments.list:
@@ -46,9 +46,9 @@ def main(argv: Sequence[str], project: Project = OURS) -> int:
             print(error, file=sys.stderr)
             return 2
     explained = explanations(project.root / project.explanations)
-    unexplained = [one for one in verdicts if one.lives and one.mutant.name not in explained]
-    for one in unexplained:
-        print(entry(one))
+    unexplained = [verdict for verdict in verdicts if verdict.lives and key(verdict.mutant) not in explained]
+    for verdict in unexplained:
+        print(entry(verdict))
     text = page(verdicts, explained, _head(project, arguments, verdicts, commit), project.room)
     if arguments.file or arguments.grep:
         print(text)
@@ -58,12 +58,14 @@ def main(argv: Sequence[str], project: Project = OURS) -> int:
 
 
 _FEWEST = 12
-"""Draw at least so many mutants of a room."""
+"""The smallest sample of a room."""
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m scripts.mutants", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--lines", type=int, default=60, help="draw a mutant for so many lines (default: %(default)s)")
+    parser.add_argument(
+        "--lines", type=int, default=60, help="draw one mutant per this many lines (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--file", action="append", default=[], help="every mutant of this file; prints, writes no page")
     parser.add_argument("--grep", action="append", default=[], help="only where the line of --list holds it; as --file")
@@ -92,21 +94,24 @@ def _mutants(project: Project, arguments: argparse.Namespace) -> list[Mutant]:
 def _verdicts(project: Project, copy: Path, mutants: Sequence[Mutant], arguments: argparse.Namespace) -> list[Verdict]:
     targets, cache = list(project.mutated_files()), project.root / project.cache
     explained = explanations(project.root / project.explanations)
-    killed = Kills(cache / "kills.json", copy, {name for name, one in explained.items() if one.is_equivalent})
+    killed = Kills(cache / "kills.json", copy, {name for name, note in explained.items() if note.is_equivalent})
     by_file: dict[str, list[MeasuredTest]] = {}
     verdicts = []
     for place, mutant in enumerate(mutants, 1):
-        one = killed.verdict(mutant) if arguments.keep_kills else None
-        if one is None and arguments.keep_kills and (file := killed.killers_file(mutant)):
+        verdict = killed.verdict(mutant) if arguments.keep_kills else None
+        if verdict is None and arguments.keep_kills and (file := killed.killers_file(mutant)):
             again = _judge(copy, mutant, measured(copy, [file], targets, cache), arguments.budget_s)
-            one = None if again.lives else again
-        if one is None:
+            verdict = None if again.lives else again
+        if verdict is None:
             if mutant.file not in by_file:
                 by_file[mutant.file] = measured(copy, project.test_files(mutant.file, copy), targets, cache)
-            one = _judge(copy, mutant, by_file[mutant.file], arguments.budget_s)
-        killed.note(one)
-        verdicts.append(one)
-        print(f"{place}/{len(mutants)} {one.outcome:9} {one.seconds:5.1f} s  {_line(mutant)}  {one.by}", flush=True)
+            verdict = _judge(copy, mutant, by_file[mutant.file], arguments.budget_s)
+        killed.note(verdict)
+        verdicts.append(verdict)
+        print(
+            f"{place}/{len(mutants)} {verdict.outcome:9} {verdict.seconds:5.1f} s  {_line(mutant)}  {verdict.by}",
+            flush=True,
+        )
     return verdicts
 
 
@@ -149,16 +154,16 @@ def _line(mutant: Mutant) -> str:
 
 
 def _head(project: Project, arguments: argparse.Namespace, verdicts: Sequence[Verdict], commit: str) -> list[str]:
-    minutes = sum(one.seconds for one in verdicts) / 60
+    minutes = sum(verdict.seconds for verdict in verdicts) / 60
     drawn_as = f"{len(verdicts)} mutants, seed {arguments.seed}{commit}"
-    kept = sum(one.is_kept for one in verdicts)
+    kept = sum(verdict.is_kept for verdict in verdicts)
     note = f" {kept} of the verdicts are from earlier commits; those functions have not changed since." if kept else ""
     time_taken = f"{minutes:.0f} minutes of tests, the unmutated ones aside."
     return ["# Mutants", project.about, f"{drawn_as}: {time_taken}{note}"]
 
 
 def _commit(root: Path) -> str:
-    """Return ", commit ..." for the page, empty where git knows nothing of the folder."""
+    """Return ", commit ..." for the page, empty outside git."""
     command = ["git", "-C", str(root), "log", "-1", "--format=%h of %cs"]
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
     return f", commit {asked.stdout.strip()}" if asked.returncode == 0 else ""

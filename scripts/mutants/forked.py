@@ -1,7 +1,7 @@
-"""Runs tests in a fork of this process, which has imported torch and TRL already but nothing of the project.
+"""Run tests in a fork of this process, which has imported torch and TRL but not the project.
 
-Importing TRL costs seconds, a fork milliseconds. The tests run in a copy of the project's folders, so a changed file
-lies on the disk as any other: processes that a test starts read it too.
+Importing TRL takes seconds, a fork milliseconds. The tests run in a copy of the project, so processes that a test
+starts read the mutated file, too.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from typing import Any
 
 import pytest
 
-# What is imported before pytest starts is no plugin of a test, whatever pytest says.
+# Modules imported before pytest starts are not plugins of a test.
 _IGNORED = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
 _END = os._exit
-"""Taken before a mutant of what stands in its place for a while can keep it."""
+"""Taken before a mutant can replace it."""
 _OPTIONS = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", _IGNORED)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a fork ended: pytest's exit code (negative: the signal), None where its time ran out; what it printed."""
+    """How a fork ended: pytest's exit code (negative: the signal), None after a timeout; its output."""
 
     code: int | None
     seconds: float
@@ -42,9 +42,9 @@ class Ended:
 
 
 def warm(modules: Sequence[str]) -> None:
-    """Import what is slow to import, once; `module:name` imports the name from it."""
-    for one in modules:
-        module, _, name = one.partition(":")
+    """Import slow modules once; `module:name` imports the name from it."""
+    for entry in modules:
+        module, _, name = entry.partition(":")
         imported = importlib.import_module(module)
         if name:
             getattr(imported, name)
@@ -65,9 +65,9 @@ def copied(root: Path, folders: Sequence[str], place: Path) -> Path:
 
 
 def run_tests(copy: Path, tests: Sequence[str], plugin: object, timeout_s: float, *, keep_bytecode: bool) -> Ended:
-    """Run pytest on files of tests in a fork and wait for it; everything it started ends with it.
+    """Run pytest on files in a fork and wait for it; end all processes that it started.
 
-    keep_bytecode: compiled modules are written beside their source. Not for a mutant, whose source is gone after it.
+    keep_bytecode: write compiled modules beside their source; not for a mutant, whose source is removed.
     """
     log = copy.parent / "output.txt"
     start = time.monotonic()
@@ -91,7 +91,7 @@ def _wait(child: int, deadline: float) -> int | None:
             break
         time.sleep(0.02)
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)  # what the tests left behind
+        os.killpg(child, signal.SIGKILL)  # processes that the tests left
     if code is None:
         os.waitpid(child, 0)
     return code
@@ -112,8 +112,8 @@ def _be_the_child(copy: Path, tests: Sequence[str], plugin: object, log: Path, k
         if not keep_bytecode:
             sys.dont_write_bytecode = True
             os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-        # The modules of this script share the name of their folder with the copy's.
-        for name in [one for one in sys.modules if one.split(".")[0] in ("scripts", "tests")]:
+        # The modules of this script are in a folder named like one of the copy.
+        for name in [module for module in sys.modules if module.split(".")[0] in ("scripts", "tests")]:
             del sys.modules[name]
         options = [*_OPTIONS, f"--rootdir={copy}", f"--basetemp={copy.parent / 'tmp'}"]
         code = int(pytest.main([*options, *tests], plugins=[plugin]))
@@ -126,7 +126,7 @@ def _be_the_child(copy: Path, tests: Sequence[str], plugin: object, log: Path, k
 
 
 class Chosen:
-    """A plugin that runs the chosen tests in the given order, and stops at the first that fails."""
+    """A plugin that runs the chosen tests in order and stops at the first failure."""
 
     def __init__(self, order: Sequence[str]) -> None:
         self._order = {node: place for place, node in enumerate(order)}
@@ -141,10 +141,10 @@ class Chosen:
 
 
 class Watched:
-    """A plugin that notes which lines of `files` each test reaches, and the seconds it takes.
+    """A plugin that records the lines of `files` that each test reaches, and its seconds.
 
-    Lines that are reached by importing a module or in a fixture of more than one test count for every test of the file.
-    `report` gets {"tests": {node: {"seconds", "lines": {file: [line]}}}, "red": [node]}.
+    Lines reached during import or in a fixture of several tests count for every test of the file. `report` gets
+    {"tests": {node: {"seconds", "lines": {file: [line]}}}, "red": [node]}.
     """
 
     def __init__(self, root: Path, files: Sequence[str], report: Path) -> None:
@@ -165,7 +165,7 @@ class Watched:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         self._now = self._tests.setdefault(item.nodeid, {})
         start = time.monotonic()
-        sys.settrace(self._enter)  # a debugger in the test before may have taken it
+        sys.settrace(self._enter)  # the test before may have used a debugger
         result = yield
         self._seconds[item.nodeid] = time.monotonic() - start
         self._now = self._shared
@@ -207,5 +207,5 @@ class Watched:
         return line
 
 
-def _joined(one: Mapping[str, set[int]], other: Mapping[str, set[int]]) -> dict[str, list[int]]:
-    return {file: sorted(one.get(file, set()) | other.get(file, set())) for file in {*one, *other}}
+def _joined(first: Mapping[str, set[int]], other: Mapping[str, set[int]]) -> dict[str, list[int]]:
+    return {file: sorted(first.get(file, set()) | other.get(file, set())) for file in {*first, *other}}

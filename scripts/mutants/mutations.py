@@ -1,8 +1,7 @@
-"""Changes a source text at one node of its syntax tree: every mutant is one small mistake that a person could make.
+"""Make mutants: change a source text at one node of its syntax tree by one small, plausible mistake.
 
-The kinds are in `_KINDS`. Left out is what no test of behaviour can see: annotations, docstrings, decorators, imports,
-the words of messages (every text, and what stands in an f-string), `strict=` of zip, which guards against lists that
-the code itself never makes, and the sizes and colours of a picture (`_LOOKS`); what is drawn where is mutated.
+The kinds are in `_KINDS`. Code that no test of behaviour can see is not mutated: annotations, docstrings, decorators,
+imports, texts, `strict=` of zip, and the sizes and colours of a picture (`_LOOKS`).
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from dataclasses import dataclass, replace
 class Mutant:
     """One change of one file.
 
-    `before` and `after` are the source of the changed node, `where` is the function or class around it; with the count
-    of equal changes before this one in the same place (`nth`) they name the mutant whatever lines come and go above it.
-    `lines` are the first and last line of the statement (of its head, where it has a body); `at_import`: it runs when
-    the module is imported, as a default or a class's field does.
+    before, after: the source of the changed node; where: the function or class around it; nth: the number of equal
+    changes before it in `where`. Together they identify the mutant when lines move. lines: first and last line of the
+    statement (of its head, if it has a body); at_import: it runs when the module is imported, like a default or a class
+    field.
     """
 
     file: str
@@ -39,7 +38,7 @@ class Mutant:
 
     @property
     def name(self) -> tuple[str, str, str, str, int]:
-        """What names it in the file of explanations."""
+        """The identity of the mutant, independent of line numbers."""
         return (self.file, self.where, self.before, self.after, self.nth)
 
     def applied(self, source: str) -> str:
@@ -55,16 +54,16 @@ def mutants_of(source: str, file: str) -> list[Mutant]:
     walker.visit(tree)
     seen: Counter[tuple[str, str, str, str, int]] = Counter()
     named = []
-    for mutant in sorted(walker.found, key=lambda one: (one.start, one.end, one.kind, one.after)):
+    for mutant in sorted(walker.found, key=lambda mutant: (mutant.start, mutant.end, mutant.kind, mutant.after)):
         named.append(replace(mutant, nth=seen[mutant.name]))
         seen[mutant.name] += 1
     return named
 
 
 def drawn(by_room: Sequence[Sequence[Mutant]], counts: Sequence[int], seed: int) -> list[Mutant]:
-    """Return so many mutants of each room (all, where there are fewer), in the order of files and lines.
+    """Draw `counts` mutants of the rooms (all, if a room has fewer), in the order of files and lines.
 
-    They are drawn by a hash of seed and name, so a change of one statement leaves the rest of a sample as it was.
+    They are drawn by a hash of seed and name, so changing one statement keeps the rest of a sample.
     """
     sample: list[Mutant] = []
     for mutants, count in zip(by_room, counts, strict=True):
@@ -115,7 +114,7 @@ def _constant(node: ast.AST) -> _Change:
 
 
 def _keyword(node: ast.AST) -> _Change:
-    """A call without one of its keyword arguments; `dim=` is changed as well."""
+    """A call without one of its keyword arguments; `dim=` is also changed."""
     if not isinstance(node, ast.Call):
         return
     for place, keyword in enumerate(node.keywords):
@@ -153,7 +152,7 @@ def _slice(node: ast.AST) -> _Change:
 
 
 def _statement(node: ast.AST) -> _Change:
-    """No statement: an assignment to an attribute or an item, a call whose value nobody takes."""
+    """Remove an assignment to an attribute or item, or a call whose value is not used."""
     is_lone_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Await)
     is_placed = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute | ast.Subscript)
     if is_lone_call or is_placed or isinstance(node, ast.AugAssign):
@@ -198,18 +197,18 @@ _ARITHMETIC: dict[type, type] = {
 }
 _LOOKS = ("fontsize", "labelsize", "markersize", "linewidth", "linestyle", "marker", "capsize", "fmt")
 _LOOKS += ("color", "alpha", "frameon", "rotation", "loc")
-"""matplotlib's words for how something looks."""
+"""matplotlib's arguments for the look of a picture."""
 _EXTREMA = {"min": "max", "max": "min", "any": "all", "all": "any", "amin": "amax", "amax": "amin"}
 _EXTREMA |= {"sum": "mean", "mean": "sum", "nansum": "nanmean", "nanmean": "nansum"}
 
 
 def _is_text_or_none(node: ast.AST) -> bool:
-    """Texts are put together, and `X | None` is a type."""
+    """`+` concatenates texts, and `X | None` is a type."""
     return isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, str))
 
 
 class _Walker(ast.NodeVisitor):
-    """Collects the mutants of a module; knows in which function and which statement it is."""
+    """Collects the mutants of a module with their function and statement."""
 
     def __init__(self, source: str, file: str) -> None:
         self.found: list[Mutant] = []
@@ -247,7 +246,7 @@ class _Walker(ast.NodeVisitor):
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         if any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases):
-            return  # nothing of it runs
+            return  # it never runs
         self._where.append(node.name)
         for statement in node.body:
             self.visit(statement)
@@ -267,9 +266,12 @@ class _Walker(ast.NodeVisitor):
             self.visit(node.value)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        for default in [*node.args.defaults, *(one for one in node.args.kw_defaults if one is not None)]:
+        for default in [*node.args.defaults, *(default for default in node.args.kw_defaults if default is not None)]:
             self.visit(default)
-        outer, self._arguments = self._arguments, [one.arg for one in node.args.args if one.arg not in ("self", "cls")]
+        outer, self._arguments = (
+            self._arguments,
+            [argument.arg for argument in node.args.args if argument.arg not in ("self", "cls")],
+        )
         self._where.append(node.name)
         self._functions += 1
         for statement in node.body:
@@ -279,7 +281,7 @@ class _Walker(ast.NodeVisitor):
         self._arguments = outer
 
     def _return(self, node: ast.Return) -> None:
-        """The first argument comes back as it was given."""
+        """Return the first argument unchanged."""
         if node.value is None or not self._arguments or not isinstance(node.value, ast.Call | ast.BinOp):
             return
         self._add(node.value, "return", ast.Name(self._arguments[0]))

@@ -1,4 +1,4 @@
-"""What is mutated here and which tests belong to it."""
+"""The mutated rooms and the tests that belong to them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 class Project:
     """A folder of code with its tests.
 
-    copied: folders and files that the tests need. tests: room (a folder with what is below it, or a file) that is
-    mutated -> folders or files of tests; a file belongs to the innermost room that holds it.
-    warm: modules that are imported once, before any fork (`module:name` for a name that is imported lazily).
-    about: the beginning of the page. explanations, page, cache: files and a folder below the root.
+    copied: folders and files that the tests need. tests: mutated room (a folder or a file) -> folders or files of
+    tests; a file belongs to the innermost room that contains it. warm: modules to import once before forking
+    (`module:name` for a lazily imported name). about: the beginning of the page. explanations, page, cache: files and a
+    folder below the root.
     """
 
     root: Path
@@ -51,8 +51,7 @@ class Project:
 
 _ABOUT = """
 A mutant is the code with one small mistake: a comparison reversed or off by one, a sign, a number, an omitted argument,
-a removed statement. The tests that reach the statement run on it. If they all pass, the mutant survives. So the table
-shows which mistakes in these folders no test would notice, and why.
+a removed statement. The tests that reach the statement run on it. If they all pass, the mutant survives.
 
     make mutants                                                 # draw the sample again, write this page
     python -m scripts.mutants --file rlhf_cli/numerics/gae.py    # every mutant of one file
@@ -62,13 +61,9 @@ The command fails if a survivor has no explanation: write a test that kills it, 
 `scripts/mutants/survivors.toml` (the command prints the entry to fill in). An *equivalent* mutant behaves like the
 original code; no test can kill it.
 
-Tests were written for what survived of this sample at first, so a fresh one (`--seed N --grep rlhf_cli`, which prints
-and writes nothing) finds more. A test that times out counts as failed, so kills on a machine that was asleep are not
-reliable.
-
-Why our own script: mutmut 3.8 is well maintained and forks, but skips everything with a decorator, draws no sample, and
-runs every test before the first mutant; cosmic-ray 8.7 starts a process per mutant, which costs seven seconds of
-importing TRL; mutatest has had no release since 2022.
+Tests were added for the first survivors of this sample, so a fresh sample (`--seed N --grep rlhf_cli`, which only
+prints) finds more. A test that times out counts as failed. mutmut, cosmic-ray and mutatest were tried: they skip decorated
+functions, start a process per mutant (seven seconds of importing TRL), or are no longer maintained.
 """
 
 OURS = Project(

@@ -1,4 +1,4 @@
-"""Which test reaches which line: every file of tests runs once, unchanged, and must be green."""
+"""Measure which test reaches which line: run every test file once on the unchanged code; all tests must pass."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from scripts.mutants.mutations import Mutant
 
 
 class ControlFailed(Exception):
-    """A test fails without any mutation: whatever it killed would say nothing."""
+    """A test fails without a mutation, so its kills would mean nothing."""
 
 
 @dataclass(frozen=True)
 class MeasuredTest:
-    """A test, the seconds it takes, and the lines it reaches of each file."""
+    """A test, its seconds, and the lines that it reaches in each file."""
 
     node: str
     seconds: float
@@ -27,14 +27,14 @@ class MeasuredTest:
 
     @property
     def file(self) -> str:
-        """The file of tests it is in."""
+        """The file of the test."""
         return self.node.split("::")[0]
 
 
 def measured(copy: Path, test_files: Sequence[str], targets: Sequence[str], cache: Path) -> list[MeasuredTest]:
-    """Return the tests of files, each run once in a fork of its own; what was measured before is taken from `cache`.
+    """Return the tests of files, each file run once in a fork; use `cache` for files measured before.
 
-    Raises ControlFailed where one fails.
+    Raise ControlFailed if a test fails.
     """
     tests: list[MeasuredTest] = []
     for file in test_files:
@@ -56,22 +56,21 @@ def measured(copy: Path, test_files: Sequence[str], targets: Sequence[str], cach
 
 
 def chosen(mutant: Mutant, tests: Sequence[MeasuredTest], budget_s: float) -> Iterator[list[MeasuredTest]]:
-    """Yield the tests to judge a mutant by, in two helpings: those nearest to the file, then the others.
+    """Yield the tests for a mutant in two groups: those nearest to the file, then the others.
 
-    Nearest are the files of tests that bear the module's name, then those of its folder. Tests that reach the mutated
-    statement are taken, then what else is in their files (it may look at what another test computed), the quick ones
-    first; half of `budget_s`, in unmutated time, is for the files with the module's name, the rest for all. Where none
-    reaches it the tests that bear the module's name are taken: it may run in a process of its own. Of what runs when it
-    is imported those of its folder are taken, too.
+    Nearest are test files named like the module, then those of its folder. Tests that reach the mutated statement come
+    first, then the others of their files, quick ones first; half of `budget_s`, in unmutated time, is for files named
+    like the module. If no test reaches the statement, the files named like the module run, because it may run in
+    another process. For code that runs at import, the tests of its folder run, too.
     """
     first, last = mutant.lines
     statement = set(range(first, last + 1))
     reached = {test.node: test.lines.get(mutant.file, frozenset()) for test in tests}
-    if mutant.at_import:  # it may run in conftest.py, before anybody watches
+    if mutant.at_import:  # it may run in conftest.py, before tracing starts
         reaching = [test for test in tests if reached[test.node] or _is_near(mutant.file, test)]
     else:
         reaching = [test for test in tests if statement & reached[test.node]]
-    if not reaching:  # as far as can be seen, which is not into other processes
+    if not reaching:  # not seen in other processes
         reaching = [test for test in tests if _has_name(mutant.file, test)]
     files = {test.file for test in reaching}
     beside = [test for test in tests if test.file in files and test not in reaching]
@@ -84,8 +83,8 @@ def chosen(mutant: Mutant, tests: Sequence[MeasuredTest], budget_s: float) -> It
                 used += test.seconds
                 kept.append(test)
     for helping in (
-        [one for one in kept if _is_near(mutant.file, one)],
-        [one for one in kept if not _is_near(mutant.file, one)],
+        [test for test in kept if _is_near(mutant.file, test)],
+        [test for test in kept if not _is_near(mutant.file, test)],
     ):
         if helping:
             yield helping
@@ -100,10 +99,10 @@ def _has_name(file: str, test: MeasuredTest) -> bool:
 
 
 def _key(copy: Path, test_file: str, targets: Sequence[str]) -> str:
-    """Return a hash of all that a measurement depends on: the package, what tests share, the file itself."""
+    """Return a hash of everything that a measurement depends on: the package, shared test code, the file itself."""
     digest = hashlib.sha256(repr(sorted(targets)).encode())
-    ours = [one for one in sorted(copy.rglob("*.py")) if one.relative_to(copy).parts[0] != "scripts"]
-    shared = [one for one in ours if not one.name.startswith("test_")]
+    ours = [file for file in sorted(copy.rglob("*.py")) if file.relative_to(copy).parts[0] != "scripts"]
+    shared = [file for file in ours if not file.name.startswith("test_")]
     for file in [*shared, copy / test_file]:
         digest.update(str(file.relative_to(copy)).encode() + file.read_bytes())
     return digest.hexdigest()[:20]

@@ -1,4 +1,4 @@
-"""What became of mutants, as a page: counts, and a table of the survivors with an explanation that is kept by hand."""
+"""Write the page of mutants: counts, and a table of survivors with hand-written explanations."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from scripts.mutants.mutations import Mutant
 
 @dataclass(frozen=True)
 class Verdict:
-    """`killed`, `timed out` (the tests did not end: killed as well), `survived`, or `unreached`: no test runs it.
+    """The outcome of a mutant: `killed`, `timed out` (counts as killed), `survived`, or `unreached` by any test.
 
-    `is_kept`: it is from an earlier run, and the function around has not changed since.
+    is_kept: from an earlier run; the function has not changed since.
     """
 
     mutant: Mutant
@@ -32,55 +32,62 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a mutant survives; `is_equivalent`: no test can notice it, for nothing that can be seen differs."""
+    """Why a mutant survives; is_equivalent: it behaves like the code, so no test can notice it."""
 
     why: str
     is_equivalent: bool
 
 
-def explanations(file: Path) -> dict[tuple[str, str, str, str, int], Explanation]:
-    """Return the explanations of a TOML file, by the name of their mutant."""
+def explanations(file: Path) -> dict[tuple[str, str, int], Explanation]:
+    """Return the explanations of a TOML file by the `key` of their mutant."""
     if not file.exists():
         return {}
     entries = tomllib.loads(file.read_text(encoding="utf-8")).get("survivor", [])
     return {
-        (one["file"], one["where"], one["before"], one["after"], one.get("nth", 0)): Explanation(
-            one["why"], one.get("equivalent", False)
+        (entry["in"], entry["change"], entry.get("nth", 0)): Explanation(
+            entry.get("equivalent") or entry["why"], is_equivalent="equivalent" in entry
         )
-        for one in entries
+        for entry in entries
     }
+
+
+def key(mutant: Mutant) -> tuple[str, str, int]:
+    """Return the place, the change and its number, which identify a mutant in the file of explanations."""
+    place = f"{mutant.file}: {mutant.where}" if mutant.where else mutant.file
+    return place, f"{mutant.before} -> {mutant.after}", mutant.nth
 
 
 def page(
     verdicts: Sequence[Verdict],
-    explained: Mapping[tuple[str, str, str, str, int], Explanation],
+    explained: Mapping[tuple[str, str, int], Explanation],
     head: Iterable[str],
     room: Callable[[str], str],
 ) -> str:
-    """Return a Markdown page; `head` are its first lines, `room` maps a file to its room."""
+    """Return the page in Markdown; `head` are its first lines, `room` maps a file to its room."""
     lines = [
         *head,
         "",
         "| room | mutants | killed | survived | equivalent survivors | killed | killed, equivalent ones aside |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
-    for name in [*sorted({room(one.mutant.file) for one in verdicts}), ""]:
-        some = [one for one in verdicts if name in ("", room(one.mutant.file))]
-        alive = [one for one in some if one.lives]
-        equivalent = sum(one.mutant.name in explained and explained[one.mutant.name].is_equivalent for one in alive)
+    for name in [*sorted({room(verdict.mutant.file) for verdict in verdicts}), ""]:
+        some = [verdict for verdict in verdicts if name in ("", room(verdict.mutant.file))]
+        alive = [verdict for verdict in some if verdict.lives]
+        notes = [explained.get(key(verdict.mutant)) for verdict in alive]
+        equivalent = sum(note is not None and note.is_equivalent for note in notes)
         killed = len(some) - len(alive)
         counts = f"{len(some)} | {killed} | {len(alive)} | {equivalent}"
         lines.append(
             f"| {name or 'all'} | {counts} | {_share(killed, len(some))} | {_share(killed, len(some) - equivalent)} |"
         )
     lines += ["", "| survivor | in | before | after | why it survives |", "|---|---|---|---|---|"]
-    for one in verdicts:
-        if one.lives:
-            mutant, note = one.mutant, explained.get(one.mutant.name)
+    for verdict in verdicts:
+        if verdict.lives:
+            mutant, note = verdict.mutant, explained.get(key(verdict.mutant))
             why = (
                 note.why
                 if note
-                else ("**unexplained**" + (", no test reaches it" if one.outcome == "unreached" else ""))
+                else ("**unexplained**" + (", no test reaches it" if verdict.outcome == "unreached" else ""))
             )
             kind = "equivalent: " if note and note.is_equivalent else ""
             cells = (
@@ -91,23 +98,18 @@ def page(
                 kind + why,
             )
             lines.append("| " + " | ".join(cells) + " |")
-    kinds = Counter(one.mutant.kind for one in verdicts)
+    kinds = Counter(verdict.mutant.kind for verdict in verdicts)
     lines += ["", "Kinds: " + ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())) + ".", ""]
     return "\n".join(lines)
 
 
 def entry(verdict: Verdict) -> str:
-    """Return what to paste into the file of explanations."""
-    mutant = verdict.mutant
-    nth = f"nth = {mutant.nth}\n" if mutant.nth else ""
-    return (
-        f'[[survivor]]  # line {mutant.line}, {verdict.outcome}\nfile = "{mutant.file}"\nwhere = "{mutant.where}"\n'
-        f'before = {_toml(mutant.before)}\nafter = {_toml(mutant.after)}\n{nth}why = ""\n'
-    )
-
-
-def _toml(text: str) -> str:
-    return f"'{text}'" if "'" not in text and "\n" not in text else f"'''\n{text}'''"
+    """Return the entry to paste into the file of explanations."""
+    place, change, number = key(verdict.mutant)
+    nth = f"nth = {number}\n" if number else ""
+    text = f"'{change}'" if "'" not in change and "\n" not in change else f"'''\n{change}'''"
+    comment = f"  # line {verdict.mutant.line}, {verdict.outcome}"
+    return f'[[survivor]]{comment}\nin = "{place}"\nchange = {text}\n{nth}why = ""\n'
 
 
 def _code(text: str) -> str:

@@ -1,7 +1,4 @@
-"""Writes docs/development/reliability.md, and says which fault has no test.
-
-python -m scripts.reliability
-"""
+"""Write docs/development/reliability.md and report faults without a test: python -m scripts.reliability"""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ PAGE = ROOT / "docs" / "development" / "reliability.md"
 
 
 def main() -> int:
-    """Write the page; return 1 where a fault has no test or a test no fault."""
+    """Write the page; return 1 if a fault has no test or a test no fault."""
     faults, tests = read_faults(), marked_tests(ROOT)
     PAGE.write_text(page(faults, tests), encoding="utf-8")
     wrong = problems(faults, tests)

@@ -1,4 +1,4 @@
-"""Finds the tests that say which fault they are the test of, by reading them: nothing is imported."""
+"""Find the tests marked with a fault by parsing their files, without importing them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TARGETS = {"slow": "test-slow", "processes": "test-processes", "slurm": "test-slurm"}
-"""Markers of tests that `make test` leaves out, and what runs them."""
+"""Markers of tests that `make test` leaves out -> the target that runs them."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class MarkedTest:
 
 
 def marked_tests(root: Path) -> list[MarkedTest]:
-    """Return the tests below `root`/tests that carry `pytest.mark.fault(N)`, by number, file and line.
+    """Return the tests below `root`/tests marked `pytest.mark.fault(N)`, by number, file and line.
 
-    A mark of a class or of a module counts for each of its tests, a mark of a parameter for its test.
+    A mark of a class or module counts for each of its tests, a mark of a parameter for its test.
     """
     found: list[MarkedTest] = []
     for path in sorted((root / "tests").rglob("test_*.py")):
@@ -68,7 +68,7 @@ def _numbers(mark: ast.expr) -> Iterator[int]:
 
 
 def _names(mark: ast.expr) -> Iterator[str]:
-    """Yield the markers that hold for all of a test: those of a single parameter do not."""
+    """Yield the markers of a whole test, without those of single parameters."""
     for outer in mark.elts if isinstance(mark, ast.List | ast.Tuple) else [mark]:
         plain = outer.func if isinstance(outer, ast.Call) else outer
         if isinstance(plain, ast.Attribute):

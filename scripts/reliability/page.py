@@ -32,7 +32,7 @@ class Fault:
 
 
 def read_faults(file: Path = FAULTS) -> list[Fault]:
-    """Return the rows in their order."""
+    """Return the rows in order."""
     groups = yaml.safe_load(file.read_text(encoding="utf-8"))
     return [
         Fault(number, group, row["fault"], row["ours"])

@@ -1,6 +1,6 @@
-"""Says in the site where a link of a document leads that leads out of docs/: to a test, a script, a file of conf/.
+"""Replace links out of docs/ on the site: to tests, scripts, files of conf/.
 
-On a disk, and where the repository is browsed, such a link can be followed; the site has the documents alone.
+Such links work on a disk and in a repository browser, but the site has the documents alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _LINK = re.compile(r"\[(?P<words>[^\]]+)\]\((?P<target>(?:\.\./)+[^)\s]+)\)")
 
 
 def on_page_markdown(markdown: str, *, page: object, **_: object) -> str:
-    """Put `words (path)` in the place of such links; MkDocs calls it for every page, with the page's text."""
+    """Replace such links by `words (path)`; MkDocs calls this for every page."""
     folder = posixpath.dirname(page.file.src_uri)  # type: ignore[attr-defined]
 
     def told(link: re.Match[str]) -> str:

@@ -1,9 +1,8 @@
-"""Brings a Slurm up on this one machine, for tests: munged, slurmctld and slurmd in a folder, no system service.
+"""Run Slurm on one machine for tests: munged, slurmctld and slurmd in a folder, without a system service.
 
-Everything (configuration, munge's key and socket, logs, pids) lies in FOLDER, whose path is best short: a socket's path
-has at most 107 characters. The daemons belong to whoever calls, root or not. Two CPUs are offered, however many there
-are; nothing is confined or accounted for, and there is no database. With N it pretends to be
-N nodes, node1 and so on, with a slurmd each. Debian's packages: slurm-wlm, munge.
+Configuration, munge's key and socket, logs and pids are in FOLDER; keep its path short, because a socket's path has at
+most 107 characters. The daemons run as the calling user. Two CPUs are offered; there are no limits, no accounting, no
+database. With N it pretends to be N nodes with a slurmd each. Debian's packages: slurm-wlm, munge.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ PartitionName={partition} Nodes={names} Default=YES MaxTime=60 DefaultTime=10 St
 
 
 def missing() -> list[str]:
-    """Return the programs of Slurm and munge that are not installed here."""
+    """Return the missing programs of Slurm and munge."""
     return [name for name in NEEDED if shutil.which(name, path=_path()) is None]
 
 
@@ -72,9 +71,9 @@ _NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs
 
 
 def bring_up(folder: Path, num_nodes: int = 1) -> dict[str, str]:
-    """Start a Slurm in `folder`, wait until its nodes are idle, and return the environment that its commands need.
+    """Start Slurm in `folder`, wait until its nodes are idle, and return the environment for its commands.
 
-    Raises RuntimeError with the daemons' last words where it does not come up; what was started is stopped then.
+    Raise RuntimeError with the daemons' last output if it does not start; the daemons are then stopped.
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -95,7 +94,7 @@ def bring_up(folder: Path, num_nodes: int = 1) -> dict[str, str]:
     files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
     munge = [f"--{name}={folder}/munge.{file}" for name, file in files.items()]
     try:
-        # Where the folder's parents can be written to by others, as those of a test can, munged asks for --force.
+        # munged needs --force if other users can write to the folder's parents, as in tests.
         _start(folder, ["munged", "--foreground", "--force", "--num-threads=2", *munge], environment)
         _wait_for((folder / "munge.socket").exists, folder, "munged does not answer")
         _start(folder, ["slurmctld", "-D", "-c"], environment)
@@ -110,7 +109,7 @@ def bring_up(folder: Path, num_nodes: int = 1) -> dict[str, str]:
 
 
 def bring_down(folder: Path) -> None:
-    """Stop the processes that `bring_up` started in `folder`, the last first, and then what these have left behind."""
+    """Stop the processes that `bring_up` started in `folder`, the last first, and the processes they left."""
     for process in reversed(_STARTED.pop(folder.resolve(), [])):
         process.terminate()
         try:
@@ -118,8 +117,8 @@ def bring_down(folder: Path) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    # The keeper of a job's step (slurmstepd) belongs to nobody: it outlives slurmd, and its job goes on.
-    # It does not listen to SIGTERM.
+    # slurmstepd, which runs a job's step, outlives slurmd, and its job continues.
+    # It ignores SIGTERM.
     for pid in _of_slurm_in(folder.resolve()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -139,7 +138,7 @@ def _start(folder: Path, command: list[str], environment: dict[str, str]) -> Non
 
 
 def _of_slurm_in(folder: Path) -> list[int]:
-    """Return the ids of the other processes that were started with the environment of the Slurm of this folder."""
+    """Return the ids of other processes with the environment of the Slurm in this folder."""
     setting = f"SLURM_CONF={folder / 'slurm.conf'}".encode()
     found = []
     for process in Path("/proc").iterdir():

@@ -1,9 +1,9 @@
-"""What optimising a learnt reward does to the true one: PPO on two reward models, under two KL penalties.
+"""Measure how optimising a learnt reward changes the true one: PPO on two reward models, under two KL penalties.
 
-usage: overoptimisation.py [--root FOLDER] [--picture OUT.svg] [--jobs N]
+usage: python scripts/studies/overoptimisation.py [--root FOLDER] [--picture OUT.svg] [--jobs N]
 
-Trains a reward model on few and one on many pairs where they are not there yet, runs a sweep over the seeds for each
-condition, where its folder is not there yet, and prints a Markdown table.
+Trains missing reward models on few and on many pairs, runs a sweep over the seeds for each missing condition, and
+prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from rlhf_cli.runs.run_folder import RunFolder
 
 EXPERIMENT = "study_overoptimisation"
 PAIRS = {"few": 120, "many": 2000}
-"""Name of a reward model -> preference pairs that it is trained on."""
+"""Reward model -> number of its training pairs."""
 COEFS = (0.0001, 0.1)
-"""Of the KL penalty; the first only measures the divergence."""
+"""Coefficients of the KL penalty; the first only measures the divergence."""
 LAST = 4
-"""Rounds at the end whose mean is the end."""
+"""Number of rounds that count as the end."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A reward model and the penalty for leaving the policy that all begin as."""
+    """A reward model and a penalty for leaving the starting policy."""
 
     pairs: str
     coef: float
@@ -49,8 +49,8 @@ CONDITIONS = [Condition(pairs, coef) for pairs in PAIRS for coef in COEFS]
 
 
 def reward_model(pairs: str, seed: int, root: Path) -> None:
-    """A reward model trained on so many pairs, made where there is none yet from the model that the seed's runs begin
-    with.
+    """Return a reward model for a seed, trained on `pairs` pairs if it is missing, from the model of the seed's
+    runs.
     """
     run = RunFolder(root / "toy_reward" / f"{pairs}-{seed}")
     if not run.model.exists():
@@ -62,7 +62,7 @@ def reward_model(pairs: str, seed: int, root: Path) -> None:
 
 
 def measure(run: RunFolder) -> dict[str, float]:
-    """The true reward at its best and at the end, the learnt one at the end, and how far the policy went."""
+    """Return the true reward at its best and at the end, the learnt one at the end, and the final divergence."""
     events = read_metrics(run.metrics)
     truth, proxy = (series(events, f"rewards/{name}/mean")[1] for name in ("truth", "proxy"))
     distance = series(events, "kl/k1_policy_ref_per_row")[1]
@@ -88,32 +88,35 @@ MEASURES = {
 
 
 Found = dict[Condition, list[dict[str, float]]]
-"""The measures of each condition's runs, one a seed."""
+"""Return the measures of each condition's runs, one per seed."""
 
 
 def differences(found: Found) -> dict[str, list[str]]:
-    """What is claimed of the true reward, seed by seed and wide enough for all claims together; bold beyond doubt.
+    """Return the claims about the true reward, paired by seed and corrected for all claims; bold if significant.
 
-    None of it picks a round by its own outcome, as `best` does, whose difference to the end is above 0 for noise too.
+    No claim picks a round by its own outcome, as `best` does, whose difference to the end is positive by noise alone.
     """
-    changes = {f"{one.label}: end - start": [run["end"] - run["start"] for run in runs] for one, runs in found.items()}
+    changes = {
+        f"{condition.label}: end - start": [run["end"] - run["start"] for run in runs]
+        for condition, runs in found.items()
+    }
     for pairs, number in PAIRS.items():
         free, held = (found[Condition(pairs, coef)] for coef in COEFS)
         ends = zip(held, free, strict=True)
         changes[f"{number} pairs, end: KL {COEFS[1]:g} - KL {COEFS[0]:g}"] = [a["end"] - b["end"] for a, b in ends]
     rows = {}
     for label, values in changes.items():
-        one = interval(values, comparisons=len(changes))
-        text = f"{one.mean:+.3f} ± {one.half:.3f}"
-        rows[label] = [f"**{text}**" if one.is_clear else text]
+        change = interval(values, comparisons=len(changes))
+        text = f"{change.mean:+.3f} ± {change.half:.3f}"
+        rows[label] = [f"**{text}**" if change.is_clear else text]
     return rows
 
 
-def curve(run: RunFolder, one: Condition, metric: str) -> Curve:
-    """A metric over the square root of the divergence, as in Gao et al. (arXiv 2210.10760), round by round."""
+def curve(run: RunFolder, condition: Condition, metric: str) -> Curve:
+    """Return a metric over the square root of the divergence, as in Gao et al. (arXiv 2210.10760), round by round."""
     events = read_metrics(run.metrics)
     distance = [max(0.0, kl) ** 0.5 for kl in series(events, "kl/k1_policy_ref_per_row")[1]]
-    return Curve(one.label, distance, series(events, metric)[1])
+    return Curve(condition.label, distance, series(events, metric)[1])
 
 
 def main() -> None:
@@ -124,27 +127,34 @@ def main() -> None:
         for pairs in PAIRS:
             reward_model(pairs, seed, root)
 
-    def runs_of(one: Condition) -> Path:
-        words = [f"rewards.proxy.model={root}/toy_reward/{one.pairs}-${{seed}}/model", f"kl.coef={one.coef}"]
-        return sweep(EXPERIMENT, one.name, words, root)
+    def runs_of(condition: Condition) -> Path:
+        words = [
+            f"rewards.proxy.model={root}/toy_reward/{condition.pairs}-${{seed}}/model",
+            f"kl.coef={condition.coef}",
+        ]
+        return sweep(EXPERIMENT, condition.name, words, root)
 
     with ThreadPoolExecutor(arguments.jobs) as pool:
         folders = list(pool.map(runs_of, CONDITIONS))
-    found = {one: by_seed(folder, measure) for one, folder in zip(CONDITIONS, folders, strict=True)}
+    found = {condition: by_seed(folder, measure) for condition, folder in zip(CONDITIONS, folders, strict=True)}
     rows = {}
-    for one, runs in found.items():
+    for condition, runs in found.items():
         cells = [interval([run[name] for run in runs]) for name in MEASURES]
-        rows[one.label] = [f"{cell.mean:.2f} ± {cell.half:.2f}" for cell in cells]
+        rows[condition.label] = [f"{cell.mean:.2f} ± {cell.half:.2f}" for cell in cells]
     print(table("reward model, penalty", MEASURES, rows))
     print()
     print(table("true reward", {"difference": "difference"}, differences(found)))
     if arguments.picture:
-        runs = [(one, RunFolder(folder / "seed=0")) for one, folder in zip(CONDITIONS, folders, strict=True)]
+        runs = [
+            (condition, RunFolder(folder / "seed=0")) for condition, folder in zip(CONDITIONS, folders, strict=True)
+        ]
         panels = {
-            "true reward": [curve(run, one, "rewards/truth/mean") for one, run in runs],
-            "learnt reward": [curve(run, one, "rewards/proxy/mean") for one, run in runs],
+            "true reward": [curve(run, condition, "rewards/truth/mean") for condition, run in runs],
+            "learnt reward": [curve(run, condition, "rewards/proxy/mean") for condition, run in runs],
         }
-        write_numbers(arguments.picture, "reward model, penalty", {one.label: runs for one, runs in found.items()})
+        write_numbers(
+            arguments.picture, "reward model, penalty", {condition.label: runs for condition, runs in found.items()}
+        )
         draw_curves(arguments.picture, panels, x_title="√KL(policy ‖ start), nats an answer")
 
 

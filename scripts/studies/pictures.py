@@ -1,4 +1,4 @@
-"""The pictures of the studies, as SVG: curves over the steps, and differences with their intervals."""
+"""Draw the pictures of the studies as SVG: curves over the steps, and differences with their intervals."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from matplotlib import pyplot
 from seeds import Interval
 
-# Text stays text, and the same numbers give the same file.
+# Keep text as text, and make the same file from the same numbers.
 pyplot.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "rlhf"}
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of one run, labelled with its condition."""
+    """Points of one run with the label of its condition."""
 
     label: str
     x: Sequence[float]
@@ -24,7 +24,7 @@ class Curve:
 
 
 def draw_curves(file: Path, panels: dict[str, list[Curve]], *, x_title: str, y_title: str | None = None) -> None:
-    """Draw title -> its curves. Curves of one label have one colour. `y_title`: all panels share its axis."""
+    """Draw title -> its curves, one colour per label. y_title: all panels share its axis."""
     size = (4.0 * len(panels), 3.4)
     figure, places = pyplot.subplots(1, len(panels), figsize=size, layout="constrained", sharey=y_title is not None)
     labels = list(dict.fromkeys(curve.label for panel in panels.values() for curve in panel))
@@ -44,21 +44,29 @@ def draw_curves(file: Path, panels: dict[str, list[Curve]], *, x_title: str, y_t
 def draw_forest(
     file: Path, labels: Sequence[str], panels: dict[str, list[Interval]], *, zero: str, reach: float | None = None
 ) -> None:
-    """Draw title -> one difference a label, with its interval; green or red where the interval leaves out zero.
+    """Draw title -> one difference per label with its interval, green or red if the interval excludes zero.
 
-    `zero` is what 0 stands for. `reach`: where the axes end, and a mean beyond is written there; None: show all.
+    zero: the meaning of 0. reach: the end of the axes, a mean beyond it is written there; None: show all.
     """
     size = (2.4 + 2.5 * len(panels), 1.4 + 0.28 * len(labels))
     figure, places = pyplot.subplots(1, len(panels), figsize=size, layout="constrained", sharey=True)
     for place, (title, panel) in zip(places, panels.items(), strict=True):
         place.axvline(0.0, color="0.6", linewidth=1)
-        for row, one in enumerate(panel):
-            colour = "#c0392b" if one.is_clear and one.mean < 0 else "#1e8449" if one.is_clear else "#555555"
-            if reach is not None and abs(one.mean) > reach:
-                edge, side = (-reach, "left") if one.mean < 0 else (reach, "right")
-                place.text(edge, row, f" {one.mean:+.2f} ± {one.half:.2f} ", color=colour, ha=side, va="center")
+        for row, difference in enumerate(panel):
+            colour = (
+                "#c0392b"
+                if difference.is_clear and difference.mean < 0
+                else "#1e8449"
+                if difference.is_clear
+                else "#555555"
+            )
+            if reach is not None and abs(difference.mean) > reach:
+                edge, side = (-reach, "left") if difference.mean < 0 else (reach, "right")
+                place.text(
+                    edge, row, f" {difference.mean:+.2f} ± {difference.half:.2f} ", color=colour, ha=side, va="center"
+                )
             else:
-                place.errorbar(one.mean, row, xerr=one.half, fmt="o", color=colour, capsize=3)
+                place.errorbar(difference.mean, row, xerr=difference.half, fmt="o", color=colour, capsize=3)
         if reach is not None:
             place.set_xlim(-reach, reach)
         place.set_title(title, fontsize="medium")

@@ -1,12 +1,12 @@
-"""Train an experiment of a real model with five seeds: held-out rewards before and after, what it cost, the curves.
+"""Train an experiment of a real model with five seeds: held-out rewards before and after, costs, curves.
 
 usage: real.py EXPERIMENT METRIC... [--root FOLDER] [--seeds N] [--words WORD...] [--picture OUT.svg] [--csv OUT.csv]
 
     python scripts/studies/real.py smollm2_sums eval_greedy/rewards/correct eval_sampled/rewards/correct
 
-Runs what is not in the folder yet, one after another, resumes what was stopped, and prints a Markdown table. --words
-are typed beside the experiment's name, with the seed for {seed}. --picture draws the metrics over the steps, those of
-the training as means of ten steps, and writes the table as a CSV file beside the picture; --csv writes that file alone.
+Runs what is missing in the folder, resumes stopped runs, and prints a Markdown table. --words are typed after the
+experiment's name, with the seed for {seed}. --picture draws the metrics over the steps, training metrics as means of
+ten steps, and writes the table as CSV beside the picture; --csv writes only that.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ TITLES = {
     "eval_greedy/rewards/correct": "held out, greedy",
     "eval_sampled/rewards/correct": "held out, sampled",
 }
-"""Of the panels; another metric has its own name."""
+"""Metric -> title of its panel; other metrics keep their names."""
 
 
 def running_mean(values: list[float]) -> list[float]:
-    """Return the mean of each value and up to nine before it: a step's eight prompts are too few to look at alone."""
+    """Return the running mean of ten values, because a step has only eight prompts."""
     return [statistics.fmean(values[max(0, place - 9) : place + 1]) for place in range(len(values))]
 
 
@@ -62,7 +62,7 @@ def main() -> None:
         found.append(numbers | cost)
     means = {name: interval([numbers[name] for numbers in found]) for name in found[0]}
     rows = {str(seed): [f"{value:.3g}" for value in numbers.values()] for seed, numbers in enumerate(found)}
-    rows["mean"] = [f"{one.mean:.3g} ± {one.half:.2g}" for one in means.values()]
+    rows["mean"] = [f"{mean.mean:.3g} ± {mean.half:.2g}" for mean in means.values()]
     print(table("seed", {name: name for name in found[0]}, rows))
     if asked.picture is not None:
         titled = {TITLES.get(metric, metric): curves for metric, curves in panels.items()}

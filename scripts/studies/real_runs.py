@@ -1,4 +1,4 @@
-"""Runs of the real model: each a process of its own, resumed where it was stopped, with what it cost."""
+"""Run the real model in its own process, resume it if it was stopped, and record its cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlhf_cli.runs.run_status import FINISHED, read_status
 def trained(experiment: str, name: str, words: Sequence[str], root: Path) -> tuple[RunFolder, dict[str, float]]:
     """Return a run and its cost: CPU and wall seconds of its commands, peak memory in GB.
 
-    A run that was stopped is resumed. Raises SystemExit if it failed.
+    A stopped run is resumed. Raise SystemExit if it fails.
     """
     run, costs = RunFolder(root / experiment / name), root / f"{experiment}-{name}.json"
     cost = {"cpu_s": 0.0, "wall_s": 0.0, "peak_gb": 0.0}

@@ -1,13 +1,12 @@
-"""Does bootstrapping help a real model? Four ways to value a cut-off answer, two critics, ten seeds each.
+"""Test whether bootstrapping helps a real model: four values of a truncated answer, two critics, ten seeds each.
 
-usage: real_truncation.py [--root FOLDER] [--picture OUT.svg] [--jobs N]
+usage: python scripts/studies/real_truncation.py [--root FOLDER] [--picture OUT.svg] [--jobs N]
 
-As truncation.py asks it of a toy. SmolLM2 (`make real`) is first shown sums that are answered with a number or in a
-sentence, a third of them wrong: one starting model for each seed. PPO then cuts answers off at four tokens: a number
-and its end fit, a sentence does not. A run has eight rounds of 32 answers. The critic is the first six layers of the
-starting model under a new head: either with random weights, whose values mean nothing, or with zeros and taught by
-eight such rounds in which the policy stays as it is. Runs what is not there yet, resumes what was stopped, and prints
-Markdown tables.
+The question of truncation.py on SmolLM2 (`make real`). It first learns sums that are answered with a number or in a
+sentence, a third of them wrong: one starting model per seed. PPO then truncates answers at four tokens: a number and
+its end fit, a sentence does not. A run has eight rounds of 32 answers. The critic is the first six layers of the
+starting model under a new head: either random, or zero and trained by eight such rounds with a fixed policy. Runs what
+is missing, resumes what was stopped, and prints Markdown tables.
 """
 
 from __future__ import annotations
@@ -64,29 +63,29 @@ MEASURES = {
     "ended": "not cut off, end",
     "ended_area": "not cut off, whole run",
 }
-"""`end`: the last three rounds, 96 answers; `whole run`: the mean over all, larger where it is learned sooner."""
+"""`end`: the last three rounds, 96 answers; `whole run`: the mean over all, larger if it is learned sooner."""
 EXPLAINED = "explained variance, 1st round"
 COMPARED = ["correct", "area", "ended"]
 
 
 def label(policy: str, critic: str) -> str:
-    """Return how a condition is called in the tables."""
+    """Return the name of a condition in the tables."""
     return f"{POLICIES[policy][0]}; {critic}"
 
 
 def demonstrations(seed: int, count: int = 192) -> list[dict[str, object]]:
-    """Return sums with answers in the mixture of the toy: a third wrong by 1, 2 or 10, half of them in a sentence."""
+    """Return sums with answers in the toy's mixture: a third wrong by 1, 2 or 10, half of them in a sentence."""
     style, rows = Random(seed), []
     for row in generate("split_sums", {"num_rows": count, "max_value": 20}, seed=seed, name="data"):
         number = int(str(row["answer"])) + (style.choice((-10, -2, -1, 1, 2, 10)) if style.random() < 0.35 else 0)
         answer = (style.choice(SENTENCES) if style.random() < 0.5 else "{}").format(max(0, number))
-        asked = [{**one, "content": one["content"].format(question=row["question"])} for one in QUESTION]
+        asked = [{**turn, "content": turn["content"].format(question=row["question"])} for turn in QUESTION]
         rows.append({"prompt": asked, "completion": [{"role": "assistant", "content": answer}]})
     return rows
 
 
 def make_start(root: Path, seed: int) -> None:
-    """Make the model that the runs of a seed begin with, and its two critics, where they are not there yet."""
+    """Make the starting model of a seed and its two critics if they are missing."""
     rows, run, model = (root / f"{name}-{seed}" for name in ("rows", "sft/start", "start"))
     settings = [f"seed={seed}", "launch=cpu", "track=none", f"run.root={root}"]
     if not model.exists():
@@ -97,7 +96,7 @@ def make_start(root: Path, seed: int) -> None:
         words = ["trainer=sft", "model=smollm2", LORA, "data=file", f"data.path={rows}", *settings]
         rlhf("train", *words, *(f"trainer.args.{key}={value}" for key, value in args.items()), f"run.name={run.name}")
         rlhf("export", str(run), "--out", str(model))
-    # As reward heads are initialised in arXiv 2403.17031: values of deviation 1 that mean nothing.
+    # Initialised like the reward heads of arXiv 2403.17031: meaningless values of deviation 1.
     for name, scale in (("random", 1.0), ("untaught", 0.0)):
         folder = root / f"{name}-{seed}"
         if not folder.exists():
@@ -118,8 +117,8 @@ def rlhf(*words: str) -> None:
 
 
 def words_of(policy: str, critic: str, root: Path) -> list[str]:
-    """Return what is typed beside the experiment's name for a condition."""
-    asked = [f'{{role: {one["role"]}, content: "{one["content"]}"}}' for one in QUESTION]
+    """Return the words of a condition after the experiment's name."""
+    asked = [f'{{role: {turn["role"]}, content: "{turn["content"]}"}}' for turn in QUESTION]
     return [
         "model=local",
         f"model.path={root}/start-${{seed}}",
@@ -130,7 +129,7 @@ def words_of(policy: str, critic: str, root: Path) -> list[str]:
         "critic.learning_rate=2e-4",
         "kl.where=none",
         "rewards.near.weight=0",
-        "guards.no_signal=off",  # a policy that always runs into the limit is a result here
+        "guards.no_signal=off",  # a policy that always hits the limit is a result here
         *POLICIES[policy][1],
         *(f"trainer.args.{key}={value}" for key, value in ARGS.items()),
         "expect=null",
@@ -158,21 +157,21 @@ def main() -> None:
     root.mkdir(parents=True, exist_ok=True)
     conditions = [(policy, critic) for policy in POLICIES for critic in CRITICS]
 
-    def runs_of(one: tuple[str, str]) -> Path:
-        return sweep(EXPERIMENT, "-".join(one), words_of(*one, root), root)
+    def runs_of(condition: tuple[str, str]) -> Path:
+        return sweep(EXPERIMENT, "-".join(condition), words_of(*condition, root), root)
 
     with ThreadPoolExecutor(arguments.jobs) as pool:
         list(pool.map(lambda seed: make_start(root, seed), SEEDS))
         folders = list(pool.map(runs_of, conditions))
-    found = {label(*one): by_seed(folder, measure) for one, folder in zip(conditions, folders, strict=True)}
+    found = {label(*condition): by_seed(folder, measure) for condition, folder in zip(conditions, folders, strict=True)}
     base_of = {label(policy, critic): label(BASE, critic) for policy, critic in conditions if policy != BASE}
     print(tables(found, base_of, "policy; critic", "minus none with that critic", MEASURES, COMPARED))
     of_random = {label(policy, "taught"): label(policy, "random") for policy in POLICIES}
     columns = {name: MEASURES[name] for name in COMPARED}
     apart = differences(found, of_random, COMPARED)
-    rows = {name: [f"{one.mean:+.3f} ± {one.half:.3f}" for one in cells] for name, cells in apart.items()}
+    rows = {name: [f"{cell.mean:+.3f} ± {cell.half:.3f}" for cell in cells] for name, cells in apart.items()}
     print(f"\n{table('minus the random critic', columns, rows)}")
-    for critic in CRITICS:  # medians, since a round of nearly equal returns makes it hugely negative
+    for critic in CRITICS:  # medians, because a round of nearly equal returns makes it hugely negative
         values = [run[EXPLAINED] for policy in POLICIES for run in found[label(policy, critic)]]
         print(f"\n{EXPLAINED}, {critic} critic, median of {len(values)} runs: {statistics.median(values):.2f}")
     if arguments.picture:

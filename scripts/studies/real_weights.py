@@ -1,9 +1,9 @@
-"""Does weighting help a real model? The sum of three rewards against the shipped weights and a gate, ten seeds each.
+"""Test whether weighting helps a real model: the sum of three rewards, the shipped weights, and a gate, ten seeds each.
 
-usage: real_weights.py [--root FOLDER] [--picture OUT.svg] [--jobs N] [--device cpu|cuda]
+usage: python scripts/studies/real_weights.py [--root FOLDER] [--picture OUT.svg] [--jobs N] [--device cpu|cuda]
 
-SmolLM2 learns sums (exp=smollm2_sums, `make real`) in 40 steps. Runs what is not there yet, resumes what was stopped,
-and prints Markdown tables.
+SmolLM2 learns sums (exp=smollm2_sums, `make real`) in 40 steps. Runs what is missing, resumes what was stopped, and
+prints Markdown tables.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ CONDITIONS = {
         ("rewards.near.weight=1", "rewards.bare.weight=1", "primary={by: correct, at_least: 1.0}"),
     ),
 }
-"""Label -> how its runs' names begin, and what is typed beside the experiment's name."""
+"""Label -> the prefix of its runs' names, and its words after the experiment's name."""
 MEASURES = {
     "greedy": "right, greedy, end",
     "sampled": "right, sampled, end",
     "halfway": "right, sampled, halfway",
     "bare": "bare, sampled, end",
 }
-"""Of answers to the 55 questions that are never trained on."""
+"""Measures of the answers to the 55 held-out questions."""
 
 
 ON = {"cpu": ("launch=cpu",), "cuda": ("launch.device=cuda", "launch.processes=1", "launch.precision=float32")}
-"""Words for a device. Both compute in float32, so that a seed's run on one can be compared with the other's."""
+"""Words for a device. Both compute in float32, so that runs of a seed can be compared."""
 
 
 def runs_of_conditions(root: Path, jobs: int, device: str) -> dict[str, list[RunFolder]]:
-    """Return the runs of each label's condition in the order of SEEDS, trained where not there yet."""
+    """Return the runs of each condition in the order of SEEDS, trained if they are missing."""
     root.mkdir(parents=True, exist_ok=True)
-    # Several runs share a GPU on purpose here; on a CPU a second thread costs more than it gains.
+    # Several runs share a GPU; on a CPU a second thread costs more than it gains.
     os.environ |= {"OMP_NUM_THREADS": "1", "RLHF_SHARE_GPUS": "1"}
 
     def run_of(label: str, seed: int) -> RunFolder:
@@ -71,7 +71,7 @@ def runs_of_conditions(root: Path, jobs: int, device: str) -> dict[str, list[Run
 def measure(run: RunFolder) -> dict[str, float]:
     """Return the measures of one finished run.
 
-    Form is read from the answers: `eval_sampled/rewards/bare` leaves out the rows that a gate closed.
+    The form is read from the answers: `eval_sampled/rewards/bare` leaves out rows behind a closed gate.
     """
     events = read_metrics(run.metrics)
     _, greedy = series(events, "eval_greedy/rewards/correct")

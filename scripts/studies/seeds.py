@@ -1,4 +1,4 @@
-"""What every study here does: run a condition once a seed, and say a mean over seeds with its interval."""
+"""Run a condition once per seed, and print a mean over seeds with its interval."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlhf_cli.numerics.intervals import student
 from rlhf_cli.runs.run_folder import RunFolder
 
 SEEDS = range(10)
-"""Of prompts, sampling and, by model.build.seed=${seed} in the experiments, of the model that a run begins with."""
+"""Seeds of prompts and sampling, and of the starting model (model.build.seed=${seed})."""
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,18 @@ class Interval:
 
     @property
     def is_clear(self) -> bool:
-        """Zero lies outside."""
+        """Whether the interval excludes zero."""
         return abs(self.mean) > self.half
 
 
 def interval(values: Sequence[float], *, comparisons: int = 1) -> Interval:
-    """Student's interval for the mean of one value a seed, wider by Bonferroni where it is one of several."""
+    """Return Student's interval of the mean of one value per seed, with Bonferroni's correction."""
     estimate = student(values, comparisons=comparisons)
     return Interval(estimate.mean, math.inf if estimate.high is None else estimate.high - estimate.mean)
 
 
 def study_arguments(doc: str, *, jobs: bool = False, devices: Sequence[str] = ()) -> argparse.Namespace:
-    """Return what is typed after the name of a study; `jobs`: also how many sweeps or runs go at a time."""
+    """Return the options after the name of a study; `jobs`: the number of sweeps or runs at a time."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=Path("runs"), help="where the runs lie")
     parser.add_argument("--picture", type=Path, help="write an SVG here, and a CSV of every seed's numbers beside it")
@@ -51,12 +51,12 @@ def study_arguments(doc: str, *, jobs: bool = False, devices: Sequence[str] = ()
 
 
 def sweep(experiment: str, name: str, overrides: Sequence[str], root: Path) -> Path:
-    """The folder of a condition's runs, one a seed: made if it is not there, resumed if it was stopped."""
+    """Return the folder of a condition's runs, one per seed; run what is missing, resume what was stopped."""
     folder = root / experiment / name
     seeds = f"seed={','.join(map(str, SEEDS))}"
     words = [f"exp={experiment}", *overrides, seeds, "track=none", "launch=cpu", f"run.root={root}", f"run.name={name}"]
     asked = ["resume", str(folder)] if folder.exists() else ["train", "-m", *words]
-    # So small a model is no faster with more threads, and much slower where others want the cores, too.
+    # More threads do not help such a small model, and slow other jobs.
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     command = [sys.executable, "-m", "rlhf_cli", *asked]
     subprocess.run(command, check=True, stdout=sys.stderr, env=environment)
@@ -64,7 +64,7 @@ def sweep(experiment: str, name: str, overrides: Sequence[str], root: Path) -> P
 
 
 def by_seed(folder: Path, measure: Callable[[RunFolder], dict[str, float]]) -> list[dict[str, float]]:
-    """The measures of a sweep's runs, in the order of SEEDS."""
+    """Return the measures of a sweep's runs, in the order of SEEDS."""
     runs = {}
     for path in folder.glob("*/config.yaml"):
         run = RunFolder(path.parent)
@@ -80,7 +80,7 @@ Found = Mapping[str, Sequence[Mapping[str, float]]]
 
 
 def write_numbers(picture: Path, heading: str, found: Found) -> None:
-    """Write every run's numbers as a CSV beside the picture: a line a condition and seed, a column a measure.
+    """Write the numbers of all runs as CSV beside the picture: a line per condition and seed, a column per measure.
 
     `heading` names the column of the conditions.
     """
@@ -94,14 +94,14 @@ def write_numbers(picture: Path, heading: str, found: Found) -> None:
 
 
 def differences(found: Found, base_of: Mapping[str, str], measures: Sequence[str]) -> dict[str, list[Interval]]:
-    """Label -> the difference to the condition's base on every measure, corrected for all of these together.
+    """Return label -> the difference to the condition's base in every measure, corrected for all of them.
 
-    Seed by seed: both began with the same model and saw the same prompts in order.
+    Differences are paired by seed: both runs began with the same model and saw the same prompts.
     """
     rows: dict[str, list[Interval]] = {}
     for label, base in base_of.items():
         for name in measures:
-            values = [one[name] - other[name] for one, other in zip(found[label], found[base], strict=True)]
+            values = [run[name] - other[name] for run, other in zip(found[label], found[base], strict=True)]
             rows.setdefault(label, []).append(interval(values, comparisons=len(base_of) * len(measures)))
     return rows
 
@@ -109,18 +109,18 @@ def differences(found: Found, base_of: Mapping[str, str], measures: Sequence[str
 def tables(
     found: Found, base_of: Mapping[str, str], heading: str, against: str, measures: dict[str, str], compared: list[str]
 ) -> str:
-    """The means of every condition, and the differences to their bases; bold where the interval leaves out zero."""
+    """Return the means of every condition and the differences to their bases, bold if the interval excludes zero."""
     means = {label: [interval([run[name] for run in runs]) for name in measures] for label, runs in found.items()}
     shown = {label: [f"{cell.mean:.3f} ± {cell.half:.3f}" for cell in cells] for label, cells in means.items()}
     signed = {}
     for label, cells in differences(found, base_of, compared).items():
-        texts = [f"{one.mean:+.3f} ± {one.half:.3f}" for one in cells]
-        signed[label] = [f"**{text}**" if one.is_clear else text for one, text in zip(cells, texts, strict=True)]
+        texts = [f"{cell.mean:+.3f} ± {cell.half:.3f}" for cell in cells]
+        signed[label] = [f"**{text}**" if cell.is_clear else text for cell, text in zip(cells, texts, strict=True)]
     return f"{table(heading, measures, shown)}\n\n{table(against, {name: measures[name] for name in compared}, signed)}"
 
 
 def table(heading: str, columns: dict[str, str], rows: dict[str, list[str]]) -> str:
-    """A Markdown table, one row a condition."""
+    """Return a Markdown table with one row per condition."""
     lines = [[heading, *columns.values()], ["---", *["---:"] * len(columns)]]
     lines += [[label, *cells] for label, cells in rows.items()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

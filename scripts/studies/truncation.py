@@ -1,9 +1,9 @@
-"""Does bootstrapping help? Six ways to value a cut-off answer, each with three critics, ten seeds each.
+"""Test whether bootstrapping helps: six values of a truncated answer, each with three critics, ten seeds each.
 
-usage: truncation.py [--root FOLDER] [--picture OUT.svg] [--jobs N]
+usage: python scripts/studies/truncation.py [--root FOLDER] [--picture OUT.svg] [--jobs N]
 
-Makes the random and the reward-model critic where they are not there yet, runs a sweep over the seeds for each
-condition, where its folder is not there yet, and prints Markdown tables.
+Makes the random and the reward-model critic if they are missing, runs a sweep over the seeds for each missing
+condition, and prints Markdown tables.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rlhf_cli.trainers.assemble.policy_loading import policy_path
 EXPERIMENT = "study_truncation"
 BASE = "none"
 LONG = 32
-"""Bytes that the finished policy is allowed when it is asked what it would say if it were not cut off at eight."""
+"""Bytes allowed when the finished policy is tested without its limit of eight."""
 
 POLICIES = {
     "none": ("none", ["truncation=none"]),
@@ -55,7 +55,7 @@ MEASURES = {
     "length": "bytes, end",
     "explained": "explained variance, 2nd round",
 }
-"""`end`: the last tenth of the rounds; `whole run`: the mean over all, larger where it is learned sooner."""
+"""`end`: the last tenth of the rounds; `whole run`: the mean over all, larger if it is learned sooner."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Condition:
         return f"{POLICIES[self.policy][0]}; {CRITICS[self.critic]}"
 
     def overrides(self, critics: Path) -> list[str]:
-        """What to type beside the experiment's name; a critic begins with the weights of its seed's policy."""
+        """Return the words after the experiment's name; a critic begins with the weights of its seed's policy."""
         init = {
             "random": f"critic.init={critics}/random-${{seed}}",
             "warmed": f"critic.warmup_steps={WARMUP_STEPS}",
@@ -88,12 +88,12 @@ COMPARED = ["correct", "area", "long"]
 
 
 def make_critics(folder: Path, policy: str, seed: int) -> None:
-    """The random critic and the one that begins as a reward model, both on its seed's policy."""
+    """Make the random critic and the one from a reward model, both on its seed's policy."""
     tokenizer = AutoTokenizer.from_pretrained(policy)
     torch.manual_seed(seed)
     if not (folder / f"random-{seed}").exists():
         critic = AutoModelForTokenClassification.from_pretrained(policy, num_labels=1)
-        # As reward heads are initialised in arXiv 2403.17031: values of deviation 1 that mean nothing.
+        # Initialised like the reward heads of arXiv 2403.17031: meaningless values of deviation 1.
         torch.nn.init.normal_(critic.score.weight, std=(critic.config.hidden_size + 1) ** -0.5)
         torch.nn.init.zeros_(critic.score.bias)
         critic.save_pretrained(folder / f"random-{seed}")
@@ -109,7 +109,9 @@ def make_critics(folder: Path, policy: str, seed: int) -> None:
 def train_reward_model(
     model: torch.nn.Module, tokenizer: AutoTokenizer, seed: int, steps: int = 400, batch_size: int = 64
 ) -> float:
-    """Bradley-Terry on right against wrong answers to sums, wordy and bare ones; its accuracy over the last tenth."""
+    """Train by Bradley-Terry on right and wrong answers to sums, wordy and bare; return its accuracy over the last
+    tenth.
+    """
     pairs = generate("toy_preferences", {"num_rows": steps * batch_size, "max_value": 20}, seed=seed, name="data")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     right = []
@@ -127,13 +129,13 @@ def train_reward_model(
 
 
 def policy_folder(seed: int) -> str:
-    """The model that the runs of a seed begin with, made where there is none yet."""
+    """Return the starting model of a seed, made if it is missing."""
     experiment = prepare([f"+exp={EXPERIMENT}", f"seed={seed}"]).experiment
     return policy_path(experiment, lambda what, step, steps: None)
 
 
 def measure(run: RunFolder) -> dict[str, float]:
-    """Every measure of one finished run."""
+    """Return every measure of one finished run."""
     events = read_metrics(run.metrics)
     names = {
         "correct": "rewards/correct/mean",
@@ -153,7 +155,7 @@ def measure(run: RunFolder) -> dict[str, float]:
 
 @torch.no_grad()
 def correct_when_not_cut(run: RunFolder, num_prompts: int = 200) -> float:
-    """Of fresh prompts, the share that the finished policy answers rightly, sampling, when it may use LONG bytes."""
+    """Return the share of fresh prompts that the finished policy answers correctly, sampling, with LONG bytes."""
     tokenizer = AutoTokenizer.from_pretrained(run.model, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(run.model).eval()
     rows = generate("toy_sums", {"num_rows": num_prompts, "max_value": 20}, seed=99, name="data")
@@ -172,13 +174,15 @@ def main() -> None:
     for seed in SEEDS:
         make_critics(critics, policy_folder(seed), seed)
 
-    def runs_of(one: Condition) -> Path:
-        return sweep(EXPERIMENT, one.name, one.overrides(critics), root)
+    def runs_of(condition: Condition) -> Path:
+        return sweep(EXPERIMENT, condition.name, condition.overrides(critics), root)
 
     with ThreadPoolExecutor(arguments.jobs) as pool:
         folders = list(pool.map(runs_of, CONDITIONS))
-    found = {one.label: by_seed(folder, measure) for one, folder in zip(CONDITIONS, folders, strict=True)}
-    base_of = {one.label: Condition(BASE, one.critic).label for one in CONDITIONS if one.policy != BASE}
+    found = {condition.label: by_seed(folder, measure) for condition, folder in zip(CONDITIONS, folders, strict=True)}
+    base_of = {
+        condition.label: Condition(BASE, condition.critic).label for condition in CONDITIONS if condition.policy != BASE
+    }
     print(tables(found, base_of, "policy; critic", "minus none with that critic", MEASURES, COMPARED))
     if arguments.picture:
         apart = differences(found, base_of, COMPARED)

@@ -1,8 +1,8 @@
-"""Does weighting help? The naive sum of three rewards against three weightings and a gate, ten seeds each.
+"""Test whether weighting helps: the sum of three rewards, three weightings and a gate, ten seeds each.
 
-usage: weights.py [--root FOLDER] [--picture OUT.svg]
+usage: python scripts/studies/weights.py [--root FOLDER] [--picture OUT.svg]
 
-Runs a sweep over the seeds for each condition, where its folder is not there yet, and prints Markdown tables.
+Runs a sweep over the seeds for each missing condition and prints Markdown tables.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAIVE = "naive"
 
 @dataclass(frozen=True)
 class Condition:
-    """One way to make one number of the three rewards."""
+    """A way to combine the three rewards."""
 
     name: str
     label: str
@@ -48,18 +48,19 @@ CONDITIONS = (
 )
 
 MEASURES = {"goal": "goal, end", "area": "goal, whole run", "correct": "correct, end", "format": "format, end"}
-"""Name -> heading. `end`: mean over the last tenth of the steps; `whole run`: mean over all, the area under the curve
-divided by the steps, which is larger for a run that gets there sooner."""
+"""Name -> heading. `end`: mean over the last tenth of the steps; `whole run`: mean over all, larger for a run that
+learns sooner.
+"""
 SHARES = {"share_start": "share of `correct`, start", "share_end": "share of `correct`, end"}
-"""How much of the advantage comes from `correct`, over the first and the last tenth of the steps."""
+"""Share of `correct` in the advantage, over the first and the last tenth of the steps."""
 
 
 def measure(run: RunFolder) -> dict[str, float]:
-    """Every measure of one finished run.
+    """Return every measure of one finished run.
 
-    `primary` gates what is only monitored, too, and a gated reward's raw mean is of the open rows alone. So
-    the goal is its effective mean: a closed gate leaves 0, which is what the goal is worth where `correct` is not met.
-    The format is read off the completions.
+    `primary` also gates monitored rewards, and the raw mean of a gated reward covers open rows only. So the goal is its
+    effective mean: a closed gate gives 0, which is right if `correct` is not met. The format is read from the
+    completions.
     """
     events = read_metrics(run.metrics)
     curves = {
@@ -78,7 +79,7 @@ def measure(run: RunFolder) -> dict[str, float]:
 
 
 def share_of_digits(completions: Path) -> float:
-    """Of one log event's completions, those that are digits and nothing else."""
+    """Return the share of a log event's completions that are digits only."""
     texts = parquet.read_table(completions, columns=["completion"])["completion"].to_pylist()
     return statistics.fmean(digits_only(texts))
 
@@ -87,7 +88,10 @@ def main() -> None:
     """Run what is missing, print the tables, draw the picture."""
     arguments = study_arguments(__doc__)
     root = arguments.root.resolve()
-    found = {one.label: by_seed(sweep(EXPERIMENT, one.name, one.overrides, root), measure) for one in CONDITIONS}
+    found = {
+        condition.label: by_seed(sweep(EXPERIMENT, condition.name, condition.overrides, root), measure)
+        for condition in CONDITIONS
+    }
     naive, *others = found
     base_of = dict.fromkeys(others, naive)
     headings = ("correct / format / brevity", "minus the naive sum")

@@ -1,4 +1,4 @@
-"""What `make bench-check` says of numbers made up here: 15 % of time, 1 % of memory, nothing of a counter."""
+"""Test `make bench-check` on made-up numbers: 15 % of time, 1 % of memory, no change of a counter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from scripts.bench import baselines
 from scripts.bench.baselines import kind_of_machine, main, regressions
-from scripts.bench.measures import Measure, of_pairs, read, say, write
+from scripts.bench.measures import Measure, of_pairs, read, table, write
 
 STEP = Measure("step", "time", 0.40)
 PEAK = Measure("peak", "memory", 800.0)
@@ -20,14 +20,14 @@ BEFORE = [STEP, PEAK, SLOTS, OFF]
 
 
 def found(**values: float) -> list[Measure]:
-    return [replace(one, found=values.get(one.name, one.found)) for one in BEFORE]
+    return [replace(measure, found=values.get(measure.name, measure.found)) for measure in BEFORE]
 
 
 def names(**values: float) -> list[str]:
-    return [one.name for one in regressions(found(**values), BEFORE)]
+    return [regression.name for regression in regressions(found(**values), BEFORE)]
 
 
-def test_what_is_within_its_tolerance_is_no_regression():
+def test_a_change_within_its_tolerance_is_no_regression():
     """0.40 * 1.15 = 0.46 and 800 * 1.01 = 808; better is never worse, and a note is not compared."""
     assert names() == []
     assert names(step=0.459, peak=807.9, gradient=1.0) == []
@@ -35,34 +35,34 @@ def test_what_is_within_its_tolerance_is_no_regression():
 
 
 @pytest.mark.parametrize(("name", "value"), [("step", 0.461), ("peak", 808.1), ("slots", 0.7501), ("slots", 0.7499)])
-def test_what_is_beyond_it_is_one(name: str, value: float):
+def test_a_change_beyond_its_tolerance_is_a_regression(name: str, value: float):
     assert names(**{name: value}) == [name]
 
 
-def test_memory_is_compared_in_mb_of_ours_and_two_are_always_allowed():
+def test_memory_is_compared_in_our_mb_and_two_mb_are_always_allowed():
     """Of 50 MB 1 % is half a MB; the ratio, which the other side moves as well, is not compared."""
     before = Measure("peak", "memory", 0.5, unit="MB", ours=50.0, other=100.0)
     assert not regressions([replace(before, found=0.9, ours=51.9)], [before])
     assert regressions([replace(before, found=0.3, ours=52.1)], [before])
 
 
-def test_what_was_not_measured_is_said_and_what_is_new_is_not_compared():
+def test_a_missing_measure_is_a_regression_and_a_new_one_is_not_compared():
     (missing,) = regressions([PEAK, SLOTS, Measure("new", "time", 9.0)], BEFORE)
     assert (missing.name, missing.found) == ("step", None)
 
 
-def test_a_ratio_is_the_median_of_the_pairs_not_that_of_the_medians():
+def test_a_ratio_is_the_median_of_the_ratios_of_the_pairs():
     """Ratios 1/2, 3/4 and 8/2: their median is 0.75; the medians of the sides are 3 and 2."""
     measure = of_pairs("step", "time", "CPU s", [(1, 2), (3, 4), (8, 2)], 0.7)
     assert (measure.found, measure.ours, measure.other) == (0.75, 3, 2)
     assert (measure.low, measure.high, measure.pairs) == (0.5, 4.0, 3)
-    assert "**missed**" in say([measure])
-    assert "**missed**" not in say([replace(measure, goal=0.75)])
+    assert "**missed**" in table([measure])
+    assert "**missed**" not in table([replace(measure, goal=0.75)])
 
 
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file of results in a folder without baselines, which `main` is told of."""
+    """A file of results in a folder without baselines."""
     file = tmp_path / "bench.json"
     write(file, BEFORE)
     monkeypatch.setattr(baselines, "PLACE", tmp_path / "baselines")
@@ -74,20 +74,20 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return main()
 
 
-def test_no_baseline_is_told_with_the_command_that_stores_one_and_then_regressions_fail(
+def test_without_a_baseline_the_command_to_store_one_is_printed_and_then_regressions_fail(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     words = ["--results", str(results)]
     assert run(monkeypatch, *words) == 0
-    said = capsys.readouterr().out
-    assert f"no baseline for this kind of machine, {kind_of_machine()}" in said
-    assert f"--results {results} --store" in said
+    printed = capsys.readouterr().out
+    assert f"no baseline for this kind of machine, {kind_of_machine()}" in printed
+    assert f"--results {results} --store" in printed
     assert run(monkeypatch, *words, "--store") == 0
     assert read(results.parent / "baselines" / f"{kind_of_machine()}.json") == BEFORE
     assert run(monkeypatch, *words) == 0
     write(results, found(step=0.5))
     capsys.readouterr()
     assert run(monkeypatch, *words) == 1
-    said = capsys.readouterr().out
-    assert "step: baseline 0.4, found 0.5: 25.0% more; 15% are allowed of time" in said
-    assert "1 of 3 measures" in said
+    printed = capsys.readouterr().out
+    assert "step: baseline 0.4, found 0.5: 25.0% more; 15% are allowed of time" in printed
+    assert "1 of 3 measures" in printed

@@ -1,4 +1,4 @@
-"""The mutation tester on a project of one function, whose tests notice one mistake and miss another."""
+"""Test the mutation tester on a project of one function, whose tests notice one mistake and miss another."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ sys.exit(main(sys.argv[2:], little))
 
 @pytest.fixture
 def judge(tmp_path: Path):
-    """`judge(*words)`: the ended process of the tester on the little project, which lies in the temporary folder."""
+    """Return a function that runs the tester on the little project in the temporary folder."""
     for name, text in {"little/price.py": LITTLE, "tests/test_price.py": TESTS, "little/lonely.py": LONELY}.items():
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
@@ -57,31 +57,31 @@ def judge(tmp_path: Path):
 
 
 def outcomes(output: str) -> dict[str, str]:
-    """Return the change -> its outcome, of the lines of progress."""
+    """Return change -> outcome from the progress lines."""
     lines = [line.split("]", 1) for line in output.splitlines() if line[:1].isdigit() and "/" in line.split()[0]]
     return {change.split("  tests")[0].split("  FAILED")[0].strip(): head.split()[1] for head, change in lines}
 
 
 @pytest.mark.slow
-def test_what_is_noticed_is_killed_and_what_is_not_survives(judge, tmp_path: Path) -> None:
+def test_mutants_are_killed_survive_or_are_unreached(judge, tmp_path: Path) -> None:
     ended = judge("--lines", "1")
     assert ended.returncode == 1, ended.stderr
     found = outcomes(ended.stdout)
     assert found["count * each  ->  (count / each)"] == "killed"
     assert found["count * each - rebate  ->  (count * each + rebate)"] == "killed"
-    assert found["count >= 10  ->  (count > 10)"] == "survived"  # nobody buys ten
+    assert found["count >= 10  ->  (count > 10)"] == "survived"  # no test buys ten
     assert found["count + 1  ->  (count - 1)"] == "unreached"
     page = (tmp_path / "docs" / "development" / "mutants.md").read_text()
     assert "| little/price.py:6 | price | `count >= 10` | `(count > 10)` | **unexplained** |" in page
     assert "no test reaches it" in page
-    assert ", seed 0: " in page  # and no commit: git knows nothing of the folder
+    assert ", seed 0: " in page  # without a commit: the folder is not in git
     assert (tmp_path / "little" / "price.py").read_text() == LITTLE
 
 
-def test_an_explanation_is_kept_by_hand_and_shown(judge, tmp_path: Path) -> None:
+def test_a_written_explanation_is_shown_on_the_page(judge, tmp_path: Path) -> None:
     (tmp_path / "scripts" / "mutants" / "survivors.toml").write_text(
-        '[[survivor]]\nfile = "little/price.py"\nwhere = "price"\nbefore = "count >= 10"\nafter = "(count > 10)"\n'
-        'why = "Ten cost the same in both."\nequivalent = true\n'
+        '[[survivor]]\nin = "little/price.py: price"\nchange = "count >= 10 -> (count > 10)"\n'
+        'equivalent = "Ten cost the same in both."\n'
     )
     ended = judge("--lines", "1", "--grep", "count >= 10")
     assert ended.returncode == 0, ended.stderr
@@ -96,7 +96,7 @@ def test_verdicts_are_kept_while_file_and_killer_are_there(judge, tmp_path: Path
     first = outcomes(judge(*kept).stdout)
     again = judge(*kept).stdout
     assert outcomes(again) == first
-    killed = sum(one == "killed" for one in first.values())
+    killed = sum(outcome == "killed" for outcome in first.values())
     assert 0 < killed < len(first)
     assert f" {killed} of the verdicts are from earlier commits" in again
     (tmp_path / "tests" / "test_price.py").write_text(TESTS.replace("test_price()", "test_other()"))
@@ -108,7 +108,7 @@ def test_verdicts_are_kept_while_file_and_killer_are_there(judge, tmp_path: Path
     assert outcomes(changed) == first
 
 
-def test_a_red_control_stops_everything(judge, tmp_path: Path) -> None:
+def test_a_failing_unmutated_test_stops_the_run(judge, tmp_path: Path) -> None:
     (tmp_path / "tests" / "test_price.py").write_text(TESTS.replace("59", "60"))
     ended = judge()
     assert ended.returncode == 2
@@ -128,7 +128,7 @@ def test_every_mutant_is_one_change_that_parses() -> None:
         assert len(names) == len(mutants_of(source, file))
 
 
-def test_what_no_test_can_see_is_left_alone() -> None:
+def test_invisible_code_is_not_mutated() -> None:
     source = '''"""One < two."""
 from __future__ import annotations
 from dataclasses import dataclass
@@ -143,7 +143,7 @@ class A:
     assert mutants_of(source, "a.py") == []
 
 
-def test_the_sample_is_the_same_for_a_seed_and_counts_by_room() -> None:
+def test_a_seed_gives_the_same_sample_with_the_count_of_each_room() -> None:
     by_room = [mutants_of(LITTLE, "a.py"), mutants_of(LITTLE + LITTLE, "b.py")]
     sample = drawn(by_room, [4, 4], seed=1)
     assert sample == drawn(by_room, [4, 4], seed=1)
@@ -155,14 +155,14 @@ def test_the_sample_is_the_same_for_a_seed_and_counts_by_room() -> None:
 def test_a_file_belongs_to_the_innermost_room() -> None:
     files = list(OURS.mutated_files())
     assert len(files) == len(set(files))
-    assert [one for places in OURS.tests.values() for one in places if not (OURS.root / one).exists()] == []
+    assert [place for places in OURS.tests.values() for place in places if not (OURS.root / place).exists()] == []
     assert OURS.room("rlhf_cli/trainers/ppo/rollout.py") == "rlhf_cli/trainers/ppo"
     assert OURS.room("rlhf_cli/trainers/pass_mixin.py") == "rlhf_cli/trainers"
     assert {"rlhf_cli/trainers/pass_mixin.py", "rlhf_cli/data/json_files.py"} <= set(files)
 
 
 def test_the_nearest_tests_come_first_and_the_budget_ends_them() -> None:
-    mutant = next(one for one in mutants_of(LITTLE, "little/price.py") if one.before == "count >= 10")
+    mutant = next(mutant for mutant in mutants_of(LITTLE, "little/price.py") if mutant.before == "count >= 10")
     lines = {"little/price.py": frozenset([6, 8])}
     far = MeasuredTest("tests/far/test_all.py::test_a", 0.1, lines)
     near = [MeasuredTest(f"tests/little/test_price.py::test_{n}", n, lines) for n in (3, 1)]
@@ -173,8 +173,8 @@ def test_the_nearest_tests_come_first_and_the_budget_ends_them() -> None:
     assert list(chosen(mutant, [far, *near], 2)) == [[near[1]], [far]]
 
 
-def test_what_runs_at_import_is_judged_by_its_folder_and_by_all_that_import_it() -> None:
-    """conftest.py may have imported it before anybody watched, so that no line of it is seen."""
+def test_code_run_at_import_is_tested_by_its_folder_and_its_importers() -> None:
+    """conftest.py may have imported the module before tracing started."""
     (mutant,) = mutants_of("LIMIT = 3\n", "package/little/limits.py")
     near = MeasuredTest("tests/little/test_all.py::test_a", 1, {})
     far = MeasuredTest("tests/far/test_all.py::test_b", 1, {"package/little/limits.py": frozenset([1])})

@@ -1,7 +1,7 @@
-"""How often verdicts are right on sweeps without any difference: scripts/bench/verdicts.py, fewer of them.
+"""Test how often verdicts are right on simulated sweeps without any difference.
 
-Limits are those of the binomial: with 400 sweeps a share that is really 95 % lies below 91.5 % or above 98.2 % once in
-a thousand times. The seeds are fixed.
+The limits are binomial: with 400 sweeps, a share of really 95 % lies below 91.5 % or above 98.2 % once in a thousand
+times. The seeds are fixed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 
 import pytest
 
-from scripts.bench.verdicts import SCENARIOS, measure
+from tests.analysis.comparison.simulated_sweeps import FIVE_VALUES, THREE_VALUES, measure
 
 _SWEEPS = 400
 
@@ -22,10 +22,10 @@ def limits(share: float) -> tuple[float, float]:
 
 @pytest.fixture(scope="module")
 def five_values():
-    return measure(SCENARIOS[1], _SWEEPS)
+    return measure(FIVE_VALUES, _SWEEPS)
 
 
-def test_intervals_hold_what_they_are_about(five_values) -> None:
+def test_intervals_contain_the_truth_as_often_as_they_claim(five_values) -> None:
     low, high = limits(0.95)
     assert low <= five_values.mean <= high
     assert low <= five_values.difference <= high
@@ -35,18 +35,18 @@ def test_false_alarms_are_at_most_five_in_a_hundred(five_values) -> None:
     assert five_values.alarms <= limits(0.05)[1]
 
 
-def test_intervals_and_verdicts_say_the_same(five_values) -> None:
+def test_intervals_and_verdicts_agree(five_values) -> None:
     assert five_values.together == pytest.approx(1 - five_values.alarms)
 
 
 def test_control_without_correction_every_third_sweep_has_a_winner() -> None:
     """Ten comparisons of five values, each at 5 %."""
-    rates = measure(SCENARIOS[1], _SWEEPS, corrected=False)
+    rates = measure(FIVE_VALUES, _SWEEPS, corrected=False)
     assert rates.alarms > 0.2
     assert rates.together < 0.8
 
 
 def test_control_unpaired_intervals_are_too_wide() -> None:
-    """What the seeds share is in both means and no longer cancels: nearly nothing could be found."""
-    rates = measure(SCENARIOS[0], _SWEEPS, paired=False)
+    """What seeds share is in both means and does not cancel, so hardly any difference could be found."""
+    rates = measure(THREE_VALUES, _SWEEPS, paired=False)
     assert rates.difference > limits(0.95)[1]

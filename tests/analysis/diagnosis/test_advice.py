@@ -15,8 +15,8 @@ from rlhf_cli.errors import UserError
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.tables.metrics import FINDING_KINDS
-from scripts.bench.planted_faults import FAULTS
-from scripts.bench.simulated_logs import simulate
+from tests.analysis.diagnosis.planted_faults import FAULTS
+from tests.analysis.diagnosis.simulated_logs import simulate
 
 _MORE = {
     **{name: f"reward@rewards.{name}=brevity" for name in ("twin", "longer", "judge")},

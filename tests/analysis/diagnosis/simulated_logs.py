@@ -1,9 +1,8 @@
-"""Logs of runs that nobody trained: rows are drawn, and what a trainer logs of them is computed as it computes it.
+"""Logs of simulated runs: rows are drawn, and their metrics are computed by definition (docs/reference/metrics.md).
 
-A policy is a few numbers that move as training moves them: how often it is right, in form, short; how certain it is;
-how far it has gone. Of every batch of rows the metrics follow by their definitions (docs/reference/metrics.md): means,
-deviations, correlations, totals, groups without deviation, shares of the advantages. A fault changes the numbers or the
-rewards, never a metric, but where the metric is all there is of it (a critic's explained variance, a clip fraction).
+A policy is a few numbers that change during the training: how often it is right, in the right form, short, certain,
+and how far it has moved. A fault changes these numbers or the rewards, and a metric only if there is no other way (a
+critic's explained variance, a clip fraction).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Faults planted in simulated runs, two or more a kind of finding, and runs in which nothing is wrong."""
+"""Faults planted in simulated runs, two or more for each kind of finding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from scripts.bench.simulated_logs import LIMIT, World
+from tests.analysis.diagnosis.simulated_logs import LIMIT, World
 
 GRPO, PPO = World(), World(is_ppo=True, events=60)
 _THREE = {"correct": 1.0, "format": 0.5, "brevity": 1.5}
@@ -92,20 +92,4 @@ FAULTS: dict[str, tuple[str, World]] = {
     "evaluation takes half of the time": ("time", replace(PPO, seconds={**PPO.seconds, "evaluation": 10.0})),
     "a rank waits for the others": ("time", replace(GRPO, seconds={**GRPO.seconds, "waiting": 4.0})),
 }
-"""Name -> (the kind that is to be found, the run it is planted in)."""
-
-CLEAN: dict[str, World] = {
-    "GRPO": GRPO,
-    "PPO": PPO,
-    "GRPO, wandering": replace(GRPO, wander=0.5),
-    "PPO, wandering": replace(PPO, wander=0.5),
-    "GRPO, 40 log events": replace(GRPO, events=40),
-    "GRPO, 400 log events": replace(GRPO, events=400),
-    "PPO, slow": replace(PPO, right=lambda t: 0.2 + 0.25 * t, in_form=lambda t: 0.7 + 0.2 * t),
-    "GRPO, gold that rises": replace(_with(GRPO, "gold", 0.0, lambda s, r: s["gold"]), watched=lambda t: 0.3 + 0.4 * t),
-    "PPO, gold that stays": replace(_gold, watched=lambda t: 0.5),
-    "GRPO, a gate that opens": replace(GRPO, gates={"brevity": ("correct", lambda raw: raw > 0.5)}),
-    "GRPO, longer answers that are better": replace(GRPO, length=lambda t: 14 + 14 * t),
-    "PPO, a critic that learns slowly": replace(PPO, explained=lambda t: -0.3 + 0.6 * t),
-}
-"""Runs in which nothing is wrong, of many sorts."""
+"""Name -> (the kind to find, the run with the fault)."""
