@@ -62,8 +62,8 @@ The command fails if a survivor has no explanation: write a test that kills it, 
 original code; no test can kill it.
 
 Tests were added for the first survivors of this sample, so a fresh sample (`--seed N --grep rlhf_cli`, which only
-prints) finds more. A test that times out counts as failed. mutmut, cosmic-ray and mutatest were tried: they skip decorated
-functions, start a process per mutant (seven seconds of importing TRL), or are no longer maintained.
+prints) finds more. A test that times out counts as failed. mutmut, cosmic-ray and mutatest were tried: they skip
+decorated functions, start a process per mutant (seven seconds of importing TRL), or are no longer maintained.
 """
 
 OURS = Project(
