@@ -16,8 +16,9 @@ from rlhf_cli.rewards.stack.component import Component, ScoreGate
 from rlhf_cli.rewards.stack.returned_scores import place_spans
 from rlhf_cli.rewards.stack.reward_matrix import Settled, last_token_rewards, settle
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.rewards.stack.truncation import Endings, TruncationPolicy, with_truncation
+from rlhf_cli.rewards.stack.truncation import with_truncation
 from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings, Rollout, advantages_of, without_last
+from rlhf_cli.truncation import Bootstrap, Endings, EosPenalty, TruncationPolicy
 
 GROUP = 4
 A, B = [1.0, 0.0, 1.0, 0.0], [0.5, 0.7, 0.1, 0.9]
@@ -28,10 +29,10 @@ VALUES, LAST_VALUE, SCORE = [0.2, 0.4, 0.5], 0.6, 1.0
 
 POLICIES = {
     "`none`": TruncationPolicy(),
-    "`eos_penalty`, `penalty=1`": TruncationPolicy("eos_penalty"),
-    "`eos_penalty`, `mode=replace`": TruncationPolicy("eos_penalty", replaces=True),
-    "`bootstrap`, `mode=add`": TruncationPolicy("bootstrap"),
-    "`bootstrap`, `mode=replace`": TruncationPolicy("bootstrap", replaces=True),
+    "`eos_penalty`, `penalty=1`": EosPenalty(),
+    "`eos_penalty`, `mode=replace`": EosPenalty(mode="replace"),
+    "`bootstrap`, `mode=add`": Bootstrap(),
+    "`bootstrap`, `mode=replace`": Bootstrap(mode="replace"),
 }
 
 

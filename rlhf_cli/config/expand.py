@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 
 from rlhf_cli.config.rules.trainer_rules import class_file
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_sections import AGGREGATES, TRUNCATION_MODES, Gate, Reward
+from rlhf_cli.config.schema.reward_sections import AGGREGATES, Gate, Reward
 from rlhf_cli.rewards.stack.aggregating import counting
-from rlhf_cli.rewards.stack.returned_scores import REPLACES_DENSE
+from rlhf_cli.truncation import Bootstrap
 
 
 def expanded(experiment: Experiment) -> Experiment:
@@ -31,10 +31,8 @@ def expanded(experiment: Experiment) -> Experiment:
             name: reward if name in before else reward.model_copy(update={"gate": [*reward.gates, gate]})
             for name, reward in rewards.items()
         }
-    modes = TRUNCATION_MODES.get(truncation.policy)
-    if modes is not None and truncation.mode is None:
-        is_added = truncation.policy == "bootstrap" and _has_dense_rewards_alone(experiment)
-        mode = "add" if is_added else modes[0]
+    if truncation.rule.modes and truncation.mode is None:
+        mode = truncation.rule.default_mode(is_dense=_has_dense_rewards_alone(experiment))
         changes["truncation"] = truncation.model_copy(update={"mode": mode})
     return experiment.model_copy(update=changes) if changes else experiment
 
@@ -52,21 +50,19 @@ def waits_for(rewards: dict[str, Reward], names: Sequence[str]) -> set[str]:
 
 
 def truncation_warnings(experiment: Experiment) -> Iterator[str]:
-    """Yield a warning if the mode chosen for `bootstrap` does not fit the rewards, with its effect."""
+    """Yield a warning if the mode of a policy that asks the critic does not fit the rewards, with its effect."""
     truncation = experiment.truncation
+    if not truncation.rule.needs_critic:
+        return
     plain = [
         name
         for name, reward in experiment.rewards.items()
         if name in counting(experiment.rewards) and not is_dense(reward)
     ]
     if truncation.mode == "add" and not _has_dense_rewards_alone(experiment):
-        whose = ", ".join(plain) or "the aggregate"
-        yield (
-            f"bootstrap adds the value of what would have followed to a score of the whole answer ({whose}): being cut"
-            " off pays twice, and the policy learns never to end; truncation.mode=replace (docs/how-to/ppo.md)"
-        )
+        yield Bootstrap.ADDS_TO_PLAIN.format(", ".join(plain) or "the aggregate")
     if truncation.mode == "replace" and _has_dense_rewards_alone(experiment):
-        yield REPLACES_DENSE
+        yield Bootstrap.REPLACES_DENSE
 
 
 def _has_dense_rewards_alone(experiment: Experiment) -> bool:

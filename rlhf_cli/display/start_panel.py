@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rlhf_cli.config.expand import truncation_warnings
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_sections import TRUNCATION_MODES, TRUNCATION_POLICIES, Reward
+from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.config.schema.run_sections import entries_of
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.plan.run_plan import Plan
@@ -69,8 +69,7 @@ def show_start(
         if is_whole or len(console.render_lines(panel, pad=False)) <= _MOST_LINES:
             break
     console.print(panel)
-    modes = truncation_warnings(experiment) if experiment.truncation.policy == "bootstrap" else ()
-    warnings = [("truncation", text) for text in modes]
+    warnings = [("truncation", text) for text in truncation_warnings(experiment)]
     warnings += [(notice.subject, notice.text) for notice in plan.notices]
     warnings += [("wandb", plan.tracking.notice)] if plan.tracking.notice is not None else []
     for subject, text in warnings:
@@ -93,10 +92,7 @@ def _facts(experiment: Experiment, plan: Plan, folder: str | None, *, is_whole: 
     else:
         facts["steps"] = plan.describe_steps()
     if truncation.policy != "none":
-        modes = TRUNCATION_MODES.get(truncation.policy)
-        mode = f", {truncation.mode or modes[0]}" if modes else ""
-        size = f" {truncation.penalty:g}" if "penalty" in TRUNCATION_POLICIES[truncation.policy] else ""
-        facts["truncation"] = f"{truncation.policy}{mode}{size}"
+        facts["truncation"] = truncation.rule.in_words
     facts["processes"] = f"{plan.processes} (device {launch.device}, precision {launch.precision})"
     if launch.strategy != "ddp":
         offload = ", what is not being used in the host's memory" if launch.offload else ""

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.rewards.stack.truncation import TruncationPolicy
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.tables.passes import GenerationSetting, PassSetting
 from rlhf_cli.tables.trl_trainers import Normaliser
 from rlhf_cli.trainers.step_profile import StepProfile
+from rlhf_cli.truncation import TruncationPolicy
 
 if TYPE_CHECKING:
     from rlhf_cli.measure.policy_results import PolicyAnswers

@@ -41,9 +41,7 @@ from rlhf_cli.rewards.stack.reward_metrics import (
     table_columns,
 )
 from rlhf_cli.rewards.stack.truncation import (
-    COMPONENT,
     FLAG,
-    Endings,
     find_truncated,
     leave_out_scores,
     truncation_metrics,
@@ -61,6 +59,7 @@ from rlhf_cli.trainers.kept_rows import (
     counts_and_shares,
     entropy_over_kept,
 )
+from rlhf_cli.truncation import COMPONENT, Endings
 
 _SAME_ADVANTAGE = 1e-6
 """Advantages are TRL's if they differ by less than this share of the largest."""

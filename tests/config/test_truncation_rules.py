@@ -23,7 +23,6 @@ def test_bootstrap_wants_a_critic(refused: Refused, judged: Judged) -> None:
     assert judged(QUICK, "trainer=ppo", "truncation=bootstrap").truncation.policy == "bootstrap"
     for trainer in ("grpo", "rloo"):
         error = refused(QUICK, f"trainer={trainer}", "truncation=bootstrap")
-        assert error.what.startswith(f"trainer={trainer} cannot bootstrap")
         assert error.where == "truncation.policy (truncation/bootstrap.yaml:2)"
         assert error.expected == "one of none, eos_penalty, exclude, soft_overlong"
         assert error.hint == "trainer=ppo, or truncation=eos_penalty"
@@ -41,7 +40,6 @@ def test_a_key_that_the_policy_does_not_read(refused: Refused, policy: str, type
     """Even where it is given its default: who wrote it thinks that it does something."""
     key = f"truncation.{typed.partition('=')[0]}"
     error = refused(QUICK, f"truncation={policy}", f"truncation.{typed}")
-    assert error.what == f"{key} means nothing to policy {policy}"
     assert error.where == f"{key} (command line)"
     assert (error.got, error.expected) == (f"truncation.policy={policy}", expected)
     assert str(error.hint).startswith(f"truncation={policy}, or truncation=")
@@ -52,7 +50,6 @@ def test_the_ramp_is_shorter_than_a_completion(refused: Refused, judged: Judged)
     assert judged(*soft, "truncation.cache=15").truncation.cache == 15
     for cache in (16, 17):
         error = refused(*soft, f"truncation.cache={cache}")
-        assert error.what == "the penalty's ramp is as long as a completion may be"
         assert error.where == "truncation.cache (command line)"
         assert error.expected == "below 16"
     assert refused(*soft, "truncation.cache=0").where == "truncation.cache (command line)"
@@ -113,15 +110,14 @@ def test_a_function_says_by_its_annotation_that_it_is_dense(name: str, expected:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "advice"),
     [
-        ((PLAIN, "truncation.mode=add"), "a score of the whole answer (plain)"),
-        ((DENSE, "truncation.mode=replace"), "every reward is dense"),
+        ((PLAIN, "truncation.mode=add"), "truncation.mode=replace"),
+        ((DENSE, "truncation.mode=replace"), "truncation.mode=add"),
         ((PLAIN,), None),
         ((PLAIN, "truncation.mode=replace"), None),
     ],
 )
-def test_a_mode_that_contradicts_the_rewards_is_warned_of(judged: Judged, words, said: str | None) -> None:
+def test_a_mode_that_does_not_fit_the_rewards_gives_a_warning(judged: Judged, words, advice: str | None) -> None:
     warnings = list(truncation_warnings(judged(*PPO, *words)))
-    assert len(warnings) == (said is not None)
-    assert said is None or said in warnings[0]
+    assert [f"; {advice} (" in warning for warning in warnings] == [True] * (advice is not None)

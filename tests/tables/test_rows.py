@@ -18,8 +18,6 @@ from accelerate import DistributedType
 from transformers.generation import logits_process as warpers
 from trl.trainer import dpo_trainer, grpo_trainer
 
-from rlhf_cli.config.schema.reward_sections import TRUNCATION_POLICIES
-from rlhf_cli.rewards.stack.truncation import Endings, TruncationPolicy
 from rlhf_cli.tables.passes import DEFAULTS_IF_OMITTED, MAX_SOFTMAX_BYTES, why_config_not_packed, why_values_not_packed
 from rlhf_cli.tables.resume_keys import RESUME_KEYS, ResumeRow, row_of
 from rlhf_cli.tables.strategies import STRATEGIES
@@ -212,14 +210,6 @@ def test_what_transformers_takes_for_a_key_that_is_left_out() -> None:
     with pytest.raises(KeyError):
         why_config_not_packed({"model_type": "another"}, "sdpa")
     assert why_values_not_packed({"rope_parameters": {"rope_type": "default"}}, "sdpa") is None
-
-
-def test_what_a_policy_does_is_what_its_row_says() -> None:
-    for name, reads in TRUNCATION_POLICIES.items():
-        policy = TruncationPolicy(name)
-        cut = Endings(torch.tensor([True]), torch.tensor([4]), 4)
-        assert policy.goes_on(cut).item() == (name == "bootstrap")
-        assert policy.changes_total == ("penalty" in reads)
 
 
 def test_strategies_by_their_stage() -> None:

@@ -39,10 +39,11 @@ from rlhf_cli.rewards.stack.aggregating import Aggregate, Schedule, counting
 from rlhf_cli.rewards.stack.reward_matrix import Settled, settle
 from rlhf_cli.rewards.stack.reward_metrics import advantage_shares
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.rewards.stack.truncation import COMPONENT, Endings, leave_out_scores, with_truncation
+from rlhf_cli.rewards.stack.truncation import leave_out_scores, with_truncation
 from rlhf_cli.tables import trl_values
 from rlhf_cli.text.json_values import finite_or_none
-from rlhf_cli.trainers.assemble.stack_building import aggregate_of, truncation_policy
+from rlhf_cli.trainers.assemble.stack_building import aggregate_of
+from rlhf_cli.truncation import COMPONENT, Endings
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class RoundRecomputer:
 
     def __init__(self, experiment: Experiment, max_steps: int | None, *, known: Collection[str]) -> None:
         self.recipe: AdvantageRecipe = recipe_of(experiment)
-        self.aggregate, self.truncation = aggregate_of(experiment), truncation_policy(experiment)
+        self.aggregate, self.truncation = aggregate_of(experiment), experiment.truncation.rule
         self.scores = {name: StoredScores(name) for name in experiment.rewards}
         components = [component(name, reward, self.scores[name]) for name, reward in experiment.rewards.items()]
         # Stored scores need no timeout.

@@ -7,17 +7,12 @@ from graphlib import CycleError
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_sections import (
-    AGGREGATES,
-    RESERVED_REWARD_NAMES,
-    TRUNCATION_MODES,
-    TRUNCATION_POLICIES,
-    Gate,
-)
+from rlhf_cli.config.schema.reward_sections import AGGREGATES, RESERVED_REWARD_NAMES, Gate
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.rewards.stack.component import levels
 from rlhf_cli.tables.trl_trainers import SEQUENCE_LOSSES
 from rlhf_cli.text.suggest import nearest
+from rlhf_cli.truncation import POLICIES
 
 _TOKEN_LEVEL_ONLY = {"loss_type": SEQUENCE_LOSSES, "importance_sampling_level": ("sequence",)}
 """TRL argument values without per-token advantages: they would collapse them to the row's mean."""
@@ -120,14 +115,11 @@ def _dense_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
 def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every problem with the policy for truncated completions."""
     truncation, trainer, where = experiment.truncation, experiment.trainer, origins.where("truncation.policy")
-    modes = TRUNCATION_MODES.get(truncation.policy, ())
+    rule, modes = truncation.rule, truncation.rule.modes
     for key in ("penalty", "mode", "cache"):
         # A frozen configuration holds every key, so only values other than the default count.
-        if (
-            key not in TRUNCATION_POLICIES[truncation.policy]
-            and getattr(truncation, key) != type(truncation).model_fields[key].default
-        ):
-            readers = [other for other, reads in TRUNCATION_POLICIES.items() if key in reads]
+        if key not in rule.keys and getattr(truncation, key) != type(truncation).model_fields[key].default:
+            readers = [name for name, policy in POLICIES.items() if key in policy.keys]
             yield ConfigError(
                 f"truncation.{key} means nothing to policy {truncation.policy}",
                 where=origins.where(f"truncation.{key}"),
@@ -147,21 +139,21 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
         what = f"trainer={trainer.name} generates nothing that could be cut off"
         yield ConfigError(what, where=where, got=truncation.policy, hint="truncation=none")
         return
-    if truncation.policy == "bootstrap" and trainer.baseline != "critic":
-        able = [other for other in TRUNCATION_POLICIES if other != "bootstrap"]
+    if rule.needs_critic and trainer.baseline != "critic":
+        able = [name for name, policy in POLICIES.items() if not policy.needs_critic]
         yield ConfigError(
-            f"trainer={trainer.name} cannot bootstrap: it has no critic to estimate the missing rest",
+            f"trainer={trainer.name} has no critic, and truncation={truncation.policy} needs one",
             where=where,
             got=truncation.policy,
             expected="one of " + ", ".join(able),
             hint="trainer=ppo, or truncation=eos_penalty",
         )
-    if truncation.policy != "soft_overlong":
+    if not rule.reads_lengths:
         return
     limit = trainer.setting("max_completion_length")
     if not isinstance(limit, int):
         yield ConfigError(
-            "soft_overlong needs a limit of the length",
+            f"truncation={truncation.policy} needs a length limit",
             where=origins.where("trainer.args.max_completion_length"),
             got=limit,
             expected="a number of tokens",
@@ -169,7 +161,7 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
         )
     elif truncation.cache is not None and truncation.cache >= limit:
         yield ConfigError(
-            "the penalty's ramp is as long as a completion may be",
+            "the penalty would grow over the whole completion",
             where=origins.where("truncation.cache"),
             got=f"truncation.cache={truncation.cache} with trainer.args.max_completion_length={limit}",
             expected=f"below {limit}",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from rlhf_cli.config.schema.section import Bounds, Seconds, Section
+from rlhf_cli.truncation import MODES, POLICIES, TruncationPolicy
 
 AGGREGATES = ("sum", "normalize_then_sum")
 """The built-in values of `aggregate`; anything else names a function of the user's."""
@@ -107,39 +108,32 @@ class Reward(Section):
         return self
 
 
-TRUNCATION_POLICIES: dict[str, tuple[str, ...]] = {
-    "none": (),
-    "eos_penalty": ("penalty", "mode"),
-    "bootstrap": ("mode",),
-    "exclude": (),
-    "soft_overlong": ("penalty", "cache"),
-}
-"""Policy -> the keys of the section `truncation` that it reads. Its effect is in rewards/stack/truncation.py."""
-TRUNCATION_MODES: dict[str, tuple[str, ...]] = {"eos_penalty": ("subtract", "replace"), "bootstrap": ("replace", "add")}
-"""Policy -> the values of `truncation.mode`, the default first; `bootstrap` adds if every reward is dense."""
-
 if TYPE_CHECKING:
     PolicyName: TypeAlias = str
     Mode: TypeAlias = str
-else:  # the words come from the table
-    PolicyName = Literal[tuple(TRUNCATION_POLICIES)]
-    Mode = Literal[tuple(sorted({mode for modes in TRUNCATION_MODES.values() for mode in modes}))]
+else:  # the words come from the classes
+    PolicyName = Literal[tuple(POLICIES)]
+    Mode = Literal[MODES]
 
 
 class Truncation(Section):
     """What a completion is worth that the length limit cut off, for every trainer that generates.
 
-    `policy` is `none`, `eos_penalty`, `bootstrap`, `exclude` or `soft_overlong`. `penalty` is the size of the penalty,
-    0 or more, for `eos_penalty` and `soft_overlong`. `cache` is the length in tokens over which `soft_overlong` raises
-    the penalty; null is a fifth of max_completion_length. `mode` says whether the reward that the completion earned
-    still counts: `subtract` or `replace` for `eos_penalty`, `add` or `replace` for `bootstrap`; null is `subtract`, and
-    for `bootstrap` it is `add` if all rewards are dense, else `replace`.
+    `policy` names the rule; `rlhf list truncation` describes each. `penalty` is the size of the penalty, 0 or more.
+    `cache` is the number of last tokens over which the penalty grows; null is a fifth of max_completion_length. `mode`
+    says whether the reward that the completion earned still counts: `subtract` and `add` keep it, `replace` does not;
+    null is the policy's default.
     """
 
     policy: PolicyName = "none"
     penalty: float = Field(default=1.0, ge=0)
     mode: Mode | None = None
     cache: int | None = Field(default=None, gt=0)
+
+    @property
+    def rule(self) -> TruncationPolicy:
+        """Return the policy with the values of this section."""
+        return POLICIES[self.policy](penalty=self.penalty, mode=self.mode, cache=self.cache)
 
 
 class Margin(Section):

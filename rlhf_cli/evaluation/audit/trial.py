@@ -29,6 +29,7 @@ from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
 from rlhf_cli.text.template_grammar import is_text, parse
 from rlhf_cli.trainers.assemble.stack_building import reward_stack
+from rlhf_cli.truncation import COMPONENT, Endings
 
 GOLD_COLUMNS = (
     *("answer", "solution", "gold", "gold_answer", "ground_truth", "target", "reference", "expected", "output"),
@@ -169,37 +170,31 @@ def _texts(value: object, seen: set[int], module: Mapping[str, object] = Mapping
                 yield from _texts(named, seen)
 
 
-COMPONENT = "truncation"
-
-
 def after_truncation(
     experiment: Experiment, rows: Sequence[ScoredRow], texts: Sequence[str], is_cut: Sequence[bool], limit: int | None
 ) -> list[ScoredRow]:
     """Return the rows with the truncation policy applied to their totals, by the training code.
 
     is_cut: the length limit of `limit` tokens truncated the text. If the policy adds to totals, every row gets it as an
-        additional reward, `truncation`; a row that the policy excludes has no total. `bootstrap` needs a critic's
-        value, which is not available here, so its rows stay unchanged.
+        additional reward, `truncation`; a row that the policy excludes has no total. A critic's value is not available
+        here, so the rows of a policy that needs one stay unchanged.
     """
-    policy = experiment.truncation.policy
-    if policy in ("none", "bootstrap") or not rows:
-        return list(rows)
-    if policy == "exclude":
+    policy = experiment.truncation.rule
+    if policy.excludes:
         return [replace(row, total=None) if cut else row for row, cut in zip(rows, is_cut, strict=True)]
+    if not policy.changes_total or not rows:
+        return list(rows)
     import torch
 
-    from rlhf_cli.rewards.stack.truncation import Endings
-    from rlhf_cli.trainers.assemble.stack_building import truncation_policy
-
     lengths = [0] * len(rows)
-    if policy == "soft_overlong":
-        tokenizer = policy_tokenizer(experiment, wanted_by="truncation=soft_overlong")
+    if policy.reads_lengths:
+        tokenizer = policy_tokenizer(experiment, wanted_by=f"truncation={policy.name}")
         counted = [len(ids) for ids in tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]]
         lengths = [(limit or count) if cut else count for count, cut in zip(counted, is_cut, strict=True)]
     totals = torch.tensor([torch.nan if row.total is None else row.total for row in rows], dtype=torch.float64)
     endings = Endings(torch.tensor(list(is_cut)), torch.tensor(lengths), limit)
     changed = []
-    for row, added in zip(rows, truncation_policy(experiment).added(totals, endings).tolist(), strict=True):
+    for row, added in zip(rows, policy.added(totals, endings).tolist(), strict=True):
         given = None if row.total is None else added
         reward = ScoredReward(given, given, given)
         total = None if row.total is None else row.total + added

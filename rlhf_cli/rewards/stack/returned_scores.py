@@ -31,12 +31,6 @@ TokenValues: TypeAlias = list[float | None]
 Spread: TypeAlias = Literal["last", "even"]
 """Where a span's value goes: to the last token that overlaps it, or in equal parts to all of them."""
 
-REPLACES_DENSE = (
-    "bootstrap takes the reward on the last token of a row that was cut away, and every reward is dense: what"
-    " that token earned it had earned; truncation.mode=add (docs/how-to/ppo.md)"
-)
-"""Warning about truncation.mode=replace."""
-
 
 def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spread) -> TokenValues:
     """Return one value per token: r_t = the sum over spans s of value_s * share_s(t).

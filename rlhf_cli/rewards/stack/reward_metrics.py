@@ -12,9 +12,9 @@ from torch import Tensor
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.component import Component, RewardOutcome
 from rlhf_cli.rewards.stack.reward_matrix import Settled
-from rlhf_cli.rewards.stack.truncation import Endings
 from rlhf_cli.tables.trl_values import ROUND, STEP, TOKENS, TRUNCATED
 from rlhf_cli.text.json_values import finite_or_none
+from rlhf_cli.truncation import Endings
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

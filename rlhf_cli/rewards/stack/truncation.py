@@ -1,91 +1,19 @@
-"""Apply the truncation policy: one for every trainer, applied to the row's total in reward units.
-
-A completion that ends in an end-of-sequence token is *terminated*; one cut by the length limit is *truncated*. The two
-are never merged into one `done` flag: a terminated answer is worth what it earned, while a truncated one might have
-continued.
-
-    none            as if terminated
-    eos_penalty     total - penalty, or -penalty instead of the total (Ziegler et al., arXiv 1909.08593)
-    bootstrap       add the critic's value of the state after the last token (Pardo et al., arXiv 1712.00378) if
-                    rewards come token by token; if an answer gets one score, the value replaces the score, which
-                    the values would otherwise count repeatedly
-    exclude         the row has no gradient and counts in no mean
-    soft_overlong   a ramp down to -penalty over the last tokens before the limit (DAPO, arXiv 2503.14476, equation 13)
-"""
+"""Find truncated rows, add the truncation policy's component to a settled batch, and log both."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from rlhf_cli.numerics.reward_columns import soft_overlong
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.reward_matrix import Settled
+from rlhf_cli.truncation import COMPONENT, Endings, TruncationPolicy
 
 FLAG = "is_truncated"
 """Dataset column, rollout field or environment attribute that marks a row as truncated elsewhere."""
-COMPONENT = "truncation"
-"""Name of the truncation policy's component among the rewards."""
-
-
-@dataclass(frozen=True)
-class Endings:
-    """How the rows of all ranks ended: `is_truncated` (N,) bool, `lengths` (N,) and `limit` in tokens.
-
-    Without a limit, the model's own context window truncates.
-    """
-
-    is_truncated: Tensor
-    lengths: Tensor
-    limit: int | None
-
-
-@dataclass(frozen=True)
-class TruncationPolicy:
-    """The policy. `penalty` is positive and subtracted; `cache_tokens` is the ramp length of soft_overlong.
-
-    `replaces`: eos_penalty's -penalty, or bootstrap's value, replaces the truncated row's rewards.
-    """
-
-    policy: str = "none"
-    penalty: float = 1.0
-    replaces: bool = False
-    cache_tokens: int | None = None
-
-    @property
-    def changes_total(self) -> bool:
-        """Return whether a component named `truncation` is part of the sum."""
-        return self.policy in ("eos_penalty", "soft_overlong")
-
-    def added(self, totals: Tensor, endings: Endings) -> Tensor:
-        """Return (N,), what the component adds to each of the totals (N,), for a policy that changes them.
-
-        eos_penalty adds -penalty to a truncated row, and takes away its total if that is replaced. soft_overlong falls
-        from 0 to -penalty over the last tokens before the limit, truncated or not.
-        """
-        if self.policy == "soft_overlong":
-            assert endings.limit is not None  # a ramp without a limit is rejected earlier
-            cache_tokens = self.cache_tokens or max(1, endings.limit // 5)
-            return self.penalty * soft_overlong(endings.lengths, endings.limit, cache_tokens)
-        penalty = torch.full_like(totals, -self.penalty)
-        if self.replaces:
-            penalty = penalty - totals.nan_to_num(0.0)
-        return torch.where(endings.is_truncated, penalty, torch.zeros_like(penalty))
-
-    def leaves_out(self, endings: Endings) -> Tensor | None:
-        """Return (N,) bool, True = the row counts nowhere; None if the policy excludes no rows."""
-        return endings.is_truncated if self.policy == "exclude" else None
-
-    def replaced(self, endings: Endings) -> Tensor | None:
-        """Return (N,) bool, True = a penalty replaces the row's rewards; None if the policy never does that."""
-        return endings.is_truncated if self.replaces and self.changes_total else None
-
-    def goes_on(self, endings: Endings) -> Tensor:
-        """Return (N,) bool, True = the row's return includes the critic's value of its last state."""
-        return endings.is_truncated & (self.policy == "bootstrap")
 
 
 def find_truncated(

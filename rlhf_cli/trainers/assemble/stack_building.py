@@ -25,8 +25,6 @@ from rlhf_cli.text.redaction import redacted_tree
 if TYPE_CHECKING:
     import torch
 
-    from rlhf_cli.rewards.stack.truncation import TruncationPolicy
-
 _MOST = 8
 """Maximum number of kept batches per rank in one training, not counting that of the failure that ends it."""
 _NAMES = {"prompts": "prompt", "completions": "completion"}
@@ -139,14 +137,6 @@ def _components(experiment: Experiment, device: str | torch.device) -> list[Comp
             score = resolve(reward.fn, reward.args, where=f"rewards.{name}.fn")
         components.append(component(name, reward, score))
     return components
-
-
-def truncation_policy(experiment: Experiment) -> TruncationPolicy:
-    """Return the experiment's truncation policy, which is the same for all trainers."""
-    from rlhf_cli.rewards.stack.truncation import TruncationPolicy  # imports torch
-
-    section = experiment.truncation
-    return TruncationPolicy(section.policy, section.penalty, section.mode == "replace", section.cache)
 
 
 def aggregate_of(experiment: Experiment) -> Aggregate:

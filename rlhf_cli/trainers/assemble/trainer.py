@@ -34,7 +34,7 @@ from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.run_folder import RunFolder, in_training, write_json
 from rlhf_cli.tables.trl_trainers import TEXT
 from rlhf_cli.trainers.assemble.policy_loading import OnProgress, lora_config, policy_path, readable_rows, tokenizer_of
-from rlhf_cli.trainers.assemble.stack_building import aggregate_of, training_stack, truncation_policy
+from rlhf_cli.trainers.assemble.stack_building import aggregate_of, training_stack
 from rlhf_cli.trainers.assemble.trl_config import trainer_class_of, trl_config
 from rlhf_cli.trainers.build_trainer import extended_class
 from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, RewardSetup
@@ -209,7 +209,7 @@ def _reward_setup(
         aggregate=aggregate,
         is_dense=section.dense,
         no_signal=None if experiment.guards.no_signal == "off" else experiment.guards.no_signal,
-        truncation=truncation_policy(experiment),
+        truncation=experiment.truncation.rule,
         loss_divisor=section.row.loss_divisor,
         passes=section.passes,
         generation="plain" if section.passes == "plain" else section.generation,
@@ -221,7 +221,7 @@ def _trl_arguments(experiment: Experiment, policy: str, stack: RewardStack | Non
     """Return TRL's arguments that depend on the configuration: reward functions, tokenizer, adapter."""
     model, given = experiment.model, dict[str, object]()
     if stack is not None:  # one callable per component, and one for the truncation component if there is one
-        adds = truncation_policy(experiment).changes_total
+        adds = experiment.truncation.rule.changes_total
         given["reward_funcs"] = [*stack.columns(), *([truncation.column] if adds else [])]
     if model.tokenizer is not None or model.chat_template is not None:
         given["processing_class"] = tokenizer_of(experiment, policy)

@@ -33,7 +33,6 @@ from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.trainers.assemble.library_refusals import refusal
 from rlhf_cli.trainers.assemble.policy_loading import quantization
-from rlhf_cli.trainers.assemble.stack_building import truncation_policy
 
 if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import TrlArguments
@@ -181,7 +180,7 @@ def trl_config(experiment: Experiment, folder: RunFolder) -> TrlArguments:
     }
     if experiment.rewards:
         # The stack sets them before every batch; TRL requires one per reward.
-        reserved["reward_weights"] = [1.0] * (len(experiment.rewards) + truncation_policy(experiment).changes_total)
+        reserved["reward_weights"] = [1.0] * (len(experiment.rewards) + experiment.truncation.rule.changes_total)
     if experiment.aggregate == "normalize_then_sum" and hasattr(config_class, "scale_rewards"):
         # The stack z-scores each reward within its group; TRL still has to divide by the batch's deviation.
         reserved["scale_rewards"] = "batch"

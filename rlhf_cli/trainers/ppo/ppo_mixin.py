@@ -21,7 +21,6 @@ from trl.trainer import grpo_trainer
 
 from rlhf_cli.numerics.ppo_losses import k3, value_losses
 from rlhf_cli.rewards.stack.aggregating import counting
-from rlhf_cli.rewards.stack.returned_scores import REPLACES_DENSE
 from rlhf_cli.rewards.stack.reward_matrix import last_token_rewards, token_rewards
 from rlhf_cli.runs.heartbeat import CRITIC, VALUES, during
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
@@ -40,6 +39,7 @@ from rlhf_cli.trainers.ppo.rollout import (
     without_last,
 )
 from rlhf_cli.trainers.reward_mixin import RewardMixin, overwrite_last
+from rlhf_cli.truncation import Bootstrap
 
 if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import TrlBatch
@@ -141,9 +141,9 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         outcomes = self.reward_stack.outcomes
         counted = [outcomes[name] for name in counting({one.name: one for one in self.reward_stack.components})]
         rows = [row for one in counted for row in zip(one.raw, one.tokens, strict=True) if row[0] is not None]
-        is_plain = self.truncation.policy != "bootstrap" or any(tokens is None for _, tokens in rows)
+        is_plain = not self.truncation.needs_critic or any(tokens is None for _, tokens in rows)
         if rows and not is_plain and self.accelerator.is_main_process:
-            logging.getLogger("rlhf").warning(REPLACES_DENSE)
+            logging.getLogger("rlhf").warning(Bootstrap.REPLACES_DENSE)
 
     def _packs_values(self, batch: TrlBatch) -> bool:
         """Return whether the critic reads packed rows.

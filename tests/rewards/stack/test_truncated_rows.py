@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlhf_cli.config.schema.reward_sections import TRUNCATION_POLICIES
-from rlhf_cli.rewards.stack.truncation import Endings, TruncationPolicy, truncation_metrics, with_truncation
+from rlhf_cli.rewards.stack.truncation import truncation_metrics, with_truncation
+from rlhf_cli.truncation import POLICIES, Bootstrap, Endings, EosPenalty, Exclude, SoftOverlong, TruncationPolicy
 from tests.support.settled_columns import NAN, Case, Rule, column
 
 CUT = Endings(torch.tensor([False, True, False, True]), torch.tensor([2, 4, 3, 4]), 4)
@@ -16,26 +16,35 @@ def rows(*scores: float, weight: float = 2.0):
     return Case([column(*scores)], [Rule("one")], [weight]).settle()
 
 
-def test_which_go_on_and_which_are_left_out() -> None:
-    """A return goes on under bootstrap alone, a row counts nowhere under exclude alone, and only where it was cut."""
-    for policy in TRUNCATION_POLICIES:
-        truncation = TruncationPolicy(policy)
-        goes_on, left_out = truncation.goes_on(CUT).tolist(), truncation.leaves_out(CUT)
-        assert goes_on == [False, policy == "bootstrap", False, policy == "bootstrap"]
-        assert left_out is None if policy != "exclude" else left_out.tolist() == [False, True, False, True]
-        assert truncation.changes_total == (policy in ("eos_penalty", "soft_overlong"))
+@pytest.mark.parametrize("name", POLICIES)
+def test_each_policy_affects_truncated_rows_in_one_way(name: str) -> None:
+    """It adds to totals, excludes rows, asks the critic, or does nothing; rows that ended are unchanged."""
+    policy, cut = POLICIES[name](), CUT.is_truncated.tolist()
+    changes = policy.added(torch.tensor([1.0, 2.0, 3.0, 6.0]), CUT) != 0
+    left_out, goes_on = policy.leaves_out(CUT), policy.goes_on(CUT)
+    effects = [changes, torch.zeros(4) if left_out is None else left_out, goes_on]
+    flags = [policy.changes_total, policy.excludes, policy.needs_critic]
+    assert [effect.bool().tolist() == cut for effect in effects] == flags
+    assert [not effect.any() for effect in effects] == [not flag for flag in flags]
+    assert sum(flags) == (name != "none")
+    assert policy.changes_total == ("penalty" in policy.keys)
+
+
+def test_a_policy_shows_its_mode_and_its_penalty() -> None:
+    shown = [policy.in_words for policy in (SoftOverlong(3.0), EosPenalty(0.5, "replace"), Bootstrap(), Exclude())]
+    assert shown == ["soft_overlong 3", "eos_penalty, replace 0.5", "bootstrap, replace", "exclude"]
 
 
 @pytest.mark.parametrize(
     ("truncation", "added", "totals"),
     [
-        (TruncationPolicy("eos_penalty", 0.5), [0.0, -0.5, 0.0, -0.5], [2.0, 3.5, 6.0, 11.5]),
+        (EosPenalty(0.5), [0.0, -0.5, 0.0, -0.5], [2.0, 3.5, 6.0, 11.5]),
         # What was earned, 4 and 12, gives way to -1/2.
-        (TruncationPolicy("eos_penalty", 0.5, replaces=True), [0.0, -4.5, 0.0, -12.5], [2.0, -0.5, 6.0, -0.5]),
+        (EosPenalty(0.5, "replace"), [0.0, -4.5, 0.0, -12.5], [2.0, -0.5, 6.0, -0.5]),
         # From 2 tokens on a half of the penalty a token, whether or not the row was cut.
-        (TruncationPolicy("soft_overlong", 3.0, cache_tokens=2), [0.0, -3.0, -1.5, -3.0], [2.0, 1.0, 4.5, 9.0]),
+        (SoftOverlong(3.0, cache=2), [0.0, -3.0, -1.5, -3.0], [2.0, 1.0, 4.5, 9.0]),
         # A fifth of 4 tokens is none, so the last one is the whole ramp.
-        (TruncationPolicy("soft_overlong", 3.0), [0.0, -3.0, 0.0, -3.0], [2.0, 1.0, 6.0, 9.0]),
+        (SoftOverlong(3.0), [0.0, -3.0, 0.0, -3.0], [2.0, 1.0, 6.0, 9.0]),
     ],
 )
 def test_what_is_added(truncation: TruncationPolicy, added: list[float], totals: list[float]) -> None:
@@ -64,7 +73,7 @@ def test_a_ramp_over_the_last_tokens(
 ) -> None:
     """DAPO's soft punishment (arXiv 2503.14476, equation 13) of the lengths from limit - cache on."""
     endings = Endings(torch.zeros(4, dtype=torch.bool), torch.tensor(lengths), limit)
-    settled = with_truncation(rows(0, 0, 0, 0), TruncationPolicy("soft_overlong", cache_tokens=cache_tokens), endings)
+    settled = with_truncation(rows(0, 0, 0, 0), SoftOverlong(cache=cache_tokens), endings)
     assert settled.totals.tolist() == pytest.approx(added)
 
 
@@ -72,7 +81,7 @@ def test_logged() -> None:
     """The two that were cut had 4 and 12, and have 3 and 11."""
     before = rows(1, 2, 3, 6)
     names = [f"rewards/truncation/{name}" for name in ("fraction", "score_before", "score_after")]
-    found = truncation_metrics(with_truncation(before, TruncationPolicy("eos_penalty"), CUT), CUT)
+    found = truncation_metrics(with_truncation(before, EosPenalty(), CUT), CUT)
     assert [found[name] for name in names] == [0.5, 8.0, 7.0]
     assert [truncation_metrics(before, CUT)[name] for name in names] == [0.5, 8.0, 8.0]
     none_cut = Endings(torch.zeros(4, dtype=torch.bool), CUT.lengths, 4)

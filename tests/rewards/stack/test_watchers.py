@@ -15,7 +15,8 @@ from rlhf_cli.rewards.stack.dead_signal import DeadRound, component_statistics, 
 from rlhf_cli.rewards.stack.reward_matrix import Settled, settle, token_rewards
 from rlhf_cli.rewards.stack.reward_metrics import component_metrics
 from rlhf_cli.rewards.stack.scored_rows import settled_rows
-from rlhf_cli.rewards.stack.truncation import Endings, TruncationPolicy, leave_out_scores, with_truncation
+from rlhf_cli.rewards.stack.truncation import leave_out_scores, with_truncation
+from rlhf_cli.truncation import Endings, EosPenalty, Exclude, SoftOverlong, TruncationPolicy
 from tests.support.tolerances import EXACT, distance
 
 NAN = float("nan")
@@ -24,13 +25,7 @@ B = [0.5, NAN, NAN, 1.0, NAN, -2.0, NAN, 1.0]
 """Two groups of four; neither applies to the rows 1 and 6."""
 WATCHED = [9.0, 9.0, -9.0, NAN, 4.0, NAN, 2.0, 1.0]
 IS_CUT = torch.tensor([False, True, False, True, False, False, True, True])
-POLICIES = [
-    TruncationPolicy(),
-    TruncationPolicy("eos_penalty", 0.75),
-    TruncationPolicy("eos_penalty", 0.75, replaces=True),
-    TruncationPolicy("exclude"),
-    TruncationPolicy("soft_overlong", 2.0, cache_tokens=3),
-]
+POLICIES = [TruncationPolicy(), EosPenalty(0.75), EosPenalty(0.75, "replace"), Exclude(), SoftOverlong(2.0, cache=3)]
 
 
 def rule(name: str, weight: Any, **rules: Any) -> Component:

@@ -1,0 +1,165 @@
+"""Decide what a completion is worth that the length limit cut off: one class per policy, the same for every trainer.
+
+A completion that ends in an end-of-sequence token is *terminated*; one cut by the length limit is *truncated*. The two
+are never merged into one `done` flag: a terminated answer is worth what it earned, while a truncated one might have
+continued. A policy acts on the row's total, in reward units.
+
+To add a policy, write a class here and list it in `POLICIES`. `check`, the panel, the audit, `whatif` and the trainers
+ask the class. This module imports torch only when a policy changes totals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+COMPONENT = "truncation"
+"""Name of the truncation policy's component among the rewards."""
+
+
+@dataclass(frozen=True)
+class Endings:
+    """How the rows of all ranks ended: `is_truncated` (N,) bool, `lengths` (N,) and `limit` in tokens.
+
+    Without a limit, the model's own context window truncates.
+    """
+
+    is_truncated: Tensor
+    lengths: Tensor
+    limit: int | None
+
+
+@dataclass(frozen=True)
+class TruncationPolicy:
+    """The policy `none`, and the base of all others: a truncated row counts as if it had terminated.
+
+    `keys` are the keys of the section `truncation` that the policy reads; `modes` are the values of `mode`, the default
+    first. The fields are the values of these keys.
+    """
+
+    name: ClassVar[str] = "none"
+    keys: ClassVar[tuple[str, ...]] = ()
+    modes: ClassVar[tuple[str, ...]] = ()
+    changes_total: ClassVar[bool] = False
+    """Whether a component named `truncation` is part of the sum."""
+    excludes: ClassVar[bool] = False
+    """Whether a truncated row counts nowhere."""
+    needs_critic: ClassVar[bool] = False
+    """Whether the return of a truncated row includes the critic's value of its last state."""
+    reads_lengths: ClassVar[bool] = False
+    """Whether the policy needs each row's length in tokens, and a limit."""
+
+    penalty: float = 1.0
+    mode: str | None = None
+    cache: int | None = None
+
+    @classmethod
+    def default_mode(cls, *, is_dense: bool) -> str | None:
+        """Return the mode if the user chose none; `is_dense` says that every reward with a weight is dense."""
+        return cls.modes[0] if cls.modes else None
+
+    @property
+    def replaces(self) -> bool:
+        """Return whether a penalty, or the critic's value, replaces the rewards of a truncated row."""
+        return self.mode == "replace"
+
+    @property
+    def in_words(self) -> str:
+        """Return the policy with its mode and its penalty, as the start panel shows it."""
+        mode = self.mode or next(iter(self.modes), None)
+        size = f" {self.penalty:g}" if "penalty" in self.keys else ""
+        return self.name + (f", {mode}" if mode is not None else "") + size
+
+    def added(self, totals: Tensor, endings: Endings) -> Tensor:
+        """Return (N,), what the policy adds to each of the totals (N,)."""
+        return totals.new_zeros(totals.shape)
+
+    def leaves_out(self, endings: Endings) -> Tensor | None:
+        """Return (N,) bool, True = the row counts nowhere; None if the policy excludes no rows."""
+        return endings.is_truncated if self.excludes else None
+
+    def replaced(self, endings: Endings) -> Tensor | None:
+        """Return (N,) bool, True = a penalty replaces the row's rewards; None if the policy never does that."""
+        return endings.is_truncated if self.replaces and self.changes_total else None
+
+    def goes_on(self, endings: Endings) -> Tensor:
+        """Return (N,) bool, True = the row's return includes the critic's value of its last state."""
+        return endings.is_truncated & self.needs_critic
+
+
+class EosPenalty(TruncationPolicy):
+    """Subtract a penalty from a truncated row, or replace its total by -penalty (Ziegler et al., arXiv 1909.08593)."""
+
+    name = "eos_penalty"
+    keys = ("penalty", "mode")
+    modes = ("subtract", "replace")
+    changes_total = True
+
+    def added(self, totals: Tensor, endings: Endings) -> Tensor:
+        """Return -penalty for a truncated row, less the total that it replaces; 0 for all other rows."""
+        penalty = totals.new_full(totals.shape, -self.penalty)
+        if self.replaces:
+            penalty = penalty - totals.nan_to_num(0.0)
+        return penalty.where(endings.is_truncated, 0.0)
+
+
+class Bootstrap(TruncationPolicy):
+    """Count the critic's value of the state after the last token (Pardo et al., arXiv 1712.00378).
+
+    `add` adds it to the rewards, for rewards that come token by token. `replace` replaces the score of the whole
+    answer, which the values would otherwise count repeatedly.
+    """
+
+    name = "bootstrap"
+    keys = ("mode",)
+    modes = ("replace", "add")
+    needs_critic = True
+    ADDS_TO_PLAIN: ClassVar[str] = (
+        "truncation.mode=add counts the critic's value beside a score of the whole answer ({}): a truncated answer"
+        " earns twice, and the policy learns never to end; truncation.mode=replace (docs/how-to/ppo.md)"
+    )
+    """Warning for `add` if a reward is not dense; takes the names of such rewards."""
+    REPLACES_DENSE: ClassVar[str] = (
+        "truncation.mode=replace removes the reward of a truncated row's last token, although every reward is dense"
+        " and the token has earned it; truncation.mode=add (docs/how-to/ppo.md)"
+    )
+    """Warning for `replace` if every reward is dense."""
+
+    @classmethod
+    def default_mode(cls, *, is_dense: bool) -> str | None:
+        """Return `add` if every reward with a weight is dense, else `replace`."""
+        return "add" if is_dense else "replace"
+
+
+class Exclude(TruncationPolicy):
+    """Give a truncated row no gradient and no place in any mean (DAPO, arXiv 2503.14476, section 3.4)."""
+
+    name = "exclude"
+    excludes = True
+
+
+class SoftOverlong(TruncationPolicy):
+    """Subtract a penalty that grows over the last tokens before the limit (DAPO, arXiv 2503.14476, equation 13)."""
+
+    name = "soft_overlong"
+    keys = ("penalty", "cache")
+    changes_total = True
+    reads_lengths = True
+
+    def added(self, totals: Tensor, endings: Endings) -> Tensor:
+        """Return a ramp from 0 to -penalty over the last `cache` tokens, whether or not the row is truncated."""
+        from rlhf_cli.numerics.reward_columns import soft_overlong
+
+        assert endings.limit is not None, "check refuses a ramp without a limit"
+        return self.penalty * soft_overlong(endings.lengths, endings.limit, self.cache or max(1, endings.limit // 5))
+
+
+POLICIES: dict[str, type[TruncationPolicy]] = {
+    policy.name: policy for policy in (TruncationPolicy, EosPenalty, Bootstrap, Exclude, SoftOverlong)
+}
+"""Every policy by its name."""
+MODES = tuple(sorted({mode for policy in POLICIES.values() for mode in policy.modes}))
+"""Every value of `truncation.mode`."""
