@@ -16,7 +16,7 @@ from rlhf_cli.rewards.stack.component import Component, ScoreGate
 from rlhf_cli.rewards.stack.returned_scores import place_spans
 from rlhf_cli.rewards.stack.reward_matrix import Settled, last_token_rewards, settle
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.rewards.stack.truncation import with_truncation
+from rlhf_cli.rewards.stack.truncated_rows import with_truncation
 from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings, Rollout, advantages_of, without_last
 from rlhf_cli.truncation import Bootstrap, Endings, EosPenalty, TruncationPolicy
 

@@ -40,7 +40,7 @@ from rlhf_cli.rewards.stack.reward_metrics import (
     share_of_dead_groups,
     table_columns,
 )
-from rlhf_cli.rewards.stack.truncation import (
+from rlhf_cli.rewards.stack.truncated_rows import (
     FLAG,
     find_truncated,
     leave_out_scores,

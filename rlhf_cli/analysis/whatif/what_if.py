@@ -39,7 +39,7 @@ from rlhf_cli.rewards.stack.aggregating import Aggregate, Schedule, counting
 from rlhf_cli.rewards.stack.reward_matrix import Settled, settle
 from rlhf_cli.rewards.stack.reward_metrics import advantage_shares
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.rewards.stack.truncation import leave_out_scores, with_truncation
+from rlhf_cli.rewards.stack.truncated_rows import leave_out_scores, with_truncation
 from rlhf_cli.tables import trl_values
 from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.trainers.assemble.stack_building import aggregate_of

@@ -25,7 +25,7 @@ from rlhf_cli.models.loading import loading_unsharded
 from rlhf_cli.models.tokenizer_files import padding_beside
 from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.plan.data_sources import describe_eval_rows, eval_sources, preference_rules, training_sources
-from rlhf_cli.rewards.stack import truncation
+from rlhf_cli.rewards.stack import truncated_rows
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
@@ -222,7 +222,7 @@ def _trl_arguments(experiment: Experiment, policy: str, stack: RewardStack | Non
     model, given = experiment.model, dict[str, object]()
     if stack is not None:  # one callable per component, and one for the truncation component if there is one
         adds = experiment.truncation.rule.changes_total
-        given["reward_funcs"] = [*stack.columns(), *([truncation.column] if adds else [])]
+        given["reward_funcs"] = [*stack.columns(), *([truncated_rows.column] if adds else [])]
     if model.tokenizer is not None or model.chat_template is not None:
         given["processing_class"] = tokenizer_of(experiment, policy)
     if model.lora is not None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rlhf_cli.rewards.stack.reward_matrix import Settled
-from rlhf_cli.rewards.stack.truncation import leave_out_scores, with_truncation
+from rlhf_cli.rewards.stack.truncated_rows import leave_out_scores, with_truncation
 from rlhf_cli.truncation import Endings, EosPenalty
 from tests.support.settled_columns import NAN, Case, Rule, column
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlhf_cli.rewards.stack.truncation import truncation_metrics, with_truncation
+from rlhf_cli.rewards.stack.truncated_rows import truncation_metrics, with_truncation
 from rlhf_cli.truncation import POLICIES, Bootstrap, Endings, EosPenalty, Exclude, SoftOverlong, TruncationPolicy
 from tests.support.settled_columns import NAN, Case, Rule, column
 

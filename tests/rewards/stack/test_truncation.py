@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from rlhf_cli.rewards.stack.truncation import find_truncated
+from rlhf_cli.rewards.stack.truncated_rows import find_truncated
 from tests.rewards.stack.given_completions import EOS, LIMIT, OTHER_EOS, PENALTY, RAMP, REPLACE, ROWS, grpo
 from tests.support.tolerances import ARITHMETIC
 

@@ -15,7 +15,7 @@ from rlhf_cli.rewards.stack.dead_signal import DeadRound, component_statistics, 
 from rlhf_cli.rewards.stack.reward_matrix import Settled, settle, token_rewards
 from rlhf_cli.rewards.stack.reward_metrics import component_metrics
 from rlhf_cli.rewards.stack.scored_rows import settled_rows
-from rlhf_cli.rewards.stack.truncation import leave_out_scores, with_truncation
+from rlhf_cli.rewards.stack.truncated_rows import leave_out_scores, with_truncation
 from rlhf_cli.truncation import Endings, EosPenalty, Exclude, SoftOverlong, TruncationPolicy
 from tests.support.tolerances import EXACT, distance
 
@@ -70,7 +70,7 @@ def same(first: Tensor, second: Tensor) -> bool:
     return is_same_gap and distance(first.nan_to_num(), second.nan_to_num()) <= EXACT
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda one: f"{one.policy}{'_replaces' * one.replaces}")
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda one: f"{one.name}{'_replaces' * one.replaces}")
 @pytest.mark.parametrize("aggregate", AGGREGATES, ids=["sum", "z", "own"])
 @pytest.mark.parametrize("weight", [0.0, Schedule(0.0, 0.0, steps=3)], ids=["0", "0 to 0"])
 class TestBatch:
