@@ -12,7 +12,7 @@ from rich.text import Text
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.display.terminal import cut_end, figure, one_line
 from rlhf_cli.evaluation.audit.audit_result import AuditAdvice, AuditResult, Contribution, KindResult
-from rlhf_cli.evaluation.audit.tried_rows import LearnedText, PromptsSeen, TriedAnswer, TriedRows
+from rlhf_cli.trainers.assemble.tried_rows import LearnedText, PromptsSeen, TriedAnswer, TriedRows
 
 _TEXT = 100
 _MOST_SHOWN = 5

@@ -12,11 +12,11 @@ from rich.text import Text
 
 from rlhf_cli.display.tables import BlockColumn, Cell, plain_table, show_blocks
 from rlhf_cli.display.terminal import BARS, cut_end, figure, no_total, one_line
-from rlhf_cli.measure.best_of_n import BestOfN, MadeRows
-from rlhf_cli.measure.evaluation_files import Evaluation
-from rlhf_cli.measure.policy_results import SEEN, UNSEEN, PolicyEvaluation
-from rlhf_cli.measure.score_bench import ScoreBench, ScoreDistribution
-from rlhf_cli.measure.scored_pairs import LengthBias, RewardModelEvaluation, ScoredPair, SliceAccuracy
+from rlhf_cli.evaluation.best_of_n import BestOfN, MadeRows
+from rlhf_cli.evaluation.evaluation_files import Evaluation
+from rlhf_cli.evaluation.policy_results import SEEN, UNSEEN, PolicyEvaluation
+from rlhf_cli.evaluation.score_bench import ScoreBench, ScoreDistribution
+from rlhf_cli.evaluation.scored_pairs import LengthBias, RewardModelEvaluation, ScoredPair, SliceAccuracy
 from rlhf_cli.numerics.intervals import Estimate, attempt_counts
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredReward
 from rlhf_cli.rewards.stack.token_offsets import ScoredPart

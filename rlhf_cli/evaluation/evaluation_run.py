@@ -12,12 +12,12 @@ from transformers.utils import logging as transformers_logging
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.rows import prompt_key
 from rlhf_cli.errors import RunError
+from rlhf_cli.evaluation.evaluation_files import Evaluation, Heading, Measured, evaluation_json
 from rlhf_cli.evaluation.held_out_rows import HeldOut, end_of_run, load_held_out
+from rlhf_cli.evaluation.policy_results import SEEN, UNSEEN, PolicyEvaluation, write_completions
+from rlhf_cli.evaluation.reward_model_scores import evaluate_reward_model
+from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation, Row
 from rlhf_cli.evaluation.targets import Target
-from rlhf_cli.measure.evaluation_files import Evaluation, Heading, Measured, evaluation_json
-from rlhf_cli.measure.policy_results import SEEN, UNSEEN, PolicyEvaluation, write_completions
-from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
-from rlhf_cli.measure.scored_pairs import RewardModelEvaluation, Row
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.runs.run_folder import HELD_OUT, REWARD_MODEL, TRAINING_ROWS, write_json

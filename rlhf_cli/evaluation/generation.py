@@ -21,15 +21,15 @@ from transformers.utils import logging as transformers_logging
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import DataError, ModelError
-from rlhf_cli.evaluation.score_completions import EndOfRun, score
-from rlhf_cli.measure.policy_results import (
+from rlhf_cli.evaluation.policy_results import (
     AnsweredPrompt,
     PartAnswers,
     PolicyEvaluation,
     completions_of,
     sum_up_answers,
 )
-from rlhf_cli.measure.scored_pairs import Row
+from rlhf_cli.evaluation.score_completions import EndOfRun, score
+from rlhf_cli.evaluation.scored_pairs import Row
 from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.models.live_generation import Generating
 from rlhf_cli.models.stop_strings import STOP_KEYS, StopStrings

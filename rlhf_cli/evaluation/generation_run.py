@@ -10,10 +10,7 @@ from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, RunError
-from rlhf_cli.evaluation.held_out_rows import end_of_run, load_held_out, load_training
-from rlhf_cli.evaluation.score_completions import EndOfRun
-from rlhf_cli.evaluation.targets import Target
-from rlhf_cli.measure.best_of_n import (
+from rlhf_cli.evaluation.best_of_n import (
     TOTAL,
     BestOfN,
     MadeRows,
@@ -23,8 +20,11 @@ from rlhf_cli.measure.best_of_n import (
     best_of_n,
     preference_pairs,
 )
-from rlhf_cli.measure.policy_results import PartAnswers, completions_of, write_completions
-from rlhf_cli.measure.scored_pairs import Row
+from rlhf_cli.evaluation.held_out_rows import end_of_run, load_held_out, load_training
+from rlhf_cli.evaluation.policy_results import PartAnswers, completions_of, write_completions
+from rlhf_cli.evaluation.score_completions import EndOfRun
+from rlhf_cli.evaluation.scored_pairs import Row
+from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.plan.data_sources import describe_eval_rows
 from rlhf_cli.rewards.stack.aggregating import why_no_total
 from rlhf_cli.runs.run_folder import SAMPLED, write_json

@@ -11,8 +11,8 @@ from rlhf_cli.data.rows import check_rows, describe_shared, hold_out, prompt_key
 from rlhf_cli.data.template import template_columns
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.evaluation.score_completions import EndOfRun
+from rlhf_cli.evaluation.scored_pairs import Row
 from rlhf_cli.evaluation.targets import Target
-from rlhf_cli.measure.scored_pairs import Row
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
 from rlhf_cli.rewards.stack.scored_rows import read_running
 from rlhf_cli.runs.run_folder import checkpoint_folder

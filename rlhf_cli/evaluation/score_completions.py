@@ -24,10 +24,11 @@ from rlhf_cli.data.dialogues import read_row_conversations
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError, ModelError, UserError, raise_any
-from rlhf_cli.measure.scored_pairs import Row
+from rlhf_cli.evaluation.scored_pairs import Row
 from rlhf_cli.models.tokenizer_files import load_tokenizer
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
 from rlhf_cli.plan.reward_components import StateOfTrainer
+from rlhf_cli.plan.stack_building import aggregate_of, reward_stack
 from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.reward_functions import RewardFunction, required_columns, resolve
@@ -35,7 +36,6 @@ from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow, settled_rows
 from rlhf_cli.services.hub_lookup import HubQuestion
 from rlhf_cli.text.suggest import nearest
-from rlhf_cli.trainers.assemble.stack_building import aggregate_of, reward_stack
 
 if TYPE_CHECKING:
     import torch

@@ -1,18 +1,23 @@
-"""Show what a run would start: its panel, its processes and their commands."""
+"""Show what a run would start: its panel, its processes, their commands, and its first rows."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.launch.freeze import experiment_name, planned_folder
 from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell, plan_launch
 from rlhf_cli.plan.prepare import Prepared
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from rlhf_cli.trainers.assemble.tried_rows import TriedRows
 
 
 def show_plan(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> None:
@@ -51,3 +56,10 @@ def _planned_launch(prepared: Prepared, plan: Plan, earlier: RunFolder | None) -
     folder = planned_folder(prepared.experiment, prepared.composed) if earlier is None else earlier.path
     is_resumed = earlier is not None
     return folder, plan_launch(prepared.experiment, folder, resume=is_resumed, accelerate_env=plan.accelerate_env)
+
+
+def first_rows(experiment: Experiment, count: int) -> TriedRows:
+    """Return the first `count` rows as the trainer reads them, with the scores of some answers to them."""
+    from rlhf_cli.trainers.assemble.tried_rows import try_rows  # calls rewards, and loads a tokenizer
+
+    return try_rows(experiment, count)

@@ -53,8 +53,8 @@ from rlhf_cli.text.terminal_output import SafeStream, printable, traceback_of
 
 if TYPE_CHECKING:
     from rlhf_cli.display.training_bar import TrainingBar
+    from rlhf_cli.evaluation.scored_pairs import ScoredPair
     from rlhf_cli.launch.callbacks import StopByRule
-    from rlhf_cli.measure.scored_pairs import ScoredPair
     from rlhf_cli.runs.tracking.mirror import Mirror
     from rlhf_cli.trainers.extensions import ExtendedTrainer
     from rlhf_cli.trainers.step_profile import TokenSlots

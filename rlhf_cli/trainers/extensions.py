@@ -18,7 +18,7 @@ from rlhf_cli.trainers.step_profile import StepProfile
 from rlhf_cli.truncation import TruncationPolicy
 
 if TYPE_CHECKING:
-    from rlhf_cli.measure.policy_results import PolicyAnswers
+    from rlhf_cli.evaluation.policy_results import PolicyAnswers
     from rlhf_cli.models.stop_strings import StopStrings
     from rlhf_cli.trainers.ppo.critic import PpoSetup
     from rlhf_cli.trainers.trl_protocol import TrlTrainer

@@ -16,7 +16,7 @@ import torch
 from datasets import Dataset
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from rlhf_cli.measure.scored_pairs import ScoredPair, texts_of
+from rlhf_cli.evaluation.scored_pairs import ScoredPair, texts_of
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.text.redaction import redacted_tree

@@ -79,10 +79,9 @@ OURS = Project(
         "rlhf_cli/analysis/whatif": ("tests/analysis/whatif",),
         "rlhf_cli/data": ("tests/data", "tests/models", "tests/plan"),
         "rlhf_cli/evaluation": (
-            *("tests/evaluation", "tests/measure", "tests/cli/verbs/test_eval.py", "tests/cli/verbs/test_generate.py"),
+            *("tests/evaluation", "tests/cli/verbs/test_eval.py", "tests/cli/verbs/test_generate.py"),
             *("tests/cli/verbs/test_score_replay.py", "tests/rewards/stack"),
         ),
-        "rlhf_cli/measure": ("tests/measure",),
         "rlhf_cli/models": ("tests/models", "tests/models/decoding", "tests/trainers/generation", "tests/trainers/ppo"),
         "rlhf_cli/models/packing": ("tests/models/packing", "tests/trainers/passes"),
         "rlhf_cli/numerics": ("tests/numerics",),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlhf_cli.display.evaluation_tables import show_evaluation
-from rlhf_cli.measure.evaluation_files import Evaluation
-from rlhf_cli.measure.policy_results import ShownAnswer
+from rlhf_cli.evaluation.evaluation_files import Evaluation
+from rlhf_cli.evaluation.policy_results import ShownAnswer
 from tests.support import measured
 from tests.support.terminal import printed
 

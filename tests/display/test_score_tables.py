@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from rlhf_cli.display.evaluation_tables import histogram, pair_table, show_parts, show_scores
-from rlhf_cli.measure.score_bench import ScoreDistribution, distribution
-from rlhf_cli.measure.scored_pairs import ScoredPair
+from rlhf_cli.evaluation.score_bench import ScoreDistribution, distribution
+from rlhf_cli.evaluation.scored_pairs import ScoredPair
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
 from rlhf_cli.rewards.stack.token_offsets import ScoredPart
 from tests.support.terminal import drawn, printed

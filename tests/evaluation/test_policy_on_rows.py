@@ -13,7 +13,7 @@ from rlhf_cli.cli import main
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import generate
 from rlhf_cli.evaluation.generation import Completion, PolicyModel, evaluate_policy, sampling_settings
-from rlhf_cli.measure.policy_results import PolicyEvaluation
+from rlhf_cli.evaluation.policy_results import PolicyEvaluation
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import read_json

@@ -24,7 +24,7 @@ WALLS = {
     "models": {"config", "plan", "data", "rewards", "trainers", "runs", "launch", "display"},
     "data": {"config", "plan", "models", "rewards", "trainers", "runs", "launch", "display"},
     "runs": {"config", "plan", "data", "models", "rewards", "trainers", "launch", "display"},
-    "measure": {"config", "plan", "trainers", "launch", "display"},
+    "evaluation": {"trainers", "project", "analysis", "launch", "display"},
     "trainers": {"config", "plan", "data", "launch", "display"},
     "trainers.assemble": {"launch", "display"},
     "analysis": {"display", "launch", "sweeps"},

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhf_cli.measure.evaluation_files import Evaluation, Heading
-from rlhf_cli.measure.policy_results import (
+from rlhf_cli.evaluation.evaluation_files import Evaluation, Heading
+from rlhf_cli.evaluation.policy_results import (
     Attempts,
     PartEvaluation,
     PolicyEvaluation,
@@ -13,7 +13,7 @@ from rlhf_cli.measure.policy_results import (
     ShownAnswer,
     TokenEstimate,
 )
-from rlhf_cli.measure.scored_pairs import (
+from rlhf_cli.evaluation.scored_pairs import (
     Calibration,
     ConfidenceBin,
     Disagreement,

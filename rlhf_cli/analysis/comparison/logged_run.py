@@ -10,8 +10,8 @@ from functools import cache
 
 from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, Wanted, read_columns
 from rlhf_cli.errors import RunError
-from rlhf_cli.measure.evaluation_files import read_evaluation
-from rlhf_cli.measure.scored_pairs import RewardModelEvaluation
+from rlhf_cli.evaluation.evaluation_files import read_evaluation
+from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_overview import swept_in
 from rlhf_cli.runs.run_status import FINISHED, read_status

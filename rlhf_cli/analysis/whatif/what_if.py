@@ -35,6 +35,7 @@ from rlhf_cli.numerics.calibration import best_changes, kendall_tau_b
 from rlhf_cli.numerics.group_advantages import summed
 from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.plan.reward_components import component
+from rlhf_cli.plan.stack_building import aggregate_of
 from rlhf_cli.rewards.stack.aggregating import Aggregate, Schedule, counting
 from rlhf_cli.rewards.stack.reward_matrix import Settled, settle
 from rlhf_cli.rewards.stack.reward_metrics import advantage_shares
@@ -42,7 +43,6 @@ from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.stack.truncated_rows import leave_out_scores, with_truncation
 from rlhf_cli.tables import trl_values
 from rlhf_cli.text.json_values import finite_or_none
-from rlhf_cli.trainers.assemble.stack_building import aggregate_of
 from rlhf_cli.truncation import COMPONENT, Endings
 
 

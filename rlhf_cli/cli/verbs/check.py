@@ -26,7 +26,7 @@ def run(options: Options) -> int:
     from rlhf_cli.cli.output import print_json
     from rlhf_cli.display.plan_tables import describe_launch
     from rlhf_cli.display.start_panel import show_start
-    from rlhf_cli.launch.dry_run import planned_json
+    from rlhf_cli.launch.dry_run import first_rows, planned_json
     from rlhf_cli.launch.freeze import existing_run, experiment_name, planned_folder
     from rlhf_cli.launch.resuming import resumed
     from rlhf_cli.plan.launch_plan import plan_launch
@@ -38,9 +38,7 @@ def run(options: Options) -> int:
         resumed(earlier, prepared, options.resume_options().allowed)
     tried = None
     if (count := options.number("--rows")) is not None:
-        from rlhf_cli.evaluation.audit.tried_rows import try_rows  # rewards are called, and a tokenizer is loaded
-
-        tried = try_rows(experiment, count)
+        tried = first_rows(experiment, count)
     if options.as_json:
         rows = asdict(tried) if tried is not None else None
         print_json({"ok": True, **planned_json(prepared, plan, earlier=earlier), "rows": rows})

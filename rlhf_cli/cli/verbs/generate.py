@@ -37,6 +37,7 @@ from rlhf_cli.display.evaluation_tables import show_best_of_n, show_made
 from rlhf_cli.display.progress_bars import generation_bar, spinner
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK
+from rlhf_cli.evaluation.best_of_n import TOTAL
 from rlhf_cli.evaluation.generation_run import BEST, PAIRS, GenerationRequest, generate, make_room, prompts_of, shown
 from rlhf_cli.evaluation.targets import (
     EvaluationRows,
@@ -47,7 +48,6 @@ from rlhf_cli.evaluation.targets import (
     run_to_sample,
 )
 from rlhf_cli.launch.resume_run import refuse_foreign_code
-from rlhf_cli.measure.best_of_n import TOTAL
 from rlhf_cli.plan.prepare import Prepared, is_run_name, prepare, prepare_from
 from rlhf_cli.runs.run_overview import refuse_links
 

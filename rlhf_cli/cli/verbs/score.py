@@ -54,8 +54,8 @@ def run(options: Options) -> int:
             hint="+reward@rewards.correct=exact_match, or rlhf list reward",
         )
 
+    from rlhf_cli.evaluation.score_bench import score_bench
     from rlhf_cli.evaluation.score_completions import read_completions, score
-    from rlhf_cli.measure.score_bench import score_bench
 
     rows = read_completions(completions, limit=limit)
     scores = score(experiment, rows)

@@ -12,7 +12,7 @@ from rlhf_cli.analysis.comparison.settings import SettingRuns
 from rlhf_cli.analysis.diagnosis.finding import SEVERITIES
 from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose_readable
 from rlhf_cli.display.comparison_tables import estimate_texts
-from rlhf_cli.measure.evaluation_files import read_evaluation
+from rlhf_cli.evaluation.evaluation_files import read_evaluation
 from rlhf_cli.text.json_values import section
 from rlhf_cli.text.redaction import HIDDEN, is_secret_key, redacted
 

@@ -24,11 +24,11 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.source import Row, missing_column
 from rlhf_cli.errors import ConfigError, RewardError, ServerSilent, in_one_line
 from rlhf_cli.evaluation.score_completions import policy_tokenizer, score_with
+from rlhf_cli.plan.stack_building import reward_stack
 from rlhf_cli.rewards.stack.reward_functions import required_columns
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
 from rlhf_cli.text.template_grammar import is_text, parse
-from rlhf_cli.trainers.assemble.stack_building import reward_stack
 from rlhf_cli.truncation import COMPONENT, Endings
 
 GOLD_COLUMNS = (

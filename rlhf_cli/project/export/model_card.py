@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import RunError
-from rlhf_cli.measure.evaluation_files import read_evaluation
+from rlhf_cli.evaluation.evaluation_files import read_evaluation
 from rlhf_cli.models.tokenizer_files import architectures_of
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.project.export.source_model import SourceModel

@@ -25,6 +25,7 @@ from rlhf_cli.models.loading import loading_unsharded
 from rlhf_cli.models.tokenizer_files import padding_beside
 from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.plan.data_sources import describe_eval_rows, eval_sources, preference_rules, training_sources
+from rlhf_cli.plan.stack_building import aggregate_of, training_stack
 from rlhf_cli.rewards.stack import truncated_rows
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.component import Component
@@ -34,15 +35,14 @@ from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.run_folder import RunFolder, in_training, write_json
 from rlhf_cli.tables.trl_trainers import TEXT
 from rlhf_cli.trainers.assemble.policy_loading import OnProgress, lora_config, policy_path, readable_rows, tokenizer_of
-from rlhf_cli.trainers.assemble.stack_building import aggregate_of, training_stack
 from rlhf_cli.trainers.assemble.trl_config import trainer_class_of, trl_config
 from rlhf_cli.trainers.build_trainer import extended_class
 from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, RewardSetup
 from rlhf_cli.trainers.step_profile import StepProfile, TokenSlots
 
 if TYPE_CHECKING:
-    from rlhf_cli.measure.policy_results import PartAnswers, PolicyAnswers, PolicyEvaluation
-    from rlhf_cli.measure.scored_pairs import ScoredPair
+    from rlhf_cli.evaluation.policy_results import PartAnswers, PolicyAnswers, PolicyEvaluation
+    from rlhf_cli.evaluation.scored_pairs import ScoredPair
 
 
 def ends_with_eos(pairs: Dataset) -> bool:
@@ -294,7 +294,7 @@ class TrainingEvaluation:
         running: the training's divisors by reward, if it has scored rows already. Write `eval/training/step-N.json` and
         its completions.
         """
-        from rlhf_cli.measure.policy_results import PartAnswers, sum_up_answers
+        from rlhf_cli.evaluation.policy_results import PartAnswers, sum_up_answers
         from rlhf_cli.rewards.stack.scored_rows import settled_rows
 
         everything = [one for answers in by_mode.values() for one in answers.answers]
@@ -322,8 +322,8 @@ class TrainingEvaluation:
         return metrics_of(evaluation)
 
     def _write(self, measured: PolicyEvaluation, parts: dict[str, PartAnswers], step: int) -> None:
-        from rlhf_cli.measure.evaluation_files import Evaluation, Heading, evaluation_json
-        from rlhf_cli.measure.policy_results import completions_of, write_completions
+        from rlhf_cli.evaluation.evaluation_files import Evaluation, Heading, evaluation_json
+        from rlhf_cli.evaluation.policy_results import completions_of, write_completions
 
         folder = in_training(self.folder)
         folder.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from rlhf_cli.analysis.comparison.comparison import (
     pareto_front,
 )
 from rlhf_cli.analysis.comparison.logged_run import read_runs
-from rlhf_cli.measure.evaluation_files import evaluation_json
+from rlhf_cli.evaluation.evaluation_files import evaluation_json
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.logged_runs import configured, write_run
 from tests.support.measured import headed, part, policy

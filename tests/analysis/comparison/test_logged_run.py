@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from rlhf_cli.analysis.comparison.logged_run import flat, read_figures, read_runs
-from rlhf_cli.measure.evaluation_files import evaluation_json
-from rlhf_cli.measure.policy_results import Attempts
+from rlhf_cli.evaluation.evaluation_files import evaluation_json
+from rlhf_cli.evaluation.policy_results import Attempts
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.logged_runs import configured, write_run
 from tests.support.measured import headed, part, policy, reward_model, sure

@@ -12,8 +12,8 @@ import pytest
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RewardError
 from rlhf_cli.evaluation.audit.attack import KINDS, attack_reachable, expensive, plan_of, unreachable
-from rlhf_cli.evaluation.audit.tried_rows import try_rows
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.trainers.assemble.tried_rows import try_rows
 from tests.support.fake_server import Answer, reply, serving
 
 RUBRIC = "rewards.style.args.rubric='Question: {prompt} Reference: {answer} Answer: {completion}'"

@@ -13,12 +13,12 @@ import transformers
 import trl
 
 from rlhf_cli.cli import main
-from rlhf_cli.evaluation.audit.tried_rows import learned_texts
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.trainers.assemble.prepared_rows import prepared_rows
 from rlhf_cli.trainers.assemble.trainer import training_rows
+from rlhf_cli.trainers.assemble.tried_rows import learned_texts
 
 NAMES = ("llama3", "qwen2_5", "gemma3")
 SPECIAL = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlhf_cli.measure.best_of_n import SampledAnswer, SampledPrompt, best_answers, preference_pairs
+from rlhf_cli.evaluation.best_of_n import SampledAnswer, SampledPrompt, best_answers, preference_pairs
 
 
 def prompt(*answers: tuple[str, float | None] | tuple[str, float | None, bool], text: object = "q") -> SampledPrompt:

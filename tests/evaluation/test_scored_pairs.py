@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.measure.scored_pairs import ScoredPair, pairs_of, texts_of
+from rlhf_cli.evaluation.scored_pairs import ScoredPair, pairs_of, texts_of
 
 
 def pair(**values: Any) -> ScoredPair:

@@ -10,8 +10,8 @@ import pandas
 import pytest
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
-from rlhf_cli.measure.scored_pairs import RewardModelEvaluation
+from rlhf_cli.evaluation.reward_model_scores import evaluate_reward_model
+from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation
 
 LOG3 = math.log(3)  # sigmoid(log 3) = 3/4
 
@@ -44,7 +44,7 @@ def measured_by(scorer: Known, rows: list[dict[str, Any]] | None = None, **named
 def test_what_the_scorer_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two pairs in four seconds, of which the model cut two answers (it had cut five of others before)."""
     clock = iter([10.0, 14.0, 20.0, 24.0])
-    monkeypatch.setattr("rlhf_cli.measure.reward_model_scores.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("rlhf_cli.evaluation.reward_model_scores.time.perf_counter", lambda: next(clock))
     scorer = Known([1.0, 2.0], [0.0, 0.5])
     rows = [pair("x", "y"), pair("v", "w")]
     plain = measured_by(scorer, rows)

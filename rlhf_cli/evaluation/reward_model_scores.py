@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.measure.score_bench import mean_ranks, pearson
-from rlhf_cli.measure.scored_pairs import (
+from rlhf_cli.evaluation.score_bench import mean_ranks, pearson
+from rlhf_cli.evaluation.scored_pairs import (
     SUBSET,
     Calibration,
     ConfidenceBin,

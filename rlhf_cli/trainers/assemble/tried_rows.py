@@ -18,8 +18,8 @@ from rlhf_cli.data.source import Row
 from rlhf_cli.errors import ModelError
 from rlhf_cli.evaluation.audit.attack import experiment_rows, prompt_text, unreachable
 from rlhf_cli.evaluation.audit.trial import GoldAnswers, Trial, open_trial
+from rlhf_cli.evaluation.score_bench import QUANTILES, quantiles
 from rlhf_cli.evaluation.score_completions import policy_tokenizer
-from rlhf_cli.measure.score_bench import QUANTILES, quantiles
 from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.models.tokenizer_files import no_chat_template
 

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.measure.score_bench import (
+from rlhf_cli.evaluation.score_bench import (
     NUM_BINS,
     QUANTILES,
     correlations,

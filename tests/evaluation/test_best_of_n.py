@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rlhf_cli.measure.best_of_n import SampledAnswer, SampledPrompt, best_of_n, kl_bound
+from rlhf_cli.evaluation.best_of_n import SampledAnswer, SampledPrompt, best_of_n, kl_bound
 
 
 def prompt(scores: list[float | None], others: list[float | None] | None = None, by: str = "mine") -> SampledPrompt:

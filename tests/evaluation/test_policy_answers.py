@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.data.rows import prompt_key
-from rlhf_cli.measure.policy_results import (
+from rlhf_cli.evaluation.policy_results import (
     AnsweredPrompt,
     PartAnswers,
     completions_of,

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.evaluation.audit.trial import after_truncation
-from rlhf_cli.evaluation.audit.tried_rows import prompts_seen
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
+from rlhf_cli.trainers.assemble.tried_rows import prompts_seen
 
 TEMPLATE = (
     "{% for message in messages %}<eos>{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"

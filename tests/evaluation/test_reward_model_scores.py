@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
+from rlhf_cli.evaluation.reward_model_scores import evaluate_reward_model
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from tests.support.golden_reward_model import save_golden_reward_model
 from tests.support.tolerances import MODEL

@@ -1,0 +1,104 @@
+"""The mean reward that `offset: auto` subtracts comes from the newest valid evaluation of the reward model."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.errors import RunError
+from rlhf_cli.evaluation.evaluation_files import evaluation_json
+from rlhf_cli.evaluation.scored_pairs import RewardDistribution
+from rlhf_cli.runs.mean_reward import mean_reward
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.text_endings import write_text_endings
+from tests.support import measured
+
+
+def rewards(mean: float | None) -> RewardDistribution:
+    one = measured.sure(mean)
+    return RewardDistribution(mean=one, deviation=1.0, chosen=one, rejected=one, margin=one, min=0.0, max=1.0)
+
+
+def write(folder: Path, name: str, mean: float | None, time: float, **changes: Any) -> None:
+    evaluation = measured.headed(measured.reward_model(rewards=rewards(mean), **changes), name=name, time=time)
+    (folder / "eval").mkdir(exist_ok=True)
+    (folder / "eval" / f"{name}.json").write_text(json.dumps(evaluation_json(evaluation)))
+
+
+def test_held_out_rows_come_before_newer_ones(tmp_path: Path) -> None:
+    write(tmp_path, "other", 2.0, 5.0)
+    write(tmp_path, "newest", 3.0, 6.0)
+    assert mean_reward(str(tmp_path), where="here") == 3.0
+    write(tmp_path, "held_out", 1.0, 4.0)
+    assert mean_reward(str(tmp_path), where="here") == 1.0
+
+
+def test_other_files_are_ignored(tmp_path: Path) -> None:
+    write(tmp_path, "held_out", None, 9.0)
+    write(tmp_path, "ended", 7.0, 9.0, with_eos=True)
+    write(tmp_path, "other", 2.0, 5.0)
+    for name, content in {
+        "list": [1],
+        "empty": {},
+        "policy": evaluation_json(measured.headed(measured.policy(), time=9.0)),
+    }.items():
+        (tmp_path / "eval" / f"{name}.json").write_text(json.dumps(content))
+    (tmp_path / "eval" / "broken.json").write_text("{")
+    assert mean_reward(str(tmp_path), where="here") == 2.0
+    assert mean_reward(str(tmp_path), with_eos=True, where="here") == 7.0
+
+
+def test_an_evaluation_older_than_the_model_is_refused_with_the_command(tmp_path: Path) -> None:
+    write(tmp_path, "held_out", 1.0, 5.0)
+    (tmp_path / "model.safetensors").write_bytes(b"")  # written now, and 5 s is in 1970
+    with pytest.raises(RunError) as caught:
+        mean_reward(str(tmp_path), where="here")
+    assert str(caught.value.hint).endswith("--data FILE")
+
+
+def test_an_evaluation_in_the_second_of_the_newest_weights_is_valid(tmp_path: Path) -> None:
+    """The newer of two weight files is written at 100 s; an evaluation at 99 s is too old."""
+    for name, written_at_s in (("model-1", 50.0), ("model-2", 100.0)):
+        (tmp_path / f"{name}.safetensors").write_bytes(b"")
+        os.utime(tmp_path / f"{name}.safetensors", (written_at_s, written_at_s))
+    write(tmp_path, "held_out", 1.0, 99.0)
+    with pytest.raises(RunError):
+        mean_reward(str(tmp_path), where="here")
+    write(tmp_path, "other", 2.0, 100.0)
+    assert mean_reward(str(tmp_path), where="here") == 2.0
+
+
+@pytest.mark.parametrize(
+    ("trained", "asked", "option"),
+    [
+        *((None, False, ""), (None, True, " --eos"), (True, True, ""), (True, False, " --no-eos")),
+        *((False, False, ""), (False, True, " --eos")),
+    ],
+)
+def test_the_command_has_an_option_if_texts_end_unlike_in_training(
+    tmp_path: Path, trained: bool | None, asked: bool, option: str
+) -> None:
+    if trained is not None:
+        write_text_endings(tmp_path, with_eos=trained)
+    with pytest.raises(RunError) as caught:
+        mean_reward(str(tmp_path), with_eos=asked, where="rewards.a.offset")
+    error = caught.value
+    assert error.hint == f"rlhf eval {os.path.relpath(tmp_path)} --data FILE{option}"
+    assert error.where == "rewards.a.offset"
+    assert str(tmp_path.resolve() / "eval") in str(error.got)
+
+
+def test_the_command_names_the_run_of_the_model(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.model.mkdir()
+    run.config.write_text("")
+    with pytest.raises(RunError) as caught:
+        mean_reward(str(run.model), where="here")
+    assert caught.value.hint == f"rlhf eval {run.shown}"
+    with pytest.raises(RunError) as caught:
+        mean_reward("no/such/model", where="here")
+    assert caught.value.hint == "rlhf eval FOLDER --data FILE"
