@@ -20,7 +20,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.plan.devices import gpu_identity
+from rlhf_cli.plan.devices import gpu_identity, visible_gpus
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.services.cache_folder import cache_folder
 
@@ -69,6 +69,19 @@ def take(gpus: Sequence[str], run: str) -> HeldGpus | None:
         with open(os.open(record, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
             stream.write(f"process {os.getpid()}, {run}")
     return HeldGpus(tuple(gpus), held)
+
+
+def take_free(count: int, run: str) -> HeldGpus | None:
+    """Lock `count` free GPUs of those visible to this process, or return None if there are fewer."""
+    found: list[HeldGpus] = []
+    for gpu in visible_gpus():
+        if (held := take([gpu], run)) is not None:
+            found.append(held)
+        if len(found) == count:
+            return HeldGpus(tuple(held.gpus[0] for held in found), [lock for held in found for lock in held.locks])
+    for held in found:
+        held.release()
+    return None
 
 
 @contextmanager

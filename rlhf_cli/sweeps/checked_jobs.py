@@ -53,19 +53,17 @@ class JobProblems:
 
     def raise_any(self, num_jobs: int) -> None:
         """Raise Problems, or the only UserError, if anything was added. `num_jobs` is the total number of jobs."""
-        errors: list[UserError] = [_ProblemOfJobs(error, names, num_jobs) for error, names in self._found.values()]
-        raise_any(errors)
+        raise_any(_ProblemOfJobs(error, names, num_jobs) for error, names in self._found.values())
 
 
 class _ProblemOfJobs(ConfigError):
     """A user error that names the affected jobs of a sweep."""
 
-    def __init__(self, error: UserError, names: Sequence[str], of: int) -> None:
+    def __init__(self, error: UserError, names: Sequence[str], num_jobs: int) -> None:
         super().__init__(error.what)
         more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-        self._text = str(error)
-        if len(names) < of:
-            self._text += f"\n  {'runs:':<10}{'  '.join(names[:_FEW])}{more}"
+        runs = f"\n  {'runs:':<10}{'  '.join(names[:_FEW])}{more}" if len(names) < num_jobs else ""
+        self._text = f"{error}{runs}"
 
     def __str__(self) -> str:
         return self._text
@@ -77,7 +75,7 @@ def checked(
     """Return the jobs, each checked like a single run. `progress` is called with the number of jobs done.
 
     `adjust` changes each composed tree before validation; None for no change.
-    Raise Problems, or the only UserError, with each problem once and the names of its jobs. Nothing is written.
+    Raise Problems, or the only UserError, with each problem once and the names of its jobs. Write nothing.
     """
     found: list[CheckedJob] = []
     problems = JobProblems()
@@ -109,9 +107,9 @@ def new_sweep_folder(jobs: Sequence[CheckedJob]) -> Path:
         folder = folder.with_name(f"{folder.name}-2")
     if folder.exists():
         raise RunError(
-            "the folder of the sweep exists already",
+            "the folder of the sweep already exists",
             where=str(folder),
-            expected="a name that is free, or to go on with what is there",
+            expected="an unused name, or to resume the sweep in it",
             hint=f"run.name=ANOTHER, or rlhf resume {folder}",
         )
     return folder
@@ -145,10 +143,11 @@ class ReadyJob:
 
 def refuse_unlogged_watch(metric: str | None, experiments: Sequence[Experiment]) -> None:
     """Raise ConfigError if no experiment can log the watched metric. With `metric` None, do nothing."""
-    problems = [unlogged(metric, experiment) for experiment in experiments] if metric is not None else []
-    if not problems or not all(problems):
+    if metric is None:
         return
-    assert problems[0] is not None
+    problems = [problem for experiment in experiments if (problem := unlogged(metric, experiment)) is not None]
+    if len(problems) < len(experiments):
+        return
     why, close = problems[0]
     raise ConfigError(
         f"no run of this sweep logs {metric}: {why}",
@@ -184,7 +183,7 @@ class SweepFolder:
 
 
 def begin_sweep(folder: Path, typed: list[str], swept: Sequence[str], jobs: Sequence[SweepJob]) -> None:
-    """Create the folder and write sweep.json into it. Checking the jobs has found that `run.root` can be written to."""
+    """Create the folder and write sweep.json into it. The check of the jobs has found that `run.root` is writable."""
     folder.mkdir(parents=True)
     content = {
         "command": shlex.join(["rlhf", *sys.argv[1:]]),

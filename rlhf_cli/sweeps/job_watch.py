@@ -18,6 +18,7 @@ from rlhf_cli.errors import RunError, in_one_line
 from rlhf_cli.runs.metrics_file import TOTAL, start_and_end
 from rlhf_cli.runs.run_status import FAILED, FINISHED, KILLED, PREEMPTED, RUNNING, Status, read_status, told_state
 from rlhf_cli.sweeps.checked_jobs import ReadyJob
+from rlhf_cli.sweeps.sweep_options import SweepOptions
 from rlhf_cli.text.redaction import redacted
 
 _PACE_OF = 20
@@ -30,7 +31,6 @@ class JobWatch:
     """A job and its observed progress. `began_at` and `ended_at` are on the monotonic clock, None until they happen."""
 
     job: ReadyJob
-    metric: str | None
     began_at: float | None = None
     ended_at: float | None = None
     state: str = WAITING
@@ -41,10 +41,8 @@ class JobWatch:
     _times: list[tuple[int, float]] = field(default_factory=list)
 
     @property
-    def shown_metric(self) -> str:
-        """Return the metric to show: the requested one, else the total reward, else the loss."""
-        if self.metric is not None:
-            return self.metric
+    def usual_metric(self) -> str:
+        """Return the metric to show unless the user names one: the total reward, else the loss."""
         return next((name for name in (TOTAL, *_INSTEAD) if self._points.get(name)), TOTAL)
 
     @property
@@ -72,9 +70,9 @@ class JobWatch:
                 self.step = status.step
             self._read()
 
-    def row(self) -> JobRow:
-        """Return its table row."""
-        values = tuple(self.values_of(self.shown_metric))
+    def row(self, metric: str) -> JobRow:
+        """Return its table row, with the values of this metric."""
+        values = tuple(self.values_of(metric))
         return JobRow(self.job.name, self.state, self.step, self.max_steps, values, self.left_s(), self.ended_at)
 
     def left_s(self) -> float | None:
@@ -133,10 +131,10 @@ class SweepDisplay:
 
     num_to_come: int = 0
 
-    def __init__(self, console: Console, watches: Sequence[JobWatch], *, at_once: int) -> None:
+    def __init__(self, console: Console, watches: Sequence[JobWatch], options: SweepOptions) -> None:
         self._console = console
         self._watches = watches
-        self._at_once = at_once
+        self._at_once, self._metric = options.at_once, options.watch
         self._began_at = time.monotonic()
         self._drawn_at = float("-inf")
         self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
@@ -163,7 +161,7 @@ class SweepDisplay:
     def began(self, watch: JobWatch) -> None:
         """Print that a job starts, where no table shows it."""
         if not self._console.is_terminal:
-            begun = sum(one.began_at is not None for one in self._watches)
+            begun = sum(job.began_at is not None for job in self._watches)
             again = " again" if watch.job.resume else ""
             self._say(f"[{begun}/{len(self._watches) + self.num_to_come}] {watch.job.name} begins{again}")
 
@@ -171,21 +169,21 @@ class SweepDisplay:
         """Print how a job ended, with its reason if it failed."""
         if self._console.is_terminal and status.state == FINISHED:
             return
-        ended = sum(one.ended_at is not None for one in self._watches)
-        of = len(self._watches) + self.num_to_come
-        start_to_end = start_and_end(watch.values_of(watch.shown_metric))
-        value = f", {watch.shown_metric} {start_to_end[1]:.3f}" if start_to_end is not None else ""
-        took = f" in {span(watch.took_s)}" if status.state == FINISHED else f" at step {status.step}"
-        told = told_state(status.state, status.reason)
-        reason = in_one_line(status.reason or "")
-        why = f": {reason}" if reason and status.state != FINISHED and told == status.state else ""
-        left = self.rows().left_s
-        to_come = f" (about {span(left)} left)" if left and status.state == FINISHED else ""
-        line = f"[{ended}/{of}] {watch.job.name} {told}{took}{value}{to_come}{why}"
+        ended = sum(job.ended_at is not None for job in self._watches)
+        metric, left = self._metric or watch.usual_metric, self._left_s()
+        start_to_end = start_and_end(watch.values_of(metric))
+        state, reason = told_state(status.state, status.reason), in_one_line(status.reason or "")
+        line = f"[{ended}/{len(self._watches) + self.num_to_come}] {watch.job.name} {state}"
+        line += f" in {span(watch.took_s)}" if status.state == FINISHED else f" at step {status.step}"
+        line += f", {metric} {start_to_end[1]:.3f}" if start_to_end is not None else ""
+        if status.state == FINISHED:
+            line += f" (about {span(left)} left)" if left else ""
+        elif reason and state == status.state:
+            line += f": {reason}"
         self._say(line, style=_STYLE.get(status.state))
         if status.state in (FAILED, KILLED):
             shown = shlex.quote(watch.job.folder.shown)
-            self._say(f"  rlhf why {shown}  # its last words; {watch.job.folder.console.name} there is what it printed")
+            self._say(f"  rlhf why {shown}  # the error; {watch.job.folder.console.name} there has all of its output")
 
     def say(self, line: str) -> None:
         """Print a line above the table."""
@@ -193,10 +191,10 @@ class SweepDisplay:
 
     def rows(self) -> SweepRows:
         """Return the current state of all jobs and the estimated remaining time."""
-        metrics = [watch.shown_metric for watch in self._watches if watch.began_at is not None]
+        begun = [watch for watch in self._watches if watch.began_at is not None]
         return SweepRows(
-            [watch.row() for watch in self._watches],
-            metric=metrics[0] if metrics else "",
+            [watch.row(self._metric or watch.usual_metric) for watch in self._watches],
+            metric=(self._metric or begun[0].usual_metric) if begun else "",
             left_s=self._left_s(),
             elapsed_s=time.monotonic() - self._began_at,
             num_to_come=self.num_to_come,

@@ -1,4 +1,4 @@
-"""Say what came of a sweep: comparison, report, JSON, next commands."""
+"""Show the outcome of a sweep: comparison, report, JSON, next commands."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def show_outcome(console: Console, sweep: SweepFolder) -> None:
     show_expectations(console, folders)
     report(console, sweep.path, comparison)
     shown = shlex.quote(RunFolder(sweep.path).shown)
-    show_commands(console, {f"rlhf why {shown}": "what the logs say, the worst of each run"})
+    show_commands(console, {f"rlhf why {shown}": "the worst finding of each run"})
     print_folder(console, sweep.path)
 
 
@@ -54,11 +54,11 @@ def show_expectations(console: Console, folders: Sequence[RunFolder]) -> None:
         console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
         return
     console.print(Text.assemble("expectations: ", tally(verified)))
-    missed = [(run, one) for run in judged for one in run.outcomes if one.state == MISSED]
-    for run, one in missed[:MOST_MISSED]:
-        console.print(f"  {run.folder.path.name}: {missed_line(one)}", markup=False, highlight=False)
+    missed = [(run, outcome) for run in judged for outcome in run.outcomes if outcome.state == MISSED]
+    for run, outcome in missed[:MOST_MISSED]:
+        console.print(f"  {run.folder.path.name}: {missed_line(outcome)}", markup=False, highlight=False)
     if len(missed) > MOST_MISSED:
-        console.print(f"  and {len(missed) - MOST_MISSED} more: rlhf verify has all", highlight=False)
+        console.print(f"  and {len(missed) - MOST_MISSED} more: rlhf verify lists all", highlight=False)
 
 
 def report(console: Console, folder: Path, comparison: Comparison | None = None) -> None:
@@ -81,7 +81,7 @@ def report(console: Console, folder: Path, comparison: Comparison | None = None)
         except Exception as error:  # a plotting error must not fail a trained sweep
             say(f"no {_PICTURE}: {error}")
     if any(unsent(run.path) for run in runs):
-        say(f"wandb recorded it here; `rlhf sync {shlex.quote(RunFolder(folder).shown)}` sends it")
+        say(f"wandb recorded the runs offline; `rlhf sync {shlex.quote(RunFolder(folder).shown)}` sends them")
 
 
 def print_folder(console: Console, folder: Path) -> None:
@@ -93,7 +93,7 @@ def resume_hint(sweep: SweepFolder) -> str:
     """Return the line that says how to resume an unfinished sweep."""
     left = [_state(sweep.run_of(job)) != FINISHED for job in sweep.jobs]
     runs = f"{sum(left)} of {len(left)} runs {'is' if sum(left) == 1 else 'are'} not done"
-    return f"{runs}; `rlhf resume {shlex.quote(RunFolder(sweep.path).shown)}` goes on with them"
+    return f"{runs}; `rlhf resume {shlex.quote(RunFolder(sweep.path).shown)}` continues them"
 
 
 def _state(run: RunFolder) -> str:

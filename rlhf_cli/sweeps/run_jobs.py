@@ -16,9 +16,10 @@ from rich.console import Console
 
 from rlhf_cli.display.sweep_tables import PRUNED
 from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, EXIT_USER_ERROR, RunError
-from rlhf_cli.launch.gpu_locks import HeldGpus, gpus_of, holders_of, take
+from rlhf_cli.launch.gpu_locks import HeldGpus, gpus_of, holders_of, take, take_free
 from rlhf_cli.plan.devices import visible_gpus
 from rlhf_cli.process import handled
+from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, name_who_asked, read_status, update_status
 from rlhf_cli.sweeps.checked_jobs import ReadyJob
 from rlhf_cli.sweeps.job_watch import JobWatch, SweepDisplay
@@ -43,8 +44,8 @@ def slot_for(job: ReadyJob, threads: int | None) -> Slot | None:
     `threads` of a job may be None, for its environment's setting or torch's default.
     """
     launch = job.launch
-    wanted = gpus_of(launch)
-    held = take(wanted, job.folder.shown) if job.is_pinned or not wanted else _any(len(wanted), job.folder.shown)
+    gpus, run = gpus_of(launch), job.folder.shown
+    held = take(gpus, run) if job.is_pinned or not gpus else take_free(len(gpus), run)
     if held is None:
         return None
     environment = dict(os.environ)
@@ -65,22 +66,8 @@ def threads_of_each(at_once: int) -> int | None:
     if at_once == 1:
         return None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = max(1, cores // at_once)
     asked = os.environ.get(_THREADS, "")
-    return min(share, int(asked)) if asked.isdigit() and int(asked) else share
-
-
-def _any(count: int, run: str) -> HeldGpus | None:
-    """Lock and return `count` free GPUs of those visible to this process, or None if there are fewer."""
-    found: list[HeldGpus] = []
-    for gpu in visible_gpus():
-        if (held := take([gpu], run)) is not None:
-            found.append(held)
-        if len(found) == count:
-            return HeldGpus(tuple(one.gpus[0] for one in found), [lock for one in found for lock in one.locks])
-    for held in found:
-        held.release()
-    return None
+    return max(1, min(cores // at_once, int(asked) if asked.isdigit() and int(asked) else cores))
 
 
 _LOOK_EVERY_S = 0.2
@@ -126,12 +113,11 @@ class _Runner:
         self, console: Console, jobs: Sequence[ReadyJob], options: SweepOptions, to_come: JobsToCome | None
     ) -> None:
         self._to_come = to_come
-        self._options = options
         total = len(jobs) + (to_come.num_to_come if to_come is not None else 0)
         self._at_once = min(options.at_once, max(1, total))
         self._threads = threads_of_each(self._at_once)
         self._processes = WarmProcesses(threads=self._threads)
-        self._watches = [JobWatch(job, options.watch) for job in jobs]
+        self._watches = [JobWatch(job) for job in jobs]
         self._waiting = deque(range(len(jobs)))
         self._running: dict[int, Slot] = {}
         self._pids: dict[int, int] = {}
@@ -139,7 +125,7 @@ class _Runner:
         self._asked: list[str] = []
         self._heard = 0
         self._has_said_busy = False
-        self._display = SweepDisplay(console, self._watches, at_once=self._at_once)
+        self._display = SweepDisplay(console, self._watches, options)
 
     def ask(self, number: int, _: FrameType | None = None) -> None:
         """Record a request to stop. It is handled in the main loop."""
@@ -148,11 +134,9 @@ class _Runner:
     def run(self) -> int:
         """Run until no job is waiting or running."""
         with self._display:
-            while self._running or (not self._asked and self._has_next()):
+            while self._running or self._may_begin():
                 self._stop_where_asked()
-                while (
-                    len(self._running) < self._at_once and not self._asked and self._has_next() and self._begin_next()
-                ):
+                while len(self._running) < self._at_once and self._may_begin() and self._begin_next():
                     pass
                 for event in self._processes.events(_LOOK_EVERY_S):
                     if event.pid is not None:
@@ -165,10 +149,8 @@ class _Runner:
                 self._display.look()
         if self._asked and (self._waiting or EXIT_PREEMPTED in self._codes):
             return EXIT_PREEMPTED
-        for code in (EXIT_CRASH, EXIT_PREEMPTED, EXIT_USER_ERROR):
-            if code in self._codes:
-                return code
-        return EXIT_OK
+        worst_first = (EXIT_CRASH, EXIT_PREEMPTED, EXIT_USER_ERROR)
+        return next((code for code in worst_first if code in self._codes), EXIT_OK)
 
     def close(self) -> None:
         """End the running jobs and release the GPUs."""
@@ -176,16 +158,18 @@ class _Runner:
         for slot in self._running.values():
             slot.held.release()
 
-    def _has_next(self) -> bool:
-        """Return whether a job is waiting, after trying to create one."""
+    def _may_begin(self) -> bool:
+        """Return whether a job may start, after creating the next trial of a search if no job is waiting."""
+        if self._asked:
+            return False
         if not self._waiting and self._to_come is not None and (job := self._to_come.next_job()) is not None:
-            self._watches.append(JobWatch(job, self._options.watch))
+            self._watches.append(JobWatch(job))
             self._waiting.append(len(self._watches) - 1)
             self._display.num_to_come = self._to_come.num_to_come
         return bool(self._waiting)
 
     def _prune(self) -> None:
-        """Stop trials that do worse than others did."""
+        """Stop the trials of a search that do worse than others did."""
         for number in self._running if self._to_come is not None else ():
             watch = self._watches[number]
             watch.look()
@@ -196,22 +180,23 @@ class _Runner:
         """Start the first waiting job. Return False if no GPU is free for it now."""
         number = self._waiting[0]
         watch = self._watches[number]
-        slot = slot_for(watch.job, self._threads)
+        job, slot = watch.job, slot_for(watch.job, self._threads)
         if slot is None:
-            self._say_busy(watch.job)
+            if not self._has_said_busy and not self._running:  # others hold the GPUs, not this sweep
+                self._has_said_busy = True
+                self._display.say(f"{job.name} waits for a GPU. {'; '.join(holders_of(visible_gpus()))}")
             return False
         self._waiting.popleft()
         self._running[number] = slot
         watch.begins()
         self._display.began(watch)
-        folder = watch.job.folder
         self._processes.begin(
             JobRequest(
                 id=number,
-                run=str(folder.path),
-                console=str(folder.console),
-                resume=watch.job.resume,
-                take_over=watch.job.take_over,
+                run=str(job.folder.path),
+                console=str(job.folder.console),
+                resume=job.resume,
+                take_over=job.take_over,
                 environment=slot.environment,
                 cwd=os.getcwd(),
                 argv=sys.argv,
@@ -220,55 +205,27 @@ class _Runner:
         )
         return True
 
-    def _say_busy(self, job: ReadyJob) -> None:
-        """Print once who holds the GPUs if it is not this sweep."""
-        if self._has_said_busy or self._running:
-            return
-        self._has_said_busy = True
-        self._display.say(f"{job.name} waits for a GPU. {'; '.join(holders_of(visible_gpus()))}")
-
     def _end(self, number: int, code: int) -> None:
         watch = self._watches[number]
         self._running.pop(number).held.release()
         self._pids.pop(number, None)
-        status = self._concluded(watch.job, code)
-        self._codes.append({FINISHED: EXIT_OK, FAILED: code}.get(status.state, EXIT_PREEMPTED))
-        if status.state == FAILED and code not in (EXIT_CRASH, EXIT_USER_ERROR):
-            self._codes[-1] = EXIT_CRASH
+        status = end_status(watch.job.folder, code, asked_by=self._asked[0] if self._heard else None)
         watch.ends(status)
+        if status.state == FAILED:
+            code = code if code in (EXIT_CRASH, EXIT_USER_ERROR) else EXIT_CRASH
+        else:
+            code = EXIT_OK if status.state == FINISHED else EXIT_PREEMPTED
         if self._to_come is not None:
             status = self._to_come.ended(watch, status)
             watch.state = status.state
-        if status.state == PRUNED:
-            self._codes[-1] = EXIT_OK
+        self._codes.append(EXIT_OK if status.state == PRUNED else code)
         self._display.ended(watch, status)
-
-    def _concluded(self, job: ReadyJob, code: int) -> Status:
-        """Return the status of a job whose process has ended.
-
-        If the process could not write its status, write it here.
-        """
-        folder = job.folder
-        try:
-            status = read_status(folder)
-        except RunError as error:
-            return Status(FAILED, reason=str(error))
-        if status.state in (FINISHED, FAILED, PREEMPTED) and (code >= 0 or status.state == FINISHED):
-            return name_who_asked(folder, self._asked[0]) if self._heard else status
-        if self._heard and code in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGKILL, EXIT_PREEMPTED):
-            return update_status(folder, state=PREEMPTED, reason=self._asked[0])
-        if code < 0:
-            name = signal.Signals(-code).name
-            memory = ", most likely for want of memory (`dmesg | tail`)" if -code == signal.SIGKILL else ""
-            return update_status(folder, state=FAILED, reason=f"its process was killed by {name}{memory}")
-        said = _last_line(folder.console.read_text(errors="replace") if folder.console.is_file() else "")
-        return update_status(folder, state=FAILED, reason=f"its process ended with exit code {code}{said}")
 
     def _stop_where_asked(self) -> None:
         while self._heard < min(len(self._asked), len(_SIGNALS)):
             self._heard += 1
             if self._running:
-                what = ("saving {}; once more ends it at once", "ending {} at once", "killing {}")[self._heard - 1]
+                what = ("saving {}; again to stop now", "stopping {} now", "killing {}")[self._heard - 1]
                 runs = f"the {len(self._running)} runs in progress" if len(self._running) > 1 else "the run in progress"
                 self._display.say(f"{self._asked[self._heard - 1]}: {what.format(runs)}")
             for number in self._running:
@@ -280,6 +237,24 @@ class _Runner:
                 os.kill(pid, _SIGNALS[times - 1])
 
 
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return f": {lines[-1].strip()}" if lines else " and no word"
+def end_status(folder: RunFolder, code: int, *, asked_by: str | None) -> Status:
+    """Return the status of a job whose process has ended, and write it if the process could not.
+
+    `code` is its exit code or the negative number of a signal; `asked_by` is who stopped the sweep, or None.
+    """
+    try:
+        status = read_status(folder)
+    except RunError as error:
+        return Status(FAILED, reason=str(error))
+    if status.state in (FINISHED, FAILED, PREEMPTED) and (code >= 0 or status.state == FINISHED):
+        return name_who_asked(folder, asked_by) if asked_by is not None else status
+    if asked_by is not None and code in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGKILL, EXIT_PREEMPTED):
+        return update_status(folder, state=PREEMPTED, reason=asked_by)
+    if code < 0:
+        memory = ", probably for lack of memory (`dmesg | tail`)" if -code == signal.SIGKILL else ""
+        reason = f"its process was killed by {signal.Signals(-code).name}{memory}"
+    else:
+        text = folder.console.read_text(errors="replace") if folder.console.is_file() else ""
+        last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")
+        reason = f"its process ended with exit code {code}: {last}"
+    return update_status(folder, state=FAILED, reason=reason)

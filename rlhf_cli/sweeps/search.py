@@ -1,4 +1,4 @@
-"""Run a search: Optuna proposes trials one by one, and is told their results.
+"""Run a search: Optuna proposes trials one by one and learns their results.
 
 This is Optuna's ask-and-tell interface (https://optuna.readthedocs.io, "Ask-and-Tell Interface"): we run the trials,
 Optuna proposes them. The storage is Optuna's journal, one JSON object per line in the sweep's folder, so a stopped
@@ -43,7 +43,7 @@ from rlhf_cli.sweeps.search_space import (
     Space,
     distribution,
     few_digits,
-    refuse_unlogged,
+    never_logged,
     search_plan,
     value_so_far,
     without_section,
@@ -112,7 +112,7 @@ class Trials:
             self._asked += 1
             job = self._plan.job(asked.number, asked.words)
             try:
-                (one,) = checked([job], adjust=without_section)
+                (trial_job,) = checked([job], adjust=without_section)
             except UserError as error:
                 self._study.tell(asked.number, None)
                 self._say(f"{job.name} cannot be run: {error.what}")
@@ -121,10 +121,10 @@ class Trials:
                     raise
                 continue
             add_job(self._folder, job)
-            folder = freeze(self._folder, one)
+            folder = freeze(self._folder, trial_job)
             self._study.belongs_to(asked.number, job.name)
             self._number_of[job.name] = asked.number
-            return ReadyJob(job.name, folder, one.prepared.experiment, one.plan)
+            return ReadyJob(job.name, folder, trial_job.prepared.experiment, trial_job.plan)
         return None
 
     def should_stop(self, watch: JobWatch) -> bool:
@@ -162,16 +162,14 @@ class Trials:
             self._study.tell(number, known)
             return status
         self._study.tell(number, None)
-        try:
-            refuse_unlogged(objectives, watch.logged(), where=watch.job.folder.shown)
-        except RunError:
-            if not any(trial.state == "complete" for trial in self._study.trials()):
-                raise
-        self._say(f"{watch.job.name} has finished without a number for its objective")
+        unlogged = next((objective for objective in objectives if objective.metric not in watch.logged()), None)
+        if unlogged is not None and not any(trial.state == "complete" for trial in self._study.trials()):
+            raise never_logged(unlogged, watch.logged(), where=watch.job.folder.shown)
+        self._say(f"{watch.job.name} finished and logged no finite value of its objective")
         return status
 
 
-_HOW = {"off": "", "median": ", stopped early below the median", "halving": ", of which a third goes on at each rung"}
+_HOW = {"off": "", "median": ", stopped early below the median", "halving": ", and a third continues at each rung"}
 _SEEDS = "seed=range(1,6)"
 
 
@@ -184,10 +182,10 @@ def run_search(console: Console, plan: SearchPlan, typed: list[str], options: Sw
     corners = checked(plan.corners(), adjust=without_section)
     if corners[0].prepared.experiment.launch.slurm is not None:
         raise ConfigError(
-            "a search has to wait for its trials, and Slurm's queue is no place to wait",
+            "a search cannot submit its trials to Slurm, because it waits for their results",
             where="launch.slurm",
             got="launch=slurm and a search",
-            expected="trials on this machine, or within one job of Slurm's: sbatch --wrap 'rlhf train -m ...'",
+            expected="trials on this machine, or within one Slurm job: sbatch --wrap 'rlhf train -m ...'",
             hint="launch=auto -j N",
         )
     refuse_unlogged_watch(options.watch, [corner.prepared.experiment for corner in corners])
@@ -204,7 +202,7 @@ def read_search(folder: Path) -> SearchPlan:
     """Return the search in a folder, from its original words. Raise RunError if they no longer describe a search."""
     plan = search_plan(typed_words(folder))
     if plan is None:
-        raise RunError("the words of this search describe none any more", where=str(folder / SWEEP_FILE))
+        raise RunError("the words of this sweep no longer describe a search", where=str(folder / SWEEP_FILE))
     return plan
 
 
@@ -238,8 +236,8 @@ def _show_left(console: Console, plan: SearchPlan, study: SearchStudy, folder: P
     """Print how many trials are left, if any."""
     if left := plan.sweep.trials - sum(trial.state != "running" for trial in study.trials()):
         shown = shlex.quote(RunFolder(folder).shown)
-        way_on = f"{left} of {plan.sweep.trials} trials are left; `rlhf resume {shown}` goes on"
-        console.print(way_on, soft_wrap=True, highlight=False, markup=False)
+        line = f"{left} of {plan.sweep.trials} trials are left; `rlhf resume {shown}` continues"
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def _show_heading(console: Console, plan: SearchPlan, folder: Path, options: SweepOptions) -> None:
@@ -294,9 +292,7 @@ class SearchStudy:
             import optuna
         except ImportError:
             raise ConfigError(
-                "Optuna, which proposes the trials of a search, is not installed",
-                where="sweep",
-                hint="pip install 'rlhf-cli[search]'",
+                "a search needs Optuna, which is not installed", where="sweep", hint="pip install 'rlhf-cli[search]'"
             ) from None
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend

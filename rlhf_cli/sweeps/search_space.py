@@ -1,4 +1,4 @@
-"""Read and check what a search may set and what it works towards."""
+"""Read and check the space of a search and its objectives."""
 
 from __future__ import annotations
 
@@ -98,18 +98,17 @@ def from_section(section: Mapping[str, str], rewards: Iterable[str], typed: Iter
             keys = [f"rewards.{name}.{parts[2]}" for name in names if is_pattern and fnmatchcase(name, parts[1])]
         if not keys:
             raise ConfigError(
-                f"{key} stands for no reward",
+                f"{key} matches no reward",
                 where=f"sweep.space.{key}",
                 expected=f"rewards.NAME.weight, of {', '.join(names)}" if names else "an experiment with rewards",
             )
         word = f"{keys[0]}={text}"
         override = _parse(word)
         if override is None or not override.is_sweep_override():
-            raise ConfigError(
-                f"{key} cannot be searched: it says one value", where=f"sweep.space.{key}", got=text, expected=_EXPECTED
-            )
+            what = f"{key} has only one value, so there is nothing to search"
+            raise ConfigError(what, where=f"sweep.space.{key}", got=text, expected=_EXPECTED)
         may_be = _may_be(override, word)
-        space |= {one: may_be for one in keys if one not in typed}
+        space |= {each: may_be for each in keys if each not in typed}
     return space
 
 
@@ -150,7 +149,7 @@ def _may_be(override: Override, word: str) -> NumberRange | OptionList:
         if numbers.low < numbers.high and not (numbers.is_log and numbers.low <= 0):
             return numbers
         raise ConfigError(
-            "this interval holds nothing to choose from",
+            "this interval is empty",
             where="command line",
             got=word,
             expected="a smaller number, then a larger one" + ("; above 0, for logarithms" if numbers.is_log else ""),
@@ -159,7 +158,7 @@ def _may_be(override: Override, word: str) -> NumberRange | OptionList:
         values = tuple(dict.fromkeys(str(value) for value in override.sweep_string_iterator()))
         if len(values) > 1:
             return OptionList(values)
-    raise ConfigError("there is nothing to search in this", where="command line", got=word, expected=_EXPECTED)
+    raise ConfigError("there is nothing to search", where="command line", got=word, expected=_EXPECTED)
 
 
 _HELD_OUT = "eval_"
@@ -203,20 +202,16 @@ def value_so_far(objective: Objective, logged: Sequence[float]) -> float | None:
     return span[1] if span is not None else None
 
 
-def refuse_unlogged(objectives: Sequence[Objective], logged: Iterable[str], *, where: str) -> None:
-    """Raise RunError if an ended run never logged an objective. Suggest the nearest logged name."""
-    names = sorted(logged)
-    for objective in objectives:
-        if objective.metric in names:
-            continue
-        close, sign = nearest(objective.metric, names), "-" if objective.less_is_better else ""
-        raise RunError(
-            f"no run of this search logs {objective.metric}",
-            where=where,
-            got=f"sweep.objective={objective}",
-            expected="a metric that is logged",
-            hint=f"sweep.objective={sign}{close}" if close else "docs/reference/metrics.md",
-        )
+def never_logged(objective: Objective, logged: Iterable[str], *, where: str) -> RunError:
+    """Return the error for an objective that a finished run never logged, with the nearest logged name."""
+    close, sign = nearest(objective.metric, sorted(logged)), "-" if objective.less_is_better else ""
+    return RunError(
+        f"no run of this search logs {objective.metric}",
+        where=where,
+        got=f"sweep.objective={objective}",
+        expected="a metric that is logged",
+        hint=f"sweep.objective={sign}{close}" if close else "docs/reference/metrics.md",
+    )
 
 
 SECTION = "sweep"
@@ -287,17 +282,17 @@ def without_section(tree: JsonTree, origins: Origins) -> None:
 def _refuse(space: Space, objectives: Sequence[Objective], rewards: list[str]) -> None:
     if not space:
         raise ConfigError(
-            "a search that may set nothing",
+            "the search has no key to vary",
             where="sweep.space",
-            expected="keys and what they may be",
+            expected="keys with several values",
             hint="'rewards.NAME.weight=interval(0,2)', or sweep=weights",
         )
     if "seed" in space:
         raise ConfigError(
-            "the best seed is luck, and no setting to search for",
+            "the seed cannot be searched, because the best seed is luck",
             where="command line",
             got="seed in the space of the search",
-            advice="rlhf train -m with the best settings and seed=1,2,3, a grid, when the search has ended",
+            advice="after the search, run the best settings with several seeds: rlhf train -m ... seed=1,2,3",
         )
     moving = [key for key in space if moves_the_total(key)]
     for objective in objectives:

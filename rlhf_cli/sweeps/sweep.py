@@ -1,4 +1,4 @@
-"""Take a sweep from what was typed to its last table."""
+"""Run a sweep, from the typed words to its last table."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
     for_slurm = _for_slurm(jobs)
     folder = new_sweep_folder(jobs)
     at_once = min(options.at_once, len(jobs))
-    where_run = "left to Slurm" if for_slurm else f"{at_once} at a time" if at_once > 1 else "one after another"
+    where_run = "submitted to Slurm" if for_slurm else f"{at_once} at a time" if at_once > 1 else "one after another"
     facts = {axis.key: ", ".join(axis.texts) for axis in grid.axes} | {"folder": RunFolder(folder).shown}
     show_sweep(console, len(jobs), where_run, facts)
     if options.dry_run:
@@ -92,10 +92,10 @@ def _for_slurm(jobs: Sequence[CheckedJob]) -> bool:
     on_slurm = {experiment.launch.slurm is not None for experiment in launches.values()}
     if len(on_slurm) > 1:
         raise ConfigError(
-            "some of the runs would go to Slurm and some be run here",
+            "some runs would go to Slurm and others run here",
             where="launch",
-            expected="a sweep that is one or the other",
-            advice="two sweeps",
+            expected="one of the two for the whole sweep",
+            advice="run two sweeps",
         )
     for experiment in launches.values() if True in on_slurm else ():
         check_slurm(experiment.launch, count=len(jobs) if len(launches) == 1 else 1)

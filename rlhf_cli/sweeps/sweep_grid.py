@@ -122,11 +122,11 @@ def grid_of(typed: list[str]) -> SweepGrid:
     if not problems and not axes:
         problems.append(
             ConfigError(
-                "nothing is swept over",
+                "no key has several values",
                 where="command line",
                 got=" ".join(typed) or "no values",
                 expected="a key with several values, such as seed=1,2,3 or 'seed=range(0,5)'",
-                advice="the same without -m, for one run",
+                advice="leave out -m for one run",
             )
         )
     raise_any(problems)
@@ -155,10 +155,10 @@ def _parsed(text: str) -> Override | None:
         raise no_such_group(key, text)
     if key in ("run.name", "run.root") and "," in value:
         raise ConfigError(
-            f"{key} says where the whole sweep lies, and is not swept over",
+            f"{key} names the folder of the whole sweep and cannot have several values",
             where="command line",
             got=text,
-            expected="one value: the jobs have names of their own, made of what is swept",
+            expected="one value; the jobs are named after the swept values",
             hint=f"{key}={value.partition(',')[0]}",
         )
     try:
@@ -167,11 +167,11 @@ def _parsed(text: str) -> Override | None:
         said = str(error).splitlines()[0]
         is_empty = "empty choice" in said
         raise ConfigError(
-            f"there is nothing to sweep over in {key}" if is_empty else "these values cannot be read",
+            f"{key} has no values" if is_empty else "these values cannot be read",
             where="command line",
             got=text if is_empty else f"{text}\n{said}",
-            expected="values with commas between them, 'choice(a,b)', 'range(0,5)', 'glob(toy_*)', lists: '[1,2],[3]'",
-            advice="quotes within quotes where a value holds a comma, a bracket or =: \"key='a, b',c\"",
+            expected="values separated by commas, 'choice(a,b)', 'range(0,5)', 'glob(toy_*)', lists: '[1,2],[3]'",
+            advice="quote a value that contains a comma, a bracket or =: \"key='a, b',c\"",
         ) from None
 
 
@@ -181,22 +181,22 @@ def _axis(override: Override) -> SweptKey:
     if override.value_type == ValueType.INTERVAL_SWEEP:
         assert isinstance(value, Sweep)
         raise ConfigError(
-            "an interval has no end of values: a grid cannot try them all, a search could",
+            "an interval needs a search, not a grid",
             where="command line",
             got=override.input_line,
-            expected="values that can be counted",
+            expected="a finite list of values",
             hint=f"'{shown}=range(START,STOP,STEP)', or {shown}=a,b,c, or sweep=weights",
         )
     elements = _options(override, value) if isinstance(value, Glob) else _elements(override)
     if not elements:
         raise ConfigError(
-            f"there is nothing to sweep over in {shown}",
+            f"{shown} has no values",
             where="command line",
             got=override.input_line,
             expected="at least one value; a range ends before its stop: range(0,5) is 0,1,2,3,4",
         )
     if len({word for _, word in elements}) < len(elements):
-        what, got = f"{shown} is given the same value twice", override.input_line
+        what, got = f"{shown} has the same value twice", override.input_line
         raise ConfigError(what, where="command line", got=got, expected="each value once")
     texts = tuple(element.text if isinstance(element, QuotedString) else word for element, word in elements)
     return SweptKey(shown, tuple(f"{key}={word}" for _, word in elements), texts)
@@ -207,10 +207,10 @@ def _elements(override: Override) -> list[tuple[object, str]]:
     elements = list(override.sweep_iterator())
     if any(isinstance(element, Sweep | Glob) for element in elements):
         raise ConfigError(
-            "a range or choice cannot be one value among others",
+            "a range or choice cannot stand among other values",
             where="command line",
             got=override.input_line,
-            expected="one of them alone: 'range(0,5)', 'choice(a,b)', or all values with commas between them",
+            expected="a range or choice alone, or all values separated by commas",
         )
     # `${oc.env:NAME}` stays as it is, because escaping would break the reference.
     is_reference = [isinstance(element, str) and "${" in element for element in elements]
@@ -226,7 +226,7 @@ def _options(override: Override, pattern: Glob) -> list[tuple[object, str]]:
     chosen = pattern.filter(sorted(options))
     if not chosen:
         raise ConfigError(
-            f"no {group} is called so" if options else f"{group} is no group of files, among which glob() chooses",
+            f"no {group} matches this pattern" if options else f"{group} is not a group, so glob() finds nothing",
             where="command line",
             got=override.input_line,
             expected="a pattern of " + ", ".join(options) if options else "one of " + ", ".join(groups()),
@@ -243,8 +243,8 @@ def _typed_again(parsed: list[Override]) -> Iterator[ConfigError]:
     for key, several in by_key.items():
         if len(several) > 1 and any(override.is_sweep_override() for override in several):
             yield ConfigError(
-                f"{key} is typed twice, and swept over",
+                f"{key} has several values and is typed twice",
                 where="command line",
                 got="\n".join(override.input_line or "" for override in several),
-                expected="one word that holds all its values",
+                expected="one word with all its values",
             )

@@ -1,4 +1,4 @@
-"""Start jobs as forks of a process that has imported torch and TRL, but runs none of it.
+"""Start jobs as forks of a process that has imported torch and TRL but does not use them.
 
 A fork is isolated: what a job changes or breaks does not affect the others. multiprocessing's forkserver is not used,
 because with a living child it outlives the process that started it, even if that is killed, and a terminal's signals
@@ -71,15 +71,32 @@ class JobEvent:
     code: int | None = None
 
 
-class WarmServer:
-    """The process that forks the jobs. It ends with this process, and its jobs end with it.
+class WarmProcesses:
+    """Jobs as processes without import time. The first request starts the server that forks them.
 
-    `threads` is its number of OpenMP threads, None for the environment's setting.
+    The server ends with this process, and its jobs end with it. `threads` is its number of OpenMP threads, None for the
+    environment's setting.
     """
 
     def __init__(self, *, threads: int | None) -> None:
-        theirs_in, self.requests = os.pipe()
-        self.answers, theirs_out = os.pipe()
+        self._threads = threads
+        self._server: subprocess.Popen[bytes] | None = None
+        self._requests = self._answers = -1
+        self._output = Path()
+        self._buffer = b""
+
+    def begin(self, request: JobRequest) -> None:
+        """Request the start of a job."""
+        if self._server is None:
+            self._server = self._start()
+        rest = memoryview(json.dumps(asdict(request)).encode() + b"\n")
+        with contextlib.suppress(BrokenPipeError):  # `events` then raises with the reason
+            while rest:
+                rest = rest[os.write(self._requests, rest) :]
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        server_in, self._requests = os.pipe()
+        self._answers, server_out = os.pipe()
         environment = {
             **os.environ,
             # Ask NVML whether there is a GPU, because a CUDA call would break forking.
@@ -88,65 +105,23 @@ class WarmServer:
             "JE_ARROW_MALLOC_CONF": "background_thread:false",
             "PYTHONPATH": python_path(),
         }
-        if threads is not None:
-            environment["OMP_NUM_THREADS"] = str(threads)
-        with tempfile.NamedTemporaryFile("w", prefix="rlhf-sweep-", delete=False) as said:
-            self._said = Path(said.name)
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "rlhf_cli.sweeps.warm_processes",
-                    *map(str, (os.getpid(), theirs_in, theirs_out)),
-                ],
+        if self._threads is not None:
+            environment["OMP_NUM_THREADS"] = str(self._threads)
+        descriptors = map(str, (os.getpid(), server_in, server_out))
+        with tempfile.NamedTemporaryFile("w", prefix="rlhf-sweep-", delete=False) as output:
+            self._output = Path(output.name)
+            server = subprocess.Popen(
+                [sys.executable, "-m", "rlhf_cli.sweeps.warm_processes", *descriptors],
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
                 env=environment,
-                pass_fds=(theirs_in, theirs_out),
+                pass_fds=(server_in, server_out),
                 start_new_session=True,
             )
-        os.close(theirs_in)
-        os.close(theirs_out)
-
-    @property
-    def pid(self) -> int:
-        """Return its process id."""
-        return self._process.pid
-
-    def last_words(self) -> str:
-        """Return the exit code and the last output of a server that has ended."""
-        lines = self._said.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
-        return "\n".join([f"exit code {self._process.wait()}", *lines])
-
-    def close(self) -> None:
-        """End it and every remaining job."""
-        os.close(self.requests)
-        os.close(self.answers)
-        try:
-            self._process.wait(_CLEARING_UP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._said.unlink(missing_ok=True)
-
-
-class WarmProcesses:
-    """Jobs as processes without import time. The first request starts the server that forks them."""
-
-    def __init__(self, *, threads: int | None) -> None:
-        self._threads = threads
-        self._server: WarmServer | None = None
-        self._buffer = b""
-
-    def begin(self, request: JobRequest) -> None:
-        """Request the start of a job."""
-        if self._server is None:
-            self._server = WarmServer(threads=self._threads)
-        left = memoryview(json.dumps(asdict(request)).encode() + b"\n")
-        with contextlib.suppress(BrokenPipeError):  # `events` then raises with the reason
-            while left:
-                left = left[os.write(self._server.requests, left) :]
+        os.close(server_in)
+        os.close(server_out)
+        return server
 
     def events(self, timeout_s: float) -> list[JobEvent]:
         """Return new events, after waiting at most `timeout_s` seconds for one.
@@ -156,24 +131,32 @@ class WarmProcesses:
         if self._server is None:  # no job has started because all GPUs are taken
             time.sleep(timeout_s)
             return []
-        if not select.select([self._server.answers], [], [], timeout_s)[0]:
+        if not select.select([self._answers], [], [], timeout_s)[0]:
             return []
-        read = os.read(self._server.answers, 1 << 16)
+        read = os.read(self._answers, 1 << 16)
         if not read:
+            lines = self._output.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
             raise RlhfError(
-                "the process that the runs of a sweep are started from has ended, and they with it",
-                got=self._server.last_words(),
+                "the process that starts the runs of the sweep has ended, and all of its runs with it",
+                got="\n".join([f"exit code {self._server.wait()}", *lines]),
                 hint="rlhf resume SWEEP",
             )
-        *lines, self._buffer = (self._buffer + read).split(b"\n")
-        answers = map(json.loads, lines)
-        return [JobEvent(**answer) for answer in answers if "id" in answer]
+        *answers, self._buffer = (self._buffer + read).split(b"\n")
+        return [JobEvent(**answer) for answer in map(json.loads, answers) if "id" in answer]
 
     def close(self) -> None:
         """End the server and every remaining job."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._server is None:
+            return
+        os.close(self._requests)
+        os.close(self._answers)
+        try:
+            self._server.wait(_CLEARING_UP_S)
+        except subprocess.TimeoutExpired:
+            self._server.kill()
+            self._server.wait()
+        self._output.unlink(missing_ok=True)
+        self._server = None
 
 
 _NOT_FOR_US = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)

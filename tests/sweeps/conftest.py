@@ -15,7 +15,7 @@ from tests.support.small_runs import SMALL
 
 @pytest.fixture
 def sweep(workplace: Path):
-    """`sweep(*words)` sweeps the small experiment under run.name=swept; returns (exit code, its runs by name)."""
+    """`sweep(*words)` sweeps the small experiment under run.name=swept; returns (exit code, sorted runs)."""
 
     def run(*words: str) -> tuple[int, list[RunFolder]]:
         code = main(["train", "-m", *SMALL, "run.name=swept", *words])
@@ -27,7 +27,7 @@ def sweep(workplace: Path):
 
 @pytest.fixture
 def have_gpus(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """`have_gpus(4)`: nvidia-smi lists so many; their locks lie in a folder of the test's."""
+    """Return `have_gpus(4)`, which makes nvidia-smi list 4 GPUs; their locks are in a temporary folder."""
     place = tmp_path_factory.mktemp("machine")
     monkeypatch.setenv("RLHF_GPU_LOCKS", str(place / "locks"))
     return machines.have_gpus(place, monkeypatch)

@@ -1,4 +1,4 @@
-"""No two runs on one GPU: within a sweep, between commands, and whatever the GPUs are called."""
+"""Two runs never train on one GPU, within a sweep or in two commands, under any name of the GPU."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def job(place: Path, *words: str) -> ReadyJob:
 
 @contextmanager
 def another_process_holds(gpu: str, run: str = "runs/theirs") -> Iterator[int]:
-    """A command of somebody's trains on a GPU; yields its process id."""
+    """Let another process hold a GPU; yield its process id."""
     program = (
         "import sys\nfrom rlhf_cli.launch.gpu_locks import take\n"
         f"held = take([{gpu!r}], {run!r})\nprint(held is not None, flush=True)\nsys.stdin.read()\n"
@@ -47,7 +47,7 @@ def another_process_holds(gpu: str, run: str = "runs/theirs") -> Iterator[int]:
         process.kill()
 
 
-def test_each_job_gets_gpus_of_its_own_and_the_next_waits(place: Path, have_gpus) -> None:
+def test_each_job_gets_its_own_gpus_and_the_next_waits(place: Path, have_gpus) -> None:
     have_gpus(4)
     two = job(place, "launch.processes=2")
     first, second = slot_for(two, 1), slot_for(two, 1)
@@ -61,8 +61,8 @@ def test_each_job_gets_gpus_of_its_own_and_the_next_waits(place: Path, have_gpus
     assert third.environment["CUDA_VISIBLE_DEVICES"] == "0"
 
 
-def test_one_gpu_is_one_whatever_it_is_called(have_gpus, monkeypatch) -> None:
-    """Its UUID is what CUDA takes as well as its number, and what tells the GPU 0 of one container from another's."""
+def test_a_gpu_has_one_lock_for_its_number_and_its_uuid(have_gpus, monkeypatch) -> None:
+    """CUDA accepts both, and only the UUID distinguishes the GPU 0 of two containers."""
     have_gpus(2)
     with holding(["1"], "runs/one"):
         assert take(["GPU-1"], "runs/two") is None
@@ -73,7 +73,7 @@ def test_one_gpu_is_one_whatever_it_is_called(have_gpus, monkeypatch) -> None:
         assert take(["1"], "runs/two") is not None
 
 
-def test_a_plain_run_is_refused_and_told_who_is_there(workplace: Path, have_gpus, capsys) -> None:
+def test_a_single_run_is_refused_and_the_holder_named(workplace: Path, have_gpus, capsys) -> None:
     have_gpus(1)
     with another_process_holds("0") as pid:
         assert main(["train", *ON_GPUS, "run.name=mine"]) == 2
@@ -89,7 +89,7 @@ def seen(completions, **kwargs):
     open(f"begun-{os.getpid()}", "w").close()
     until = time.monotonic() + 30
     while len(glob.glob("begun-*")) < 2 and time.monotonic() < until:
-        time.sleep(0.01)  # whoever is first waits for the other
+        time.sleep(0.01)  # the first waits for the second
     gpu, of_server = os.environ.get("CUDA_VISIBLE_DEVICES"), len(os.listdir(f"/proc/{os.getppid()}/task"))
     had = [torch.get_num_threads(), of_server, torch.cuda.is_initialized()]
     with open("seen.jsonl", "a") as stream:
@@ -99,25 +99,18 @@ def seen(completions, **kwargs):
 
 
 def test_a_sweep_never_has_two_runs_on_one_gpu(workplace: Path, have_gpus, monkeypatch) -> None:
-    """Three runs, three at a time, on two GPUs that are listed and not there: the worker finds none and takes the CPU.
+    """Start three runs at a time on two GPUs, which are listed but do not exist, so that the runs use the CPU.
 
-    Each sees one GPU, two run side by side, and whoever sees the same comes after the other has ended. Eight cores for
-    three are two threads each. What they are forks of has one thread, since a lock that another held at the fork would
-    be held for ever, and has touched no device.
+    Each run sees one GPU; two run side by side, and the third starts after the run on the same GPU has ended. Eight
+    cores for three runs are two threads each. The process that forks them has one thread (a lock of another thread
+    would stay locked in the fork) and has not initialised CUDA.
     """
     have_gpus(2)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     (workplace / "mine.py").write_text(SEEN)
-    words = [
-        "rewards.mine.fn=./mine.py:seen",
-        "rewards.mine.trial=false",
-        "launch.processes=1",
-        "run.name=swept",
-        "seed=1,2,3",
-        "-j3",
-    ]
-    assert main(["train", "-m", *ON_GPUS, *words]) == 0
+    words = ["rewards.mine.fn=./mine.py:seen", "rewards.mine.trial=false", "launch.processes=1"]
+    assert main(["train", "-m", *ON_GPUS, *words, "run.name=swept", "seed=1,2,3", "-j3"]) == 0
     seen = [json.loads(line) for line in (workplace / "seen.jsonl").read_text().splitlines()]
     assert {tuple(had) for *_, had in seen} == {(2, 1, False)}
     spans = {(gpu, pid): [at for at, other, *_ in seen if other == pid] for _, pid, gpu, _ in seen}
@@ -130,10 +123,10 @@ def test_a_sweep_never_has_two_runs_on_one_gpu(workplace: Path, have_gpus, monke
     assert holders_of(["0", "1"]) == []
 
 
-def test_a_sweep_waits_for_a_gpu_says_whose_it_is_and_can_be_stopped(
+def test_a_sweep_waits_for_a_gpu_names_its_holder_and_can_be_stopped(
     workplace: Path, have_gpus, capsys, monkeypatch
 ) -> None:
-    """It looks five times a second, and does nothing meanwhile."""
+    """It checks five times a second and sleeps in between."""
     have_gpus(1)
     looks: list[float] = []
 

@@ -1,10 +1,12 @@
-"""`rlhf resume SWEEP`: what is missing, stopped, killed or failed runs, what is done is left, and each job says why."""
+"""`rlhf resume SWEEP` runs the missing, stopped, killed and failed jobs, and leaves finished ones alone."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -35,10 +37,10 @@ def states() -> dict[str, str]:
     return {path.parent.name: read_status(RunFolder(path.parent)).state for path in SWEEP.glob("*/config.yaml")}
 
 
-def test_what_is_left_is_run_and_ends_as_it_would_have(workplace: Path, sweep, capsys) -> None:
-    """Of three runs one fails after two steps, one is taken away, one is done.
+def test_unfinished_jobs_end_as_without_the_interruption(workplace: Path, sweep, capsys) -> None:
+    """One of three jobs fails after two steps, one is deleted, one is done.
 
-    The one that failed goes on from its checkpoint, and its weights are those of the same run without a failure.
+    The failed job continues from its checkpoint and ends with the weights of the same run without a failure.
     """
     (workplace / "mine.py").write_text(FAILS)
     assert sweep(*WORDS)[0] == 1
@@ -50,10 +52,9 @@ def test_what_is_left_is_run_and_ends_as_it_would_have(workplace: Path, sweep, c
     provenance.write_text(re.sub(r'"trl": ".*"', '"trl": "1.0.0"', provenance.read_text()))
     assert main(["resume", str(SWEEP), "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert "warning: jobs began with other versions: trl 1.0.0 -> 1." in said
+    assert "trl 1.0.0 -> 1." in said
     assert "1 of 3 runs are done" in said
-    assert "1 have never begun, and begin now" in said
-    assert "goes on from step 2" in said
+    assert "continues from step 2" in said
     assert "reward 'mine' failed on row 0" in said
     assert states() == {"job=1": "finished", "job=2": "failed"}
 
@@ -61,9 +62,9 @@ def test_what_is_left_is_run_and_ends_as_it_would_have(workplace: Path, sweep, c
     assert main(["resume", str(SWEEP), "-j", "2"]) == 0
     assert states() == {f"job={job}": "finished" for job in (1, 2, 3)}
     assert (SWEEP / "job=1" / "status.json").stat().st_mtime_ns == untouched
-    assert "going on from checkpoint-2" in (SWEEP / "job=2" / "console.txt").read_text()
+    assert "checkpoint-2" in (SWEEP / "job=2" / "console.txt").read_text()
     capsys.readouterr()
-    # `job` only says which one fails: all three are the same run.
+    # `job` only selects which one fails: all three are the same run.
     assert len({weights_hash(SWEEP / f"job={job}" / "model") for job in (1, 2, 3)}) == 1
 
     assert main(["resume", str(SWEEP)]) == 0
@@ -72,7 +73,7 @@ def test_what_is_left_is_run_and_ends_as_it_would_have(workplace: Path, sweep, c
 
 @pytest.fixture
 def frozen(workplace: Path, monkeypatch: pytest.MonkeyPatch):
-    """A sweep of which nothing has been run: `frozen(words)`; what would be run is in the list that it returns."""
+    """Return `frozen(*words)`, which freezes a sweep without running it; its result lists the jobs of later calls."""
     from rlhf_cli.sweeps import sweep
 
     ran: list[list[tuple[str, bool]]] = []
@@ -91,13 +92,10 @@ def frozen(workplace: Path, monkeypatch: pytest.MonkeyPatch):
     return freeze
 
 
-def test_which_runs_go_on_follows_from_their_states(frozen) -> None:
+def test_the_state_of_a_job_decides_whether_it_is_resumed(frozen) -> None:
     ran = frozen("seed=range(0,7)")
     for seed, state in enumerate(["finished", "failed", "preempted", "created", "queued", "running", "running"]):
         update_status(RunFolder((SWEEP / f"seed={seed}").resolve()), state=state, job_id="7")
-    import os
-    import socket
-
     update_status(RunFolder((SWEEP / "seed=5").resolve()), pid=os.getpid(), host=socket.gethostname())
     assert main(["resume", str(SWEEP)]) == 0
     assert ran.pop() == [("seed=1", True), ("seed=2", True), ("seed=3", False), ("seed=6", True)]
@@ -105,7 +103,7 @@ def test_which_runs_go_on_follows_from_their_states(frozen) -> None:
     assert ran.pop() == [("seed=1", True)]
 
 
-def test_changed_code_is_refused_for_all_at_once_and_can_be_allowed(workplace: Path, frozen, capsys) -> None:
+def test_changed_code_is_refused_for_all_jobs_together_and_can_be_allowed(workplace: Path, frozen, capsys) -> None:
     (workplace / "mine.py").write_text(FAILS)
     ran = frozen(*WORDS)
     (workplace / "mine.py").write_text(FAILS + "# changed\n")
@@ -125,13 +123,13 @@ def f(completions, **columns):
 """
 
 
-def test_another_users_words_are_asked_about_before_they_make_a_job(workplace: Path, frozen, capsys) -> None:
-    """A job that is missing is made from the words in sweep.json; whoever packs the folder writes them."""
+def test_the_overrides_of_another_user_need_trust(workplace: Path, frozen, capsys) -> None:
+    """A missing job is made from the overrides in sweep.json, which the author of the folder wrote."""
     frozen("seed=1,2")
     (workplace / "evil.py").write_text(EVIL)
     file = SWEEP / "sweep.json"
     shutil.rmtree(SWEEP / "seed=2")
-    assert main(["resume", str(SWEEP), "--dry-run"]) == 0  # one's own
+    assert main(["resume", str(SWEEP), "--dry-run"]) == 0  # the user's own sweep
     content = json.loads(file.read_text())
     content["jobs"][1]["overrides"].append("+rewards.z.fn=./evil.py:f")
     file.write_text(json.dumps(content))
@@ -145,7 +143,7 @@ def test_another_users_words_are_asked_about_before_they_make_a_job(workplace: P
     assert (workplace / "it-ran").exists()
 
 
-def test_another_users_search_is_asked_about(workplace: Path, capsys) -> None:
+def test_the_search_of_another_user_needs_trust(workplace: Path, capsys) -> None:
     SWEEP.mkdir(parents=True)
     (SWEEP / "sweep.json").write_text('{"overrides": ["+exp=quickstart", "+rewards.z.fn=./evil.py:f"], "jobs": []}')
     (SWEEP / "search.jsonl").touch()

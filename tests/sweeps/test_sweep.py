@@ -1,4 +1,4 @@
-"""A sweep: all is checked first, then one folder, one run for every combination, one table."""
+"""A sweep checks all jobs first, then makes one folder, one run per combination and one table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.logged_runs import configured, write_run, write_sweep
 from tests.support.terminal import printed
 
 
-def test_two_weights_are_two_runs_and_compare_takes_their_folder(workplace: Path, sweep, capsys) -> None:
+def test_two_weights_are_two_runs_which_compare_reads(workplace: Path, sweep, capsys) -> None:
     code, runs = sweep("rewards.brevity.weight=0,0.5")
     assert code == 0
     assert [run.path.name for run in runs] == ["weight=0", "weight=0.5"]
@@ -24,7 +24,7 @@ def test_two_weights_are_two_runs_and_compare_takes_their_folder(workplace: Path
     assert [read_status(run).state for run in runs] == ["finished"] * 2
     out = capsys.readouterr().out
     assert out.index("sweep of 2 runs") < out.index("rewards.brevity.weight  0, 0.5")
-    assert "runs/quickstart/swept: 2 runs, 2 settings\n" in out  # the table, which has tests of its own
+    assert "runs/quickstart/swept: 2 runs, 2 settings\n" in out  # the table is tested elsewhere
     assert out.rstrip().splitlines()[-1] == "sweep folder: runs/quickstart/swept"
     written = json.loads((runs[0].path.parent / "sweep.json").read_text())
     assert written["overrides"][-1] == "rewards.brevity.weight=0,0.5"
@@ -35,8 +35,8 @@ def test_two_weights_are_two_runs_and_compare_takes_their_folder(workplace: Path
     assert main(["compare", "runs/quickstart/swept"]) == 0
 
 
-def test_all_mistakes_of_all_jobs_are_told_together_each_with_its_jobs(workplace: Path, sweep, capsys) -> None:
-    """One value is wrong for half of the jobs, another for a third, one key for all of them."""
+def test_all_mistakes_are_reported_together_with_their_jobs(workplace: Path, sweep, capsys) -> None:
+    """One value is wrong in half of the jobs, another in a third, and one key in all of them."""
     words = ["rewards.brevity.wieght=1", "seed=1,x", "trainer.args.beta=0,0.1,y", "rewards.brevity.fn=./no.py:f"]
     code, runs = sweep(*words)
     error = capsys.readouterr().err
@@ -48,7 +48,7 @@ def test_all_mistakes_of_all_jobs_are_told_together_each_with_its_jobs(workplace
     assert not (workplace / "runs").exists()
 
 
-def test_a_dry_run_says_it_all_and_writes_nothing(workplace: Path, sweep, capsys) -> None:
+def test_a_dry_run_lists_the_jobs_and_writes_nothing(workplace: Path, sweep, capsys) -> None:
     code, runs = sweep("seed=1,2", "truncation=none,bootstrap", "trainer=ppo", "--dry-run", "-j2")
     assert (code, runs) == (0, [])
     assert not (workplace / "runs").exists()
@@ -58,10 +58,7 @@ def test_a_dry_run_says_it_all_and_writes_nothing(workplace: Path, sweep, capsys
         assert f"  {name}\n" in out
 
 
-# What is said of a sweep at its end, also where a run of it has been damaged.
-
-
-def test_a_status_that_cannot_be_read_costs_the_others_nothing(place: Path) -> None:
+def test_an_unreadable_status_does_not_hide_the_other_runs(place: Path) -> None:
     folders = write_sweep(place / "sweep", {0.0: [0.5, 0.6], 0.5: [0.75, 0.7]})
     sweep = SweepFolder(place / "sweep", tuple(SweepJob(folder.path.name, {}, ()) for folder in folders))
     folders[0].status.write_text("{")
@@ -79,8 +76,8 @@ def test_a_status_that_cannot_be_read_costs_the_others_nothing(place: Path) -> N
 LONG = "reward 'bad' failed on row 0\n  where:    rewards.bad\n  got:      ValueError: no\n  try:      rlhf score ..."
 
 
-def test_a_sweep_in_which_all_has_failed(place: Path) -> None:
-    """No picture can be drawn of nothing, and a reader is given each failure once, in a line."""
+def test_a_sweep_in_which_every_run_failed(place: Path) -> None:
+    """There is no picture, and each failure is shown once, in one line."""
     folders = [
         write_run(place / "sweep" / str(seed), configured(0.0, seed), {}, state="failed", reason=LONG)
         for seed in (0, 1)
@@ -90,11 +87,6 @@ def test_a_sweep_in_which_all_has_failed(place: Path) -> None:
     said = "\n".join(printed(lambda console: show_outcome(console, sweep), 200))
     assert "division" not in said
     assert not (place / "sweep" / "comparison.png").exists()
-    assert (
-        said.count(
-            "seed=0, seed=1 do not count: failed, nothing was logged: reward 'bad' failed on row 0: ValueError: no"
-        )
-        == 1
-    )
+    assert said.count("reward 'bad' failed on row 0: ValueError: no") == 1
     assert "where:" not in said
     assert "  rlhf why sweep" in said

@@ -1,4 +1,4 @@
-"""Jobs are forks of one process, and are as good as processes of their own: in what they learn, and in how they end."""
+"""Jobs that are forks of one process learn and end like processes of their own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import torch
 
 def mischief(completions, trainer_state, *, what, **kwargs):
     if trainer_state.global_step == 1:
-        if what == "state":  # what would change a run that came after it in the same process
+        if what == "state":  # this would change a later run in the same process
             torch.manual_seed(0), random.seed(0), torch.set_default_dtype(torch.float64)
             torch.nn.functional.log_softmax = torch.nn.functional.softmax
             torch.nn.functional.silu = torch.nn.functional.relu
@@ -41,8 +41,8 @@ def states(runs: list[RunFolder]) -> dict[str, str]:
 
 
 @pytest.mark.fault(28)
-def test_however_a_job_ends_the_others_are_what_they_would_be_alone(workplace: Path, sweep, train, capsys) -> None:
-    """The weights of the last job are those of the same run alone; a job that ends its process costs itself."""
+def test_a_job_that_fails_does_not_change_the_others(workplace: Path, sweep, train, capsys) -> None:
+    """The last job has the same weights as the same run alone, and the killed process ends only its own job."""
     (workplace / "mine.py").write_text(MISCHIEF)
     code, runs = sweep(*WORDS, "rewards.mine.args.what=kill,raise,state,none", "-j2")
     assert code == 1
@@ -53,13 +53,13 @@ def test_however_a_job_ends_the_others_are_what_they_would_be_alone(workplace: P
         "what=state": "finished",
     }
     out = capsys.readouterr().out
-    assert "SIGKILL, most likely for want of memory" in out
+    assert "SIGKILL" in out
     assert "one is too many" in out
     assert "Traceback" in next(run for run in runs if run.path.name == "what=raise").console.read_text()
     by_name = {run.path.name: weights_hash(run.model) for run in runs}
     _, alone = train(*WORDS, "rewards.mine.args.what=none")
     assert by_name["what=none"] == weights_hash(alone.model)
-    assert by_name["what=none"] != by_name["what=state"]  # negative control: it does change a run
+    assert by_name["what=none"] != by_name["what=state"]  # negative control: the mischief changes a run
 
 
 STOPS = """
@@ -73,7 +73,7 @@ def stop(completions, trainer_state, *, sweep, **kwargs):
 
 
 @pytest.mark.fault(20)
-def test_a_signal_saves_what_runs_and_leaves_the_rest(workplace: Path, sweep, capsys) -> None:
+def test_a_signal_saves_the_running_job_and_starts_no_other(workplace: Path, sweep, capsys) -> None:
     (workplace / "mine.py").write_text(STOPS)
     words = ["rewards.mine.fn=./mine.py:stop", f"rewards.mine.args.sweep={os.getpid()}", "trainer.args.max_steps=200"]
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
@@ -83,8 +83,8 @@ def test_a_signal_saves_what_runs_and_leaves_the_rest(workplace: Path, sweep, ca
     assert runs[0].last_checkpoint() is not None
     assert read_status(runs[0]).reason == "Ctrl-C"
     out = capsys.readouterr().out
-    assert "Ctrl-C: saving the run in progress; once more ends it at once" in out
-    assert "3 of 3 runs are not done; `rlhf resume runs/quickstart/swept` goes on with them" in out
+    assert out.count("Ctrl-C: saving") == 1
+    assert "`rlhf resume runs/quickstart/swept`" in out
     assert {number: signal.getsignal(number) for number in before} == before
 
 
@@ -92,8 +92,8 @@ SLOW = "import time\ndef slow(completions, **kwargs):\n    time.sleep(0.3)\n    
 
 
 @pytest.mark.processes
-def test_a_sweep_that_is_killed_leaves_nobody_behind(workplace: Path, tmp_path: Path) -> None:
-    """Neither the jobs nor the process that they are forks of: each is asked for by its id."""
+def test_a_killed_sweep_leaves_no_process_behind(workplace: Path, tmp_path: Path) -> None:
+    """The jobs end, and with them the process that forked them."""
     (workplace / "mine.py").write_text(SLOW)
     words = ["rewards.mine.fn=./mine.py:slow", "trainer.args.max_steps=500", "seed=1,2", "run.name=swept", "-j2"]
     command = [sys.executable, "-m", "rlhf_cli", "train", "-m", *SMALL, *words]

@@ -120,7 +120,7 @@ def _of_verb(verb: str, current: str, earlier: list[str]) -> Iterable[str]:
 
 
 def _of_flag(flag: Flag, current: str, earlier: list[str]) -> Iterable[str]:
-    """Return what may follow a flag: metrics, trainings, runs, files; [] if nothing is known."""
+    """Return what may follow a flag: metrics, trainings, runs, files; [] if unknown."""
     if flag.metavar in ("METRIC", "A,B"):
         before = current[: current.rfind(",") + 1] or "-" * current.startswith("-")
         return [f"{before}{metric}" for metric in _metrics(earlier)]

@@ -25,7 +25,7 @@ def run(options: Options) -> int:
     states = [run.state for run in runs if run.state is not None]
     if not states:
         raise RunError(
-            "none of these runs has expectations" if len(runs) > 1 else "the run has no expectations",
+            "these runs have no expectations" if len(runs) > 1 else "the run has no expectations",
             where=", ".join(run.folder.shown for run in runs[:3]) + (" ..." if len(runs) > 3 else ""),
             expected="`expect:` in the experiment, before the run is made",
             hint="expect: [{metric: reward, at: end, at_least: 0.5}]",

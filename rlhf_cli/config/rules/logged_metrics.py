@@ -51,14 +51,14 @@ def unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
     names = _known(experiment)
     if metric in names or (metric == _TOTAL and experiment.rewards):
         return None
-    close = nearest(metric, names)
+    close, by_word = _similar(metric, names)
     if _SAMPLED.match(metric):
         wrong = _of_sampled(metric, experiment) if experiment.trainer.row.generates else None
-        return None if wrong is None else (wrong[0], wrong[1] or close or _by_word(metric, names))
+        return None if wrong is None else (wrong[0], wrong[1] or close or by_word)
     first, _, rest = metric.partition("/")
     # Rewards may log names of their own, so only a name very similar to a known one is a typo.
     is_typo = close is not None and "/" not in metric and abs(len(metric) - len(close)) <= 2 and metric[:1] == close[:1]
-    has_typo = "/" not in metric and _by_word(metric, names) is not None
+    has_typo = "/" not in metric and by_word is not None
     if first == "rewards" and experiment.rewards:
         pair = rest.split("/")[1:]
         if rest.startswith("correlation/") and len(pair) == 2 and set(pair) <= set(experiment.rewards):
@@ -71,7 +71,7 @@ def unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
         why = "there is no such metric"
     else:
         return None
-    return why, close or _by_word(metric, names)
+    return why, close or by_word
 
 
 def _of_sampled(name: str, experiment: Experiment) -> Unlogged | None:
@@ -98,11 +98,14 @@ def _of_sampled(name: str, experiment: Experiment) -> Unlogged | None:
     return why, f"{match['kind']}@{counts[-1]}/{rest}"
 
 
-def _by_word(typed: str, names: list[str]) -> str | None:
-    """Return the first name that has a word similar to the typed one: `lenght` for `completions/mean_length`."""
+def _similar(typed: str, names: list[str]) -> tuple[str | None, str | None]:
+    """Return the nearest name, and the first with a word similar to the typed one.
+
+    Such a word is `lenght` for `completions/mean_length`. Each is None if no name is near.
+    """
     words = {word: name for name in reversed(names) for word in re.split(r"[/_]", name) if len(word) > _SHORT}
-    close = nearest(typed, words) if typed not in words else None
-    return words[close] if close is not None and slips(typed, close) <= 2 else None
+    word = nearest(typed, words) if typed not in words else None
+    return nearest(typed, names), words[word] if word is not None and slips(typed, word) <= 2 else None
 
 
 def _known(experiment: Experiment) -> list[str]:
