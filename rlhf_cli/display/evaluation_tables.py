@@ -38,7 +38,7 @@ def show_evaluation(console: Console, evaluation: Evaluation, files: list[Path])
         _reward_model(console, measured)
     else:
         _policy(console, measured)
-    console.print("\n[dim]in brackets: 95 % intervals; Wilson's for proportions, Student's for means")
+    console.print("\n[dim]in brackets: 95 % intervals (Wilson for proportions, Student for means)")
     for file in files:
         console.print(
             os.path.relpath(file) if file.is_relative_to(Path.cwd()) else str(file), soft_wrap=True, highlight=False
@@ -67,30 +67,30 @@ def _reward_model(console: Console, evaluation: RewardModelEvaluation) -> None:
         ("mean of all", _interval(rewards.mean), _centred(rewards.mean)),
         ("deviation", figure(rewards.deviation), ""),
         ("chosen - rejected", _interval(rewards.margin), ""),
-        ("calibration error", figure(calibration.ece), "as sure as it is right: 0"),
-        ("log loss", figure(calibration.log_loss), "a coin: 0.693"),
-        ("Brier score", figure(calibration.brier), "a coin: 0.250"),
+        ("calibration error", figure(calibration.ece), "0 if confidence equals accuracy"),
+        ("log loss", figure(calibration.log_loss), "0.693 for a coin"),
+        ("Brier score", figure(calibration.brier), "0.250 for a coin"),
     ]
     _show(console, ["rewards"], [""], rows, [""])
-    bins = [one for one in calibration.bins if one.accuracy.count]
-    shown = [
-        (f"{one.start:.2f} to {one.end:.2f}", figure(one.confidence), _interval(one.accuracy), str(one.accuracy.count))
-        for one in bins
+    bins = [
+        (f"{part.start:.2f} to {part.end:.2f}", figure(part.confidence), _interval(part.accuracy), str(count))
+        for part in calibration.bins
+        if (count := part.accuracy.count)
     ]
-    _show(console, ["confidence"], ["mean", "accuracy", "pairs"], shown)
+    _show(console, ["confidence"], ["mean", "accuracy", "pairs"], bins)
     _length(console, evaluation.length)
     if evaluation.worst:
         worst = [
             (
-                *(cut_end(one_line(text), _LONGEST) for text in (one.prompt, one.chosen, one.rejected)),
-                f"{one.reward_chosen:.2f} < {one.reward_rejected:.2f}",
-                f"{one.confidence:.2f}",
+                *(cut_end(one_line(text), _LONGEST) for text in (pair.prompt, pair.chosen, pair.rejected)),
+                f"{pair.reward_chosen:.2f} < {pair.reward_rejected:.2f}",
+                f"{pair.confidence:.2f}",
             )
-            for one in evaluation.worst
+            for pair in evaluation.worst
         ]
-        _show(console, ["worst disagreements", "chosen", "rejected"], ["rewards", "sure by"], worst)
+        _show(console, ["worst disagreements", "chosen", "rejected"], ["rewards", "confidence"], worst)
     if evaluation.truncated:
-        console.print(f"[yellow]{evaluation.truncated} texts were longer than the model takes and lost their beginning")
+        console.print(f"[yellow]{evaluation.truncated} texts were too long for the model: their beginning was cut off")
 
 
 def _slice(name: str, accuracy: SliceAccuracy) -> tuple[str, str, str, str]:
@@ -102,20 +102,20 @@ def _length(console: Console, length: LengthBias) -> None:
     rows = [_slice(name, accuracy) for name, accuracy in slices.items() if accuracy is not None]
     _show(console, ["length (tokens)"], ["accuracy", "pairs", "mean margin"], rows)
     console.print(
-        f"[dim]difference of rewards with difference of lengths: correlation {figure(length.pearson)}, of ranks "
-        f"{figure(length.spearman)}; whoever always takes the longer one is right in {_interval(length.longer_wins)}"
+        f"[dim]correlation of reward difference and length difference: {figure(length.pearson)}, of their ranks "
+        f"{figure(length.spearman)}; always choosing the longer text is right in {_interval(length.longer_wins)}"
     )
 
 
 def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
-    for name, part in evaluation.parts.items():
-        rows = [(reward, _interval(one.raw), _interval(one.weighted)) for reward, one in part.rewards.items()]
+    for part_name, part in evaluation.parts.items():
+        rows = [(name, _interval(reward.raw), _interval(reward.weighted)) for name, reward in part.rewards.items()]
         rows += [
             ("total", "", _interval(part.total)),
             ("truncated", _interval(part.truncated), ""),
             ("tokens", _interval(part.tokens), f"at most {part.tokens.max}"),
         ]
-        _show(console, [name], ["raw", "weighted"], rows)
+        _show(console, [part_name], ["raw", "weighted"], rows)
     _seen_and_unseen(console, evaluation)
     if evaluation.no_total is not None:
         console.print(no_total(evaluation.no_total))
@@ -125,10 +125,10 @@ def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
             for kind, by_count in attempts.by_name().items()
             for k, estimate in by_count.items()
         ]
-        _show(console, [f"{name}: right in k"], [""], rows, [""])
+        _show(console, [f"{name}: right in k answers"], [""], rows, [""])
     answers = [
-        (cut_end(one_line(one.prompt), _LONGEST), cut_end(one_line(one.completion), _LONGEST), figure(one.total))
-        for one in evaluation.shown
+        (*(cut_end(one_line(text), _LONGEST) for text in (answer.prompt, answer.completion)), figure(answer.total))
+        for answer in evaluation.shown
     ]
     _show(console, ["prompt", "greedy completion"], ["total"], answers)
 
@@ -141,8 +141,8 @@ def _seen_and_unseen(console: Console, evaluation: PolicyEvaluation) -> None:
     rows = []
     for name, part in seen.parts.items():
         other = unseen.parts[name]
-        for reward, one in part.rewards.items():
-            rows.append((f"{name} {reward}", _interval(one.raw), _interval(other.rewards[reward].raw)))
+        for reward, values in part.rewards.items():
+            rows.append((f"{name} {reward}", _interval(values.raw), _interval(other.rewards[reward].raw)))
         rows.append((f"{name} total", _interval(part.total), _interval(other.total)))
     _show(console, ["raw"], [f"{seen.rows} prompts trained on", f"{unseen.rows} unseen"], rows)
 
@@ -150,46 +150,43 @@ def _seen_and_unseen(console: Console, evaluation: PolicyEvaluation) -> None:
 def _centred(mean: Estimate) -> str:
     if mean.low is None or mean.high is None:
         return ""
-    return "centred" if mean.low <= 0 <= mean.high else "not centred: see offset: auto"
+    return "centred" if mean.low <= 0 <= mean.high else "not centred: set offset: auto"
 
 
-def _interval(one: Estimate) -> str:
-    bounds = "" if one.low is None or one.high is None else f" [{one.low:.3f}, {one.high:.3f}]"
-    return figure(one.mean) + bounds
+def _interval(estimate: Estimate) -> str:
+    low, high = estimate.low, estimate.high
+    return figure(estimate.mean) + ("" if low is None or high is None else f" [{low:.3f}, {high:.3f}]")
 
 
 def show_best_of_n(console: Console, best: BestOfN) -> None:
-    """Print the curve as a table."""
+    """Print what the best of n answers scores, for several n."""
     if best.left_out:
-        words = f"{best.left_out} prompts are not in it: an answer of theirs has no {best.by}"
-        console.print(Text(words, style="yellow"))
+        console.print(Text(f"left out: {best.left_out} prompts with an answer that has no {best.by}", style="yellow"))
     if not best.curve:
         return
     rows = [best.curve[k - 1] for k in attempt_counts(len(best.curve))]
     columns = [
-        BlockColumn("best of", [str(one.k) for one in rows], is_head=True),
-        BlockColumn(best.by, [_interval(one.score) for one in rows]),
-        *(BlockColumn(name, [figure(one.rewards[name].mean) for one in rows]) for name in rows[0].rewards),
-        BlockColumn("cut off", ["-" if one.truncated.mean is None else f"{one.truncated.mean:.0%}" for one in rows]),
-        BlockColumn("KL up to", [f"{one.kl_bound:.3f}" for one in rows]),
+        BlockColumn("best of", [str(row.k) for row in rows], is_head=True),
+        BlockColumn(best.by, [_interval(row.score) for row in rows]),
+        *(BlockColumn(name, [figure(row.rewards[name].mean) for row in rows]) for name in rows[0].rewards),
+        BlockColumn("truncated", ["-" if (cut := row.truncated.mean) is None else f"{cut:.0%}" for row in rows]),
+        BlockColumn("KL at most", [f"{row.kl_bound:.3f}" for row in rows]),
     ]
     show_blocks(console, columns)
 
 
 def show_made(console: Console, made: Mapping[str, MadeRows], commands: Mapping[str, str]) -> None:
     """Print how many rows each file got, why some prompts gave none, and a command that reads the file."""
-    for name, one in made.items():
-        console.print(Text.assemble(("\n" + str(len(one.rows)), "bold"), f" rows in {name}"), highlight=False)
-        for reason, count in one.left_out.items():
-            console.print(f"[dim]  {count} prompts gave none: {reason}", highlight=False)
-        if one.rows:
+    for name, file in made.items():
+        console.print(Text.assemble(("\n" + str(len(file.rows)), "bold"), f" rows in {name}"), highlight=False)
+        for reason, count in file.left_out.items():
+            console.print(f"[dim]  {count} prompts gave no row: {reason}", highlight=False)
+        if file.rows:
             console.print(f"  [cyan]{commands[name]}", soft_wrap=True, highlight=False)
 
 
 _MAX_ROWS = 20
 _COMPLETION, _LEAST_COMPLETION = 40, 16
-_NARROW = 100
-_STRONG = 0.5
 Rows = Sequence[Mapping[str, object]]
 """The completions, in the order of their scores."""
 
@@ -200,9 +197,9 @@ def show_bench(console: Console, rows: Rows, scores: CompletionScores, bench: Sc
     show_distributions(console, bench)
     show_correlations(console, bench)
     if bench.label is not None:
-        separates: dict[str, list[Cell]] = {"ROC AUC": [figure(one) for one in bench.roc_auc.values()]}
-        _by_name(console, f"by {bench.label}", list(bench.roc_auc), separates)
-        console.print("[dim]ROC AUC: how often a good row has the higher score, a tie half")
+        facts: dict[str, list[Cell]] = {"ROC AUC": [figure(area) for area in bench.roc_auc.values()]}
+        _by_name(console, f"by {bench.label}", list(bench.roc_auc), facts)
+        console.print("[dim]ROC AUC: how often a good row scores higher than a bad one; a tie counts half")
 
 
 def show_scores(console: Console, rows: Rows, scores: CompletionScores) -> None:
@@ -222,57 +219,47 @@ def show_scores(console: Console, rows: Rows, scores: CompletionScores) -> None:
         console.print(f"[dim]... {len(rows) - _MAX_ROWS} more rows; --json prints all")
     if scores.no_total is not None:
         console.print(no_total(scores.no_total))
-    summary = scores.summary.values()
+    rewards = scores.summary.values()
     facts: dict[str, list[Cell]] = {
-        "mean": [figure(one.mean) for one in summary],
-        "effective": [figure(one.effective_mean) for one in summary],
-        "weighted": [figure(one.weighted_mean) for one in summary],
-        "open": [f"{one.open_fraction:.0%}" for one in summary],
-        "excluded": [str(one.excluded) for one in summary],
-        "errors": [str(one.errors) for one in summary],
-        "calls": [str(one.calls) for one in summary],
+        "mean": [figure(reward.mean) for reward in rewards],
+        "effective": [figure(reward.effective_mean) for reward in rewards],
+        "weighted": [figure(reward.weighted_mean) for reward in rewards],
+        "open": [f"{reward.open_fraction:.0%}" for reward in rewards],
+        **{name: [str(getattr(reward, name)) for reward in rewards] for name in ("excluded", "errors", "calls")},
     }
     _by_name(console, f"all {len(rows)} rows", list(scores.summary), facts)
-    console.print("[dim]rows: raw score; mean: raw, where scored; effective: after offset, clip, normalise and gate")
+    console.print("[dim]rows and mean: raw scores; effective: after offset, clip, normalise and gate")
 
 
 def show_distributions(console: Console, bench: ScoreBench) -> None:
     """Print the distribution of each component's raw scores: deviation, quantiles and a histogram."""
-    # On a narrow terminal, show fewer quantiles to leave room for the names.
-    places = {"least": 0, "median": 3, "most": 6}
-    if console.width >= _NARROW:
-        places = {"least": 0, "5 %": 1, "median": 3, "95 %": 5, "most": 6}
-    found = bench.distributions
-    facts: dict[str, list[Cell]] = {"deviation": [figure(one.deviation) for one in found.values()]}
-    for column, place in places.items():
-        facts[column] = [f"{one.quantiles[place]:.4g}" if one.quantiles else "-" for one in found.values()]
-    histograms = BlockColumn("least to most", [f"{histogram(one):<16}" for one in found.values()], is_number=False)
-    _by_name(console, "raw scores", list(found), facts, histograms)
+    spreads = bench.distributions.values()
+    facts: dict[str, list[Cell]] = {"deviation": [figure(spread.deviation) for spread in spreads]}
+    for column, place in {"least": 0, "5 %": 1, "median": 3, "95 %": 5, "most": 6}.items():
+        facts[column] = [f"{spread.quantiles[place]:.4g}" if spread.quantiles else "-" for spread in spreads]
+    histograms = BlockColumn("least to most", [f"{histogram(spread):<16}" for spread in spreads], is_number=False)
+    _by_name(console, "raw scores", list(bench.distributions), facts, histograms)
 
 
-def histogram(one: ScoreDistribution) -> str:
+def histogram(scores: ScoreDistribution) -> str:
     """Return the bins as a line of bars: a blank for an empty bin, the tallest bar for the largest bin."""
-    if len(one.bins) < 2:
-        return "all equal" if one.count else ""
-    most = max(one.bins)
-    return "".join(" " if count == 0 else BARS[round(count / most * (len(BARS) - 1))] for count in one.bins)
+    if len(scores.bins) < 2:
+        return "all equal" if scores.count else ""
+    most = max(scores.bins)
+    return "".join(" " if count == 0 else BARS[round(count / most * (len(BARS) - 1))] for count in scores.bins)
 
 
 def show_correlations(console: Console, bench: ScoreBench) -> None:
     """Print the rank correlations between all columns, in blocks if the terminal is narrow."""
-    ranks = {frozenset((one.first, one.second)): one.ranks for one in bench.correlations}
-    names = list(dict.fromkeys(name for one in bench.correlations for name in (one.first, one.second)))
-    if len(names) < 2:
-        return
-    facts: dict[str, list[Cell]] = {
-        other: [
-            _strength(ranks[frozenset((name, other))]) if before < place else ""
-            for before, name in enumerate(names[:-1])
-        ]
-        for place, other in enumerate(names)
-        if place
-    }
-    _by_name(console, "rank correlation", names[:-1], facts)
+    ranks = {frozenset((pair.first, pair.second)): pair.ranks for pair in bench.correlations}
+    names = list(dict.fromkeys(name for pair in bench.correlations for name in (pair.first, pair.second)))
+    facts: dict[str, list[Cell]] = {}
+    for place, other in enumerate(names[1:], 1):
+        above = [ranks[frozenset((name, other))] for name in names[:place]]
+        shown = ["-" if value is None else f"{value:+.2f}" for value in above]
+        facts[other] = [*shown, *[""] * (len(names) - 1 - place)]
+    if facts:
+        _by_name(console, "rank correlation", names[:-1], facts)
 
 
 def _by_name(
@@ -284,15 +271,10 @@ def _by_name(
     show_blocks(console, [BlockColumn(title, names, is_head=True, is_number=False), *columns, *more])
 
 
-def _cell(one: ScoredReward) -> Cell:
-    if one.error is not None:
+def _cell(score: ScoredReward) -> Cell:
+    if score.error is not None:
         return "error", "red"
-    return figure(one.raw) if one.open else ("gate", "yellow")
-
-
-def _strength(value: float | None) -> Cell:
-    strong = value is not None and abs(value) >= _STRONG
-    return ("-" if value is None else f"{value:+.2f}", "bold" if strong else "")
+    return figure(score.raw) if score.open else ("gate", "yellow")
 
 
 _GAIN, _LOSS, _NONE = "black on green", "black on red", "black on white"
@@ -305,11 +287,11 @@ def show_parts(console: Console, rows: Rows, scores: CompletionScores) -> None:
     digits of the text.
     """
     for number, (row, scored) in enumerate(zip(rows, scores.rows, strict=False)):
-        said = ", ".join(f"{name} {figure(one.raw)}" for name, one in scored.rewards.items())
-        console.print(Text.assemble((f"row {number}  ", "bold"), f"total {figure(scored.total)}  ({said})"))
+        rewards = ", ".join(f"{name} {figure(score.raw)}" for name, score in scored.rewards.items())
+        console.print(Text.assemble((f"row {number}  ", "bold"), f"total {figure(scored.total)}  ({rewards})"))
         completion = row["completion"]
         text = str(completion[-1]["content"]) if isinstance(completion, list) and completion else str(completion or "")
-        by_part = {name: one.parts for name, one in scored.rewards.items() if one.parts is not None}
+        by_part = {name: score.parts for name, score in scored.rewards.items() if score.parts is not None}
         if not by_part:
             console.print(Text(text), soft_wrap=True)
         for name, parts in by_part.items():
