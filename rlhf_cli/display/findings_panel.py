@@ -37,26 +37,23 @@ def show_why(console: Console, run: RunDiagnosis) -> None:
     for finding in run.diagnosis.findings:
         console.print()
         _show_finding(console, finding)
-    if run.diagnosis.findings:
-        console.print(Text("warn.KIND=off is silent about a kind", "dim"))
+    findings, unseen = run.diagnosis.findings, [(check.kind, check.why) for check in run.diagnosis.unseen]
+    if findings:
+        console.print(Text("warn.KIND=off turns off the warnings of a kind", "dim"))
     console.print()
-    if not run.diagnosis.findings and not run.is_judged:
-        _show_unseen(console, run, Text("whether it learns could not be judged, nor what follows", "bold yellow"))
-    if not run.diagnosis.findings:
-        found, style = "nothing was found that should be otherwise", "green"
-        if not run.is_judged:
-            found, style = f"in the rest {found}", "dim"
-        console.print(Text(found, style))
-    _show_kinds(console, Text("looked at, and fine", "dim"), [(one.kind, one.says) for one in run.diagnosis.fine])
-    if run.diagnosis.findings or run.is_judged:
-        _show_unseen(console, run, Text("could not be looked at", "dim"))
+    is_too_short = not findings and not run.is_judged
+    if is_too_short:
+        _show_checks(console, Text("the log is too short to judge whether the run learns", "bold yellow"), unseen)
+        console.print(Text("the other checks found no problem", "dim"))
+    elif not findings:
+        console.print(Text("no problems found", "green"))
+    passed = [(check.kind, check.says) for check in run.diagnosis.fine]
+    _show_checks(console, Text("checks that passed", "dim"), passed)
+    if not is_too_short:
+        _show_checks(console, Text("checks that were not possible", "dim"), unseen)
 
 
-def _show_unseen(console: Console, run: RunDiagnosis, title: Text) -> None:
-    _show_kinds(console, title, [(one.kind, one.why) for one in run.diagnosis.unseen])
-
-
-def _show_kinds(console: Console, title: Text, rows: Sequence[tuple[str, str]]) -> None:
+def _show_checks(console: Console, title: Text, rows: Sequence[tuple[str, str]]) -> None:
     if rows:
         console.print(title)
         table = facts_grid([(kind, (says, "dim")) for kind, says in rows], style="dim")
@@ -87,8 +84,8 @@ def show_worst(console: Console, runs: Sequence[RunDiagnosis]) -> None:
     """Print one line per run: its name, its ending and its worst finding."""
     parent = os.path.commonpath([run.folder.path.parent for run in runs])
     rows = [(os.path.relpath(run.folder.path, parent), run.problem or run.ending, _worst(run)) for run in runs]
-    console.print(plain_table(["run", "", "the worst that was found"], rows=rows))
-    console.print(Text("rlhf why RUN shows all of one", "dim"))
+    console.print(plain_table(["run", "", "worst finding"], rows=rows))
+    console.print(Text("rlhf why RUN shows all findings of a run", "dim"))
 
 
 def _worst(run: RunDiagnosis) -> Text:
@@ -96,8 +93,8 @@ def _worst(run: RunDiagnosis) -> Text:
         return Text("-", "dim")
     if not run.diagnosis.findings:
         if run.num_events and not run.is_judged:
-            return Text("nothing, but whether it learns could not be judged", "yellow")
-        return Text("nothing" if run.num_events else "nothing was logged", "green" if run.num_events else "dim")
+            return Text("none, but the log is too short to judge learning", "yellow")
+        return Text("none", "green") if run.num_events else Text("no log events", "dim")
     worst, *others = run.diagnosis.findings
     more = (f"  and {len(others)} more", "dim") if others else ("", "")
     return Text.assemble((f"{worst.severity}: ", _STYLES[worst.severity]), worst.what, more)

@@ -1,14 +1,97 @@
-"""The tables of `rlhf eval` as a person reads them."""
+"""The printed tables of `rlhf eval` and `rlhf score`, and those of scored pairs."""
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
-from rlhf_cli.display.evaluation_tables import show_evaluation
+from rich.console import Console
+
+from rlhf_cli.display.evaluation_tables import histogram, pair_table, show_evaluation, show_parts, show_scores
 from rlhf_cli.evaluation.evaluation_files import Evaluation
 from rlhf_cli.evaluation.policy_results import ShownAnswer
+from rlhf_cli.evaluation.score_bench import ScoreDistribution, distribution
+from rlhf_cli.evaluation.scored_pairs import ScoredPair
+from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
+from rlhf_cli.rewards.stack.token_offsets import ScoredPart
 from tests.support import measured
-from tests.support.terminal import printed
+from tests.support.terminal import drawn, printed
+
+
+def reward(raw: float | None, *, is_open: bool = True, error: str | None = None) -> ScoredReward:
+    return ScoredReward(raw=raw, effective=raw, weighted=raw, open=is_open, error=error)
+
+
+def summary(mean: float | None, open_fraction: float, *counts: int) -> RewardSummary:
+    excluded, errors, calls = counts
+    return RewardSummary(mean, mean, mean and 2 * mean, open_fraction, excluded, errors, calls)
+
+
+def test_rows_and_summary() -> None:
+    rows = [
+        {"completion": "yes\n"},
+        {"completion": [{"role": "assistant", "content": "z" * 60}]},
+        {"completion": "[x]"},
+    ]
+    scores = CompletionScores(
+        [
+            ScoredRow(1.5, {"right": reward(1.0), "short": reward(0.25)}),
+            ScoredRow(0.0, {"right": reward(0.0), "short": reward(None, is_open=False)}),
+            ScoredRow(None, {"right": reward(None, error="boom"), "short": reward(None)}),
+        ],
+        {"right": summary(0.5, 1.0, 0, 1, 3), "short": summary(None, 2 / 3, 1, 0, 2)},
+    )
+    *lines, legend = printed(lambda console: show_scores(console, rows, scores), 100)
+    assert legend.startswith("rows and mean: ")
+    assert lines == [
+        "row  completion                                right  short  total",
+        r"  0  yes\n                                     1.000  0.250  1.500",
+        f"  1  {'z' * 39}…  0.000   gate  0.000",
+        "  2  [x]                                       error      -      -",
+        "",
+        "all 3 rows   mean  effective  weighted  open  excluded  errors  calls",
+        "right       0.500      0.500     1.000  100%         0       1      3",
+        "short           -          -         -   67%         1       0      2",
+    ]
+
+
+def test_a_histogram_by_hand() -> None:
+    """Of bins 4, 0, 1, 2 the tallest bar is for 4; 0 is a blank; 1 of 4 is bar 1.75, rounded 2, of 0 to 7."""
+    assert histogram(ScoreDistribution(7, 0.0, 1.0, (), (4, 0, 1, 2), 7)) == "█ ▃▅"
+    assert histogram(distribution([1.0, 1.0])) == "all equal"
+    assert histogram(distribution([])) == ""
+
+
+def test_each_part_has_its_reward_behind_it() -> None:
+    """Of 23, 2 got +1 and 3 got -1: `2 +13 -1` would say something else."""
+    parts = [ScoredPart(0, 4, "A: 5", -1.0), ScoredPart(5, 6, "2", 1.0), ScoredPart(6, 7, "3", -1.0)]
+    dense = ScoredReward(0.0, 0.0, 0.0, open=True, error=None, parts=parts)
+    rows = [{"completion": "A: 5\n23!"}, {"completion": [{"role": "assistant", "content": "[bold]no markup"}]}]
+    scores = CompletionScores([ScoredRow(0.0, {"larger": dense}), ScoredRow(0.5, {"larger": reward(0.5)})], {})
+    console = Console(file=StringIO(), width=60)
+    show_parts(console, rows, scores)
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue().splitlines() == [
+        *("row 0  total 0.000  (larger 0.000)", "larger", "A: 5[-1]", "2[+1]3[-1]!", ""),
+        *("row 1  total 0.500  (larger 0.500)", "[bold]no markup", ""),
+    ]
+
+
+def pair(**values: Any) -> ScoredPair:
+    given = {"step": 1, "row": 1, "prompt": "p", "chosen": "c", "rejected": "r", "margin": None}
+    return ScoredPair(**{**given, "score_chosen": 1.0, "score_rejected": 0.0, **values})
+
+
+def test_pairs_have_the_prompts_end_and_a_margin_where_there_is_one() -> None:
+    long = pair(prompt="\n\nHuman: " + "x" * 50 + " why?\n\nAssistant:", chosen="a\nb" * 40, margin=0.25)
+    shown = "\n".join(drawn(pair_table([long, pair(score_chosen=0.0)]), 100))
+    assert all(text in shown for text in ("step 1: 1 of 2 pairs in the right order", "x why?", "0.250", "tie"))
+    assert "Human" not in shown
+    assert "margin" not in "\n".join(drawn(pair_table([pair()])))
+    narrow = drawn(pair_table([long]))
+    assert len(narrow) == 3
+    assert narrow[2].split()[-2:] == ["0.250", "right"]
 
 
 def read(evaluation: Evaluation, files: list[Path] | None = None) -> list[str]:
@@ -17,7 +100,7 @@ def read(evaluation: Evaluation, files: list[Path] | None = None) -> list[str]:
 
 def test_a_policy() -> None:
     evaluation = measured.policy(shown=[ShownAnswer("1+1=", "[b]2[/b]", None)])
-    assert read(measured.headed(evaluation)) == [
+    assert read(measured.headed(evaluation))[:-2] == [
         "policy exp/run on data.jsonl: 4 rows",
         "",
         "greedy                      raw              weighted",
@@ -32,13 +115,11 @@ def test_a_policy() -> None:
         "truncated                 0.125",
         "tokens     5.500 [4.500, 6.500]             at most 9",
         "",
-        "correct: right in k",
-        "pass@1               0.250  one of the k",
-        "pass@2               0.375  one of the k",
-        "maj@2                0.312  the most frequent answer of the k",
+        "correct: right in k answers",
+        "pass@1                       0.250  one of the k",
+        "pass@2                       0.375  one of the k",
+        "maj@2                        0.312  the most frequent answer of the k",
         "",
         "prompt  greedy completion  total",
         "1+1=    [b]2[/b]               -",
-        "",
-        "in brackets: 95 % intervals; Wilson's for proportions, Student's for means",
     ]

@@ -13,7 +13,6 @@ in the degrees of freedom of Student's t, n_e - 3 for a parabola. Fitting biases
 from __future__ import annotations
 
 import math
-import re
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,11 +22,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_cli.analysis.diagnosis.finding import Evidence, Finding, Fix, PassedCheck, Severity, SkippedCheck
-from rlhf_cli.runs.metrics_file import TOTAL
+from rlhf_cli.runs.metrics_file import TOTAL, reward_names
 
-_REWARD_MEAN = re.compile(r"^rewards/(?P<name>[^/]+)/mean$")
-_NOT_A_REWARD = frozenset({"truncation"})
 Floats = NDArray[np.float64]
+
+ENOUGH = 10
+"""Minimum number of points to judge a level: one batch in ten may always be unusual."""
+ENOUGH_FOR_TREND = 12
+"""Minimum number of points to judge a trend: a line through fewer has too few degrees of freedom. A round of PPO is one
+point, so a run of hundreds of steps has tens of points.
+"""
+LATE = 0.5
+"""The final share of a curve used to judge a level: a state that lasts for half of a run is not temporary."""
+SURE = 0.005
+"""The false-positive probability of a trend test. With about fifteen checks per run, the total is below a tenth."""
+_DRAWN = 60
+_LONGEST_MEMORY = 0.95
+_FEWEST = 4.0
+"""Minimum number of effective values: with fewer, Student's t has too few degrees of freedom."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,89 @@ class Curve:
             raise ValueError(f"{self.metric} has no values")
         return float(self.values.mean())
 
+    def means(self, parts: int) -> list[float]:
+        """Return the means of `parts` consecutive parts, or all values if there are fewer."""
+        return [float(part.mean()) for part in np.array_split(self.values, min(parts, len(self)))] if len(self) else []
+
+    @property
+    def first_and_last(self) -> tuple[int, int]:
+        """Return the first and the last step of a curve that has points."""
+        return int(self.steps[0]), int(self.steps[-1])
+
+    def from_to(self) -> str:
+        """Return `0.42 -> 0.9, steps 1 to 120`: the means of the first and of the last tenth."""
+        first, last = self.first_and_last
+        return f"{self.first(0.1).mean:.3g} -> {self.last(0.1).mean:.3g}, steps {first} to {last}"
+
+    def on_average(self) -> str:
+        """Return `0.97 on average over steps 60 to 120`."""
+        first, last = self.first_and_last
+        return f"{self.mean:.3g} on average over steps {first} to {last}"
+
+    def evidence(self, says: str | None = None) -> Evidence:
+        """Return the curve as evidence, thinned for one terminal line; `says` defaults to where it begins and ends."""
+        stride = max(1, len(self) // _DRAWN)
+        steps = tuple(int(step) for step in self.steps[::stride])
+        values = tuple(float(value) for value in self.values[::stride])
+        return Evidence(self.metric, says or self.from_to(), steps, values)
+
+    def passed(self, kind: str, more: str = "") -> PassedCheck:
+        """Return a passed check that shows where the curve begins and ends."""
+        return PassedCheck(kind, f"{self.metric}: {self.from_to()}{more}")
+
+    def too_few(self, kind: str, enough: int) -> SkippedCheck | None:
+        """Return why the curve has too few points to judge, or None if it has enough."""
+        if len(self) >= enough:
+            return None
+        if not len(self):
+            return SkippedCheck(kind, f"{self.metric} is not logged")
+        return SkippedCheck(kind, f"{len(self)} log events have {self.metric}; this check needs {enough}")
+
+    def finding(
+        self,
+        kind: str,
+        severity: Severity,
+        what: str,
+        fixes: Iterable[Fix],
+        *,
+        subject: str = "",
+        shown: Evidence | None = None,
+        beside: Iterable[Evidence] = (),
+    ) -> Finding:
+        """Return a finding over the steps of the curve. `shown` is its evidence; it defaults to the whole curve."""
+        evidence = (shown or self.evidence(), *beside)
+        return Finding(kind, subject, severity, what, evidence, *self.first_and_last, tuple(fixes))
+
+    def trend(self) -> Trend | None:
+        """Return the line through the curve, or None if too few of its values are independent."""
+        n = len(self)
+        if n <= _FEWEST:
+            return None
+        x = self.steps - self.steps.mean()
+        y = self.values - self.values.mean()
+        spread = float(x @ x)
+        if spread == 0.0:
+            return None
+        slope = float(x @ y) / spread
+        residuals = y - slope * x
+        length = float(self.steps[-1] - self.steps[0])
+        start = self.mean + slope * float(x[0])
+        # The part of a parabola that is neither constant nor straight.
+        bend = x * x - spread / n
+        bend -= x * (float(x @ bend) / spread)
+        if (size := float(bend @ bend)) > 0.0:
+            residuals = residuals - bend * (float(bend @ residuals) / size)
+        squares = float(residuals @ residuals)
+        if squares <= 1e-18 * max(1.0, float(self.values @ self.values)):  # no noise except rounding
+            return Trend(start, slope * length, 0.0, n - 3.0)
+        memory = max(0.0, float(residuals[1:] @ residuals[:-1]) / squares)
+        memory = min(_LONGEST_MEMORY, memory + (1.0 + 3.0 * memory) / n) if memory else 0.0
+        effective = n * (1.0 - memory) / (1.0 + memory)
+        if effective < _FEWEST:
+            return None
+        freedom = max(1.0, effective - 3.0)
+        return Trend(start, slope * length, math.sqrt(squares / freedom / spread) * length, freedom)
+
 
 class Log:
     """All curves of a run. `max_steps` is the last step of the training, or None if unknown."""
@@ -67,9 +162,8 @@ class Log:
         self.num_events = 0
         """Log events of training, without evaluations."""
         self.step = 0
-        self._points: dict[
-            str, tuple[array[int], array[float]]
-        ] = {}  # kept while a run trains: lists are 5 times larger
+        # Arrays, because a training keeps them in memory and lists are five times larger.
+        self._points: dict[str, tuple[array[int], array[float]]] = {}
         self._nulls: dict[str, int] = {}
         self._curves: dict[str, Curve] = {}
 
@@ -125,8 +219,7 @@ class Log:
 
     def rewards(self) -> list[str]:
         """Return the names of the logged reward components, including those that were always null."""
-        named = (_REWARD_MEAN.match(name) for name in dict.fromkeys([*self._points, *self._nulls]))
-        return [match["name"] for match in named if match and match["name"] not in _NOT_A_REWARD]
+        return [name for name in reward_names([{**self._points, **self._nulls}]) if name != "truncation"]
 
     def weight(self, reward: str) -> float | None:
         """Return a reward's weight, or None if it changed; 1 if no weight is logged."""
@@ -143,10 +236,11 @@ class Log:
         """Return the curve of the total reward."""
         return self.curve(TOTAL)
 
-
-_LONGEST_MEMORY = 0.95
-_FEWEST = 4.0
-"""Minimum number of effective values: with fewer, Student's t has too few degrees of freedom."""
+    def too_early(self, kind: str, share: float = 0.5) -> SkippedCheck | None:
+        """Return why it is too early to judge a lack of change, or None if this share of the training is done."""
+        if self.progress >= share:
+            return None
+        return SkippedCheck(kind, f"step {self.step} of {self.max_steps} is too early to judge what does not change")
 
 
 @dataclass(frozen=True)
@@ -181,37 +275,6 @@ class Trend:
         return -self.change > _quantile(round(self.freedom), alpha) * self.error
 
 
-def trend(curve: Curve) -> Trend | None:
-    """Return the line through a curve, or None if too few of its values are independent."""
-    n = len(curve)
-    if n <= _FEWEST:
-        return None
-    x = curve.steps - curve.steps.mean()
-    y = curve.values - curve.values.mean()
-    spread = float(x @ x)
-    if spread == 0.0:
-        return None
-    slope = float(x @ y) / spread
-    residuals = y - slope * x
-    length = float(curve.steps[-1] - curve.steps[0])
-    start = curve.mean + slope * float(x[0])
-    # The part of a parabola that is neither constant nor straight.
-    bend = x * x - spread / n
-    bend -= x * (float(x @ bend) / spread)
-    if (size := float(bend @ bend)) > 0.0:
-        residuals = residuals - bend * (float(bend @ residuals) / size)
-    squares = float(residuals @ residuals)
-    if squares <= 1e-18 * max(1.0, float(curve.values @ curve.values)):  # no noise except rounding
-        return Trend(start, slope * length, 0.0, n - 3.0)
-    memory = max(0.0, float(residuals[1:] @ residuals[:-1]) / squares)
-    memory = min(_LONGEST_MEMORY, memory + (1.0 + 3.0 * memory) / n) if memory else 0.0
-    effective = n * (1.0 - memory) / (1.0 + memory)
-    if effective < _FEWEST:
-        return None
-    freedom = max(1.0, effective - 3.0)
-    return Trend(start, slope * length, math.sqrt(squares / freedom / spread) * length, freedom)
-
-
 @lru_cache(maxsize=1024)
 def _quantile(freedom: int, alpha: float) -> float:
     """Return the value that Student's t with `freedom` degrees of freedom exceeds with probability `alpha`."""
@@ -220,85 +283,6 @@ def _quantile(freedom: int, alpha: float) -> float:
     return float(stdtrit(max(1, freedom), 1.0 - alpha))
 
 
-def means(curve: Curve, parts: int) -> list[float]:
-    """Return the means of `parts` consecutive parts of a curve, or of all values if there are fewer."""
-    return [float(part.mean()) for part in np.array_split(curve.values, min(parts, len(curve)))] if len(curve) else []
-
-
-ENOUGH = 10
-"""Minimum number of points to judge a level: one batch in ten may always be unusual."""
-ENOUGH_FOR_TREND = 12
-"""Minimum number of points to judge a trend: a line through fewer has too few degrees of freedom. A round of PPO is one
-point, so a run of hundreds of steps has tens of points.
-"""
-LATE = 0.5
-"""The final share of a curve used to judge a level: a state that lasts for half of a run is not temporary."""
-SURE = 0.005
-"""The false-positive probability of a trend test. With about fifteen checks per run, the total is below a tenth."""
-_DRAWN = 60
-
-
-def too_few(kind: str, curve: Curve, enough: int) -> SkippedCheck | None:
-    """Return why a curve has too few points to judge, or None if it has enough."""
-    if len(curve) >= enough:
-        return None
-    if not len(curve):
-        return SkippedCheck(kind, f"{curve.metric} is not logged")
-    return SkippedCheck(kind, f"too few log events with {curve.metric}: {len(curve)}, of {enough} that it takes")
-
-
-def too_early(kind: str, log: Log, share: float = 0.5) -> SkippedCheck | None:
-    """Return why it is too early to judge a lack of change, or None if this share of the training is done."""
-    if log.progress >= share:
-        return None
-    return SkippedCheck(kind, f"it is step {log.step} of {log.max_steps}: too early to say what does not change")
-
-
-def evidence(curve: Curve, says: str) -> Evidence:
-    """Return a curve as evidence, thinned for one terminal line."""
-    stride = max(1, len(curve) // _DRAWN)
-    steps = tuple(int(step) for step in curve.steps[::stride])
-    return Evidence(curve.metric, says, steps, tuple(float(value) for value in curve.values[::stride]))
-
-
 def rounded(value: float) -> str:
     """Return a number with two significant digits, as one would type it: `0.00033`, `1.5`, `120`."""
     return f"{float(f'{value:.2g}'):g}"
-
-
-def passed(kind: str, curve: Curve, more: str = "") -> PassedCheck:
-    """Return a passed check that shows where a curve began and ended."""
-    return PassedCheck(kind, f"{curve.metric}: {from_to(curve)}{more}")
-
-
-def finding(
-    kind: str,
-    severity: Severity,
-    what: str,
-    curve: Curve,
-    fixes: Iterable[Fix],
-    *,
-    subject: str = "",
-    shown: Evidence | None = None,
-    beside: Iterable[Evidence] = (),
-) -> Finding:
-    """Return a finding over the steps of a curve; `shown` is its evidence, the whole curve if left out."""
-    seen = (shown or evidence(curve, from_to(curve)), *beside)
-    return Finding(kind, subject, severity, what, seen, *steps_of(curve), tuple(fixes))
-
-
-def steps_of(curve: Curve) -> tuple[int, int]:
-    """Return the first and the last step of a curve that has points."""
-    return int(curve.steps[0]), int(curve.steps[-1])
-
-
-def from_to(curve: Curve) -> str:
-    """Return `0.42 -> 0.9, steps 1 to 120`: the mean of the first and of the last tenth of a curve."""
-    first, last = steps_of(curve)
-    return f"{curve.first(0.1).mean:.3g} -> {curve.last(0.1).mean:.3g}, steps {first} to {last}"
-
-
-def on_average(curve: Curve) -> str:
-    """Return `0.97 on average over steps 60 to 120`."""
-    first, last = steps_of(curve)
-    return f"{curve.mean:.3g} on average over steps {first} to {last}"

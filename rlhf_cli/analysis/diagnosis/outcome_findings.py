@@ -16,27 +16,8 @@ from rlhf_cli.analysis.diagnosis.finding import (
     Severity,
     SkippedCheck,
 )
-from rlhf_cli.analysis.diagnosis.logged import (
-    ENOUGH,
-    ENOUGH_FOR_TREND,
-    LATE,
-    SURE,
-    Curve,
-    Log,
-    Trend,
-    evidence,
-    finding,
-    from_to,
-    means,
-    on_average,
-    passed,
-    rounded,
-    steps_of,
-    too_early,
-    too_few,
-    trend,
-)
-from rlhf_cli.analysis.diagnosis.policy_findings import slower
+from rlhf_cli.analysis.diagnosis.logged import ENOUGH, ENOUGH_FOR_TREND, LATE, SURE, Curve, Log, Trend, rounded
+from rlhf_cli.analysis.diagnosis.policy_findings import closer, slower
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
 
 _ALWAYS_NUMBERS = ("loss", "ppo/policy_loss", "ppo/value_loss", "kl", "kl/k1_policy_ref", "entropy")
@@ -54,12 +35,16 @@ def non_finite(log: Log, setup: RunSetup) -> CheckResult:
     if log.nulls("grad_norm") > _SKIPPED_STEPS * max(1, log.num_events):
         bad["grad_norm"] = log.nulls("grad_norm")
     if bad:
-        seen = tuple(Evidence(name, f"null in {count} of {log.num_events} log events") for name, count in bad.items())
-        what = f"{' and '.join(bad)} {'were' if len(bad) > 1 else 'was'} no finite number"
-        fixes = (*slower(log, setup), Fix("trainer.args.max_grad_norm=0.5", "no step larger than that"))
-        return Finding(kind, "", "serious", what, seen, 0, log.step, fixes)
+        evidence = tuple(
+            Evidence(name, f"null in {count} of {log.num_events} log events") for name, count in bad.items()
+        )
+        what = (
+            f"{' and '.join(bad)} {'were' if len(bad) > 1 else 'was'} NaN or infinite: such steps destroy the weights"
+        )
+        fixes = (*slower(log, setup), Fix("trainer.args.max_grad_norm=0.5", "limits the size of a step"))
+        return Finding(kind, "", "serious", what, evidence, 0, log.step, fixes)
     if not log.num_events:
-        return SkippedCheck(kind, "nothing was logged")
+        return SkippedCheck(kind, "the run has no log events")
     return PassedCheck(kind, f"losses and gradients were finite in {log.num_events} log events")
 
 
@@ -75,47 +60,48 @@ def no_deviation(log: Log, setup: RunSetup) -> CheckResult:
     curve = log.curve("frac_reward_zero_std")
     if not len(curve) and setup.has_critic:
         return _rounds_without_signal(log, setup)
-    if few := too_few(kind, curve, ENOUGH):
+    if few := curve.too_few(kind, ENOUGH):
         return few
     late = curve.last(LATE)
     if late.mean < _HALF:
-        return PassedCheck(kind, f"groups without deviation: {on_average(late)}")
+        return PassedCheck(kind, f"groups without deviation: {late.on_average()}")
     total, spread = log.total(), log.curve("reward_std")
     can_tell = len(total) >= ENOUGH and len(spread) > 0
     rose = can_tell and total.last(0.2).mean > total.first(0.2).mean + spread.first(0.2).mean
     severity: Severity = "note" if rose else "serious" if late.mean >= _NEARLY_ALL else "warning"
-    what = f"in {late.mean:.0%} of the groups all completions have the same total: they teach nothing"
-    what += "; the total has risen, so the task may be learned" if rose else ""
-    fixes = [Fix("trainer.args.temperature=1.2", "completions that differ more")]
+    what = (
+        f"in {late.mean:.0%} of the groups all completions have the same total, so the policy learns nothing from them"
+    )
+    what += "; the total rose before, so the task may be learned" if rose else ""
+    fixes = [Fix("trainer.args.temperature=1.2", "makes completions differ more")]
     group, batch = int(setup.number("num_generations", 8)), int(setup.number("per_device_train_batch_size", 8))
     if batch % (2 * group) == 0:
-        fixes.insert(0, Fix(f"trainer.args.num_generations={2 * group}", "larger groups are less often all alike"))
-    beside = [evidence(total, from_to(total))] if len(total) else []
-    return finding(kind, severity, what, late, fixes, shown=evidence(curve, on_average(late)), beside=beside)
+        fixes.insert(0, Fix(f"trainer.args.num_generations={2 * group}", "larger groups are less often all equal"))
+    beside = [total.evidence()] if len(total) else []
+    return late.finding(kind, severity, what, fixes, shown=curve.evidence(late.on_average()), beside=beside)
 
 
 def _rounds_without_signal(log: Log, setup: RunSetup) -> CheckResult:
-    """Return whether a critic's rounds had advantages: it logs exactly 0 where all that was left was rounding."""
+    """Return whether a critic's rounds had advantages: it logs exactly 0 if all advantages were rounding errors."""
     kind = "no_deviation"
     spread, mean = log.curve("ppo/advantages_std"), log.curve("ppo/advantages_mean")
-    if few := too_few(kind, spread, 1):
+    if few := spread.too_few(kind, 1):
         return few
     is_dead = (spread.values == 0.0) & (mean.values[: len(spread)] == 0.0)
     share = float(is_dead.mean())
     if not share:
         return PassedCheck(kind, f"each of {len(spread)} rounds had advantages")
     severity: Severity = "serious" if share >= _NEARLY_ALL else "warning" if share >= _HALF else "note"
-    what = f"in {int(is_dead.sum())} of {len(spread)} rounds every advantage was 0: they teach nothing"
+    what = f"in {int(is_dead.sum())} of {len(spread)} rounds every advantage was 0, so they taught nothing"
     cut = log.curve("rewards/truncation/fraction")
-    fixes = []
+    fixes: list[Fix] = []
     if setup.truncation in ("bootstrap", "exclude") and cut.first(share).mean == 1.0:
-        what += "; every completion was cut off, and its score does not count"
+        what += "; every completion was truncated, and the scores of truncated completions do not count"
         fixes = [
-            Fix(f"trainer.args.max_completion_length={2 * setup.limit}", "gives them room to end"),
-            Fix("truncation=eos_penalty", "a completion that is cut off pays for it"),
+            Fix(f"trainer.args.max_completion_length={2 * setup.limit}", "gives completions room to end"),
+            Fix("truncation=eos_penalty", "a truncated completion pays a penalty"),
         ]
-    beside = [evidence(cut, from_to(cut))] if fixes else []
-    return finding(kind, severity, what, spread, fixes, beside=beside)
+    return spread.finding(kind, severity, what, fixes, beside=[cut.evidence()] if fixes else [])
 
 
 _WINDOWS = (1.0, 0.75, 0.5)
@@ -133,21 +119,21 @@ def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     kind = "overoptimised"
     pairs = list(_watched(log))
     if not pairs:
-        yield SkippedCheck(kind, "nothing is only watched: no reward of weight 0, no evaluation")
+        yield SkippedCheck(kind, "the run watches no metric: it has no reward of weight 0 and no evaluation")
     for watched, trained, sign in pairs:
-        if few := too_few(kind, watched, ENOUGH_FOR_TREND if sign > 0 and "eval_" not in watched.metric else ENOUGH):
+        if few := watched.too_few(kind, ENOUGH_FOR_TREND if sign > 0 and "eval_" not in watched.metric else ENOUGH):
             yield few
             continue
         fall = _fall(watched, trained, sign, _scale(log, watched))
         if fall is None:
-            yield passed(kind, watched)
+            yield watched.passed(kind)
             continue
         verb, other = ("falls", "rises") if sign > 0 else ("rises", "falls")
-        first, _ = steps_of(fall)
+        first, _ = fall.first_and_last
         what = f"{watched.metric} {verb} from step {first} on while {trained.metric}, which is trained on, {other}"
-        fixes = _earlier(log, setup, _best_step(watched, sign))
-        shown, beside = evidence(watched, from_to(fall)), [evidence(trained, from_to(trained))]
-        yield finding(kind, "serious", what, fall, fixes, subject=watched.metric, shown=shown, beside=beside)
+        fixes = _stop_earlier(log, setup, _best_step(watched, sign))
+        shown, beside = watched.evidence(fall.from_to()), [trained.evidence()]
+        yield fall.finding(kind, "serious", what, fixes, subject=watched.metric, shown=shown, beside=beside)
 
 
 def _watched(log: Log) -> Iterator[tuple[Curve, Curve, float]]:
@@ -174,7 +160,7 @@ def _fall(watched: Curve, trained: Curve, sign: float, scale: float) -> Curve | 
     """Return the longest final part of a curve that got worse while the trained metric did not, or None."""
     for share in _WINDOWS:
         part = watched.last(share)
-        line = trend(Curve(part.metric, part.steps, sign * part.values))
+        line = Curve(part.metric, part.steps, sign * part.values).trend()
         if line is None or not line.falls(SURE / len(_WINDOWS)) or -line.change < _WORTH * scale:
             continue
         is_inside = trained.steps >= part.steps[0]
@@ -191,14 +177,9 @@ def _best_step(curve: Curve, sign: float) -> int:
     return int(curve.steps[int(np.argmax(smooth)) + width - 1])
 
 
-def _earlier(log: Log, setup: RunSetup, step: int) -> Iterator[Fix]:
-    if setup.has_critic:
-        yield Fix(f"kl.coef={rounded(max(0.1, 3 * (setup.kl_coef or 0.0)))}", "holds the policy near where both agreed")
-    elif setup.trainer in ("grpo", "rloo"):
-        yield Fix(
-            f"trainer.args.beta={rounded(max(0.04, 3 * setup.number('beta', 0.0)))}", "holds the policy near the start"
-        )
-    yield Fix(f"trainer.args.max_steps={max(1, step)}", "ends where it was best")
+def _stop_earlier(log: Log, setup: RunSetup, step: int) -> Iterator[Fix]:
+    yield from closer(setup, kl_coef=0.1, beta=0.04)
+    yield Fix(f"trainer.args.max_steps={max(1, step)}", "ends the run at its best step")
     yield from slower(log, setup)
 
 
@@ -215,32 +196,32 @@ def learning(log: Log, setup: RunSetup) -> CheckResult:
     kind = "learning"
     has_rewards = bool(log.rewards())
     curve, sign = (log.total(), 1.0) if has_rewards else (log.curve("loss"), -1.0)
-    if early := too_few(kind, curve, ENOUGH_FOR_TREND) or too_early(kind, log):
+    if early := curve.too_few(kind, ENOUGH_FOR_TREND) or log.too_early(kind):
         return early
     if has_rewards and any(log.weight(name) is None for name in log.rewards()):
-        return SkippedCheck(kind, "a weight moves: the total does not say what is learned")
+        return SkippedCheck(kind, "a reward's weight changes in the run, so the total does not show what is learned")
     spread = log.curve("reward_std")
     scale = (spread.mean if len(spread) else 0.0) if has_rewards else abs(curve.first(0.1).mean)
     little = (_LITTLE if has_rewards else _LITTLE_LOSS) * scale
-    line = trend(Curve(curve.metric, curve.steps, sign * curve.values))
-    thirds = means(curve, 3)
+    line = Curve(curve.metric, curve.steps, sign * curve.values).trend()
+    thirds = curve.means(3)
     gain = sign * (thirds[-1] - thirds[0])
-    if gain > max(little, _SIGMAS * _of_thirds(curve)):  # clearly, also if the curve bends too much for a line
-        return passed(kind, curve)
-    if has_rewards and gain < -max(1.5 * little, _SIGMAS * scale * _of_sampling(log, len(curve))):
-        return finding(kind, "serious", f"the total gets worse: {from_to(curve)}", curve, slower(log, setup))
+    if gain > max(little, _SIGMAS * _error_of_thirds(curve)):  # clearly, also if the curve bends too much for a line
+        return curve.passed(kind)
+    if has_rewards and gain < -max(1.5 * little, _SIGMAS * scale * _error_of_sampling(log, len(curve))):
+        return curve.finding(kind, "serious", f"the total gets worse: {curve.from_to()}", slower(log, setup))
     if line is None:
-        return SkippedCheck(kind, f"{curve.metric}: {from_to(curve)}; it wanders too much to say whether it rises")
+        return SkippedCheck(kind, f"{curve.metric}: {curve.from_to()}; it is too noisy to show a trend")
     return _learned(log, setup, curve, line, sign, little)
 
 
-def _of_thirds(curve: Curve) -> float:
+def _error_of_thirds(curve: Curve) -> float:
     """Return the standard error of the difference of the last and the first third's means, by their own scatter."""
     last, first = curve.last(1 / 3).values, curve.first(1 / 3).values
     return float(np.sqrt(last.var() / len(last) + first.var() / len(first)))
 
 
-def _of_sampling(log: Log, num_events: int) -> float:
+def _error_of_sampling(log: Log, num_events: int) -> float:
     """Return the standard error of the difference of two thirds' means from sampling, in deviations of a row."""
     calls = [log.curve(f"rewards/{name}/{what}") for name in log.rewards() for what in ("calls", "calls_saved")]
     rows = max((curve.mean for curve in calls if len(curve)), default=1.0)
@@ -253,21 +234,21 @@ def _learned(log: Log, setup: RunSetup, curve: Curve, line: Trend, sign: float, 
     low, high = line.interval(_FLAT)
     name, better = ("the total", "rise") if sign > 0 else ("the loss", "fall")
     bounds = sorted((sign * low, sign * high))
-    shown = evidence(curve, f"{from_to(curve)}; the change lies between {bounds[0]:.2g} and {bounds[1]:.2g}")
+    shown = curve.evidence(f"{curve.from_to()}; the change is between {bounds[0]:.2g} and {bounds[1]:.2g}")
     if line.falls(SURE) and -line.change > little:
-        what = f"{name} gets worse: {from_to(curve)}"
-        return finding(kind, "serious", what, curve, slower(log, setup), shown=shown)
+        what = f"{name} gets worse: {curve.from_to()}"
+        return curve.finding(kind, "serious", what, slower(log, setup), shown=shown)
     if low > 0.0:
-        return passed(kind, curve)
+        return curve.passed(kind)
     if high < little:
-        what = f"{name} does not {better}: {from_to(curve)}; by less than {little:.2g} in any case"
-        return finding(kind, "serious", what, curve, _faster(log, setup), shown=shown)
-    return SkippedCheck(kind, f"{curve.metric}: {from_to(curve)}; that cannot be told from noise")
+        what = f"{name} does not {better}: {curve.from_to()}; the change is smaller than {little:.2g}"
+        return curve.finding(kind, "serious", what, _faster(log, setup), shown=shown)
+    return SkippedCheck(kind, f"{curve.metric}: {curve.from_to()}; the change may be noise")
 
 
 def _faster(log: Log, setup: RunSetup) -> Iterator[Fix]:
     rate = setup.number("learning_rate", log.largest("learning_rate"))
     if rate > 0.0:
-        yield Fix(f"trainer.args.learning_rate={rounded(3 * rate)}", "larger steps")
+        yield Fix(f"trainer.args.learning_rate={rounded(3 * rate)}", "takes larger steps")
     debug = "overfit" if log.rewards() else "overfit_rows"
-    yield Fix(f"debug={debug}", "shows whether it can learn one batch at all")
+    yield Fix(f"debug={debug}", "shows whether the model can learn a single batch")

@@ -17,19 +17,7 @@ from rlhf_cli.analysis.diagnosis.finding import (
     Severity,
     SkippedCheck,
 )
-from rlhf_cli.analysis.diagnosis.logged import (
-    ENOUGH,
-    ENOUGH_FOR_TREND,
-    LATE,
-    Curve,
-    Log,
-    evidence,
-    finding,
-    on_average,
-    rounded,
-    steps_of,
-    too_early,
-)
+from rlhf_cli.analysis.diagnosis.logged import ENOUGH, ENOUGH_FOR_TREND, LATE, Curve, Log, rounded
 
 _SAME = 0.95
 """A correlation with a square of 0.9: one reward explains nine tenths of the other's variance."""
@@ -57,16 +45,16 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         if share < _SOME_ERRORS and late < _SOME_TIMEOUTS:
             continue
         is_fine = False
-        in_time = f", {late:.1%} in time" if late else ""
-        what = f"reward {name} fails: {share:.1%} of the rows it was asked for failed{in_time}"
-        fixes = [Fix(f"rewards.{name}.on_error=raise", "ends the run at the first, with the row and the traceback")]
+        timed_out = f", {late:.1%} by a timeout" if late else ""
+        what = f"reward {name} fails on {share:.1%} of its rows{timed_out}, so they train without its score"
+        fixes = [Fix(f"rewards.{name}.on_error=raise", "ends the run at the first failure and shows row and traceback")]
         if late >= _SOME_TIMEOUTS:
-            fixes.insert(0, Fix(f"rewards.{name}.timeout_s=off", "lets it take its time"))
+            fixes.insert(0, Fix(f"rewards.{name}.timeout_s=off", "lets the reward take its time"))
         # A log event of several rounds, or a point of a long log, is a mean, so their sum is not a count.
         failed = errors if len(errors) else timeouts
-        says = f"{failed.mean:.3g} of {calls.mean:.3g} rows a round; reward_errors.jsonl in the run folder keeps them"
+        says = f"{failed.mean:.3g} of {calls.mean:.3g} rows per round; see reward_errors.jsonl in the run folder"
         severity: Severity = "serious" if share >= _MANY_ERRORS else "warning"
-        yield finding(kind, severity, what, failed, fixes, subject=name, shown=evidence(failed, says))
+        yield failed.finding(kind, severity, what, fixes, subject=name, shown=failed.evidence(says))
     if not log.rewards():
         yield SkippedCheck(kind, "no rewards are logged")
     elif is_fine:
@@ -87,22 +75,22 @@ def dead_reward(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
             continue  # its gate is the cause, and has a finding of its own
         severity: Severity = "warning" if log.weight(name) == 0.0 else "serious"
         fixes = (
-            Fix(f"rewards.{name}.weight=0", "only watches it, until it does tell them apart"),
-            Fix(f"rlhf score {setup.folder}", f"shows what {name} makes of single completions"),
+            Fix(f"rewards.{name}.weight=0", f"only watches {name} until its scores differ"),
+            Fix(f"rlhf score {setup.folder}", f"shows how {name} scores single completions"),
         )
         if not len(raw) and log.nulls(raw.metric) >= ENOUGH:
             nulls = Evidence(raw.metric, f"null in all {log.nulls(raw.metric)} log events up to step {log.step}")
-            what = f"reward {name} never applied to any row"
+            what = f"reward {name} never scored a row"
             yield Finding(kind, name, severity, what, (nulls,), 0, log.step, fixes)
         elif len(raw) < ENOUGH:
             yield SkippedCheck(kind, f"{name}: too few log events, {len(raw)} of {ENOUGH}")
         elif _is_constant(raw, spread) and not (len(opened) and float(opened.values.min()) < 1.0 - _NEVER):
-            what = f"reward {name} is {raw.values[-1]:.4g} on every row: it teaches nothing"
-            yield finding(kind, severity, what, raw, fixes, subject=name, shown=evidence(raw, on_average(raw)))
+            what = f"reward {name} is {raw.values[-1]:.4g} on every row, so the policy learns nothing from it"
+            yield raw.finding(kind, severity, what, fixes, subject=name, shown=raw.evidence(raw.on_average()))
         else:
             alive.append(name)
     if alive:
-        yield PassedCheck(kind, f"{', '.join(alive)} told rows apart")
+        yield PassedCheck(kind, f"{', '.join(alive)} gave rows different scores")
 
 
 def _is_constant(raw: Curve, spread: Curve) -> bool:
@@ -121,19 +109,21 @@ def gate(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
             yield SkippedCheck(kind, f"{name}: too few log events, {len(opened)} of {ENOUGH}")
             continue
         by = " and ".join(read)
-        without = [Fix(f"rewards.{name}.gate=null", "lets it count on every row (or primary=null, if that gates it)")]
-        shown = evidence(opened, on_average(opened))
+        without = [
+            Fix(f"rewards.{name}.gate=null", f"lets {name} count on every row (primary=null if that is the gate)")
+        ]
+        shown = opened.evidence(opened.on_average())
         if opened.mean < _NEVER:
             read_by = [log.curve(f"rewards/{other}/mean") for other in read]
-            what = f"the gate of {name} on {by} is open for {opened.mean:.1%} of the rows: {name} hardly ever counts"
-            beside = [evidence(one, on_average(one)) for one in read_by if len(one)]
-            yield finding(kind, "serious", what, opened, without, subject=name, shown=shown, beside=beside)
+            what = f"the gate of {name} on {by} is open for {opened.mean:.1%} of the rows, so {name} hardly ever counts"
+            beside = [one.evidence(one.on_average()) for one in read_by if len(one)]
+            yield opened.finding(kind, "serious", what, without, subject=name, shown=shown, beside=beside)
         elif float(opened.values.min()) > 1.0 - _NEVER and len(opened) >= ENOUGH_FOR_TREND:
-            what = f"the gate of {name} on {by} has never closed: it changes nothing"
-            never = finding(kind, "note", what, opened, without, subject=name, shown=shown)
-            yield too_early(kind, log) or never
+            what = f"the gate of {name} on {by} never closed, so it changes nothing"
+            never = opened.finding(kind, "note", what, without, subject=name, shown=shown)
+            yield log.too_early(kind) or never
         else:
-            yield PassedCheck(kind, f"the gate of {name} was open for {on_average(opened)}")
+            yield PassedCheck(kind, f"the gate of {name} was open for {opened.on_average()}")
 
 
 def redundant(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
@@ -150,29 +140,30 @@ def redundant(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         late = curve.last(LATE)
         if len(late) < ENOUGH:
             continue
-        first, last = steps_of(late)
+        first, last = late.first_and_last
         typical = float(np.median(late.values))
         varies = _varies(log, one) and _varies(log, other)
-        learned = "; they vary little any more" if abs(typical) >= _SAME and not varies else ""
+        learned = "; both hardly vary any more" if abs(typical) >= _SAME and not varies else ""
         alike.append((abs(typical), f"{one} and {other}: median {typical:.2f} from step {first} on{learned}"))
         above = (np.abs(late.values) >= _SAME).mean()
         if abs(typical) < _SAME or above < _MOSTLY or not varies:
             continue
         is_fine = False
-        same = f"{one} and {other} say the same" if typical > 0 else f"{one} and {other} undo each other"
-        what = f"{same}: correlated by {typical:.2f}, by {_SAME} or more in {above:.0%} of the last log events"
-        shown = evidence(curve, f"median {typical:.3f} over steps {first} to {last}")
+        same = "score alike" if typical > 0 else "cancel each other"
+        often = f"{_SAME} or more in {above:.0%} of the last log events"
+        what = f"{one} and {other} {same}: correlation {typical:.2f}, {often}"
+        shown = curve.evidence(f"median {typical:.3f} over steps {first} to {last}")
         less = min((one, other), key=lambda name: abs(log.weight(name) or 1.0))
-        why = f"only watches {less}; the other's weight then says how much both count"
+        why = f"only watches {less}; the other reward then counts for both"
         fixes = [Fix(f"rewards.{less}.weight=0", why)]
-        alarm = finding(kind, "warning", what, late, fixes, subject=f"{one}/{other}", shown=shown)
-        yield too_early(kind, log, _LEARNED_BY) or alarm
+        alarm = late.finding(kind, "warning", what, fixes, subject=f"{one}/{other}", shown=shown)
+        yield log.too_early(kind, _LEARNED_BY) or alarm
     if len(weighted) < 2:
-        yield PassedCheck(kind, "there is one weighted reward at most")
+        yield PassedCheck(kind, "the run has fewer than two weighted rewards")
     elif not alike:
-        yield SkippedCheck(kind, f"no correlation of two weighted rewards is logged {2 * ENOUGH} times")
+        yield SkippedCheck(kind, f"the correlation of two weighted rewards is logged fewer than {2 * ENOUGH} times")
     elif is_fine:
-        yield PassedCheck(kind, f"the most alike are {max(alike)[1]}")
+        yield PassedCheck(kind, f"highest correlation: {max(alike)[1]}")
 
 
 _NEARLY_ALL = 0.9
@@ -189,28 +180,28 @@ def one_reward(log: Log, setup: RunSetup) -> CheckResult:
     kind = "one_reward"
     weighted = [name for name in log.rewards() if log.weight(name) != 0.0]
     if len(weighted) < 2:
-        return PassedCheck(kind, "there is one weighted reward at most")
+        return PassedCheck(kind, "the run has fewer than two weighted rewards")
     late = {name: log.curve(f"rewards/{name}/advantage_share").last(LATE) for name in weighted}
     enough = {name: curve for name, curve in late.items() if len(curve) >= ENOUGH}
     if not enough:
-        return SkippedCheck(kind, f"no share of the advantages is logged {2 * ENOUGH} times")
+        return SkippedCheck(kind, f"shares of the advantages are logged fewer than {2 * ENOUGH} times")
     largest = max(enough, key=lambda name: enough[name].mean)
     share = enough[largest].mean
     is_sustained = float((enough[largest].values >= _NEARLY_ALL).mean()) >= _MOSTLY
     if share < _NEARLY_ALL or not is_sustained:
-        return PassedCheck(kind, f"the largest share of the advantages is that of {largest}: {share:.2f}")
+        return PassedCheck(kind, f"{largest} has the largest share of the advantages: {share:.2f}")
     drowned = [name for name in enough if name != largest and abs(enough[name].mean) < _DROWNED and _varies(log, name)]
     if not drowned:
-        return PassedCheck(kind, f"{largest} has {share:.2f} of the advantages: the others vary little any more")
-    if early := too_early(kind, log, _LEARNED_BY):
+        return PassedCheck(kind, f"{largest} has {share:.2f} of the advantages; the other rewards hardly vary any more")
+    if early := log.too_early(kind, _LEARNED_BY):
         return early
-    shares = {name: evidence(log.curve(one.metric), on_average(one)) for name, one in enough.items()}
+    shares = {name: log.curve(one.metric).evidence(one.on_average()) for name, one in enough.items()}
     spreads = {name: log.curve(f"rewards/{name}/std") for name in drowned}
-    beside = [one for name in drowned for one in (shares[name], evidence(spreads[name], on_average(spreads[name])))]
-    what = f"{largest} has {share:.2f} of the advantages, and {' and '.join(drowned)}, which still varies, next to none"
+    beside = [one for name in drowned for one in (shares[name], spreads[name].evidence(spreads[name].on_average()))]
+    what = f"{largest} has {share:.2f} of the advantages; {' and '.join(drowned)} still varies but has almost none"
     fixes = [_heavier(log, setup, name, largest) for name in drowned]
     whole = enough[largest]
-    return finding(kind, "warning", what, whole, fixes, subject=largest, shown=shares[largest], beside=beside)
+    return whole.finding(kind, "warning", what, fixes, subject=largest, shown=shares[largest], beside=beside)
 
 
 def _varies(log: Log, name: str) -> bool:
@@ -227,9 +218,9 @@ _MOST_TIMES = 10.0
 
 
 def _heavier(log: Log, setup: RunSetup, name: str, largest: str) -> Fix:
-    """Return what gives a reward a third of the largest reward's deviation in the total: a weight, or a normalisation.
+    """Return the weight or normalisation that gives a reward a third of the largest reward's deviation in the total.
 
-    Normalised scores have a deviation of 1, whatever the logged one of the raw scores is.
+    Normalised scores have a deviation of 1; the logged deviation is that of the raw scores.
     """
     spreads = {one: log.curve(f"rewards/{one}/std").last(LATE) for one in (name, largest)}
     is_raw = [setup.rewards.get(one, {}).get("normalize") in (None, "none") for one in spreads]
@@ -238,7 +229,9 @@ def _heavier(log: Log, setup: RunSetup, name: str, largest: str) -> Fix:
     )
     weight = abs(log.weight(largest) or 1.0) * others / (3.0 * own) if own else 1.0
     if is_raw[0] and weight > _MOST_TIMES * max(abs(log.weight(name) or 1.0), abs(log.weight(largest) or 1.0)):
-        reason = f"its scores deviate by {own:.2g} only: divided by that they count like others; then weigh it"
+        reason = (
+            f"the scores of {name} deviate by {own:.2g} only; normalising gives them a deviation of 1, then weigh them"
+        )
         return Fix(f"rewards.{name}.normalize=batch", reason)
     sign = -1.0 if (log.weight(name) or 1.0) < 0 else 1.0
     return Fix(

@@ -16,7 +16,7 @@ from rlhf_cli.analysis.diagnosis.finding import (
     RunSetup,
     SkippedCheck,
 )
-from rlhf_cli.analysis.diagnosis.logged import ENOUGH, Log, evidence, finding, too_few
+from rlhf_cli.analysis.diagnosis.logged import ENOUGH, Log
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.phase_clock import TimeShares, phase_label, time_shares
@@ -27,83 +27,76 @@ from rlhf_cli.text.json_values import JsonTree, section
 
 _KIND = "time"
 _WORTH_S = 60.0
-"""Ignore phases shorter than this, whatever their share."""
+"""Ignore phases shorter than this."""
 _ENOUGH = 3
 """Minimum number of log events: the first step warms up caches."""
 _AIM = 0.05
 """Target share after saving, evaluating or logging less often."""
 _LIMITS = {"generation": 0.7, "saving": 0.1, "logging": 0.1, "evaluation": 0.3, "waiting": 0.2, "rest": 0.3}
 """Map phase -> the share of the time above which it is a finding."""
+_REWARD, _REWARD_LIMIT = OF_REWARD.removeprefix(SHARE), 0.3
 _RARER = {"saving": ("save_steps", 100), "logging": ("logging_steps", 1), "evaluation": ("eval_steps", 1)}
 """Map phase -> the argument that says how often it happens, and its default."""
 
 
 def time_spent(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
-    """Yield the phases that take too much of the time; only notes, because it may be intended."""
+    """Yield the phases that take too much of the time. They are only notes, because it may be intended."""
     shares = time_shares(log.names(SHARE), lambda name: [float(value) for value in log.curve(name).values])
     if shares is None:
         yield SkippedCheck(_KIND, f"{ELAPSED} is not logged: profile=off")
         return
-    if few := too_few(_KIND, log.curve(ELAPSED), _ENOUGH):
+    if few := log.curve(ELAPSED).too_few(_KIND, _ENOUGH):
         yield few
         return
-    slow = [_slow_phase(key, shares, log, setup) for key in shares.shares]
-    if not any(slow):
+    slow = [finding for key in shares.shares if (finding := _slow_phase(key, shares, log, setup)) is not None]
+    if not slow:
         key, share = next(iter(shares.shares.items()))
         yield PassedCheck(_KIND, f"{phase_label(key)} takes most of the time: {share:.0%} of {shares.elapsed_s:.0f} s")
-    yield from (one for one in slow if one is not None)
+    yield from slow
 
 
 def _slow_phase(key: str, shares: TimeShares, log: Log, setup: RunSetup) -> Finding | None:
-    name = key.removeprefix(OF_REWARD.removeprefix(SHARE))
-    share, seconds = shares.shares[key], shares.seconds(key)
-    if key in _LIMITS:
-        limit, suggested = _LIMITS[key], _fixes(key, share, setup)
-    elif name != key:
-        limit, suggested = 0.3, _quicker_reward(name, setup)
-    else:
-        return None  # the purpose of the run
-    if share < limit or seconds < _WORTH_S:
+    """Return a finding if a phase, or a reward, takes more than its limit; None for phases without a limit."""
+    reward = key.removeprefix(_REWARD) if key.startswith(_REWARD) else None
+    limit = _LIMITS.get(key) if reward is None else _REWARD_LIMIT
+    share = shares.shares[key]
+    if limit is None or share < limit or shares.seconds(key) < _WORTH_S:
         return None
-    calls = log.curve(f"rewards/{name}/seconds")
-    beside = [evidence(calls, f"{calls.mean:.2g} s a call")] if name != key and len(calls) else []
-    what = f"{phase_label(key)} takes {share:.0%} of the time"
+    beside = []
+    if reward is not None and len(calls := log.curve(f"rewards/{reward}/seconds")):
+        beside = [calls.evidence(f"{calls.mean:.2g} s per call")]
+    fixes = _shorter_phase(key, share, setup) if reward is None else _quicker_reward(reward, setup)
     curve = log.curve(f"{SHARE}{key}")
-    shown = evidence(curve, f"{share:.0%} of {shares.elapsed_s:.0f} s")
-    return finding(_KIND, "note", what, curve, suggested, subject=key, shown=shown, beside=beside)
+    shown = curve.evidence(f"{share:.0%} of {shares.elapsed_s:.0f} s")
+    what = f"{phase_label(key)} takes {share:.0%} of the time"
+    return curve.finding(_KIND, "note", what, fixes, subject=key, shown=shown, beside=beside)
 
 
-def _fixes(key: str, share: float, setup: RunSetup) -> Iterator[Fix]:
-    """Yield what makes a phase shorter or rarer; `key` is the phase, or a reward's name."""
+def _shorter_phase(key: str, share: float, setup: RunSetup) -> Iterator[Fix]:
     if key in _RARER:
         argument, default = _RARER[key]
         now = setup.number(argument, default if key != "evaluation" else setup.number("logging_steps", default))
         if now >= 1:  # below that it is a share of the steps
-            yield Fix(f"trainer.args.{argument}={int(now) * ceil(share / _AIM)}", f"so that it takes about {_AIM:.0%}")
+            yield Fix(f"trainer.args.{argument}={int(now) * ceil(share / _AIM)}", f"reduces it to about {_AIM:.0%}")
     elif key == "generation" or (key == "waiting" and setup.rewards):
-        reason = "the ranks wait for the longest row"
-        if key == "generation":
-            reason = "the longest row ends a batch"
-            if setup.may_use_vllm:
-                yield Fix("launch.rollout=vllm", "on a GPU generates several times as fast")
+        if key == "generation" and setup.may_use_vllm:
+            yield Fix("launch.rollout=vllm", "generates several times as fast on a GPU")
+        reason = "the longest row ends a batch" if key == "generation" else "the ranks wait for the longest row"
         yield Fix(f"trainer.args.max_completion_length={max(1, setup.limit // 2)}", reason)
 
 
 def _quicker_reward(name: str, setup: RunSetup) -> Iterator[Fix]:
-    """Yield changes that reduce waiting for a reward: larger batches, more concurrency, its own process."""
     reward = setup.rewards.get(name, {})
-    at_once = section(reward, "args").get("max_concurrency")
     if reward.get("model") is not None:
         size = reward.get("batch_size")
         rows = 4 * size if isinstance(size, int) else 64
-        yield Fix(f"rewards.{name}.batch_size={rows}", "more rows a pass of the reward model")
-        yield Fix(f"rewards.{name}.dtype=bfloat16", "half the bytes; where the device computes in it")
+        yield Fix(f"rewards.{name}.batch_size={rows}", "scores more rows per pass of the reward model")
+        yield Fix(f"rewards.{name}.dtype=bfloat16", "halves the bytes, if the device computes in bfloat16")
         return
+    at_once = section(reward, "args").get("max_concurrency")
     if isinstance(at_once, int):
-        yield Fix(f"rewards.{name}.args.max_concurrency={4 * at_once}", "more requests under way at once")
-    reason = (
-        "in a process of its own, beside the other rewards; written as `async def` it waits for all its rows at once"
-    )
+        yield Fix(f"rewards.{name}.args.max_concurrency={4 * at_once}", "sends more requests at once")
+    reason = "runs it in its own process beside the other rewards; an `async def` reward waits for all rows at once"
     yield Fix(f"rewards.{name}.isolate=true", reason)
 
 
@@ -151,12 +144,12 @@ def look(log: Log, setup: RunSetup, kinds: Collection[str] | None = None) -> Dia
     """Return the results of these kinds of checks on a log; None for all."""
     applies = {kind: bool(log.rewards()) or kind not in _OF_REWARDS or not log.num_events for kind in CHECKS}
     checked = [kind for kind in CHECKS if applies[kind] and (kinds is None or kind in kinds)]
-    results = [one for kind in checked for one in run_check(kind, log, setup)]
-    findings = [one for one in results if isinstance(one, Finding)]
+    results = [result for kind in checked for result in run_check(kind, log, setup)]
+    findings = [result for result in results if isinstance(result, Finding)]
     return Diagnosis(
-        tuple(sorted(findings, key=lambda one: SEVERITIES.index(one.severity))),
-        tuple(one for one in results if isinstance(one, PassedCheck)),
-        tuple(one for one in results if isinstance(one, SkippedCheck)),
+        tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))),
+        tuple(result for result in results if isinstance(result, PassedCheck)),
+        tuple(result for result in results if isinstance(result, SkippedCheck)),
     )
 
 
@@ -178,15 +171,15 @@ class RunDiagnosis:
     def ending(self) -> str:
         """Return how the run ended in a line: `failed at step 13 of 120`."""
         status = self.status
-        of = f" of {status.max_steps}" if status.max_steps is not None and status.max_steps != status.step else ""
+        steps = f" of {status.max_steps}" if status.max_steps not in (None, status.step) else ""
         if status.state in (CREATED, QUEUED):
             return _IN_PROGRESS[status.state]
-        return f"{_IN_PROGRESS.get(status.state, told_state(status.state, status.reason))} at step {status.step}{of}"
+        return f"{_IN_PROGRESS.get(status.state, told_state(status.state, status.reason))} at step {status.step}{steps}"
 
     @property
     def is_judged(self) -> bool:
         """Return whether the log was enough to say if the run learned."""
-        return all(one.kind != "learning" for one in self.diagnosis.unseen)
+        return all(check.kind != "learning" for check in self.diagnosis.unseen)
 
     def as_json(self) -> dict[str, object]:
         """Return everything as JSON values."""
@@ -217,9 +210,8 @@ def diagnose_readable(folder: RunFolder) -> RunDiagnosis:
     try:
         return diagnose(folder)
     except RunError as error:
-        nothing = Diagnosis((), (), ())
         got = str(error.got).partition("\n")[0]
-        return RunDiagnosis(folder, Status("unreadable"), nothing, 0, f"{error.what}: {got}")
+        return RunDiagnosis(folder, Status("unreadable"), Diagnosis((), (), ()), 0, f"{error.what}: {got}")
 
 
 _EVERY = 10
@@ -264,5 +256,5 @@ class Watch:
         self._next = max(self._log.num_events + _EVERY, round(_LONGER * self._log.num_events))
         findings = look(self._log, self._setup, self._kinds).findings
         before, self._reported = self._reported, {(f.kind, f.subject): f for f in findings if f.severity != _SILENT}
-        self.gone = [one for key, one in before.items() if key not in self._reported]
-        return [one for key, one in self._reported.items() if key not in before]
+        self.gone = [finding for key, finding in before.items() if key not in self._reported]
+        return [finding for key, finding in self._reported.items() if key not in before]

@@ -28,7 +28,7 @@ class _Counted:
 
 
 class StoppingRules:
-    """The rules of a run and how long each has held. `rules` is by name, `rewards` are the names of the rewards."""
+    """Count how long each rule has held. `rules` maps name -> rule, `rewards` are the names of the run's rewards."""
 
     def __init__(self, rules: Mapping[str, StopRule], rewards: Collection[str]) -> None:
         names = list(rewards)
@@ -56,17 +56,15 @@ class StoppingRules:
             self._num_events += 1
         self._logged.update(dict.fromkeys(event))
         event = {STEP: step, **event}
-        for one in self._counted:
-            if one.metric not in event:
+        for counted in self._counted:
+            if counted.metric not in event:
                 continue
-            one.was_logged = True
-            value = event[one.metric]
-            if isinstance(value, int | float) and one.rule.holds(value):
-                one.held = [*one.held, (step, float(value))][-one.rule.log_events :]
-            else:
-                one.held = []
-            if len(one.held) == one.rule.log_events and self.fired is None:
-                self.fired = _describe(one)
+            counted.was_logged = True
+            value, needed = event[counted.metric], counted.rule.log_events
+            holds = isinstance(value, int | float) and counted.rule.holds(value)
+            counted.held = [*counted.held, (step, float(value))][-needed:] if holds else []  # type: ignore[arg-type]
+            if len(counted.held) == needed and self.fired is None:
+                self.fired = _describe(counted)
         return self.fired
 
     def never_logged(self, *, at_end: bool = False) -> Iterator[str]:
@@ -75,20 +73,20 @@ class StoppingRules:
         For a metric of an evaluation, wait until there was one or until the end.
         """
         has_evaluated = any(name.startswith(_EVAL) for name in self._logged)
-        for one in self._counted:
-            is_due = has_evaluated if one.metric.startswith(_EVAL) else self._num_events >= _WAITED
-            if one.was_logged or one.is_warned or not (is_due or at_end) or not self._logged:
+        for counted in self._counted:
+            is_due = has_evaluated if counted.metric.startswith(_EVAL) else self._num_events >= _WAITED
+            if counted.was_logged or counted.is_warned or not (is_due or at_end) or not self._logged:
                 continue
-            one.is_warned = True
-            close = nearest(one.metric, self._logged)
+            counted.is_warned = True
+            close = nearest(counted.metric, self._logged)
             guess = f"; {close} is" if close else ""
-            yield f"the rule to stop by `{one.rule.when}` waits for {one.metric}, which is not logged{guess}"
+            yield f"stop rule `{counted.rule.when}` never applies: {counted.metric} is not logged{guess}"
 
 
-def _describe(one: _Counted) -> str:
-    values = ", ".join(f"{value:.4g}" for _, value in one.held[-_SHOWN:])
-    first, last = one.held[0][0], one.held[-1][0]
+def _describe(counted: _Counted) -> str:
+    values = ", ".join(f"{value:.4g}" for _, value in counted.held[-_SHOWN:])
+    first, last = counted.held[0][0], counted.held[-1][0]
     steps = f"step {last}" if first == last else f"steps {first} to {last}"
-    shown = "... " if len(one.held) > _SHOWN else ""
-    named = f" {one.name!r}" if one.name and not one.name.isdigit() else ""
-    return f"stopped by rule{named}: {one.rule.when}: {shown}{values} at {steps}"
+    shown = "... " if len(counted.held) > _SHOWN else ""
+    named = f" {counted.name!r}" if counted.name and not counted.name.isdigit() else ""
+    return f"stopped by rule{named}: {counted.rule.when}: {shown}{values} at {steps}"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rlhf_cli.analysis.diagnosis.logged import Curve, Log, trend
+from rlhf_cli.analysis.diagnosis.logged import Curve, Log
 
 
 def test_curves_and_nulls() -> None:
@@ -71,7 +71,7 @@ def remembering(rho: float, n: int, rng: np.random.Generator) -> np.ndarray:
 def test_noise_alone_is_seldom_a_trend(rho: float, n: int, most: float) -> None:
     """At 0.005 on one side, 500 draws. Noise that remembers for ten steps of a hundred is told wrongly more often."""
     rng = np.random.default_rng(7)
-    lines = [trend(curve(remembering(rho, n, rng))) for _ in range(500)]
+    lines = [curve(remembering(rho, n, rng)).trend() for _ in range(500)]
     assert np.mean([line is not None and line.rises(0.005) for line in lines]) <= most
 
 
@@ -85,13 +85,13 @@ def test_negative_control_without_the_memory_it_would_be_one_in_six() -> None:
 def test_a_curve_that_bends_is_told_as_risen() -> None:
     """It rises by 0.99 and stays up, under noise of 0.1: 30 points tell that in nearly all draws."""
     rng, x = np.random.default_rng(1), np.linspace(0, 1, 30)
-    lines = [trend(curve(1 - np.exp(-5 * x) + 0.1 * rng.standard_normal(30))) for _ in range(100)]
+    lines = [curve(1 - np.exp(-5 * x) + 0.1 * rng.standard_normal(30)).trend() for _ in range(100)]
     assert np.mean([line is not None and line.rises(0.005) for line in lines]) > 0.95
 
 
 def test_the_interval_covers() -> None:
     rng = np.random.default_rng(11)
-    lines = [trend(curve(0.05 * np.arange(40) + rng.standard_normal(40))) for _ in range(400)]
+    lines = [curve(0.05 * np.arange(40) + rng.standard_normal(40)).trend() for _ in range(400)]
     inside = [line.interval(0.05)[0] <= 0.05 * 39 <= line.interval(0.05)[1] for line in lines if line is not None]
     assert 0.92 <= np.mean(inside) <= 0.99
 

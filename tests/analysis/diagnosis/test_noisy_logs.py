@@ -1,4 +1,4 @@
-"""Faults in noisy logs are found, and logs that look like them are not; the borders are in test_*_borders.py."""
+"""Faults in noisy logs are found, and logs that look like them are not; the borders are in test_borders.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scipy import stats
 
 from rlhf_cli.analysis.diagnosis.finding import RunSetup
 from rlhf_cli.analysis.diagnosis.logged import Curve
-from rlhf_cli.analysis.diagnosis.outcome_findings import _of_thirds
+from rlhf_cli.analysis.diagnosis.outcome_findings import _error_of_thirds
 from tests.support.planted_logs import GRPO, PPO, Values, found, noisy, reward
 
 Curves = dict[str, Values]
@@ -76,7 +76,7 @@ def test_it_would_end_with_its_best_tenth() -> None:
 def test_the_error_of_two_thirds_is_scipys() -> None:
     values = np.random.default_rng(4).standard_normal(31)
     first, last = (stats.sem(part, ddof=0) for part in (values[:10], values[-10:]))
-    assert _of_thirds(Curve("x", np.arange(31.0), values)) == pytest.approx(np.hypot(first, last))
+    assert _error_of_thirds(Curve("x", np.arange(31.0), values)) == pytest.approx(np.hypot(first, last))
 
 
 def test_the_weights_to_try() -> None:

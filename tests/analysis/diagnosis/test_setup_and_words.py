@@ -10,7 +10,7 @@ from scipy import stats
 
 from rlhf_cli.analysis.diagnosis import run_diagnosis
 from rlhf_cli.analysis.diagnosis.finding import Finding, RunSetup
-from rlhf_cli.analysis.diagnosis.logged import Curve, Log, Trend, trend
+from rlhf_cli.analysis.diagnosis.logged import Curve, Log, Trend
 from rlhf_cli.analysis.diagnosis.run_diagnosis import CHECKS, look
 from rlhf_cli.tables.metrics import FINDING_KINDS
 from tests.support.planted_logs import events_of, reward
@@ -97,7 +97,7 @@ def test_a_trends_error_is_that_of_its_papers(n: int, rho: float, seed: int) -> 
     for k in range(n):
         values[k] = (rho * values[k - 1] if k else 0.0) + rng.standard_normal()
     values += 0.05 * steps
-    found, expected = trend(curve(values, steps)), santer(steps, values)
+    found, expected = curve(values, steps).trend(), santer(steps, values)
     if expected is None:
         assert found is None
         return
@@ -124,12 +124,12 @@ def test_a_trend_is_judged_by_students_t(freedom: float, alpha: float) -> None:
 def test_a_line_without_noise_is_sure_of_itself() -> None:
     """Also where it lies far from 0, or all its values are tiny: what is left of it is rounding."""
     for values in (np.arange(5.0), 1e6 + np.arange(20.0), 1e-7 * np.arange(20.0), np.full(20, 1e8)):
-        found = trend(curve(values))
+        found = curve(values).trend()
         assert found is not None
         assert (found.error, found.freedom) == (0.0, len(values) - 3)
         assert found.change == pytest.approx(values[-1] - values[0], rel=1e-6, abs=1e-6)
-    assert trend(curve(np.arange(4.0))) is None
-    assert trend(curve([1.0, 2.0, 1.0, 2.0, 3.0], [3] * 5)) is None  # all of one step
-    noisy = trend(curve([0.0, 0.01] * 10))
+    assert curve(np.arange(4.0)).trend() is None
+    assert curve([1.0, 2.0, 1.0, 2.0, 3.0], [3] * 5).trend() is None  # all of one step
+    noisy = curve([0.0, 0.01] * 10).trend()
     assert noisy is not None
     assert noisy.error > 0.001

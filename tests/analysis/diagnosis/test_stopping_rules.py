@@ -111,13 +111,13 @@ def test_one_that_has_held_already_needs_to_hold_once_more() -> None:
     assert rules.take(5, {"kl": 2.0}) is not None
 
 
-def test_a_rule_that_can_never_hold_is_said_once_with_the_nearest_name() -> None:
+def test_a_rule_with_an_unknown_metric_is_reported_once_with_the_nearest_name() -> None:
     rules = StoppingRules({"": rule("my_metrik > 1")}, ["a"])
     said = []
     for step in range(1, 9):
         rules.take(step, {"my_metric": 0.0, "loss": 0.1})
         said += [(step, text) for text in rules.never_logged()]
-    assert said == [(5, "the rule to stop by `my_metrik > 1` waits for my_metrik, which is not logged; my_metric is")]
+    assert [step for step, text in said if "my_metrik" in text and "my_metric is" in text] == [5]
     assert list(rules.never_logged(at_end=True)) == []
 
 

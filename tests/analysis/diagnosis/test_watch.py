@@ -88,10 +88,10 @@ def test_at_the_terminal_in_the_log_and_counted(
         folder.metrics.unlink()
         train(0, 12, list(FINDING_KINDS))
         train(12, 40, list(FINDING_KINDS))  # the run went on
-    assert printed.getvalue().splitlines() == [
-        "warning: step 10: reward a is 1 on every row: it teaches nothing; rewards.a.weight=0 only watches it, until "
-        "it does tell them apart (rlhf why . has the evidence)"
-    ]
+    (line,) = printed.getvalue().splitlines()
+    assert line.startswith("warning: step 10: ")
+    assert "rewards.a.weight=0" in line
+    assert "rlhf why ." in line
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 

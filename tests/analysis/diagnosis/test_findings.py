@@ -1,0 +1,342 @@
+"""Severity, subject, figures, steps and metrics of findings, and their advice, which `rlhf check` accepts."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf_cli.analysis.diagnosis.finding import RunSetup
+from rlhf_cli.errors import UserError
+from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.tables.metrics import FINDING_KINDS
+from tests.analysis.diagnosis.test_borders import (
+    CLIPPED,
+    CUT,
+    DPO,
+    EXPLAINED,
+    FALLEN,
+    FLAT,
+    GATED,
+    KL,
+    LENGTH,
+    RISING,
+    VALUE,
+    ZERO,
+    Curves,
+    alike,
+    judge,
+    line,
+    parts,
+    shares,
+    total,
+    watched,
+)
+from tests.support.planted_logs import GRPO, PPO, noisy, results, reward, verdict, words
+
+GOLD = [0.5, 0.875, 1.0, *line(0.75, 0.0, 17)]
+FAR = {KL: line(0.0, 0.5, 16) + [1.25] * 4}
+CRITIC = {VALUE: [*[1.0] * 5, *line(0.25, 1.0, 15)], "ppo/returns_std": [1.0] * 15 + [1.25] * 5}
+SLOW = {"time/elapsed_s": [100.0] * 3, "time/share/reward/a": [0.5] * 3, "time/share/backward": [0.5] * 3}
+EMPTY = {CUT: [0.0] * 10, "completions/max_length": [1.0] * 10}
+RATE, SLOWER = "trainer.args.learning_rate", "trainer.args.learning_rate=0.00033"
+PLANTED: list[tuple[str, RunSetup, Curves, tuple[Any, ...]]] = [
+    (
+        *("non_finite", DPO),
+        {"loss": [0.1, None, float("inf")], "grad_norm": [None, 1.0, 1.0], "learning_rate": [0.03] * 3},
+        ("serious", "", [], (0, 3), ["loss", "grad_norm"], [f"{RATE}=0.01", "trainer.args.max_grad_norm=0.5"]),
+    ),
+    (
+        *("no_deviation", GRPO),
+        {ZERO: [1.0] * 20, "reward_std": [0.25] * 20, "reward": [0.0] * 10 + [1.0] * 10},
+        ("note", "", ["100%"], (11, 20), [ZERO, "reward"], ["trainer.args.temperature=1.2"]),
+    ),
+    (
+        *("no_deviation", PPO),
+        {"ppo/advantages_std": [0.0, 0.2], "ppo/advantages_mean": [0.0, 0.0]},
+        ("warning", "", ["1", "2", "0"], (1, 2), ["ppo/advantages_std"], []),
+    ),
+    (
+        *("overoptimised", PPO, watched(GOLD, line(0, 1))),
+        (
+            *("serious", "rewards/gold/mean", ["1"], (1, 20), ["rewards/gold/mean", "reward"]),
+            ["kl.coef=0.15", "trainer.args.max_steps=3", SLOWER],
+        ),
+    ),
+    (
+        *("learning", GRPO, total([0.5] * 20)),
+        ("serious", "", ["0.5", "0.5", "1", "20", "0.1"], (1, 20), ["reward"], [f"{RATE}=0.003", "debug=overfit"]),
+    ),
+    (
+        *("learning", DPO, {"loss": [0.5] * 20, "learning_rate": [0.5, 2.0]}),
+        ("serious", "", ["0.5", "0.5", "1", "20", "0.01"], (1, 20), ["loss"], [f"{RATE}=6", "debug=overfit_rows"]),
+    ),
+    ("kl", PPO, FAR, ("warning", "", ["1.2"], (1, 20), [KL], ["kl.coef=0.15", SLOWER])),
+    ("kl", DPO, {KL: parts(0, 0, 0, 0, 0.125, 0.5)}, ("warning", "", ["0", "0", "0.31"], (1, 12), [KL], [])),
+    (
+        *("truncation", GRPO, {CUT: [0.75] * 10}),
+        (
+            *("warning", "", ["75%", "32"], (1, 10), [CUT]),
+            ["trainer.args.max_completion_length=64", "truncation=eos_penalty"],
+        ),
+    ),
+    (
+        *("truncation", RunSetup(truncation="bootstrap", args={"max_completion_length": 64}), {CUT: [0.75] * 10}),
+        (
+            *("warning", "", ["75%", "64"], (1, 10), [CUT]),
+            ["trainer.args.max_completion_length=128", "truncation.mode=replace"],
+        ),
+    ),
+    (
+        *("truncation", GRPO, {CUT: line(0.0, 0.38)}),  # by a line from the seventh of twenty events on
+        (
+            *("warning", "", ["12%", "38%"], (1, 20), [CUT]),
+            ["trainer.args.max_completion_length=64", "truncation=eos_penalty"],
+        ),
+    ),
+    (
+        *("length", GRPO, {LENGTH: line(20, 35), **FLAT}),
+        ("warning", "", ["75%"], (1, 20), [LENGTH], ["truncation=soft_overlong", "trainer.args.beta=0.04", SLOWER]),
+    ),
+    (
+        *("entropy", GRPO, {"entropy": FALLEN, "reward": [0.5] * 20}),
+        (
+            *("serious", "", ["1", "0.062"], (1, 20), ["entropy", "reward"]),
+            ["trainer.args.temperature=1.2", "trainer.args.beta=0.04", SLOWER],
+        ),
+    ),
+    (
+        *("clipping", PPO, {CLIPPED: [0.0] * 10 + [0.5] * 10}),
+        ("warning", "", ["50%"], (11, 20), [CLIPPED], [SLOWER, "trainer.args.num_iterations=1"]),
+    ),
+    ("clipping", PPO, {CLIPPED: [0.0] * 12}, ("note", "", [], (1, 12), [CLIPPED], [f"{RATE}=0.003"])),
+    (
+        *("explained_variance", PPO, {EXPLAINED: [-0.5] * 20, "critic/learning_rate": [0.5, 2.0, 1.0]}),
+        (
+            *("warning", "", ["-0.5", "11", "20"], (11, 20), [EXPLAINED]),
+            ["critic.learning_rate=6", "critic.warmup_steps=32"],
+        ),
+    ),
+    (
+        *("value_loss", PPO, {**CRITIC, "critic/learning_rate": [0.25, 0.75]}),  # the second quarter is the lowest
+        (
+            *("warning", "", [f"{np.mean(CRITIC[VALUE][15:]) / np.mean(CRITIC[VALUE][5:10]):.1f}", "1.6"], (1, 20)),  # type: ignore[arg-type]
+            *([VALUE, "ppo/returns_std"], ["critic.learning_rate=0.25", "critic.max_grad_norm=0.5"]),
+        ),
+    ),
+    (
+        *("reward_errors", GRPO, judge(4.0, 1.0)),
+        (
+            *("warning", "judge", ["4.0%", "1.0%"], (1, 10), ["rewards/judge/errors"]),
+            ["rewards.judge.timeout_s=off", "rewards.judge.on_error=raise"],
+        ),
+    ),
+    (
+        *("gate", GATED, {"rewards/style/open_fraction": [0.0] * 10, "rewards/runs/mean": [0.25] * 10}),
+        (
+            *("serious", "style", ["0.0%"], (1, 10), ["rewards/style/open_fraction", "rewards/runs/mean"]),
+            ["rewards.style.gate=null"],
+        ),
+    ),
+    (
+        *("gate", GATED, {"rewards/style/open_fraction": [1.0] * 12}),
+        ("note", "style", [], (1, 12), ["rewards/style/open_fraction"], ["rewards.style.gate=null"]),
+    ),
+    (
+        *("redundant", GRPO, alike([0.0] * 10 + [-1.0] * 10, a=2.0)),
+        (
+            *("warning", "a/b", ["-1.00", "0.95", "100%"], (11, 20)),
+            *(["rewards/correlation/a/b"], ["rewards.b.weight=0"]),
+        ),
+    ),
+    (
+        *("time", GRPO, {**SLOW, "rewards/a/seconds": [12.5] * 3}),
+        (
+            *("note", "reward/a", ["50%"], (1, 3), ["time/share/reward/a", "rewards/a/seconds"]),
+            ["rewards.a.isolate=true"],
+        ),
+    ),
+]
+THIRD = {
+    **reward("minus", mean=[0.5] * 20, std=[0.125] * 20, advantage_share=[0.0] * 20, weight=[-2.0] * 20),
+    **reward("watched", mean=[0.5] * 20, advantage_share=[0.0] * 20, weight=[0.0] * 20),
+}
+DROWNED = {**shares([0.5] * 10 + [0.9375] * 10, [0.03125] * 20), **THIRD}
+DEAD = {
+    **reward("shut", mean=[0.5] * 10, std=0.0, open_fraction=[0.0] * 10),
+    **reward("never", mean=[None] * 10, std=[None] * 10),
+    **reward("same", mean=[0.25] * 10, std=0.0),
+    **reward("short", mean=[0.25] * 4),
+    **reward("one", mean=[0.25] * 10),
+}
+
+
+@pytest.mark.parametrize(("kind", "setup", "curves", "expected"), PLANTED)
+def test_finding(kind: str, setup: RunSetup, curves: Curves, expected: tuple[Any, ...]) -> None:
+    assert results(curves, setup, kind=kind) == [expected]
+
+
+def test_each_dead_reward_has_a_finding() -> None:
+    score = "rlhf score RUN"
+    assert results(DEAD, kind="dead_reward") == [
+        ("serious", "same", ["0.25"], (1, 10), ["rewards/same/mean"], ["rewards.same.weight=0", score]),
+        ("unseen",),
+        ("serious", "never", [], (0, 10), ["rewards/never/mean"], ["rewards.never.weight=0", score]),
+        ("fine",),
+    ]
+
+
+def test_one_reward_shows_every_drowned_reward() -> None:
+    (finding,) = results(DROWNED, kind="one_reward")
+    metrics = [f"rewards/{name}" for name in ("big/advantage_share", "small/advantage_share", "small/std")]
+    metrics += ["rewards/minus/advantage_share", "rewards/minus/std"]
+    advice = ["rewards.small.weight=0.33", "rewards.minus.weight=-1.3"]
+    assert finding == ("warning", "big", ["0.94"], (11, 20), metrics, advice)
+    heavier = {**DROWNED, "rewards/big/weight": [-3.0] * 20, "rewards/big/std": [None] * 20}
+    # The unlogged deviation counts as 1: a third of 3 is 1, twice the deviation of small.
+    assert words(heavier, kind="one_reward") == ["rewards.small.weight=2", "rewards.minus.weight=-8"]
+
+
+def test_redundant_pairs_have_a_finding_each() -> None:
+    curves = alike([0.0] * 10 + [-1.0] * 10, a=2.0, c=1.0)
+    curves |= {"rewards/correlation/a/c": [0.0] * 10 + [0.97] * 10, "rewards/correlation/b/c": [0.5] * 20}
+    assert [result[1] for result in results(curves, kind="redundant")] == ["a/b", "a/c"]  # type: ignore[misc]
+    moving = {**alike([1.0] * 20, b=1.5), "rewards/a/weight": [1.0, 3.0] * 10}
+    assert words(moving, kind="redundant") == ["rewards.a.weight=0"]  # a changing weight counts as 1
+    assert verdict(alike([1.0] * 20, b=0.0), kind="redundant") == "fine"
+
+
+@pytest.mark.fault(38)
+@pytest.mark.parametrize(("longest", "expected"), [(1.0, "serious"), (2.0, "fine")])
+def test_completions_with_only_an_end_token_are_empty(longest: float, expected: str) -> None:
+    assert verdict({**EMPTY, "completions/max_length": [longest] * 10}, kind="truncation") == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "setup", "curves", "word"),
+    [
+        ("no_deviation", replace(GRPO, args={"per_device_train_batch_size": 16}), {ZERO: [1.0] * 20},
+         "trainer.args.num_generations=16"),
+        *((kind, setup, curves, word) for kind, curves, least in (
+            ("kl", FAR, "0.05"), ("overoptimised", watched(GOLD, line(0, 1)), "0.1")) for setup, word in (
+            (replace(PPO, kl_coef=0.01), f"kl.coef={least}"),
+            (replace(PPO, kl_coef=None), f"kl.coef={least}"),
+            (GRPO, "trainer.args.beta=0.04"),
+            (replace(GRPO, trainer="rloo", args={"beta": 0.5}), "trainer.args.beta=1.5"),
+            (replace(GRPO, args={"beta": 0.01, "learning_rate": True}), "trainer.args.beta=0.04"))),
+        ("kl", DPO, {**FAR, "learning_rate": [3.0, 6.0]}, f"{RATE}=2"),
+        ("explained_variance", PPO, {EXPLAINED: [-0.5] * 20}, "critic.learning_rate=1e-4"),
+    ],
+)  # fmt: skip
+def test_advice_follows_the_configuration(kind: str, setup: RunSetup, curves: Curves, word: str) -> None:
+    assert words(curves, setup, kind=kind)[0] == word
+
+
+@pytest.mark.parametrize(
+    ("kind", "setup", "curves", "unwanted"),
+    [
+        ("kl", DPO, FAR, "trainer.args.beta"),  # DPO's beta is no penalty
+        ("overoptimised", DPO, watched(GOLD, line(0, 1)), "trainer.args.beta"),
+        ("entropy", PPO, {"entropy": FALLEN, "reward": [0.5] * 20}, "temperature"),
+        ("clipping", replace(PPO, args={"num_iterations": 1}), {CLIPPED: [0.5] * 20}, "num_iterations"),
+        ("reward_errors", GRPO, judge(4.0, 0.5), "timeout_s"),
+    ],
+)
+def test_advice_that_does_not_apply_is_left_out(kind: str, setup: RunSetup, curves: Curves, unwanted: str) -> None:
+    assert not any(unwanted in word for word in words(curves, setup, kind=kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "setup", "curves", "expected"),
+    [
+        ("explained_variance", GRPO, {EXPLAINED: [-0.5] * 20}, "fine"),
+        ("value_loss", GRPO, CRITIC, "fine"),
+        ("gate", GRPO, {"rewards/style/open_fraction": [0.0] * 10}, "fine"),
+        ("clipping", replace(PPO, args={}), {CLIPPED: [0.0] * 12}, "fine"),  # every rollout is used once
+        ("length", GRPO, {LENGTH: line(20, 35), **RISING}, "fine"),
+        ("entropy", GRPO, {"entropy": FALLEN, "reward": RISING["rewards/a/mean"]}, "fine"),
+        ("no_deviation", PPO, {"ppo/advantages_std": [0.1, 0.2], "ppo/advantages_mean": [0.0] * 2}, "fine"),
+        ("no_deviation", PPO, {"loss": [0.1]}, "unseen"),
+        ("learning", GRPO, total(noisy(0.5, 0.5, 0.6, n=20)), "unseen"),
+        ("learning", GRPO, total([0.5] * 5 + [0.9] * 5 + [0.2] * 5 + [0.6] * 5), "unseen"),
+    ],
+)
+def test_no_finding(kind: str, setup: RunSetup, curves: Curves, expected: str) -> None:
+    assert verdict(curves, setup, kind=kind) == expected
+
+
+@pytest.mark.parametrize(
+    ("gold", "first"),
+    [
+        (line(1, 0, 40), 1),
+        ([*line(0.0, 1.0, 10), *line(1.0, 0.125, 30)], 11),
+        ([*line(0.0, 1.0, 20), *line(1.0, 0.25, 20)], 21),
+        ([*line(0.0, 1.0, 30), *line(1.0, 0.75, 10)], None),
+    ],
+)
+def test_a_fall_is_searched_in_the_whole_run_and_its_last_three_quarters_and_half(
+    gold: list[float], first: int | None
+) -> None:
+    (result,) = results(watched(gold, line(0, 1, 40)), PPO, kind="overoptimised")
+    assert result == ("fine",) if first is None else result[3] == (first, 40)  # type: ignore[misc]
+
+
+def test_every_watched_metric_is_checked() -> None:
+    two = {**watched([0.5] * 4, line(0, 1)), **reward("best", mean=line(0.5, 0), weight=[0.0] * 20)}
+    assert [result[0] for result in results(two, DPO, kind="overoptimised")] == ["unseen", "serious"]
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(64.0, "serious"), (16.0, "unseen")])
+def test_a_falling_total_is_compared_with_the_error_of_sampling(rows: float, expected: str) -> None:
+    """Three levels of four events, the last 1/2 below the first, and rows that deviate by 1: 64 rows per event, 256 per
+    third, give five standard errors of 5 sqrt(2 / 256) = 0.44; 16 rows give 0.88."""
+    values = [0.75] * 4 + [1.0] * 4 + [0.25] * 4
+    curves = total(values, std=1.0, rows=rows)
+    assert verdict(curves, kind="learning") == expected
+    saved = {name.replace("/calls", "/calls_saved"): each for name, each in curves.items()}
+    assert verdict({**saved, **reward("b", mean=values, calls=[4.0] * 12)}, kind="learning") == expected
+
+
+@functools.cache
+def advice_by_key() -> dict[tuple[str, ...], str]:
+    """Return words to type -> the kind of finding that advises them, one value for each key."""
+    typed: dict[tuple[str, ...], str] = {}
+    keys = set()
+    planted = [(kind, setup, curves) for kind, setup, curves, _ in PLANTED]
+    planted += [("dead_reward", GRPO, DEAD), ("one_reward", GRPO, DROWNED)]
+    for kind, setup, curves in planted:
+        experiment = "+exp=toy_ppo" if setup.has_critic else "+exp=quickstart"
+        if setup.truncation == "bootstrap":
+            experiment = "+exp=toy_ppo truncation=bootstrap"
+        for result in results(curves, setup, kind=kind):
+            for word in result[5] if len(result) > 1 else ():  # type: ignore[misc]
+                accepted = re.sub(r"^rewards\.\w+", "rewards.brevity", word)
+                if not word.startswith("rlhf ") and (key := (experiment, accepted.partition("=")[0])) not in keys:
+                    keys.add(key)
+                    typed[*experiment.split(), *shlex.split(accepted)] = kind
+    return typed
+
+
+def test_every_kind_is_planted() -> None:
+    assert {kind for kind, *_ in PLANTED} | {"dead_reward", "one_reward"} == set(FINDING_KINDS)
+
+
+def test_every_advice_is_accepted() -> None:
+    assert len(advice_by_key()) >= 20
+    for typed, kind in advice_by_key().items():
+        try:
+            prepared = prepare(list(typed))
+            preflight(prepared.experiment, prepared.composed)
+        except UserError as error:
+            pytest.fail(f"{kind}: {' '.join(typed)}: {error}")
+
+
+def test_negative_control_an_unknown_key_is_refused() -> None:
+    with pytest.raises(UserError):
+        prepare(["+exp=quickstart", "rewards.twin.weight=0"])
