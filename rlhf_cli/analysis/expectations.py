@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from rlhf_cli.analysis.comparison.measures import number_of
 from rlhf_cli.analysis.comparison.metric_columns import BEST, FIRST, LAST, MetricColumns, Window, read_columns
-from rlhf_cli.config.rules.logged_metrics import logged_name
+from rlhf_cli.config.rules.metric_rules import logged_name
 from rlhf_cli.config.schema import run_sections
 from rlhf_cli.config.schema.run_sections import Expectation, read_expectations
 from rlhf_cli.errors import RunError

@@ -17,7 +17,6 @@ import yaml
 
 from rlhf_cli.config.origins import Origin, Origins
 from rlhf_cli.errors import ConfigError, UserError
-from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 from rlhf_cli.text.yaml_loader import SAFE_LOADER
 
@@ -36,16 +35,15 @@ _OURS = (
 """Variables that the launch plan sets itself."""
 
 
-def fill_from_accelerate_file(tree: JsonTree, origins: Origins) -> Iterator[UserError]:
-    """Fill the keys of `launch` that are unset or `auto` with the values of the file in `launch.accelerate_config`.
+def fill_from_accelerate_file(launch: JsonTree, origins: Origins, *, generates: bool) -> Iterator[UserError]:
+    """Fill the keys of the section `launch` that are unset or `auto` from the file in `launch.accelerate_config`.
 
-    Yield a problem for a file that cannot be used, and for each key that is set to another value.
+    `generates` says whether the trainer generates. Yield an error if the file cannot be used, and for each key with
+    another value.
     """
-    launch = section(tree, "launch")
     path = Path(str(launch["accelerate_config"])).expanduser()
-    row = TRAINERS.get(str(section(tree, "trainer").get("trl")))
     try:
-        of_file = _keys_of_launch(path, origins.where(KEY), generates=row is not None and row.generates)
+        of_file = _keys_of_launch(path, origins.where(KEY), generates=generates)
     except ConfigError as error:
         yield error
         return
@@ -67,7 +65,7 @@ def fill_from_accelerate_file(tree: JsonTree, origins: Origins) -> Iterator[User
 
 
 def _keys_of_launch(path: Path, where: str, *, generates: bool) -> dict[str, JsonValue]:
-    """Return the keys of `launch` that a file sets, None for those it leaves open.
+    """Return the keys of `launch` that a file sets, None for those that it does not set.
 
     Raise ConfigError if it cannot be read, or asks for something that a run could not honour.
     """
@@ -90,10 +88,10 @@ def _keys_of_launch(path: Path, where: str, *, generates: bool) -> dict[str, Jso
     for name, value, good in allowed:
         if value not in good:
             raise ConfigError(
-                f"{path} asks for what this run cannot do",
+                f"this run cannot do what {path} requests",
                 where=where,
                 got=f"{name}: {value}",
-                expected=f"{name}: {' or '.join(str(one) for one in good if one is not None)}",
+                expected=f"{name}: {' or '.join(str(choice) for choice in good if choice is not None)}",
                 advice="launch.strategy=ddp|fsdp2|zero1|zero2|zero3 without the file",
             )
     processes, nodes = _number(tree, "num_processes"), _number(tree, "num_machines") or 1
@@ -119,10 +117,10 @@ def _read(path: Path, where: str) -> JsonTree:
         raise ConfigError("the accelerate file cannot be read", where=where, got=got) from None
     if not isinstance(tree, dict) or "distributed_type" not in tree:
         raise ConfigError(
-            f"{path} is no file of `accelerate config`",
+            f"`accelerate config` did not write {path}",
             where=where,
-            got="no distributed_type in it",
-            expected="one with distributed_type, num_processes, mixed_precision",
+            got="no distributed_type",
+            expected="a file with distributed_type, num_processes, mixed_precision",
             hint="accelerate config --config_file FILE",
         )
     return tree
@@ -133,13 +131,13 @@ def _zero(deepspeed: JsonTree, where: str) -> tuple[JsonValue, bool]:
     own = deepspeed.get("deepspeed_config_file")
     if not isinstance(own, str):
         offloads = [deepspeed.get(f"offload_{what}_device") for what in ("optimizer", "param")]
-        return deepspeed.get("zero_stage", 2), any(one not in ("none", None) for one in offloads)
+        return deepspeed.get("zero_stage", 2), any(device not in ("none", None) for device in offloads)
     try:
         zero = section(json.loads(Path(own).expanduser().read_text(encoding="utf-8")), "zero_optimization")
     except (OSError, ValueError) as error:
         raise ConfigError("DeepSpeed's own file cannot be read", where=where, got=f"{own}: {error}") from None
     offloads = [section(zero, f"offload_{what}").get("device") for what in ("optimizer", "param")]
-    return zero.get("stage", 0), any(one not in ("none", None) for one in offloads)
+    return zero.get("stage", 0), any(device not in ("none", None) for device in offloads)
 
 
 def _number(tree: JsonTree, name: str) -> int | None:
@@ -162,9 +160,9 @@ def accelerate_environment(file: Path, *, where: str) -> dict[str, str]:
         env={**os.environ, "PYTHONPATH": python_path},
     )
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         hint = "accelerate config --config_file FILE"
-        raise ConfigError(f"accelerate refuses {file}", where=where, got=said[-1], hint=hint)
+        raise ConfigError(f"accelerate refuses {file}", where=where, got=lines[-1], hint=hint)
     variables: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     return variables
 

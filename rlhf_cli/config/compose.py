@@ -114,14 +114,14 @@ def rewrite(typed: list[str]) -> list[str]:
     known = groups()
     rewritten: list[str] = []
     appended: dict[str, list[str]] = {group: [] for group in APPENDED_GROUPS}
-    for place, word in enumerate(typed):
+    for word in typed:
         text = quote_paths(word)
         match = _OVERRIDE.match(text)
         if match is None:
             if not text.startswith("~"):
                 from rlhf_cli.config.composing_errors import not_an_override  # needed only for a mistake
 
-                raise not_an_override(typed, place, known)
+                raise not_an_override(word, known)
             rewritten.append(text)
             continue
         key, value = match["key"].strip(), match["value"]
@@ -207,9 +207,9 @@ def composing() -> Iterator[NotingLoader]:
                 search_path.prepend(provider="user", path=f"file://{folder}", anchor="main")
             yield NotingLoader(search_path)
     except (yaml.YAMLError, HydraException, OmegaConfBaseException, *_OF_BAD_FILES) as error:
-        from rlhf_cli.config.composing_errors import in_our_words  # needed only for a mistake
+        from rlhf_cli.config.composing_errors import hydra_error  # needed only for a mistake
 
-        raise in_our_words(error) from error
+        raise hydra_error(error) from error
 
 
 def _of_files(loader: NotingLoader, frozen: Path | None) -> Origins:

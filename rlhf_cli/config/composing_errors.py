@@ -1,4 +1,4 @@
-"""Explain why Hydra could not compose: words that are no overrides, missing headers, references that lead nowhere.
+"""Explain why Hydra could not compose: invalid words, missing headers, references to keys that do not exist.
 
 Hydra itself only reports that something was not found or not overridden, without a line. So after a Hydra error, this
 module reads the words and files again. It is imported only after something failed.
@@ -20,10 +20,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, InterpolationToMissingValueError, OmegaConfBaseException
 
 from rlhf_cli.config.conf_folders import Groups, find, groups, search_dirs, shipped_dir
-from rlhf_cli.config.defaults_lists import defaults_problems
 from rlhf_cli.config.origins import Origin, Origins
 from rlhf_cli.config.schema.experiment import valid_keys
-from rlhf_cli.config.schema_errors import NAMED_REWARDS, named_rewards
+from rlhf_cli.config.schema_errors import NAMED_REWARDS, ONE_REWARD
 from rlhf_cli.config.suggestions import nearest_path
 from rlhf_cli.errors import ConfigError, raise_any
 from rlhf_cli.tables.former_names import VALUE_SYNONYMS
@@ -40,19 +39,19 @@ _MOST_REFERENCES = 50
 _IN_A_CIRCLE = 50
 _COMMAND_LINE = "command line"
 _BY_PATH = {"model": "local", "data": "file"}
-"""Maps a group to its option with a `path` to the user's own model or data."""
+"""Group -> its option with a `path` to the user's own model or data."""
 
 
 def explain(
     error: Exception, overrides: list[str], of_files: Origins, composed: Callable[[list[str]], DictConfig]
 ) -> NoReturn:
-    """Raise ConfigError, or Problems, that says what is wrong in the words or files; `error` if that is not known.
+    """Raise ConfigError, or Problems, for what is wrong in the words or files; re-raise `error` if that is unknown.
 
-    `of_files` are the origins of what the files set, as far as they were merged.
+    `of_files` holds the origins of the files that were merged before the error.
     """
     raise_any(_bad_files(), because=error)
     if isinstance(error, RecursionError | AssertionError):
-        raise in_our_words(error) from error
+        raise hydra_error(error) from error
     raise_any(_unreadable(overrides), because=error)
     for file in () if of_files.shapes else (shipped_dir() / "train.yaml", *_chosen_files(overrides)):
         of_files.add_file(file, "")  # nothing was merged
@@ -64,13 +63,13 @@ def explain(
             "the configuration cannot be composed",
             where=_COMMAND_LINE,
             got=str(error),
-            expected="keys that fit what is there: the entries of a list are numbered, from 0",
+            expected="the number of an entry for a list (from 0), the name of a key for a mapping",
         ) from error
     raise error
 
 
-def in_our_words(error: Exception) -> ConfigError:
-    """Return ConfigError for any other error of YAML, Hydra or OmegaConf."""
+def hydra_error(error: Exception) -> ConfigError:
+    """Return a ConfigError for any other error of YAML, Hydra or OmegaConf."""
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark
         twice = str(error.problem).startswith("found duplicate key")
@@ -86,25 +85,29 @@ def in_our_words(error: Exception) -> ConfigError:
     # Hydra's message without its search path and without references to Python calls
     lines = str(error).split("Config search path:")[0].splitlines()
     kept = [line.rstrip() for line in lines if line.strip() and not re.match(r"\s*(full_key|object_type)", line)]
-    said = "\n".join(kept) or type(error).__name__
-    match = re.match(r"^In '?([\w/.-]+)'?: ", said)
+    message = "\n".join(kept) or type(error).__name__
+    match = re.match(r"^In '?([\w/.-]+)'?: ", message)
     file = find(match[1]) if match is not None else None
     where = str(Origin(file)) if file is not None else None
-    return ConfigError("the configuration cannot be composed", where=where, got=said, hint="rlhf list")
+    return ConfigError("the configuration cannot be composed", where=where, got=message, hint="rlhf list")
+
+
+def _user_files() -> Iterator[Path]:
+    return (file for folder in search_dirs()[:-1] for file in sorted(folder.rglob("*.yaml")))
 
 
 def _bad_files() -> Iterator[ConfigError]:
-    """Yield an error for each configuration file of the user that is no UTF-8 text, and for references without end."""
-    for file in (one for folder in search_dirs()[:-1] for one in sorted(folder.rglob("*.yaml"))):
+    """Yield an error for each user file that is not UTF-8 text or has too many references in one value."""
+    for file in _user_files():
         got, line = "", None
         try:
-            lines = read_regular(file, _LARGEST).split("\n")
-            line = next((at for at, one in enumerate(lines, 1) if "\0" in one or one.count("${") > _MOST_REFERENCES), 0)
-            if line:
-                got = "a NUL: UTF-16, or damaged" if "\0" in lines[line - 1] else "too many references in one value"
+            for at, text in enumerate(read_regular(file, _LARGEST).split("\n"), 1):
+                if not got and ("\0" in text or text.count("${") > _MOST_REFERENCES):
+                    got = "a NUL byte: UTF-16, or damaged" if "\0" in text else "too many references in one value"
+                    line = at
         except UnicodeDecodeError as error:
             line = error.object.count(b"\n", 0, error.start) + 1
-            got = f"byte {error.object[error.start]:#04x}, which is no UTF-8"
+            got = f"byte {error.object[error.start]:#04x}, which is not UTF-8"
         except OSError as error:
             got = str(error.strerror)
         if got:
@@ -113,14 +116,14 @@ def _bad_files() -> Iterator[ConfigError]:
 
 
 def _without_end(error: Exception) -> ConfigError:
-    """Return the error for defaults that include each other, with the files that Hydra was reading, and the like."""
+    """Return the error for defaults that include each other, with the lines that Hydra was reading."""
     roots = [frame.f_locals.get("root") for frame, _ in traceback.walk_tb(error.__traceback__)]
     nodes = [node for root in roots if (node := getattr(root, "node", None)) is not None][-_IN_A_CIRCLE:]
     paths = list(dict.fromkeys(str(node.get_config_path()) for node in nodes))
     names = [path.rpartition("/")[2] for path in (*paths[1:], *paths[:1])]
     places = [*zip(map(find, paths), names, strict=True)]
     if isinstance(error, AssertionError):
-        places = [(file, "${") for folder in search_dirs()[:-1] for file in sorted(folder.rglob("*.yaml"))]
+        places = [(file, "${") for file in _user_files()]
     shown = []
     for file, name in places:
         lines = enumerate(file.read_text(encoding="utf-8").splitlines(), 1) if file else ()
@@ -132,7 +135,7 @@ def _without_end(error: Exception) -> ConfigError:
 
 
 def refuse_oversized(file: Path) -> None:
-    """Raise ConfigError for a YAML file that is small but huge with its aliases written out, or too deep."""
+    """Raise ConfigError for a YAML file that is too deep, or that its aliases expand to a huge one."""
     try:
         yaml.compose(read_regular(file, _LARGEST), Loader=SAFE_LOADER)
     except OversizedYaml as error:
@@ -141,17 +144,16 @@ def refuse_oversized(file: Path) -> None:
             "a configuration file becomes too large to read",
             where=str(Origin(file, line)),
             got=error.problem,
-            expected="few aliases, none within what it names, and at most 100 levels",
+            expected="few aliases, no alias inside its own node, and at most 100 levels",
         ) from None
     except (yaml.YAMLError, OSError, UnicodeDecodeError):
         return  # composing reports it, if the file is used
 
 
 def file_problems(overrides: list[str]) -> list[ConfigError]:
-    """Return what is wrong with the chosen experiments' headers and defaults lists.
+    """Return the errors in the headers and defaults lists of the chosen experiments.
 
-    The header makes a file's keys those of the whole configuration. Hydra reads it only at the very beginning of a
-    file; after any other comment it ignores it.
+    The header makes a file's keys those of the whole configuration. Hydra ignores it after any other comment.
     """
     headers = [error for file in _chosen_files(overrides) if (error := _missing_header(file)) is not None]
     return [*headers, *defaults_problems(overrides)]
@@ -168,30 +170,41 @@ def _missing_header(file: Path) -> ConfigError | None:
     first = next((line for line in lines if line.strip()), "")
     if re.match(r"\s*#\s*@package\s+_global_\s*$", first):
         return None
-    comments = [f"line {number}: {line.strip()}" for number, line in enumerate(lines, 1) if line.startswith("#")]
-    almost = next((line for line in comments if re.search(r"@\s*p\w*k|_global_", line)), None)
+    wrong = next(
+        (f"line {at}: {line.strip()}" for at, line in enumerate(lines, 1) if re.match(r"#.*(@|_global_)", line)), ""
+    )
     return ConfigError(
-        f"a file in {file.parent.name} that does not set keys of the whole configuration",
+        f"a file in {file.parent.name} must set keys of the whole configuration",
         where=str(Origin(file, 1)),
-        got=almost or f"no `{_HEADER}`: its keys would go below a key {file.parent.name!r}",
+        got=wrong or f"no `{_HEADER}`: its keys would go below a key {file.parent.name!r}",
         expected="the comment below as the first line of the file, before every other comment",
         hint=_HEADER,
     )
 
 
-def not_an_override(typed: Sequence[str], place: int, known: Groups) -> ConfigError:
-    """Return an error for the word at this position of a command line, which is not an override, with a suggestion."""
-    text = typed[place]
+def not_an_override(text: str, known: Groups) -> ConfigError:
+    """Return an error for a word that is not an override, with the override that it may stand for."""
+    path, holder = Path(text), next((group for group in ("exp", *known) if text in known.get(group, ())), None)
+    hint = "rlhf list exp"
+    if path.suffix in (".yaml", ".yml"):
+        hint = f"+exp={path.stem}"
+    elif holder is not None:
+        hint = {"exp": f"+exp={text}", "reward": f"reward@rewards.{text}={text}"}.get(holder, f"{holder}={text}")
+    elif text in valid_keys([]) or re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", text):
+        hint = f"{text}=VALUE"
+    elif close := nearest(text, known.get("exp", {})):
+        hint = f"+exp={close}"
     return ConfigError(
         f"{text!r} is not an override",
         where=_COMMAND_LINE,
-        expected="key=value, such as trainer.args.learning_rate=1e-5, or a group choice, such as +exp=quickstart",
-        hint=_split_by_shell(typed, place) or _choice(text, known) or _with_its_value(typed, place),
+        expected="key=value, such as trainer.args.learning_rate=1e-5, in quotes if it has blanks; or a group choice, "
+        "such as +exp=quickstart",
+        hint=hint,
     )
 
 
 def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigError:
-    """Return an error for a group choice with an option that does not exist, or for a reward without a name."""
+    """Return an error for an option that its group does not have, or for a ready-made reward without a name."""
     group, got = key.partition("@")[0], f"{key}={value}"
     option = next((option for option in value.split(",") if option not in options), None)
     if option is None:
@@ -225,38 +238,14 @@ def no_such_group(key: str, text: str) -> ConfigError:
     )
 
 
-def _choice(text: str, known: Groups) -> str | None:
-    """Return the group choice for a bare name: an experiment, or else any option with that name."""
-    path = Path(text)
-    if path.suffix in (".yaml", ".yml"):
-        group = path.parent.name if path.parent.name in known else "exp"
-        return f"{'+' if group == 'exp' else ''}{group}={path.stem}"
-    holder = next((group for group in ("exp", *known) if text in known.get(group, ())), None)
-    if holder is None:
-        close = nearest(text, known.get("exp", {}))
-        return f"+exp={close}" if close is not None else None
-    return {"exp": f"+exp={text}", "reward": f"reward@rewards.{text}={text}"}.get(holder, f"{holder}={text}")
-
-
-def _with_its_value(typed: Sequence[str], place: int) -> str:
-    """Return `key=value` if the value was typed after a space, or `key=VALUE` without a value."""
-    text = typed[place]
-    behind = typed[place + 1] if place + 1 < len(typed) else ""
-    if re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", text) is None:
-        return "rlhf list exp"
-    if behind and "=" not in behind and not behind.startswith(("-", "~", "+")):
-        return f"{text}={behind}"
-    return f"{text}=VALUE" if "." in text or text in valid_keys([]) else "rlhf list exp"
-
-
 def _several_values(overrides: list[str]) -> Iterator[ConfigError]:
-    """Yield an error for every word that gives a key several values, which only a sweep accepts."""
+    """Yield an error for every word that gives several values to one key, which only a sweep accepts."""
     for override in OverridesParser.create().parse_overrides(overrides):
         if override.is_sweep_override():
             typed = str(override.input_line).removeprefix("++")
             key = typed.partition("=")[0]
             yield ConfigError(
-                "several values for one key are a sweep: a run for each",
+                "several values for one key make a sweep, with one run per value",
                 where=_COMMAND_LINE,
                 got=typed,
                 expected=f"one value here; a list is '{key}=[a,b]', a text with a comma \"{key}='a,b'\"",
@@ -271,61 +260,27 @@ def _unreadable(overrides: list[str]) -> Iterator[ConfigError]:
             OverridesParser.create().parse_override(text)
         except HydraException as error:
             typed = text.removeprefix("++")
-            said = str(error).splitlines()[0].partition(": ++")[0].removeprefix("LexerNoViableAltException")
+            reason = str(error).splitlines()[0].partition(": ++")[0].removeprefix("LexerNoViableAltException")
             yield ConfigError(
                 "a value cannot be read",
                 where=_COMMAND_LINE,
-                got=f"{typed}\n{said}",
-                expected="a list as [a,b], a dictionary as {a: 1}, a text with other signs in quotes within quotes",
-                hint=_readable(typed),
+                got=f"{typed}\n{reason}",
+                expected="a list as [a,b], a mapping as {a: 1}, a text with other signs in quotes within quotes: "
+                f"\"{typed.partition('=')[0]}='TEXT'\"",
             )
 
 
 def _unlike_shapes(overrides: list[str], of_files: Origins) -> Iterator[ConfigError]:
     """Yield an error for every key that is a list in one place and a mapping in an earlier one, or the reverse."""
-    typed: dict[str, object] = {}
     for override in OverridesParser.create().parse_overrides([text for text in overrides if text.startswith("++")]):
-        typed[override.key_or_group] = value = override.value()
+        value = override.value()
         shape = yaml.SequenceNode if isinstance(value, list) else yaml.MappingNode if isinstance(value, dict) else None
         of_files.note_shape(override.key_or_group, shape or yaml.ScalarNode, Origin(None))
     for key, before, now in of_files.unlike:
         has, had = ("a list", "a mapping")[:: 1 if of_files.shapes[key] is yaml.SequenceNode else -1]
-        expected, hint = f"{had}, as in {before}", None
-        if key == "rewards" and has == "a list":
-            tree = typed if now.file is None else yaml.load(now.file.read_text(encoding="utf-8"), SAFE_LOADER)
-            expected, hint = NAMED_REWARDS, named_rewards(tree[key], is_typed=now.file is None)
+        is_unnamed = key == "rewards" and has == "a list"
+        expected, hint = (NAMED_REWARDS, ONE_REWARD) if is_unnamed else (f"{had}, as in {before}", None)
         yield ConfigError(f"{key} is {has}, not {had}", where=f"{key} ({now})", expected=expected, hint=hint)
-
-
-_CLOSING = {"[": "]", "{": "}"}
-_ENTRY = re.compile(r"(?<=[\[{,:])\s*(?P<text>[^\[\]{},:'\"]*[^\w\s.,:\[\]{}'\"+/-][^\[\]{},:'\"]*?)\s*(?=[,\]}])")
-"""An entry of a list or dictionary with a sign that wants quotes."""
-
-
-def _readable(text: str) -> str | None:
-    """Return, quoted for a shell, an override with its brackets closed and its entries quoted, if Hydra reads that."""
-    closed = text + _missing_brackets(text)
-    for whole in (closed, _ENTRY.sub(r" '\g<text>'", closed)):
-        try:
-            OverridesParser.create().parse_override(whole)
-        except HydraException:
-            continue
-        return f'"{whole}"' if "'" in whole else f"'{whole}'"
-    return None
-
-
-def _missing_brackets(text: str) -> str:
-    """Return the brackets that would close the open ones in a text; '' if all are closed."""
-    missing = ""
-    for sign in text:
-        missing = _CLOSING[sign] + missing if sign in _CLOSING else missing.removeprefix(sign)
-    return missing
-
-
-def _split_by_shell(typed: Sequence[str], place: int) -> str | None:
-    """Return, in quotes, the words that were one before the shell split them at blanks inside brackets."""
-    opened = [first for first in range(place) if "=" in typed[first] and _missing_brackets(typed[first])]
-    return _readable(" ".join(typed[opened[-1] : place + 1])) if opened else None
 
 
 def _absent_deletions(overrides: list[str], composed: Callable[[list[str]], DictConfig]) -> Iterator[ConfigError]:
@@ -340,12 +295,12 @@ def _absent_deletions(overrides: list[str], composed: Callable[[list[str]], Dict
         close = nearest_path(key, keys)
         if key not in keys or value:
             yield ConfigError(
-                f"{key} has another value than {value}"
+                f"{key} does not have the value {value}"
                 if key in keys
-                else f"{key} cannot be left out: it is not there",
+                else f"{key} does not exist, so ~ cannot delete it",
                 where=_COMMAND_LINE,
                 got=text,
-                expected="~KEY of a key that there is; `rlhf show` lists them",
+                expected="~KEY of an existing key; `rlhf show` lists them",
                 hint=f"'~{close}'" if close is not None else None,
             )
 
@@ -357,7 +312,7 @@ _ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*(?P<name>[^{}:,\s]+)")
 
 
 def reference_problems(config: DictConfig, origins: Origins) -> Iterator[ConfigError]:
-    """Yield an error for every value of a composed configuration that refers to nothing."""
+    """Yield an error for every value of a composed configuration that refers to a missing key or variable."""
     entries = dict(leaves(OmegaConf.to_container(config, resolve=False)))
     for key, text in entries.items():
         if not isinstance(text, str) or "${" not in text:
@@ -378,7 +333,7 @@ def _reference_problem(key: str, text: str, error: Exception, where: str, keys: 
             f"the environment variable {variable['name']} is not set",
             where=where,
             got=text,
-            expected=f"the variable, or a value for where it is not set: ${{oc.env:{variable['name']},VALUE}}",
+            expected=f"the variable, or a default: ${{oc.env:{variable['name']},VALUE}}",
             hint=f"export {variable['name']}=...",
         )
     if not isinstance(error, InterpolationKeyError):
@@ -386,7 +341,7 @@ def _reference_problem(key: str, text: str, error: Exception, where: str, keys: 
             f"{key} cannot be resolved",
             where=where,
             got=f"{text}\n{str(error).splitlines()[0]}",
-            expected="${KEY} for another key's value, ${oc.env:NAME} for the environment's; a text with ${ as \\${",
+            expected="${KEY} for the value of another key, ${oc.env:NAME} for a variable; \\${ for a literal ${",
         )
     hint = "rlhf show"
     for match in _REFERENCE.finditer(text):
@@ -398,3 +353,105 @@ def _reference_problem(key: str, text: str, error: Exception, where: str, keys: 
     return ConfigError(
         f"{key} refers to a key that does not exist", where=where, got=text, expected=expected, hint=hint
     )
+
+
+# Defaults lists
+
+_SELF, _OVERRIDE, _DEFAULTS = "_self_", "override", "defaults"
+_ENTRY = re.compile(r"(?P<word>\w+ +)?(?P<group>[\w./-]+)(?P<at>@[\w.]*)?\s*[:=]\s*(?P<option>[\w.-]+)")
+_FORM = "an entry of `defaults` is a NAME of the same group, `/GROUP: OPTION`, or `override /GROUP: OPTION`"
+
+
+def defaults_problems(overrides: list[str]) -> list[ConfigError]:
+    """Return the errors in the defaults lists of the files that these overrides choose, and of those they build on."""
+    chosen = [text.lstrip("+").partition("=") for text in overrides]
+    waiting, seen, problems = [(group.partition("@")[0], name) for group, _, name in chosen], set[Path](), []
+    while waiting:
+        group, name = waiting.pop(0)
+        if (file := find(f"{group}/{name}")) is not None and file not in seen:
+            seen.add(file)
+            for entry in _entries(file, group):
+                waiting.append(entry) if isinstance(entry, tuple) else problems.append(entry)
+    return problems
+
+
+def _entries(file: Path, group: str) -> Iterator[ConfigError | tuple[str, str]]:
+    """Yield an error, or the group and the name of the file that it builds on, for each entry of a defaults list."""
+    root = yaml.compose(file.read_text(encoding="utf-8"), Loader=SAFE_LOADER)
+    pairs = root.value if isinstance(root, yaml.MappingNode) else []
+    found = next((pair for pair in pairs if nearest(str(pair[0].value), [_DEFAULTS])), None)
+    if found is None:
+        return
+    key, value = found
+    if key.value != _DEFAULTS or not isinstance(value, yaml.SequenceNode):
+        what, where = "an experiment builds on a list called `defaults`", str(Origin(file, key.start_mark.line + 1))
+        yield ConfigError(what, where=where, got=str(key.value), expected=_FORM, hint=f"defaults: [NAME, {_SELF}]")
+        return
+    first = 0
+    for node in value.value:
+        pair = node.value[0] if isinstance(node, yaml.MappingNode) else (node,)
+        line = node.start_mark.line + 1
+        where = str(Origin(file, line))
+        if isinstance(pair[-1], yaml.MappingNode):
+            what = "an entry of `defaults` names one option"
+            yield ConfigError(what, where=where, got="a mapping", hint=f"- {pair[0].value}: NAME")
+        if not all(isinstance(part, yaml.ScalarNode) and part.value and not part.tag.endswith("null") for part in pair):
+            continue  # no option, or several
+        text = ": ".join(str(part.value) for part in pair)
+        what, meant, names = _corrected(text, group)
+        if what:
+            expected = "one of " + ", ".join(names) if names else _FORM
+            yield ConfigError(what, where=where, got=f"- {text}", expected=expected, hint=f"- {meant}")
+        elif first and not text.startswith(_OVERRIDE) and text != _SELF:
+            what, advice = "entries with `override` come last in `defaults`", f"move line {line} above line {first}"
+            yield ConfigError(what, where=where, got=f"- {text}", advice=advice)
+        else:
+            words = [str(part.value).partition("@")[0] for part in pair]
+            above, _, name = "/".join(words).rpartition(" ")[2].strip("/").rpartition("/")
+            yield above or group, name
+            first = first or line * text.startswith(_OVERRIDE)
+
+
+def _corrected(text: str, own: str) -> tuple[str, str, Sequence[str]]:
+    """Return what is wrong with an entry ('' if it is right), the corrected entry, and the names it may have.
+
+    `own` is the group of the file that has it.
+    """
+    known, match = groups(), _ENTRY.fullmatch(text)
+    if match is None:
+        return _corrected_name(text, own)
+    group, at, option = match["group"].strip("/"), match["at"] or "", match["option"]
+    if not match["group"].startswith("/") and f"{own}/{group}" in known:
+        return "", text, ()
+    what, names = "", list[str]()
+    if group not in known:
+        what, names = f"there is no group {group!r}", [*known]
+        group = nearest(group, known) or "GROUP"
+    elif option not in known[group]:
+        what, names = f"there is no {group} named {option!r}", [*known[group]]
+        option = VALUE_SYNONYMS.get(group, {}).get(option.lower()) or nearest(option, names) or "NAME"
+    if group == own:
+        return what or "the entry is not in the form that Hydra reads", option, names
+    if group == "reward" and not at.startswith("@rewards."):
+        at = f"@rewards.{at[1:] or option}"
+    has_default = f"\n  - {group}:" in (shipped_dir() / "train.yaml").read_text(encoding="utf-8")
+    meant = f"{f'{_OVERRIDE} ' * (has_default and not at)}/{group}{at}: {option}"
+    if " ".join(text.removeprefix("optional").split()) != meant:
+        what = what or "the entry is not in the form that Hydra reads"
+    return what, meant, names
+
+
+def _corrected_name(text: str, own: str) -> tuple[str, str, Sequence[str]]:
+    """Return the same for an entry that is the name of a file, of the same group unless it begins with `/`."""
+    known = groups()
+    place, at, package = text.partition("@")
+    above, _, name = place.strip("/").rpartition("/")
+    name, names = name.removesuffix(".yaml"), known.get(above or own, {})
+    if text == _SELF or "${" in text or " " in text or (name in names and (text[0] == "/" or not above)):
+        return "", text, ()
+    if name in names or nearest(text.strip("_"), ["self"]):
+        return "the entry is not in the form that Hydra reads", f"/{text}" if name in names else _SELF, ()
+    what = f"there is no {above or own} named {name!r}"
+    if holder := next((other for other in known if name in known[other]), None):
+        return what, _corrected(f"/{holder}: {name}", own)[1], [*names]
+    return what, (nearest(name, names) or "NAME") + at + package, [*names]

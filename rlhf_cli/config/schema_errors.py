@@ -1,25 +1,27 @@
-"""Explain what pydantic rejects: one error for each key, with its place and what was probably meant.
+"""Explain what validation rejects: one error for each key, with its place and what was probably meant.
 
-It is imported only after something was refused.
+It turns the facts of `validate` (pydantic's details, wrong arguments of TRL's) into messages. It is imported only after
+something was refused.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from rlhf_cli.config import trl_args
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import field_at, keys_of_section, section_at, valid_keys
-from rlhf_cli.config.suggestions import former_name, meant_inside, meant_key, meant_value
-from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.config.schema.trainer_sections import PpoArgs
+from rlhf_cli.config.suggestions import KnownKeys, first_taken, former_name, meant_key, meant_value
+from rlhf_cli.config.trl_args import WrongArgument
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.tables.former_names import VALUE_SYNONYMS
+from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 from rlhf_cli.text.suggest import nearest
 
@@ -28,19 +30,24 @@ Path = list[int | str]
 _FORMS = {
     "run": "at most 128 letters, digits, '.', '_' and '-', the first a letter or a digit: it names the run's folder",
     "launch": "HOST:PORT, such as node1:29500",
-    "rewards": "at most 128 letters, digits and '_', the first no digit: overrides name the reward so",
+    "rewards": "at most 128 letters, digits and '_', the first not a digit: overrides name the reward so",
 }
 """Section -> the pattern for its texts, in words."""
+NAMED_REWARDS = "named entries under `rewards`, each with `fn` or `model`; or reward@rewards.NAME=OPTION"
+ONE_REWARD = "rewards: {NAME: {fn: ./rewards.py:FUNCTION}}"
 
 
-def schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) -> Iterator[UserError]:
+def schema_problems(
+    error: ValidationError, tree: JsonTree, trainer: JsonTree, origins: Origins
+) -> Iterator[ConfigError]:
     """Yield an error for every key that pydantic rejects; only one per key, even for a union."""
     by_key: dict[str, tuple[Path, list[ErrorDetails]]] = {}
     for detail in error.errors(include_url=False):
         path = _keys_of(detail, tree)
         by_key.setdefault(_dotted(path), (path, []))[1].append(detail)
+    known = KnownKeys.of(tree, trainer)
     unknown = {
-        key: _unknown(path, tree, origins)
+        key: _unknown(path, tree, known, origins)
         for key, (path, details) in by_key.items()
         if details[0]["type"] == "extra_forbidden"
     }
@@ -51,39 +58,80 @@ def schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) ->
         if key in unknown:
             yield unknown[key]
         elif details[0]["type"] != "missing":
-            yield _wrong(path, details, tree, origins)
+            yield _wrong(path, details, known, tree, origins)
         elif not {key, str(path[-1])} & meant:  # else it was given under another name
             hint = f"{path[-1]}: VALUE" if _in_a_list(path) else f"{key}=VALUE"
             yield ConfigError(f"{key} must be given", where=origins.where(key), hint=hint)
 
 
-def _unknown(path: Path, tree: JsonTree, origins: Origins) -> UserError:
+def argument_problems(
+    wrong: Iterable[WrongArgument], tree: JsonTree, trainer: JsonTree, origins: Origins
+) -> Iterator[ConfigError]:
+    """Yield an error for each wrong argument of a trainer, or for a trainer that rlhf does not know."""
+    name, known = str(trainer.get("trl")), KnownKeys.of(tree, trainer)
+    for argument in wrong:
+        key = f"trainer.args.{argument.name}"
+        if argument.kind == "trainer":
+            close, or_class = (
+                nearest(name, TRAINERS),
+                "; or set trainer.class to a class that inherits from one of them",
+            )
+            yield ConfigError(
+                f"rlhf cannot run the trainer {name!r}",
+                where=origins.where("trainer.trl"),
+                expected=f"one of {', '.join(TRAINERS)}{or_class}",
+                hint=f"trainer.trl={close}" if close else "rlhf list trainer",
+            )
+        elif argument.kind == "reserved":
+            what = f"{key} has another key in rlhf"
+            yield ConfigError(what, where=origins.where(key), hint=argument.expected)
+        elif argument.kind == "unknown":
+            yield _unknown_argument(TRAINERS[name].config_class, argument.name, known, origins.where(key))
+        else:
+            hint = _meant_argument(name, argument) if argument.name in trl_args.fields_of(name) else None
+            yield _wrong_value(key, origins, repr(argument.value), argument.expected, hint)
+
+
+def _unknown_argument(config: str, name: str, known: KnownKeys, where: str) -> ConfigError:
+    if (former := former_name(name, known)) is not None:
+        row, today = former
+        got, expected = f"a name from {row.whose}", f"{today}, its name in rlhf"
+        return ConfigError(f"{config} has no {name!r}", where=where, got=got, expected=expected, hint=today)
+    expected = f"a field of {config}" + (f" or one of {', '.join(PpoArgs.model_fields)}" if known.has_critic else "")
+    hint = "trainer=ppo" if name in PpoArgs.model_fields else meant_key(f"trainer.args.{name}", known)
+    return ConfigError(f"unknown option {name!r} for {config}", where=where, expected=expected, hint=hint)
+
+
+def _meant_argument(trainer: str, argument: WrongArgument) -> str | None:
+    field = trl_args.fields_of(trainer)[argument.name]
+
+    def takes(value: object) -> bool:
+        return trl_args.expected_instead(field, value) is None
+
+    key = f"trainer.args.{field.name}"
+    return first_taken(key, argument.value, takes, choices=field.choices, default=field.default)
+
+
+def _wrong_value(key: str, origins: Origins, got: str, expected: str, hint: str | None) -> ConfigError:
+    what = f"wrong value for {key or 'the experiment'}"
+    return ConfigError(what, where=origins.where(key), got=got, expected=expected, hint=hint)
+
+
+def _unknown(path: Path, tree: JsonTree, known: KnownKeys, origins: Origins) -> ConfigError:
     key, name = _dotted(path), str(path[-1])
     where = origins.where(key)
     if "." in name:
+        what, expected = f"{name!r} is one key with dots in it", "nested keys: dots work on the command line only"
         return ConfigError(
-            f"{name!r} is one key with dots in it",
-            where=where,
-            expected="keys nested in one another: dots are for the command line",
-            hint=_nested(path, tree),
+            what, where=where, expected=expected, hint=name.replace(".", ": {") + ": VALUE" + "}" * name.count(".")
         )
-    former, hint = former_name(name, tree), _group_choice(path, tree) or _meant_key(path, tree)
+    former, hint = former_name(name, known), _group_choice(path, tree) or _meant_key(path, tree, known)
     expected = f"one of {', '.join(sorted(keys_of_section(path[:-1])))}"
     if former is not None and former[1] == hint:
         expected = f"{former[1]}, which {former[0].whose} called {name}"
     # A part of a list entry cannot be typed alone.
     hint = hint.rpartition(".")[2] if hint is not None and _in_a_list(path) else hint
     return ConfigError(f"unknown key {key!r}", where=where, expected=expected, hint=hint)
-
-
-def _nested(path: Path, tree: JsonTree) -> str:
-    """Return the YAML for a key that a file wrote with dots, from its outermost new key."""
-    value: Any = tree
-    for part in path:
-        value = value[part]
-    for name in reversed(str(path[-1]).split(".")):
-        value = {name: value}
-    return yaml.safe_dump(value, default_flow_style=True, width=math.inf).strip()[1:-1]
 
 
 def _group_choice(path: Path, tree: JsonTree) -> str | None:
@@ -95,7 +143,7 @@ def _group_choice(path: Path, tree: JsonTree) -> str | None:
     return f"{'+' if group in APPENDED_GROUPS else ''}{group}={value}"
 
 
-def _meant_key(path: Path, tree: JsonTree) -> str | None:
+def _meant_key(path: Path, tree: JsonTree, known: KnownKeys) -> str | None:
     """Return the key that was meant: the full key if one value was given below it, else only the wrong part."""
     node: Any = tree
     for part in path:
@@ -104,34 +152,28 @@ def _meant_key(path: Path, tree: JsonTree) -> str | None:
     while isinstance(node, dict) and len(node) == 1:
         name, node = next(iter(node.items()))
         whole.append(name)
-    return meant_key(_dotted(whole), tree) or (meant_key(_dotted(path), tree) if len(whole) > len(path) else None)
+    return meant_key(_dotted(whole), known) or (meant_key(_dotted(path), known) if len(whole) > len(path) else None)
 
 
-def _wrong(path: Path, details: list[ErrorDetails], tree: JsonTree, origins: Origins) -> UserError:
-    key = _dotted(path)
+def _wrong(path: Path, details: list[ErrorDetails], known: KnownKeys, tree: JsonTree, origins: Origins) -> ConfigError:
     given: JsonValue = details[0]["input"]
-    shown = repr(given) if not isinstance(given, dict) else ", ".join(given) or "{}"
-    return ConfigError(
-        f"wrong value for {key or 'the experiment'}",
-        where=origins.where(key),
-        got=shown,
-        expected=", or ".join(dict.fromkeys(_expected(detail, path) for detail in details)),
-        hint=_section_choice(path, given, origins)
-        or _reward_choice(path, given, details[0]["type"], tree, is_typed=_is_typed(path, origins))
-        or _meant_value(path, given, origins),
-    )
+    expected = ", or ".join(dict.fromkeys(_expected(detail, path) for detail in details))
+    hint = _section_choice(path, given, origins) or _meant_value(path, given)
+    if path == ["rewards"] and given:
+        hint = ONE_REWARD
+    elif len(path) == 2 and path[0] == "rewards" and details[0]["type"] != "string_pattern_mismatch":
+        close = nearest(given, groups().get("reward", {})) if isinstance(given, str) else None
+        is_misnamed = isinstance(given, dict) and given and not given.keys() & {"fn", "model"}
+        hint = f"reward@rewards.{path[1]}={close}" if close else _meant_key(path, tree, known) if is_misnamed else hint
+    got = repr(given) if not isinstance(given, dict) else ", ".join(given) or "{}"
+    return _wrong_value(_dotted(path), origins, got, expected, hint)
 
 
-def _meant_value(path: Path, given: JsonValue, origins: Origins) -> str | None:
+def _meant_value(path: Path, given: JsonValue) -> str | None:
     """Return `key=value` with the value that was meant; `name: value` for the entry of a list, as YAML."""
-    if not path or isinstance(path[-1], int):
+    if not path or isinstance(path[-1], int) or section_at(path) is not None or (field := field_at(path)) is None:
         return None
-    key, kind, field = _dotted(path), section_at(path), field_at(path)
-    if kind is not None and not isinstance(given, dict | list):
-        is_there = any(other.startswith(f"{key}.") for other in origins.by_key)
-        hint = meant_inside(key, kind, given, is_there=is_there)
-    else:
-        hint = meant_value(key, field, given) if field is not None else None
+    hint = meant_value(_dotted(path), field, given)
     return f"{path[-1]}: {hint.partition('=')[2]}" if hint is not None and _in_a_list(path) else hint
 
 
@@ -145,47 +187,9 @@ def _section_choice(path: Path, given: JsonValue, origins: Origins) -> str | Non
         return None
     word = "null" if given is None else str(given)
     close = VALUE_SYNONYMS.get(group, {}).get(word.lower()) or nearest(word, options)
-    return (
-        None if close is None else f"{group}={close}" if _is_typed(path, origins) else f"- override /{group}: {close}"
-    )
-
-
-def _is_typed(path: Path, origins: Origins) -> bool:
-    origin = origins.of(_dotted(path))
-    return origin is None or origin.file is None
-
-
-def _reward_choice(path: Path, given: JsonValue, kind: str, tree: JsonTree, *, is_typed: bool) -> str | None:
-    """Return what was meant by a wrong entry of `rewards`: a valid name, a ready-made reward, or another reward."""
-    if path == ["rewards"] and given:
-        return named_rewards(given, is_typed=is_typed)
-    if len(path) != 2 or path[0] != "rewards":
-        return None
-    if kind == "string_pattern_mismatch":
-        name = re.sub(r"\W+", "_", str(given), flags=re.ASCII).lstrip("0123456789")[:128]
-        return f"rewards.{name}" if name else None
-    if isinstance(given, str) and (close := nearest(given, groups().get("reward", {}))) is not None:
-        return f"reward@rewards.{path[1]}={close}"
-    is_misnamed = isinstance(given, dict) and given and not given.keys() & {"fn", "model"}
-    return _meant_key(path, tree) if is_misnamed else None
-
-
-NAMED_REWARDS = "named entries under `rewards:`, each with `fn` or `model`"
-
-
-def named_rewards(given: object, *, is_typed: bool) -> str:
-    """Return rewards that were given without names, named after their functions, as words or as lines of YAML."""
-    words, lines, named = list[str](), list[str](), dict[str, object]()
-    for one in given if isinstance(given, list) else [given]:
-        if isinstance(one, str) and one in groups().get("reward", {}):
-            words, lines = [*words, f"reward@rewards.{one}={one}"], [*lines, f"- /reward@rewards.{one}: {one}"]
-            continue
-        entry = dict(one) if isinstance(one, dict) else {"fn": str(one) if ":" in str(one) else f"./rewards.py:{one}"}
-        name = re.sub(r"\W+", "_", str(entry.pop("name", entry.get("fn", "NAME"))).rpartition(":")[2])
-        named[name], words = entry, [*words, *(f"rewards.{name}.{key}={value}" for key, value in entry.items())]
-    if named:
-        lines.append(yaml.safe_dump({"rewards": named}, default_flow_style=True, width=math.inf, sort_keys=False)[1:-2])
-    return " ".join(words) if is_typed else "\n".join(lines)
+    origin = origins.of(group)
+    is_typed = origin is None or origin.file is None
+    return None if close is None else f"{group}={close}" if is_typed else f"- override /{group}: {close}"
 
 
 def _keys_of(detail: ErrorDetails, tree: JsonTree) -> Path:
@@ -214,8 +218,7 @@ def _expected(detail: ErrorDetails, path: Path) -> str:
         return "on or off"
     if detail["type"] == "tuple_type":
         return "[LOW, HIGH], two numbers"
-    text = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    return text.removeprefix("a valid ")
+    return trl_args.pydantic_words(detail["msg"])
 
 
 def _in_a_list(path: Path) -> bool:

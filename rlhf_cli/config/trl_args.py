@@ -14,7 +14,7 @@ import typing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -31,6 +31,18 @@ class TrlField:
     annotation: str
     default: object
     choices: tuple[str, ...]
+
+
+class WrongArgument(NamedTuple):
+    """An argument of TRL's that cannot be used, and why; for the kind `trainer`, a trainer that rlhf cannot run.
+
+    `expected` is the key that replaces a `reserved` argument, or the values that an argument of `wrong` value accepts.
+    """
+
+    kind: Literal["trainer", "reserved", "unknown", "wrong"]
+    name: str = ""
+    value: object = None
+    expected: str = ""
 
 
 @cache
@@ -157,6 +169,11 @@ def expected_instead(field: TrlField, value: object) -> str | None:
         expected = " or ".join(kinds.get(name, name) for name in names)
         return expected if field.default is None else f"{expected}, such as {field.default}, the default"
     return None
+
+
+def pydantic_words(message: str) -> str:
+    """Return what pydantic expects, from its message: `Input should be a valid number` -> `number`."""
+    return message.removeprefix("Value error, ").removeprefix("Input should be ").removeprefix("a valid ")
 
 
 def json_schema(field: TrlField) -> JsonTree:

@@ -15,14 +15,14 @@ from rlhf_cli.config.rules.trainer_rules import (
     quantize_problems,
     template_problems,
     trainer_class_problems,
-    trainer_problems,
+    wrong_arguments,
 )
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import RESERVED_ARGS
 from rlhf_cli.errors import ConfigError, UserError, raise_any
 from rlhf_cli.rewards.stack.returned_scores import LARGEST
 from rlhf_cli.tables.trl_trainers import TRAINERS
-from rlhf_cli.text.json_values import leaves, section
+from rlhf_cli.text.json_values import JsonTree, leaves, section
 from rlhf_cli.text.redaction import is_secret_key, remember, secret_in
 
 Rule = Callable[[Experiment, Origins], Iterable[UserError]]
@@ -31,26 +31,28 @@ Rule = Callable[[Experiment, Origins], Iterable[UserError]]
 def validate(composed: Composed) -> Experiment:
     """Return the experiment that a composed configuration describes.
 
-    Raise Problems, or the UserError itself if there is only one, naming each key with its file and line.
+    First all facts are collected, then messages are made from them. Raise Problems, or the UserError itself if there is
+    only one, naming each key with its file and line.
     """
     tree, origins = composed.tree, composed.origins
+    launch, trainer = section(tree, "launch"), section(tree, "trainer")
+    args = section(trainer, "args")
     problems: list[UserError] = []
     # A frozen experiment is already filled, and may be read where the file no longer exists.
-    if composed.frozen is None and section(tree, "launch").get("accelerate_config") is not None:
+    if composed.frozen is None and launch.get("accelerate_config") is not None:
         from rlhf_cli.config.accelerate_file import fill_from_accelerate_file  # few use such a file
 
-        problems += fill_from_accelerate_file(tree, origins)
+        row = TRAINERS.get(str(trainer.get("trl")))
+        problems += fill_from_accelerate_file(launch, origins, generates=row is not None and row.generates)
+    experiment, refused = _read(tree)
+    wrong = list(wrong_arguments(trainer, args))
     problems += _wrong_leaves(composed)
-    experiment: Experiment | None = None
-    try:
-        experiment = Experiment.model_validate(tree)
-    except ValidationError as error:
-        from rlhf_cli.config.schema_errors import schema_problems  # needed only for a mistake
+    if refused is not None or wrong:
+        from rlhf_cli.config.schema_errors import argument_problems, schema_problems  # needed only for a mistake
 
-        places = {problem.where for problem in problems}
-        problems += [new for new in schema_problems(error, tree, origins) if new.where not in places]
-    places = {problem.where for problem in problems}
-    problems += [new for new in trainer_problems(tree, origins) if new.where not in places]
+        if refused is not None:
+            problems += _elsewhere(problems, schema_problems(refused, tree, trainer, origins))
+        problems += _elsewhere(problems, argument_problems(wrong, tree, trainer, origins))
     if experiment is not None and experiment.trainer.trl in TRAINERS:
         rules: tuple[tuple[Rule, bool], ...] = (
             (reward_problems, True),
@@ -70,6 +72,20 @@ def validate(composed: Composed) -> Experiment:
     raise_any(problems)
     assert experiment is not None
     return experiment
+
+
+def _read(tree: JsonTree) -> tuple[Experiment | None, ValidationError | None]:
+    """Return the experiment in a tree, or the error with which pydantic refuses it."""
+    try:
+        return Experiment.model_validate(tree), None
+    except ValidationError as error:
+        return None, error
+
+
+def _elsewhere(known: list[UserError], new: Iterable[UserError]) -> list[UserError]:
+    """Return the new problems at places without a known one."""
+    places = {problem.where for problem in known}
+    return [problem for problem in new if problem.where not in places]
 
 
 def _launch_rules(experiment: Experiment) -> tuple[tuple[Rule, bool], ...]:
@@ -95,8 +111,8 @@ def _wrong_leaves(composed: Composed) -> Iterator[UserError]:
     from_environment = {".".join(map(str, path)) for path in composed.references}
     lists = {key for key, shape in composed.origins.shapes.items() if shape.__name__ == "SequenceNode"}
     for key, text in composed.origins.not_as_written.items():
-        what, place = f"{key} is not read as the number that is written there", composed.origins.where(key)
-        got = f"{text}, a number in base {60 if ':' in text else 8} to YAML"
+        what, place = f"YAML reads another number in {key} than the one you wrote", composed.origins.where(key)
+        got = f"{text}, which YAML reads in base {60 if ':' in text else 8}"
         digits = int("".join(filter(str.isdigit, text)))
         expected = "a number without a colon or a leading zero, or a text in quotes"
         yield ConfigError(
@@ -114,22 +130,22 @@ def _wrong_leaves(composed: Composed) -> Iterator[UserError]:
             what = f"{key} is not a finite number"
             yield ConfigError(what, where=where(key), got=repr(value), expected="a finite number")
         elif key.removeprefix("trainer.args.") in RESERVED_ARGS or key == f"rewards.{name}":
-            continue  # trainer_problems reports where it belongs; the name a user gives a reward is not one of our keys
+            continue  # wrong_arguments reports the first; the second is a name that the user gives a reward
         elif name == "_target_":
             yield ConfigError(
-                "`_target_` would call any Python function a configuration names",
+                "`_target_` could call any Python function",
                 where=where(key),
                 got=value,
-                expected="`fn: module:function` under a reward, which only ever scores completions",
+                expected="`fn: module:function` under a reward",
             )
         elif name == "trust_remote_code" and value is True:
             # It may be typed on the command line, now or when the run was frozen.
             origin = composed.origins.of(key)
             if origin is None or origin.file not in (None, composed.frozen):
                 yield ConfigError(
-                    "trust_remote_code runs code from a model repository and is not accepted from a file",
+                    "trust_remote_code runs code from a model repository, so a file cannot set it",
                     where=where(key),
-                    advice=f"{key}=true on the command line, if you do trust it",
+                    advice=f"type {key}=true on the command line if you trust the repository",
                 )
         elif value is None or isinstance(value, dict) or key in from_environment:
             continue  # the run folder will hold a reference to the environment, not the value
@@ -137,17 +153,17 @@ def _wrong_leaves(composed: Composed) -> Iterator[UserError]:
             yield ConfigError(
                 f"{key} would put a secret into the run folder",
                 where=where(key),
-                expected="secrets in the environment (HF_TOKEN, WANDB_API_KEY), never in a configuration",
-                advice=f"~{key}, or in single quotes '{key}=${{oc.env:NAME}}', which is read where it is used",
+                expected="an environment variable (HF_TOKEN, WANDB_API_KEY)",
+                advice=f"~{key}, or in single quotes '{key}=${{oc.env:NAME}}', which each process resolves",
             )
         elif isinstance(value, str) and (secret := secret_in(value)) is not None:
             kind, variable = secret
             remember(value)
             reference = f"'{key}=${{oc.env:{variable or 'NAME'}}}'"
             yield ConfigError(
-                f"{key} holds {kind}, which anybody could read in the run folder",
+                f"{key} holds {kind}; anyone could read it in the run folder",
                 where=where(key),
-                expected="a reference to an environment variable with it, which a shell leaves alone in single quotes",
+                expected="a reference to an environment variable, in single quotes for the shell",
                 hint=reference if variable else None,
                 advice=None if variable else f"export NAME=...; then, in single quotes, {reference}",
             )

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from rlhf_cli.analysis.comparison.metric_columns import read_columns
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.rules.logged_metrics import STEP
+from rlhf_cli.config.rules.metric_rules import STEP
 from rlhf_cli.errors import RunError
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.launch.one_run import gpus_held, train_frozen

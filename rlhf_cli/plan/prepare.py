@@ -181,7 +181,8 @@ def prepare_from(run: RunFolder, words: list[str], *, adjust: Adjust | None = No
 def _checked(composed: Composed, adjust: Adjust | None, *, keep_run_names: bool) -> Prepared:
     if adjust is not None:
         adjust(composed.tree, composed.origins)
-    experiment = expanded(validate(composed))
+    experiment = validate(composed)
+    experiment = expanded(experiment)
     return Prepared(experiment if keep_run_names else resolve_runs(experiment), composed, experiment)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_cli.config.compose import composing
-from rlhf_cli.config.rules.logged_metrics import examples_of_metrics, unlogged
+from rlhf_cli.config.rules.metric_rules import examples_of_metrics, unlogged
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, Problems, RunError, UserError, raise_any
 from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again

@@ -170,7 +170,7 @@ VALUE_SYNONYMS: dict[str, dict[str, str]] = {
     "rollout": {"transformers": "hf", "colocate": "vllm", "server": "vllm_server"},
     "optim": {"adam": "adamw_torch", "adamw": "adamw_torch", "adamw_hf": "adamw_torch", "adam8bit": "adamw_8bit"},
     "overlong_prompts": {"filter": "drop", "cut": "truncate", "left": "truncate"},
-    "on_error": {"drop": "exclude", "skip": "exclude", "ignore": "exclude", "zero": "0"},
+    "on_error": {"drop": "exclude", "skip": "exclude", "ignore": "exclude"},
     "track": {
         **dict.fromkeys(("off", "disabled", "null", "false", "no"), "none"),
         **{"offline": "wandb_offline", "online": "wandb", "tb": "tensorboard"},
@@ -179,26 +179,6 @@ VALUE_SYNONYMS: dict[str, dict[str, str]] = {
     "launch": {"gpu": "auto", "cuda": "auto", "fsdp": "fsdp2", "deepspeed": "zero2", "local": "auto"},
 }
 """Last part of a key, or group -> {common synonym: the value that is meant}."""
-
-KEY_SYNONYMS: dict[str, dict[str, str]] = {
-    "gate": {
-        **dict.fromkeys(("min", "minimum", "threshold", "above", "ge", "gte", "over"), "at_least"),
-        **dict.fromkeys(("max", "maximum", "below", "le", "lte", "under"), "at_most"),
-        **{"eq": "equals", "equal": "equals", "is": "equals", "range": "between"},
-        **{"on": "by", "reward": "by", "name": "by", "else": "otherwise", "default": "otherwise"},
-    },
-    "weight": {
-        **{"from": "start", "begin": "start", "initial": "start", "to": "end", "final": "end", "until": "end"},
-        **{"over": "steps", "num_steps": "steps", "schedule": "shape", "type": "shape", "kind": "shape"},
-    },
-}
-"""Section -> {common synonym of a key: the key}."""
-
-SECTION_SYNONYMS: dict[str, str] = {
-    **dict.fromkeys(("wandb", "tensorboard", "mlflow", "trackio", "tracking", "logging", "logger"), "track"),
-    **{"lora": "model.lora", "peft": "model.lora", "policy": "model", "dataset": "data", "slurm": "launch.slurm"},
-}
-"""Common synonym of a section -> the section."""
 
 
 _VERBS = {

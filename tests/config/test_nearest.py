@@ -1,4 +1,4 @@
-"""The key or value that was meant: what each was spoilt from, by hand."""
+"""Test the suggested key or value against the one that each mistake was made from."""
 
 from __future__ import annotations
 
@@ -36,25 +36,18 @@ class Sample(BaseModel):
         ("count", -7, "count=1"),  # the default: a sign is never flipped
         ("share", -0.2, "share=0.5"),
         ("count", 0, "count=1"),
-        ("count", "2k", "count=2000"),
-        ("on_error", "zero", "on_error=0"),
-        ("share", "20%", "share=0.2"),
-        ("share", "0,5", "share=0.5"),
-        ("wait_s", "10min", "wait_s=600"),
-        ("wait_s", "250 ms", "wait_s=0.25"),
-        ("mem_gb", "64GB", "mem_gb=64"),
         ("switch", "yes", "switch=true"),
         ("switch", 0, "switch=false"),
         ("word", "epohc", "word=epoch"),
         ("names", "one", "names=[one]"),
-        # nothing that the field takes comes near
+        # no accepted value is near
         ("count", "many", None),
         ("word", "wombat", None),
         ("mem_gb", "64 bananas", None),
         ("share", float("nan"), None),
     ],
 )
-def test_what_was_meant_and_is_taken(name: str, given: object, meant: str | None) -> None:
+def test_the_suggested_value_is_the_one_that_was_meant(name: str, given: object, meant: str | None) -> None:
     assert meant_value(name, Sample.model_fields[name], given) == meant
 
 
@@ -76,32 +69,28 @@ def mine(write: Write, text: str) -> None:
         ("run.name=a/b", "run.name=a-b"),
         ("trainer.args.learning_rate=fast", "trainer.args.learning_rate=1e-06"),
         ("trainer.args.max_tokens=64", "trainer.args.max_completion_length"),
-        ("wandb.project=mine", "track.project"),
-        ("rewards.brevity.gate={by: correct, min: 1}", "rewards.brevity.gate.at_least"),
         ("aggregate=normalise_then_sum", "aggregate=normalize_then_sum"),
         ("model.path=Some/Model-0.5B", "model=local model.path=Some/Model-0.5B"),
         ("model=run:quickstart", "model=local model.path=run:quickstart"),
         ("data=some/rows.jsonl", "data=file data.path=some/rows.jsonl"),
     ],
 )
-def test_what_people_call_it(refused: Refused, typed: str, hint: str) -> None:
+def test_names_and_values_of_other_tools_get_ours(refused: Refused, typed: str, hint: str) -> None:
     assert refused("exp=quickstart", typed).hint == hint
 
 
 @pytest.mark.parametrize(
     ("text", "hint", "line"),
     [
-        ("trainer.args.max_steps: 3\n", "trainer: {args: {max_steps: 3}}", 6),
-        ("trainer:\n  args.max_steps: 3\n", "args: {max_steps: 3}", 7),
-        ("rewards:\n  short: {gate.by: x}\n", "gate: {by: x}", 7),
+        ("trainer.args.max_steps: 3\n", "trainer: {args: {max_steps: VALUE}}", 6),
+        ("trainer:\n  args.max_steps: 3\n", "args: {max_steps: VALUE}", 7),
     ],
 )
-def test_a_key_with_dots_in_a_file_is_to_be_nested(
+def test_a_key_with_dots_in_a_file_must_be_nested(
     write: Write, refused: Refused, text: str, hint: str, line: int
 ) -> None:
     mine(write, text)
     error = refused("exp=mine")
-    assert "one key with dots in it" in error.what
     assert str(error.where).endswith(f"(conf/exp/mine.yaml:{line})")
     assert error.hint == hint
 

@@ -1,4 +1,4 @@
-"""YAML 1.1 reads 12:30:45 in base 60 and 017 in base 8: such a number is told, with its file and line."""
+"""YAML 1.1 reads 12:30:45 in base 60 and 017 in base 8: such a number is refused with its file and line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def problems_of(place: Path, lines: str, *typed: str) -> list[ConfigError]:
         validate(compose(["+exp=odd", *typed]))
     except (Problems, ConfigError) as error:
         found = error.problems if isinstance(error, Problems) else [error]
-        return [one for one in found if "not read as the number" in one.what]
+        return [error for error in found if "YAML reads" in str(error.got)]
     return []
 
 
@@ -39,23 +39,23 @@ def problems_of(place: Path, lines: str, *typed: str) -> list[ConfigError]:
         ("rewards:\n  brevity:\n    clip: [0, 1:30]", "rewards.brevity.clip", 5, None),
     ],
 )
-def test_it_is_told(place: Path, lines: str, key: str, line: int, hint: str | None) -> None:
+def test_a_number_in_another_base_is_refused(place: Path, lines: str, key: str, line: int, hint: str | None) -> None:
     (error,) = problems_of(place, lines)
     assert error.where == f"{key} (conf/exp/odd.yaml:{line})"
     assert error.hint == hint
 
 
 @pytest.mark.parametrize("written", ["12", "0", "0x1F", "1_000", "-3", "'12:30:45'"])
-def test_negative_control_numbers_that_are_what_they_look_like(place: Path, written: str) -> None:
+def test_negative_control_other_numbers(place: Path, written: str) -> None:
     assert problems_of(place, f"seed: {written}") == []
 
 
 def test_the_numbers_that_yaml_reads() -> None:
-    """What is refused above is another number to PyYAML, by which configurations are read."""
+    """PyYAML reads the refused numbers as others."""
     read = yaml.safe_load("[12:30:45, 017, 1:30]")
     assert read == [12 * 3600 + 30 * 60 + 45, 15, 90]
 
 
-def test_a_number_that_something_later_replaces_is_none(place: Path) -> None:
+def test_a_number_that_a_typed_one_replaces_is_accepted(place: Path) -> None:
     assert problems_of(place, "seed: 12:30:45")
     assert problems_of(place, "seed: 12:30:45", "seed=3") == []

@@ -1,4 +1,4 @@
-"""What people mistype is refused, and the first thing suggested is what they meant.
+"""Mistyped words are refused, and the first suggestion is what was meant.
 
 The cases are data, made without a look at this project: a seeded generator took one letter of a correct word away,
 doubled it, swapped it with the next or hit the key beside it; other kinds were written by hand, with what was meant.
@@ -24,18 +24,18 @@ CASES = Path(__file__).with_name("spoilt_words.json")
 
 @dataclass(frozen=True)
 class Answered:
-    """A spoilt word, what it was made from ('' for a word that is like nothing), and what became of it."""
+    """A mistyped word, the right one ('' if it resembles no word), and the command's answer."""
 
     kind: str
     typed: str
     right: str
     code: int
-    said: str
+    printed: str
 
     @property
     def first(self) -> str:
-        """The first thing that is suggested, '' for none: as far as the first blank or comma outside brackets."""
-        match = re.search(r"^ *try: +(?:rlhf +)?(?:did you mean )?(.*)$", self.said, re.MULTILINE)
+        """The first suggestion up to the first blank or comma outside brackets; '' for none."""
+        match = re.search(r"^ *try: +(?:rlhf +)?(?:did you mean )?(.*)$", self.printed, re.MULTILINE)
         words = match[1].strip() if match else ""
         if words[:1] and words[0] in "'\"" and (end := words.find(words[0], 1)) > 0:
             return words[1:end]
@@ -44,7 +44,7 @@ class Answered:
 
     @property
     def is_right(self) -> bool:
-        """Whether that is what was meant; behind the right key a value may stand."""
+        """Whether the suggestion is the right word; a value may follow the right key."""
         first, right = self.first.lstrip("+"), self.right.lstrip("+")
         return first == right or ("=" not in right and first.startswith(f"{right}="))
 
@@ -52,25 +52,25 @@ class Answered:
 def answered() -> Iterator[Answered]:
     """Type every case in this process."""
     for case in json.loads(CASES.read_text(encoding="utf-8")):
-        said = io.StringIO()
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(printed):
             code = main(shlex.split(case["typed"]))
-        yield Answered(**case, code=code, said=said.getvalue())
+        yield Answered(**case, code=code, printed=printed.getvalue())
 
 
 def rates(cases: Iterable[Answered]) -> str:
-    """Say of every kind how many were refused and answered rightly, and which were not."""
+    """Return, for every kind, how many were refused and answered rightly, and the others."""
     by_kind: dict[str, list[Answered]] = {}
     for case in cases:
         by_kind.setdefault(case.kind, []).append(case)
     lines = []
-    for kind, of_kind in by_kind.items():
-        refused = sum(case.code == 2 for case in of_kind)
-        right = sum(case.code == 2 and case.is_right for case in of_kind)
-        lines.append(f"{kind:10} {len(of_kind):3} typed {refused:3} refused {right:3} right first suggestions")
+    for kind, members in by_kind.items():
+        refused = sum(case.code == 2 for case in members)
+        right = sum(case.code == 2 and case.is_right for case in members)
+        lines.append(f"{kind:10} {len(members):3} typed {refused:3} refused {right:3} right first suggestions")
         lines += [
             f"    {case.typed}: exit {case.code}, meant {case.right!r}, suggested {case.first!r}"
-            for case in of_kind
+            for case in members
             if case.code != 2 or not case.is_right
         ]
     return "\n".join(lines)
@@ -83,23 +83,23 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Answered]:
         return list(answered())
 
 
-def test_every_spoilt_word_is_refused(cases: list[Answered]) -> None:
+def test_every_mistyped_word_is_refused(cases: list[Answered]) -> None:
     assert not [case.typed for case in cases if case.code != 2]
 
 
 @pytest.mark.fault(39)
-def test_nine_of_ten_of_every_kind_get_what_was_meant_first(cases: list[Answered]) -> None:
+def test_the_first_suggestion_is_right_for_nine_of_ten_of_every_kind(cases: list[Answered]) -> None:
     spoilt = [case for case in cases if case.right]
     print(rates(spoilt))
     assert len(spoilt) >= 150
     assert sum(case.is_right for case in spoilt) >= 0.97 * len(spoilt), rates(spoilt)
     for kind in {case.kind for case in spoilt}:
-        of_kind = [case.is_right for case in spoilt if case.kind == kind]
-        assert sum(of_kind) >= 0.9 * len(of_kind), rates(spoilt)
+        right = [case.is_right for case in spoilt if case.kind == kind]
+        assert sum(right) >= 0.9 * len(right), rates(spoilt)
 
 
-def test_a_word_that_is_like_nothing_gets_no_absurd_suggestion(cases: list[Answered]) -> None:
-    """Beside a list of what there is, nothing."""
+def test_an_unrelated_word_gets_no_absurd_suggestion(cases: list[Answered]) -> None:
+    """Only `rlhf list` may be suggested."""
     strangers = [case for case in cases if not case.right]
     assert len(strangers) >= 20
     assert not [(case.typed, case.first) for case in strangers if case.first not in ("", "list")]

@@ -42,25 +42,21 @@ def test_a_subclass_of_what_trainer_trl_names(judged: Judged) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "what", "hint"),
+    ("name", "got", "hint"),
     [
-        ("./mine.py:Min", "mine.py has no class 'Min'", "trainer.class=./mine.py:Mine"),
-        ("./mine.py:Rloo", "Rloo inherits from RLOOTrainer, and trainer.trl is another", "trainer.trl=RLOOTrainer"),
-        (
-            "trl.experimental.gkd:GKDTrainer",
-            "GKDTrainer inherits from GKDTrainer, a trainer of TRL's that rlhf cannot run",
-            "rlhf list trainer",
-        ),
-        ("./nowhere.py:Mine", "there is no such file or module", None),
-        ("./mine.py", "this is no class name", None),
+        ("./mine.py:Min", "./mine.py:Min", "trainer.class=./mine.py:Mine"),
+        ("./mine.py:Rloo", "trainer.trl=GRPOTrainer", "trainer.trl=RLOOTrainer"),
+        ("trl.experimental.gkd:GKDTrainer", "trainer.trl=GRPOTrainer", "rlhf list trainer"),
+        ("./nowhere.py:Mine", "./nowhere.py", None),
+        ("./mine.py", "./mine.py", None),
     ],
 )
-def test_refused(refused: Refused, name: str, what: str, hint: str | None) -> None:
+def test_refused(refused: Refused, name: str, got: str, hint: str | None) -> None:
     error = refused(QUICK, f"trainer.class={name}")
-    assert (error.what, error.hint) == (what, hint)
-    assert error.where == "trainer.class (command line)"
+    assert (error.where, error.got, error.hint) == ("trainer.class (command line)", got, hint)
 
 
-def test_a_file_that_is_no_python(refused: Refused, mine: Path) -> None:
+def test_a_file_that_is_not_python(refused: Refused, mine: Path) -> None:
     mine.write_text("class Mine(:\n")
-    assert refused(QUICK, "trainer.class=./mine.py:Mine").what == "mine.py cannot be read as Python"
+    error = refused(QUICK, "trainer.class=./mine.py:Mine")
+    assert (error.where, "invalid syntax" in str(error.got)) == ("trainer.class (command line)", True)

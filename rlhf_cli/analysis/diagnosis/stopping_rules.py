@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from rlhf_cli.config.rules.logged_metrics import STEP, logged_name
+from rlhf_cli.config.rules.metric_rules import STEP, logged_name
 from rlhf_cli.config.schema.run_sections import StopRule
 from rlhf_cli.text.suggest import nearest
 

@@ -1,13 +1,13 @@
 """Check the section `trainer`, a trainer class of the user's, quantised weights, and the keys of PPO.
 
-`trainer_problems` needs no valid experiment: its problems are reported together with the schema's.
+`wrong_arguments` needs no valid experiment: its facts are reported together with the schema's.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -16,92 +16,37 @@ from rlhf_cli.config import trl_args
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
+from rlhf_cli.config.trl_args import WrongArgument
 from rlhf_cli.errors import ConfigError, ModelError, UserError
 from rlhf_cli.models.tokenizer_files import JINJA_FILES, chat_template_text
 from rlhf_cli.tables.trl_trainers import CLIPPED_PPO_LOSSES, POLICY_LOSSES, TRAINERS
-from rlhf_cli.text.json_values import JsonTree, section
+from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.text.suggest import nearest
 
 
-def trainer_problems(tree: JsonTree, origins: Origins) -> Iterator[UserError]:
-    """Yield every problem with the section `trainer` of a composed tree."""
-    composed = section(tree, "trainer")
-    name_of_trainer = composed.get("trl")
-    if not isinstance(name_of_trainer, str):
+def wrong_arguments(trainer: JsonTree, args: JsonTree) -> Iterator[WrongArgument]:
+    """Yield what is wrong in the section `trainer` of a composed tree and in its `args`."""
+    trl = trainer.get("trl")
+    if not isinstance(trl, str):
+        return  # the schema reports it
+    if trl not in TRAINERS:
+        yield WrongArgument("trainer", value=trl)
         return
-    if name_of_trainer not in TRAINERS:
-        yield _cannot_run(name_of_trainer, origins)
-        return
-    fields = trl_args.fields_of(name_of_trainer)
-    has_critic = composed.get("baseline", "group") != "group"  # the schema reports a misspelt value
+    fields = trl_args.fields_of(trl)
+    has_critic = trainer.get("baseline", "group") != "group"  # the schema reports a misspelt value
     reserved = trl_args.RESERVED_WITH_A_CRITIC if has_critic else trl_args.RESERVED_ARGS
-    for name, value in section(composed, "args").items():
-        key = f"trainer.args.{name}"
-        where = origins.where(key)
+    for name, value in args.items():
         if name in reserved:
-            yield ConfigError(f"{key} is set elsewhere", where=where, hint=reserved[name])
+            yield WrongArgument("reserved", name, value, reserved[name])
         elif has_critic and name in PpoArgs.model_fields:
-            yield from _ppo_argument_problems(name, value, where)
+            try:
+                PpoArgs.model_validate({name: value})
+            except ValidationError as error:
+                yield WrongArgument("wrong", name, value, trl_args.pydantic_words(error.errors()[0]["msg"]))
         elif name not in fields:
-            yield _unknown_argument(name_of_trainer, name, tree, where, has_critic=has_critic)
+            yield WrongArgument("unknown", name, value)
         elif (expected := trl_args.expected_instead(fields[name], value)) is not None:
-            yield _wrong_argument(fields[name], value, expected, where)
-
-
-def _cannot_run(name: str, origins: Origins) -> UserError:
-    close = nearest(name, TRAINERS)
-    return ConfigError(
-        f"rlhf runs no trainer {name!r} of TRL's",
-        where=origins.where("trainer.trl"),
-        expected=f"one of {', '.join(TRAINERS)}; or trainer.class, a class of yours that inherits from one of them",
-        hint=f"trainer.trl={close}" if close else "rlhf list trainer",
-    )
-
-
-def _ppo_argument_problems(name: str, value: object, where: str) -> Iterator[UserError]:
-    try:
-        PpoArgs.model_validate({name: value})
-    except ValidationError as error:
-        expected = error.errors()[0]["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-        yield ConfigError(f"wrong value for trainer.args.{name}", where=where, got=repr(value), expected=expected)
-
-
-def _wrong_argument(field: trl_args.TrlField, value: object, expected: str, where: str) -> UserError:
-    from rlhf_cli.config.suggestions import first_taken  # needed only for a mistake
-
-    key = f"trainer.args.{field.name}"
-    meant = first_taken(
-        key,
-        value,
-        lambda one: trl_args.expected_instead(field, one) is None,
-        choices=field.choices,
-        default=field.default,
-    )
-    return ConfigError(f"wrong value for {key}", where=where, got=repr(value), expected=expected, hint=meant)
-
-
-def _unknown_argument(trainer: str, name: str, tree: JsonTree, where: str, *, has_critic: bool) -> UserError:
-    from rlhf_cli.config.suggestions import former_name, meant_key  # needed only for a mistake
-
-    key, config = f"trainer.args.{name}", TRAINERS[trainer].config_class
-    former = former_name(name, tree)
-    if former is not None:
-        row, today = former
-        return ConfigError(
-            f"{config} has no {name!r}",
-            where=where,
-            got=f"a name of {row.whose}",
-            expected=f"{today}, as it is called here",
-            hint=today,
-        )
-    is_of_ppo = name in PpoArgs.model_fields
-    of_ppo = f" or one of {', '.join(PpoArgs.model_fields)}" if has_critic else ""
-    return ConfigError(
-        f"unknown option {name!r} for {config}",
-        where=where,
-        expected=f"a field of {config}{of_ppo}",
-        hint="trainer=ppo" if is_of_ppo else meant_key(key, tree),
-    )
+            yield WrongArgument("wrong", name, value, expected)
 
 
 _KEY = "trainer.class"
@@ -109,7 +54,7 @@ _FORM = "./file.py:Class, or package.module:Class"
 
 
 def trainer_class_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield what is wrong with the class: it does not exist, or it inherits from another TRL trainer.
+    """Yield an error if the class does not exist, or if it inherits from another TRL trainer.
 
     If the source does not show all bases, the class is checked after its import.
     """
@@ -119,9 +64,9 @@ def trainer_class_problems(experiment: Experiment, origins: Origins) -> Iterator
     module, colon, name = named.rpartition(":")
     file = class_file(named)
     if not colon or not name.isidentifier():
-        yield ConfigError("this is no class name", where=where, got=named, expected=_FORM)
+        yield ConfigError("this is not the name of a class", where=where, got=named, expected=_FORM)
     elif file is None or not file.is_file():
-        yield ConfigError("there is no such file or module", where=where, got=module, expected=_FORM)
+        yield ConfigError("the file or module does not exist", where=where, got=module, expected=_FORM)
     else:
         try:
             body = ast.parse(file.read_text(encoding="utf-8")).body
@@ -129,7 +74,9 @@ def trainer_class_problems(experiment: Experiment, origins: Origins) -> Iterator
             yield ConfigError(f"{file.name} cannot be read as Python", where=where, got=str(error))
             return
         classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
-        imported = {one.asname or one.name for node in body if isinstance(node, ast.ImportFrom) for one in node.names}
+        imported = {
+            name.asname or name.name for node in body if isinstance(node, ast.ImportFrom) for name in node.names
+        }
         if name not in {*classes, *imported}:
             close = nearest(name, classes)
             yield ConfigError(
@@ -144,16 +91,16 @@ def trainer_class_problems(experiment: Experiment, origins: Origins) -> Iterator
 
 
 def _base_problems(module: str, bases: list[str], trl: str, where: str) -> Iterator[UserError]:
-    """Yield a problem for a class whose source names a trainer of TRL's, and not the one that is to be run."""
+    """Yield an error for a class whose source names another TRL trainer than `trainer.trl`."""
     of_trl = module.partition(".")[0] == "trl"
     other = next((base for base in bases if base in TRAINERS or (of_trl and base.endswith("Trainer"))), None)
     if trl in bases or other is None:
         return
     if other in TRAINERS:
-        what, expected = f"{bases[0]} inherits from {other}, and trainer.trl is another", f"a subclass of {trl}"
+        what, expected = f"{bases[0]} inherits from {other}, but trainer.trl is {trl}", f"a subclass of {trl}"
         hint = f"trainer.trl={other}"
     else:
-        what = f"{bases[0]} inherits from {other}, a trainer of TRL's that rlhf cannot run"
+        what = f"{bases[0]} inherits from TRL's {other}, which rlhf cannot run"
         expected, hint = f"a subclass of one of {', '.join(TRAINERS)}", "rlhf list trainer"
     yield ConfigError(what, where=where, got=f"trainer.trl={trl}", expected=expected, hint=hint)
 
@@ -190,15 +137,15 @@ def quantize_problems(experiment: Experiment, origins: Origins) -> Iterator[User
     model = experiment.model
     if model.lora is None:
         yield ConfigError(
-            "quantised weights cannot be trained",
+            "quantised weights cannot be trained without an adapter",
             where=origins.where("model.quantize"),
             got=f"model.quantize={model.quantize} without model.lora",
-            expected="an adapter that is trained on top of them",
+            expected="a LoRA adapter on top of them",
             hint="model.lora.r=16, or model.quantize=null",
         )
     if experiment.launch.precision == "fp16":
         yield ConfigError(
-            "an adapter on quantised weights is kept in bfloat16, which fp16 training cannot scale",
+            "an adapter on quantised weights is in bfloat16, which fp16 training cannot scale",
             where=origins.where("launch.precision"),
             got="fp16",
             expected="bf16, or float32",
@@ -210,7 +157,7 @@ _ARGS = "trainer.args."
 
 
 def template_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield a problem for a chat template that cannot be read, and for two of them."""
+    """Yield an error for a chat template that cannot be read, and for two templates."""
     key, of_trl = "model.chat_template", f"{_ARGS}chat_template_path"
     path = experiment.trainer.args.get("chat_template_path")
     named = {key: experiment.model.chat_template, of_trl: str(path or "") or None}
@@ -222,10 +169,10 @@ def template_problems(experiment: Experiment, origins: Origins) -> Iterator[User
             expected="one of them",
             hint=f"'~{of_trl}', or {key}=null",
         )
-    for where, one in named.items():
-        if one is not None and (where == key or one.endswith(JINJA_FILES)):
+    for where, template in named.items():
+        if template is not None and (where == key or template.endswith(JINJA_FILES)):
             try:
-                chat_template_text(one, where=origins.where(where))
+                chat_template_text(template, where=origins.where(where))
             except ModelError as problem:
                 yield problem
 
@@ -239,7 +186,7 @@ def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError
         for name, section, _ in sections:
             if section is not None:
                 expected = f"{_ARGS}beta, TRL's own" if name == "kl" and has_beta else None
-                what = f"trainer={trainer.name} has no " + ("critic" if name == "critic" else "`kl` section")
+                what = f"trainer={trainer.name} does not use the section `{name}`"
                 yield ConfigError(what, where=where(name), expected=expected, hint=f"trainer=ppo, or ~{name}")
         return
     for name, section, instead in sections:
@@ -249,73 +196,77 @@ def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError
     if not trainer.row.can_have_critic:
         able = [row.name for row in TRAINERS.values() if row.can_have_critic]
         yield ConfigError(
-            f"there is no PPO on {trainer.trl}",
+            f"PPO does not run on {trainer.trl}",
             where=where("trainer.baseline"),
             expected=f"trainer.trl={' or '.join(able)}, whose rollouts and clipped loss PPO uses",
             hint=f"trainer.trl={able[0]}, or trainer.baseline=group",
         )
-    conflicts = [*_against_a_critic(experiment), *_against_a_shared_body(experiment)]
-    yield from (ConfigError(what, where=where(key), got=got, hint=hint) for key, what, got, hint in conflicts)
+
+    def conflict(key: str, what: str, got: object, hint: str) -> ConfigError:
+        return ConfigError(what, where=where(key), got=got, hint=hint)
+
+    yield from _critic_conflicts(experiment, conflict)
+    if experiment.critic is not None and experiment.critic.share == "lora":
+        yield from _shared_body_conflicts(experiment, conflict)
 
 
-Conflict = tuple[str, str, object, str]
-"""A key, what is wrong with it, its value or why, and what to type instead."""
+Conflict = Callable[[str, str, object, str], ConfigError]
+"""Makes an error from a key, what is wrong with it, its value or the reason, and what to type instead."""
 
 
-def _against_a_critic(experiment: Experiment) -> Iterator[Conflict]:
-    """Yield what does not go with PPO: losses of whole sequences, settings relative to a group, fp16."""
+def _critic_conflicts(experiment: Experiment, conflict: Conflict) -> Iterator[ConfigError]:
+    """Yield an error for each setting that PPO cannot use: sequence-level losses, group scales, fp16."""
     args, kl = experiment.trainer.args, experiment.kl
+
+    def argument(name: str, what: str, got: object, also: str = "") -> ConfigError:
+        return conflict(_ARGS + name, what, got, f"'~{_ARGS}{name}'" + also)
+
     loss = args.get("loss_type")
     if experiment.trainer.row.can_have_critic and loss in POLICY_LOSSES and loss not in CLIPPED_PPO_LOSSES:
-        yield f"{_ARGS}loss_type", f"loss_type={loss} is not PPO's clipped loss", loss, f"'~{_ARGS}loss_type'"
+        yield argument("loss_type", f"loss_type={loss} is not PPO's clipped loss", loss)
     if args.get("importance_sampling_level") == "sequence":
-        key = f"{_ARGS}importance_sampling_level"
-        yield key, "PPO weighs tokens, not sequences", "one ratio for all tokens of a row", f"'~{key}'"
+        what = "PPO has one ratio per token, not per sequence"
+        yield argument("importance_sampling_level", what, "one ratio for all tokens of a row")
     if args.get("off_policy_mask_threshold") is not None:
-        key = f"{_ARGS}off_policy_mask_threshold"
-        yield key, "PPO and an off-policy mask do not go together", "it judges whole sequences", f"'~{key}'"
-    of_a_group = "PPO has a critic instead of groups"
+        yield argument("off_policy_mask_threshold", "PPO cannot use an off-policy mask", "the mask is per sequence")
+    no_groups = "PPO has a critic instead of groups"
     if "scale_rewards" in args:
-        yield f"{_ARGS}scale_rewards", "scale_rewards means nothing to PPO", of_a_group, f"'~{_ARGS}scale_rewards'"
+        yield argument("scale_rewards", "scale_rewards has no effect under PPO", no_groups)
     if experiment.aggregate == "normalize_then_sum":
-        yield "aggregate", "normalize_then_sum means nothing to PPO", of_a_group, "aggregate=sum"
+        yield conflict("aggregate", "normalize_then_sum has no effect under PPO", no_groups, "aggregate=sum")
     generations = experiment.trainer.setting("num_generations")
     if isinstance(generations, int) and generations < 2:
         for name in [name for name, reward in experiment.rewards.items() if reward.normalize == "group"]:
-            key, what = f"rewards.{name}.normalize", "a group of one has no deviation to divide by"
-            yield key, what, f"normalize=group with {_ARGS}num_generations={generations}", f"{key}=running"
+            key, what = f"rewards.{name}.normalize", "a group of one completion has no standard deviation"
+            yield conflict(key, what, f"normalize=group with {_ARGS}num_generations={generations}", f"{key}=running")
     if experiment.launch.precision == "fp16":
-        got = "one gradient scaler cannot serve the optimizers of the policy and of the critic"
-        yield "launch.precision", "PPO does not run in fp16", got, "launch.precision=bf16"
+        got = "one gradient scaler cannot serve two optimizers, the policy's and the critic's"
+        yield conflict("launch.precision", "PPO does not run in fp16", got, "launch.precision=bf16")
     if kl is not None and kl.where != "none" and kl.coef == 0:
-        yield "kl.coef", "a KL penalty of 0 still costs a reference model", f"kl.where={kl.where}", "kl.where=none"
+        what = "a KL penalty with coefficient 0 still needs a reference model"
+        yield conflict("kl.coef", what, f"kl.where={kl.where}", "kl.where=none")
     if kl is not None and args.get("use_bias_correction_kl") and kl.where != "loss":
-        key, what = f"{_ARGS}use_bias_correction_kl", "use_bias_correction_kl corrects a KL in the loss"
-        yield key, what, f"kl.where={kl.where}", f"'~{key}', or kl.where=loss"
+        what = "use_bias_correction_kl needs the KL in the loss"
+        yield argument("use_bias_correction_kl", what, f"kl.where={kl.where}", ", or kl.where=loss")
 
 
-def _against_a_shared_body(experiment: Experiment) -> Iterator[Conflict]:
-    """Yield what does not go with a critic that is an adapter on the policy's body."""
+def _shared_body_conflicts(experiment: Experiment, conflict: Conflict) -> Iterator[ConfigError]:
+    """Yield an error for each setting that a critic cannot use which is an adapter on the policy's body."""
     critic, args, own_body = experiment.critic, experiment.trainer.args, "critic.share=none"
-    if critic is None or critic.share != "lora":
-        return
+    assert critic is not None
     if experiment.model.lora is None:
-        what = "a critic on the policy's body wants a policy that is an adapter, too"
-        yield "critic.share", what, "critic.share=lora without model.lora", "+model.lora.r=16"
+        what, got = "critic.share=lora needs a LoRA adapter on the policy as well", "no model.lora"
+        yield conflict("critic.share", what, got, "+model.lora.r=16")
     recomputed = "activations are recomputed under the other adapter, and gradients are silently wrong"
     if args.get("gradient_checkpointing") is not False:  # TRL's default is on
-        key, what = (
-            f"{_ARGS}gradient_checkpointing",
-            "gradient checkpointing and a critic on the policy's body conflict",
-        )
-        yield key, what, recomputed, f"{key}=false, or {own_body}"
+        key, what = f"{_ARGS}gradient_checkpointing", "gradient checkpointing does not work with critic.share=lora"
+        yield conflict(key, what, recomputed, f"{key}=false, or {own_body}")
     if args.get("activation_checkpointing"):  # transformers reads this name first
-        key, what = f"{_ARGS}activation_checkpointing", "a critic on the policy's body and recomputation conflict"
-        yield key, what, recomputed, f"'~{key}', or {own_body}"
+        key, what = f"{_ARGS}activation_checkpointing", "activation checkpointing does not work with critic.share=lora"
+        yield conflict(key, what, recomputed, f"'~{key}', or {own_body}")
     if args.get("ddp_find_unused_parameters"):
-        key = f"{_ARGS}ddp_find_unused_parameters"
-        what = "ranks that look for unused parameters count those of a critic on the policy's body twice, and crash"
-        yield key, what, True, f"'~{key}'"
+        key, what = f"{_ARGS}ddp_find_unused_parameters", "DDP counts the critic's unused parameters twice and crashes"
+        yield conflict(key, what, True, f"'~{key}'")
     if critic.init != "policy":
-        what = "a critic on the policy's body begins as the policy"
-        yield "critic.init", what, critic.init, f"critic.init=policy, or {own_body}"
+        what = "a critic with critic.share=lora starts from the policy"
+        yield conflict("critic.init", what, critic.init, f"critic.init=policy, or {own_body}")
