@@ -125,7 +125,7 @@ bench-check: bench  ## the same, and fail where one is worse than the baseline o
 bench-gpu: $(STAMP)  ## one page about a GPU: doctor, a step beside TRL's, vLLM, memory; PAGE=--smollm2, PAGE=--pretended
 	$(BIN)/python -m scripts.bench.gpu_page $(PAGE)
 
-chaos: $(STAMP)  ## break runs at random moments and see what is lost: docs/development/chaos.md, an hour
+chaos: $(STAMP)  ## break runs at random moments and see what is lost: docs/development/reliability.md, an hour
 	mkdir -p build
 	$(BIN)/python -m scripts.bench.chaos kill --count 50 --results build/chaos.jsonl
 	$(BIN)/python -m scripts.bench.chaos stop --count 20 --results build/chaos.jsonl

@@ -114,7 +114,9 @@ def length_warnings(trainer: ExtendedTrainer) -> list[str]:
 
 def say_slow_paths(trainer: ExtendedTrainer, show: Callable[[Text], None], said: set[str]) -> dict[str, object]:
     """Say on the screen and in log.txt which speed paths are off, but for those in `said`; return `pass_facts`."""
-    lines = [f"note: {name} is off: {why} (docs/reference/passes.md)" for name, why in trainer.slow_paths().items()]
+    lines = [
+        f"note: {name} is off: {why} (docs/development/performance.md)" for name, why in trainer.slow_paths().items()
+    ]
     for line in lines:
         if line not in said:
             said.add(line)

@@ -171,7 +171,7 @@ class RunMemory:
     """The models of a run on one device, and the bytes they need at each moment.
 
     `lengths` is None if unknown. A process generates `completions` at once, 0 if the trainer does not generate;
-    `passes` is how they go through the models (docs/reference/passes.md).
+    `passes` is how they go through the models (docs/development/performance.md).
     """
 
     experiment: Experiment

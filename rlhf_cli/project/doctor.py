@@ -311,7 +311,7 @@ def sandbox_condition() -> Condition:
         walls = protections()
     except (RewardError, OSError) as error:
         found = f"model-written code cannot be run: {getattr(error, 'got', None) or error}"
-        return Condition(area, name, State.MISSING, found, "docs/how-to/sandbox.md says what a machine has to allow")
+        return Condition(area, name, State.MISSING, found, "docs/how-to/rewards.md says what a machine has to allow")
     if walls["bubblewrap"] or walls["namespaces"]:
         by = "bubblewrap" if walls["bubblewrap"] else "namespaces of our own"
         return Condition(area, name, State.OK, f"{by}: no files, no network, limits")

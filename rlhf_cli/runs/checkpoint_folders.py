@@ -27,7 +27,7 @@ from rlhf_cli.text.regular_files import read_object
 MANIFEST = "manifest.json"
 _HASH = "xxh3_128"
 """Detects damage by a kill, a disk or a copy at memory speed; SHA-256 would take twice as long as saving itself
-(docs/development/chaos.md). It does not protect against tampering: no hash stored beside its file can.
+(docs/development/reliability.md). It does not protect against tampering: no hash stored beside its file can.
 """
 _STAGED = "tmp-*"
 _REPLACED = "replaced"

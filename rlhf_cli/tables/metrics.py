@@ -116,6 +116,6 @@ PHASES: dict[str, str] = {
     WAITING: "waiting for other ranks",
     REST: "the rest",
 }
-"""Phase of a step, the end of its metric's name -> its label in a table (docs/how-to/profile.md)."""
+"""Phase of a step, the end of its metric's name -> its label in a table (docs/how-to/memory.md)."""
 OF_ROLLOUTS, OF_THE_CRITIC = ("generation", "rollout", "scoring", "old_logps"), ("values", "critic")
 """Phases that only a trainer that generates has, or one with a critic; only several ranks wait for one another."""

@@ -126,4 +126,4 @@ TOKENS = "rollout.tokens"
 """Its length in tokens, including the end-of-sequence token."""
 
 ALL = (ROUND, STEP, TRUNCATED, TOKENS)
-"""With these and the raw scores, a round's rewards can be recomputed exactly (docs/how-to/whatif.md)."""
+"""With these and the raw scores, a round's rewards can be recomputed exactly (docs/how-to/scoring.md)."""

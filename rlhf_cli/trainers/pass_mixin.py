@@ -148,7 +148,9 @@ def why_packed_is_wrong(
             from rlhf_cli.models.packing.varlen_kernel import disable_varlen
 
             disable_varlen(f"packed with torch's varlen_attn, {wrong}")
-            _log.warning("packed rows attend row by row: with torch's varlen_attn %s (docs/reference/passes.md)", wrong)
+            _log.warning(
+                "packed rows attend row by row: with torch's varlen_attn %s (docs/development/performance.md)", wrong
+            )
             wrong, _ = compare(expected)
     return wrong
 

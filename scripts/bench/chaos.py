@@ -3,9 +3,9 @@
     python -m scripts.bench.chaos kill|stop|table ... [--count N] [--blows 4] [--cases grpo-2 ...] [--seed 0]
                                   [--place DIR] [--results FILE]
 
-`kill` sends kill -9, `stop` sends SIGTERM to runs of two processes, `table` writes docs/development/chaos.md. `--count`
-is the number of blows in the results at the end, so that they can be collected in portions. Exit code 1 if a promise
-was broken.
+`kill` sends kill -9, `stop` sends SIGTERM to runs of two processes, `table` writes a section of
+docs/development/reliability.md. `--count` is the number of blows in the results at the end, so that they can be
+collected in portions. Exit code 1 if a promise was broken.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from scripts.chaos.outcomes import Broken, read_lines, write_line
 from scripts.chaos.page import page
 from scripts.chaos.process_tree import adopt_orphans
 from scripts.chaos.strikes import Case, draw, killed_cases, stopped_cases, track_of
+from scripts.reliability.page import KILLED
 
 _KINDS = {"kill": (signal.SIGKILL, killed_cases()), "stop": (signal.SIGTERM, stopped_cases())}
-_PAGE = Path(__file__).parents[2] / "docs" / "development" / "chaos.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "development" / "reliability.md"
 _BLOWS = 4
 """Largest number of blows to one run."""
 
@@ -65,7 +66,8 @@ def _write_page(results: Path) -> None:
     found = list(read_lines(results))
     killed, stopped = ([run for run in found if run.blows[0].signal == kind.name] for kind, _ in _KINDS.values())
     seeds = sorted({run.seed for run in found})
-    _PAGE.write_text(page(killed, stopped, seeds), encoding="utf-8")
+    faults = _PAGE.read_text(encoding="utf-8").partition(KILLED)[0]
+    _PAGE.write_text(faults + page(killed, stopped, seeds), encoding="utf-8")
     for run in found:
         print("".join(f"{run.case} {run.number}: {line}\n" for line in problems(run)), end="")
 

@@ -1,4 +1,4 @@
-"""Write docs/development/chaos.md: how many runs were killed and how, and what was lost."""
+"""Write a part of docs/development/reliability.md: how many runs were killed, how, and what was lost."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from scripts.chaos.judgement import problems
 from scripts.chaos.outcomes import Blow, Broken
 from scripts.chaos.small_experiment import STEPS
 
-_HEAD = """# Runs killed at random moments
+_HEAD = """## Runs killed at random moments
 
-`make chaos` kills runs and writes this page; here with {seeds}.
+`make chaos` kills runs and writes this section; here with {seeds}.
 A run of {steps} steps of a tiny policy saves at every other step. It is killed at a random moment (`random.Random` with
 the seed, over the duration of an undisturbed run); two in five kills hit the next save after that moment. Then `rlhf
 status` and `rlhf compare` read the folder, `rlhf resume` continues the run and is killed again, at most four times. The
@@ -33,15 +33,15 @@ _MOMENTS = ("before a step", "in a save", "elsewhere")
 
 
 def page(killed: Sequence[Broken], stopped: Sequence[Broken], seeds: Sequence[int]) -> str:
-    """Return the page, with a section for each kind of blow."""
+    """Return the section, with a part for each kind of blow."""
     said = f"seed{'s' if len(seeds) > 1 else ''} {' and '.join(map(str, seeds))}"
     parts = [_HEAD.format(seeds=said, steps=STEPS)]
     if killed:
-        parts += ["## kill -9\n", *_table_of_kills(killed), _orphans(killed)]
+        parts += ["### kill -9\n", *_table_of_kills(killed), _orphans(killed)]
     if stopped:
-        parts += ["## SIGTERM, two processes\n", *_table_of_stops(stopped), _orphans(stopped)]
+        parts += ["### SIGTERM, two processes\n", *_table_of_stops(stopped), _orphans(stopped)]
     if killed:
-        parts += ["## Recovery\n", *_recovery(killed)]
+        parts += ["### Recovery\n", *_recovery(killed)]
     return "\n".join(parts)
 
 

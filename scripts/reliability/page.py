@@ -11,13 +11,15 @@ import yaml
 from scripts.reliability.marked_tests import MarkedTest
 
 FAULTS = Path(__file__).with_name("faults.yaml")
+KILLED = "## Runs killed at random moments\n"
+"""The heading of the part of the page that `make chaos` writes."""
 
 _HEAD = """# Faults, and what happens to the run
 
 Each row has at least one test that causes the fault. `python -m scripts.reliability` writes this page from
 `scripts/reliability/faults.yaml` and the tests marked `@pytest.mark.fault(N)`. Another test fails if the page is out of
-date or a row has no test. The tests run with `make test`, or with the target beside them. [chaos.md](chaos.md) shows
-how often runs survived random kills and signals.
+date or a row has no test. The tests run with `make test`, or with the target beside them. The
+[last section](#runs-killed-at-random-moments) shows how often runs survived random kills and signals.
 """
 
 
@@ -60,7 +62,7 @@ def page(faults: Sequence[Fault], tests: Sequence[MarkedTest]) -> str:
                 links = ", ".join(dict.fromkeys(_link(test) for test in tests if test.number == fault.number))
                 lines.append(f"| {fault.number} | {fault.fault} | {fault.ours} | {links} |")
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, ""])
 
 
 def _link(test: MarkedTest) -> str:

@@ -53,13 +53,13 @@ with gzip.open(sys.argv[1], "wt") as file:
 END
 }
 
-# cities: the table of docs/how-to/audit.md
+# cities: the table of docs/how-to/scoring.md
 cities() {
   printf '%s\n' country,city France,Paris Japan,Tokyo Peru,Lima Italy,Rome Spain,Madrid Cuba,Havana Egypt,Cairo \
     India,Delhi > capitals.csv
 }
 
-# capitals: the experiment of docs/how-to/audit.md, and answers to its prompts that somebody judged
+# capitals: the experiment of docs/how-to/scoring.md, and answers to its prompts that somebody judged
 capitals() {
   cities
   mkdir -p conf/exp

@@ -1,4 +1,4 @@
-"""Tables of the documents say what the tables of the code say: phases of a step, strategies."""
+"""Test that tables of the documents equal those of the code: phases of a step, strategies."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from tests.documents.quoted_commands import ROOT
 PAGES = ROOT / "docs" / "how-to"
 
 
-def test_every_phase_is_in_the_order_of_a_step() -> None:
-    text = (PAGES / "profile.md").read_text(encoding="utf-8")
+def test_phases_are_listed_in_order() -> None:
+    text = (PAGES / "memory.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", text, flags=re.MULTILINE)
     assert [row[:2] for row in rows] == list(PHASES.items())
     assert all(meaning for *_, meaning in rows)
     assert set(PHASES) == {*_KEYS.values(), WAITING}
 
 
-def test_what_every_strategy_can_do() -> None:
+def test_features_of_strategies() -> None:
     lines = (PAGES / "launch.md").read_text(encoding="utf-8").splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "|" in line]
     head = next(row for row in rows if row[1:] == list(STRATEGIES))
-    said = {
+    listed = {
         row[0]: dict(zip(head[1:], row[1:], strict=True))
         for row in rows
         if len(row) == len(head) and row[1] in ("yes", "no")
     }
     refused = {name: set(row.conflicts) for name, row in STRATEGIES.items()}
-    assert set().union(*refused.values()) <= set(said)
-    for feature, answers in said.items():
+    assert set().union(*refused.values()) <= set(listed)
+    for feature, answers in listed.items():
         for name, answer in answers.items():
             assert answer in ("yes", "yes, read", "no"), (feature, name)
             assert (answer == "no") == (feature in refused[name]), (feature, name)

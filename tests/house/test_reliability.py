@@ -1,4 +1,4 @@
-"""docs/development/reliability.md is what the marked tests make of the rows, and no row is without a test."""
+"""Test that docs/development/reliability.md lists the marked tests, and that every row has a test."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scripts.reliability.__main__ import PAGE, ROOT
 from scripts.reliability.marked_tests import MarkedTest, marked_tests
-from scripts.reliability.page import Fault, page, problems, read_faults
+from scripts.reliability.page import KILLED, Fault, page, problems, read_faults
 
 FAULTS = read_faults()
 ROWS = [Fault(1, "Signals", "a kill", "it goes on"), Fault(2, "Signals", "a key", "asked")]
@@ -21,8 +21,8 @@ def test_rows_are_numbered_from_one() -> None:
 
 
 def test_the_page_is_up_to_date() -> None:
-    """Else: python -m scripts.reliability"""
-    assert PAGE.read_text(encoding="utf-8") == page(FAULTS, marked_tests(ROOT))
+    """If it fails: python -m scripts.reliability"""
+    assert PAGE.read_text(encoding="utf-8").partition(KILLED)[0] == page(FAULTS, marked_tests(ROOT))
 
 
 def found_in(tmp_path: Path, text: str) -> list[tuple[int, str, str]]:

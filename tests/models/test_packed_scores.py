@@ -160,7 +160,7 @@ def test_a_kernel_for_all_rows_that_is_wrong_is_left_for_a_row_each(
     assert_scores(scorer(prompts, completions), padded(prompts, completions), within=EXACT)
     assert scorer.why_not_packed is None
     warnings = [record.getMessage() for record in caplog.records if "attend row by row" in record.getMessage()]
-    expected = f"packed texts attend row by row: with torch's varlen_attn {said} (docs/reference/passes.md)"
+    expected = f"packed texts attend row by row: with torch's varlen_attn {said} (docs/development/performance.md)"
     assert warnings == ([expected] if said else [])
     assert (len(kernel.calls) > 2) is (said is None)  # two layers of the trial alone, where it is wrong
 

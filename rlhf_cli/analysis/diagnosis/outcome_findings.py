@@ -28,7 +28,7 @@ _SKIPPED_STEPS = 0.05
 def non_finite(log: Log, setup: RunSetup) -> CheckResult:
     """Check for losses and gradients that were NaN or infinite, which metrics.jsonl stores as null.
 
-    A guard ends the run before such a step is applied, and gives this as the reason (docs/how-to/guards.md).
+    A guard ends the run before such a step is applied, and gives this as the reason (docs/how-to/diagnosis.md).
     """
     kind = "non_finite"
     bad = {name: log.nulls(name) for name in _ALWAYS_NUMBERS if log.nulls(name)}
@@ -54,7 +54,7 @@ _HALF, _NEARLY_ALL = 0.5, 0.9
 def no_deviation(log: Log, setup: RunSetup) -> CheckResult:
     """Check whether in most groups all completions have the same total, which gives no gradient.
 
-    If that holds for all groups in `guards.no_signal` consecutive rounds, a guard ends the run (docs/how-to/guards.md).
+    If that holds for all groups in `guards.no_signal` consecutive rounds, a guard ends the run (docs/how-to/diagnosis.md).
     """
     kind = "no_deviation"
     curve = log.curve("frac_reward_zero_std")

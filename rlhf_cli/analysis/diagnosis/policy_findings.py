@@ -11,7 +11,7 @@ from rlhf_cli.analysis.diagnosis.logged import ENOUGH, ENOUGH_FOR_TREND, LATE, S
 
 _FAR = 1.0
 """Nats per token: the policy gives each of its tokens e times the reference's probability. Runs of
-docs/reference/studies/overoptimisation.md that keep their gold reward stay below 0.6; runs that lose it end at 1
+docs/reference/studies.md that keep their gold reward stay below 0.6; runs that lose it end at 1
 to 3.5.
 """
 _FASTER = 2.0

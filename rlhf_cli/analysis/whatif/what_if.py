@@ -11,7 +11,7 @@ eta,
 
 So the covariance of the advantages with a reward's raw scores, within groups, is the direction in which that reward is
 pushed. `push` is its estimate over a round, sum_i A_i (c_i - mean of c in the group) / n, in raw units per unit of eta.
-A network does not move answers independently: docs/how-to/whatif.md measures how often the sign is right.
+A network does not move answers independently: docs/how-to/scoring.md measures how often the sign is right.
 
 Shapes: N rows, groups are consecutive; NaN = no score, or no total.
 """

@@ -3,7 +3,7 @@
                                      on real rows, scored by the experiment's own rewards, weights, gates and truncation
                                      policy. An answer that gets as much as the right one is shown, with the reward that
                                      let it in and what to type. No model is trained; a model.path is needed
-                                     only if a reward counts tokens (docs/how-to/audit.md)
+                                     only if a reward counts tokens (docs/how-to/scoring.md)
 
 --limit N          number of rows (default 64; 8 if a reward asks a model, a server or a sandbox)
 --kinds KIND ...   only these kinds; several may be joined by commas

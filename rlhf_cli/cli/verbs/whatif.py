@@ -4,7 +4,7 @@
 RUN is a run folder, or run:NAME. key=value changes the run's configuration: rewards.NAME.weight, gate, offset, clip,
 normalize, on_error; aggregate, primary, truncation; trainer.args.scale_rewards, normalize_advantages,
 reward_clip_range. Several words are one question; several values, rewards.NAME.weight=0,0.1,0.5, are a table of
-questions. The first step is exact: any run with this seed starts with these rollouts (docs/how-to/whatif.md).
+questions. The first step is exact: any run with this seed starts with these rollouts (docs/how-to/scoring.md).
 
 --trust          run an aggregate that the run names, even if another user made it
 --json           print one object instead of tables

@@ -48,7 +48,7 @@ def build_task(task: str, args: Mapping[str, object], *, seed: int, where: str) 
     task_key, args_key = where.removesuffix(".") or "task", f"{where}args"
     if task in RUN_ANSWERS:
         what = f"the verifier of {task} runs what the model wrote as Python code"
-        advice = "take another task, or answers of your own with a reward of yours: docs/how-to/reasoning-gym.md"
+        advice = "take another task, or answers of your own with a reward of yours: docs/how-to/data.md"
         raise DataError(what, where=task_key, got=task, expected="a task whose verifier only compares", advice=advice)
     if task not in known:
         close = nearest(task, known)

@@ -1,6 +1,6 @@
 """Run model-written Python in a separate process, limited, watched, and isolated as well as this machine allows.
 
-`docs/how-to/sandbox.md` describes what the sandbox protects from; `protections()` returns what applies on this machine.
+`docs/how-to/rewards.md` describes what the sandbox protects from; `protections()` returns what applies on this machine.
 The isolation is set up by `launcher.py` in the new process. Linux only.
 """
 
@@ -162,7 +162,7 @@ def _pick(isolation: Isolation) -> Literal["bubblewrap", "namespaces", "limits"]
             f"isolation: {isolation} does not work here",
             where="args.isolation",
             got=trouble,
-            expected="auto, or what docs/how-to/sandbox.md says this machine can do",
+            expected="auto, or what docs/how-to/rewards.md says this machine can do",
         )
     return isolation
 
@@ -183,7 +183,7 @@ def _strongest(bwrap: str | None) -> Literal["bubblewrap", "namespaces", "limits
     lacking += [] if in_force["no_network"] else ["it can reach the network"]
     lacking += [] if in_force["process_limit"] else ["its processes are counted only now and then"]
     logging.getLogger("rlhf").warning(
-        "model-written code runs with limits only: %s (docs/how-to/sandbox.md). %s",
+        "model-written code runs with limits only: %s (docs/how-to/rewards.md). %s",
         ", ".join(lacking),
         "; ".join(troubles),
     )
@@ -296,7 +296,7 @@ def _listen(
             "the sandbox for model-written code failed",
             got=facts.get("failed") or err.text()[-500:].strip() or f"its launcher ended with {process.returncode}",
             expected="a program that is started, whatever it does then",
-            advice="docs/how-to/sandbox.md says what a machine has to allow",
+            advice="docs/how-to/rewards.md says what a machine has to allow",
         )
     reason = facts.get("killed_reason") if "returncode" in facts else "launcher"
     returncode = facts.get("returncode", -signal.SIGKILL)
