@@ -54,7 +54,8 @@ _HALF, _NEARLY_ALL = 0.5, 0.9
 def no_deviation(log: Log, setup: RunSetup) -> CheckResult:
     """Check whether in most groups all completions have the same total, which gives no gradient.
 
-    If that holds for all groups in `guards.no_signal` consecutive rounds, a guard ends the run (docs/how-to/diagnosis.md).
+    If that holds for all groups in `guards.no_signal` consecutive rounds, a guard ends the run
+    (docs/how-to/diagnosis.md).
     """
     kind = "no_deviation"
     curve = log.curve("frac_reward_zero_std")
