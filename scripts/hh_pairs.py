@@ -14,7 +14,7 @@ import re
 import sys
 from pathlib import Path
 
-from rlhf_cli.data.transcripts import split_pair
+from rlhf_cli.data.dialogues import split_pair
 
 MOST_CHARACTERS = 1000
 _TURN = re.compile(r"\n\n(Human|Assistant):")

@@ -1,7 +1,12 @@
-"""Read conversations as people store them, and return them as chat templates read them: a list of {role, content}.
+r"""Read conversations as people store them, and return them as chat templates read them: a list of {role, content}.
 
-Read are ShareGPT's turns ({from, value}), a single message, JSON text, content in parts of text, and tool calls whose
-arguments are JSON text. Arrow gives every message the keys of all messages: keys without a value are left out.
+The forms are ShareGPT's turns ({from, value}), a single message, JSON text, content in parts of text, and tool calls
+whose arguments are JSON text. Arrow gives every message the keys of all messages: keys without a value are left out.
+
+`transcripts` splits whole dialogues into a prompt and answers. In Anthropic's preference data, the two texts of a pair
+share everything up to the last answer, which is the prompt:
+
+    "\n\nHuman: Hello\n\nAssistant: Hi!\n\nHuman: How are you?\n\nAssistant: Fine, thanks."
 """
 
 from __future__ import annotations
@@ -11,8 +16,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from rlhf_cli.data.rows import RowTable, values_of
-from rlhf_cli.data.source import Row
+from rlhf_cli.data.rows import DIALOGUES, RowTable, Table, map_rows, values_of
+from rlhf_cli.data.source import Row, missing_column
 from rlhf_cli.errors import DataError
 
 if TYPE_CHECKING:
@@ -20,8 +25,6 @@ if TYPE_CHECKING:
 
     Dataset: TypeAlias = datasets.Dataset
 
-DIALOGUES = ("messages", "conversations")
-"""Columns that hold whole conversations."""
 ANSWERS = ("completion", "chosen", "rejected", "reference")
 _TURNS = (*DIALOGUES, "prompt", *ANSWERS)
 _SETTINGS = ("tools", "chat_template_kwargs")
@@ -35,7 +38,7 @@ SPEAKERS = {
 """ShareGPT's `from` -> OpenAI's role."""
 
 
-def read_conversation(value: object) -> object:
+def _messages_in(value: object) -> object:
     """Return a value as a list of messages; anything that is not a conversation is returned unchanged.
 
     Raise ValueError for an unknown ShareGPT speaker and for a tool call that is not JSON.
@@ -50,7 +53,7 @@ def _message(turn: Mapping[str, object]) -> Row:
     sender = message.pop("from", None)
     if sender is not None and "role" not in message:
         if str(sender).lower() not in SPEAKERS:
-            raise ValueError(f"an unknown speaker, 'from': {sender!r}; known are {', '.join(SPEAKERS)}")
+            raise ValueError(f"an unknown speaker, 'from': {sender!r}; the known ones are {', '.join(SPEAKERS)}")
         content = message.pop("value", message.pop("content", None))
         called = {"content": "", "tool_calls": content} if sender in _CALLS else {"content": content}
         message = {"role": SPEAKERS[str(sender).lower()], **called, **message}
@@ -67,7 +70,7 @@ def _message(turn: Mapping[str, object]) -> Row:
 
 def _call(call: object) -> Row:
     """Return a tool call whose arguments are an object; OpenAI writes them as JSON text."""
-    bare = without_nulls(call)
+    bare = _without_nulls(call)
     whole = {"type": "function", "function": bare} if isinstance(bare, dict) and "name" in bare else bare
     function = whole.get("function") if isinstance(whole, dict) else None
     if not isinstance(whole, dict) or not isinstance(function, dict):
@@ -75,13 +78,13 @@ def _call(call: object) -> Row:
     given = function.get("arguments", {})
     function["arguments"] = _parsed(given or "{}") if isinstance(given, str) else given
     if not isinstance(function["arguments"], dict):
-        raise ValueError(f"arguments of a tool call that are no object: {given!r:.60}")
+        raise ValueError(f"the arguments of a tool call are not an object: {given!r:.60}")
     return whole
 
 
 def _joined(content: object) -> object:
     """Return the text of content in parts; unchanged if a part is no text."""
-    parts = without_nulls(content)
+    parts = _without_nulls(content)
     if not isinstance(parts, list):
         return content
     texts = [part.get("text", part.get("value")) if isinstance(part, dict) else part for part in parts]
@@ -89,11 +92,11 @@ def _joined(content: object) -> object:
     return "".join(map(str, texts)) if is_text and all(isinstance(text, str) for text in texts) else parts
 
 
-def without_nulls(value: object) -> object:
+def _without_nulls(value: object) -> object:
     """Return `value` without the keys of its objects whose value is null."""
     if isinstance(value, Mapping):
-        return {key: without_nulls(one) for key, one in value.items() if one is not None}
-    return [without_nulls(one) for one in value] if isinstance(value, list) else value
+        return {key: _without_nulls(part) for key, part in value.items() if part is not None}
+    return [_without_nulls(part) for part in value] if isinstance(value, list) else value
 
 
 def _parsed(text: str) -> object:
@@ -104,7 +107,7 @@ def _parsed(text: str) -> object:
             return value
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             pass
-    raise ValueError(f"text that is no JSON: {text!r:.60}")
+    raise ValueError(f"the text is not JSON: {text!r:.60}")
 
 
 def _is_json(value: object) -> bool:
@@ -129,11 +132,11 @@ def _read(row: Mapping[str, object], index: int, columns: Mapping[str, bool], na
             if is_json and isinstance(value, str):
                 value = _parsed(value) if value.strip() else None
             if column in _SETTINGS:
-                read[column] = without_nulls(value) or ({} if column == "chat_template_kwargs" else None)
+                read[column] = _without_nulls(value) or ({} if column == "chat_template_kwargs" else None)
             else:
-                read[column] = value = read_conversation(value)
+                read[column] = value = _messages_in(value)
                 if isinstance(value, str):
-                    raise ValueError(f"text, where other rows hold messages: {value!r:.60}")
+                    raise ValueError(f"it is text, and other rows hold messages: {value!r:.60}")
         except ValueError as error:
             raise DataError(
                 f"the column {column!r} cannot be read as messages",
@@ -144,54 +147,121 @@ def _read(row: Mapping[str, object], index: int, columns: Mapping[str, bool], na
     return read
 
 
-def _to_read(table: Dataset | RowTable, columns: Sequence[str]) -> tuple[dict[str, bool], Row]:
-    """Return the columns of conversations and settings, with whether a text there is JSON, and their first values."""
+def read_conversations(table: Table, columns: Sequence[str], *, is_alone: bool = True, name: str = "data") -> Table:
+    """Return the rows with the conversations in `columns` as messages, unchanged if they are already.
+
+    A `datasets.Dataset` stores them as JSON, in which a message has only its own keys. `is_alone`: the source is no
+    part of a mixture, all of whose sources need the same types. Raise DataError that names the row.
+    """
     known = [column for column in columns if column in table.column_names and column in (*_TURNS, *_SETTINGS)]
-    first = {column: next((one for one in values_of(table, column) if one is not None), None) for column in known}
+    first = {column: next((value for value in values_of(table, column) if value is not None), None) for column in known}
     texts = [column for column in known if column not in (*DIALOGUES, *_SETTINGS) and isinstance(first[column], str)]
     as_json = {*DIALOGUES, *_SETTINGS, *(texts if all(_is_json(first[column]) for column in texts) else ())}
-    return {one: one in as_json for one in known if one in as_json or isinstance(first[one], list | Mapping)}, first
-
-
-def read_row_conversations(rows: Sequence[Row], columns: Sequence[str], *, name: str = "data") -> list[Row]:
-    """Return the rows with the conversations in `columns` as messages. Raise DataError that names the row."""
-    read, _ = _to_read(RowTable(rows, sorted({key for row in rows for key in row})), columns)
-    return [row | _read(row, number, read, name) for number, row in enumerate(rows)] if read else list(rows)
-
-
-def read_conversations(dataset: Dataset, columns: Sequence[str], *, is_alone: bool, name: str = "data") -> Dataset:
-    """Return the dataset with the conversations in `columns` as messages, unchanged if they are already.
-
-    They are stored as JSON, in which a message has only its own keys. Raise DataError that names the row.
-    """
+    read = {
+        column: column in as_json for column in known if column in as_json or isinstance(first[column], list | Mapping)
+    }
+    if isinstance(table, RowTable):
+        return map_rows(table, _read, read, columns=read, name=name) if read else table
+    if is_alone:
+        read = {column: read[column] for column in read if not _is_plain(table.features[column], first[column])}
+    if not read:
+        return table
     import datasets
 
-    read, first = _to_read(dataset, columns)
-    if is_alone:  # the sources of a mixture have the same types
-        read = {one: is_json for one, is_json in read.items() if not _is_plain(dataset.features[one], first[one])}
-    if not read:
-        return dataset
-    stored = {one: datasets.Json() if one in _SETTINGS else datasets.List(datasets.Json()) for one in read}
-    features = datasets.Features(**{**dataset.features, **stored})
+    stored = {column: datasets.Json() if column in _SETTINGS else datasets.List(datasets.Json()) for column in read}
+    features = datasets.Features(**{**table.features, **stored})
     arguments = {"columns": read, "name": name}
-    mapped: Dataset = dataset.map(_read, with_indices=True, fn_kwargs=arguments, features=features)
+    mapped: Dataset = table.map(_read, with_indices=True, fn_kwargs=arguments, features=features)
     return mapped
 
 
 def plain_messages(dataset: Dataset) -> Dataset:
-    """Return the dataset with messages of a role and a text, in whose place ORPO and CPO can write text."""
+    """Return the dataset with messages of a role and a text, which ORPO and CPO can replace by text."""
     import datasets
 
     plain = datasets.List({"role": datasets.Value("string"), "content": datasets.Value("string")})
-    stored = {one: plain for one in _TURNS if dataset.features.get(one) == datasets.List(datasets.Json())}
+    stored = {column: plain for column in _TURNS if dataset.features.get(column) == datasets.List(datasets.Json())}
     features = datasets.Features(**{**dataset.features, **stored})
-    return dataset.map(lambda row: {one: row[one] for one in stored}, features=features) if stored else dataset
+    return dataset.map(lambda row: {name: row[name] for name in stored}, features=features) if stored else dataset
 
 
 def _is_plain(feature: object, first: object) -> bool:
-    """Return whether a column holds token ids or messages of nothing but a known role and a text."""
+    """Return whether a column holds token ids, or messages with only a known role and a text."""
     item = getattr(feature, "feature", None)
     if not isinstance(item, dict):
         return hasattr(item, "dtype")
     is_text = all(getattr(item.get(key), "dtype", None) == "string" for key in ("role", "content"))
-    return set(item) == {"role", "content"} and is_text and read_conversation(first) == first
+    return set(item) == {"role", "content"} and is_text and _messages_in(first) == first
+
+
+_HUMAN = "Human:"
+_ASSISTANT = "\n\nAssistant:"
+_PAIR = ("chosen", "rejected")
+
+
+def split_pair(chosen: str, rejected: str) -> tuple[str, str, str] | None:
+    """Return `(prompt, chosen, rejected)`: the prompt ends in the last "Assistant:" that both share.
+
+    Return None if a text is not a transcript, or if the dialogues differ before the first answer.
+    """
+    if not all(text.lstrip().startswith(_HUMAN) for text in (chosen, rejected)):
+        return None
+    parting = (place for place, (first, second) in enumerate(zip(chosen, rejected, strict=False)) if first != second)
+    last = chosen.rfind(_ASSISTANT, 0, next(parting, min(len(chosen), len(rejected))))
+    if last < 0:
+        return None
+    end = last + len(_ASSISTANT)
+    return chosen[:end], chosen[end:], rejected[end:]
+
+
+def made_columns(columns: Sequence[str], *, name: str = "data") -> tuple[str, ...]:
+    """Return the columns that are made of dialogues in a source with these columns: none if it has a `prompt`.
+
+    Raise DataError if it has neither a `prompt` nor dialogues.
+    """
+    if "prompt" in columns:
+        return ()
+    if set(_PAIR) <= set(columns):
+        return ("prompt", *_PAIR)
+    if any(column in columns for column in DIALOGUES):
+        return ("prompt", "completion")
+    missing = next(column for column in _PAIR if column not in columns)
+    raise missing_column(
+        missing, columns, f"{name} (data.transcripts=true splits `chosen` and `rejected`, or messages)"
+    )
+
+
+def split_transcripts(table: Table, *, name: str = "data") -> Table:
+    """Return the rows with a `prompt` and answers instead of transcripts; unchanged if they have prompts.
+
+    A row without transcripts keeps its texts and gets an empty prompt. Raise DataError if that is every row of a
+    `datasets.Dataset`; a `RowTable` may hold only the first rows.
+    """
+    made = made_columns(table.column_names, name=name)
+    if not made:
+        return table
+    prepared = map_rows(table, split_row, made)
+    if isinstance(prepared, RowTable) or not len(prepared) or any(values_of(prepared, "prompt")):
+        return prepared
+    raise DataError(
+        "no row is a pair of transcripts",
+        where=name,
+        got=f"{table[0].get('chosen', table[0])!r:.80}",
+        expected="texts such as '\\n\\nHuman: Hello\\n\\nAssistant: Hi!', the same in both up to the last answer",
+        hint="data.transcripts=false",
+    )
+
+
+def split_row(row: Mapping[str, object], _index: int = 0) -> dict[str, object]:
+    """Return `prompt` and the answers of a row; of a pair without transcripts, an empty prompt and its texts.
+
+    Of a conversation, the answer is its last message.
+    """
+    if not set(_PAIR) <= set(row):
+        messages = next((row[name] for name in DIALOGUES if row.get(name) is not None), None)
+        messages = messages if isinstance(messages, list) else []
+        return {"prompt": messages[:-1], "completion": messages[-1:]}
+    chosen, rejected = row["chosen"], row["rejected"]
+    parts = split_pair(chosen, rejected) if isinstance(chosen, str) and isinstance(rejected, str) else None
+    prompt, chosen, rejected = parts or ("", chosen, rejected)
+    return {"prompt": prompt, "chosen": chosen, "rejected": rejected}

@@ -1,25 +1,31 @@
-"""Read lines of UTF-8 text, CSV with a header line, and the first rows of Parquet files.
+"""Read files row by row: JSON Lines, JSON lists, CSV with a header line, and the first rows of Parquet files.
 
 A CSV column is integer, number or true/false only if every filled cell of it is, in canonical form (`007` and `1,5`
 stay text, and so do `NA` and `None`, which are possible answers). An empty cell is a null. A column to be read as text
 always stays text: `7` is an answer like `seven`, and `1.50` is not `1.5`.
 
-A kind is `null`, `true/false`, `integer`, `number` or `text`, a list of one kind, a record of named kinds, or `mixed`.
+Arrow reads JSON Lines ten times as fast as Python and, with explicit types, as strictly: it rejects all other values,
+but does not report the line. So Arrow reads a large file with the types of its first rows. If it rejects the file,
+Python reads the same file, and reports the error with its line.
 """
 
 from __future__ import annotations
 
 import csv
 import gzip
+import json
 import re
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from rlhf_cli.data.column_kinds import ColumnKind, Kind, arrow_schema, merge
 from rlhf_cli.data.source import Row
 from rlhf_cli.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -45,11 +51,10 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                         got=shorten(line.decode("utf-8", errors="replace"), around=error.start),
                         advice="save the file as UTF-8; from Windows: iconv -f cp1252 -t utf-8 OLD > NEW",
                     ) from None
-    except EOFError:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         advice = "copy or download it again"
-        raise DataError("the gzip file is cut off", where=f"{path}:{number + 1}", advice=advice) from None
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError("the gzip file is damaged", where=f"{path}:{number + 1}", got=error) from None
+        where = f"{path}:{number + 1}"
+        raise DataError("the gzip file is cut off or damaged", where=where, got=error, advice=advice) from None
     except OSError as error:
         raise DataError("the file cannot be read", where=str(path), got=error.strerror or error) from error
 
@@ -65,16 +70,14 @@ _FIRST_BYTES = {
 
 def _refuse_other_bytes(path: Path, line: bytes) -> None:
     """Raise DataError if the first line shows that the file is not text in UTF-8 and what it is."""
-    without_mark = (
-        "UTF-16, or binary",
-        f"iconv -f utf-16{'le' if line[1:2] == bytes(1) else 'be'} -t utf-8 {{old}} > {{new}}",
-    )
-    found = next((other for first, other in _FIRST_BYTES.items() if line.startswith(first)), None)
-    if found is not None or b"\0" in line:
-        what, command = found or without_mark
-        hint = command.format(old=path, new=path.with_stem(f"{path.stem}-utf8"))
+    known = next((other for first, other in _FIRST_BYTES.items() if line.startswith(first)), None)
+    if known is None and b"\0" in line:  # UTF-16 without a mark: one byte of every letter of English text is 0
+        order = "le" if line[1:2] == b"\0" else "be"
+        known = "UTF-16, or binary", f"iconv -f utf-16{order} -t utf-8 {{old}} > {{new}}"
+    if known is not None:
+        hint = known[1].format(old=path, new=path.with_stem(f"{path.stem}-utf8"))
         expected = "text in UTF-8, or gzip of it with a name that ends in .gz"
-        raise DataError(f"the file is {what}", where=str(path), got=repr(line[:20]), expected=expected, hint=hint)
+        raise DataError(f"the file is {known[0]}", where=str(path), got=repr(line[:20]), expected=expected, hint=hint)
 
 
 def shorten(text: str, around: int = 0, width: int = 80) -> str:
@@ -84,68 +87,113 @@ def shorten(text: str, around: int = 0, width: int = 80) -> str:
     return ("…" if start else "") + text[start : start + width] + ("…" if start + width < len(text) else "")
 
 
-NULL, BOOL, INTEGER, NUMBER, TEXT, MIXED = "null", "true/false", "integer", "number", "text", "mixed"
+_BLOCK_BYTES = 1 << 21
+_BEYOND = "JSON nested too deeply to read, or with a whole number of thousands of digits"
 
 
-@dataclass(frozen=True)
-class ListKind:
-    """A list whose items are of one kind."""
-
-    item: Kind
-
-
-@dataclass(frozen=True)
-class RecordKind:
-    """A JSON object with one kind per field; a field missing from a row is null there."""
-
-    fields: Mapping[str, Kind]
+def read_lines(path: Path) -> Iterator[tuple[str, Row]]:
+    """Yield the rows of a JSONL file with their `file:line`. Raise DataError at the first line that is no object."""
+    for number, line in numbered_lines(path):
+        if line.strip():
+            where = f"{path}:{number}"
+            yield where, _parse(line, where)
 
 
-Kind = str | ListKind | RecordKind
+def _parse(line: str, where: str) -> Row:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        is_cut_off = not line.endswith("\n") and error.msg != "Extra data"
+        raise DataError(
+            "the last line is cut off" if is_cut_off else f"malformed JSON: {error.msg} at character {error.pos + 1}",
+            where=where,
+            got=shorten(line, around=error.pos),
+            expected="one complete JSON object a line",
+        ) from None
+    except (RecursionError, ValueError):
+        raise DataError(_BEYOND, where=where, got=shorten(line)) from None
+    if not isinstance(row, dict):
+        expected = 'one object a line, such as {"prompt": "..."}; a file that is one list has a name ending in .json'
+        raise DataError("this line is not a JSON object", where=where, got=shorten(line), expected=expected)
+    _check_text(row, line, where)
+    return row
 
 
-_SCALARS = {str: TEXT, type(None): NULL, bool: BOOL, int: INTEGER, float: NUMBER}
+def _check_text(row: object, source: str, where: str) -> None:
+    r"""Raise DataError for half of a surrogate pair: JSON can spell it (`\ud83d`), UTF-8 and so Arrow cannot."""
+    if "\\ud" not in source.lower():
+        return
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"the escape \\u{ord(error.object[error.start]):04x} is half of a character",
+            where=where,
+            got=shorten(source, around=source.lower().find("\\ud")),
+            advice="a program cut the text in the middle of an emoji; repair or drop the row",
+        ) from None
 
 
-def kind_of(value: object) -> Kind:
-    """Return the kind of a JSON value."""
-    if (scalar := _SCALARS.get(type(value))) is not None:
-        return scalar
-    if isinstance(value, list):
-        item: Kind = NULL
-        for element in value:
-            item = merge(item, kind_of(element))
-        return ListKind(item)
-    if isinstance(value, dict):
-        return RecordKind({key: kind_of(field) for key, field in value.items()})
-    return MIXED
+def read_by_arrow(path: Path, kinds: Mapping[str, Kind]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a JSONL file in batches with the types of `kinds`.
 
-
-def merge(first: Kind, second: Kind) -> Kind:
-    """Return the kind of a column that holds both kinds.
-
-    Null merges with any kind, integer and number give number, lists and records are merged recursively; all other pairs
-    are `mixed`.
+    Raise pyarrow.ArrowInvalid if a row has other types or columns, if the file is malformed, if it does not have one
+    object per line, or if Arrow has no type for a column.
     """
-    if first == second or second == NULL:
-        return first
-    if first == NULL:
-        return second
-    if {label(first), label(second)} == {INTEGER, NUMBER}:
-        return NUMBER
-    if isinstance(first, ListKind) and isinstance(second, ListKind):
-        return ListKind(merge(first.item, second.item))
-    if isinstance(first, RecordKind) and isinstance(second, RecordKind):
-        names = [*first.fields, *(name for name in second.fields if name not in first.fields)]
-        return RecordKind({name: merge(first.fields.get(name, NULL), second.fields.get(name, NULL)) for name in names})
-    return MIXED
+    import pyarrow as pa
+    import pyarrow.json
+
+    if (schema := arrow_schema(kinds)) is None:
+        raise pa.ArrowInvalid("no type for a column")
+    num_rows = 0
+    with pa.input_stream(path, compression="detect") as stream:
+        options = pyarrow.json.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
+        strict = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error")
+        for batch in pyarrow.json.open_json(stream, read_options=options, parse_options=strict):
+            batch.validate(full=True)  # texts are UTF-8
+            num_rows += batch.num_rows
+            yield batch
+    with pa.input_stream(path, compression="detect") as stream:
+        num_lines, last = 0, b"\n"
+        while block := stream.read(_BLOCK_BYTES):
+            num_lines, last = num_lines + block.count(b"\n"), block[-1:]
+    if num_rows != num_lines + (last != b"\n"):
+        raise pa.ArrowInvalid("not one object per line")
 
 
-def label(kind: Kind) -> str:
-    """Return a word for messages: `text`, `integer`, `list`, `object` ..."""
-    if isinstance(kind, str):
-        return kind
-    return "list" if isinstance(kind, ListKind) else "object"
+_EXPECTED = 'a list of objects, such as [{"prompt": "..."}]'
+
+
+def read_list(path: Path) -> Iterator[tuple[str, Row]]:
+    """Yield the rows with their place, `file: item 3` (from 1; a parsed JSON value has no line number).
+
+    Raise DataError if the file is not a list of objects.
+    """
+    text = "".join(line for _, line in numbered_lines(path))
+    if not text.strip():
+        return
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        line = dict(enumerate(text.splitlines(), 1)).get(error.lineno, "")
+        one_object_a_line = error.msg == "Extra data" and text.lstrip().startswith("{")
+        raise DataError(
+            "several JSON values in a .json file" if one_object_a_line else f"malformed JSON: {error.msg}",
+            where=f"{path}:{error.lineno}",
+            got=shorten(line, around=error.colno),
+            expected=_EXPECTED,
+            advice="one object a line is JSONL: rename the file to .jsonl" if one_object_a_line else None,
+        ) from None
+    except (RecursionError, ValueError):
+        raise DataError(_BEYOND, where=str(path), got=shorten(text)) from None
+    if not isinstance(value, list):
+        raise DataError("this JSON file is not a list", where=str(path), got=shorten(text), expected=_EXPECTED)
+    for number, row in enumerate(value, 1):
+        if not isinstance(row, dict):
+            where = f"{path}: item {number}"
+            raise DataError("this item is not a JSON object", where=where, got=row, expected=_EXPECTED)
+        yield f"{path}: item {number}", row
+    _check_text(value, text, str(path))
 
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")  # 18 digits fit an int64
@@ -164,8 +212,14 @@ def read_csv(path: Path, texts: Collection[str] = ()) -> Iterator[tuple[str, Row
     kinds: dict[str, Kind] = {}
     for _, cells in _cells(path):
         for column, cell in cells.items():
-            kind = TEXT if column in texts else merge(kinds.get(column, NULL), _kind_of_cell(cell))
-            kinds[column] = kind if kind in (NULL, BOOL, INTEGER, NUMBER) else TEXT
+            kind = (
+                ColumnKind.TEXT if column in texts else merge(kinds.get(column, ColumnKind.NULL), _kind_of_cell(cell))
+            )
+            kinds[column] = (
+                kind
+                if kind in (ColumnKind.NULL, ColumnKind.BOOL, ColumnKind.INTEGER, ColumnKind.NUMBER)
+                else ColumnKind.TEXT
+            )
     for where, cells in _cells(path):
         yield where, {column: _convert(cell, kinds[column]) for column, cell in cells.items()}
 
@@ -214,48 +268,41 @@ def _checked_header(header: list[str], where: str) -> list[str]:
 
 def _kind_of_cell(cell: str) -> Kind:
     if cell == "":
-        return NULL
+        return ColumnKind.NULL
     if cell.lower() in ("true", "false"):
-        return BOOL
+        return ColumnKind.BOOL
     if _INTEGER.fullmatch(cell):
-        return INTEGER
-    return NUMBER if _NUMBER.fullmatch(cell) else TEXT
+        return ColumnKind.INTEGER
+    return ColumnKind.NUMBER if _NUMBER.fullmatch(cell) else ColumnKind.TEXT
 
 
 def _convert(cell: str, kind: Kind) -> object:
     if cell == "":
         return None
-    if kind == BOOL:
+    if kind == ColumnKind.BOOL:
         return cell.lower() == "true"
-    if kind == INTEGER:
+    if kind == ColumnKind.INTEGER:
         return int(cell)
-    return float(cell) if kind == NUMBER else cell
+    return float(cell) if kind == ColumnKind.NUMBER else cell
 
 
-def parquet_head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...], list[Row], int]:
+def read_parquet_head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...], list[Row], int]:
     """Return `(columns, first rows, number of rows of all files)`, with at most `limit` first rows.
 
     Raise DataError on a file that is not Parquet and on files whose columns or types differ.
     """
     # Imported here, because `rlhf check` needs Arrow only for Parquet.
     import pyarrow as pa
+    import pyarrow.dataset
     import pyarrow.parquet as pq
 
-    first: Any = None
-    rows: list[Row] = []
-    num_rows = 0
+    first: list[str] = []
     for path in paths:
         try:
-            file = pq.ParquetFile(path)
-            num_rows += file.metadata.num_rows
-            if len(rows) < limit:
-                for batch in file.iter_batches(batch_size=limit):
-                    rows += batch.to_pylist()[: limit - len(rows)]
-                    if len(rows) == limit:
-                        break
+            schema = pq.read_schema(path)
         except (pa.ArrowException, OSError) as error:
             raise DataError("not a readable Parquet file", where=str(path), got=str(error).splitlines()[0]) from None
-        columns = [f"{column.name}: {column.type}" for column in file.schema_arrow]
+        columns = [f"{column.name}: {column.type}" for column in schema]
         first = first or columns
         if columns != first:
             raise DataError(
@@ -264,4 +311,5 @@ def parquet_head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...], li
                 got=", ".join(columns),
                 expected=f"{', '.join(first)}, as in {paths[0]}",
             )
-    return tuple(file.schema_arrow.names), rows, num_rows
+    table = pyarrow.dataset.dataset([str(path) for path in paths], format="parquet")
+    return tuple(schema.names), table.head(limit).to_pylist(), table.count_rows()

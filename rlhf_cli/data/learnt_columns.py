@@ -1,4 +1,4 @@
-"""Say which columns a trainer reads and what each must hold; select those that SFT, DPO, KTO and reward trainers read.
+"""Check what the columns that a trainer reads hold, and select those that SFT, DPO, KTO and reward trainers read.
 
 TRL infers the row format from the columns, and an extra column changes its choice: a text `prompt` beside `messages`,
 or beside `chosen` as messages, raises a KeyError. So we keep the first complete set of columns and drop the others.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from rlhf_cli.data.dialogues import ANSWERS, DIALOGUES, plain_messages
-from rlhf_cli.data.rows import Table, check_rows, kind_of_text, refuse_no_text, values_of
+from rlhf_cli.data.dialogues import ANSWERS, plain_messages
+from rlhf_cli.data.rows import DIALOGUES, Table, check_rows, kind_of_text, refuse_no_text, values_of
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError
 from rlhf_cli.tables.trl_trainers import IMAGES, TEXT, TrainerRow
@@ -52,22 +52,23 @@ def learnt_columns(
     # The most complete set; the first of equals.
     wanted = max(sets, key=lambda names: sum(name in columns for name in names) / len(names))
     missing = [name for name in wanted if name not in columns]
-    renames = []
-    for column in missing:
+    has_dialogue = {"prompt", "completion"} <= set(missing) and not set(DIALOGUES).isdisjoint(columns)
+    hints = ["data.transcripts=true"] if has_dialogue else []
+    asks = ["prompt"] if "prompt" in trainer.along and "prompt" not in columns else []
+    for column in dict.fromkeys((*missing, *asks)):
         known = next((other for other in _OTHER_NAMES.get(column, ()) if other in columns), None)
-        renames.append(f"{name}.rename.{column}={known or nearest(column, columns) or 'EXISTING_COLUMN'}")
-    question = next((other for other in _OTHER_NAMES["prompt"] if other in columns), None)
-    if "prompt" in trainer.along and "prompt" not in columns and question is not None:
-        renames.append(f"{name}.rename.prompt={question}")
-    if {"prompt", "completion"} <= set(missing) and set(DIALOGUES) & set(columns):
-        renames = ["data.transcripts=true", *(one for one in renames if "EXISTING" not in one and ".label=" in one)]
+        found = known or (nearest(column, columns) if column in missing else None)
+        if found is not None and (not has_dialogue or column == "label"):
+            hints.append(f"{name}.rename.{column}={found}")
+        elif column in missing and not has_dialogue:
+            hints.append(f"{name}.rename.{column}=EXISTING_COLUMN")
+    has_text = (TEXT,) in trainer.learns_from
     raise DataError(
         f"the data has no column {' and no column '.join(map(repr, missing))}",
         where=name,
         got="columns " + ", ".join(columns),
         expected=trainer.expected_columns.replace(TEXT, text_field),
-        hint=" ".join(renames)
-        + (", or trainer.args.dataset_text_field=COLUMN" if (TEXT,) in trainer.learns_from else ""),
+        hint=" ".join(hints) + (", or trainer.args.dataset_text_field=COLUMN" if has_text else ""),
     )
 
 
@@ -108,35 +109,34 @@ def check_columns(
     if trainer.learns_from:
         learnt_columns(trainer, dataset.column_names, text_field=text_field, name=name)
     columns = read_columns(trainer, dataset.column_names, text_field=text_field) or ["prompt"]
-    texts = [one for one in columns if one in ("prompt", text_field, *DIALOGUES, *ANSWERS)]
-    check_rows(dataset, [one for one in texts if one != "prompt" or "chosen" not in columns], name)
-    if reads_images is False and (images := [one for one in IMAGES if one in dataset.column_names]):
+    texts = [column for column in columns if column in ("prompt", text_field, *DIALOGUES, *ANSWERS)]
+    check_rows(dataset, [column for column in texts if column != "prompt" or "chosen" not in columns], name)
+    if reads_images is False and (images := [column for column in IMAGES if column in dataset.column_names]):
         raise DataError(
-            f"TRL takes the column {images[0]!r} for pictures, and this model reads text only",
+            f"TRL reads the column {images[0]!r} as pictures, and this model reads only text",
             where=name,
             expected="another name for a column of something else, or a model with a vision_config",
             hint=f"{name}.rename.picture={images[0]}",
         )
-    kinds = {one: refuse_no_text(one, dataset[0][one], name) for one in texts}
+    kinds = {column: refuse_no_text(column, dataset[0][column], name) for column in texts}
     if "chosen" in columns and not _has_prompt(dataset, columns, name):
         columns.remove("prompt")
         del kinds["prompt"]
     if len(set(kinds.values())) > 1:
         raise DataError(
-            "text and messages do not go together",
+            "some of these columns hold text, the others messages",
             where=name,
             got=", ".join(f"{column} is {kind}" for column, kind in kinds.items()),
             expected="all of them text, or all of them messages: TRL concatenates prompt and answer",
             advice="data.prompt=[{role: user, content: '{question}'}] makes messages of a text",
         )
-    needed = dict.fromkeys(DIALOGUES, "messages") | ({} if text_field in DIALOGUES else {text_field: "text"})
+    kinds |= dict.fromkeys(DIALOGUES, "messages") | ({} if text_field in DIALOGUES else {text_field: "text"})
     reads = {"images": reads_images, "tools": not trainer.learns_from or "tools" in trainer.along}
     for column in columns:
-        kind = needed.get(column, kinds.get(column))
         for number, value in enumerate(values_of(dataset, column), 1):
-            if (wrong := _wrong(column, value, kind, reads)) is not None:
+            if (wrong := _wrong(column, value, kinds.get(column), reads)) is not None:
                 raise DataError(
-                    f"the column {column!r} does not hold what the trainer reads",
+                    f"the trainer cannot read the column {column!r}",
                     where=f"{name}, row {number} (the first row is 1)",
                     got=f"{value!r:.160}",
                     expected=wrong,
@@ -148,14 +148,14 @@ def _wrong(column: str, value: object, kind: str | None, reads: Mapping[str, boo
     """Return what a column of this kind has to hold, or None if this value is right."""
     if column == "label":
         return None if value in (True, False) else "true for a good answer, false for a bad one (1 and 0 will do)"
-    if column == "tools":
-        is_list = isinstance(value, list) and all(isinstance(one, Mapping) for one in value)
-        return None if value is None or is_list else "a list of functions, or JSON text of one"
     if column == "chat_template_kwargs":
         return None if isinstance(value, Mapping) else "an object: the template's variables and their values"
+    if column == "tools":
+        is_right = value is None or (isinstance(value, list) and all(isinstance(tool, Mapping) for tool in value))
+        return None if is_right else "a list of functions, or JSON text of such a list"
     if column in ("input_ids", "chosen_ids", "rejected_ids"):
-        is_ids = isinstance(value, list) and bool(value) and all(isinstance(one, int) for one in value)
-        return None if is_ids else "a list of token ids"
+        is_right = isinstance(value, list) and bool(value) and all(isinstance(token, int) for token in value)
+        return None if is_right else "a list of token ids"
     if kind is not None and kind_of_text(value) != kind:
         return f"{kind} in every row"
     return _wrong_messages(column, cast("_Messages", value), reads) if kind == "messages" else None
@@ -166,44 +166,46 @@ def _wrong_messages(column: str, messages: _Messages, reads: Mapping[str, bool |
         content, who = message.get("content"), f"message {place} ({message['role']})"
         if not isinstance(content, str | list) and (content is not None or set(message) <= {"role", "content"}):
             return f"messages with text; {who} has {content!r:.60}"
-        parts = [one.get("type") for one in content if isinstance(one, Mapping)] if isinstance(content, list) else []
-        if reads["images"] is False and (foreign := [kind for kind in parts if kind != "text"]):
-            return f"content that is text; {who} has a part of the type {foreign[0]}, which this model does not read"
+        parts = [part.get("type") for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
+        if reads["images"] is False and (other := next((kind for kind in parts if kind != "text"), None)) is not None:
+            return f"text; {who} has a part of the type {other}, which this model does not read"
         if message.get("tool_calls") and not reads["tools"]:
-            return f"messages of text; {who} calls a tool, which this trainer of TRL does not read"
+            return f"messages of text; {who} calls a tool, which this trainer does not read"
     last = str(messages[-1]["role"])
     if column == "prompt" and last in _ANSWERING:
-        return "a prompt that ends before the answer: its last message is the assistant's"
+        return "a prompt that ends before the answer; its last message is the assistant's"
     if column in ANSWERS and last in _ASKING:
-        return f"an answer that ends with the assistant's message; the last one is by {last}"
+        return f"an answer that ends with the assistant's message; its last message is by {last}"
     if column in DIALOGUES and all(message["role"] in _ASKING for message in messages):
-        return "a message by the assistant, to learn from"
+        return "at least one message by the assistant"
     return None
 
 
 def _has_prompt(dataset: Table, columns: Sequence[str], name: str) -> bool:
-    """Return whether pairs have their prompt in the column `prompt`, else in both answers, whatever that column holds.
+    """Return whether TRL should read the column `prompt` of pairs, or find their prompt in both answers.
 
-    Raise DataError if they have none: TRL would take what both answers begin with, if only a letter.
+    False if both answers repeat it and the column is text. Raise DataError if pairs have no prompt: TRL would take the
+    letters that both answers begin with.
     """
-    first, pairs = dataset[0], zip(*(values_of(dataset, one) for one in ("chosen", "rejected")), strict=True)
+    first, pairs = dataset[0], zip(*(values_of(dataset, column) for column in ("chosen", "rejected")), strict=True)
     is_whole = all(
-        kind_of_text(one) == "messages" and cast("_Messages", one)[0]["role"] not in _ANSWERING
+        kind_of_text(answer) == "messages" and cast("_Messages", answer)[0]["role"] not in _ANSWERING
         for pair in pairs
-        for one in pair
+        for answer in pair
     )
     if "prompt" in columns:
         return not (is_whole and isinstance(first["prompt"], str))
     is_text = isinstance(first["chosen"], str)
-    question = next((one for one in (*_OTHER_NAMES["prompt"], *DIALOGUES) if one in dataset.column_names), None)
-    is_within = all(str(first.get(question or "", "")).strip() in str(first[one]) for one in ("chosen", "rejected"))
-    if is_whole or (is_text and is_within):
+    names = (*_OTHER_NAMES["prompt"], *DIALOGUES)
+    question = next((column for column in names if column in dataset.column_names), None)
+    asked = str(first.get(question or "", "")).strip()
+    if is_whole or (is_text and all(asked in str(first[answer]) for answer in ("chosen", "rejected"))):
         return True
     hint = f"{name}.rename.prompt={question or 'EXISTING_COLUMN'}"
     if question is not None and isinstance(first[question], str) and not is_text:
         hint = f"data.prompt='[{{role: user, content: \"{{{question}}}\"}}]'"
     raise DataError(
-        "the pairs have no prompt: it is neither in a column 'prompt' nor what both answers begin with",
+        "the pairs have no prompt, neither in a column 'prompt' nor at the beginning of both answers",
         where=name,
         got="columns " + ", ".join(dataset.column_names),
         expected="the question in the column prompt" + (f"; it may be in {question}" if question else ""),

@@ -10,20 +10,21 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias, cast
 from uuid import uuid4
 
 import datasets
+import pyarrow as pa
+from datasets.arrow_writer import ArrowWriter
 
 from rlhf_cli.data import worlds
-from rlhf_cli.data.dialogues import read_conversations
-from rlhf_cli.data.learnt_columns import columns_with_messages
-from rlhf_cli.data.rows import nested, renamed, take_nested
-from rlhf_cli.data.source import DataSource, Row, Template
+from rlhf_cli.data.column_kinds import ColumnKind, Kind, ListKind, RecordKind
+from rlhf_cli.data.data_files import Format, find_files
+from rlhf_cli.data.file_readers import read_by_arrow
+from rlhf_cli.data.preparing import prepare
+from rlhf_cli.data.source import DataSource, Template
 from rlhf_cli.errors import DataError
-
-if TYPE_CHECKING:
-    from rlhf_cli.data.file_readers import Kind
+from rlhf_cli.services.hub_lookup import HubQuestion, look_up
 
 Feature: TypeAlias = "datasets.List | datasets.Json | datasets.Value | dict[str, Feature]"
 
@@ -65,31 +66,11 @@ def _read(source: DataSource, seed: int, prompt: Template | None, *, is_alone: b
             dataset = _read_files(source)
     if source.split is not None and not source.is_hub:
         dataset = _split(dataset, source)
-    if source.rename:
-        renamed(dataset.column_names, source.rename, name=source.name)  # refuses what cannot be renamed
-        inner = nested(dataset.column_names, source.rename)
-        if inner:
-            with quiet():
-                dataset = dataset.map(take_nested, fn_kwargs={"inner": inner, "name": source.name})
-        dataset = dataset.rename_columns({old: new for new, old in source.rename.items() if new not in inner})
     if source.bounds is not None:
-        start, stop = source.bounds
         source.check_selection(len(dataset))
-        dataset = dataset.select(range(start, stop))
+        dataset = dataset.select(range(*source.bounds))
     with quiet():
-        columns = columns_with_messages(source, dataset.column_names)
-        dataset = read_conversations(dataset, columns, is_alone=is_alone, name=source.name)
-        if source.transcripts:
-            from rlhf_cli.data.transcripts import split_transcripts
-
-            dataset = split_transcripts(dataset, name=source.name)
-        if prompt is not None:
-            from rlhf_cli.data.template import refuse_missing_columns
-
-            refuse_missing_columns(prompt, dataset.column_names, source)
-            named = {"template": prompt, "name": source.name}
-            dataset = dataset.map(_add_prompt, with_indices=True, fn_kwargs=named)
-    return dataset
+        return cast(datasets.Dataset, prepare(dataset, source, prompt, is_alone=is_alone))
 
 
 def _split(dataset: datasets.Dataset, source: DataSource) -> datasets.Dataset:
@@ -109,30 +90,22 @@ def _split(dataset: datasets.Dataset, source: DataSource) -> datasets.Dataset:
     return sliced
 
 
-def _add_prompt(row: Mapping[str, object], index: int, template: Template, name: str) -> Row:
-    from rlhf_cli.data.template import render
-
-    return {"prompt": render(template, row, name=f"data.prompt, row {index + 1} of {name}")}
-
-
 def _read_files(source: DataSource) -> datasets.Dataset:
-    from rlhf_cli.data.data_files import find_files
-    from rlhf_cli.data.file_readers import parquet_head
-
-    paths, format_name = find_files(source)
-    if format_name == "parquet":
-        parquet_head(paths, 1)  # raises an error that names the invalid file or the columns that differ
-        return datasets.load_dataset("parquet", data_files=[str(path.absolute()) for path in paths], split="train")
+    paths, file_format = find_files(source)
+    if file_format.read is None:
+        file_format.scan(paths, 1)  # raises an error that names the invalid file or the columns that differ
+        files = [str(path.absolute()) for path in paths]
+        return datasets.load_dataset(file_format.name, data_files=files, split="train")
     stamps = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-    texts = sorted(source.texts) if format_name == "csv" else []
-    key = repr((_READER_REVISION, format_name, stamps, texts))
+    texts = sorted(source.texts) if file_format.name == "csv" else []
+    key = repr((_READER_REVISION, file_format.name, stamps, texts))
     fingerprint = hashlib.sha256(key.encode()).hexdigest()[:32]
     file = Path(datasets.config.HF_DATASETS_CACHE) / "rlhf" / f"{fingerprint}.arrow"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(f"{fingerprint}-{uuid4().hex}")  # other processes may write the same file
         try:
-            _write(partial, paths, format_name, source)
+            _write(partial, paths, file_format, source)
             partial.replace(file)
         finally:
             partial.unlink(missing_ok=True)
@@ -141,17 +114,12 @@ def _read_files(source: DataSource) -> datasets.Dataset:
     return dataset
 
 
-def _write(file: Path, paths: Sequence[Path], format_name: str, source: DataSource) -> None:
+def _write(file: Path, paths: Sequence[Path], file_format: Format, source: DataSource) -> None:
     """Write the rows of the files into an Arrow file. Raise DataError if they are invalid."""
-    import pyarrow as pa
-    from datasets.arrow_writer import ArrowWriter
-
-    from rlhf_cli.data.data_files import is_large, rows_of, scan
-    from rlhf_cli.data.json_files import read_by_arrow
-
-    kinds = scan(paths, format_name, texts=source.texts).kinds
+    assert file_format.read is not None
+    kinds = file_format.scan(paths, texts=source.texts).kinds
     features = features_of(kinds)
-    if is_large(paths, format_name):
+    if file_format.reads_fast(paths):
         try:
             with ArrowWriter(features=features, path=str(file)) as writer:
                 for path in paths:
@@ -164,7 +132,7 @@ def _write(file: Path, paths: Sequence[Path], format_name: str, source: DataSour
     try:
         with ArrowWriter(features=features, path=str(file)) as writer:
             for path in paths:
-                for _, row in rows_of(format_name, path, source.texts):
+                for _, row in file_format.read(path, source.texts):
                     writer.write(features.encode_example({column: row.get(column) for column in kinds}))
             writer.finalize()
     except (pa.ArrowException, OverflowError) as error:
@@ -180,21 +148,24 @@ def features_of(kinds: Mapping[str, Kind]) -> datasets.Features:
 
 
 def _feature(kind: Kind) -> Feature:
-    from rlhf_cli.data.file_readers import BOOL, INTEGER, NULL, NUMBER, TEXT, ListKind, RecordKind
-
     if isinstance(kind, ListKind):
         return datasets.List(_feature(kind.item))
     if isinstance(kind, RecordKind):
-        return {name: _feature(of) for name, of in kind.fields.items()}
-    types = {NULL: "null", BOOL: "bool", INTEGER: "int64", NUMBER: "float64", TEXT: "string"}
-    # A mixed type inside a column is stored as JSON, e.g. message contents that are text in one row and a list in
-    # another.
-    return datasets.Value(types[kind]) if kind in types else datasets.Json()
+        return {name: _feature(field) for name, field in kind.fields.items()}
+    # JSON holds a mixed kind, for example message contents that are text in one row and a list in another.
+    return datasets.Value(_TYPES[kind]) if kind in _TYPES else datasets.Json()
+
+
+_TYPES = {
+    ColumnKind.NULL: "null",
+    ColumnKind.BOOL: "bool",
+    ColumnKind.INTEGER: "int64",
+    ColumnKind.NUMBER: "float64",
+    ColumnKind.TEXT: "string",
+}
 
 
 def _read_hub(source: DataSource) -> datasets.Dataset:
-    from rlhf_cli.services.hub_lookup import HubQuestion, look_up
-
     hub_id = source.paths[0]
     # Without a network `datasets` tries six times, which takes 25 seconds or more.
     answer = look_up([HubQuestion("dataset", hub_id, source.revision)])[0]
@@ -210,20 +181,20 @@ def _read_hub(source: DataSource) -> datasets.Dataset:
 
 def _unreadable_hub(source: DataSource, error: Exception) -> DataError:
     hub_id, text = source.paths[0], str(error)
-    said = text.lower()
+    lower = text.lower()
     hint, advice = None, None
-    # preflight has asked the hub whether there is such a dataset, and whether one may have it
-    if isinstance(error, ConnectionError) or "offline" in said or "connect" in said:
-        trouble = "cannot be reached, and is not in the cache"
+    # The checks have asked the hub whether the dataset exists and whether this user may read it.
+    if isinstance(error, ConnectionError) or "offline" in lower or "connect" in lower:
+        problem = "cannot be reached, and is not in the cache"
         hint = f"hf download {hub_id} --repo-type dataset, or {source.name}.path=FILE"
-    elif "split" in said:
-        trouble, hint = f"has no split {source.split or 'train'!r}", f"{source.name}.split=NAME"
-    elif "config" in said:
-        trouble, hint = f"has no subset {source.subset!r}", f"{source.name}.subset=NAME"
+    elif "split" in lower:
+        problem, hint = f"has no split {source.split or 'train'!r}", f"{source.name}.split=NAME"
+    elif "config" in lower:
+        problem, hint = f"has no subset {source.subset!r}", f"{source.name}.subset=NAME"
     else:
-        trouble, advice = "could not be loaded", f"try it alone: datasets.load_dataset({hub_id!r})"
+        problem, advice = "could not be loaded", f"try it alone: datasets.load_dataset({hub_id!r})"
     return DataError(
-        f"the hub dataset {hub_id} {trouble}",
+        f"the hub dataset {hub_id} {problem}",
         where=f"{source.name}.path",
         got=f"{type(error).__name__}: {text[:400]}",
         expected=f"a dataset of the hub, or a file: there is none at {Path(hub_id).absolute()}",
@@ -235,15 +206,15 @@ def _unreadable_hub(source: DataSource, error: Exception) -> DataError:
 def _do_not_mix(sources: Sequence[DataSource], parts: Sequence[datasets.Dataset], error: ValueError) -> DataError:
     first = parts[0].features
     for source, part in zip(sources[1:], parts[1:], strict=True):
-        for column in first:
-            if column in part.features and part.features[column] != first[column]:
-                return DataError(
-                    f"two sources of the mixture disagree about the column {column!r}",
-                    where=source.name,
-                    got=part.features[column],
-                    expected=f"{first[column]}, as in {sources[0].name}",
-                    advice=f"give one of them another name: {source.name}.rename.other_{column}={column}",
-                )
+        other = next((name for name in first if part.features.get(name, first[name]) != first[name]), None)
+        if other is not None:
+            return DataError(
+                f"two sources of the mixture disagree about the column {other!r}",
+                where=source.name,
+                got=part.features[other],
+                expected=f"{first[other]}, as in {sources[0].name}",
+                advice=f"give one of them another name: {source.name}.rename.other_{other}={other}",
+            )
     return DataError("the sources cannot be mixed", where=sources[0].name, got=error)
 
 

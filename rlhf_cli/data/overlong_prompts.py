@@ -31,8 +31,8 @@ def prompt_limit(read: object, served: object, completion: object, *, where: str
         raise ConfigError(
             "completions leave no room for a prompt",
             where=where,
-            got=f"{written}, and the model reads {context} tokens",
-            expected="fewer than it reads, prompt and completion together",
+            got=f"{written} tokens; the model's context has {context}",
+            expected="fewer than the context, which holds prompt and completion",
             hint=f"trainer.args.max_completion_length={context // 2}",
         )
     return context - written
@@ -82,27 +82,25 @@ def check_overlong(
 
     It cannot under `error`, if no prompt is left, or if a conversation would have to be truncated.
     """
-    got = f"{len(overlong)} of {len(table)} prompts are longer, the longest has {max(overlong.values())} tokens"
-    expected = f"at most {limit}, what the model reads less trainer.args.max_completion_length"
-    where = f"{name}, {numbered([row + 1 for row in overlong])} (the first row is 1)"
+    hint, advice, where = None, None, f"{name}, {numbered([row + 1 for row in overlong])} (the first row is 1)"
     if policy == "error":
-        raise DataError(
-            f"prompts of more than {limit} tokens leave the policy no room to answer",
-            where=where,
-            got=got,
-            expected=expected,
-            advice="data.overlong_prompts=drop or truncate, or a smaller trainer.args.max_completion_length",
-        )
-    if policy == "drop" and len(overlong) == len(table):
-        raise DataError(f"every prompt has more than {limit} tokens", where=name, got=got, expected=expected)
-    if policy == "truncate" and any(isinstance(table[row]["prompt"], list) for row in overlong):
-        raise DataError(
-            "a conversation cannot be cut off at its beginning: who spoke would be lost",
-            where=where,
-            got=got,
-            expected="data.overlong_prompts=truncate with prompts of text",
-            hint="data.overlong_prompts=drop",
-        )
+        problem = f"prompts of more than {limit} tokens leave the policy no room to answer"
+        advice = "data.overlong_prompts=drop or truncate, or a smaller trainer.args.max_completion_length"
+    elif policy == "drop" and len(overlong) == len(table):
+        problem, where = f"every prompt has more than {limit} tokens", name
+    elif policy == "truncate" and any(isinstance(table[row]["prompt"], list) for row in overlong):
+        problem = "rlhf cannot cut off the beginning of a conversation: its first speaker would be lost"
+        hint = "data.overlong_prompts=drop"
+    else:
+        return
+    raise DataError(
+        problem,
+        where=where,
+        got=f"{len(overlong)} of {len(table)} prompts are longer, the longest has {max(overlong.values())} tokens",
+        expected=f"at most {limit}, the model's context less trainer.args.max_completion_length",
+        hint=hint,
+        advice=advice,
+    )
 
 
 def describe_overlong(overlong: Mapping[int, int], rows: int, limit: int, policy: OverlongPrompts) -> str:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlhf_cli.data import worlds
-from rlhf_cli.data.dialogues import read_row_conversations
-from rlhf_cli.data.learnt_columns import columns_with_messages
-from rlhf_cli.data.rows import RowTable, nested, renamed, take_nested
+from rlhf_cli.data.preparing import prepare, template_columns
+from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import DataSource, Row, Template
 
 
@@ -39,74 +38,32 @@ def peek(source: DataSource, limit: int = 8, *, seed: int = 0) -> Preview:
     if source.is_hub:
         hub_id = source.paths[0] + (f" ({source.subset})" if source.subset else "")
         return Preview((), [], None, f"hub dataset {hub_id}, read when the run starts")
-    from rlhf_cli.data.data_files import find_files, no_rows, scan
-    from rlhf_cli.data.file_readers import parquet_head
+    from rlhf_cli.data.data_files import find_files
 
-    paths, format_name = find_files(source)
-    origin = str(paths[0]) if len(paths) == 1 else f"{len(paths)} {format_name} files, the first is {paths[0]}"
-    if format_name == "parquet":
-        columns, rows, total = parquet_head(paths, limit)
-        if total == 0:
-            raise no_rows(paths[0])
-        return Preview(columns, rows, total, origin)
-    scanned = scan(paths, format_name, limit, texts=source.texts)
+    paths, file_format = find_files(source)
+    origin = str(paths[0]) if len(paths) == 1 else f"{len(paths)} {file_format.name} files, the first is {paths[0]}"
+    scanned = file_format.scan(paths, limit, texts=source.texts)
     return Preview(tuple(scanned.kinds), scanned.rows, scanned.num_rows, origin)
 
 
-def column_names_after(source: DataSource, preview: Preview, prompt: Template | None) -> tuple[str, ...]:
-    """Return the columns of a previewed source after `rename` (new -> old), `transcripts` and the prompt template.
+def prepare_preview(
+    source: DataSource, preview: Preview, prompt: Template | None
+) -> tuple[tuple[str, ...], RowTable | None]:
+    """Return the columns of a previewed source as the trainer will see them, and its selected rows.
 
-    Return an empty tuple if the preview does not know its columns (hub). Raise DataError if `rename` or the template
-    uses a column that the source lacks.
+    The columns are empty if the preview does not know them (hub). The rows are None if only `datasets` can tell: a hub
+    dataset or a slice of a split. Raise DataError like `prepare`.
     """
     if prompt is not None:
-        from rlhf_cli.data.template import refuse_missing_columns, template_columns
-
         template_columns(prompt)  # checks the template's syntax even if the columns are unknown
     if not preview.columns:
-        return ()
-    columns = renamed(preview.columns, source.rename, name=source.name)
-    if source.transcripts:
-        from rlhf_cli.data.transcripts import made_columns
-
-        columns = tuple(dict.fromkeys((*columns, *made_columns(columns, name=source.name))))
-    if prompt is None:
-        return columns
-    refuse_missing_columns(prompt, columns, source)
-    return columns if "prompt" in columns else (*columns, "prompt")
-
-
-def prepared_rows(
-    source: DataSource, preview: Preview, prompt: Template | None, columns: Sequence[str]
-) -> RowTable | None:
-    """Return the rows of a preview as the trainer will see them: selected, renamed, with the prompt filled in.
-
-    `columns` are their final columns. Return None if only `datasets` can tell: a hub dataset or a slice of a split.
-    Raise DataError if a prompt cannot be filled in.
-    """
-    if not preview.rows or (source.split is not None and "[" in source.split):
-        return None
+        return (), None
+    is_sliced = source.split is not None and "[" in source.split
     start, stop = source.bounds or (0, len(preview.rows))
-    new_names = {old: new for new, old in source.rename.items()}
-    inner = nested(preview.columns, source.rename)
-    rows = [
-        {new_names.get(name, name): value for name, value in row.items()}
-        | (take_nested(row, inner, source.name) if inner else {})
-        for row in preview.rows[start:stop]
-    ]
-    names = renamed(preview.columns, source.rename)
-    rows = read_row_conversations(rows, columns_with_messages(source, names), name=source.name)
-    if source.transcripts:
-        from rlhf_cli.data.transcripts import made_columns, split_row
-
-        if made_columns(names):
-            rows = [row | split_row(row) for row in rows]
-    if prompt is not None:
-        from rlhf_cli.data.template import render
-
-        for number, row in enumerate(rows, 1):
-            row["prompt"] = render(prompt, row, name=f"data.prompt, row {number} of {source.name}")
-    return RowTable(rows, columns)
+    rows = RowTable([] if is_sliced else preview.rows[start:stop], preview.columns)
+    table = prepare(rows, source, prompt)
+    assert isinstance(table, RowTable)
+    return tuple(table.column_names), table if preview.rows and not is_sliced else None
 
 
 def first_rows(sources: Sequence[DataSource], *, prompt: Template | None, seed: int, limit: int) -> list[Row]:
@@ -118,8 +75,7 @@ def first_rows(sources: Sequence[DataSource], *, prompt: Template | None, seed: 
     source = sources[0]
     if len(sources) == 1 and not source.is_hub:
         last = (source.bounds or (0, 0))[0] + limit
-        preview = peek(source, last, seed=seed)
-        table = prepared_rows(source, preview, prompt, column_names_after(source, preview, prompt))
+        _, table = prepare_preview(source, peek(source, last, seed=seed), prompt)
         if table is not None:
             return [table[row] for row in range(min(limit, len(table)))]
     from rlhf_cli.data.loading import load_split  # imports datasets

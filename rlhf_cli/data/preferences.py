@@ -103,10 +103,10 @@ def no_pair_left(reasons: Sequence[str], *, name: str) -> DataError:
     """Return the error for a dataset whose pairs were all dropped."""
     counts = sorted(Counter(filter(None, reasons)).items())
     return DataError(
-        "no pair is left to learn from",
+        "every pair would be dropped",
         where=name,
         got=", ".join(f"{number} with {why.replace('_', ' ')}" for why, number in counts) or "0 rows",
-        advice="mend these rows: reward_model.on_bad_pair and margin.on_bad would leave out all of them",
+        advice="repair these rows: reward_model.on_bad_pair and margin.on_bad drop all of them",
     )
 
 
@@ -120,15 +120,10 @@ def sound_pairs(dataset: Table, rules: PairRules, *, name: str = "data") -> tupl
         raise _bad_pairs_error(bad, dataset, name)
     if not rules.columns:
         return bad, {}
-    distances: dict[int, float] = {}
-    wrong: dict[int, str] = {}
-    for row, values in enumerate(zip(*(values_of(dataset, column) for column in rules.columns), strict=True)):
-        if row not in bad:
-            distance = _distance(values)
-            if isinstance(distance, str):
-                wrong[row] = distance
-            else:
-                distances[row] = distance
+    rows = enumerate(zip(*(values_of(dataset, column) for column in rules.columns), strict=True))
+    read = {row: _distance(values) for row, values in rows if row not in bad}
+    distances = {row: distance for row, distance in read.items() if isinstance(distance, float)}
+    wrong = {row: problem for row, problem in read.items() if isinstance(problem, str)}
     if wrong and not rules.drops_bad_margins:
         raise _margin_error(wrong, rules, len(dataset), name)
     return bad | dict.fromkeys(wrong, _NO_MARGIN), _margins(distances, rules)
@@ -141,7 +136,7 @@ def _distance(values: Sequence[object]) -> float | str:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return "nothing (null)" if value is None else f"{value!r:.40}, a {type(value).__name__}"
         if not math.isfinite(value):
-            return f"{value}, no finite number"
+            return f"{value}, not a finite number"
         numbers.append(float(value))
     distance = numbers[0] if len(numbers) == 1 else numbers[0] - numbers[1]
     if distance < 0:
@@ -169,11 +164,11 @@ def _margin_error(wrong: dict[int, str], rules: PairRules, num_rows: int, name: 
     rows = sorted(wrong)
     columns = f"column{'s' if len(rules.columns) > 1 else ''} {' and '.join(rules.columns)}"
     return DataError(
-        f"no margin can be had from the {columns} for {len(wrong)} of {num_rows} pairs",
+        f"the {columns} cannot be read as a margin in {len(wrong)} of {num_rows} pairs",
         where=f"{name}, {numbered([row + 1 for row in rows])} (the first row is 1)",
         got="\n".join(f"row {row + 1}: {wrong[row]}" for row in rows[:_SHOWN]),
-        expected="finite numbers; a margin is 0 or more, and a chosen answer's score not the smaller",
-        advice="reward_model.margin.on_bad=drop leaves such pairs out and counts them",
+        expected="finite numbers: a margin of 0 or more, and a chosen score that is not below the rejected one",
+        advice="reward_model.margin.on_bad=drop drops and counts such pairs",
     )
 
 
@@ -183,14 +178,14 @@ def bad_pairs(dataset: Table) -> dict[int, str]:
     pairs = zip(*(values_of(dataset, column) for column in columns), strict=True)
     reasons: dict[int, str] = {}
     for row, (chosen, rejected) in enumerate(pairs):
-        if _says_nothing(chosen) or _says_nothing(rejected):
+        if _is_empty_answer(chosen) or _is_empty_answer(rejected):
             reasons[row] = _EMPTY
         elif chosen == rejected:
             reasons[row] = _IDENTICAL
     return reasons
 
 
-def _says_nothing(answer: object) -> bool:
+def _is_empty_answer(answer: object) -> bool:
     """Return whether an answer is an empty text or list of ids; of messages, check the last one."""
     if isinstance(answer, list) and answer and isinstance(answer[-1], dict):
         return is_empty(answer[-1].get("content")) and not answer[-1].get("tool_calls")
@@ -204,6 +199,6 @@ def _bad_pairs_error(bad: dict[int, str], dataset: Table, name: str) -> DataErro
         f"{len(bad)} of {len(dataset)} pairs teach nothing",
         where=f"{name}, {numbered([row + 1 for row in bad])} (the first row is 1)",
         got=f"row {first + 1}, {bad[first].replace('_', ' ')}: {shown}",
-        expected="two answers that differ, both with something in them",
+        expected="two different answers, neither of them empty",
         hint="reward_model.on_bad_pair=drop",
     )

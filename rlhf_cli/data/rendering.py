@@ -1,4 +1,4 @@
-"""Try a chat template on the first rows, and say at which message it stumbles or what it leaves out."""
+"""Try a chat template on the first rows, and report which message it refuses or leaves out."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TypeAlias, cast
 
 import jinja2
 
-from rlhf_cli.data.dialogues import ANSWERS, DIALOGUES
-from rlhf_cli.data.rows import Table, kind_of_text
+from rlhf_cli.data.dialogues import ANSWERS
+from rlhf_cli.data.rows import DIALOGUES, Table, kind_of_text
 from rlhf_cli.errors import DataError
 
 TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError)
@@ -28,7 +28,7 @@ def check_rendering(table: Table, columns: Sequence[str], write: Write, *, name:
         row = {column: value for column, value in table[number].items() if column in columns}
         given, tools, asked = row.get("chat_template_kwargs"), row.get("tools") or None, row.get("prompt") or []
         settings = {"tools": tools} | (given if isinstance(given, dict) else {})
-        for column in [one for one in row if one in ("prompt", *ANSWERS, *DIALOGUES)]:
+        for column in [name for name in row if name in ("prompt", *ANSWERS, *DIALOGUES)]:
             value = row[column]
             if not isinstance(asked, list) or kind_of_text(value) != "messages":
                 continue
@@ -64,17 +64,17 @@ def _wrong(messages: Messages, write: Write, settings: Mapping[str, object]) -> 
     for place, message in enumerate(messages, 1):
         content, calls, changed = message.get("content"), message.get("tool_calls"), dict(message)
         if isinstance(calls, list):  # a template may write the calls alone
-            changed["tool_calls"] = [_renamed(one, mark(f"the tool call of message {place}", one)) for one in calls]
+            changed["tool_calls"] = [_renamed(call, mark(f"the tool call of message {place}", call)) for call in calls]
         elif isinstance(content, str) and content.strip():
             changed["content"] = mark(f"message {place}, by {message.get('role')!r}", content)
         marked.append(changed)
     if isinstance(tools := settings.get("tools"), list):
-        settings = {**settings, "tools": [_renamed(one, mark("the column 'tools'", one)) for one in tools]}
+        settings = {**settings, "tools": [_renamed(tool, mark("the column 'tools'", tool)) for tool in tools]}
     try:
         text = write(marked, settings)
     except TEMPLATE_ERRORS:
         return None  # it reads the contents
-    left_out = (one for number, one in enumerate(marks, 1) if f"q{number}mark" not in text)
+    left_out = (marked for number, marked in enumerate(marks, 1) if f"q{number}mark" not in text)
     return next(((f"leaves out {what}", f"{value!r:.100}") for what, value in left_out), None)
 
 

@@ -1,14 +1,13 @@
-"""Rename columns, hold rows out for evaluation, look through rows, and count prompts that two sets share.
+"""Hold rows out for evaluation, look for empty rows, and count prompts that two sets share.
 
-So the checks run before `datasets` is imported.
+All of it works without `datasets`, so that the checks run before it is imported.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
@@ -35,6 +34,11 @@ class RowTable:
     def __getitem__(self, row: int) -> Row:
         return {name: self._rows[row].get(name) for name in self.column_names}
 
+    def rename_columns(self, new_names: Mapping[str, str]) -> RowTable:
+        """Return the rows with the columns `old -> new` under their new names."""
+        rows = [{new_names.get(name, name): value for name, value in row.items()} for row in self._rows]
+        return RowTable(rows, [new_names.get(name, name) for name in self.column_names])
+
     def select_columns(self, column_names: list[str]) -> RowTable:
         """Return some of the columns."""
         return RowTable(self._rows, column_names)
@@ -53,65 +57,20 @@ class RowTable:
 Table: TypeAlias = "datasets.Dataset | RowTable"
 
 
-def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "data") -> tuple[str, ...]:
-    """Return `columns` under their new names, in their old order, then those taken from inside a column.
-
-    Raise DataError if a column does not exist or if two columns would get the same name.
-    """
-    new_names: dict[str, str] = {}
-    inner = nested(columns, rename)
-    for new, old in rename.items():
-        where = f"{name}.rename.{new}"
-        is_taken = new in columns and new not in rename.values()
-        if old not in columns and new not in inner:
-            error = missing_column(old, columns, where)
-            if is_taken:  # the two names are the wrong way round
-                error.hint = f"{name}.rename.{old}={new}"
-            elif error.hint is not None:
-                error.hint = shlex.quote(f"{where}={error.hint}")
-            raise error
-        if old in new_names:
-            raise DataError(f"the column {old!r} is renamed twice", where=where, got=f"{new_names[old]} and {new}")
-        if is_taken:
-            raise DataError(
-                f"there is a column {new!r} already",
-                where=where,
-                got=f"{new}: {old}",
-                advice=f"give the old one another name too: {name}.rename.old_{new}={new}",
-            )
-        new_names[old] = new
-    return (*(new_names.get(column, column) for column in columns), *inner)
+def map_rows(
+    table: Table, function: Callable[..., Mapping[str, object]], adds: Iterable[str], **arguments: object
+) -> Table:
+    """Return the rows with what `function(row, index, **arguments)` gives for each; it adds the columns `adds`."""
+    if isinstance(table, RowTable):
+        rows = [table[index] | dict(function(table[index], index, **arguments)) for index in range(len(table))]
+        return RowTable(rows, tuple(dict.fromkeys((*table.column_names, *adds))))
+    mapped: Dataset = table.map(function, with_indices=True, fn_kwargs=arguments)
+    return mapped
 
 
-def nested(columns: Sequence[str], rename: Mapping[str, str]) -> dict[str, str]:
-    """Return new name -> path of each renamed value that lies inside a column, such as `reward_model.ground_truth`."""
-    return {new: old for new, old in rename.items() if old not in columns and old.partition(".")[0] in columns}
-
-
-def take_nested(row: Mapping[str, object], inner: Mapping[str, str], name: str = "data") -> Row:
-    """Return new name -> the value at its path in a row; a number in a path is the place in a list.
-
-    Raise DataError if the column has nothing of that name.
-    """
-    taken: Row = {}
-    for new, path in inner.items():
-        value: object = row
-        for part in path.split("."):
-            below = dict(zip(map(str, range(len(value))), value, strict=True)) if isinstance(value, list) else value
-            if not isinstance(below, Mapping | None) or (below is not None and part not in below):
-                raise DataError(
-                    f"there is no {part!r} on the path {path}",
-                    where=f"{name}.rename.{new}",
-                    got=f"{value!r:.80}",
-                    expected=f"one of {', '.join(map(str, below))}" if isinstance(below, Mapping) else "an object",
-                )
-            value = None if below is None else below[part]
-        taken[new] = value
-    return taken
-
-
-_DIALOGUES = ("messages", "conversations")
-_ANSWERS = (("chosen", "rejected"), ("chosen_ids", "rejected_ids"))
+DIALOGUES = ("messages", "conversations")
+"""Columns that hold whole conversations."""
+_PAIRS = (("chosen", "rejected"), ("chosen_ids", "rejected_ids"))
 _WHOLE = ("text", "input_ids")
 _ASSISTANT = ("assistant", "gpt")
 
@@ -129,7 +88,7 @@ def prompt_key(row: Mapping[str, object]) -> bytes | None:
 
 def prompt_keys(table: Table) -> Iterator[bytes | None]:
     """Yield the `prompt_key` of every row."""
-    known = ("prompt", *_DIALOGUES, *(name for pair in _ANSWERS for name in pair), *_WHOLE)
+    known = ("prompt", *DIALOGUES, *(name for pair in _PAIRS for name in pair), *_WHOLE)
     columns = [name for name in known if name in table.column_names]
     if not columns:
         yield from [None] * len(table)
@@ -149,19 +108,19 @@ def describe_shared(shared: int, rows: int) -> str:
     """Return the warning about evaluation rows whose prompts are also trained on."""
     which = "all" if shared == rows else f"{shared} of"
     return (
-        f"{which} {rows} evaluation rows have a prompt that is also trained on: their figures are no estimate for "
-        "prompts that the model has not seen"
+        f"{which} {rows} evaluation rows have a prompt that the model is trained on: their figures say little about "
+        "new prompts"
     )
 
 
 def _asked(row: Mapping[str, object]) -> object:
     if row.get("prompt") is not None:
         return row["prompt"]
-    for name in _DIALOGUES:
+    for name in DIALOGUES:
         if isinstance(messages := row.get(name), list):
-            said = [place for place, one in enumerate(messages) if _role(one) in _ASSISTANT]
-            return messages[: said[-1]] if said else messages
-    for names in _ANSWERS:
+            answers = [place for place, message in enumerate(messages) if _role(message) in _ASSISTANT]
+            return messages[: answers[-1]] if answers else messages
+    for names in _PAIRS:
         chosen, rejected = (row.get(name) for name in names)
         if chosen is not None and rejected is not None:
             return _shared_beginning(chosen, rejected) or [chosen, rejected]
@@ -175,7 +134,7 @@ def _shared_beginning(chosen: object, rejected: object) -> list[object]:
     """
     if not (isinstance(chosen, list) and isinstance(rejected, list) and _role(next(iter(chosen), None))):
         return []
-    alike = [one == other for one, other in zip(chosen, rejected, strict=False)]
+    alike = [first == second for first, second in zip(chosen, rejected, strict=False)]
     return chosen[: alike.index(False) if False in alike else len(alike) - 1]
 
 
@@ -218,7 +177,7 @@ def hold_out_places(
             f"too few prompts to hold out {fraction:g} of them",
             where=name,
             got=f"{len(dataset)} rows, {len(groups)} different prompts",
-            advice="a larger dataset, another share, or a source of its own for evaluation",
+            advice="use more rows, another fraction, or a separate source for evaluation (data.eval.path)",
         )
     out = set(held)
     train = [index for index in range(len(dataset)) if index not in out]
@@ -231,15 +190,14 @@ def check_rows(dataset: Table, columns: Sequence[str], name: str = "data") -> No
     Null, blank text, an empty list, and messages without any text do not count. Rows are numbered from 1.
     """
     if len(dataset) == 0:
-        raise DataError(
-            "an empty dataset", where=name, got="0 rows", advice="look at split, select and the held-out share"
-        )
+        advice = "look at split, select and the held-out share"
+        raise DataError("the dataset has no rows", where=name, got="0 rows", advice=advice)
     for column in columns:
         if column not in dataset.column_names:
             raise missing_column(column, dataset.column_names, name)
         if empty := [number for number, value in enumerate(values_of(dataset, column), 1) if is_empty(value)]:
             raise DataError(
-                f"nothing in the column {column!r} of {len(empty)} of {len(dataset)} rows",
+                f"the column {column!r} is empty in {len(empty)} of {len(dataset)} rows",
                 where=f"{name}, {numbered(empty)} (the first row is 1)",
                 got=repr(dataset[empty[0] - 1][column]),
                 expected="text or messages",
@@ -251,10 +209,9 @@ def kind_of_text(value: object) -> str | None:
     """Return `text` or `messages`, or None if the value is neither."""
     if isinstance(value, str):
         return "text"
-    is_chat = (
-        isinstance(value, list) and bool(value) and all(isinstance(item, dict) and "role" in item for item in value)
-    )
-    return "messages" if is_chat else None
+    if isinstance(value, list) and value and all(isinstance(item, dict) and "role" in item for item in value):
+        return "messages"
+    return None
 
 
 def refuse_no_text(column: str, value: object, name: str) -> str:
@@ -266,12 +223,8 @@ def refuse_no_text(column: str, value: object, name: str) -> str:
         where=name,
         got=f"{value!r:.80} ({type(value).__name__})",
         expected="text, or a list of messages: [{role: user, content: ...}]",
-        advice="write it as text, in quotes, or "
-        + (
-            f"make it of another column: data.prompt='{{{column}}}'"
-            if column == "prompt"
-            else f"name another column: {name}.rename.{column}=COLUMN"
-        ),
+        advice="write it as text, in quotes, or use another column: "
+        + (f"data.prompt='{{{column}}}'" if column == "prompt" else f"{name}.rename.{column}=COLUMN"),
     )
 
 

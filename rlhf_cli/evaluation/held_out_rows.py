@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.loading import load_split
+from rlhf_cli.data.preparing import template_columns
 from rlhf_cli.data.rows import check_rows, describe_shared, hold_out, prompt_key, shared_prompts
-from rlhf_cli.data.template import template_columns
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.evaluation.score_completions import EndOfRun
 from rlhf_cli.evaluation.scored_pairs import Row

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import NOT_GIVEN
-from rlhf_cli.data.dialogues import read_row_conversations
+from rlhf_cli.data.dialogues import read_conversations
 from rlhf_cli.data.peeking import peek
+from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError, ModelError, UserError, raise_any
 from rlhf_cli.evaluation.scored_pairs import Row
@@ -148,7 +149,9 @@ def read_completions(path: Path, *, limit: int | None) -> list[Row]:
                 expected="prompt and completion, and whatever columns the rewards read",
                 hint=nearest(column, rows[0]),
             )
-    return read_row_conversations(rows, ("prompt", "completion"), name=str(file))
+    table = RowTable(rows, tuple(dict.fromkeys(name for row in rows for name in row)))
+    read_table = read_conversations(table, ("prompt", "completion"), name=str(file))
+    return [dict(read_table[row]) for row in range(len(rows))]
 
 
 @dataclass(frozen=True)

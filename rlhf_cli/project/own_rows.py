@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_cli.data.file_readers import BOOL, INTEGER, NUMBER, TEXT, kind_of, label
+from rlhf_cli.data.column_kinds import ColumnKind, kind_of, label
 from rlhf_cli.data.peeking import Preview, peek
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ConfigError, DataError
@@ -86,7 +86,7 @@ class TrainingColumn:
 
     role: str
     other_names: tuple[str, ...]
-    holds: tuple[str, ...] = (TEXT, "list")
+    holds: tuple[str, ...] = (ColumnKind.TEXT, "list")
     is_needed: bool = True
 
 
@@ -97,7 +97,10 @@ _COMPLETION = TrainingColumn(
 )
 _ANSWERS = ("solution", "target", "label", "final_answer", "ground_truth", "gold", "expected", "reference", "result")
 COLUMNS: dict[RowKind, tuple[TrainingColumn, ...]] = {
-    "prompts": (_PROMPT, TrainingColumn(_ANSWER, _ANSWERS, (TEXT, INTEGER, NUMBER), is_needed=False)),
+    "prompts": (
+        _PROMPT,
+        TrainingColumn(_ANSWER, _ANSWERS, (ColumnKind.TEXT, ColumnKind.INTEGER, ColumnKind.NUMBER), is_needed=False),
+    ),
     "pairs": (
         TrainingColumn("prompt", _PROMPTS, is_needed=False),
         TrainingColumn("chosen", ("better", "preferred", "accepted", "winner", "good", "positive", "best")),
@@ -106,7 +109,9 @@ COLUMNS: dict[RowKind, tuple[TrainingColumn, ...]] = {
     "judged": (
         _PROMPT,
         _COMPLETION,
-        TrainingColumn("label", ("good", "desirable", "is_good", "thumbs_up", "liked", "is_correct"), (BOOL,)),
+        TrainingColumn(
+            "label", ("good", "desirable", "is_good", "thumbs_up", "liked", "is_correct"), (ColumnKind.BOOL,)
+        ),
     ),
     "demonstrations": (_PROMPT, _COMPLETION),
 }

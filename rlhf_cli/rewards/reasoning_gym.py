@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from rlhf_cli.data.worlds.reasoning_gym_process import Task, build_task, unpacked_entry
+from rlhf_cli.data.worlds.reasoning_gym import Task, build_task, unpacked_entry
 from rlhf_cli.errors import DataError, RewardError
 from rlhf_cli.rewards.completion_text import Completion, text_of
 

@@ -23,13 +23,13 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def refusal() -> Callable[..., str]:
-    """`refusal(function, *args, **kwargs)`: the text of the DataError that the call ends in."""
+def refusal() -> Callable[..., DataError]:
+    """`refusal(function, *args, **kwargs)`: the DataError that the call raises."""
 
-    def call(function: Callable[..., object], *args: object, **kwargs: object) -> str:
+    def call(function: Callable[..., object], *args: object, **kwargs: object) -> DataError:
         with pytest.raises(DataError) as caught:
             function(*args, **kwargs)
-        return str(caught.value)
+        return caught.value
 
     return call
 

@@ -11,9 +11,9 @@ from omegaconf import OmegaConf
 
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.peeking import peek
+from rlhf_cli.data.preparing import template_columns
 from rlhf_cli.data.rows import check_rows
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.data.template import template_columns
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "data").glob("*.yaml"))
 SOURCE_KEYS = {"world", "args", "path", "subset", "split", "revision", "rename", "select", "weight"}

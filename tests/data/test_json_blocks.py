@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.data import data_files
-from rlhf_cli.data.data_files import scan
-from rlhf_cli.data.file_readers import INTEGER, MIXED, NULL, TEXT, ListKind, RecordKind
-from rlhf_cli.data.json_files import arrow_schema
+from rlhf_cli.data.column_kinds import ColumnKind, ListKind, RecordKind, arrow_schema
+from rlhf_cli.data.data_files import FORMATS
 from rlhf_cli.data.loading import features_of, load_split
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError
@@ -84,7 +83,7 @@ def test_what_is_read_and_what_is_said(name: str, workplace: Path, monkeypatch: 
     paths = [workplace / "rows.jsonl"]
 
     def scanned() -> object:
-        found = scan(paths, "jsonl", 2)
+        found = FORMATS["jsonl"].scan(paths, 2)
         return found.kinds, list(found.kinds), found.rows, found.num_rows
 
     def loaded() -> object:
@@ -103,17 +102,22 @@ def test_bytes_that_are_no_text(workplace: Path, monkeypatch: pytest.MonkeyPatch
     for content in (good, good + b'{"a": "\xff"}\n', b'{"a": "\xff"}\n' + good):
         (workplace / "rows.jsonl").write_bytes(content)
         paths = [workplace / "rows.jsonl"]
-        found = outcome(lambda: scan(paths, "jsonl").num_rows)  # noqa: B023
-        assert found == by_lines(monkeypatch, lambda: scan(paths, "jsonl").num_rows)  # noqa: B023
+        found = outcome(lambda: FORMATS["jsonl"].scan(paths).num_rows)  # noqa: B023
+        assert found == by_lines(monkeypatch, lambda: FORMATS["jsonl"].scan(paths).num_rows)  # noqa: B023
     packed = gzip.compress(good)
     for content in (packed, packed[:-9]):
         (workplace / "rows.jsonl.gz").write_bytes(content)
         paths = [workplace / "rows.jsonl.gz"]
-        found = outcome(lambda: scan(paths, "jsonl").num_rows)  # noqa: B023
-        assert found == by_lines(monkeypatch, lambda: scan(paths, "jsonl").num_rows)  # noqa: B023
+        found = outcome(lambda: FORMATS["jsonl"].scan(paths).num_rows)  # noqa: B023
+        assert found == by_lines(monkeypatch, lambda: FORMATS["jsonl"].scan(paths).num_rows)  # noqa: B023
 
 
 def test_types_are_those_of_datasets() -> None:
-    kinds = {"a": TEXT, "l": ListKind(RecordKind({"x": INTEGER, "n": ListKind(NULL)})), "z": NULL, "e": RecordKind({})}
+    kinds = {
+        "a": ColumnKind.TEXT,
+        "l": ListKind(RecordKind({"x": ColumnKind.INTEGER, "n": ListKind(ColumnKind.NULL)})),
+        "z": ColumnKind.NULL,
+        "e": RecordKind({}),
+    }
     assert arrow_schema(kinds) == features_of(kinds).arrow_schema
-    assert arrow_schema({"a": TEXT, "m": ListKind(MIXED)}) is None
+    assert arrow_schema({"a": ColumnKind.TEXT, "m": ListKind(ColumnKind.MIXED)}) is None

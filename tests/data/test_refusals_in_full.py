@@ -1,4 +1,4 @@
-"""What is said of data that cannot be learned from: every field of it, under the name of its own source."""
+"""Errors about data name the source that they are about."""
 
 from __future__ import annotations
 
@@ -10,27 +10,18 @@ import datasets
 import pytest
 
 from rlhf_cli.data import worlds
+from rlhf_cli.data.dialogues import split_transcripts
 from rlhf_cli.data.learnt_columns import check_columns
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.overlong_prompts import without_overlong
-from rlhf_cli.data.peeking import Preview, column_names_after, first_rows, peek
+from rlhf_cli.data.peeking import Preview, first_rows, peek, prepare_preview
 from rlhf_cli.data.preferences import PairRules, check_pair_columns, judge_pairs, leave_out
 from rlhf_cli.data.rows import RowTable, hold_out
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.data.transcripts import split_transcripts
-from rlhf_cli.errors import DataError
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
 LONE = Preview(("chosen",), [], 1, "")
 MINE = "data.mix.mine"
-Fields = tuple[Any, Any, Any, Any, Any]
-
-
-def refused(call: Callable[[], object]) -> Fields:
-    with pytest.raises(DataError) as caught:
-        call()
-    error = caught.value
-    return error.what, error.where, error.got, error.expected, error.hint or error.advice
 
 
 @pytest.fixture
@@ -55,17 +46,17 @@ def file(workplace: Path) -> Callable[..., DataSource]:
         ({}, "{nothing}", f"data.prompt, row 1 of {MINE}"),
     ],
 )
-def test_a_source_is_called_by_its_name_whoever_reads_it(
-    named: dict[str, Any], prompt: str | None, where: str, file: Callable[..., DataSource]
+def test_training_and_preview_name_the_same_key(
+    named: dict[str, Any], prompt: str | None, where: str, file: Callable[..., DataSource], refusal
 ) -> None:
     source = file("rows.jsonl", '{"q": "x", "n": 1, "nothing": null}\n', **named)
-    assert refused(lambda: load_split([source], prompt=prompt, seed=0))[1] == where
+    assert refusal(load_split, [source], prompt=prompt, seed=0).where == where
     if "select" not in named and "split" not in named:
-        assert refused(lambda: first_rows([source], prompt=prompt, seed=0, limit=3))[1] == where
+        assert refusal(first_rows, [source], prompt=prompt, seed=0, limit=3).where == where
 
 
-def test_a_subset_is_of_the_hub(file: Callable[..., DataSource]) -> None:
-    assert refused(lambda: file("rows.jsonl", '{"q": "x"}\n', subset="x"))[1] == f"{MINE}.subset"
+def test_only_a_hub_dataset_has_subsets(file: Callable[..., DataSource], refusal) -> None:
+    assert refusal(file, "rows.jsonl", '{"q": "x"}\n', subset="x").where == f"{MINE}.subset"
 
 
 @pytest.mark.parametrize(
@@ -73,8 +64,8 @@ def test_a_subset_is_of_the_hub(file: Callable[..., DataSource]) -> None:
     [
         lambda: split_transcripts(datasets.Dataset.from_list([{"chosen": "a", "rejected": "b"}]), name=MINE),
         lambda: split_transcripts(datasets.Dataset.from_list([{"chosen": "a"}]), name=MINE),
-        lambda: column_names_after(DataSource(path="x", name=MINE, transcripts=True), LONE, None),
-        lambda: column_names_after(DataSource(path="x", name=MINE, rename={"a": "b"}), LONE, None),
+        lambda: prepare_preview(DataSource(path="x", name=MINE, transcripts=True), LONE, None),
+        lambda: prepare_preview(DataSource(path="x", name=MINE, rename={"a": "b"}), LONE, None),
         lambda: hold_out(datasets.Dataset.from_list([{"prompt": "a"}]), 0.5, 0, name=MINE),
         lambda: check_columns(RowTable([], ["prompt"]), TRAINERS["GRPOTrainer"], name=MINE),
         lambda: check_columns(RowTable([{"prompt": ""}], ["prompt"]), TRAINERS["GRPOTrainer"], name=MINE),
@@ -99,21 +90,23 @@ def test_a_subset_is_of_the_hub(file: Callable[..., DataSource]) -> None:
                            prompt=None, seed=0, limit=1),
     ],
 )  # fmt: skip
-def test_whoever_refuses_says_whose_rows_they_are(call: Callable[[], object]) -> None:
-    assert MINE in refused(call)[1]
+def test_every_check_names_the_source(call: Callable[[], object], refusal) -> None:
+    assert MINE in refusal(call).where
 
 
 @pytest.mark.parametrize(
-    ("error", "what", "hint"),
+    ("error", "hint"),
     [
-        (ConnectionError("no route"), "cannot be reached", f"{MINE}.path=FILE"),
-        (RuntimeError("we are OFFLINE"), "cannot be reached", f"{MINE}.path=FILE"),
-        (RuntimeError("Unknown Split"), "has no split 'train'", f"{MINE}.split=NAME"),
-        (RuntimeError("no Config"), "has no subset 'sub'", f"{MINE}.subset=NAME"),
-        (RuntimeError("x" * 900), "could not be loaded", "datasets.load_dataset('o/n')"),
+        (ConnectionError("no route"), f"{MINE}.path=FILE"),
+        (RuntimeError("we are OFFLINE"), f"{MINE}.path=FILE"),
+        (RuntimeError("Unknown Split"), f"{MINE}.split=NAME"),
+        (RuntimeError("no Config"), f"{MINE}.subset=NAME"),
+        (RuntimeError("x" * 900), "datasets.load_dataset('o/n')"),
     ],
 )
-def test_a_dataset_of_the_hub(error: Exception, what: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_dataset_that_cannot_be_loaded(
+    error: Exception, hint: str, monkeypatch: pytest.MonkeyPatch, refusal
+) -> None:
     asked = []
 
     def load_dataset(*args: object, **named: object) -> None:
@@ -122,8 +115,7 @@ def test_a_dataset_of_the_hub(error: Exception, what: str, hint: str, monkeypatc
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     source = DataSource(path="o/n", subset="sub", revision="main", name=MINE)
-    told, where, got, _, hinted = refused(lambda: load_split([source], seed=0))
-    assert told.startswith(f"the hub dataset o/n {what}")
-    assert (where, got) == (f"{MINE}.path", f"{type(error).__name__}: {str(error)[:400]}")
-    assert hint in hinted
+    found = refusal(load_split, [source], seed=0)
+    assert (found.where, found.got) == (f"{MINE}.path", f"{type(error).__name__}: {str(error)[:400]}")
+    assert hint in (found.hint or found.advice)
     assert asked == [(("o/n",), {"name": "sub", "split": "train", "revision": "main"})]

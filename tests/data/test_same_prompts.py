@@ -1,4 +1,4 @@
-"""Prompts that an evaluation shares with the training, whatever the columns of the rows."""
+"""Prompts that an evaluation shares with the training, for every kind of column."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from rlhf_cli.data.rows import RowTable, hold_out_places, prompt_keys, shared_prompts
 
 
-def said(role: str, text: str) -> dict[str, str]:
+def message(role: str, text: str) -> dict[str, str]:
     return {"role": role, "content": text}
 
 
@@ -22,8 +22,8 @@ def shared(held_out: RowTable, *training: RowTable) -> int:
     return sum(key in found for key in prompt_keys(held_out))
 
 
-ASKED, OTHER = [said("user", "1+1?")], [said("user", "1+2?")]
-YES, NO = said("assistant", "2"), said("assistant", "who knows")
+ASKED, OTHER = [message("user", "1+1?")], [message("user", "1+2?")]
+YES, NO = message("assistant", "2"), message("assistant", "who knows")
 SAME = {
     "text": ({"prompt": "1+1="}, {"prompt": "1+1="}, {"prompt": "1+2="}),
     "messages": ({"prompt": ASKED}, {"prompt": ASKED}, {"prompt": OTHER}),
@@ -53,7 +53,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_rows_that_ask_the_same(name: str) -> None:
+def test_equal_prompts_are_found(name: str) -> None:
     trained, same, other = SAME[name]
     assert shared(table(same), table(trained)) == 1
     assert shared(table(other), table(trained)) == 0
@@ -66,14 +66,15 @@ def test_only_prompts_that_are_held_out_are_shared() -> None:
 
 
 def test_the_prompt_of_two_equal_dialogues_is_all_but_the_answer() -> None:
-    """Two dialogues that do not part share their messages up to the last one, as those that part there do."""
-    same, parted = [{"chosen": [*ASKED, YES], "rejected": [*ASKED, one]} for one in (YES, NO)]
-    assert list(prompt_keys(table(same))) == list(prompt_keys(table(parted)))
+    same, different = [{"chosen": [*ASKED, YES], "rejected": [*ASKED, answer]} for answer in (YES, NO)]
+    assert list(prompt_keys(table(same))) == list(prompt_keys(table(different)))
 
 
 def test_a_fraction_keeps_the_dialogues_of_one_prompt_together() -> None:
-    """Four prompts, five dialogues each: whichever are held out, the sides share none."""
-    rows = [{"messages": [said("user", f"{number % 4}?"), said("assistant", str(number))]} for number in range(20)]
+    """Four prompts, five dialogues each: training and held-out rows share no prompt."""
+    rows = [
+        {"messages": [message("user", f"{number % 4}?"), message("assistant", str(number))]} for number in range(20)
+    ]
     train, held = hold_out_places(table(*rows), 0.25, seed=3)
     assert len(held) == 5
     assert {rows[place]["messages"][0]["content"] for place in train}.isdisjoint(

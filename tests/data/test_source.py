@@ -1,4 +1,4 @@
-"""Where data comes from: a world, a path or a Hub id; which rows of which files, under which names."""
+"""Where data comes from: a world, a path or a hub id; which files, under which names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from rlhf_cli.data.data_files import find_files
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.peeking import first_rows, peek
-from rlhf_cli.data.rows import renamed
+from rlhf_cli.data.preparing import renamed
 from rlhf_cli.data.source import DataSource
 
 
@@ -34,8 +34,8 @@ def test_not_a_hub_id(path: str, workplace: Path) -> None:
 
 
 def test_exactly_one_of_world_and_path(refusal) -> None:
-    assert "neither" in refusal(DataSource)
-    assert "world='toy_sums' and path='a.csv'" in refusal(DataSource, world="toy_sums", path="a.csv")
+    for given in ({}, {"world": "toy_sums", "path": "a.csv"}):
+        assert refusal(DataSource, **given).hint == "data.world=toy_sums, or data.path=FILE"
 
 
 @pytest.mark.parametrize(
@@ -49,24 +49,21 @@ def test_exactly_one_of_world_and_path(refusal) -> None:
     ],
 )
 def test_contradictions_name_their_key(arguments, key: str, refusal) -> None:
-    assert f"where:    {key}\n" in refusal(DataSource, **arguments) + "\n"
+    assert refusal(DataSource, **arguments).where == key
 
 
-def test_missing_file_says_where_it_looked_and_what_is_near(workplace: Path, jsonl, refusal) -> None:
+def test_a_missing_file_is_reported_with_a_similar_name(workplace: Path, jsonl, refusal) -> None:
     jsonl([{"prompt": "x"}], "prompts.jsonl")
-    message = refusal(peek, DataSource(path="promts.jsonl", name="data.mix.mine"))
-    assert "promts.jsonl: no such file" in message
-    assert "data.mix.mine.path" in message
-    assert str(workplace / "promts.jsonl") in message
-    assert f"working directory {workplace}" in message
-    assert "try:      prompts.jsonl" in message
+    error = refusal(peek, DataSource(path="promts.jsonl", name="data.mix.mine"))
+    assert (error.where, error.hint) == ("data.mix.mine.path", "prompts.jsonl")
+    assert error.got.startswith(str(workplace / "promts.jsonl"))
 
 
-def test_unknown_suffix_lists_the_known(workplace: Path, refusal) -> None:
+def test_an_unknown_suffix_is_refused_with_the_known_ones(workplace: Path, refusal) -> None:
     (workplace / "rows.xlsx").write_text("a\tb\n")
-    message = refusal(peek, DataSource(path="rows.xlsx"))
-    assert "rows.xlsx: no reader" in message
-    assert ".jsonl, .jsonl.gz, .json, .json.gz, .csv, .csv.gz, .tsv, .tsv.gz, .parquet" in message
+    error = refusal(peek, DataSource(path="rows.xlsx"))
+    assert error.where == "data.path"
+    assert error.expected == ".jsonl, .jsonl.gz, .json, .json.gz, .csv, .csv.gz, .tsv, .tsv.gz, .parquet"
 
 
 def test_folder_and_glob_expand_sorted(workplace: Path, jsonl) -> None:
@@ -76,8 +73,8 @@ def test_folder_and_glob_expand_sorted(workplace: Path, jsonl) -> None:
     (workplace / "part" / "README.md").write_text("not data")
     (workplace / "part" / "e.jsonl").mkdir()
     for path in ("part", "part/*.jsonl", "part/?.jsonl", "part/[ab].jsonl", "**/*.jsonl"):
-        files, format_name = find_files(DataSource(path=path))
-        assert ([file.name for file in files], format_name) == (["a.jsonl", "b.jsonl"], "jsonl")
+        files, file_format = find_files(DataSource(path=path))
+        assert ([file.name for file in files], file_format.name) == (["a.jsonl", "b.jsonl"], "jsonl")
     assert [file.name for file in find_files(DataSource(path=["part/b.jsonl", "part/a.jsonl"]))[0]] == [
         "b.jsonl",
         "a.jsonl",
@@ -95,7 +92,7 @@ def test_folder_and_glob_expand_sorted(workplace: Path, jsonl) -> None:
     ],
     ids=["renamed and selected", "the first", "lists", "a world", "a part, by datasets"],
 )
-def test_first_rows_are_as_a_training_reads_them(workplace: Path, source: DataSource) -> None:
+def test_first_rows_equal_those_of_a_training(workplace: Path, source: DataSource) -> None:
     (workplace / "rows.csv").write_text("q,a,n\n" + "".join(f"what is {n}?,it is {n},{n}\n" for n in range(9)))
     (workplace / "rows.jsonl").write_text("".join(f'{{"q": "{n}", "a": [1.5, {n}.0]}}\n' for n in range(9)))
     template = "Q: {prompt}" if source.world else "Q: {q}"
@@ -112,14 +109,16 @@ def test_first_rows_are_as_a_training_reads_them(workplace: Path, source: DataSo
         ({"x": "b"}, ("a", "x", "c")),
         ({"a": "b", "b": "a"}, ("b", "a", "c")),
         ({"a": "b", "old": "a"}, ("old", "a", "c")),
-        ({"b": "x"}, "data.rename.x=b"),
-        ({"y": "x"}, "no column 'x'"),
-        ({"a": "b"}, "there is a column 'a' already"),
-        ({"x": "a", "y": "a"}, "renamed twice"),
+        ({"b": "x"}, "data.rename.b"),
+        ({"y": "x"}, "data.rename.y"),
+        ({"a": "b"}, "data.rename.a"),
+        ({"x": "a", "y": "a"}, "data.rename.y"),
     ],
 )
 def test_renames(rename: dict[str, str], expected: Any, refusal) -> None:
     if isinstance(expected, str):
-        assert expected in refusal(renamed, ("a", "b", "c"), rename)
+        error = refusal(renamed, ("a", "b", "c"), rename)
+        assert error.where == expected
+        assert error.hint == ("data.rename.x=b" if rename == {"b": "x"} else None)
     else:
         assert renamed(("a", "b", "c"), rename) == expected

@@ -1,13 +1,13 @@
-"""Whole dialogues, taken apart into the prompt that they share and two answers."""
+"""Split whole dialogues into the prompt that they share and two answers."""
 
 from __future__ import annotations
 
 import pytest
 
+from rlhf_cli.data.dialogues import split_pair
 from rlhf_cli.data.loading import load_split
-from rlhf_cli.data.peeking import column_names_after, peek
+from rlhf_cli.data.peeking import peek, prepare_preview
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.data.transcripts import split_pair
 
 
 def test_a_transcript_is_split_at_the_last_answer() -> None:
@@ -19,14 +19,13 @@ def test_a_transcript_is_split_at_the_last_answer() -> None:
     assert split_pair(asked + " Fine.", asked) == (asked, " Fine.", "")
 
 
-def test_dialogues_that_part_earlier_are_split_where_they_part() -> None:
+def test_dialogues_that_differ_earlier_are_split_where_they_differ() -> None:
     asked = "\n\nHuman: Hello\n\nAssistant:"
-    one, other = " Hi!\n\nHuman: Tea?\n\nAssistant: Yes.", " Ho!\n\nHuman: Tea?\n\nAssistant: No."
-    assert split_pair(asked + one, asked + other) == (asked, one, other)
-    # One goes on after the other's end: its later turns are no part of the prompt.
-    more = " Hi!\n\nHuman: Tea?\n\nAssistant: Yes."
-    assert split_pair(asked + more, asked + " Hi!") == (asked, more, " Hi!")
-    assert split_pair(asked + " Hi!", asked + more) == (asked, " Hi!", more)
+    long = " Hi!\n\nHuman: Tea?\n\nAssistant: Yes."
+    # One dialogue may continue after the other has ended: its later turns are no part of the prompt.
+    for other in (" Ho!\n\nHuman: Tea?\n\nAssistant: No.", " Hi!"):
+        assert split_pair(asked + long, asked + other) == (asked, long, other)
+        assert split_pair(asked + other, asked + long) == (asked, other, long)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +38,7 @@ def test_dialogues_that_part_earlier_are_split_where_they_part() -> None:
         ("I said \n\nAssistant: once", "I said \n\nAssistant: twice"),
     ],
 )
-def test_what_is_no_pair_of_transcripts_is_left_as_it_is(chosen: str, rejected: str) -> None:
+def test_texts_that_are_no_pair_of_transcripts_are_not_split(chosen: str, rejected: str) -> None:
     assert split_pair(chosen, rejected) is None
 
 
@@ -60,4 +59,4 @@ def test_data_with_prompts_is_not_split(jsonl) -> None:
     rows = [{"prompt": "p", "chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"}]
     source = DataSource(path=jsonl(rows))
     assert load_split([source], seed=0).to_list() == rows
-    assert column_names_after(source, peek(source), None) == ("prompt", "chosen", "rejected")
+    assert prepare_preview(source, peek(source), None)[0] == ("prompt", "chosen", "rejected")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.data.worlds.reasoning_gym_process import (
+from rlhf_cli.data.worlds.reasoning_gym import (
     RUN_ANSWERS,
     _packed,
     _registry,

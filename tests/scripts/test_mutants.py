@@ -158,7 +158,7 @@ def test_a_file_belongs_to_the_innermost_room() -> None:
     assert [place for places in OURS.tests.values() for place in places if not (OURS.root / place).exists()] == []
     assert OURS.room("rlhf_cli/trainers/ppo/rollout.py") == "rlhf_cli/trainers/ppo"
     assert OURS.room("rlhf_cli/trainers/pass_mixin.py") == "rlhf_cli/trainers"
-    assert {"rlhf_cli/trainers/pass_mixin.py", "rlhf_cli/data/json_files.py"} <= set(files)
+    assert {"rlhf_cli/trainers/pass_mixin.py", "rlhf_cli/data/file_readers.py"} <= set(files)
 
 
 def test_the_nearest_tests_come_first_and_the_budget_ends_them() -> None:

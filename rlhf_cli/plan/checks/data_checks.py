@@ -9,11 +9,10 @@ from typing import cast
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.rules.trainer_rules import class_file
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.data.dialogues import DIALOGUES
 from rlhf_cli.data.learnt_columns import check_columns, read_columns
-from rlhf_cli.data.peeking import column_names_after, peek, prepared_rows
-from rlhf_cli.data.rows import RowTable, hold_out_places, kind_of_text
-from rlhf_cli.data.template import template_columns
+from rlhf_cli.data.peeking import peek, prepare_preview
+from rlhf_cli.data.preparing import template_columns
+from rlhf_cli.data.rows import DIALOGUES, RowTable, hold_out_places, kind_of_text
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import DataError, RewardError, UserError
 from rlhf_cli.plan.checks.check_context import CheckContext, ReadSource
@@ -45,8 +44,7 @@ def source_problems(experiment: Experiment, composed: Composed, context: CheckCo
             if count is not None and select is not None:
                 source.check_selection(count)
                 count = min(count, select) if isinstance(select, int) else select[1] - select[0]
-            names = column_names_after(source, preview, prompt)
-            table = prepared_rows(source, preview, prompt, names)
+            names, table = prepare_preview(source, preview, prompt)
             read = ReadSource(source, preview, names, table, count)
             context.sources.append(read)
             context.held_out += [read] if source not in training else []

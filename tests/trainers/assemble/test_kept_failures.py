@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_cli.data import json_files
+from rlhf_cli.data import file_readers
 from rlhf_cli.errors import RewardError, RewardFailed
 from rlhf_cli.plan.stack_building import FailureRecorder
 from rlhf_cli.rewards.stack.component import Component
@@ -53,7 +53,7 @@ class Keeps:
     @property
     def rows(self) -> list[dict[str, Any]]:
         (file,) = (self.run.path / "failures").iterdir()
-        return [row for _, row in json_files.read_lines(file)]
+        return [row for _, row in file_readers.read_lines(file)]
 
 
 @pytest.fixture

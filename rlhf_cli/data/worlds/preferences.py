@@ -1,18 +1,24 @@
-"""Generate preferences and single judgements over answers to sums.
+"""Generate preferences and single judgements over answers to sums, and give real pairs of dialogues.
 
 A reward model learns from (chosen, rejected); `true_score` is what it should learn. A policy trained on the reward
 model is over-optimised if the learnt reward still rises while the true one falls.
 
 A thumb up or down is cheaper to collect than a comparison. The label still comes from the comparison: an answer is good
 if it was the better one of its pair.
+
+The dialogues are the short ones of Anthropic's harmless-base (scripts/hh_pairs.py, MIT licence; Bai et al. 2022, arXiv
+2204.05862). They are about harm, and some are offensive.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
+from pathlib import Path
 from random import Random
 
-from rlhf_cli.data.worlds.toy_tasks import draw_pairs, near_miss
+from rlhf_cli.data.worlds.toy_tasks import draw_pairs, near_miss, without_repeats
 
 _SHORT = ("it is {}.", "I think {}", "the sum is {}")
 _LONG = ("well, if I add the two then I think I get {}", "let me see, the two of them together make {} or so")
@@ -84,3 +90,27 @@ def generate_judgements(num_rows: int, seed: int, max_value: int = 20) -> list[d
         answer = {"completion": pair[side], "label": is_good, "score": pair[f"score_{side}"]}
         rows.append({"prompt": pair["prompt"], **answer})
     return rows
+
+
+_DIALOGUES = Path(__file__).with_name("hh_pairs.jsonl.gz")
+_HELD_OUT = 5
+"""Of each five dialogues in the file's order the last one is held out."""
+
+
+def generate_dialogues(
+    num_rows: int, seed: int, held_out: bool = False, single_turn: bool = False
+) -> list[dict[str, object]]:
+    """Return rows of `prompt`, `chosen` and `rejected`, each a list of messages.
+
+    A fifth of the dialogues is held out, the same ones for every seed: `held_out` draws from these, else from the
+    others. `single_turn` draws only those whose prompt is one message. No pair is repeated before all of its side were
+    drawn.
+    """
+    with gzip.open(_DIALOGUES, "rt", encoding="utf-8") as lines:
+        pairs: list[dict[str, list[object]]] = [json.loads(line) for line in lines]
+    mine: list[dict[str, object]] = [
+        {**pair}
+        for place, pair in enumerate(pairs, 1)
+        if (place % _HELD_OUT == 0) is held_out and (len(pair["prompt"]) == 1 or not single_turn)
+    ]
+    return [mine[index] for index in without_repeats(len(mine), num_rows, Random(seed))]

@@ -1,0 +1,116 @@
+"""Say what a column holds, so that a file whose rows disagree is refused, and what Arrow calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class ColumnKind(StrEnum):
+    """What a value without parts is; `MIXED` is a column of several kinds, or one that JSON does not have."""
+
+    NULL = "null"
+    BOOL = "true/false"
+    INTEGER = "integer"
+    NUMBER = "number"
+    TEXT = "text"
+    MIXED = "mixed"
+
+
+@dataclass(frozen=True)
+class ListKind:
+    """A list whose items are of one kind."""
+
+    item: Kind
+
+
+@dataclass(frozen=True)
+class RecordKind:
+    """A JSON object with one kind per field; a field missing from a row is null there."""
+
+    fields: Mapping[str, Kind]
+
+
+Kind: TypeAlias = ColumnKind | ListKind | RecordKind
+
+_SCALARS = {
+    str: ColumnKind.TEXT,
+    type(None): ColumnKind.NULL,
+    bool: ColumnKind.BOOL,
+    int: ColumnKind.INTEGER,
+    float: ColumnKind.NUMBER,
+}
+
+
+def kind_of(value: object) -> Kind:
+    """Return the kind of a JSON value."""
+    if (scalar := _SCALARS.get(type(value))) is not None:
+        return scalar
+    if isinstance(value, list):
+        item: Kind = ColumnKind.NULL
+        for element in value:
+            item = merge(item, kind_of(element))
+        return ListKind(item)
+    if isinstance(value, dict):
+        return RecordKind({key: kind_of(field) for key, field in value.items()})
+    return ColumnKind.MIXED
+
+
+def merge(first: Kind, second: Kind) -> Kind:
+    """Return the kind of a column that holds both kinds.
+
+    Null merges with any kind, integer and number give number, lists and records are merged recursively; all other pairs
+    are mixed.
+    """
+    if first == second or second == ColumnKind.NULL:
+        return first
+    if first == ColumnKind.NULL:
+        return second
+    if isinstance(first, ListKind) and isinstance(second, ListKind):
+        return ListKind(merge(first.item, second.item))
+    if isinstance(first, RecordKind) and isinstance(second, RecordKind):
+        names = dict.fromkeys((*first.fields, *second.fields))
+        null = ColumnKind.NULL
+        return RecordKind({name: merge(first.fields.get(name, null), second.fields.get(name, null)) for name in names})
+    is_number = {label(first), label(second)} == {ColumnKind.INTEGER, ColumnKind.NUMBER}
+    return ColumnKind.NUMBER if is_number else ColumnKind.MIXED
+
+
+def label(kind: Kind) -> str:
+    """Return a word for messages: `text`, `integer`, `list`, `object` ..."""
+    if isinstance(kind, ColumnKind):
+        return kind
+    return "list" if isinstance(kind, ListKind) else "object"
+
+
+def arrow_schema(kinds: Mapping[str, Kind]) -> pa.Schema | None:
+    """Return the columns' Arrow types, or None if Arrow has none for a column, e.g. text mixed with lists."""
+    import pyarrow as pa
+
+    types = {name: _arrow_type(kind) for name, kind in kinds.items()}
+    known = {name: kind for name, kind in types.items() if kind is not None}
+    return pa.schema(list(known.items())) if len(known) == len(types) else None
+
+
+def _arrow_type(kind: Kind) -> pa.DataType | None:
+    import pyarrow as pa
+
+    if isinstance(kind, ListKind):
+        item = _arrow_type(kind.item)
+        return None if item is None else pa.list_(item)
+    if isinstance(kind, RecordKind):
+        fields = arrow_schema(kind.fields)
+        return None if fields is None else pa.struct(fields)
+    plain = {
+        ColumnKind.NULL: pa.null(),
+        ColumnKind.BOOL: pa.bool_(),
+        ColumnKind.INTEGER: pa.int64(),
+        ColumnKind.NUMBER: pa.float64(),
+        ColumnKind.TEXT: pa.string(),
+    }
+    return plain.get(kind)

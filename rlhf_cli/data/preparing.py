@@ -1,0 +1,145 @@
+"""Turn the rows of a source into those that a trainer sees: rename, read conversations, fill in the prompt.
+
+The functions take a `datasets.Dataset` or a `RowTable`, so that `rlhf check` does not import `datasets`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from rlhf_cli.data.dialogues import read_conversations, split_transcripts
+from rlhf_cli.data.learnt_columns import columns_with_messages
+from rlhf_cli.data.rows import Table, map_rows
+from rlhf_cli.data.source import DataSource, Row, Template, missing_column
+from rlhf_cli.errors import DataError
+from rlhf_cli.text.template_grammar import is_text, parse
+
+
+def prepare(table: Table, source: DataSource, prompt: Template | None, *, is_alone: bool = True) -> Table:
+    """Return the rows of a source after `rename` (new -> old), `transcripts` and the prompt template.
+
+    `is_alone`: the source is no part of a mixture. Raise DataError if `rename` or the template uses a column that the
+    source lacks, or if a row cannot be read.
+    """
+    renamed(table.column_names, source.rename, name=source.name)  # refuses what cannot be renamed
+    inner = nested(table.column_names, source.rename)
+    if inner:
+        table = map_rows(table, take_nested, inner, inner=inner, name=source.name)
+    table = table.rename_columns({old: new for new, old in source.rename.items() if new not in inner})
+    columns = columns_with_messages(source, table.column_names)
+    table = read_conversations(table, columns, is_alone=is_alone, name=source.name)
+    if source.transcripts:
+        table = split_transcripts(table, name=source.name)
+    if prompt is not None:
+        refuse_missing_columns(prompt, table.column_names, source)
+        table = map_rows(table, _add_prompt, ["prompt"], template=prompt, name=source.name)
+    return table
+
+
+def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "data") -> tuple[str, ...]:
+    """Return `columns` under their new names, in their old order, then those taken from inside a column.
+
+    Raise DataError if a column does not exist or if two columns would get the same name.
+    """
+    new_names: dict[str, str] = {}
+    inner = nested(columns, rename)
+    for new, old in rename.items():
+        where = f"{name}.rename.{new}"
+        is_taken = new in columns and new not in rename.values()
+        if old not in columns and new not in inner:
+            error = missing_column(old, columns, where)
+            if is_taken:  # the two names are the wrong way round
+                error.hint = f"{name}.rename.{old}={new}"
+            elif error.hint is not None:
+                error.hint = shlex.quote(f"{where}={error.hint}")
+            raise error
+        if old in new_names:
+            raise DataError(f"the column {old!r} is renamed twice", where=where, got=f"{new_names[old]} and {new}")
+        if is_taken:
+            raise DataError(
+                f"there is a column {new!r} already",
+                where=where,
+                got=f"{new}: {old}",
+                advice=f"rename the existing column too: {name}.rename.old_{new}={new}",
+            )
+        new_names[old] = new
+    return (*(new_names.get(column, column) for column in columns), *inner)
+
+
+def nested(columns: Sequence[str], rename: Mapping[str, str]) -> dict[str, str]:
+    """Return new name -> path of each renamed value that lies inside a column, such as `reward_model.ground_truth`."""
+    return {new: old for new, old in rename.items() if old not in columns and old.partition(".")[0] in columns}
+
+
+def take_nested(row: Mapping[str, object], _index: int, inner: Mapping[str, str], name: str = "data") -> Row:
+    """Return new name -> the value at its path in a row; a number in a path is the place in a list.
+
+    Raise DataError if a value on the path has no such part.
+    """
+    taken: Row = {}
+    for new, path in inner.items():
+        value: object = row
+        for part in path.split("."):
+            below = dict(zip(map(str, range(len(value))), value, strict=True)) if isinstance(value, list) else value
+            if not isinstance(below, Mapping | None) or (below is not None and part not in below):
+                raise DataError(
+                    f"there is no {part!r} on the path {path}",
+                    where=f"{name}.rename.{new}",
+                    got=f"{value!r:.80}",
+                    expected=f"one of {', '.join(map(str, below))}" if isinstance(below, Mapping) else "an object",
+                )
+            value = None if below is None else below[part]
+        taken[new] = value
+    return taken
+
+
+def render(template: Template, row: Mapping[str, object], *, name: str = "data.prompt") -> str | list[dict[str, str]]:
+    """Fill a template from one row: a text gives a plain prompt, messages give a conversational one.
+
+    Raise DataError if a column is missing, null, a list or an object.
+    """
+    if isinstance(template, str):
+        return _fill(template, row, name)
+    return [
+        {"role": message["role"], "content": _fill(message["content"], row, f"{name}[{position}]")}
+        for position, message in enumerate(template)
+    ]
+
+
+def template_columns(template: Template, *, name: str = "data.prompt") -> set[str]:
+    """Return the columns that a template reads. Raise DataError if its syntax is invalid."""
+    texts = [template] if isinstance(template, str) else [message["content"] for message in template]
+    return {column for text in texts for column in parse(text, where=name, error=DataError).columns}
+
+
+def refuse_missing_columns(template: Template, columns: Sequence[str], source: DataSource) -> None:
+    """Raise DataError if a prompt template reads a column that the source lacks, or has under another name."""
+    for column in sorted(template_columns(template) - set(columns)):
+        error = missing_column(column, columns, "data.prompt")
+        if (new := source.new_name(column)) is not None:
+            where = f"{source.name}.rename.{new}"
+            error = DataError(f"the column {column!r} is called {new!r} here", where=where, hint=new)
+        if error.hint is not None and isinstance(template, str) and not {"'", '"'} & set(template):
+            error.hint = f"data.prompt={shlex.quote(template.replace(f'{{{column}}}', f'{{{error.hint}}}'))}"
+        raise error
+
+
+def _add_prompt(row: Mapping[str, object], index: int, template: Template, name: str) -> Row:
+    return {"prompt": render(template, row, name=f"data.prompt, row {index + 1} of {name}")}
+
+
+def _fill(template: str, row: Mapping[str, object], name: str) -> str:
+    parsed = parse(template, where=name, error=DataError)
+    for column in parsed.columns:
+        if column not in row:
+            raise missing_column(column, list(row), name)
+        value = row[column]
+        if not is_text(value):
+            raise DataError(
+                f"the prompt template cannot use the column {column!r}",
+                where=name,
+                got="nothing (null)" if value is None else f"a {type(value).__name__}",
+                expected="text or a number",
+            )
+    return parsed.fill(row)
