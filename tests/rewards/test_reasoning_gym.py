@@ -14,14 +14,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.data.worlds.reasoning_gym import (
-    RUN_ANSWERS,
-    _packed,
-    _registry,
-    _rows,
-    build_task,
-    unpacked_entry,
-)
+from rlhf_cli.data.worlds.reasoning_gym import RUN_ANSWERS, _packed, _registry, _rows, build_task, unpacked_entry
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.reasoning_gym import _PLAIN, _READ_LISTS, extracted, score_entry, task_score
 
