@@ -33,9 +33,9 @@ def sums_correct(
 def sums_true(prompts: Sequence[Completion], completions: Sequence[Completion], **kwargs: object) -> list[float]:
     """Score by the true reward of the world `toy_preferences`, to watch at weight 0 beside a learnt reward.
 
-    Its parts and its range, -0.4 to 1.5, are those of `worlds.preferences.true_score`.
+    Its parts and its range, -0.4 to 1.5, are those of `worlds.pairs.true_score`.
     """
-    from rlhf_cli.data.worlds.preferences import true_score
+    from rlhf_cli.data.worlds.pairs import true_score
 
     asked = [prompt if isinstance(prompt, str) else content_text(prompt[-1]) for prompt in prompts]
     return [true_score(*row) for row in zip(asked, map(text_of, completions), strict=True)]

@@ -14,8 +14,8 @@ import pytest
 from rlhf_cli.data import worlds
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.data.worlds import DEMONSTRATIONS, WORLDS, maker, preferences, toy_tasks
-from rlhf_cli.data.worlds.preferences import true_score
+from rlhf_cli.data.worlds import DEMONSTRATIONS, WORLDS, maker, pairs, toy_tasks
+from rlhf_cli.data.worlds.pairs import true_score
 from rlhf_cli.errors import DataError
 from rlhf_cli.rewards.toy import score_speakers
 
@@ -99,7 +99,7 @@ def test_true_score_by_hand(completion: str, score: float) -> None:
 
 
 def test_preferences_agree_with_the_true_score() -> None:
-    rows = preferences.generate(1000, seed=0)
+    rows = pairs.generate(1000, seed=0)
     for row in rows:
         assert row["score_chosen"] == true_score(row["prompt"], row["chosen"])
         assert row["score_rejected"] == true_score(row["prompt"], row["rejected"])
@@ -136,8 +136,8 @@ def test_peek_at_a_world() -> None:
 
 
 def test_each_judgement_is_one_answer_of_a_pair_and_half_are_good() -> None:
-    rows, pairs = preferences.generate_judgements(2000, seed=1), preferences.generate(2000, seed=1)
-    for row, pair in zip(rows, pairs, strict=True):
+    rows, sources = pairs.generate_judgements(2000, seed=1), pairs.generate(2000, seed=1)
+    for row, pair in zip(rows, sources, strict=True):
         side = "chosen" if row["label"] else "rejected"
         assert (row["prompt"], row["completion"]) == (pair["prompt"], pair[side])
         assert row["score"] == pair[f"score_{side}"]
@@ -160,9 +160,9 @@ def test_held_out_sums_are_in_no_training_row_in_either_order() -> None:
     for seed in (0, 1):
         train = worlds.generate("split_sums", {"num_rows": 800}, seed=seed)
         held_out = worlds.generate("split_sums", {"num_rows": 200, "held_out": True}, seed=seed)
-        pairs, others = {_pair(row) for row in train}, {_pair(row) for row in held_out}
-        assert pairs.isdisjoint(others)
-        assert len(pairs | others) == 29 * 30 // 2  # every unordered pair of 2..30
+        trained, others = {_pair(row) for row in train}, {_pair(row) for row in held_out}
+        assert trained.isdisjoint(others)
+        assert len(trained | others) == 29 * 30 // 2  # every unordered pair of 2..30
         assert all(int(row["answer"]) == sum(_pair(row)) for row in [*train, *held_out])
     assert {_pair(row) for row in worlds.generate("split_sums", {"num_rows": 200, "held_out": True}, seed=9)} == others
     with pytest.raises(DataError) as caught:

@@ -22,11 +22,11 @@ WORLDS = {
     "reasoning_gym": "reasoning_gym:generate",
     "split_sums": "toy_tasks:generate_split",
     "toy_demonstrations": "toy_tasks:demonstrations",
-    "toy_judgements": "preferences:generate_judgements",
-    "toy_preferences": "preferences:generate",
+    "toy_judgements": "pairs:generate_judgements",
+    "toy_preferences": "pairs:generate",
     "toy_speakers": "toy_tasks:generate_speakers",
     "toy_sums": "toy_tasks:generate",
-    "hh_pairs": "preferences:generate_dialogues",
+    "hh_pairs": "pairs:generate_dialogues",
 }
 """World -> the module and function of its rows, called with `(num_rows, seed, **args)`."""
 DEMONSTRATIONS = {"toy_speakers": "toy_tasks:speaker_demonstrations", "toy_sums": "toy_tasks:demonstrations"}
