@@ -14,9 +14,8 @@ from torch import Tensor
 from rlhf_cli.numerics.group_advantages import leave_one_out
 from rlhf_cli.rewards.stack.component import Component, ScoreGate
 from rlhf_cli.rewards.stack.returned_scores import place_spans
-from rlhf_cli.rewards.stack.reward_matrix import Settled, last_token_rewards, settle
+from rlhf_cli.rewards.stack.reward_matrix import Settled, SettleRules, add_truncation, last_token_rewards, settle
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.rewards.stack.truncated_rows import with_truncation
 from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings, Rollout, advantages_of, without_last
 from rlhf_cli.truncation import Bootstrap, Endings, EosPenalty, TruncationPolicy
 
@@ -64,17 +63,7 @@ def settled_of(components: Sequence[Component], num_rows: int) -> Settled:
         )
     )
     weights = torch.tensor(stack.weights(0, 1), dtype=torch.float64)
-    settled, _ = settle(
-        raw,
-        fixed,
-        weights,
-        components,
-        {},
-        names=stack.names,
-        aggregate="sum",
-        num_generations=num_rows,
-        is_training=True,
-    )
+    settled, _ = settle(raw, fixed, weights, SettleRules(components, num_generations=num_rows), {})
     return settled
 
 
@@ -141,7 +130,7 @@ def cut_answer() -> Iterator[str]:
         settled = settled_of([Component("score", lambda **_: [SCORE])], 1)
         endings = Endings(torch.tensor([True]), torch.tensor([3]), 3)
         if policy.changes_total:
-            settled = with_truncation(settled, policy, endings)
+            settled = add_truncation(settled, policy, endings)
         goes_on = policy.goes_on(endings)
         scores = last_token_rewards(settled, torch.ones(1, 3, dtype=torch.bool), slice(0, 1))
         if policy.replaces:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
-    from rlhf_cli.numerics.reward_columns import RunningDeviation
+    from rlhf_cli.numerics.score_scaling import RunningDeviation
 
 
 def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTokenizerBase:

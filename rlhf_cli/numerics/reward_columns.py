@@ -1,77 +1,18 @@
-"""Turn raw scores into what enters the total, and penalise overlong completions.
+"""Fill excluded scores, z-score scores within groups, and penalise overlong completions.
 
 Shapes: N rows of all ranks, the rows of a group consecutive; K components. NaN means "does not apply".
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-_LEAST_DEVIATION = 1e-6
-"""A column with a smaller deviation is constant: dividing would only amplify rounding errors, so it is not divided."""
+from rlhf_cli.numerics.score_scaling import deviation
 
-
-Normalize = Literal["none", "batch", "group", "running"]
 Fill = Literal["group", "zero"]
-
-
-@dataclass(frozen=True)
-class RunningDeviation:
-    """The running standard deviation of all scores so far, by Welford's method.
-
-    Whole batches are added as in Chan et al. 1979. It is unbiased (n - 1), like the batch's and the group's.
-    """
-
-    count: float = 0.0
-    mean: float = 0.0
-    sum_of_squares: float = 0.0
-
-    def updated(self, values: Tensor) -> RunningDeviation:
-        """Return the state after adding the non-NaN entries of `values` (any shape)."""
-        seen = values[~values.isnan()].double()
-        if seen.numel() == 0:
-            return self
-        count, mean = float(seen.numel()), float(seen.mean())
-        delta, total = mean - self.mean, self.count + count
-        squares = float(((seen - mean) ** 2).sum()) + delta**2 * self.count * count / total
-        return RunningDeviation(total, self.mean + delta * count / total, self.sum_of_squares + squares)
-
-    @property
-    def deviation(self) -> float:
-        """Return the unbiased deviation, 0 for fewer than two scores."""
-        return float((self.sum_of_squares / (self.count - 1)) ** 0.5) if self.count > 1 else 0.0
-
-    @property
-    def divisor(self) -> float:
-        """Return the divisor of scores: the deviation, or 1 if the scores are constant."""
-        return self.deviation if self.deviation > _LEAST_DEVIATION else 1.0
-
-
-def clipped(raw: Tensor, offset: float, clip: tuple[float, float] | None) -> Tensor:
-    """Return `raw - offset`, clipped to `clip`; NaN stays NaN."""
-    values = raw - offset
-    return values if clip is None else values.clamp(*clip)
-
-
-def divisors(values: Tensor, normalize: Normalize, num_generations: int, running: RunningDeviation) -> Tensor:
-    """Return the (N,) divisors of scores: the deviation of the batch, of the group, or of all scores so far.
-
-    Normalising divides and never centres: a score of 0 still means "worth 0", so a row that a gate sets to 0 does not
-    beat a poor one. A constant column is divided by 1. `running` is the state including this batch.
-    """
-    if normalize == "none":
-        return torch.ones_like(values)
-    if normalize == "running":
-        deviation = torch.full_like(values, running.deviation)
-    elif normalize == "batch":
-        deviation = _deviation(values.unsqueeze(0)).squeeze(0).expand_as(values)
-    else:
-        deviation = _deviation(values.view(-1, num_generations)).flatten().repeat_interleave(num_generations)
-    return torch.where(deviation > _LEAST_DEVIATION, deviation, torch.ones_like(deviation))
 
 
 def filled(effective: Tensor, num_generations: int, fill: Fill = "group") -> Tensor:
@@ -98,19 +39,8 @@ def normalized_in_group(effective: Tensor, num_generations: int, eps: float = 1e
     """Return (N, K), each component z-scored within its group, as GDPO does before it sums (arXiv 2601.05242)."""
     grouped = effective.view(-1, num_generations, effective.shape[1])
     mean = grouped.nanmean(dim=1, keepdim=True)
-    deviation = _deviation(grouped.transpose(1, 2)).transpose(1, 2)
-    return ((grouped - mean) / (deviation + eps)).reshape_as(effective)
-
-
-def _deviation(values: Tensor) -> Tensor:
-    """Return the unbiased deviation over the last dimension (kept), ignoring NaN; 0 for fewer than two values.
-
-    In float64: the float32 mean of a constant 1000.1 is off by more than `_LEAST_DEVIATION`.
-    """
-    exact = values.double()
-    count = (~exact.isnan()).sum(dim=-1, keepdim=True)
-    squares = ((exact - exact.nanmean(dim=-1, keepdim=True)) ** 2).nansum(dim=-1, keepdim=True)
-    return (squares / (count - 1).clamp(min=1)).sqrt().to(values)
+    spread = torch.from_numpy(deviation(grouped.transpose(1, 2).numpy())).transpose(1, 2)
+    return ((grouped - mean) / (spread + eps)).reshape_as(effective)
 
 
 def soft_overlong(lengths: Tensor, max_completion_length: int, cache_tokens: int) -> Tensor:

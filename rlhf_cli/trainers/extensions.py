@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_cli.numerics.reward_columns import RunningDeviation
+from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.heartbeat import Heartbeat

@@ -29,9 +29,10 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from trl import RLOOTrainer
 
-from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
+from rlhf_cli.numerics.reward_columns import Fill
+from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.rewards.stack.component import RewardOutcome
-from rlhf_cli.rewards.stack.reward_matrix import Settled, settle, token_rewards
+from rlhf_cli.rewards.stack.reward_matrix import Settled, SettleRules, add_truncation, settle, token_rewards
 from rlhf_cli.rewards.stack.reward_metrics import (
     advantage_shares,
     component_metrics,
@@ -40,13 +41,7 @@ from rlhf_cli.rewards.stack.reward_metrics import (
     share_of_dead_groups,
     table_columns,
 )
-from rlhf_cli.rewards.stack.truncated_rows import (
-    FLAG,
-    find_truncated,
-    leave_out_scores,
-    truncation_metrics,
-    with_truncation,
-)
+from rlhf_cli.rewards.stack.truncated_rows import FLAG, find_truncated, leave_out_scores, truncation_metrics
 from rlhf_cli.runs.metrics_file import table_file
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, Normaliser
 from rlhf_cli.temporary_attributes import temporary_attributes
@@ -105,6 +100,11 @@ class RewardMixin(ExtendedTrainer):
 
         return PartColumns()
 
+    @functools.cached_property
+    def _settle_rules(self) -> SettleRules:
+        components = self.reward_stack.components
+        return SettleRules(components, self.aggregate, self._num_generations, self.truncation, self._fill)
+
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self.processing_class.decode(list(ids), skip_special_tokens=True))
 
@@ -125,20 +125,12 @@ class RewardMixin(ExtendedTrainer):
         environments = torch.ones(len(names) - len(own))
         weights = torch.cat([torch.tensor(own, dtype=torch.float32), environments])
         settled, self._running = settle(
-            raw,
-            fixed,
-            weights,
-            stack.components,
-            getattr(self, "_running", {}),
-            names=names,
-            aggregate=self.aggregate,
-            num_generations=self._num_generations,
+            *(raw, fixed, weights, self._settle_rules, getattr(self, "_running", {})),
+            endings=self._endings,
+            environments=names[len(own) :],
             is_training=self.model.training,
-            is_left_out=self.truncation.leaves_out(self._endings),
-            is_replaced=self.truncation.replaced(self._endings),
-            fill=self._fill,
         )
-        self._settled = settled = with_truncation(settled, self.truncation, self._endings)
+        self._settled = settled = add_truncation(settled, self.truncation, self._endings)
         self.reward_weights = settled.trl_weights
         self._counts = outcome_counts(outcomes, self.accelerator)
         self._log_table(inputs, outcomes)

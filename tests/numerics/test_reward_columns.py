@@ -8,7 +8,8 @@ import numpy
 import pytest
 import torch
 
-from rlhf_cli.numerics.reward_columns import RunningDeviation, divisors, filled, normalized_in_group, soft_overlong
+from rlhf_cli.numerics.reward_columns import filled, normalized_in_group, soft_overlong
+from rlhf_cli.numerics.score_scaling import RunningDeviation, divisors
 from tests.support.settled_columns import NAN, Case, Rule, column, one
 from tests.support.tolerances import assert_close
 
@@ -34,7 +35,7 @@ class TestNormalise:
     rows = numpy.random.default_rng(0).normal(3.0, 2.0, 12)
 
     def test_group(self) -> None:
-        found = divisors(column(*self.rows), "group", 4, RunningDeviation())
+        found = divisors(column(*self.rows).numpy(), "group", 4, RunningDeviation())
         expected = numpy.std(self.rows.reshape(3, 4), axis=1, ddof=1).repeat(4)
         assert found.tolist() == pytest.approx(expected.tolist())
         assert len(set(found.tolist())) == 3  # negative control: not the batch's
@@ -42,10 +43,10 @@ class TestNormalise:
     def test_nan_is_left_out(self) -> None:
         values = self.rows.copy()
         values[[1, 2, 7]] = NAN
-        found = divisors(column(*values), "group", 4, RunningDeviation())
+        found = divisors(column(*values).numpy(), "group", 4, RunningDeviation())
         expected = numpy.nanstd(values.reshape(3, 4), axis=1, ddof=1).repeat(4)
         assert found.tolist() == pytest.approx(expected.tolist())
-        batch = divisors(column(*values), "batch", 4, RunningDeviation())
+        batch = divisors(column(*values).numpy(), "batch", 4, RunningDeviation())
         assert batch.tolist() == pytest.approx([numpy.nanstd(values, ddof=1)] * 12)
 
     @pytest.mark.parametrize("normalize", ["batch", "group", "running"])
@@ -74,7 +75,7 @@ class TestNormalise:
     @pytest.mark.parametrize(("spread", "is_divided"), [(3e-6, True), (1e-6, False)])
     def test_a_column_is_constant_below_a_deviation_of_1e_6(self, spread: float, is_divided: bool) -> None:
         """0 and s deviate by s / sqrt(2): 2.1e-6 and 0.7e-6."""
-        found = divisors(torch.tensor([0.0, spread], dtype=torch.float64), "batch", 2, RunningDeviation())
+        found = divisors(numpy.array([0.0, spread]), "batch", 2, RunningDeviation())
         assert found.tolist() == pytest.approx([spread / 2**0.5 if is_divided else 1.0] * 2)
 
 
@@ -97,7 +98,7 @@ class TestRunning:
         rows[[4, 17]] = NAN
         state, begin = RunningDeviation(), 0
         for size in sizes:
-            state = state.updated(column(*rows[begin : begin + size]))
+            state = state.updated(rows[begin : begin + size])
             begin += size
         assert state.deviation == pytest.approx(numpy.nanstd(rows, ddof=1), rel=1e-9)
         assert state.mean == pytest.approx(numpy.nanmean(rows), rel=1e-12)

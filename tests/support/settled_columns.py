@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_cli.numerics.reward_columns import RunningDeviation
-from rlhf_cli.rewards.stack.reward_matrix import Settled, settle
+from rlhf_cli.numerics.score_scaling import RunningDeviation
+from rlhf_cli.rewards.stack.reward_matrix import Settled, SettleRules, settle
+from rlhf_cli.truncation import Endings, EosPenalty, Exclude
 
 NAN = float("nan")
 
@@ -47,20 +48,18 @@ class Case:
     def settle(self) -> Settled:
         raw = torch.stack(self.raw, dim=1)
         nothing = torch.full((raw.shape[0], len(self.rules)), NAN, dtype=raw.dtype)
-        names = [rule.name for rule in self.rules]
-        names += [f"env{index}" for index in range(raw.shape[1] - len(names))]
+        components = [replace(rule, weight=weight) for rule, weight in zip(self.rules, self.weights, strict=False)]
+        policy = Exclude() if self.is_left_out is not None else EosPenalty(mode="replace")
+        is_cut = self.is_left_out if self.is_left_out is not None else self.is_replaced
         settled, self.running = settle(
             raw,
             nothing if self.fixed is None else torch.stack(self.fixed, dim=1),
             torch.tensor(self.weights, dtype=raw.dtype),
-            [replace(rule, weight=weight) for rule, weight in zip(self.rules, self.weights, strict=False)],
+            SettleRules(components, self.aggregate, self.num_generations, policy),
             self.running,
-            names=names,
-            aggregate=self.aggregate,
-            num_generations=self.num_generations,
+            endings=None if is_cut is None else Endings(is_cut, torch.zeros(len(raw)), None),
+            environments=[f"env{index}" for index in range(raw.shape[1] - len(components))],
             is_training=self.is_training,
-            is_left_out=self.is_left_out,
-            is_replaced=self.is_replaced,
         )
         return settled
 

@@ -33,14 +33,15 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.numerics.calibration import best_changes, kendall_tau_b
 from rlhf_cli.numerics.group_advantages import summed
-from rlhf_cli.numerics.reward_columns import RunningDeviation
+from rlhf_cli.numerics.reward_columns import Fill
+from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.plan.reward_components import component
 from rlhf_cli.plan.stack_building import aggregate_of
 from rlhf_cli.rewards.stack.aggregating import Aggregate, Schedule, counting
-from rlhf_cli.rewards.stack.reward_matrix import Settled, settle
+from rlhf_cli.rewards.stack.reward_matrix import Settled, SettleRules, add_truncation, settle
 from rlhf_cli.rewards.stack.reward_metrics import advantage_shares
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.rewards.stack.truncated_rows import leave_out_scores, with_truncation
+from rlhf_cli.rewards.stack.truncated_rows import leave_out_scores
 from rlhf_cli.tables import trl_values
 from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.truncation import COMPONENT, Endings
@@ -83,6 +84,10 @@ class RoundRecomputer:
         components = [component(name, reward, self.scores[name]) for name, reward in experiment.rewards.items()]
         # Stored scores need no timeout.
         self.stack = RewardStack([replace(one, timeout_s=None, eager=False) for one in components])
+        fill: Fill = "group" if self.recipe.baseline == "group" else "zero"
+        self._settle_rules = SettleRules(
+            self.stack.components, self.aggregate, self.recipe.num_generations, self.truncation, fill
+        )
         self._max_steps = max_steps
         self._counted = counting(experiment.rewards)
         self._needed = waits_for(experiment.rewards, self._counted) | {*self._counted}
@@ -94,7 +99,7 @@ class RoundRecomputer:
 
     def recompute(self, stored: StoredRound) -> RecomputedRound:
         """Return the next round."""
-        components, each = self.stack.components, self.recipe.num_generations
+        each = self.recipe.num_generations
         self._has_gap |= stored.number != self._next_round
         self._next_round = stored.number + 1
         names = [*self.stack.names, *stored.environments(self._known)]
@@ -109,20 +114,11 @@ class RoundRecomputer:
         lengths = [int(value or 0) for value in stored.numbers(trl_values.TOKENS)]
         endings = Endings(torch.tensor(is_cut), torch.tensor(lengths), self._limit)
         settled, self._running = settle(
-            raw,
-            fixed,
-            weights,
-            components,
-            self._running,
-            names=names,
-            aggregate=self.aggregate,
-            num_generations=each,
-            is_training=True,
-            is_left_out=self.truncation.leaves_out(endings),
-            is_replaced=self.truncation.replaced(endings),
-            fill="group" if self.recipe.baseline == "group" else "zero",
+            *(raw, fixed, weights, self._settle_rules, self._running),
+            endings=endings,
+            environments=names[len(self.stack.names) :],
         )
-        settled = with_truncation(settled, self.truncation, endings)
+        settled = add_truncation(settled, self.truncation, endings)
         return self._with_advantages(settled, is_unknown, len(unknown))
 
     def _with_advantages(self, settled: Settled, is_unknown: Tensor, num_unknown: int) -> RecomputedRound:

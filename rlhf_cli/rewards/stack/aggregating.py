@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from rlhf_cli.errors import RewardError, RewardFailed, described
 from rlhf_cli.rewards.stack.global_state import kept
 from rlhf_cli.rewards.stack.returned_scores import LARGEST
+from rlhf_cli.text.json_values import finite_or_none
+
+if TYPE_CHECKING:
+    from rlhf_cli.numerics.score_scaling import Array
 
 Aggregate = Literal["sum", "normalize_then_sum"] | Callable[..., Sequence[float | None]]
 """How components become one total. A function gets the effective values by name (None if the reward does not apply to
@@ -18,43 +22,44 @@ the row) and the weights by name.
 
 
 def aggregated(
-    function: Callable[..., Sequence[float | None]],
-    rewards: Mapping[str, list[float | None]],
-    weights: Mapping[str, float],
-) -> list[float | None]:
-    """Return the totals that the user's function computes, with None for rows it gives no total.
+    function: Callable[..., Sequence[float | None]], names: Sequence[str], effective: Array, weights: Sequence[float]
+) -> Array:
+    """Return the (N,) totals that the user's function computes, NaN for rows it gives no total.
 
-    `rewards` maps each name to one effective value per row, None if the reward does not apply. Raise RewardFailed if
-    the function raises, RewardError if it does not return one finite number or None per row.
+    `effective` is (N, K) with one column per name, NaN if the reward does not apply. Rows to which no reward applies
+    must be left out. Raise RewardFailed if the function raises, RewardError if it does not return one finite number or
+    None per row.
     """
-    num_rows = len(next(iter(rewards.values())))
+    import numpy  # not needed to check a configuration
+
+    num_rows = len(effective)
+    if not num_rows:
+        return numpy.empty(0)
+    columns = zip(names, effective.T.tolist(), strict=True)
+    rewards = {name: list(map(finite_or_none, column)) for name, column in columns}
     has_none = any(None in column for column in rewards.values())
     try:
         with kept(rewards):
-            returned: Iterable[object] = function(rewards=dict(rewards), weights=dict(weights))
-            given = [one.item() if hasattr(one, "item") else one for one in returned]  # array items or numpy numbers
+            named = dict(zip(names, weights, strict=True))
+            returned: Iterable[object] = function(rewards=dict(rewards), weights=named)
+            given = [total.item() if hasattr(total, "item") else total for total in returned]  # as of an array
     except Exception as error:  # user code: name it and show its traceback
         raise RewardFailed(
             "the aggregate failed",
             where="aggregate",
             got=described(error),
-            advice="an entry is None where the reward does not apply to the row" if has_none else None,
+            advice="an entry is None if the reward does not apply to the row" if has_none else None,
         ) from error
-    totals: list[float | None] = []
-    wrong = []
-    for total in given:
-        if total is None or (isinstance(total, int | float) and abs(total) <= LARGEST):
-            totals.append(total)
-        else:
-            wrong.append(total)
+    numbers = [total for total in given if total is not None]
+    wrong = [total for total in numbers if not isinstance(total, int | float) or not abs(total) <= LARGEST]
     if len(given) != num_rows or wrong:
         raise RewardError(
-            "the aggregate returned no total a row",
+            "the aggregate did not return a total for each row",
             where="aggregate",
             got=f"{wrong[0]!r}" if wrong else f"{len(given)} totals for {num_rows} rows",
-            expected="one finite number a row, None where no total can be given",
+            expected="one finite number per row, or None for a row without a total",
         )
-    return totals
+    return numpy.array([numpy.nan if total is None else total for total in given], dtype=numpy.float64)
 
 
 @dataclass(frozen=True)
@@ -109,10 +114,9 @@ def counting(rewards: Mapping[str, _Rules], environments: Sequence[str] = ()) ->
     The others only watch: they are logged and read by gates. If all are like that, return all names. `environments`
     names the rewards of environments, whose weight is always 1.
     """
-    weights = {
-        name: (getattr(one.weight, "start", one.weight), getattr(one.weight, "end", 0)) for name, one in rewards.items()
-    }
-    return [*(name for name, ends in weights.items() if any(ends)), *environments] or list(rewards)
+    weights = {name: reward.weight for name, reward in rewards.items()}
+    ends = {name: (getattr(weight, "start", weight), getattr(weight, "end", 0)) for name, weight in weights.items()}
+    return [*(name for name in weights if any(ends[name])), *environments] or list(rewards)
 
 
 _DIVISORS = {
@@ -123,19 +127,12 @@ _DIVISORS = {
 """The divisor that each value of `normalize` needs; other values of `normalize` need no other rows."""
 
 
-def relative_rewards(normalize: Mapping[str, str], known: Collection[str] = ()) -> list[str]:
-    """Return the names of rewards whose value depends on other rows.
-
-    normalize: name -> the reward's `normalize`. known: the names whose running deviation is known.
-    """
-    return [name for name, how in normalize.items() if how in _DIVISORS and not (how == "running" and name in known)]
-
-
 def why_no_total(rewards: Mapping[str, _Rules], aggregate: object, known: Collection[str] = ()) -> str | None:
-    """Return why a row has no total of its own, or None if it has one. `known` as for `relative_rewards`."""
-    normalize = {name: rewards[name].normalize for name in counting(rewards)}
-    for name in relative_rewards(normalize, known):
-        return f"rewards.{name}.normalize={normalize[name]} divides by {_DIVISORS[normalize[name]]}"
+    """Return why a row has no total of its own, or None if it has one. `known`: rewards with a running deviation."""
+    for name in counting(rewards):
+        normalize = rewards[name].normalize
+        if normalize in _DIVISORS and not (normalize == "running" and name in known):
+            return f"rewards.{name}.normalize={normalize} divides by {_DIVISORS[normalize]}"
     if aggregate == "normalize_then_sum":
         return "aggregate=normalize_then_sum sums z-scores within a group in training"
     return None

@@ -7,16 +7,18 @@ and lie on the CPU: a GPU would be waited for at every number that is logged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation, clipped, divisors, filled, normalized_in_group
+from rlhf_cli.numerics.reward_columns import Fill, filled, normalized_in_group
+from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.rewards.stack.aggregating import Aggregate, aggregated, counting
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.returned_scores import TokenValues
-from rlhf_cli.text.json_values import finite_or_none
+from rlhf_cli.rewards.stack.scored_rows import scaled_scores
+from rlhf_cli.truncation import COMPONENT, Endings, TruncationPolicy
 
 
 @dataclass(frozen=True)
@@ -69,64 +71,114 @@ class Settled:
         return torch.where(self.is_unscorable, torch.nan, self.contributions.nansum(dim=1))
 
 
+@dataclass(frozen=True)
+class SettleRules:
+    """How an experiment's rewards become totals, which does not change from batch to batch.
+
+    `fill` is the value of an excluded entry (see `filled`).
+    """
+
+    components: Sequence[Component]
+    aggregate: Aggregate = "sum"
+    num_generations: int = 1
+    truncation: TruncationPolicy = field(default_factory=TruncationPolicy)
+    fill: Fill = "group"
+
+
 def settle(
     raw: Tensor,
     fixed: Tensor,
     weights: Tensor,
-    components: Sequence[Component],
+    rules: SettleRules,
     running: dict[str, RunningDeviation],
     *,
-    names: Sequence[str],
-    aggregate: Aggregate,
-    num_generations: int,
-    is_training: bool,
-    is_left_out: Tensor | None = None,
-    is_replaced: Tensor | None = None,
-    fill: Fill = "group",
+    endings: Endings | None = None,
+    environments: Sequence[str] = (),
+    is_training: bool = True,
 ) -> tuple[Settled, dict[str, RunningDeviation]]:
     """Return the settled batch and the updated running deviations.
 
-    raw: (N, K + E); the last E columns are environments' own. fixed: (N, K), a number that replaces a score (after a
-    closed gate or a failure), else NaN. weights: (K + E,). Only training updates `running`. is_left_out: (N,), True =
-    the row counts nowhere and is only visible in `raw`. is_replaced: (N,), True = the row's scores are logged, but
-    replaced in the total. fill: the value of an excluded entry (see `filled`).
+    raw: (N, K + E); the last E columns are those of `environments`. fixed: (N, K), a number that replaces a score
+    (after a closed gate or a failure), else NaN. weights: (K + E,). Only training updates `running`. A row that the
+    truncation policy excludes counts nowhere and is only visible in `raw`. `add_truncation` adds the policy's own
+    component.
     """
-    seen = raw if is_left_out is None else raw.masked_fill(is_left_out.unsqueeze(1), torch.nan)
-    if is_left_out is not None:
-        fixed = fixed.masked_fill(is_left_out.unsqueeze(1), torch.nan)
-    unfilled, dividing = seen.clone(), torch.ones_like(fixed)
-    running = dict(running)
-    for index, component in enumerate(components):
-        if component.offset != 0.0 or component.clip is not None or component.normalize != "none":
-            values = clipped(seen[:, index], component.offset, component.clip)
-            state = running.get(component.name, RunningDeviation())
-            if component.normalize == "running" and is_training:
-                state = running[component.name] = state.updated(values)
-            dividing[:, index] = divisors(values, component.normalize, num_generations, state)
-            unfilled[:, index] = values / dividing[:, index]
-    own = slice(0, len(components))
-    unfilled[:, own] = torch.where(fixed.isnan(), unfilled[:, own], fixed)
-    counted = counting({one.name: one for one in components}, names[len(components) :])
+    policy, num_generations = rules.truncation, rules.num_generations
+    is_replaced = None if endings is None else policy.replaced(endings)
+    seen = raw
+    if endings is not None and (is_left_out := policy.leaves_out(endings)) is not None:
+        seen, fixed = (matrix.masked_fill(is_left_out.unsqueeze(1), torch.nan) for matrix in (raw, fixed))
+    names = (*(component.name for component in rules.components), *environments)
+    own = slice(0, len(rules.components))
+    scaled, dividing, running = scaled_scores(
+        *(seen[:, own].numpy(), fixed.numpy(), rules.components, running),
+        num_generations=num_generations,
+        is_training=is_training,
+    )
+    unfilled = torch.cat([torch.from_numpy(scaled), seen[:, own.stop :]], dim=1)
+    counted = counting({component.name: component for component in rules.components}, environments)
     is_counted = torch.tensor([name in counted for name in names])
     is_unscorable = unfilled[:, is_counted].isnan().all(dim=1, keepdim=True)
     counting_rows = unfilled.masked_fill(is_unscorable, torch.nan)
-    effective = _filled(counting_rows, is_replaced, num_generations, fill)
-    settled = Settled(tuple(names), raw, unfilled, effective, dividing, weights, is_counted, effective, weights)
+    effective = _filled(counting_rows, is_replaced, num_generations, rules.fill)
+    divisors = torch.from_numpy(dividing)
+    settled = Settled(names, raw, unfilled, effective, divisors, weights, is_counted, effective, weights)
     settled = replace(settled, is_replaced=is_replaced)
-    if aggregate == "normalize_then_sum":
+    if rules.aggregate == "normalize_then_sum":
         # An excluded entry is 0, the mean of a z-score; the deviation is that of the rows where it applies.
         normalized = _filled(normalized_in_group(counting_rows, num_generations), is_replaced, num_generations, "group")
         normalized = torch.where(settled.is_unscorable.unsqueeze(1), torch.nan, normalized.nan_to_num(0.0))
         settled = replace(settled, for_trl=normalized, is_z_scored=True)
-    elif callable(aggregate):
-        total = _aggregated(aggregate, settled)
-        for_trl = torch.zeros_like(effective)
-        for_trl[:, 0] = total
-        for_trl[total.isnan()] = torch.nan
-        first = torch.zeros_like(weights)
-        first[0] = 1.0
-        settled = replace(settled, for_trl=for_trl, trl_weights=first)
+    elif callable(rules.aggregate):
+        settled = _with_totals(settled, rules.aggregate)
     return settled, running
+
+
+def _with_totals(settled: Settled, function: Callable[..., Sequence[float | None]]) -> Settled:
+    """Return the batch with the totals of the user's function in TRL's first column.
+
+    A row has no total if the function gave None, or if no component applies to it; the function does not see the
+    latter.
+    """
+    is_given = ~settled.is_unscorable
+    rewards, weights = settled.unfilled[is_given].numpy(), settled.weights.tolist()
+    totals = torch.full_like(settled.raw[:, 0], torch.nan)
+    totals[is_given] = torch.from_numpy(aggregated(function, settled.names, rewards, weights)).to(totals)
+    for_trl, first = torch.zeros_like(settled.effective), torch.zeros_like(settled.weights)
+    for_trl[:, 0], first[0] = totals, 1.0
+    for_trl[totals.isnan()] = torch.nan
+    return replace(settled, for_trl=for_trl, trl_weights=first)
+
+
+def add_truncation(settled: Settled, policy: TruncationPolicy, endings: Endings) -> Settled:
+    """Return the settled batch with the component `truncation` as its last column, if the policy changes totals.
+
+    `raw` holds what it adds to each row's total, mostly 0. A row to which no reward applies stays unscorable. If TRL
+    sums z-scores, a policy that replaces totals cancels the z-scores in `for_trl` and the rewards in the logged
+    columns.
+    """
+    if not policy.changes_total:
+        return settled
+    added = policy.added(settled.row_totals, endings)
+    added_for_trl = policy.added(settled.totals, endings)
+    is_added = torch.where(added == 0.0, torch.nan, added)  # on tokens, an added 0 is not a reward at all
+    one = torch.ones(1, device=added.device, dtype=settled.weights.dtype)
+    for_trl = torch.where(settled.for_trl.isnan().all(dim=1), torch.nan, added_for_trl)
+
+    def beside(matrix: Tensor, column: Tensor) -> Tensor:
+        return torch.cat([matrix, column.to(matrix.dtype).unsqueeze(1)], dim=1)
+
+    return replace(
+        settled,
+        names=(*settled.names, COMPONENT),
+        raw=beside(settled.raw, added),
+        unfilled=beside(settled.unfilled, torch.where(settled.is_unscorable, torch.nan, is_added)),
+        effective=beside(settled.effective, torch.where(settled.is_unscorable, torch.nan, added)),
+        weights=torch.cat([settled.weights, one]),
+        is_counted=torch.cat([settled.is_counted, one.bool()]),
+        for_trl=beside(settled.for_trl, for_trl),
+        trl_weights=torch.cat([settled.trl_weights, one]),
+    )
 
 
 def _filled(values: Tensor, is_replaced: Tensor | None, num_generations: int, fill: Fill) -> Tensor:
@@ -140,25 +192,6 @@ def _filled(values: Tensor, is_replaced: Tensor | None, num_generations: int, fi
     replaced_rows = is_replaced & ~values.isnan().all(dim=1)
     counting = values.masked_fill(replaced_rows.unsqueeze(1), 0.0)
     return torch.where(values.isnan(), filled(counting, num_generations, fill), values)
-
-
-def _aggregated(function: Callable[..., Sequence[float | None]], settled: Settled) -> Tensor:
-    """Return the (N,) totals of the user's function, NaN if it gave None or no component applies.
-
-    The function does not see rows to which no component applies.
-    """
-    is_given = ~settled.is_unscorable
-    totals = torch.full_like(settled.raw[:, 0], torch.nan)
-    if not is_given.any():
-        return totals
-    rewards = {
-        name: [finite_or_none(value) for value in column.tolist()]
-        for name, column in zip(settled.names, settled.unfilled[is_given].unbind(dim=1), strict=True)
-    }
-    given = aggregated(function, rewards, dict(zip(settled.names, settled.weights.tolist(), strict=True)))
-    found = [torch.nan if total is None else total for total in given]
-    totals[is_given] = torch.tensor(found, dtype=torch.float64).to(totals)
-    return totals
 
 
 def token_rewards(

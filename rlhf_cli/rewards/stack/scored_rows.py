@@ -1,9 +1,9 @@
 """Settle rows that are not a training batch: each with its own total, if it has one.
 
-`rlhf score`, `rlhf audit`, `rlhf eval` and the evaluations during a training all settle here, by the rules of training
-(`reward_matrix.py`) for independent rows; without torch, `rlhf score` starts seconds earlier. A group's or batch's
-deviation and z-scores are not available. The running deviation is, if the training's state is. The deviation of the
-evaluated rows is no substitute: a row's total would depend on the other rows.
+`rlhf score`, `rlhf audit`, `rlhf eval` and the evaluations during a training all settle here. Training scales scores by
+the same function (`reward_matrix.py`). A group's or batch's deviation and z-scores are not available to independent
+rows. The running deviation is, if the training's state is. The deviation of the evaluated rows is no substitute: a
+row's total would depend on the other rows. Without torch, `rlhf score` starts seconds earlier.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_cli.rewards.stack.aggregating import Aggregate, aggregated, counting, relative_rewards, why_no_total
+import numpy
+
+from rlhf_cli.numerics.score_scaling import Array, RunningDeviation, clipped, divisors
+from rlhf_cli.rewards.stack.aggregating import Aggregate, aggregated, counting, why_no_total
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.text.json_values import finite_or_none
 
 if TYPE_CHECKING:
-    from rlhf_cli.numerics.reward_columns import RunningDeviation
     from rlhf_cli.rewards.stack.token_offsets import ScoredPart
 
 
@@ -94,14 +96,41 @@ class CompletionScores:
         return content if self.no_total is None else {**content, "no_total": self.no_total}
 
 
-Matrix = Sequence[Sequence[float | None]]
+Scores = Sequence[Sequence[float | None]]
 """One list per row with one entry per component."""
+
+
+def scaled_scores(
+    raw: Array,
+    fixed: Array,
+    components: Sequence[Component],
+    running: Mapping[str, RunningDeviation],
+    *,
+    num_generations: int | None = None,
+    is_training: bool = False,
+) -> tuple[Array, Array, dict[str, RunningDeviation]]:
+    """Return (N, K) scores after offset, clip and divisor, the (N, K) divisors, and the running deviations.
+
+    raw, fixed: (N, K), NaN for no score; `fixed` replaces a scaled score. Only training updates `running`. Without
+    `num_generations` the rows are independent: a score whose divisor depends on other rows is NaN.
+    """
+    scaled, dividing, deviations = raw.copy(), numpy.ones_like(fixed), dict(running)
+    for index, component in enumerate(components):
+        values = clipped(raw[:, index], component.offset, component.clip)
+        state = running.get(component.name)
+        if component.normalize == "running" and num_generations is not None:
+            state = state or RunningDeviation()
+            if is_training:
+                state = deviations[component.name] = state.updated(values)
+        dividing[:, index] = divisors(values, component.normalize, num_generations, state)
+        scaled[:, index] = values / dividing[:, index]
+    return numpy.where(numpy.isnan(fixed), scaled, fixed), dividing, deviations
 
 
 def settled_rows(
     components: Sequence[Component],
-    raw: Matrix,
-    fixed: Matrix,
+    raw: Scores,
+    fixed: Scores,
     weights: Sequence[float],
     *,
     aggregate: Aggregate,
@@ -114,56 +143,30 @@ def settled_rows(
     has a total then, since totals would cover different rewards.
     """
     rules = {component.name: component for component in components}
-    normalize = {name: component.normalize for name, component in rules.items()}
+    shape = (len(raw), len(rules))
+    scores, numbers = (numpy.array(matrix, dtype=numpy.float64).reshape(shape) for matrix in (raw, fixed))
+    effective, _, _ = scaled_scores(scores, numbers, components, running)
+    weighted = effective * numpy.array(weights)
+    totals = numpy.full(len(raw), numpy.nan)
     counted = counting(rules)
+    is_counted = numpy.array([name in counted for name in rules], dtype=bool)
+    is_given = ~numpy.isnan(effective[:, is_counted]).all(axis=1)
     no_total = why_no_total(rules, aggregate, running)
-    relative = relative_rewards(normalize, running)
-    effective = [
-        [
-            fixed_score
-            if fixed_score is not None or score is None or component.name in relative
-            else _effective(component, score, running)
-            for component, score, fixed_score in zip(components, scores, fixed_scores, strict=True)
-        ]
-        for scores, fixed_scores in zip(raw, fixed, strict=True)
-    ]
-    totals: list[float | None] = [None] * len(raw)
-    # The user's function does not see rows to which no reward with a weight applies; they have no total.
-    places = [place for place, name in enumerate(rules) if name in counted]
-    given = [row for row, values in enumerate(effective) if any(values[place] is not None for place in places)]
-    if no_total is None and given and callable(aggregate):
-        rewards = {name: [effective[row][index] for row in given] for index, name in enumerate(normalize)}
-        summed = aggregated(aggregate, rewards, dict(zip(normalize, weights, strict=True)))
-        for row, total in zip(given, summed, strict=True):
-            totals[row] = total
+    if no_total is None and callable(aggregate):
+        totals[is_given] = aggregated(aggregate, list(rules), effective[is_given], weights)
     elif no_total is None:
-        for row in given:
-            values = zip(effective[row], weights, strict=True)
-            totals[row] = sum(value * weight for value, weight in values if value is not None)
+        totals[is_given] = sum(numpy.where(numpy.isnan(weighted), 0.0, weighted)[is_given].T)
     rows = [
         ScoredRow(
-            total=finite_or_none(totals[row]),
-            rewards={
-                name: ScoredReward(
-                    raw=raw[row][index],
-                    effective=finite_or_none(value),
-                    weighted=None if value is None else finite_or_none(value * weights[index]),
-                )
-                for index, (name, value) in enumerate(zip(normalize, effective[row], strict=True))
+            finite_or_none(total),
+            {
+                name: ScoredReward(score, finite_or_none(value), finite_or_none(product))
+                for name, score, value, product in zip(rules, *row, strict=True)
             },
         )
-        for row in range(len(raw))
+        for total, *row in zip(totals.tolist(), raw, effective.tolist(), weighted.tolist(), strict=True)
     ]
     return CompletionScores(rows, no_total=no_total)
-
-
-def _effective(component: Component, raw: float, running: Mapping[str, RunningDeviation]) -> float:
-    """Return a score after offset, clip and divisor."""
-    value = raw - component.offset
-    if component.clip is not None:
-        low, high = component.clip
-        value = min(max(value, low), high)
-    return value / running[component.name].divisor if component.normalize == "running" else value
 
 
 _FILE = "reward_state.json"
@@ -180,7 +183,5 @@ def read_running(folder: Path) -> dict[str, RunningDeviation] | None:
     file = folder / _FILE
     if not file.is_file():
         return None
-    from rlhf_cli.numerics.reward_columns import RunningDeviation  # imports torch
-
     state = json.loads(file.read_text(encoding="utf-8"))["running"]
     return {name: RunningDeviation(**deviation) for name, deviation in state.items()}

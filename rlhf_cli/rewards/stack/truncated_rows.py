@@ -1,16 +1,15 @@
-"""Find truncated rows, add the truncation policy's component to a settled batch, and log both."""
+"""Find truncated rows, log what the truncation policy changed, and leave excluded rewards out of RLOO's baselines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.reward_matrix import Settled
-from rlhf_cli.truncation import COMPONENT, Endings, TruncationPolicy
+from rlhf_cli.truncation import COMPONENT, Endings
 
 FLAG = "is_truncated"
 """Dataset column, rollout field or environment attribute that marks a row as truncated elsewhere."""
@@ -46,34 +45,6 @@ def column(completions: Sequence[object], **_: object) -> list[float]:
 column.__name__ = COMPONENT
 
 
-def with_truncation(settled: Settled, truncation: TruncationPolicy, endings: Endings) -> Settled:
-    """Return the settled batch with the component `truncation` as its last column, if the policy changes totals.
-
-    `raw` holds what it adds to each row's total, mostly 0. A row to which no reward applies stays unscorable. If TRL
-    sums z-scores, a policy that replaces totals cancels the z-scores in `for_trl` and the rewards in the logged
-    columns.
-    """
-    if not truncation.changes_total:
-        return settled
-    added = truncation.added(settled.row_totals, endings)
-    added_for_trl = truncation.added(settled.totals, endings)
-    is_added = torch.where(added == 0.0, torch.nan, added)  # on tokens, an added 0 is not a reward at all
-    one = torch.ones(1, device=added.device, dtype=settled.weights.dtype)
-    effective = torch.where(settled.is_unscorable, torch.nan, added)
-    for_trl = torch.where(settled.for_trl.isnan().all(dim=1), torch.nan, added_for_trl)
-    return replace(
-        settled,
-        names=(*settled.names, COMPONENT),
-        raw=_beside(settled.raw, added),
-        unfilled=_beside(settled.unfilled, torch.where(settled.is_unscorable, torch.nan, is_added)),
-        effective=_beside(settled.effective, effective),
-        weights=torch.cat([settled.weights, one]),
-        is_counted=torch.cat([settled.is_counted, one.bool()]),
-        for_trl=_beside(settled.for_trl, for_trl),
-        trl_weights=torch.cat([settled.trl_weights, one]),
-    )
-
-
 def truncation_metrics(settled: Settled, endings: Endings) -> dict[str, float]:
     """Return the truncated fraction, and the mean score of these rows before and after the policy.
 
@@ -87,10 +58,6 @@ def truncation_metrics(settled: Settled, endings: Endings) -> dict[str, float]:
         "rewards/truncation/score_before": (after[cut] - added[cut]).nanmean().item(),
         "rewards/truncation/score_after": after[cut].nanmean().item(),
     }
-
-
-def _beside(matrix: Tensor, added: Tensor) -> Tensor:
-    return torch.cat([matrix, added.to(matrix.dtype).unsqueeze(1)], dim=1)
 
 
 def leave_out_scores(

@@ -23,7 +23,7 @@ from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.loading import loading_unsharded
 from rlhf_cli.models.tokenizer_files import padding_beside
-from rlhf_cli.numerics.reward_columns import RunningDeviation
+from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.plan.data_sources import describe_eval_rows, eval_sources, preference_rules, training_sources
 from rlhf_cli.plan.stack_building import aggregate_of, training_stack
 from rlhf_cli.rewards.stack import truncated_rows

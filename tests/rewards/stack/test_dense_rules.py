@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_cli.numerics.reward_columns import RunningDeviation
+from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.rewards.stack.component import Component, ScoreGate
-from rlhf_cli.rewards.stack.reward_matrix import Settled, settle, token_rewards
+from rlhf_cli.rewards.stack.reward_matrix import Settled, SettleRules, settle, token_rewards
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from tests.support.tolerances import ARITHMETIC, assert_close
 
@@ -54,12 +54,8 @@ class Case:
             _matrix([outcome.raw for outcome in outcomes]),
             _matrix([outcome.fixed for outcome in outcomes]),
             torch.tensor([0.0, *self.weights], dtype=torch.float64),
-            self.stack.components,
+            SettleRules(self.stack.components, num_generations=2),
             self.running,
-            names=self.stack.names,
-            aggregate="sum",
-            num_generations=2,
-            is_training=True,
         )
         is_there = torch.arange(WIDTH) < torch.tensor(LENGTHS).unsqueeze(1)
         values, is_rewarded = token_rewards(self.stack.token_values, settled, is_there, slice(0, 4))

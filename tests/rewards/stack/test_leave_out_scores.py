@@ -12,8 +12,8 @@ import numpy
 import pytest
 import torch
 
-from rlhf_cli.rewards.stack.reward_matrix import Settled
-from rlhf_cli.rewards.stack.truncated_rows import leave_out_scores, with_truncation
+from rlhf_cli.rewards.stack.reward_matrix import Settled, add_truncation
+from rlhf_cli.rewards.stack.truncated_rows import leave_out_scores
 from rlhf_cli.truncation import Endings, EosPenalty
 from tests.support.settled_columns import NAN, Case, Rule, column
 
@@ -85,7 +85,7 @@ def test_a_penalty_applies_to_every_row_and_replaced_rows_have_nothing_else(repl
     made = Case([column(1, 2, 3, 6), column(NAN, 10, 1, NAN)], [Rule("a"), Rule("b")], [1.0, 1.0])
     made.is_replaced = cut if replaces else None
     endings = Endings(cut, torch.tensor([3, 4, 3, 4]), 4)
-    settled = with_truncation(made.settle(), EosPenalty(1.0, "replace" if replaces else "subtract"), endings)
+    settled = add_truncation(made.settle(), EosPenalty(1.0, "replace" if replaces else "subtract"), endings)
     found = leave_out_scores(settled, "sum", GROUP, None)
     a, b = ([1, 0, 3, 0], [NAN, 0, 1, 0]) if replaces else ([1, 2, 3, 6], [NAN, 10, 1, NAN])
     expected = numpy.sum([rloo(numpy.array(one, dtype=float)) for one in (a, b, [0, -1, 0, -1])], axis=0)

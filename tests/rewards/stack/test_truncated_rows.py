@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlhf_cli.rewards.stack.truncated_rows import truncation_metrics, with_truncation
+from rlhf_cli.rewards.stack.reward_matrix import add_truncation
+from rlhf_cli.rewards.stack.truncated_rows import truncation_metrics
 from rlhf_cli.truncation import POLICIES, Bootstrap, Endings, EosPenalty, Exclude, SoftOverlong, TruncationPolicy
 from tests.support.settled_columns import NAN, Case, Rule, column
 
@@ -48,7 +49,7 @@ def test_a_policy_shows_its_mode_and_its_penalty() -> None:
     ],
 )
 def test_what_is_added(truncation: TruncationPolicy, added: list[float], totals: list[float]) -> None:
-    settled = with_truncation(rows(1, 2, 3, 6), truncation, CUT)
+    settled = add_truncation(rows(1, 2, 3, 6), truncation, CUT)
     assert settled.names == ("one", "truncation")
     assert settled.raw[:, 1].tolist() == added
     assert settled.totals.tolist() == totals
@@ -73,7 +74,7 @@ def test_a_ramp_over_the_last_tokens(
 ) -> None:
     """DAPO's soft punishment (arXiv 2503.14476, equation 13) of the lengths from limit - cache on."""
     endings = Endings(torch.zeros(4, dtype=torch.bool), torch.tensor(lengths), limit)
-    settled = with_truncation(rows(0, 0, 0, 0), SoftOverlong(cache=cache_tokens), endings)
+    settled = add_truncation(rows(0, 0, 0, 0), SoftOverlong(cache=cache_tokens), endings)
     assert settled.totals.tolist() == pytest.approx(added)
 
 
@@ -81,7 +82,7 @@ def test_logged() -> None:
     """The two that were cut had 4 and 12, and have 3 and 11."""
     before = rows(1, 2, 3, 6)
     names = [f"rewards/truncation/{name}" for name in ("fraction", "score_before", "score_after")]
-    found = truncation_metrics(with_truncation(before, EosPenalty(), CUT), CUT)
+    found = truncation_metrics(add_truncation(before, EosPenalty(), CUT), CUT)
     assert [found[name] for name in names] == [0.5, 8.0, 7.0]
     assert [truncation_metrics(before, CUT)[name] for name in names] == [0.5, 8.0, 8.0]
     none_cut = Endings(torch.zeros(4, dtype=torch.bool), CUT.lengths, 4)

@@ -12,10 +12,10 @@ from rlhf_cli.numerics.reward_columns import Fill
 from rlhf_cli.rewards.stack.aggregating import Schedule, counting
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.dead_signal import DeadRound, component_statistics, explain_dead_rounds
-from rlhf_cli.rewards.stack.reward_matrix import Settled, settle, token_rewards
+from rlhf_cli.rewards.stack.reward_matrix import Settled, SettleRules, add_truncation, settle, token_rewards
 from rlhf_cli.rewards.stack.reward_metrics import component_metrics
 from rlhf_cli.rewards.stack.scored_rows import settled_rows
-from rlhf_cli.rewards.stack.truncated_rows import leave_out_scores, with_truncation
+from rlhf_cli.rewards.stack.truncated_rows import leave_out_scores
 from rlhf_cli.truncation import Endings, EosPenalty, Exclude, SoftOverlong, TruncationPolicy
 from tests.support.tolerances import EXACT, distance
 
@@ -40,17 +40,11 @@ def settled(watcher: Component | None, policy: TruncationPolicy, aggregate: Any,
         raw,
         torch.full_like(raw, NAN),
         torch.tensor([1.0, -0.5, 0.0 if watcher is None else _first(watcher)][: len(rules)], dtype=torch.float64),
-        rules,
+        SettleRules(rules, aggregate, 4, policy, fill),
         {},
-        names=[one.name for one in rules],
-        aggregate=aggregate,
-        num_generations=4,
-        is_training=True,
-        is_left_out=policy.leaves_out(endings),
-        is_replaced=policy.replaced(endings),
-        fill=fill,
+        endings=endings,
     )
-    return with_truncation(made, policy, endings)
+    return add_truncation(made, policy, endings)
 
 
 def _first(watcher: Component) -> float:
@@ -164,11 +158,7 @@ def test_rounds_in_which_only_a_watcher_scored_are_explained_so() -> None:
     rules = [rule("a", 1.0), rule("w", 0.0)]
     raw = torch.tensor([[NAN, 1.0], [NAN, 2.0]])
     made, _ = settle(
-        *(raw, torch.full_like(raw, NAN), torch.tensor([1.0, 0.0]), rules, {}),
-        names=["a", "w"],
-        aggregate="sum",
-        num_generations=2,
-        is_training=True,
+        raw, torch.full_like(raw, NAN), torch.tensor([1.0, 0.0]), SettleRules(rules, num_generations=2), {}
     )
     round_ = DeadRound(1, component_statistics(made, rules, [(2.0, 0.0)] * 2, 2), 0.0)
     assert explain_dead_rounds([round_]).cause == "no reward applied to any row"
