@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from rlhf_cli.numerics.group_advantages import leave_one_out
+from rlhf_cli.algorithms.ppo import Ppo, Rollout, without_last
+from rlhf_cli.algorithms.rloo import Rloo
 from rlhf_cli.rewards.stack.component import Component, ScoreGate
 from rlhf_cli.rewards.stack.returned_scores import place_spans
 from rlhf_cli.rewards.stack.reward_matrix import Settled, SettleRules, add_truncation, last_token_rewards, settle
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings, Rollout, advantages_of, without_last
 from rlhf_cli.truncation import Bootstrap, Endings, EosPenalty, TruncationPolicy
 
 GROUP = 4
@@ -94,7 +94,7 @@ def gates() -> Iterator[str]:
 def leaving_one_out() -> Iterator[str]:
     """RLOO under exclusion: each reward's part, left out of the other rows where it applies."""
     settled = gated("exclude")
-    parts = leave_one_out(settled.unfilled * settled.weights, GROUP)
+    parts = Rloo().parts(settled.unfilled * settled.weights, GROUP)
     yield "| RLOO, exclude | a | b | advantages |"
     yield "|---|---|---|---|"
     columns = (parts[:, 0], parts[:, 1], parts.sum(dim=1))
@@ -144,8 +144,8 @@ def cut_answer() -> Iterator[str]:
             logps=None,
             ref_logps=None,
         )
-        settings = PpoSettings(gamma=1.0, gae_lambda=0.95, whiten_advantages=False)
-        found = advantages_of(rollout, settings, KlPenalty("none"), alone)
+        algorithm = Ppo(gamma=1.0, gae_lambda=0.95, whiten_advantages=False)
+        found = algorithm.advantages(rollout, 0.0, alone)
         columns = ([scores.sum().item()], found.used[0].tolist(), found.returns[0].tolist())
         yield f"| {words} | " + " | ".join(numbers(column) for column in columns) + " |"
 

@@ -19,7 +19,7 @@ def filled(effective: Tensor, num_generations: int, fill: Fill = "group") -> Ten
     """Return (N, K) with every excluded entry set to a number that neither helps nor hurts its row.
 
     `zero`: it adds 0 to the total; for a trainer without groups, and for RLOO, whose baseline excludes it
-    (leave_one_out.py). `group`: its component's mean over the group's rows where it applies. That equals the group's
+    (algorithms/rloo.py). `group`: its component's mean over the group's rows where it applies. That equals the group's
     mean, so its part of an advantage is exactly 0 under GRPO, whose baseline is that mean. A row in which no component
     applies stays NaN: TRL gives it no advantage and counts it in no mean. A component that applies to no row of a group
     is 0 in it.

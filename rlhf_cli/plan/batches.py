@@ -88,7 +88,7 @@ def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, orig
     Raise ConfigError if the numbers do not divide (naming the nearest values that do), the dataset holds fewer prompts
     than one round takes, or a round is a single completion.
     """
-    least = 1 if trainer.baseline == "critic" else 2
+    least = 1 if trainer.has_critic else 2
     per_device, accumulation = _sizes_of_a_step(trainer, origins)
     group, num_iterations = trainer.whole("num_generations") or 0, trainer.whole("num_iterations") or 1
     given, steps_per_generation = trainer.whole(_ROUND_SIZE), trainer.whole("steps_per_generation")

@@ -35,18 +35,20 @@ ColumnSet = tuple[str, ...]
 class TrainerRow:
     """A trainer. Those that generate score completions by rewards; the others train on rows.
 
-    `module`: where to import the class and its config class (`GRPOConfig`). `learns_from`: the column sets that it can
-    train on, the first that is present is used; `expected_columns`: the same in words. `along`: the columns that it
-    reads beside such a set. `sections`: the sections of our configuration that it uses in addition to the common ones.
-    `advantages`: per completion or per token, None if it has none. `trains`: the kind of model. `measured`: the columns
-    that give the length of a row prepared by TRL: those at its start, and alternatives whose longest counts; None if
-    TRL does not prepare rows. `splits_pairs`: a pair of answers becomes two rows. `loss_divisor`: what its loss divides
-    by, None if its argument `loss_type` decides.
+    `module`: where to import the class and its config class (`GRPOConfig`). `algorithm`: the name in
+    tables/algorithms.py of the algorithm that makes its advantages, None for a trainer that learns from rows.
+    `learns_from`: the column sets that it can train on, the first that is present is used; `expected_columns`: the
+    same in words. `along`: the columns that it reads beside such a set. `sections`: the sections of our
+    configuration that it uses in addition to the common ones. `advantages`: per completion or per token, None if it
+    has none. `trains`: the kind of model. `measured`: the columns that give the length of a row prepared by TRL:
+    those at its start, and alternatives whose longest counts; None if TRL does not prepare rows. `splits_pairs`: a
+    pair of answers becomes two rows. `loss_divisor`: what its loss divides by, None if its argument `loss_type`
+    decides.
     """
 
     name: str
     module: str = "trl"
-    generates: bool = False
+    algorithm: str | None = None
     learns_from: tuple[ColumnSet, ...] = ()
     expected_columns: str = ""
     along: ColumnSet = ()
@@ -56,6 +58,11 @@ class TrainerRow:
     measured: tuple[ColumnSet, ColumnSet] | None = None
     splits_pairs: bool = False
     loss_divisor: Normaliser | None = None
+
+    @property
+    def generates(self) -> bool:
+        """Return whether the trainer generates completions, which rewards score."""
+        return self.algorithm is not None
 
     @property
     def config_class(self) -> str:
@@ -77,12 +84,12 @@ _PAIR = "chosen and rejected, and a prompt unless both begin with it"
 _REWARDED = frozenset({"rewards", "truncation"})
 
 _ROWS = (
-    TrainerRow("GRPOTrainer", generates=True, advantages="token", sections=_REWARDED | {"critic", "kl"}),
-    TrainerRow("RLOOTrainer", generates=True, advantages="completion", sections=_REWARDED, loss_divisor="rows"),
+    TrainerRow("GRPOTrainer", algorithm="grpo", advantages="token", sections=_REWARDED | {"critic", "kl"}),
+    TrainerRow("RLOOTrainer", algorithm="rloo", advantages="completion", sections=_REWARDED, loss_divisor="rows"),
     TrainerRow(
         "GMPOTrainer",
         "trl.experimental.gmpo",
-        generates=True,
+        algorithm="grpo",
         advantages="completion",
         sections=_REWARDED,
         loss_divisor="rows",

@@ -1,4 +1,4 @@
-"""Build the subclass of a TRL trainer that runs experiments: at most eight mixins above it, one concern each.
+"""Build the subclass of a TRL trainer that runs experiments: at most nine mixins above it, one concern each.
 
 docs/development/architecture.md draws them. Their order matters, outermost first:
 
@@ -7,7 +7,7 @@ docs/development/architecture.md draws them. Their order matters, outermost firs
 - RolloutMixin, above PPO, which puts the model into evaluation mode: it compares log-probabilities in training mode.
 - PpoMixin, above the guards: the policy's gradient is checked before the critic takes its step.
 - GuardMixin, above the evaluation, which it breaks off, and above the rewards, whose signal it watches.
-- EvaluationMixin, PassMixin, RewardMixin: the last returns to TRL what TRL sums.
+- EvaluationMixin, PassMixin, RewardMixin, which returns to TRL what TRL sums, and LeftOutMixin below it.
 """
 
 from __future__ import annotations

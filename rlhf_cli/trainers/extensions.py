@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlhf_cli.algorithms.base import Algorithm
+from rlhf_cli.algorithms.grpo import Grpo
 from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
@@ -37,13 +39,15 @@ SumUp = Callable[
 class RewardSetup:
     """How a generating trainer scores its completions, in training and in an evaluation.
 
-    `is_dense`: every token has its own advantage. `no_signal`: the run ends after this many consecutive rounds whose
-    advantages are all 0; None for never. `sum_up` computes metrics from the answers of an evaluation; None keeps TRL's
-    own evaluation. `loss_divisor`: the divisor of the trainer's loss, None if it follows from `loss_type`. `passes`:
-    how rows go through the models. `generation`: how completions are generated.
+    `algorithm` makes the advantages. `is_dense`: every token has its own advantage. `no_signal`: the run ends after
+    this many consecutive rounds whose advantages are all 0; None for never. `sum_up` computes metrics from the
+    answers of an evaluation; None keeps TRL's own evaluation. `loss_divisor`: the divisor of the trainer's loss,
+    None if it follows from `loss_type`. `passes`: how rows go through the models. `generation`: how completions are
+    generated.
     """
 
     stack: RewardStack
+    algorithm: Algorithm = field(default_factory=Grpo)
     aggregate: Aggregate = "sum"
     is_dense: bool = False
     no_signal: int | None = None

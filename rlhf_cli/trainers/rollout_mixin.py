@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
-from trl import RLOOTrainer
 
 from rlhf_cli.models.live_eligibility import drops_out
 from rlhf_cli.models.live_generation import Generating, GenerationMode, expected_mode
@@ -186,8 +185,10 @@ class RolloutMixin(ExtendedTrainer):
         """Return whether the log-probabilities of rollout tokens are needed again, and sampling gives them."""
         has_penalty = self.extensions.ppo is not None and self.extensions.ppo.kl.is_used
         steps = self.args.steps_per_generation * self.num_iterations
+        rewards = self.extensions.rewards
+        uses_old_logps = rewards is not None and rewards.algorithm.uses_old_logps
         is_off_policy = self.args.gradient_accumulation_steps % steps != 0
-        is_needed = issubclass(type(self), RLOOTrainer) or has_penalty or is_off_policy
+        is_needed = uses_old_logps or has_penalty or is_off_policy
         # Between turns lies the output of a tool, or what a rollout function puts there; RLOO has neither.
         has_turns = bool(getattr(self, "tools", None)) or getattr(self, "rollout_func", None) is not None
         is_right = not has_turns and self._why_not_kept is None

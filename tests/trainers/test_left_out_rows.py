@@ -17,10 +17,9 @@ import rlhf_cli.trainers.assemble.trainer
 from rlhf_cli.cli import main
 from rlhf_cli.tables.passes import Passes
 from rlhf_cli.tables.trl_trainers import CLIPPED_PPO_LOSSES, POLICY_LOSSES
-from rlhf_cli.trainers import reward_mixin
-from rlhf_cli.trainers.reward_mixin import RewardMixin
+from rlhf_cli.trainers import left_out_mixin
+from rlhf_cli.trainers.left_out_mixin import LeftOutMixin
 from tests.support.float64 import all_in_float64, no_float32
-from tests.support.settled_columns import NAN, Case, Rule, column
 from tests.support.small_runs import PPO_SMALL, SMALL
 from tests.support.tolerances import EXACT, assert_equal
 
@@ -276,8 +275,8 @@ def test_control_left_as_it_is_the_step_shrinks(
     """Without the correction half of the rows halve the step, but where tokens of the round are what it divides by."""
     trainer = trainer_of(name, loss_type)
     made = round_of(trainer, is_per_token=name == "ppo")
-    counts_of, whole = reward_mixin.counts_and_shares, {"kept_rows": 1.0, "kept_batches": 1.0}
-    monkeypatch.setattr(reward_mixin, "counts_and_shares", lambda *given: (counts_of(*given)[0], whole))
+    counts_of, whole = left_out_mixin.counts_and_shares, {"kept_rows": 1.0, "kept_batches": 1.0}
+    monkeypatch.setattr(left_out_mixin, "counts_and_shares", lambda *given: (counts_of(*given)[0], whole))
     found, expected = learn_from(trainer, made, NUM_ROWS), learn_from(trainer, kept_rows(made), len(KEPT.nonzero()))
     is_right = loss_type is not None and name != "gmpo" and POLICY_LOSSES[loss_type] == "window"
     assert_near(found.gradient, expected.gradient * (1.0 if is_right else 0.5))
@@ -324,17 +323,11 @@ def test_nothing_left_is_nothing_to_learn(trainer_of, name: str) -> None:
     assert all(math.isnan(value) for value in logged.values()), logged
 
 
-ON_ONE_RANK = SimpleNamespace(gather=lambda tensor: tensor, process_index=0, num_processes=1)
+class Alone(LeftOutMixin):
+    """A trainer of one rank with nothing below the mixin."""
 
-
-class Alone(RewardMixin):
-    """Has what was settled of two rows, and no trainer below it."""
-
-    _own_rows = slice(0, 2)  # type: ignore[assignment]
-
-    def __init__(self, *scores: float) -> None:
-        self.accelerator: Any = ON_ONE_RANK
-        self._settled = Case([column(*scores)], [Rule("one")], [1.0], num_generations=2).settle()
+    def __init__(self) -> None:
+        self.accelerator: Any = SimpleNamespace(gather=lambda tensor: tensor)
 
 
 def batch() -> dict[str, Any]:
@@ -350,7 +343,7 @@ def batch() -> dict[str, Any]:
 def test_a_row_without_a_score_counts_nowhere() -> None:
     """Of the first row's three tokens the policy wrote two."""
     output = batch()
-    Alone(1.0, NAN)._drop_unscorable(output)
+    Alone().drop_rows(output, torch.tensor([False, True]))
     assert output["completion_mask"].tolist() == [[1, 1, 1], [0, 0, 0]]
     assert output["tool_mask"].tolist() == [[1, 0, 1], [0, 0, 0]]
     assert output["old_logps"].tolist() == [-3.0, 0.0]

@@ -131,7 +131,7 @@ def test_advantages_of_ones_own_have_no_shares(train, mine: Path, words: tuple[s
     assert code == 0
     assert shares(folder) == [{}] * 3
     name = words[0].rpartition(":")[2]
-    assert folder.log.read_text().count(f"no rewards/NAME/advantage_share is logged: {name}") == 1
+    assert sum("advantage_share" in line and name in line for line in folder.log.read_text().splitlines()) == 1
     assert main(["report", str(folder.path)]) == 0
 
 

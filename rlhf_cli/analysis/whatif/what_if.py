@@ -1,7 +1,6 @@
 """Compute the totals and advantages of stored rounds with an experiment's rewards.
 
-Stack, gates, aggregate and truncation policy are those of training; numerics/group_advantages.py computes TRL's
-advantages.
+Stack, gates, aggregate, truncation policy and algorithm (algorithms/) are those of training.
 
 The push of advantages: a step of size eta on the objective sum_i A_i log pi(y_i), taken over the distribution of
 answers itself, makes pi'(y) proportional to pi(y) exp(eta A(y)). The mean of any score c then is, to first order in
@@ -22,28 +21,27 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from rlhf_cli.analysis.whatif.question import AdvantageRecipe, KeyChange, WhatIfQuestion, recipe_of
+from rlhf_cli.algorithms.base import Algorithm, Given, GroupAlgorithm
+from rlhf_cli.analysis.whatif.question import KeyChange, WhatIfQuestion
 from rlhf_cli.analysis.whatif.stored_rounds import ROW, StoredRound, StoredRounds, StoredScores
 from rlhf_cli.config.expand import waits_for
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.numerics.calibration import best_changes, kendall_tau_b
-from rlhf_cli.numerics.group_advantages import summed
-from rlhf_cli.numerics.reward_columns import Fill
 from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.plan.reward_components import component
 from rlhf_cli.plan.stack_building import aggregate_of
-from rlhf_cli.rewards.stack.aggregating import Aggregate, Schedule, counting
+from rlhf_cli.rewards.stack.aggregating import Schedule, counting
 from rlhf_cli.rewards.stack.reward_matrix import Settled, SettleRules, add_truncation, settle
-from rlhf_cli.rewards.stack.reward_metrics import advantage_shares
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.rewards.stack.truncated_rows import leave_out_scores
 from rlhf_cli.tables import trl_values
 from rlhf_cli.text.json_values import finite_or_none
+from rlhf_cli.trainers.assemble.algorithm import algorithm_of
 from rlhf_cli.truncation import COMPONENT, Endings
 
 
@@ -51,18 +49,18 @@ from rlhf_cli.truncation import COMPONENT, Endings
 class RecomputedRound:
     """One round with these rewards; N rows, K rewards.
 
-    `compared` (N,) are the totals before the trainer's baseline, without KL, NaN for a row without one. `given` (N, K)
-    are the weighted rewards that sum to them. `advantages` (N,) are also without KL, or None. `is_unknown` (N,) bool,
+    `compared` (N,) are the totals before the trainer's baseline, without KL, NaN for a row without one. `given` holds
+    the weighted rewards that sum to them. `advantages` (N,) are also without KL, or None. `shares` maps each reward to
+    its share of them; empty if it has no part. `is_unknown` (N,) bool,
     True = the log lacks a score that the row's group needs, so the group is excluded; `num_unknown` counts the rows
     that lack a score themselves. `why` is the reason why a round has no advantages or, if `has_totals` is False, no
     totals.
     """
 
+    maker: RoundRecomputer
     settled: Settled
-    recipe: AdvantageRecipe
-    aggregate: Aggregate
     compared: Tensor
-    given: Tensor
+    given: Given
     advantages: Tensor | None
     is_unknown: Tensor
     num_unknown: int
@@ -78,15 +76,15 @@ class RoundRecomputer:
     """
 
     def __init__(self, experiment: Experiment, max_steps: int | None, *, known: Collection[str]) -> None:
-        self.recipe: AdvantageRecipe = recipe_of(experiment)
+        self.algorithm: Algorithm = algorithm_of(experiment)
+        self.num_generations = int(cast(int, experiment.trainer.setting("num_generations")))
         self.aggregate, self.truncation = aggregate_of(experiment), experiment.truncation.rule
         self.scores = {name: StoredScores(name) for name in experiment.rewards}
         components = [component(name, reward, self.scores[name]) for name, reward in experiment.rewards.items()]
         # Stored scores need no timeout.
         self.stack = RewardStack([replace(one, timeout_s=None, eager=False) for one in components])
-        fill: Fill = "group" if self.recipe.baseline == "group" else "zero"
         self._settle_rules = SettleRules(
-            self.stack.components, self.aggregate, self.recipe.num_generations, self.truncation, fill
+            self.stack.components, self.aggregate, self.num_generations, self.truncation, self.algorithm.fill
         )
         self._max_steps = max_steps
         self._counted = counting(experiment.rewards)
@@ -99,7 +97,7 @@ class RoundRecomputer:
 
     def recompute(self, stored: StoredRound) -> RecomputedRound:
         """Return the next round."""
-        each = self.recipe.num_generations
+        each = self.num_generations
         self._has_gap |= stored.number != self._next_round
         self._next_round = stored.number + 1
         names = [*self.stack.names, *stored.environments(self._known)]
@@ -122,31 +120,41 @@ class RoundRecomputer:
         return self._with_advantages(settled, is_unknown, len(unknown))
 
     def _with_advantages(self, settled: Settled, is_unknown: Tensor, num_unknown: int) -> RecomputedRound:
-        recipe = self.recipe
-        given, weights, clip = settled.for_trl, settled.trl_weights, recipe.clip_range
-        if recipe.baseline == "others":
-            left_out = leave_out_scores(settled, self.aggregate, recipe.num_generations, clip)
-            if left_out is not None:
-                (given, weights, _), clip = left_out, None
-        totals = summed(given, weights)
-        if clip is not None:
-            totals = totals.clamp(min=clip[0], max=clip[1])
+        algorithm, each = self.algorithm, self.num_generations
+        given = algorithm.given(settled, self.aggregate, each)
+        totals, clip = given.totals, algorithm.clip_range
+        if clip is not None and not given.is_clipped:
+            totals = totals.clamp(*clip)
         no_totals = self._why_no_totals(is_unknown)
-        why = no_totals or recipe.why_none
-        if why is None and (recipe.scale == "batch" or recipe.is_normalized) and bool(is_unknown.any()):
+        why = no_totals or algorithm.why_not_replayed
+        if why is None and algorithm.is_scaled_by_round and bool(is_unknown.any()):
             why = "advantages are scaled over a round, and the log lacks scores of some of its groups"
         return RecomputedRound(
+            maker=self,
             settled=settled,
-            recipe=recipe,
-            aggregate=self.aggregate,
             compared=totals,
-            given=given * weights,
-            advantages=None if why is not None else recipe.advantages(totals),
+            given=given,
+            advantages=None if why is not None else self.advantages(totals),
             is_unknown=is_unknown,
             num_unknown=num_unknown,
             why=why,
             has_totals=no_totals is None,
         )
+
+    def advantages(self, totals: Tensor) -> Tensor:
+        """Return the trainer's (N,) advantages of (N,) totals."""
+        assert isinstance(self.algorithm, GroupAlgorithm)
+        return self.algorithm.advantages(totals, self.num_generations)
+
+    def shares(self, side: RecomputedRound, is_answered: Tensor) -> dict[str, float]:
+        """Return each reward's share of the advantages of the answered rows, as logged in training."""
+        algorithm, each = self.algorithm, self.num_generations
+        if side.advantages is None or not is_answered.any():
+            return {}
+        if not (isinstance(algorithm, GroupAlgorithm) and algorithm.has_parts(self.aggregate, each)):
+            return {}
+        contributions = side.given.contributions[is_answered].double()
+        return algorithm.shares(side.settled.names, contributions, side.advantages[is_answered].double(), each)
 
     def _why_no_totals(self, is_unknown: Tensor) -> str | None:
         for one in (one for one in self.stack.components if one.name in self._counted):
@@ -219,7 +227,7 @@ def round_difference(
 ) -> RoundDifference:
     """Return the difference of the round between both sides."""
     # A critic does not compare within groups, so rank all rows of a round together, each answered or not.
-    each = stored.num_rows if old.recipe.baseline == "critic" else old.recipe.num_generations
+    each = old.maker.num_generations if old.maker.algorithm.compares_groups else stored.num_rows
     is_answered = ~new.is_unknown
     answered = is_answered.view(-1, each).any(dim=1)
     has_totals = old.has_totals and new.has_totals
@@ -232,7 +240,7 @@ def round_difference(
     columns = {name: name for name in old.settled.names if name in stored.columns} | {LENGTH: trl_values.TOKENS}
     scored |= {name: _matrix([stored.numbers(column)], torch.float64)[:, 0] for name, column in columns.items()}
     by_score = {name: column[is_answered] for name, column in scored.items()}
-    of_old, of_new = (_shares(side, is_answered) for side in (old, new))
+    of_old, of_new = (side.maker.shares(side, is_answered) for side in (old, new))
     totals = [side.settled.row_totals[is_answered].double() for side in (old, new)]
     mean_before, mean_after = (_mean(one[~one.isnan()]) for one in totals)
     return RoundDifference(
@@ -259,26 +267,6 @@ def push(advantages: Tensor | None, scores: Tensor, num_generations: int) -> flo
     centred = (grouped - grouped.nanmean(dim=1, keepdim=True)).view(-1)
     products = (advantages.double() * centred)[~centred.isnan()]
     return _mean(products)
-
-
-def _shares(side: RecomputedRound, is_answered: Tensor) -> dict[str, float]:
-    """Return each component's share of the advantages, as logged in training; empty without advantages."""
-    recipe = side.recipe
-    given = side.given[is_answered].double()
-    if side.advantages is None or not len(given):
-        return {}
-    shares = advantage_shares(
-        side.settled.names,
-        given,
-        side.advantages[is_answered].double(),
-        side.aggregate,
-        recipe.num_generations,
-        scale=None if recipe.baseline == "others" else recipe.scale,
-        is_normalized=recipe.is_normalized,
-        is_clipped=recipe.clip_range is not None,
-        kl_coef=recipe.kl_coef,
-    )
-    return {name.split("/")[1]: share for name, share in shares.items()}
 
 
 def _sign_changed(old: Tensor, new: Tensor) -> float | None:
@@ -322,11 +310,11 @@ def what_if(question: WhatIfQuestion, stored: StoredRounds, max_steps: int | Non
     rounds: list[RoundDifference] = []
     try:
         for one in stored.rounds:
-            if one.num_rows % old.recipe.num_generations:
+            if one.num_rows % old.num_generations:
                 raise DataError(
                     "the rows are no whole groups",
                     where=f"step {one.step}",
-                    got=f"{one.num_rows} rows, trainer.args.num_generations={old.recipe.num_generations}",
+                    got=f"{one.num_rows} rows, trainer.args.num_generations={old.num_generations}",
                     expected="a table as the run has written it",
                 )
             before, after, error, why = recompute_both(one, old, new)
@@ -359,16 +347,17 @@ def recompute_both(
         logged = torch.tensor([value or 0.0 for value in stored.numbers("advantage")])
         size = max(1.0, float(logged.abs().max()))
         error = float((logged - was).abs().max() / size)
-        if error > _EXACT and old.recipe.kl_coef and not old.recipe.is_normalized:
-            penalty = _penalty(logged - was, before, old.recipe.num_generations)
-            was = old.recipe.advantages(before.compared + penalty)
+        has_kl, is_scaled = bool(old.algorithm.kl_coef), old.algorithm.is_scaled_by_round
+        if error > _EXACT and has_kl and not is_scaled:
+            penalty = _penalty(logged - was, before, old.num_generations)
+            was = old.advantages(before.compared + penalty)
             error = float((logged - was).abs().max() / size)
-            would = new.recipe.advantages(after.compared + penalty)
+            would = new.advantages(after.compared + penalty)
             if why is None and bool((penalty.isnan() & ~after.compared.isnan()).any()):
                 why = "the KL in the reward of rows that were left out is not stored"
         if error > REPLAYED:
             why = "the KL that is in the normalised advantages cannot be told apart from the rewards"
-            if not (old.recipe.kl_coef and old.recipe.is_normalized):
+            if not (has_kl and is_scaled):
                 why = "the run's own settings do not give the advantages that it stored"
     if why is not None:
         was = would = None

@@ -120,7 +120,7 @@ def _known(experiment: Experiment) -> list[str]:
     if not experiment.trainer.row.generates:
         return known
     known += metrics.OF_REWARDS
-    has_critic = experiment.trainer.baseline == "critic"
+    has_critic = experiment.trainer.has_critic
     known += metrics.OF_A_CRITIC if has_critic else ()
     known += metrics.WITH_BETA if has_critic or experiment.trainer.args.get("beta") else ()
     parts: dict[str, tuple[str, ...]] = dict.fromkeys(experiment.rewards, metrics.OF_A_REWARD)

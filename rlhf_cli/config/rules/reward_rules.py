@@ -95,10 +95,10 @@ def _dense_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
     trainer, args, not_dense = experiment.trainer, experiment.trainer.args, "trainer.dense=false"
     conflicts: list[tuple[str, str, object, str]] = []  # key, what, got, hint
     # trainer_rules.py checks PPO's loss and z-scores.
-    if experiment.aggregate not in (AGGREGATES if trainer.baseline == "critic" else ("sum",)):
+    if experiment.aggregate not in (AGGREGATES if trainer.has_critic else ("sum",)):
         what = "trainer.dense sums the rewards token by token"
         conflicts.append(("aggregate", what, experiment.aggregate, "aggregate=sum"))
-    if trainer.baseline != "critic":
+    if not trainer.has_critic:
         if trainer.row.advantages != "token":
             what = f"trainer={trainer.name} cannot use per-token advantages"
             got = "its loss is per sequence" if trainer.row.generates else f"{trainer.trl} has no rewards"
@@ -139,7 +139,7 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
         what = f"trainer={trainer.name} generates nothing that could be cut off"
         yield ConfigError(what, where=where, got=truncation.policy, hint="truncation=none")
         return
-    if rule.needs_critic and trainer.baseline != "critic":
+    if rule.needs_critic and not trainer.has_critic:
         able = [name for name, policy in POLICIES.items() if not policy.needs_critic]
         yield ConfigError(
             f"trainer={trainer.name} has no critic, and truncation={truncation.policy} needs one",

@@ -181,7 +181,7 @@ def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError
     """Yield every problem with a critic, or with a section that needs a critic if the trainer has none."""
     trainer, where = experiment.trainer, origins.where
     sections = (("critic", experiment.critic, "critic.init=policy"), ("kl", experiment.kl, "kl.where=none"))
-    if trainer.baseline != "critic":
+    if not trainer.has_critic:
         has_beta = "beta" in trl_args.fields_of(trainer.trl)
         for name, section, _ in sections:
             if section is not None:

@@ -20,6 +20,7 @@ from rlhf_cli.config.schema.reward_sections import Gate, Reward, RewardModel, Tr
 from rlhf_cli.config.schema.run_sections import ONE_WORD, Expectations, Guards, Profile, Run, StopRules, Track, Warn
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.config.schema.trainer_sections import Critic, Kl, Trainer
+from rlhf_cli.tables.algorithms import ALGORITHMS, AlgorithmRow
 
 
 class Experiment(Section):
@@ -55,6 +56,13 @@ class Experiment(Section):
     track: Track
     run: Run
     sweep: Sweep | None = None
+
+    @property
+    def algorithm(self) -> AlgorithmRow:
+        """Return the algorithm that makes the advantages of a trainer that generates."""
+        name = "ppo" if self.trainer.has_critic else self.trainer.row.algorithm
+        assert name is not None, "the trainer learns from rows"
+        return ALGORITHMS[name]
 
 
 def valid_keys(path: Sequence[int | str]) -> list[str]:

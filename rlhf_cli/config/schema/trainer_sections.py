@@ -108,9 +108,14 @@ class Trainer(Section):
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     @property
+    def has_critic(self) -> bool:
+        """Return whether a critic gives the baseline (PPO)."""
+        return self.baseline == "critic"
+
+    @property
     def ppo(self) -> PpoArgs | None:
         """Return PPO's own arguments, None without a critic."""
-        if self.baseline != "critic":
+        if not self.has_critic:
             return None
         return PpoArgs.model_validate(
             {name: value for name, value in self.args.items() if name in PpoArgs.model_fields}
@@ -119,11 +124,11 @@ class Trainer(Section):
     @property
     def disables_dropout(self) -> bool:
         """Return whether dropout is off in all passes: if `args` say so, and with a critic unless they say no."""
-        return bool(self.args.get("disable_dropout", self.baseline == "critic"))
+        return bool(self.args.get("disable_dropout", self.has_critic))
 
     @property
     def trl_args(self) -> dict[str, object]:
         """Return the part of `args` that is for TRL's config class."""
-        if self.baseline != "critic":
+        if not self.has_critic:
             return self.args
         return {name: value for name, value in self.args.items() if name not in PpoArgs.model_fields}

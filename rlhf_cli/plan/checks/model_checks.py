@@ -124,7 +124,7 @@ def _drops(experiment: Experiment, config: JsonTree) -> bool:
     the attention; ours under PPO does (trainers/assemble/ppo_setup.py).
     """
     trainer, lora = experiment.trainer, experiment.model.lora
-    if trainer.disables_dropout and trainer.baseline == "critic":
+    if trainer.disables_dropout and trainer.has_critic:
         return False
     in_adapter = lora is not None and lora.lora_dropout > 0 and not trainer.disables_dropout
     return bool(config.get("attention_dropout")) or in_adapter

@@ -1,15 +1,14 @@
-"""Log every reward: raw and effective means, gates, failures, calls, shares of the advantage."""
+"""Log every reward: raw and effective means, gates, failures, calls."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.component import Component, RewardOutcome
 from rlhf_cli.rewards.stack.reward_matrix import Settled
 from rlhf_cli.tables.trl_values import ROUND, STEP, TOKENS, TRUNCATED
@@ -99,43 +98,6 @@ def spread_within(values: Tensor) -> Tensor:
     high = values.masked_fill(~is_known, -torch.inf).max(dim=1).values
     low = values.masked_fill(~is_known, torch.inf).min(dim=1).values
     return torch.where(is_known.any(dim=1), high - low, 0.0)
-
-
-def advantage_shares(
-    names: Sequence[str],
-    contributions: Tensor,
-    advantages: Tensor,
-    aggregate: Aggregate,
-    num_generations: int,
-    *,
-    scale: Literal["group", "batch", "none"] | None,
-    is_normalized: bool = False,
-    is_clipped: bool = False,
-    kl_coef: float = 0.0,
-) -> dict[str, float]:
-    """Return each component's `rewards/NAME/advantage_share`, and `rewards/kl/advantage_share` if RLOO includes KL.
-
-    names: of the K components. contributions: (N, K), the weighted rewards that the trainer summed. advantages: (N,).
-    scale: GRPO's `scale_rewards`, None for RLOO, to which the last three belong. Return an empty dict if the advantage
-    is not linear in the components (a custom aggregate, a clipped total, a KL that is normalised with them), or if
-    every advantage is 0.
-    """
-    from rlhf_cli.numerics.group_advantages import grpo_parts, rloo_parts, shares
-
-    is_rloo = scale is None
-    if callable(aggregate) or num_generations < 2 or (is_rloo and (is_clipped or (kl_coef and is_normalized))):
-        return {}
-    if scale is None:
-        parts = rloo_parts(contributions, num_generations, is_normalized=is_normalized)
-    else:
-        parts = grpo_parts(contributions, num_generations, scale)
-    by_component = shares(parts, advantages)
-    if by_component is None:
-        return {}
-    named = {f"rewards/{name}/advantage_share": share for name, share in zip(names, by_component, strict=True)}
-    if is_rloo and kl_coef:
-        named["rewards/kl/advantage_share"] = 1.0 - sum(by_component)
-    return named
 
 
 def table_columns(

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 from torch import Tensor
 
-from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.reward_matrix import Settled
 from rlhf_cli.truncation import COMPONENT, Endings
 
@@ -60,35 +59,7 @@ def truncation_metrics(settled: Settled, endings: Endings) -> dict[str, float]:
     }
 
 
-def leave_out_scores(
-    settled: Settled, aggregate: Aggregate, num_generations: int, clip_range: tuple[float, float] | None
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return (matrix, weights, scores): what RLOO sums instead of the settled rewards, and corrected scores (N, K).
-
-    Return None if each reward applies to every row. Else RLOO's own leave-one-out would be wrong: its baseline of a row
-    is the mean of the other rows (numerics/group_advantages.py). The matrix has clipped totals already.
-    """
-    rewards, weights = _where_they_apply(settled), settled.trl_weights
-    is_missing = rewards.isnan()
-    has_gaps = bool((is_missing.any(dim=1) & ~is_missing.all(dim=1)).any())
-    if callable(aggregate) or num_generations < 2 or not has_gaps:
-        return None
-    from rlhf_cli.numerics.group_advantages import scores_to_leave_out
-
-    scores = scores_to_leave_out(rewards, num_generations)
-    if clip_range is None:
-        return scores, weights, scores
-    # The amount that clipping removes from a row's total is a component of its own, which applies to every row.
-    totals = (rewards * weights).nansum(dim=1)
-    taken = totals.clamp(*clip_range) - totals
-    clipped = torch.zeros_like(rewards)
-    clipped[:, 0] = (scores * weights).sum(dim=1) + taken
-    first = torch.zeros_like(weights)
-    first[0] = 1.0
-    return clipped.masked_fill(settled.is_unscorable.unsqueeze(1), torch.nan), first, scores
-
-
-def _where_they_apply(settled: Settled) -> Tensor:
+def where_rewards_apply(settled: Settled) -> Tensor:
     """Return (N, K) settled rewards, NaN if one does not apply; the truncation component always applies.
 
     If it replaces a row's rewards, that row gets 0 for each of them, so that other rows are not compared with its loss.

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from peft import PeftModel
 from transformers import PreTrainedModel
 
+from rlhf_cli.algorithms.ppo import Ppo
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.models.critic_model import build_critic, check_tokens
 from rlhf_cli.trainers.ppo.critic import CriticSettings, PpoSetup, TrainedCritic
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
-from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings
+from rlhf_cli.trainers.ppo.rollout import KlPenalty
 
 if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import TrlArguments
@@ -56,12 +57,10 @@ def _round_size(trainer: Trainer) -> int:
     return per_device * micro_batches * int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def ppo_setup(experiment: Experiment, policy: str) -> PpoSetup | None:
-    """Return what PPO needs, None for a trainer without a critic. `policy` is the path of the policy."""
-    ppo, kl, section = experiment.trainer.ppo, experiment.kl, experiment.critic
-    if section is None:
-        return None
-    assert ppo is not None
+def ppo_setup(experiment: Experiment, policy: str, algorithm: Ppo) -> PpoSetup:
+    """Return what PPO needs. `policy` is the path of the policy."""
+    kl, section = experiment.kl, experiment.critic
+    assert section is not None
     assert kl is not None
     model = experiment.model
     settings = CriticSettings(**{field.name: getattr(section, field.name) for field in fields(CriticSettings)})
@@ -87,8 +86,4 @@ def ppo_setup(experiment: Experiment, policy: str) -> PpoSetup | None:
         return SharedLoraCritic(loaded, settings, dropout=section.dropout)
 
     target, horizon = (None, None) if kl.controller == "fixed" else (kl.controller.target, kl.controller.horizon)
-    return PpoSetup(
-        settings=PpoSettings(ppo.gamma, ppo.gae_lambda, ppo.whiten_advantages, ppo.shuffle_by == "prompt"),
-        kl=KlPenalty(kl.where, kl.coef, target, horizon),
-        make_critic=make_critic,
-    )
+    return PpoSetup(settings=algorithm, kl=KlPenalty(kl.where, kl.coef, target, horizon), make_critic=make_critic)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from datasets import Dataset
 from transformers import TrainingArguments
 
+from rlhf_cli.algorithms.base import Algorithm
+from rlhf_cli.algorithms.ppo import Ppo
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import RewardModel
 from rlhf_cli.data.learnt_columns import check_columns, only_learnt
@@ -34,6 +36,7 @@ from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.run_folder import RunFolder, in_training, write_json
 from rlhf_cli.tables.trl_trainers import TEXT
+from rlhf_cli.trainers.assemble.algorithm import algorithm_of
 from rlhf_cli.trainers.assemble.policy_loading import OnProgress, lora_config, policy_path, readable_rows, tokenizer_of
 from rlhf_cli.trainers.assemble.trl_config import trainer_class_of, trl_config
 from rlhf_cli.trainers.build_trainer import extended_class
@@ -149,13 +152,14 @@ def assemble(
     if eval_dataset is not None and trained_on and args.process_index == 0:
         shared = sum(key in trained_on for key in prompt_keys(eval_dataset))
         logging.getLogger("rlhf").warning("data.eval: %s", describe_shared(shared, len(eval_dataset)))
+    algorithm = algorithm_of(experiment) if row.generates else None
     ppo = None
-    if experiment.critic is not None:
+    if isinstance(algorithm, Ppo):
         from rlhf_cli.trainers.assemble.ppo_setup import ppo_setup
 
         on_progress("loading the critic")
         with loading_unsharded(args):
-            ppo = ppo_setup(experiment, policy)
+            ppo = ppo_setup(experiment, policy, algorithm)
     if "reward_model" in row.sections and args.pad_token is None:
         args.pad_token = _padding_of_reward_model(experiment, policy)
     extensions = Extensions(
@@ -169,7 +173,9 @@ def assemble(
         profile=None
         if profiled is None
         else StepProfile(*profiled, stack.names if stack is not None else None, has_critic=ppo is not None),
-        rewards=_reward_setup(experiment, stack, folder, args, trained_on) if stack is not None else None,
+        rewards=None
+        if stack is None or algorithm is None
+        else _reward_setup(experiment, stack, algorithm, folder, args, trained_on),
         ppo=ppo,
     )
     given: dict[str, object] = {"args": args, "train_dataset": train_dataset, "eval_dataset": eval_dataset}
@@ -193,7 +199,12 @@ def _rewards_in_words(experiment: Experiment) -> str:
 
 
 def _reward_setup(
-    experiment: Experiment, stack: RewardStack, folder: RunFolder, args: TrainingArguments, trained_on: frozenset[bytes]
+    experiment: Experiment,
+    stack: RewardStack,
+    algorithm: Algorithm,
+    folder: RunFolder,
+    args: TrainingArguments,
+    trained_on: frozenset[bytes],
 ) -> RewardSetup:
     section, aggregate = experiment.trainer, aggregate_of(experiment)
     sum_up = TrainingEvaluation(
@@ -206,6 +217,7 @@ def _reward_setup(
     )
     return RewardSetup(
         stack=stack,
+        algorithm=algorithm,
         aggregate=aggregate,
         is_dense=section.dense,
         no_signal=None if experiment.guards.no_signal == "off" else experiment.guards.no_signal,

@@ -31,7 +31,8 @@ from rlhf_cli.trainers.step_profile import count
 if TYPE_CHECKING:
     from peft import PeftModel
 
-    from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings
+    from rlhf_cli.algorithms.ppo import Ppo
+    from rlhf_cli.trainers.ppo.rollout import KlPenalty
     from rlhf_cli.trainers.trl_protocol import TrlArguments, TrlBatch, TrlTrainer
 
 
@@ -296,6 +297,6 @@ class TrainedCritic:
 class PpoSetup:
     """What PPO needs beside rewards. `make_critic` is called once, with the loaded policy."""
 
-    settings: PpoSettings
+    settings: Ppo
     kl: KlPenalty
     make_critic: Callable[[PreTrainedModel | PeftModel], TrainedCritic]

@@ -19,6 +19,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from trl.trainer import grpo_trainer
 
+from rlhf_cli.algorithms.base import advantage_metrics
+from rlhf_cli.algorithms.ppo import Advantages, Rollout, without_last
 from rlhf_cli.numerics.ppo_losses import k3, value_losses
 from rlhf_cli.rewards.stack.aggregating import counting
 from rlhf_cli.rewards.stack.reward_matrix import last_token_rewards, token_rewards
@@ -29,15 +31,7 @@ from rlhf_cli.trainers.forward_pass import in_evaluation_mode, switch_off_dropou
 from rlhf_cli.trainers.guard_mixin import GuardMixin, Named
 from rlhf_cli.trainers.pass_mixin import PassMixin, tried_rows
 from rlhf_cli.trainers.ppo.critic import TrainedCritic, prompts_and_completions
-from rlhf_cli.trainers.ppo.rollout import (
-    Advantages,
-    Rollout,
-    advantages_of,
-    rollout_metrics,
-    rollout_shares,
-    shuffled_prompts,
-    without_last,
-)
+from rlhf_cli.trainers.ppo.rollout import rollout_metrics, shuffled_prompts
 from rlhf_cli.trainers.reward_mixin import RewardMixin, overwrite_last
 from rlhf_cli.truncation import Bootstrap
 
@@ -118,7 +112,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
             logps=output.get("old_per_token_logps") if self.kl.is_used else None,
             ref_logps=output.get("ref_per_token_logps"),
         )
-        advantages = advantages_of(rollout, self.ppo, self.kl, self._sum_over_ranks)
+        advantages = self.ppo.advantages(rollout, self.kl.coef_in_reward, self._sum_over_ranks)
         output["advantages"], output["returns"], output["rollout_values"] = (
             advantages.used,
             advantages.returns,
@@ -134,7 +128,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         overwrite_last(self._logs["advantages"], means.tolist())
         if callable(self.aggregate):
             return {}
-        return rollout_shares(rollout, advantages, self.ppo, self._settled.names, self._sum_over_ranks)
+        return advantage_metrics(self.ppo.shares(rollout, advantages, self._settled.names, self._sum_over_ranks))
 
     def _warn_of_dense_rewards(self) -> None:
         """Warn in the first round if all rewards that count are dense: `check` only reads annotations."""

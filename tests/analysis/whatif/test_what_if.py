@@ -5,15 +5,18 @@ The group of four and its numbers are those of test_by_hand.py.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from trl import RLOOConfig
 
-from rlhf_cli.analysis.whatif.question import AdvantageRecipe, recipe_of
+from rlhf_cli.algorithms.base import Algorithm
+from rlhf_cli.algorithms.grpo import Grpo
+from rlhf_cli.algorithms.process_rewards import ProcessRewards
+from rlhf_cli.algorithms.rloo import Rloo
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.trainers.assemble.algorithm import algorithm_of
 from tests.analysis.whatif.whatif_runs import LESS, UNSCALED, WAS, advantages_if, answer, scores
 from tests.support.stored_tables import ONE_GROUP, frozen, write_table
 from tests.support.tolerances import ARITHMETIC
@@ -94,24 +97,24 @@ def test_the_kl_of_rows_that_were_left_out_is_not_known(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "recipe"),
+    ("words", "algorithm"),
     [
-        ((), AdvantageRecipe("group", 4, scale="group")),
-        (("trainer.args.scale_rewards=true",), AdvantageRecipe("group", 4, scale="group")),
-        (("trainer.args.scale_rewards=false",), AdvantageRecipe("group", 4, scale="none")),
-        (("trainer.args.scale_rewards=batch",), AdvantageRecipe("group", 4, scale="batch")),
-        (("aggregate=normalize_then_sum",), AdvantageRecipe("group", 4, scale="batch")),
-        (("trainer=rloo", "trainer.args.beta=0.05"), AdvantageRecipe("others", 4, kl_coef=0.05)),
+        ((), Grpo("group")),
+        (("trainer.args.scale_rewards=true",), Grpo("group")),
+        (("trainer.args.scale_rewards=false",), Grpo("none")),
+        (("trainer.args.scale_rewards=batch",), Grpo("batch")),
+        (("aggregate=normalize_then_sum",), Grpo("batch")),
+        (("trainer.dense=true",), ProcessRewards("group")),
+        (("trainer=rloo",), Rloo(kl_coef=RLOOConfig.beta)),
         (
-            ("trainer=rloo", "trainer.args.normalize_advantages=true", "trainer.args.reward_clip_range=[-1,2]"),
-            AdvantageRecipe("others", 4, is_normalized=True, clip_range=(-1.0, 2.0), kl_coef=0.05),
+            (
+                *("trainer=rloo", "trainer.args.normalize_advantages=true"),
+                *("trainer.args.reward_clip_range=[-1,2]", "trainer.args.beta=0.1"),
+            ),
+            Rloo(is_normalized=True, clip_range=(-1.0, 2.0), kl_coef=0.1),
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_how_a_trainer_makes_advantages(place: Path, words: tuple[str, ...], recipe: AdvantageRecipe) -> None:
-    found = recipe_of(prepare([*ONE_GROUP, *words]).experiment)
-    if "trainer.args.beta=0.05" not in words and recipe.baseline == "others":
-        recipe = replace(recipe, kl_coef=found.kl_coef)  # TRL's own default
-        assert found.kl_coef == RLOOConfig.beta
-    assert found == recipe
+def test_which_algorithm_a_trainer_has(place: Path, words: tuple[str, ...], algorithm: Algorithm) -> None:
+    assert algorithm_of(prepare([*ONE_GROUP, *words]).experiment) == algorithm

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from rlhf_cli.rewards.stack import reward_metrics
 from rlhf_cli.rewards.stack.component import Component, RewardOutcome, ScoreGate
-from rlhf_cli.rewards.stack.reward_metrics import advantage_shares, component_metrics, outcome_counts, table_columns
+from rlhf_cli.rewards.stack.reward_metrics import component_metrics, outcome_counts, table_columns
 from tests.support.settled_columns import NAN, Case, Rule, column
 
 A, B, C = column(1, 3, NAN, NAN), column(2, 5, 2, NAN), column(1, 1, 1, NAN)
@@ -85,45 +84,6 @@ class TestCounts:
         found = metrics_of(column(1, 2, 3, 4), weights=[1.0], counts=torch.tensor([[3.0, 1, 2, 5, 6, 7, 8]]))
         names = ("open_fraction", "excluded", "errors", "timeouts", "calls", "calls_saved", "seconds")
         assert [found[f"rewards/a/{name}"] for name in names] == [0.75, 1, 2, 5, 6, 7, 8]
-
-
-class TestShares:
-    matrix = (column(1, 0, 0, 0), column(0, 2, 0, 0))
-
-    def shares(self, aggregate: Any = "sum", num_generations: int = 4, **trainer: Any) -> dict[str, float]:
-        settled = Case(list(self.matrix), [Rule("a"), Rule("b")], [1.0, 1.0]).settle()
-        advantages = torch.tensor([0.25, 1.25, -0.75, -0.75])
-        parts = settled.for_trl * settled.trl_weights
-        return advantage_shares(
-            settled.names, parts, advantages, aggregate, num_generations, **{"scale": "none", **trainer}
-        )
-
-    def test_of_grpo_by_hand(self) -> None:
-        """Totals 1, 2, 0, 0 around 3/4. a's parts are 3/4, -1/4, -1/4, -1/4: with the advantages 4/16; b's 3/2 and
-        three times -1/2: 40/16; of 44/16.
-        """
-        assert self.shares() == {
-            "rewards/a/advantage_share": pytest.approx(4 / 44),
-            "rewards/b/advantage_share": pytest.approx(40 / 44),
-        }
-
-    def test_nothing_where_an_advantage_is_not_one_number_a_row(self) -> None:
-        assert self.shares(aggregate=min) == {}
-        assert self.shares(num_generations=1) == {}
-        assert self.shares(num_generations=2) != {}
-
-    def test_of_rloo_with_a_kl_beside(self) -> None:
-        """Each row against the mean of the other three, so 4/3 of GRPO's parts; what is missing to 1 is the KL's."""
-        found = self.shares(scale=None, kl_coef=0.1)
-        a, b = 4 / 44 * 4 / 3, 40 / 44 * 4 / 3
-        assert list(found.values()) == pytest.approx([a, b, 1 - a - b])
-        assert list(found)[2] == "rewards/kl/advantage_share"
-        assert list(self.shares(scale=None)) == list(found)[:2]
-
-    def test_of_rloo_where_it_is_not_linear(self) -> None:
-        assert self.shares(scale=None, is_clipped=True) == {}
-        assert self.shares(scale=None, is_normalized=True, kl_coef=0.1) == {}
-        assert self.shares(scale=None, is_normalized=True) != {}
 
 
 def test_columns_of_the_table_are_those_of_this_rank() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlhf_cli.algorithms.rloo import Rloo
 from rlhf_cli.numerics.reward_columns import Fill
 from rlhf_cli.rewards.stack.aggregating import Schedule, counting
 from rlhf_cli.rewards.stack.component import Component
@@ -15,7 +16,6 @@ from rlhf_cli.rewards.stack.dead_signal import DeadRound, component_statistics, 
 from rlhf_cli.rewards.stack.reward_matrix import Settled, SettleRules, add_truncation, settle, token_rewards
 from rlhf_cli.rewards.stack.reward_metrics import component_metrics
 from rlhf_cli.rewards.stack.scored_rows import settled_rows
-from rlhf_cli.rewards.stack.truncated_rows import leave_out_scores
 from rlhf_cli.truncation import Endings, EosPenalty, Exclude, SoftOverlong, TruncationPolicy
 from tests.support.tolerances import EXACT, distance
 
@@ -89,12 +89,9 @@ class TestBatch:
     ) -> None:
         for clip in (None, (-1.0, 1.5)):
             both = (settled(one, policy, aggregate, "zero") for one in (rule("w", weight), None))
-            watched, alone = (leave_out_scores(one, aggregate, 4, clip) for one in both)
-            assert (watched is None) == (alone is None) == callable(aggregate)
-            if watched is not None and alone is not None:
-                totals = [torch.nan_to_num(matrix * weights).sum(dim=1) for matrix, weights, _ in (watched, alone)]
-                assert same(*totals)
-                assert watched[0].isnan().all(dim=1).equal(alone[0].isnan().all(dim=1))
+            watched, alone = (Rloo(clip_range=clip).given(one, aggregate, 4) for one in both)
+            assert same(watched.totals.nan_to_num(0.0), alone.totals.nan_to_num(0.0))
+            assert watched.totals.isnan().equal(alone.totals.isnan())
 
 
 def unscorable() -> list[bool]:

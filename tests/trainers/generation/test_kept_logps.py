@@ -11,6 +11,8 @@ import trl
 from peft import LoraConfig
 from torch import Tensor
 
+from rlhf_cli.algorithms.grpo import Grpo
+from rlhf_cli.algorithms.rloo import Rloo
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.tables.passes import GenerationSetting
 from rlhf_cli.trainers import rollout_mixin
@@ -51,7 +53,9 @@ def trained(
     bases: tuple[type, ...] = (Counted, *([own] if own is not None else []), trl_trainer)
     if generation is not None:
         bases = (RolloutMixin, *bases)
-        settings["extensions"] = Extensions(rewards=RewardSetup(stack=RewardStack([]), generation=generation))
+        algorithm = Rloo() if trainer == "RLOO" else Grpo()
+        rewards = RewardSetup(RewardStack([]), algorithm, generation=generation)
+        settings["extensions"] = Extensions(rewards=rewards)
     policy = model if model is not None else model_of("llama")
     policy.generation_config.eos_token_id = ENDS
     return trained_on(

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from trl import GRPOTrainer
 
-from rlhf_cli.trainers.ppo.rollout import shuffled_prompts, without_last
+from rlhf_cli.algorithms.ppo import without_last
+from rlhf_cli.trainers.ppo.rollout import shuffled_prompts
 from tests.support.ppo_by_hand import (
     GAMMA,
     LAMBDA,

@@ -12,15 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from rlhf_cli.algorithms.ppo import Ppo, Rollout
 from rlhf_cli.trainers.ppo.critic import critic_inputs, has_value, prompts_and_completions
-from rlhf_cli.trainers.ppo.rollout import (
-    KlPenalty,
-    PpoSettings,
-    Rollout,
-    advantages_of,
-    rollout_metrics,
-    rollout_shares,
-)
+from rlhf_cli.trainers.ppo.rollout import KlPenalty, rollout_metrics
 from tests.support.ppo_by_hand import gae_of, whitened
 from tests.support.tolerances import assert_equal
 
@@ -28,7 +22,7 @@ LENGTHS, WIDTH, NAMES = (4, 1, 3, 0), 5, ("a", "b")
 """Tokens of four rows; the last was left out."""
 ON = torch.tensor([True, False, False, True])
 """Rows whose return goes on with the critic's value, a row that was left out among them."""
-SETTINGS = PpoSettings(gamma=0.9, gae_lambda=0.8)
+SETTINGS = Ppo(gamma=0.9, gae_lambda=0.8)
 ONE: Any = SimpleNamespace(reduce=lambda sums, reduction: {"sum": sums}[reduction])
 """An accelerator of one rank."""
 
@@ -83,7 +77,7 @@ def assert_same(found: torch.Tensor, expected: list[list[float]]) -> None:
 def test_advantages_and_returns(where: str, coef: float, *, whitens: bool) -> None:
     one, kl = rollout(), KlPenalty(where, coef)
     rows = rows_of(one, coef if where == "reward" else 0.0)
-    found = advantages_of(one, replace(SETTINGS, whiten_advantages=whitens), kl, lambda sums: sums)
+    found = replace(SETTINGS, whiten_advantages=whitens).advantages(one, kl.coef_in_reward, lambda sums: sums)
     raw = expected_raw(rows)
     assert_same(found.raw, raw)
     assert_same(found.used, whitened(raw) if whitens else raw)
@@ -94,16 +88,16 @@ def test_advantages_and_returns(where: str, coef: float, *, whitens: bool) -> No
 
 def test_without_a_reference_nothing_is_taken() -> None:
     one = rollout(ref_logps=None)
-    found = advantages_of(one, SETTINGS, KlPenalty("reward", 0.3), lambda sums: sums)
+    found = SETTINGS.advantages(one, 0.3, lambda sums: sums)
     assert not found.kl_reward.any()
     assert one.kl_tokens(torch.sub) is None
     assert rollout(logps=None).kl_tokens(torch.sub) is None
-    assert "rewards/kl/advantage_share" not in rollout_shares(one, found, SETTINGS, NAMES, lambda sums: sums)
+    assert "kl" not in SETTINGS.shares(one, found, NAMES, lambda sums: sums)
 
 
 def test_shares_are_of_what_each_part_would_be_alone() -> None:
-    one, kl = rollout(), KlPenalty("reward", 0.3)
-    advantages = advantages_of(one, SETTINGS, kl, lambda sums: sums)
+    one = rollout()
+    advantages = SETTINGS.advantages(one, 0.3, lambda sums: sums)
     rows = rows_of(one, 0.3)
     parts = {name: [row["scores"][place] for row in rows] for place, name in enumerate(NAMES)}
     parts["kl"] = [row["penalty"] for row in rows]
@@ -118,17 +112,16 @@ def test_shares_are_of_what_each_part_would_be_alone() -> None:
     used = [value for row in whitened(expected_raw(rows)) for value in row]
     energy = sum(sum(values) * of for *values, of in zip(*alone.values(), used, strict=True))
     expected = {
-        f"rewards/{name}/advantage_share": sum(part * of for part, of in zip(values, used, strict=True)) / energy
-        for name, values in alone.items()
+        name: sum(part * of for part, of in zip(values, used, strict=True)) / energy for name, values in alone.items()
     }
-    assert rollout_shares(one, advantages, SETTINGS, NAMES, lambda sums: sums) == pytest.approx(expected, rel=1e-4)
+    assert SETTINGS.shares(one, advantages, NAMES, lambda sums: sums) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("where", ["reward", "loss", "none"])
 def test_metrics(where: str) -> None:
     one, kl = rollout(), KlPenalty(where, 0.3)
     rows = rows_of(one, 0.3 if where == "reward" else 0.0)
-    advantages = advantages_of(one, SETTINGS, kl, lambda sums: sums)
+    advantages = SETTINGS.advantages(one, kl.coef_in_reward, lambda sums: sums)
     raw = [value for row in expected_raw(rows) for value in row]
     values = [value for row in rows for value in row["values"]]
     returns = [a + v for a, v in zip(raw, values, strict=True)]
@@ -155,7 +148,7 @@ def test_metrics(where: str) -> None:
 
 def test_of_no_row_there_is_no_mean() -> None:
     nothing = rollout(is_action=torch.zeros(len(LENGTHS), WIDTH, dtype=torch.bool))
-    advantages = advantages_of(nothing, SETTINGS, KlPenalty("reward", 0.3), lambda sums: sums)
+    advantages = SETTINGS.advantages(nothing, 0.3, lambda sums: sums)
     found = rollout_metrics(nothing, advantages, SETTINGS, KlPenalty("reward", 0.3), ONE)
     for name in ("kl/k1_policy_ref", "rewards/truncation/bootstrap_value", "ppo/rlhf_reward"):
         assert math.isnan(found[name])

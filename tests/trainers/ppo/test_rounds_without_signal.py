@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rlhf_cli.algorithms.ppo import Ppo, Rollout
 from rlhf_cli.analysis.diagnosis.finding import Finding
 from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose
 from rlhf_cli.runs.run_status import read_status
-from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings, Rollout, advantages_of
 from tests.support.watched_critic import is_same, logged
 
 ALL_CUT = ("truncation=bootstrap", "trainer.args.max_completion_length=2")
@@ -64,7 +64,7 @@ ROUND = Rollout(
     logps=torch.tensor([[-1.0, -2.0], [-3.0, 0.0]]),
     ref_logps=torch.tensor([[-1.0, -2.0], [-3.0, 0.0]]) + 3e-6,
 )
-KL = KlPenalty("reward", 0.05)
+KL = 0.05
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ KL = KlPenalty("reward", 0.05)
     ],
 )
 def test_what_is_rounding(changed: dict[str, torch.Tensor], expected: bool) -> None:
-    found = advantages_of(replace(ROUND, **changed), PpoSettings(), KL, lambda sums: sums)
+    found = Ppo().advantages(replace(ROUND, **changed), KL, lambda sums: sums)
     assert found.is_rounding is expected
     assert bool((found.used == 0).all()) is expected
 
@@ -93,7 +93,7 @@ def test_what_is_rounding_is_measured_by_the_largest_score(apart: float, expecte
         is_bootstrapped=torch.tensor([False, False]),
         ref_logps=ROUND.logps,
     )
-    assert advantages_of(nearly_alike, PpoSettings(), KL, lambda sums: sums).is_rounding is expected
+    assert Ppo().advantages(nearly_alike, KL, lambda sums: sums).is_rounding is expected
 
 
 def test_equal_advantages_are_rounding_only_if_they_are_whitened() -> None:
@@ -105,6 +105,6 @@ def test_equal_advantages_are_rounding_only_if_they_are_whitened() -> None:
         is_bootstrapped=torch.tensor([False, False]),
     )
     for whitens in (True, False):
-        found = advantages_of(alike, PpoSettings(whiten_advantages=whitens), KL, lambda sums: sums)
+        found = Ppo(whiten_advantages=whitens).advantages(alike, KL, lambda sums: sums)
         assert found.is_rounding is whitens
         assert found.returns[:, 0].tolist() == pytest.approx([1.0, 1.0])

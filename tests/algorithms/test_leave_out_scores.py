@@ -12,8 +12,8 @@ import numpy
 import pytest
 import torch
 
+from rlhf_cli.algorithms.rloo import Rloo
 from rlhf_cli.rewards.stack.reward_matrix import Settled, add_truncation
-from rlhf_cli.rewards.stack.truncated_rows import leave_out_scores
 from rlhf_cli.truncation import Endings, EosPenalty
 from tests.support.settled_columns import NAN, Case, Rule, column
 
@@ -54,14 +54,11 @@ def by_loops(settled: Settled, clip: tuple[float, float] | None) -> list[float]:
 @pytest.mark.parametrize("seed", range(4))
 def test_its_own_leave_one_out_makes_the_advantages(seed: int, clip: tuple[float, float] | None) -> None:
     settled = case(seed).settle()
-    found = leave_out_scores(settled, "sum", GROUP, clip)
-    assert found is not None
-    scores, weights, unclipped = found
-    totals = (scores * weights).nansum(dim=1)
-    totals[scores.isnan().all(dim=1)] = torch.nan
-    assert totals.isnan().tolist() == settled.is_unscorable.tolist()
-    assert rloo(totals.numpy()) == pytest.approx(by_loops(settled, clip), abs=1e-9)
-    assert unclipped.shape == settled.for_trl.shape
+    given = Rloo(clip_range=clip).given(settled, "sum", GROUP)
+    assert given.totals.isnan().tolist() == settled.is_unscorable.tolist()
+    assert rloo(given.totals.numpy()) == pytest.approx(by_loops(settled, clip), abs=1e-9)
+    assert given.is_clipped == (clip is not None)
+    assert rloo(given.contributions.sum(dim=1).numpy()) == pytest.approx(by_loops(settled, None), abs=1e-9)
     # Negative control: the settled rewards themselves, whose gaps are filled with zeros or means, give other numbers.
     assert rloo(settled.totals.numpy()) != pytest.approx(by_loops(settled, None), abs=1e-3)
 
@@ -71,8 +68,9 @@ def test_without_gaps_or_with_an_aggregate_of_its_own_nothing_is_changed() -> No
     nothing = Case([column(1, NAN, 3, 4), column(4, NAN, 2, 1)], [Rule("a"), Rule("b")], [1.0, 2.0]).settle()
     gaps = Case([column(1, 2, 3, 4), column(4, NAN, 2, 1)], [Rule("a"), Rule("b")], [1.0, 2.0]).settle()
     for settled, aggregate, each in ((whole, "sum", 4), (nothing, "sum", 4), (gaps, min, 4), (gaps, "sum", 1)):
-        assert leave_out_scores(settled, aggregate, each, (0.0, 1.0)) is None  # type: ignore[arg-type]
-    assert leave_out_scores(gaps, "sum", 2, None) is not None
+        given = Rloo(clip_range=(0.0, 1.0)).given(settled, aggregate, each)  # type: ignore[arg-type]
+        assert given.matrix is settled.for_trl
+    assert Rloo().given(gaps, "sum", 2).matrix is not gaps.for_trl
 
 
 @pytest.mark.parametrize("replaces", [False, True])
@@ -86,9 +84,6 @@ def test_a_penalty_applies_to_every_row_and_replaced_rows_have_nothing_else(repl
     made.is_replaced = cut if replaces else None
     endings = Endings(cut, torch.tensor([3, 4, 3, 4]), 4)
     settled = add_truncation(made.settle(), EosPenalty(1.0, "replace" if replaces else "subtract"), endings)
-    found = leave_out_scores(settled, "sum", GROUP, None)
     a, b = ([1, 0, 3, 0], [NAN, 0, 1, 0]) if replaces else ([1, 2, 3, 6], [NAN, 10, 1, NAN])
     expected = numpy.sum([rloo(numpy.array(one, dtype=float)) for one in (a, b, [0, -1, 0, -1])], axis=0)
-    assert found is not None
-    totals = (found[0] * found[1]).sum(dim=1)
-    assert rloo(totals.numpy()) == pytest.approx(expected.tolist(), abs=1e-6)
+    assert rloo(Rloo().given(settled, "sum", GROUP).totals.numpy()) == pytest.approx(expected.tolist(), abs=1e-6)

@@ -13,22 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_cli.numerics.group_advantages import (
-    EPS,
-    Scale,
-    grpo_advantages,
-    grpo_parts,
-    leave_one_out,
-    process_advantages,
-    rloo_advantages,
-    rloo_parts,
-    scores_to_leave_out,
-    shares,
-    summed,
-    token_shares,
-)
+from rlhf_cli.algorithms.base import EPS, SAME, GroupAlgorithm, shares, summed
+from rlhf_cli.algorithms.grpo import Grpo, Scale
+from rlhf_cli.algorithms.process_rewards import ProcessRewards
+from rlhf_cli.algorithms.rloo import Rloo, scores_to_leave_out
 from rlhf_cli.numerics.reward_columns import filled
-from tests.support.tolerances import ARITHMETIC, assert_close, assert_equal, distance
+from tests.support.tolerances import assert_close, assert_equal, distance
 
 Array = Any
 NAN = float("nan")
@@ -81,13 +71,13 @@ def rloo(matrix: Array, is_normalized: bool) -> Array:
     return numpy.nan_to_num(advantages, nan=0.0)
 
 
-Way = tuple[Callable[[Tensor], Tensor], Callable[[Array], Array]]
+Way = tuple[GroupAlgorithm, Callable[[Array], Array]]
 WAYS: dict[str, Way] = {
-    "grpo group": (lambda m: grpo_parts(m, GROUP, "group"), lambda m: grpo(m, "group")),
-    "grpo batch": (lambda m: grpo_parts(m, GROUP, "batch"), lambda m: grpo(m, "batch")),
-    "grpo none": (lambda m: grpo_parts(m, GROUP, "none"), lambda m: grpo(m, "none")),
-    "rloo": (lambda m: rloo_parts(m, GROUP, is_normalized=False), lambda m: rloo(m, False)),
-    "rloo normalised": (lambda m: rloo_parts(m, GROUP, is_normalized=True), lambda m: rloo(m, True)),
+    "grpo group": (Grpo("group"), lambda m: grpo(m, "group")),
+    "grpo batch": (Grpo("batch"), lambda m: grpo(m, "batch")),
+    "grpo none": (Grpo("none"), lambda m: grpo(m, "none")),
+    "rloo": (Rloo(), lambda m: rloo(m, False)),
+    "rloo normalised": (Rloo(is_normalized=True), lambda m: rloo(m, True)),
 }
 each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
@@ -101,55 +91,111 @@ def random_matrix(seed: int, *, excluded: float = 0.0, unscorable: float = 0.0) 
     return filled(torch.from_numpy(matrix), GROUP) * torch.tensor([1.0, -0.5, 2.0, 0.0, 0.3], dtype=torch.float64)
 
 
+NAMES = list("abcde")
+
+
 @each_way
 @pytest.mark.parametrize(("excluded", "unscorable"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.3), (0.3, 0.3), (0.2, 0.8)])
 @pytest.mark.parametrize("seed", range(2))
-class TestParts:
-    def test_add_up_to_trls_advantage(self, way: Way, seed: int, excluded: float, unscorable: float) -> None:
-        matrix = random_matrix(seed, excluded=excluded, unscorable=unscorable)
-        parts, advantages = way[0](matrix), way[1](matrix.numpy())
-        assert parts.sum(dim=1).tolist() == pytest.approx(advantages.tolist(), abs=1e-9)
-        assert parts[matrix.isnan().all(dim=1)].abs().sum() == 0.0
-
-    def test_shares_add_up_to_one(self, way: Way, seed: int, excluded: float, unscorable: float) -> None:
-        matrix = random_matrix(seed, excluded=excluded, unscorable=unscorable)
-        advantages = torch.from_numpy(way[1](matrix.numpy()))
-        found = shares(way[0](matrix), advantages)
-        if found is None:
-            assert advantages.abs().sum() == 0.0
-            return
-        assert sum(found) == pytest.approx(1.0, abs=1e-9)
-        assert found[3] == pytest.approx(0.0, abs=1e-12)  # of weight 0
+def test_parts_add_up_to_trls_advantages_and_shares_to_one(
+    way: Way, seed: int, excluded: float, unscorable: float
+) -> None:
+    algorithm, oracle = way
+    matrix = random_matrix(seed, excluded=excluded, unscorable=unscorable)
+    expected = torch.from_numpy(oracle(matrix.numpy()))
+    parts = algorithm.parts(matrix, GROUP)
+    assert_equal(parts.sum(dim=1), expected)
+    assert_equal(algorithm.advantages(summed(matrix), GROUP), expected)
+    assert parts[matrix.isnan().all(dim=1)].abs().sum() == 0.0
+    found = algorithm.shares(NAMES, matrix, expected, GROUP)
+    assert bool(found) == bool(expected.any())
+    if found:
+        assert sum(found.values()) == pytest.approx(1.0, abs=1e-9)
+        assert found["d"] == pytest.approx(0.0, abs=1e-12)  # its weight is 0
 
 
 @each_way
 class TestShares:
-    def given(self, way: Way, *columns: Tensor) -> list[float] | None:
+    def given(self, way: Way, *columns: Tensor) -> dict[str, float]:
         matrix = torch.stack(columns, dim=1)
-        return shares(way[0](matrix), torch.from_numpy(way[1](matrix.numpy())))
+        names = NAMES[: len(columns)]
+        return way[0].shares(names, matrix, torch.from_numpy(way[1](matrix.numpy())), GROUP)
 
-    def test_duplicates_get_half_each_and_a_constant_nothing(self, way: Way) -> None:
+    def test_duplicates_get_half_each_and_a_constant_gets_0(self, way: Way) -> None:
         one = torch.randn(8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        assert self.given(way, one, one, torch.full_like(one, 7.0)) == pytest.approx([0.5, 0.5, 0.0], abs=1e-9)
+        found = self.given(way, one, one, torch.full_like(one, 7.0))
+        assert list(found.values()) == pytest.approx([0.5, 0.5, 0.0], abs=1e-9)
 
-    def test_none_where_every_advantage_is_nothing(self, way: Way) -> None:
+    def test_there_are_none_if_every_advantage_is_0(self, way: Way) -> None:
         one = torch.ones(8, dtype=torch.float64)
-        assert self.given(way, one, 2 * one) is None
-        assert self.given(way, one, torch.randn(8, dtype=torch.float64)) is not None  # negative control
+        assert self.given(way, one, 2 * one) == {}
+        assert self.given(way, one, torch.randn(8, dtype=torch.float64))  # negative control
+
+    def test_other_advantages_than_the_trainers_exceed_the_check(self, way: Way) -> None:
+        """In float32, and in a group of nearly equal totals, whose rounding errors GRPO divides by 1e-4."""
+        totals = random_matrix(0).sum(dim=1).float()
+        totals[:GROUP] = 1.68572
+        advantages = way[0].advantages(totals, GROUP)
+        logged = advantages.tolist()
+        assert way[0].excess(advantages, totals, GROUP, logged) <= 0
+        wrong = advantages.clone()
+        wrong[-1] += 10 * SAME * advantages.abs().max()
+        assert way[0].excess(wrong, totals, GROUP, logged) > 0
+        assert way[0].excess(2 * advantages.abs(), totals, GROUP, logged) > 0
+
+
+MATRIX = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0], [0.0, 0.0]])
+
+
+def test_shares_by_hand() -> None:
+    """Totals 1, 2, 0, 0 around 3/4. a's parts are 3/4, -1/4, -1/4, -1/4: with the advantages 4/16; b's 3/2 and three
+    times -1/2: 40/16; of 44/16. RLOO's parts are 4/3 of them; what is missing to 1 is the share of the KL.
+    """
+    advantages = torch.tensor([0.25, 1.25, -0.75, -0.75])
+    a, b = 4 / 44, 40 / 44
+    assert Grpo("none").shares("ab", MATRIX, advantages, 4) == {"a": pytest.approx(a), "b": pytest.approx(b)}
+    found = Rloo(kl_coef=0.1).shares("ab", MATRIX, advantages, 4)
+    assert found == {"a": pytest.approx(4 / 3 * a), "b": pytest.approx(4 / 3 * b), "kl": pytest.approx(-1 / 3)}
+    assert list(Rloo().shares("ab", MATRIX, advantages, 4)) == ["a", "b"]
+
+
+def test_of_the_kl_only_its_sum_and_the_log_of_trl_are_known() -> None:
+    algorithm, totals = Rloo(kl_coef=0.1), MATRIX.sum(dim=1)
+    kl = algorithm.advantages(torch.tensor([0.5, 0.1, -0.2, 0.0]), 4)
+    advantages = algorithm.advantages(totals, 4) + kl
+    assert algorithm.excess(advantages, totals, 4, [9.0, *advantages.tolist()]) <= 0
+    assert algorithm.excess(advantages, totals, 4, [9.0, *(2 * advantages).tolist()]) > 0
+    assert algorithm.excess(advantages + 0.01, totals, 4, (advantages + 0.01).tolist()) > 0
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        (Grpo(), True),
+        (Rloo(kl_coef=0.1), True),
+        (Rloo(is_normalized=True), True),
+        (Rloo(clip_range=(0.0, 1.0)), False),
+        (Rloo(is_normalized=True, kl_coef=0.1), False),
+    ],
+)
+def test_advantages_without_parts(algorithm: GroupAlgorithm, expected: bool) -> None:
+    assert algorithm.has_parts("sum", 4) is expected
+    assert not algorithm.has_parts(min, 4)
+    assert not algorithm.has_parts("sum", 1)
 
 
 def test_the_worked_example_of_the_design() -> None:
     """a = 1, 0, 1, 0; b = 0.5, -, 0.1, -: under exclude b's part of rows 1 and 3 is nothing."""
     raw = torch.tensor([[1.0, 0.5], [0.0, NAN], [1.0, 0.1], [0.0, NAN]], dtype=torch.float64)
-    parts = grpo_parts(filled(raw, 4), 4, "none")
+    parts = Grpo("none").parts(filled(raw, 4), 4)
     assert parts[:, 1].tolist() == pytest.approx([0.2, 0.0, -0.2, 0.0], abs=1e-12)
     assert parts.sum(dim=1).tolist() == pytest.approx([0.7, -0.5, 0.3, -0.5])
     # Each of the two rows where b applies is compared with the other one alone.
-    parts = rloo_parts(scores_to_leave_out(raw, 4), 4, is_normalized=False)
+    parts = Rloo().parts(scores_to_leave_out(raw, 4), 4)
     assert parts[:, 1].tolist() == pytest.approx([0.4, 0.0, -0.4, 0.0], abs=1e-12)
     assert parts.sum(dim=1).tolist() == pytest.approx([2 / 3 + 0.4, -2 / 3, 2 / 3 - 0.4, -2 / 3])
     zeroed = raw.nan_to_num(0.0)
-    assert grpo_parts(zeroed, 4, "none").sum(dim=1).tolist() == pytest.approx([0.85, -0.65, 0.45, -0.65])
+    assert Grpo("none").parts(zeroed, 4).sum(dim=1).tolist() == pytest.approx([0.85, -0.65, 0.45, -0.65])
 
 
 @pytest.mark.parametrize("name", ["grpo group", "rloo", "grpo batch"])
@@ -157,7 +203,7 @@ def test_negative_control_entries_that_are_not_filled_do_not_add_up(name: str) -
     """TRL counts a lone None as 0: why the stack fills."""
     matrix = random_matrix(0)
     matrix[[0, 3, 9, 14], [0, 1, 1, 4]] = NAN
-    parts, advantages = WAYS[name][0](matrix), WAYS[name][1](matrix.numpy())
+    parts, advantages = WAYS[name][0].parts(matrix, GROUP), WAYS[name][1](matrix.numpy())
     assert distance(parts.sum(dim=1), torch.as_tensor(advantages)) > 1e-3
 
 
@@ -166,12 +212,15 @@ class TestSharesOfTokens:
 
     parts = torch.tensor([[[1.0, 0.0, 2.0]], [[0.0, 1.0, 1.0]]])
 
+    def shares(self, parts: Tensor, advantages: Tensor, *sum_over_ranks: Callable[[Tensor], Tensor]) -> list[float]:
+        return list(shares("ab", parts, advantages, *sum_over_ranks, is_whitened=True).values())
+
     def test_whitened_by_hand(self) -> None:
         """Around 5/3 the advantages are -2/3, -2/3, 4/3: -2/3 + 8/3 = 2 and -2/3 + 4/3 = 2/3, of 8/3. Their sum is 0,
         which is not yet nothing to share.
         """
         advantages = torch.tensor([[-2 / 3, -2 / 3, 4 / 3]]) / 1.1547
-        assert token_shares(self.parts, advantages) == pytest.approx([3 / 4, 1 / 4])
+        assert self.shares(self.parts, advantages) == pytest.approx([3 / 4, 1 / 4])
 
     def test_over_ranks(self) -> None:
         """The first rank holds the row above, the second one of [0, 2, 0] and [1, 0, 0]: 7 + 4 and 4 + 1, of 16."""
@@ -179,15 +228,15 @@ class TestSharesOfTokens:
 
         def of_both(sums: torch.Tensor) -> torch.Tensor:
             seen.append((sums.dim(), sums.dtype))
-            return sums + (torch.tensor([4.0, 1.0]) if len(sums) == 2 else torch.tensor([5.0])).double()
+            return sums + torch.tensor([4.0, 1.0, 5.0]).double()
 
-        assert token_shares(self.parts, self.parts.sum(dim=0), of_both) == pytest.approx([11 / 16, 5 / 16])
+        assert self.shares(self.parts, self.parts.sum(dim=0), of_both) == pytest.approx([11 / 16, 5 / 16])
         assert set(seen) == {(1, torch.float64)}
         # A rank whose advantages are all 0 has the shares of the others.
-        assert token_shares(0 * self.parts, torch.zeros(1, 3), of_both) == pytest.approx([4 / 5, 1 / 5])
+        assert self.shares(0 * self.parts, torch.zeros(1, 3), of_both) == pytest.approx([4 / 5, 1 / 5])
 
     def test_nothing_to_share(self) -> None:
-        assert token_shares(self.parts, torch.zeros(1, 3)) is None
+        assert self.shares(self.parts, torch.zeros(1, 3)) == []
 
 
 Row = list[float | None]
@@ -234,7 +283,7 @@ def random_group(size: int, applies: list[int], seed: int) -> list[Row]:
 class TestSoManyOfSoMany:
     def test_parts_are_those_of_the_definition(self, size: int, count: int, seed: int) -> None:
         groups = [random_group(size, [count, size - count], seed + 10 * number) for number in range(3)]
-        found = leave_one_out(tensor([row for group in groups for row in group]), size)
+        found = Rloo().parts(tensor([row for group in groups for row in group]), size)
         expected = [part for group in groups for part in by_hand(group)]
         assert_equal(found, torch.tensor(expected, dtype=torch.float64))
         assert (expected[0][0] == 0.0) == (count < 2 or groups[0][0][0] is None)  # no other row to compare
@@ -259,53 +308,9 @@ def test_where_nothing_is_excluded_scores_are_what_they_were_to_the_last_bit(dty
     assert is_changed.nonzero().tolist() == [[4, 1], [6, 1], [7, 1]]
 
 
-# Advantages of GRPO and RLOO against loops over Python's statistics, written from the papers' equations.
-
-
-TOTALS = [1.0, 0.25, -0.5, NAN, 3.0, 3.0, 3.0, 3.0, NAN, NAN, NAN, 0.7, NAN, 2.0, NAN, 5.0]
-
-
-def groups() -> list[list[float]]:
-    """The totals that there are, a list a group."""
-    return [[x for x in TOTALS[start : start + GROUP] if not math.isnan(x)] for start in range(0, len(TOTALS), GROUP)]
-
-
-def deviation(values: list[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else NAN
-
-
-@pytest.mark.parametrize("scale", ["none", "group", "batch"])
-def test_grpo(scale: str) -> None:
-    expected = []
-    everything = [x for x in TOTALS if not math.isnan(x)]
-    for row, total in enumerate(TOTALS):
-        own = groups()[row // GROUP]
-        by = {"none": 1.0, "group": deviation(own) + EPS, "batch": deviation(everything) + EPS}[scale]
-        value = (total - statistics.fmean(own)) / by
-        expected.append(0.0 if math.isnan(value) else value)
-    found = grpo_advantages(torch.tensor(TOTALS), GROUP, scale).tolist()  # type: ignore[arg-type]
-    assert found == pytest.approx(expected, **ARITHMETIC)
-    assert any(found)
-
-
-@pytest.mark.parametrize("is_normalized", [False, True])
-def test_rloo(is_normalized: bool) -> None:
-    raw = []
-    for row, total in enumerate(TOTALS):
-        own = groups()[row // GROUP]
-        others = (sum(own) - total) / (len(own) - 1) if len(own) > 1 else NAN
-        raw.append(total - others)
-    there = [x for x in raw if not math.isnan(x)]
-    mean, spread = (statistics.fmean(there), deviation(there) + EPS) if is_normalized else (0.0, 1.0)
-    expected = [0.0 if math.isnan(x) else (x - mean) / spread for x in raw]
-    found = rloo_advantages(torch.tensor(TOTALS), GROUP, is_normalized=is_normalized).tolist()
-    assert found == pytest.approx(expected, **ARITHMETIC)
-    assert any(found)
-
-
 def test_a_sum_leaves_out_what_is_not_there() -> None:
     rewards = torch.tensor([[1.0, NAN, 2.0], [NAN, NAN, NAN], [0.5, 1.0, 0.0]])
-    found = summed(rewards, torch.tensor([1.0, 10.0, -0.5])).tolist()
+    found = summed(rewards * torch.tensor([1.0, 10.0, -0.5])).tolist()
     assert found[0] == 0.0
     assert math.isnan(found[1])
     assert found[2] == 10.5
@@ -333,6 +338,12 @@ def oracle(values: Tensor, is_rewarded: Tensor, num_generations: int, scale: Sca
     return advantages
 
 
+def process(values: Tensor, is_rewarded: Tensor, num_generations: int, scale: Scale) -> Tensor:
+    """Return the advantages of two rewards that give 1/4 and 3/4 of each value."""
+    parts = torch.stack([0.25 * values, 0.75 * values])
+    return ProcessRewards(scale).advantages(parts, is_rewarded, num_generations)
+
+
 def ragged(seed: int, share: float = 0.4) -> tuple[Tensor, Tensor]:
     """(12, 9) values and True = rewarded; rows of different lengths, some groups and rows without anything."""
     generator = torch.Generator().manual_seed(seed)
@@ -347,10 +358,10 @@ def ragged(seed: int, share: float = 0.4) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("seed", range(3))
 def test_oracle(seed: int, num_generations: int, scale: Scale) -> None:
     values, is_rewarded = ragged(seed, share=(0.05, 0.4, 1.0)[seed % 3])
-    found = process_advantages(values, is_rewarded, num_generations, scale)
+    found = process(values, is_rewarded, num_generations, scale)
     expected = torch.tensor(oracle(values, is_rewarded, num_generations, scale), dtype=torch.float64)
     assert_equal(found, expected)
-    single = process_advantages(values.float(), is_rewarded, num_generations, scale)
+    single = process(values.float(), is_rewarded, num_generations, scale)
     assert single.dtype == torch.float32
     assert_close(single, expected)
 
@@ -362,12 +373,12 @@ def test_controls_the_oracle_sees_each_part() -> None:
     clean = values.nan_to_num()
     mean = clean.sum(1, keepdim=True) / is_rewarded.sum(1, keepdim=True).clamp(min=1)
     without = {
-        "group (a row's own mean)": process_advantages(values, is_rewarded, 1, "group"),
-        "division": process_advantages(values, is_rewarded, 4, "none"),
+        "group (a row's own mean)": process(values, is_rewarded, 1, "group"),
+        "division": process(values, is_rewarded, 4, "none"),
         "centring": clean.flip(1).cumsum(1).flip(1),
         "the future (only now)": (clean - mean).where(is_rewarded, 0.0),
-        "the mask (0 counts as a value)": process_advantages(clean, torch.ones_like(is_rewarded), 4, "group"),
-        "direction (the past)": process_advantages(values.flip(1), is_rewarded.flip(1), 4, "group").flip(1),
+        "the mask (0 counts as a value)": process(clean, torch.ones_like(is_rewarded), 4, "group"),
+        "direction (the past)": process(values.flip(1), is_rewarded.flip(1), 4, "group").flip(1),
     }
     for name, wrong in without.items():
         assert (wrong - expected).abs().max() > 0.1, name
@@ -377,12 +388,11 @@ def test_by_hand() -> None:
     """Two completions, R = {1, 3, 0, 0}: mean 1, std sqrt(6/3) = sqrt 2. None and 0 differ: the 0s are of R."""
     values = torch.tensor([[9.0, 1.0, 9.0, 3.0, 9.0], [0.0, 9.0, 0.0, 9.0, 9.0]], dtype=torch.float64)
     is_rewarded = torch.tensor([[0, 1, 0, 1, 0], [1, 0, 1, 0, 0]], dtype=torch.bool)
-    a, b = 0 / math.sqrt(2), 2 / math.sqrt(2)
-    c = -1 / math.sqrt(2)
+    a, b, c = (value / (math.sqrt(2) + EPS) for value in (0, 2, -1))
     expected = torch.tensor([[a + b, a + b, b, b, 0], [c + c, c, c, 0, 0]], dtype=torch.float64)
-    found = process_advantages(values, is_rewarded, 2, "group", eps=0.0)
+    found = process(values, is_rewarded, 2, "group")
     assert_equal(found, expected)
-    undivided = process_advantages(values, is_rewarded, 2, "none")
+    undivided = process(values, is_rewarded, 2, "none")
     assert undivided.tolist() == [[2, 2, 2, 2, 0], [-2, -1, -1, 0, 0]]
 
 
@@ -397,23 +407,23 @@ def test_reward_at_the_last_token_is_the_outcome_advantage(scale: Scale) -> None
     centred = rewards - rewards.view(2, 4).mean(1).repeat_interleave(4)
     std = {"group": rewards.view(2, 4).std(1).repeat_interleave(4), "batch": rewards.std()}.get(scale)
     outcome = centred if std is None else centred / (std + 1e-4)
-    found = process_advantages(values, is_rewarded, 4, scale)
+    found = process(values, is_rewarded, 4, scale)
     mask = torch.arange(6) < lengths[:, None]
     assert_equal(found, outcome[:, None] * mask)
     # Control: one more rewarded position, be it of value 0, and it is no longer.
     more = is_rewarded.clone()
     more[1, 0] = True
-    assert distance(process_advantages(values, more, 4, scale), outcome[:, None] * mask) > 0.01
+    assert distance(process(values, more, 4, scale), outcome[:, None] * mask) > 0.01
 
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_nothing_to_compare_with(scale: Scale) -> None:
     values = torch.tensor([[5.0, 0.0], [0.0, 0.0], [1.0, 2.0], [0.0, 0.0], [7.0, 7.0], [0.0, 7.0]])
     is_rewarded = torch.tensor([[1, 0], [0, 0], [1, 1], [0, 0], [1, 1], [0, 1]], dtype=torch.bool)
-    found = process_advantages(values, is_rewarded, 2, scale)
+    found = process(values, is_rewarded, 2, scale)
     assert found[:2].tolist() == [[0, 0], [0, 0]]  # a single position
     assert found[2, 1] > 0.1  # control: two different ones are compared
     assert found[3].tolist() == [0, 0]  # a row without any
     assert found[4:].abs().max() == 0  # all equal
-    nothing = process_advantages(values, torch.zeros_like(is_rewarded), 2, scale)
+    nothing = process(values, torch.zeros_like(is_rewarded), 2, scale)
     assert nothing.tolist() == torch.zeros(6, 2).tolist()

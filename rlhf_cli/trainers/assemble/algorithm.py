@@ -1,0 +1,48 @@
+"""Build the algorithm of an experiment: the only place that knows which settings shape its advantages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from rlhf_cli.algorithms.base import Algorithm
+from rlhf_cli.algorithms.grpo import Grpo, Scale
+from rlhf_cli.algorithms.ppo import Ppo
+from rlhf_cli.algorithms.process_rewards import ProcessRewards
+from rlhf_cli.algorithms.rloo import Rloo
+from rlhf_cli.config.schema.experiment import Experiment
+
+_SCALES: dict[object, Scale] = {True: "group", False: "none", "group": "group", "batch": "batch", "none": "none"}
+"""TRL also accepts a bool."""
+
+
+def _ppo(experiment: Experiment) -> Ppo:
+    ppo = experiment.trainer.ppo
+    assert ppo is not None
+    return Ppo(ppo.gamma, ppo.gae_lambda, ppo.whiten_advantages, ppo.shuffle_by == "prompt")
+
+
+def _rloo(experiment: Experiment) -> Rloo:
+    setting = experiment.trainer.setting
+    clip = setting("reward_clip_range")
+    return Rloo(
+        bool(setting("normalize_advantages")),
+        clip_range=(float(clip[0]), float(clip[1])) if isinstance(clip, list | tuple) else None,
+        kl_coef=float(cast(float, setting("beta"))),
+    )
+
+
+def _grpo(experiment: Experiment) -> Grpo | ProcessRewards:
+    # normalize_then_sum: the stack z-scores within the group, then TRL divides by the batch's deviation.
+    whole_batch = experiment.aggregate == "normalize_then_sum"
+    scale = "batch" if whole_batch else _SCALES[experiment.trainer.setting("scale_rewards")]
+    return ProcessRewards(scale) if experiment.trainer.dense else Grpo(scale)
+
+
+_BUILDERS: dict[str, Callable[[Experiment], Algorithm]] = {"grpo": _grpo, "rloo": _rloo, "ppo": _ppo}
+"""Name in tables/algorithms.py -> what builds it."""
+
+
+def algorithm_of(experiment: Experiment) -> Algorithm:
+    """Return how this experiment's trainer makes advantages."""
+    return _BUILDERS[experiment.algorithm.name](experiment)
