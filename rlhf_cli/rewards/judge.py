@@ -8,17 +8,19 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, content_text, text_of
 from rlhf_cli.services.cache_folder import cache_folder
-from rlhf_cli.services.http_client import JsonClient, Post, ReplyCache, shown, together
+from rlhf_cli.services.http_client import JsonClient, Post, ReplyCache, together
 from rlhf_cli.text.template_grammar import is_text, parse
 
 _SCORE = r"(?:score|rating)\s*[:=]\s*(-?\d+(?:\.\d+)?)"
 
 
+@dataclass(eq=False, repr=False)
 class Judge:
     """A judge that scores rows by a language model, mapped to 0..1.
 
@@ -42,52 +44,43 @@ class Judge:
         cache_dir: the folder of the cache; None = `judge` in the cache folder of rlhf.
     """
 
-    def __init__(
-        self,
-        url: str | list[str],
-        model: str,
-        rubric: str,
-        score_pattern: str = _SCORE,
-        scale: Sequence[float] = (0, 10),
-        temperature: float = 0.0,
-        max_tokens: int = 256,
-        system: str | None = None,
-        api_key_env: str | None = None,
-        timeout_s: float = 60.0,
-        retry_budget_s: float = 120.0,
-        max_concurrency: int = 8,
-        cache: bool = True,
-        cache_dir: str | None = None,
-    ) -> None:
-        if len(scale) != 2 or not scale[0] < scale[1]:
-            raise RewardError("this is no scale", where="args.scale", got=list(scale), expected="[lowest, highest]")
-        self._scale = (float(scale[0]), float(scale[1]))
-        self._pattern = _compiled(score_pattern)
-        self._rubric = Rubric(rubric)
-        self._system = system
-        self._parameters = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
-        self._client = JsonClient(
-            url,
-            path="/chat/completions",
-            api_key_env=api_key_env,
-            timeout_s=timeout_s,
-            retry_budget_s=retry_budget_s,
-            max_concurrency=max_concurrency,
-        )
-        folder = Path(cache_dir).expanduser() if cache_dir else cache_folder("judge")
-        self._cache = ReplyCache(folder) if cache else None
+    url: str | list[str]
+    model: str
+    rubric: str
+    score_pattern: str = _SCORE
+    scale: Sequence[float] = (0, 10)
+    temperature: float = 0.0
+    max_tokens: int = 256
+    system: str | None = None
+    api_key_env: str | None = None
+    timeout_s: float = 60.0
+    retry_budget_s: float = 120.0
+    max_concurrency: int = 8
+    cache: bool = True
+    cache_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.scale) != 2 or not self.scale[0] < self.scale[1]:
+            raise RewardError(
+                "the scale has no range", where="args.scale", got=list(self.scale), expected="[lowest, highest]"
+            )
+        self._pattern = _compiled(self.score_pattern)
+        self._rubric = Rubric(self.rubric)
+        self._client = JsonClient.of(self, path="/chat/completions")
+        folder = Path(self.cache_dir).expanduser() if self.cache_dir else cache_folder("judge")
+        self._cache = ReplyCache(folder) if self.cache else None
         # So that missing columns are noticed before training starts.
         self.__signature__ = _signature(self._rubric.columns)
 
     def __repr__(self) -> str:
-        return f"Judge({self._parameters['model']}, {', '.join(shown(url) for url in self._client.urls)})"
+        return f"Judge({self.model}, {self._client})"
 
     async def __call__(
         self, prompts: Sequence[Completion], completions: Sequence[Completion], **columns: object
     ) -> list[float | None]:
         """Return a score per row, in 0..1, or None if a column is null.
 
-        Raises RewardError, naming the row, if a reply has no score.
+        Raise RewardError, naming the row, if a reply has no score.
         """
         asked: dict[str, int] = {}  # rubric text -> the first row with it
         rows: list[str | None] = []
@@ -106,9 +99,10 @@ class Judge:
 
     async def _score(self, post: Post, text: str, row: int) -> float:
         messages = [{"role": "user", "content": text}]
-        if self._system is not None:
-            messages.insert(0, {"role": "system", "content": self._system})
-        request = {**self._parameters, "messages": messages}
+        if self.system is not None:
+            messages.insert(0, {"role": "system", "content": self.system})
+        request = {"model": self.model, "temperature": self.temperature, "max_tokens": self.max_tokens}
+        request |= {"messages": messages}
         key = {"urls": sorted(self._client.urls), **request}
         reply = self._cache.read(key) if self._cache else None
         if reply is not None:
@@ -126,25 +120,25 @@ class Judge:
             case {"choices": [{"message": {"content": reply}, **others}, *_]}:
                 finish = others.get("finish_reason")
         if not isinstance(reply, str):
-            what = "the judge's answer holds no text" + (f" ({finish})" if finish else "")
+            what = "the judge's answer has no text" + (f" ({finish})" if finish else "")
             expected = '{"choices": [{"message": {"content": "..."}}]}'
             raise RewardError(what, where=f"row {row}, {self!r}", got=repr(answer)[:300], expected=expected)
         return reply, str(finish or "")
 
     def _parsed(self, reply: str, row: int, finish: str) -> float:
-        low, high = self._scale
+        low, high = map(float, self.scale)
         where, got = f"row {row}, {self!r}", reply if len(reply) <= 300 else f"{reply[:150]} ... {reply[-150:]}"
         matches = list(self._pattern.finditer(reply)) or list(self._pattern.finditer(reply.replace("*", "")))
         try:
             score = float(matches[-1][1])
         except (IndexError, TypeError, ValueError):
-            hint = "args.max_tokens: it was cut off" if finish == "length" else "let the rubric say how to answer"
+            advice = "raise args.max_tokens: the reply was truncated"
             raise RewardError(
-                "the judge's reply holds no score",
+                "the judge's reply has no score",
                 where=where,
                 got=got,
                 expected=f"text that matches {self._pattern.pattern}",
-                advice=hint,
+                advice=advice if finish == "length" else "let the rubric say how to answer",
             ) from None
         if not low <= score <= high:
             what = f"the judge's score {score:g} is not on the scale"
@@ -156,14 +150,14 @@ _GIVEN = ("prompt", "completion")
 
 
 class Rubric:
-    """A parsed rubric. Raises RewardError for a malformed text, and for one without `{completion}`."""
+    """A parsed rubric. Raise RewardError for a malformed text, and for one without `{completion}`."""
 
     def __init__(self, text: str) -> None:
         # Its columns become parameters of the reward, so their names must be identifiers.
         self._template = parse(text, where="args.rubric", error=RewardError, only_identifiers=True)
         if "completion" not in self._template.columns:
             raise RewardError(
-                "the rubric does not show the judge the completion",
+                "the rubric does not contain the completion",
                 where="args.rubric",
                 got=text[:200],
                 expected="a text with {completion} in it",
@@ -173,7 +167,7 @@ class Rubric:
     def fill(self, values: Mapping[str, object], row: int) -> str | None:
         """Return the text for one row, or None if one of its columns is null.
 
-        Raises RewardError for a missing column or one that is neither text nor a number; `row` is its index, for the
+        Raise RewardError for a missing column or one that is neither text nor a number; `row` is its index, for the
         message.
         """
         for name in self._template.columns:
@@ -219,6 +213,6 @@ def _compiled(pattern: str) -> re.Pattern[str]:
             "the score pattern has no group",
             where="args.score_pattern",
             got=pattern,
-            expected=r"one that holds the number: score: (\d+)",
+            expected=r"a group that matches the number: score: (\d+)",
         )
     return compiled

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.services.http_client import JsonClient, shown, together
+from rlhf_cli.services.http_client import JsonClient, together
 
 # Arguments that TRL passes to every reward besides the dataset's columns.
 _NO_COLUMNS = frozenset({"completion_ids", "trainer_state", "log_metric", "log_extra", "environments"})
 
 
+@dataclass(eq=False, repr=False)
 class RewardServer:
     """A reward that asks a server over HTTP: one `POST` per batch of rows.
 
@@ -31,38 +33,30 @@ class RewardServer:
         max_concurrency: number of simultaneous requests.
     """
 
-    def __init__(
-        self,
-        url: str | list[str],
-        api_key_env: str | None = None,
-        timeout_s: float = 30.0,
-        retry_budget_s: float = 60.0,
-        batch_size: Annotated[int, Ge(1)] = 32,
-        max_concurrency: int = 8,
-    ) -> None:
-        self._batch_size = batch_size
-        self._client = JsonClient(
-            url,
-            api_key_env=api_key_env,
-            timeout_s=timeout_s,
-            retry_budget_s=retry_budget_s,
-            max_concurrency=max_concurrency,
-        )
+    url: str | list[str]
+    api_key_env: str | None = None
+    timeout_s: float = 30.0
+    retry_budget_s: float = 60.0
+    batch_size: Annotated[int, Ge(1)] = 32
+    max_concurrency: int = 8
+
+    def __post_init__(self) -> None:
+        self._client = JsonClient.of(self)
 
     def __repr__(self) -> str:
-        return f"RewardServer({', '.join(shown(url) for url in self._client.urls)})"
+        return f"RewardServer({self._client})"
 
     async def __call__(
         self, prompts: Sequence[object], completions: Sequence[object], **columns: object
     ) -> list[float | None]:
-        """Return a reward per row. Raises RewardError if a server does not answer, or not in the form above."""
+        """Return a reward per row. Raise RewardError if a server does not answer in the form above."""
         sent = _json_columns(columns, len(completions))
-        starts = range(0, len(completions), self._batch_size)
+        starts = range(0, len(completions), self.batch_size)
         batches = [
             {
-                "prompts": list(prompts[start : start + self._batch_size]),
-                "completions": list(completions[start : start + self._batch_size]),
-                "columns": {name: values[start : start + self._batch_size] for name, values in sent.items()},
+                "prompts": list(prompts[start : start + self.batch_size]),
+                "completions": list(completions[start : start + self.batch_size]),
+                "columns": {name: values[start : start + self.batch_size] for name, values in sent.items()},
             }
             for start in starts
         ]
@@ -77,18 +71,19 @@ class RewardServer:
         """Return the rewards of one answer, for the rows from `start` on."""
 
         def refused(what: str, got: object) -> RewardError:
-            where = " or ".join(shown(url) for url in self._client.urls)
-            expected = f'{{"rewards": [...]}} with {num_rows} numbers, null where the reward does not apply'
-            return RewardError(f"the reward server {what}", where=where, got=repr(got)[:200], expected=expected)
+            expected = f'{{"rewards": [...]}} with {num_rows} numbers, or null if the reward does not apply'
+            return RewardError(
+                f"the reward server {what}", where=str(self._client), got=repr(got)[:200], expected=expected
+            )
 
         rewards = answer.get("rewards") if isinstance(answer, Mapping) else None
         if not isinstance(rewards, list):
-            raise refused("answered no list of rewards", answer)
+            raise refused("did not answer with a list of rewards", answer)
         if len(rewards) != num_rows:
             raise refused(f"answered {len(rewards)} rewards to {num_rows} completions", rewards)
         for row, value in enumerate(rewards, start):
             if value is not None and not isinstance(value, int | float):
-                raise refused(f"answered no number for row {row}", value)
+                raise refused(f"did not answer with a number for row {row}", value)
         return rewards
 
 

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,7 +34,7 @@ Post = Callable[[object], Awaitable[object]]
 """Post a JSON value and return the JSON that a server answers."""
 
 _LONGEST_WAIT_S = 20.0
-_SAID_EVERY_S = 30.0
+_WARNED_EVERY_S = 30.0
 _log = logging.getLogger("rlhf")
 
 
@@ -45,6 +46,7 @@ class _Busy(Exception):
         self.url, self.message, self.wait_s = url, message, wait_s
 
 
+@dataclass(eq=False)
 class JsonClient:
     """A client that posts JSON to equal servers in turn, and retries elsewhere or later within the budget.
 
@@ -60,34 +62,33 @@ class JsonClient:
         path: appended to each url that does not end with it.
     """
 
-    def __init__(
-        self,
-        url: str | Sequence[str],
-        *,
-        api_key_env: str | None = None,
-        timeout_s: float = 30.0,
-        retry_budget_s: float = 60.0,
-        max_concurrency: int = 8,
-        path: str = "",
-    ) -> None:
-        given = [url] if isinstance(url, str) else list(url)
+    url: str | Sequence[str]
+    api_key_env: str | None = None
+    timeout_s: float = 30.0
+    retry_budget_s: float = 60.0
+    max_concurrency: int = 8
+    path: str = ""
+    _next: int = 0
+    _warned_at_s: float = -math.inf
+
+    def __post_init__(self) -> None:
+        given = [self.url] if isinstance(self.url, str) else list(self.url)
         if not given:
             raise RewardError("no server", where="args.url", got=given, expected="http://HOST:PORT/PATH, or a list")
-        numbers = {"timeout_s": timeout_s, "retry_budget_s": retry_budget_s, "max_concurrency": max_concurrency}
-        for name, value in numbers.items():
-            if value <= 0:
+        for name in ("timeout_s", "retry_budget_s", "max_concurrency"):
+            if (value := getattr(self, name)) <= 0:
                 raise RewardError(f"{name} is not positive", where=f"args.{name}", got=value, expected="more than 0")
-        self.urls = [_plain_url(server, path) for server in given]
-        self._api_key_env = api_key_env
-        self._timeout_s = timeout_s
-        self._retry_budget_s = retry_budget_s
-        self._max_concurrency = max_concurrency
-        self._next = 0
-        self._said_at = -math.inf
+        self.urls = [_plain_url(server, self.path) for server in given]
         self._key()  # raises if it is missing
 
+    @classmethod
+    def of(cls, reward: object, *, path: str = "") -> JsonClient:
+        """Return a client with the values of a reward's fields of the same names."""
+        names = ("url", "api_key_env", "timeout_s", "retry_budget_s", "max_concurrency")
+        return cls(**{name: getattr(reward, name) for name in names}, path=path)
+
     def __repr__(self) -> str:
-        return f"JsonClient({', '.join(shown(url) for url in self.urls)})"
+        return ", ".join(shown(url) for url in self.urls)
 
     @asynccontextmanager
     async def session(self) -> AsyncGenerator[Post]:
@@ -96,9 +97,8 @@ class JsonClient:
         It raises RewardError if the server refuses the request or does not answer with JSON, and ServerSilent if it
         exceeds the budget.
         """
-        most = self._max_concurrency
-        places = asyncio.Semaphore(most)
-        limits = httpx2.Limits(max_connections=most, max_keepalive_connections=most)
+        places = asyncio.Semaphore(self.max_concurrency)
+        limits = httpx2.Limits(max_connections=self.max_concurrency)
         async with httpx2.AsyncClient(limits=limits, timeout=None) as client:
 
             async def post(payload: object) -> object:
@@ -110,23 +110,23 @@ class JsonClient:
 
     async def _post(self, client: httpx2.AsyncClient, body: bytes) -> object:
         first, self._next = self._next, (self._next + 1) % len(self.urls)
-        deadline = time.monotonic() + self._retry_budget_s
+        deadline = time.monotonic() + self.retry_budget_s
         num_tries = 0
         try:
             async for attempt in AsyncRetrying(
                 retry=retry_if_exception_type(_Busy),
                 wait=self._wait_s,
-                stop=stop_before_delay(self._retry_budget_s),
+                stop=stop_before_delay(self.retry_budget_s),
                 reraise=True,
             ):
                 with attempt:
                     url = self.urls[(first + num_tries) % len(self.urls)]
                     num_tries += 1
                     left_s = max(deadline - time.monotonic(), 0.001)
-                    return await self._try(client, url, body, min(self._timeout_s, left_s))
+                    return await self._try(client, url, body, min(self.timeout_s, left_s))
         except _Busy as busy:
             raise ServerSilent(
-                f"the server did not answer within retry_budget_s = {self._retry_budget_s:g} ({num_tries} tries)",
+                f"the server did not answer within retry_budget_s = {self.retry_budget_s:g} ({num_tries} tries)",
                 where=shown(busy.url),
                 got=busy.message + (f"; it asks to wait {busy.wait_s:.3g} s" if busy.wait_s > _LONGEST_WAIT_S else ""),
                 expected="an answer of 200",
@@ -140,9 +140,9 @@ class JsonClient:
         # Half of each wait is random, so that many clients of one busy server do not return at once.
         half_s = min(0.25 * 2.0 ** (state.attempt_number // len(self.urls) - 1), _LONGEST_WAIT_S / 2)
         busy = state.outcome.exception() if state.outcome else None
-        if isinstance(busy, _Busy) and time.monotonic() - self._said_at > _SAID_EVERY_S:
-            self._said_at = time.monotonic()
-            left_s = self._retry_budget_s - (state.seconds_since_start or 0.0)
+        if isinstance(busy, _Busy) and time.monotonic() - self._warned_at_s > _WARNED_EVERY_S:
+            self._warned_at_s = time.monotonic()
+            left_s = self.retry_budget_s - (state.seconds_since_start or 0.0)
             _log.warning(f"waiting up to {left_s:.0f} s for {shown(busy.url)}, which answered: {busy.message}")
         return max(half_s + random.uniform(0, half_s), busy.wait_s if isinstance(busy, _Busy) else 0.0)
 
@@ -162,7 +162,7 @@ class JsonClient:
                 f"the server refuses the request: {answer.status_code} {answer.reason_phrase}",
                 where=shown(url),
                 got=self._scrubbed(answer.text[:500]),
-                hint=f"export {self._api_key_env or 'NAME'}=...  # args.api_key_env names it"
+                hint=f"export {self.api_key_env or 'NAME'}=...  # args.api_key_env names it"
                 if answer.status_code in (401, 403)
                 else None,
             )
@@ -179,15 +179,15 @@ class JsonClient:
         return headers | {"Authorization": f"Bearer {key}"} if key else headers
 
     def _key(self) -> str | None:
-        if self._api_key_env is None:
+        if self.api_key_env is None:
             return None
-        key = os.environ.get(self._api_key_env, "").strip()
+        key = os.environ.get(self.api_key_env, "").strip()
         if not key or not key.isascii() or not key.isprintable():
             raise RewardError(
-                f"the environment variable {self._api_key_env} {'is no header text' if key else 'is not set'}",
+                f"the environment variable {self.api_key_env} {'is no header text' if key else 'is not set'}",
                 where="args.api_key_env",
                 expected="the name of a variable that holds the key",
-                hint=f"export {self._api_key_env}=...",
+                hint=f"export {self.api_key_env}=...",
             )
         return key
 

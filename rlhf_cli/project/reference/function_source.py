@@ -112,7 +112,7 @@ class SourceParameter:
 
 @dataclass(frozen=True)
 class FunctionSource:
-    """A function or class as its source defines it. A class's parameters are those of its `__init__`."""
+    """A function or class as its source defines it. A class's parameters are those of its `__init__`, or its fields."""
 
     name: str
     file: Path
@@ -143,15 +143,13 @@ def read_function(fn: str, *, where: str = "command line") -> FunctionSource:
             hint=f"{module}:{close}" if close else None,
         )
     node = definitions[name]
-    is_class = isinstance(node, ast.ClassDef)
-    parameters = list(_parameters(node, _assigned(tree)))
     return FunctionSource(
         name=name,
         file=file,
         line=node.lineno,
         docstring=read_docstring(ast.get_docstring(node)),
-        parameters=tuple(parameters[1:] if is_class else parameters),  # without `self`
-        is_class=is_class,
+        parameters=tuple(_parameters(node, _assigned(tree))),
+        is_class=isinstance(node, ast.ClassDef),
     )
 
 
@@ -207,9 +205,13 @@ def _assigned(tree: ast.Module) -> dict[str, ast.expr]:
 
 def _parameters(node: _Definition, named: dict[str, ast.expr]) -> Iterator[SourceParameter]:
     if isinstance(node, ast.ClassDef):
-        for item in node.body:
-            if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-                yield from _parameters(item, named)
+        init = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
+        if init is not None:
+            yield from list(_parameters(init, named))[1:]  # without `self`
+            return
+        for item in node.body:  # the fields of a dataclass
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                yield _parameter(ast.arg(item.target.id, item.annotation), item.value, named)
         return
     args = node.args
     positional = [*args.posonlyargs, *args.args]
