@@ -37,5 +37,3 @@ trainer = GRPOTrainer(
 )
 trainer.train()
 trainer.save_model(f"{output_dir}/model")
-losses = [event["loss"] for event in trainer.state.log_history if "loss" in event]
-print("losses", losses)

@@ -94,7 +94,7 @@ def _mutants(project: Project, arguments: argparse.Namespace) -> list[Mutant]:
 def _verdicts(project: Project, copy: Path, mutants: Sequence[Mutant], arguments: argparse.Namespace) -> list[Verdict]:
     targets, cache = list(project.mutated_files()), project.root / project.cache
     explained = explanations(project.root / project.explanations)
-    killed = Kills(cache / "kills.json", copy, {name for name, note in explained.items() if note.is_equivalent})
+    killed = Kills(cache / "kills.json", copy, {name for name, is_equivalent in explained.items() if is_equivalent})
     by_file: dict[str, list[MeasuredTest]] = {}
     verdicts = []
     for place, mutant in enumerate(mutants, 1):

@@ -1,4 +1,4 @@
-"""Write the page of mutants: counts, and a table of survivors with hand-written explanations."""
+"""Write the page of mutants: counts, and the survivors without an explanation in survivors.toml."""
 
 from __future__ import annotations
 
@@ -30,25 +30,12 @@ class Verdict:
         return self.outcome in ("survived", "unreached")
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """Why a mutant survives; is_equivalent: it behaves like the code, so no test can notice it."""
-
-    why: str
-    is_equivalent: bool
-
-
-def explanations(file: Path) -> dict[tuple[str, str, int], Explanation]:
-    """Return the explanations of a TOML file by the `key` of their mutant."""
+def explanations(file: Path) -> dict[tuple[str, str, int], bool]:
+    """Return the `key` of every explained mutant -> whether it is equivalent, which no test can notice."""
     if not file.exists():
         return {}
     entries = tomllib.loads(file.read_text(encoding="utf-8")).get("survivor", [])
-    return {
-        (entry["in"], entry["change"], entry.get("nth", 0)): Explanation(
-            entry.get("equivalent") or entry["why"], is_equivalent="equivalent" in entry
-        )
-        for entry in entries
-    }
+    return {(entry["in"], entry["change"], entry.get("nth", 0)): "equivalent" in entry for entry in entries}
 
 
 def key(mutant: Mutant) -> tuple[str, str, int]:
@@ -59,7 +46,7 @@ def key(mutant: Mutant) -> tuple[str, str, int]:
 
 def page(
     verdicts: Sequence[Verdict],
-    explained: Mapping[tuple[str, str, int], Explanation],
+    explained: Mapping[tuple[str, str, int], bool],
     head: Iterable[str],
     room: Callable[[str], str],
 ) -> str:
@@ -73,31 +60,19 @@ def page(
     for name in [*sorted({room(verdict.mutant.file) for verdict in verdicts}), ""]:
         some = [verdict for verdict in verdicts if name in ("", room(verdict.mutant.file))]
         alive = [verdict for verdict in some if verdict.lives]
-        notes = [explained.get(key(verdict.mutant)) for verdict in alive]
-        equivalent = sum(note is not None and note.is_equivalent for note in notes)
+        equivalent = sum(explained.get(key(verdict.mutant), False) for verdict in alive)
         killed = len(some) - len(alive)
         counts = f"{len(some)} | {killed} | {len(alive)} | {equivalent}"
         lines.append(
             f"| {name or 'all'} | {counts} | {_share(killed, len(some))} | {_share(killed, len(some) - equivalent)} |"
         )
-    lines += ["", "| survivor | in | before | after | why it survives |", "|---|---|---|---|---|"]
-    for verdict in verdicts:
-        if verdict.lives:
-            mutant, note = verdict.mutant, explained.get(key(verdict.mutant))
-            why = (
-                note.why
-                if note
-                else ("**unexplained**" + (", no test reaches it" if verdict.outcome == "unreached" else ""))
-            )
-            kind = "equivalent: " if note and note.is_equivalent else ""
-            cells = (
-                f"{mutant.file}:{mutant.line}",
-                mutant.where,
-                _code(mutant.before),
-                _code(mutant.after),
-                kind + why,
-            )
-            lines.append("| " + " | ".join(cells) + " |")
+    unexplained = [verdict for verdict in verdicts if verdict.lives and key(verdict.mutant) not in explained]
+    if unexplained:
+        lines += ["", "| unexplained survivor | in | before | after |", "|---|---|---|---|"]
+    for verdict in unexplained:
+        mutant = verdict.mutant
+        where = f"{mutant.where}, no test reaches it" if verdict.outcome == "unreached" else mutant.where
+        lines.append(f"| {mutant.file}:{mutant.line} | {where} | {_code(mutant.before)} | {_code(mutant.after)} |")
     kinds = Counter(verdict.mutant.kind for verdict in verdicts)
     lines += ["", "Kinds: " + ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())) + ".", ""]
     return "\n".join(lines)
