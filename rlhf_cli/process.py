@@ -13,6 +13,7 @@ import functools
 import os
 import select
 import signal
+import socket
 import struct
 import sys
 import threading
@@ -57,6 +58,76 @@ def handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+_MOST_SIGNALS = 256
+_HEARD_S = 2.0
+"""Seconds that a signal's handler may take to begin before compiled code is taken to block the main thread."""
+
+
+@contextmanager
+def heard_in_time(handlers: Mapping[signal.Signals, Handler], leave: Callable[[int], object]) -> Iterator[None]:
+    """Open a context with these signal handlers; call `leave(number)` from a thread if one does not begin in time.
+
+    Python runs a handler in the main thread, between two instructions of Python. It does not run while compiled code
+    waits, as torch does for the other ranks of a group. Does nothing outside the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = socket.socketpair()
+    for end in (reader, writer):
+        end.setblocking(False)
+    num_begun = 0
+
+    def begun(handler: Handler) -> Handler:
+        if not callable(handler):
+            return handler
+
+        def begin(number: int, frame: FrameType | None) -> object:
+            nonlocal num_begun
+            num_begun += 1
+            with contextlib.suppress(OSError):
+                reader.recv(_MOST_SIGNALS)
+            return handler(number, frame)
+
+        return begin
+
+    def watch() -> None:
+        while True:
+            select.select([reader], [], [])
+            before = num_begun
+            is_over.wait(_HEARD_S)
+            if is_over.is_set():
+                return
+            with contextlib.suppress(BlockingIOError):
+                waiting = reader.recv(_MOST_SIGNALS, socket.MSG_PEEK)
+                if num_begun == before and (number := next((byte for byte in waiting if byte in handlers), None)):
+                    leave(number)
+
+    is_over = threading.Event()
+    thread = threading.Thread(target=watch, name="signals", daemon=True)
+    outer = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)  # Python writes each signal's number there
+    thread.start()
+    try:
+        with handled({number: begun(handler) for number, handler in handlers.items()}):
+            yield
+    finally:
+        signal.set_wakeup_fd(outer)
+        is_over.set()
+        writer.send(b"\0")
+        thread.join()
+        reader.close()
+        writer.close()
+
+
+def _forget_wakeups() -> None:
+    """Let no signal of a fork count as one of its parent."""
+    with contextlib.suppress(ValueError):
+        signal.set_wakeup_fd(-1)
+
+
+os.register_at_fork(after_in_child=_forget_wakeups)
 
 
 @contextmanager

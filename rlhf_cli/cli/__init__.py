@@ -53,7 +53,7 @@ _HELP_ALL = "--help-all"
 _PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 _CALLING = f"{os.path.dirname(os.path.dirname(__file__))}{os.sep}rewards{os.sep}stack{os.sep}"
 """The folder whose code calls rewards."""
-_LONG = ("train", "resume", "join")
+_LONG = ("train", "resume")
 """Verbs that continue after the reader of their output has gone."""
 
 
@@ -204,6 +204,12 @@ def _run(verb: str, words: list[str]) -> int:
         with stopped_early():
             with _quick_start():
                 module = importlib.import_module(f"rlhf_cli.cli.verbs.{verb}")
+            if verb in _LONG:
+                from rlhf_cli.launch.group import run_in_group
+
+                return run_in_group(
+                    [verb, *words], lambda leader: int(module.run(read_options(usage_of(verb), words), leader))
+                )
             code: int = module.run(read_options(usage_of(verb), words))
     except RlhfError as error:
         from rlhf_cli.cli.output import complete_hints

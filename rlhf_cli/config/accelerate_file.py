@@ -95,7 +95,6 @@ def _keys_of_launch(path: Path, where: str, *, generates: bool) -> dict[str, Jso
                 advice="launch.strategy=ddp|fsdp2|zero1|zero2|zero3 without the file",
             )
     processes, nodes = _number(tree, "num_processes"), _number(tree, "num_machines") or 1
-    ip, port = tree.get("main_process_ip"), tree.get("main_process_port")
     on_cpu = tree.get("use_cpu") is True or kind == "MULTI_CPU"
     return {
         "strategy": "fsdp2" if kind == "FSDP" else f"zero{stage}" if stage else "ddp",
@@ -103,7 +102,6 @@ def _keys_of_launch(path: Path, where: str, *, generates: bool) -> dict[str, Jso
         # accelerate starts one process for the type NO, whatever num_processes says
         "processes": 1 if kind == "NO" else max(1, processes // nodes) if processes and processes > 0 else None,
         "nodes": nodes,
-        "rdzv": f"{ip}:{port}" if nodes > 1 and ip and port else None,
         "device": "cpu" if on_cpu else "cuda" if kind != "NO" else None,
         "offload": offloads or (kind == "FSDP" and fsdp.get("fsdp_offload_params") is True),
     }

@@ -23,7 +23,7 @@ _OF_TRL = (
 )
 ASKED = frozenset(
     {
-        *("trainer.class", "model.trust_remote_code", "launch.slurm", "launch.vllm", "launch.rdzv"),
+        *("trainer.class", "model.trust_remote_code", "launch.slurm", "launch.vllm"),
         *("launch.accelerate_config", "track.entity", "sweep.space"),
         *(f"trainer.args.{name}" for name in _OF_TRL.split()),
     }

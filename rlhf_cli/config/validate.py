@@ -91,15 +91,14 @@ def _elsewhere(known: list[UserError], new: Iterable[UserError]) -> list[UserErr
 def _launch_rules(experiment: Experiment) -> tuple[tuple[Rule, bool], ...]:
     """Return the rules of `launch` and whether they concern the experiment; none for one machine that generates."""
     launch, is_plain = experiment.launch, experiment.data.overlong_prompts == "error"
-    has_meeting = launch.nodes > 1 or launch.rdzv is not None or launch.must_save_by is not None
     is_sharded = launch.strategy != "ddp" or launch.offload
     is_served = launch.rollout != "hf" or launch.rollout_gpus > 0 or bool(launch.vllm.args) or not is_plain
-    if not (has_meeting or is_sharded or is_served or launch.slurm is not None):
+    if not (launch.must_save_by is not None or is_sharded or is_served or launch.slurm is not None):
         return ()
     from rlhf_cli.config.rules.launch_rules import launch_problems, rollout_problems, slurm_problems, strategy_problems
 
     return (
-        (launch_problems, has_meeting),
+        (launch_problems, launch.must_save_by is not None),
         (slurm_problems, launch.slurm is not None),
         (strategy_problems, is_sharded),
         (rollout_problems, is_served),

@@ -9,16 +9,16 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.plan.batches import count
-from rlhf_cli.plan.launch_plan import NODE, LaunchPlan, as_shell
+from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell
 from rlhf_cli.plan.memory_estimate import PHASES, MemoryPlan
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.disk_space import size
 
-_BY_SLURM = "FIRST_NODE is the first of the nodes that Slurm gives, port 0 a free one of it"
-
 
 def describe_launch(plan: LaunchPlan) -> str:
     """Return the plan in one line: `2 ranks on GPUs 0, 1, a vLLM server on GPU 2`."""
+    if plan.group is not None:
+        return f"rank {plan.group.rank} of {plan.world_size}, which a launcher started" + _on(plan.gpus)
     if plan.in_this_process:
         return "1 process, the command itself" + _on(plan.gpus)
     machines = f" on each of {plan.num_nodes} machines" if plan.num_nodes > 1 else ""
@@ -26,36 +26,29 @@ def describe_launch(plan: LaunchPlan) -> str:
     return ranks + (f", a vLLM server{_on(plan.server.gpus)}" if plan.server else "")
 
 
-def show_launch(console: Console, plan: LaunchPlan) -> None:
-    """Print every process with its command, the log files and the resume command."""
-    machines = [plan, *(plan.on_machine(node) for node in range(1, plan.num_nodes))]
-    about_ports = f"{plan.meets_at} is opened by this command" if plan.meets_at else _BY_SLURM
+def show_launch(console: Console, plan: LaunchPlan, commands: dict[str, str]) -> None:
+    """Print every process with its command, the log files and the resume command.
+
+    `commands` maps a machine of several to what starts the ranks there.
+    """
+    about = "port 0 is replaced by a free one at the start"
     if plan.in_this_process:
-        about_ports = "the command trains itself: no other process is started"
-    elif plan.num_nodes == 1:
-        about_ports = "port 0 is replaced by a free one at the start"
-    console.print(Text(f"{describe_launch(plan)}; {about_ports}", style="dim"), soft_wrap=True)
+        about = "the command trains itself: no other process is started"
+    elif commands:
+        about = "each machine starts its own ranks"
+    console.print(Text(f"{describe_launch(plan)}; {about}", style="dim"), soft_wrap=True)
     if plan.server is not None:
         _say(console, "vLLM server", as_shell(plan.server.env, plan.server.argv))
-    if not plan.in_this_process:
-        shared = {name: value for name, value in plan.shared.items() if name != NODE}
-        _say(console, "every rank", f"export {as_shell(shared)}")
-        for one in machines:
-            if plan.num_nodes > 1:
-                _say(console, f"machine {one.node + 1}", _typed(one))
-            for rank in one.ranks:
-                own = {name: value for name, value in rank.env.items() if name not in shared}
-                _say(console, f"rank {rank.rank}", as_shell(own, rank.argv))
-    logs = [*(one.log for one in machines), *([plan.server.log] if plan.server else [])]
+    for machine, command in commands.items():
+        _say(console, machine, command)
+    if not plan.in_this_process and not commands:
+        _say(console, "every rank", f"export {as_shell(plan.shared)}")
+        for rank in plan.ranks:
+            own = {name: value for name, value in rank.env.items() if name not in plan.shared}
+            _say(console, f"rank {rank.rank}", as_shell(own, rank.argv))
+    logs = [plan.log, *([plan.server.log] if plan.server else [])]
     _say(console, "log", "  ".join(os.path.relpath(log) for log in logs))
     _say(console, "resume", plan.resume_command)
-
-
-def _typed(plan: LaunchPlan) -> str:
-    """Return what a user types on one of several machines, or what Slurm starts there."""
-    if plan.meets_at is None:
-        return "srun starts `rlhf join` there" if plan.node else "the job starts `rlhf resume` here"
-    return f"rlhf join {plan.meets_at}" if plan.node else "this one"
 
 
 def _on(gpus: tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.launch.freeze import experiment_name, planned_folder
-from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell, plan_launch
+from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell, plan_launch, torchrun_command
 from rlhf_cli.plan.prepare import Prepared
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.run_folder import RunFolder
@@ -27,13 +27,14 @@ def show_plan(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunF
     folder, launch = _planned_launch(prepared, plan, earlier)
     title, place = experiment_name(prepared.composed), os.path.relpath(folder)
     show_start(console, prepared.experiment, plan, title=title, folder=place, is_whole=True)
-    show_launch(console, launch)
+    show_launch(console, launch, _machine_commands(prepared, launch, earlier))
     console.print("nothing was started or written")
 
 
 def planned_json(prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> dict[str, object]:
     """Return the plan of a run, its folder and its ranks' commands; `earlier` is the run that would be resumed."""
     folder, launch = _planned_launch(prepared, plan, earlier)
+    command = next(iter(_machine_commands(prepared, launch, earlier).values()), None)
     return {
         "experiment": experiment_name(prepared.composed),
         "folder": os.path.relpath(folder),
@@ -44,12 +45,22 @@ def planned_json(prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = 
             "nodes": launch.num_nodes,
             "world_size": launch.world_size,
             "ranks": [
-                {"rank": rank.rank, "gpu": rank.gpu, "command": as_shell({**launch.shared, **rank.env}, rank.argv)}
+                {"rank": rank.rank, "gpu": rank.gpu, "command": command or as_shell(rank.env, rank.argv)}
                 for rank in launch.ranks
             ],
             "server": as_shell({}, launch.server.argv) if launch.server is not None else None,
         },
     }
+
+
+def _machine_commands(prepared: Prepared, launch: LaunchPlan, earlier: RunFolder | None) -> dict[str, str]:
+    """Return what starts the ranks of a run on several machines; {} if this command starts all of them itself."""
+    if launch.num_nodes == 1 or launch.group is not None:
+        return {}
+    if prepared.experiment.launch.slurm is not None:
+        return {"first node": launch.resume_command, "other nodes": f"srun {launch.resume_command}"}
+    words = ["train", *prepared.composed.overrides] if earlier is None else ["resume", earlier.shown]
+    return {"every machine": torchrun_command(launch, words)}
 
 
 def _planned_launch(prepared: Prepared, plan: Plan, earlier: RunFolder | None) -> tuple[Path, LaunchPlan]:

@@ -1,9 +1,9 @@
 """Run the ranks of this machine under torch's elastic agent, which is what torchrun and `elastic_launch` run.
 
-torch starts the ranks, sets their variables, notices the first that fails and ends the others. Ours are three things
-that its launcher has no setting for (docs/development/architecture.md, "torch's launcher starts the ranks"): the store
-listens at one address, a request to stop reaches the ranks without their helper processes, and the first failure is
-found to the tenth of a second.
+torch starts the ranks, sets their variables, notices the first that fails and ends the others. Two things are ours,
+because its launcher has no setting for them (docs/development/architecture.md, "torch's launcher starts the ranks"): a
+request to stop reaches the ranks without their helper processes, and the exit code says that a run can be resumed. On
+one machine, the store listens on loopback only.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import contextlib
 import logging
 import os
 import signal
+import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,57 +26,65 @@ from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+)
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+from torch.distributed.launcher.api import _get_addr_and_port
+from torch.distributed.run import config_from_args, parse_args
 
 from rlhf_cli.config.schema.launch_sections import Launch
-from rlhf_cli.errors import CTRL_C, Interrupted
-from rlhf_cli.launch.ranks_end import RanksEnd, failures_of
+from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, EXIT_USER_ERROR, ConfigError, Interrupted
+from rlhf_cli.launch.ranks_end import STOPPED, RanksEnd, failures_of
 from rlhf_cli.launch.stopping import say_heard
 from rlhf_cli.plan.launch_plan import LaunchPlan
-from rlhf_cli.plan.network import MeetingPlace
-from rlhf_cli.process import PARENT, environment, handled
+from rlhf_cli.process import PARENT, environment, heard_in_time
 from rlhf_cli.runs.run_folder import RunFolder
 
 _LOOK_EVERY_S = 0.1
 _SHUTDOWN_S = 10
-"""Seconds for the ranks here to end after another machine failed."""
+"""Seconds for the other ranks here to end after one has failed."""
 _SAVING_S = 10.0
 """Seconds beyond the grace period before ranks are killed."""
 _AFTER_SECOND_REQUEST_S = 3.0
-STORE_TIMEOUT = timedelta(seconds=300)
+_EXIT_BARRIER_S = 10.0
+"""Seconds for which an agent whose ranks have ended waits for the agents of other machines."""
+_LOOPBACK = "127.0.0.1"
+_STORE_TIMEOUT = timedelta(seconds=300)
 
 
-class OtherMachineEnded(Exception):
-    """Raised by `look` to end the ranks here, because the run ended elsewhere."""
+class ServerEnded(Exception):
+    """Raised by `look` to end the ranks, because the run's vLLM server has ended."""
 
 
-def listening_store(place: MeetingPlace) -> TCPStore:
-    """Return a new store that listens only at this address, at a free port for port 0.
-
-    Raises OSError if it cannot listen there. torch's own rendezvous backends listen on all interfaces.
-    """
-    listening = place.listen()
+def listening_store() -> TCPStore:
+    """Return a new store that listens on loopback only, at a free port; torch's own listen on all interfaces."""
+    listening = socket.create_server((_LOOPBACK, 0))
     port = int(listening.getsockname()[1])
-    descriptor = listening.detach()
-    return TCPStore(place.host, port, None, True, STORE_TIMEOUT, wait_for_workers=False, master_listen_fd=descriptor)
+    return TCPStore(
+        _LOOPBACK, port, None, True, _STORE_TIMEOUT, wait_for_workers=False, master_listen_fd=listening.detach()
+    )
 
 
-class KnownMachines(RendezvousHandler):
-    """The rendezvous of machines whose number, order and store are known before it begins.
+class OneMachine(RendezvousHandler):
+    """The rendezvous of a single machine, whose store is there before it begins.
 
     torch calls `num_nodes_waiting` after every look at living ranks: `seen_at` is when it last did, and `look` is
     called there.
     """
 
-    def __init__(self, store: Store, place: MeetingPlace, plan: LaunchPlan, look: Callable[[], object]) -> None:
+    def __init__(self, store: TCPStore, run_id: str, look: Callable[[], object]) -> None:
         self.seen_at = time.time()
-        self._store, self._place, self._plan, self._look = store, place, plan, look
+        self._store, self._run_id, self._look = store, run_id, look
 
     use_agent_store = True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        address = RendezvousStoreInfo(self._place.host, self._place.port)
-        return RendezvousInfo(self._store, self._plan.node, self._plan.num_nodes, address)
+        store: Store = self._store
+        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(self._store.host, self._store.port))
 
     def num_nodes_waiting(self) -> int:
         self.seen_at = time.time()
@@ -85,7 +95,7 @@ class KnownMachines(RendezvousHandler):
         return "rlhf"
 
     def get_run_id(self) -> str:
-        return self._plan.log.parent.name
+        return self._run_id
 
     def is_closed(self) -> bool:
         return False
@@ -113,7 +123,7 @@ class StopRequests:
     def ask(self, number: int, _: FrameType | None = None) -> None:
         """Ask every rank to stop; a second request leaves them only a moment.
 
-        Raises Interrupted if no rank runs yet.
+        Raise Interrupted if no rank runs yet.
         """
         pids, is_first = self._pids(), self.asked_by is None
         self.asked_by = CTRL_C if number == signal.SIGINT else signal.Signals(number).name
@@ -126,6 +136,13 @@ class StopRequests:
             with contextlib.suppress(ProcessLookupError):
                 # Send SIGTERM for SIGINT: a rank would treat SIGINT as Ctrl-C at its own terminal.
                 os.kill(pid, signal.SIGTERM if number == signal.SIGINT else number)
+
+    def leave(self, number: int) -> None:
+        """End the process at once if no rank runs: torch waits for other machines and lets no Python handler run."""
+        if self._pids():
+            return
+        print(f"stopped by {signal.Signals(number).name}: nothing was being trained", file=sys.stderr, flush=True)
+        os._exit(EXIT_PREEMPTED)
 
     def close(self) -> None:
         """Cancel the timers."""
@@ -153,40 +170,115 @@ def run_ranks(
 ) -> RanksEnd:
     """Run the ranks of a plan to their end and return how they ended.
 
-    `look` is called ten times a second and may raise OtherMachineEnded.
+    `look` is called ten times a second and may raise ServerEnded.
     """
-    machines = KnownMachines(store, MeetingPlace(store.host, store.port), plan, look)
+    machine = OneMachine(store, plan.log.parent.name, look)
     command, *arguments = plan.ranks[0].argv
     spec = WorkerSpec(
         role="rank",
         local_world_size=len(plan.ranks),
         entrypoint=command,
         args=tuple(arguments),
-        rdzv_handler=machines,
+        rdzv_handler=machine,
         max_restarts=0,
         monitor_interval=_LOOK_EVERY_S,
     )
     # Ranks append to the run's log and record failures themselves: torch's own files hold whole seconds only, and one
-    # that a full disk cut off ends its launcher. The command waits for other machines, because it hears signals then.
+    # that a full disk cut off ends its launcher.
     agent = LocalElasticAgent(
         spec, DefaultLogsSpecs(os.devnull), exit_barrier_timeout=_LOOK_EVERY_S, shutdown_timeout=_SHUTDOWN_S
     )
-    requests = StopRequests(agent, launch.grace_s)
-    handlers = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), requests.ask)
     failures: dict[int, ProcessFailure] = {}
-    # torch installs its own handlers for the signals named in this variable.
-    variables = {**plan.shared, PARENT: str(os.getpid()), "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGQUIT"}
-    with environment(variables), _logged(plan.log), handled({**handlers, signal.SIGHUP: signal.SIG_IGN}):
+    with (
+        environment(plan.shared),
+        _logged(plan.log),
+        _requests(agent, launch.grace_s) as requests,
+        contextlib.suppress(ServerEnded),
+    ):
+        failures = agent.run().failures
+    codes = {rank: (failure.exitcode, float(failure.timestamp)) for rank, failure in failures.items()}
+    found = failures_of(folder, codes, log=plan.log, seen_at=machine.seen_at)
+    return RanksEnd(found, requests.asked_by, requests.is_late)
+
+
+def run_as_torchrun(words: list[str]) -> int:
+    """Start the ranks of this machine with torchrun's options (PET_*), each as `rlhf` with these words.
+
+    Return the exit code of the run: 75 if it can be resumed. Raise ConfigError if torchrun refuses an option.
+    """
+    try:
+        config, _, _ = config_from_args(parse_args(["--no-python", "rlhf"]))
+        parameters = RendezvousParameters(
+            backend=config.rdzv_backend,
+            endpoint=config.rdzv_endpoint,
+            run_id=config.run_id,
+            min_nodes=config.min_nodes,
+            max_nodes=config.max_nodes,
+            local_addr=config.local_addr,
+            **config.rdzv_configs,
+        )
+        host, port = _get_addr_and_port(parameters)
+        handler = get_rendezvous_handler(parameters)
+    except (ValueError, RuntimeError, AssertionError) as error:
+        got = ", ".join(f"{name}={value}" for name, value in os.environ.items() if name.startswith("PET_"))
+        raise ConfigError(
+            "torchrun's options in the environment are wrong",
+            where="environment",
+            got=f"{got}: {str(error).partition(chr(10))[0]}",
+            expected="PET_NNODES, PET_NPROC_PER_NODE, and PET_MASTER_ADDR and PET_NODE_RANK, or PET_RDZV_ENDPOINT",
+            advice="`torchrun --help` explains them",
+        ) from None
+    spec = WorkerSpec(
+        role="rank",
+        local_world_size=config.nproc_per_node,
+        entrypoint=sys.executable,
+        args=("-m", "rlhf_cli", *words),
+        rdzv_handler=handler,
+        max_restarts=config.max_restarts,
+        monitor_interval=_LOOK_EVERY_S,
+        master_addr=host,
+        master_port=port,
+        local_addr=config.local_addr,
+    )
+    agent = LocalElasticAgent(
+        spec, DefaultLogsSpecs(os.devnull), exit_barrier_timeout=_EXIT_BARRIER_S, shutdown_timeout=_SHUTDOWN_S
+    )
+    failures: dict[int, ProcessFailure] = {}
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks say themselves why they ended
+    with _requests(agent, Launch().grace_s):
         try:
             failures = agent.run().failures
-        except OtherMachineEnded:
-            pass
+        finally:
+            handler.shutdown()
+    for rank, failure in failures.items():
+        if failure.exitcode < 0 and failure.exitcode not in STOPPED:
+            name = signal.Signals(-failure.exitcode).name
+            print(f"rank {rank} was killed by signal {-failure.exitcode} ({name})", file=sys.stderr, flush=True)
+    return _code_of({failure.exitcode for failure in failures.values()})
+
+
+def _code_of(codes: set[int]) -> int:
+    """Return the exit code of a run whose ranks ended with these codes; ranks that ended well are not among them."""
+    codes = codes - {-signal.SIGTERM} or codes
+    if not codes:
+        return EXIT_OK
+    if codes <= set(STOPPED):
+        return EXIT_PREEMPTED
+    return EXIT_USER_ERROR if codes <= {*STOPPED, EXIT_USER_ERROR} else EXIT_CRASH
+
+
+@contextlib.contextmanager
+def _requests(agent: LocalElasticAgent, grace_s: float) -> Iterator[StopRequests]:
+    """Open a context in which this process hands signals to the agent's ranks, and the ranks die with it."""
+    requests = StopRequests(agent, grace_s)
+    handlers = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), requests.ask)
+    # torch installs its own handlers for the signals named in this variable.
+    variables = {PARENT: str(os.getpid()), "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGQUIT"}
+    with environment(variables), heard_in_time({**handlers, signal.SIGHUP: signal.SIG_IGN}, requests.leave):
+        try:
+            yield requests
         finally:
             requests.close()
-    codes = {rank: (one.exitcode, float(one.timestamp)) for rank, one in failures.items()}
-    found = failures_of(folder, codes, log=plan.log, seen_at=machines.seen_at)
-    own = {rank.rank for rank in plan.ranks}
-    return RanksEnd([one for one in found if one.rank in own], requests.asked_by, requests.is_late)
 
 
 @contextlib.contextmanager

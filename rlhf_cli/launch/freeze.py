@@ -154,20 +154,12 @@ def experiment_name(composed: Composed) -> str:
     return composed.choices.get("exp") or composed.choices.get("trainer") or "run"
 
 
-def plan_frozen(
-    folder: RunFolder, *, resume: bool, node: int = 0, meets_at: str | None = None
-) -> tuple[LaunchPlan, Launch]:
-    """Plan the frozen run in `folder` for a machine (`node`, `meets_at`: see plan_launch).
-
-    Returns the plan and the run's launch settings.
-    """
+def plan_frozen(folder: RunFolder, *, resume: bool) -> tuple[LaunchPlan, Launch]:
+    """Plan the frozen run in `folder` for this machine. Return the plan and the run's launch settings."""
     experiment = Experiment.model_validate(resolved_references(folder.read_config()))
     accelerate_env = None
     if (file := experiment.launch.accelerate_config) is not None:
         from rlhf_cli.config.accelerate_file import accelerate_environment
 
         accelerate_env = accelerate_environment(Path(file), where=str(folder.config))
-    plan = plan_launch(
-        experiment, folder.path, resume=resume, accelerate_env=accelerate_env, node=node, meets_at=meets_at
-    )
-    return plan, experiment.launch
+    return plan_launch(experiment, folder.path, resume=resume, accelerate_env=accelerate_env), experiment.launch

@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 from rlhf_cli.errors import RunError
 from rlhf_cli.plan.devices import gpu_identity, visible_gpus
 from rlhf_cli.plan.launch_plan import LaunchPlan
+from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.services.cache_folder import cache_folder
 
 _SHARE = "RLHF_SHARE_GPUS"
@@ -85,9 +86,10 @@ def take_free(count: int, run: str) -> HeldGpus | None:
 
 
 @contextmanager
-def holding(gpus: Sequence[str], run: str) -> Iterator[None]:
-    """Hold these GPUs inside the `with` block. Raises RunError if another run has one of them."""
-    held = take(gpus, run)
+def gpus_held(plan: LaunchPlan, folder: RunFolder) -> Iterator[None]:
+    """Hold the GPUs of a run inside the `with` block. Raise RunError if another run has one of them."""
+    gpus = gpus_of(plan)
+    held = take(gpus, folder.shown)
     if held is None:
         raise RunError(
             "another run trains on the GPU" if len(gpus) == 1 else "another run trains on one of the GPUs",

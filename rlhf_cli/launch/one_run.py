@@ -1,17 +1,16 @@
-"""Train a frozen run: in this process, in one process per rank, or together with other machines."""
+"""Train a frozen run: in this process, in one process per rank, or as one rank of a launcher's group."""
 
 from __future__ import annotations
-
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.display.start_panel import show_start
-from rlhf_cli.errors import CTRL_C, GuardStopped, Preempted, UserError
+from rlhf_cli.errors import CTRL_C, GuardStopped, Preempted, RankFailed, UserError
 from rlhf_cli.launch.freeze import create_run, experiment_name, new_folder
-from rlhf_cli.launch.ranks_end import forget_failures, resume_hint
+from rlhf_cli.launch.gpu_locks import gpus_held
+from rlhf_cli.launch.group import Leader, leave_together, refuse_other_size
+from rlhf_cli.launch.ranks_end import error_of, first_failure, forget_failures, resume_hint
 from rlhf_cli.launch.stopping import preempted
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.plan.prepare import Prepared
@@ -21,62 +20,45 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, read_status, update_status
 from rlhf_cli.runs.writer_lock import only_writer
 
-if TYPE_CHECKING:
-    pass
 
+def run_once(console: Console, prepared: Prepared, plan: Plan, leader: Leader | None = None) -> RunFolder:
+    """Run a checked experiment to its end and return its folder; `leader` is set if a launcher started this process.
 
-def run_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:
-    """Run a checked experiment to its end and return its folder.
-
-    Raises any error that ends the run, with a note that names the run folder.
+    Raise any error that ends the run, with a note that names the run folder.
     """
     experiment, composed = prepared.experiment, prepared.composed
+    refuse_other_size(leader, prepared, plan.processes)
     folder = RunFolder(new_folder(experiment, composed))
     launch = plan_launch(experiment, folder.path, accelerate_env=plan.accelerate_env)
     with gpus_held(launch, folder):
         create_run(experiment, composed, files=plan.files, at=folder.path)
         with only_writer(folder):
             show_start(console, experiment, plan, title=experiment_name(composed), folder=folder.shown)
-            train_frozen(console, folder, launch, experiment.launch, resume=False)
+            train_frozen(console, folder, launch, experiment.launch, resume=False, leader=leader)
             show_end_of(console, folder)
     return folder
 
 
-def gpus_held(launch: LaunchPlan, folder: RunFolder) -> AbstractContextManager[None]:
-    """Open a context in which no other run may use this run's GPUs. Raises RunError if one does already."""
-    gpus = (*launch.gpus, *(launch.server.gpus if launch.server is not None else ()))
-    if not gpus:
-        return nullcontext()
-    from rlhf_cli.launch.gpu_locks import holding
-
-    return holding(gpus, folder.shown)
-
-
 def show_end_of(console: Console, folder: RunFolder) -> None:
+    """Print the table at the end of a run, and its folder."""
     from rlhf_cli.display.run_end import show_end  # needed only after a run
 
     show_end(console, folder)
     show_run_folder(console, folder)
 
 
-def train_frozen(console: Console, folder: RunFolder, plan: LaunchPlan, launch: Launch, *, resume: bool) -> None:
+def train_frozen(
+    console: Console, folder: RunFolder, plan: LaunchPlan, launch: Launch, *, resume: bool, leader: Leader | None = None
+) -> None:
     """Train the run frozen in `folder` to its end; with `resume`, start from its newest checkpoint.
 
-    Raises any error that ends the run, with a note that names the run folder: Preempted, RankFailed, or the worker's
+    Raise any error that ends the run, with a note that names the run folder: Preempted, RankFailed, or the worker's
     error in this process.
     """
     place = f"run folder: {folder.shown}"
     try:
-        if plan.num_nodes > 1:
-            from rlhf_cli.launch.machines import run_on_several  # imports torch, as all below
-
-            run_on_several(folder, console, plan, launch, resume=resume)
-        elif plan.in_this_process:
-            from rlhf_cli.launch.worker import run_rank
-
-            forget_failures(folder)
-            with environment(plan.shared):
-                run_rank(folder, resume=resume)
+        if plan.in_this_process:
+            _run_in_this_process(console, folder, plan, leader, resume=resume)
         else:
             _run_processes(console, folder, plan, launch)
     except KeyboardInterrupt as stop:
@@ -92,28 +74,51 @@ def train_frozen(console: Console, folder: RunFolder, plan: LaunchPlan, launch: 
         raise
 
 
-def _run_processes(console: Console, folder: RunFolder, plan: LaunchPlan, launch: Launch) -> None:
-    """Train in a process per rank on this machine, beside the run's vLLM server if it has one."""
-    from rlhf_cli.launch.elastic import OtherMachineEnded, listening_store, run_ranks
-    from rlhf_cli.launch.ranks_end import conclude
-    from rlhf_cli.launch.rollout_server import free_ports, rollout_server
-    from rlhf_cli.plan.network import MeetingPlace
+def _run_in_this_process(
+    console: Console, folder: RunFolder, plan: LaunchPlan, leader: Leader | None, *, resume: bool
+) -> None:
+    """Train in this process, alone or as rank 0 of a launcher's group."""
+    from rlhf_cli.launch.worker import run_rank
 
     forget_failures(folder)
-    store = listening_store(MeetingPlace("127.0.0.1", 0))
+    if plan.world_size > 1 and leader is None:
+        raise RankFailed("only `rlhf train` and `rlhf resume` run under a launcher", where="environment")
+    if leader is not None:
+        leader.begin(console, folder, resume=resume)
+    try:
+        with environment(plan.shared):
+            run_rank(folder, resume=resume)
+    except Preempted:
+        leave_together()
+        raise
+    except Exception:
+        first = first_failure(folder) if plan.world_size > 1 else None
+        if first is None or first.rank == 0:
+            raise
+        raise error_of(folder, first) from None  # this rank failed because another one did
+
+
+def _run_processes(console: Console, folder: RunFolder, plan: LaunchPlan, launch: Launch) -> None:
+    """Train in a process per rank on this machine, beside the run's vLLM server if it has one."""
+    from rlhf_cli.launch.elastic import ServerEnded, listening_store, run_ranks
+    from rlhf_cli.launch.ranks_end import raise_end
+    from rlhf_cli.launch.rollout_server import free_ports, rollout_server
+
+    forget_failures(folder)
+    store = listening_store()
     plan = plan.at_ports(store.port, *free_ports(2))
     with rollout_server(plan.server, console) as server:
 
         def look() -> None:  # a rank would wait for a lost server for a minute, or in NCCL for ever
             if server is not None and server.is_lost():
-                raise OtherMachineEnded
+                raise ServerEnded
 
         end = run_ranks(folder, plan, launch, store=store, look=look)
         is_over = end.asked_by is not None or read_status(folder).state == FINISHED
         if server is not None and not is_over and (failure := server.failure()) is not None:
             update_status(folder, state=FAILED, reason=failure.what)
             raise failure
-    conclude(folder, end, grace_s=launch.grace_s)
+    raise_end(folder, end, grace_s=launch.grace_s)
 
 
 def show_run_folder(console: Console, folder: RunFolder) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, Preempted
 from rlhf_cli.launch.worker import run_rank
-from rlhf_cli.plan.launch_plan import NODE, log_name
+from rlhf_cli.plan.launch_plan import log_name
+from rlhf_cli.plan.rank_group import NODE
 from rlhf_cli.process import PARENT, die_with, lasting_output, leave
 from rlhf_cli.runs.run_folder import open_run
 from rlhf_cli.text.terminal_output import safe_output

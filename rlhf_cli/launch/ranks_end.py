@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -16,10 +17,11 @@ from pydantic import TypeAdapter, ValidationError
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, RankFailed, RlhfError, RunError, UserError
 from rlhf_cli.launch.stopping import preempted
 from rlhf_cli.runs.heartbeat import heartbeat_files, heartbeats, while_running
+from rlhf_cli.runs.process_identity import is_running
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, name_who_asked, read_status, update_status
 
-_STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)
+STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)
 """Exit codes of a rank after a request to stop: its own, or the signal if no handler was installed yet."""
 _TORCH_KILLS_S = 20.0
 """torch kills ranks 30 s after another one failed: a kill so long after the last look was torch's."""
@@ -83,20 +85,37 @@ def failures_of(
     ranks were last seen alive: an unrecorded end counts from then, because other ranks notice it, and record that,
     before torch does. A rank that ended as after a request to stop is a cause only if there is no other.
     """
-    found, stopped = {}, []
-    for file in folder.path.glob(failure_file(folder, "*").name):
-        with contextlib.suppress(RunError, ValidationError):  # a full disk has cut the record off
-            failure = TypeAdapter(RankFailure).validate_python(read_json(file))
-            found[failure.rank] = failure
+    found, stopped = {failure.rank: failure for failure in _recorded(folder)}, []
     for rank, (code, noticed_at) in codes.items():
         is_killed_by_torch = code == -signal.SIGKILL and noticed_at > seen_at + _TORCH_KILLS_S
         if rank in found or is_killed_by_torch:
             continue
-        if code in _STOPPED:
+        if code in STOPPED:
             stopped.append(RankFailure(rank, seen_at, "stopped", exit_code=EXIT_PREEMPTED))
         else:
             found[rank] = RankFailure(rank, seen_at, _describe_exit(rank, code, folder, log))
     return list(found.values()) or stopped
+
+
+def first_failure(folder: RunFolder) -> RankFailure | None:
+    """Return the failure of the rank that failed first, without a launcher's word: its record, or that it is gone.
+
+    A rank of this machine that was killed leaves its heartbeat and no record.
+    """
+    failures = [failure for failure in _recorded(folder) if failure.exit_code != EXIT_PREEMPTED]
+    for beat in heartbeats(folder.path).values():
+        if not is_running(beat.pid):
+            what = "was killed" + (f" while reward {', '.join(beat.rewards)!r} ran" if beat.rewards else "")
+            failures.append(RankFailure(beat.rank, time.time() - beat.age_s, what))
+    return min(failures, key=attrgetter("time"), default=None)
+
+
+def _recorded(folder: RunFolder) -> list[RankFailure]:
+    found = []
+    for file in folder.path.glob(failure_file(folder, "*").name):
+        with contextlib.suppress(RunError, ValidationError):  # a full disk has cut the record off
+            found.append(TypeAdapter(RankFailure).validate_python(read_json(file)))
+    return found
 
 
 def _describe_exit(rank: int, code: int, folder: RunFolder, log: Path) -> str:
@@ -110,8 +129,8 @@ def _describe_exit(rank: int, code: int, folder: RunFolder, log: Path) -> str:
     return f"was killed by signal {-code} ({signal.Signals(-code).name}){during}{meaning}"
 
 
-def conclude(folder: RunFolder, end: RanksEnd, *, grace_s: float) -> None:
-    """Conclude a run whose ranks have all ended. Raises Preempted, or the error of the rank that failed first.
+def raise_end(folder: RunFolder, end: RanksEnd, *, grace_s: float) -> None:
+    """Return if a run whose ranks have all ended has finished; else raise Preempted or the first rank's error.
 
     The other ranks fail a moment later because the first one is gone.
     """
@@ -129,10 +148,11 @@ def conclude(folder: RunFolder, end: RanksEnd, *, grace_s: float) -> None:
         elif end.asked_by:
             name_who_asked(folder, end.asked_by)
         raise preempted(folder, end.asked_by or read_status(folder).reason)
-    raise _error_of(folder, first)
+    raise error_of(folder, first)
 
 
-def _error_of(folder: RunFolder, first: RankFailure | None) -> RlhfError:
+def error_of(folder: RunFolder, first: RankFailure | None) -> RlhfError:
+    """Write the first failure to the run's status, print its traceback, and return its error."""
     if first is None:
         reason = f"the ranks ended before the run had{while_running(folder.path)}; see {folder.log}"
         update_status(folder, state=FAILED, reason=reason)

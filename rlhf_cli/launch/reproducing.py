@@ -12,7 +12,8 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.metric_rules import STEP
 from rlhf_cli.errors import RunError
 from rlhf_cli.launch.freeze import create_run
-from rlhf_cli.launch.one_run import gpus_held, train_frozen
+from rlhf_cli.launch.gpu_locks import gpus_held
+from rlhf_cli.launch.one_run import train_frozen
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import Prepared, prepare_from

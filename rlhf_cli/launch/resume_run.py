@@ -12,7 +12,9 @@ from rlhf_cli.config.asked_keys import asked_of
 from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.errors import RunError
 from rlhf_cli.launch.freeze import freeze_again
-from rlhf_cli.launch.one_run import gpus_held, show_end_of, show_run_folder, train_frozen
+from rlhf_cli.launch.gpu_locks import gpus_held
+from rlhf_cli.launch.group import Leader, refuse_other_size
+from rlhf_cli.launch.one_run import show_end_of, show_run_folder, train_frozen
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.runs.provenance import add_to_provenance, is_made_by_us, made_by, maker_of
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json
@@ -75,7 +77,7 @@ def take_as_ours(run: RunFolder) -> None:
         add_to_provenance(run, made_by=made_by(asked))
 
 
-def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
+def resume_once(console: Console, run: Resumed, *, take_over: bool, leader: Leader | None = None) -> None:
     """Resume a run from its newest checkpoint, after freezing the typed changes into it.
 
     A finished run is reported and left untouched. Raises the errors of `only_writer`, and any error that ends the run.
@@ -84,6 +86,7 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
     if run.is_done or run.plan is None:
         say_finished(console, folder)
         return
+    refuse_other_size(leader, run.prepared, run.plan.processes)
     with only_writer(folder, take_over=take_over) as taken_over:
         from rlhf_cli.launch.resuming import noted, shown_changes
 
@@ -108,7 +111,7 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
         for line in [*([taken_over] if taken_over else []), *changes]:
             console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
         with gpus_held(launch, folder):
-            train_frozen(console, folder, launch, experiment.launch, resume=True)
+            train_frozen(console, folder, launch, experiment.launch, resume=True, leader=leader)
             show_end_of(console, folder)
 
 

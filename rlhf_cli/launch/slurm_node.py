@@ -1,7 +1,8 @@
 """Run a job on the nodes that Slurm has given.
 
-The first node's command is a child of the batch process, as in a single-node job: a signal to srun would reach tasks
-that have no handler yet.
+On several nodes, torch's elastic agent runs on each, with torchrun's options in the environment (launch/elastic.py).
+The first node's agent is a child of the batch process, as in a single-node job: a signal to srun would reach tasks that
+have no handler yet.
 
 This is the job's batch process. Slurm warns only this process, with SIGUSR1 (`--signal=B:USR1@`), that the time limit
 is near. The signal would kill other processes of the run, such as interpreters that are just starting and helpers of
@@ -16,6 +17,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,15 +26,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED
 from rlhf_cli.launch.rollout_server import free_ports
 from rlhf_cli.launch.slurm_queue import run_slurm
-from rlhf_cli.plan.devices import ON_SLURM_NODE
-from rlhf_cli.plan.launch_plan import MEETS_AT
-from rlhf_cli.plan.network import MeetingPlace, own_host
+from rlhf_cli.plan.devices import ON_SLURM_NODE, planned_processes
 from rlhf_cli.runs.run_folder import RunFolder, open_run
 from rlhf_cli.runs.run_status import FAILED, KILLED, PREEMPTED, RUNNING, own_job_id, read_status, update_status
-from rlhf_cli.text.json_values import section
 
 _LEAVE_S = 30.0
 """Seconds for the other nodes to leave, and for the first node to notice that they are gone."""
@@ -54,7 +54,7 @@ class OtherNodes:
         self._ended_at = self._ended_at or time.monotonic()
         if time.monotonic() < self._ended_at + _LEAVE_S:
             return False
-        self.reason = f"the other nodes did not join: srun ended with code {code}, and the job's log says why"
+        self.reason = f"the other nodes did not start: srun ended with code {code}, and the job's log says why"
         return True
 
     def end(self) -> None:
@@ -70,44 +70,61 @@ class OtherNodes:
 
 
 @contextlib.contextmanager
-def other_nodes(place: MeetingPlace | None, num_nodes: int) -> Iterator[OtherNodes]:
-    """Run `rlhf join` on all other nodes of this job inside the block; does nothing if `place` is None."""
-    srun = subprocess.Popen(join_command(place, num_nodes)) if place is not None else None
-    others = OtherNodes(srun)
+def other_nodes(folder: RunFolder, num_nodes: int, variables: dict[str, str]) -> Iterator[OtherNodes]:
+    """Run the job's command on its other nodes inside the block; does nothing for a job of one node."""
+    srun = None
+    if num_nodes > 1:
+        others = {**os.environ, **variables, _IS_HOST: "is_host=0"}
+        srun = subprocess.Popen(others_command(folder, num_nodes), env=others)
+    nodes = OtherNodes(srun)
     try:
-        yield others
+        yield nodes
     finally:
-        others.end()
+        nodes.end()
 
 
-def join_command(place: MeetingPlace, num_nodes: int) -> list[str]:
-    """Return the command that starts `rlhf join` on all other nodes of the job."""
+def others_command(folder: RunFolder, num_nodes: int) -> list[str]:
+    """Return the command that starts the run on all other nodes of the job."""
     others = str(num_nodes - 1)
     cpus = os.environ.get("SLURM_CPUS_PER_TASK")
     return [
         *("srun", "--relative=1", f"--nodes={others}", f"--ntasks={others}", "--ntasks-per-node=1"),
-        # A failed node has told the first one, which tells the others.
-        "--kill-on-bad-exit=0",
+        "--kill-on-bad-exit=0",  # the others end by themselves
         *([f"--cpus-per-task={cpus}"] if cpus else []),  # srun does not inherit this since 22.05
-        *(sys.executable, "-m", "rlhf_cli", "join", str(place), "--trust"),
+        *node_command(folder),
     ]
 
 
-def place_in_job() -> MeetingPlace:
-    """Return where the nodes of this job can meet on this one, the first, at an address that Slurm uses."""
-    (port,) = free_ports(1)
-    name = os.environ.get("SLURMD_NODENAME")
-    done = run_slurm("scontrol", "--oneliner", "show", "node", name or "")
+def torchrun_variables(launch: Launch) -> dict[str, str]:
+    """Return torchrun's options for each node of this job; the first node holds the store, at a free port.
+
+    Slurm's name of the first node may lead it to itself (127.0.1.1 on Debian): then its address is used.
+    """
+    name = os.environ.get("SLURMD_NODENAME", "")
+    done = run_slurm("scontrol", "--oneliner", "show", "node", name)
     address = re.search(r"\bNodeAddr=(\S+)", done.stdout if done is not None else "")
-    candidates = [MeetingPlace(host, port) for host in (name, address and address[1], own_host()) if host]
-    usable = []
-    for place in candidates:
-        with contextlib.suppress(OSError):
-            place.listen().close()
-            usable.append(place)
-    return next((place for place in usable if not place.is_own_alone()), (usable or candidates)[0])
+    hosts = [host for host in (name, address and address[1], socket.gethostname()) if host]
+    (port,) = free_ports(1)
+    return {
+        "PET_NNODES": str(launch.nodes),
+        "PET_NPROC_PER_NODE": str(planned_processes(launch) // launch.nodes),
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": f"{next(filter(_is_reached, hosts), hosts[0])}:{port}",
+        "PET_RDZV_ID": os.environ.get("SLURM_JOB_ID", "rlhf"),
+    }
 
 
+def _is_reached(host: str) -> bool:
+    """Return whether other machines reach this one by `host`, as far as this machine's own resolver tells."""
+    try:
+        socket.create_server((host, 0)).close()
+        address = socket.gethostbyname(host)
+    except OSError:
+        return False
+    return not address.startswith("127.") or host in ("localhost", address)
+
+
+_IS_HOST = "PET_RDZV_CONF"
 _POLL_S = 0.2
 _TOLD_TIMEOUT_S = 30.0
 _MOST_WITHOUT_PROGRESS = 2
@@ -162,18 +179,16 @@ class RunInJob:
 
     def _train(self, folder: RunFolder) -> int:
         """Return the exit code of the run, negative if a signal ended it."""
-        asked = section(folder.read_config(), "launch").get("nodes", 1)
-        num_nodes = asked if isinstance(asked, int) else 1
-        place = place_in_job() if num_nodes > 1 else None
-        meets_at = {MEETS_AT: str(place)} if place is not None else {}
+        launch = Launch.model_validate(folder.read_config()["launch"])
+        variables = torchrun_variables(launch) if launch.nodes > 1 else {}
         with (
             subprocess.Popen(
                 node_command(folder),
-                env={**os.environ, **meets_at, ON_SLURM_NODE: "1"},
+                env={**os.environ, **variables, _IS_HOST: "is_host=1", ON_SLURM_NODE: "1"},
                 # The signal must not kill the run before it has a handler.
                 preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
             ) as child,
-            other_nodes(place, num_nodes) as others,
+            other_nodes(folder, launch.nodes, {**variables, ON_SLURM_NODE: "1"}) as others,
         ):
             is_told = False
             while child.poll() is None:

@@ -19,7 +19,7 @@ from types import FrameType
 
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import CTRL_C, EXIT_PREEMPTED, Interrupted, Preempted
-from rlhf_cli.process import handled
+from rlhf_cli.process import heard_in_time
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 
@@ -77,13 +77,19 @@ class Stopping:
         self._leave_in(self._grace_s, reason)
         say_heard(reason)
 
+    def leave_unless_stepping(self, reason: str) -> None:
+        """End the process at once if no step has begun; called from a thread while the main thread is blocked."""
+        if not self._waits_for_step:
+            self._leave(reason)
+
     def close(self) -> None:
         """Cancel all timers."""
         for timer in self._timers:
             timer.cancel()
 
     def _leave_in(self, seconds: float, reason: str) -> None:
-        timer = threading.Timer(seconds, self._leave, (reason,))
+        text = f"{reason}; no step ended within {self._grace_s:g} s"
+        timer = threading.Timer(seconds, self._leave, (text,))
         timer.daemon = True
         timer.start()
         self._timers.append(timer)
@@ -99,13 +105,20 @@ class Stopping:
 def stopped_by_signals(stopping: Stopping) -> Iterator[None]:
     """Open a context in which SIGTERM, SIGUSR1 and Ctrl-C ask `stopping` to end, and SIGHUP is ignored.
 
-    Outside the main thread, signal handlers are not changed.
+    A signal that comes before the first step ends the process even while torch waits for other ranks. Outside the main
+    thread, signal handlers are not changed.
     """
 
-    def ask(number: int, _: FrameType | None) -> None:
-        stopping.ask(CTRL_C if number == signal.SIGINT else signal.Signals(number).name)
+    def name_of(number: int) -> str:
+        return CTRL_C if number == signal.SIGINT else signal.Signals(number).name
 
-    with handled(dict.fromkeys(_ASKING, ask) | {signal.SIGHUP: signal.SIG_IGN}):
+    def ask(number: int, _: FrameType | None) -> None:
+        stopping.ask(name_of(number))
+
+    def leave(number: int) -> None:
+        stopping.leave_unless_stepping(name_of(number))
+
+    with heard_in_time(dict.fromkeys(_ASKING, ask) | {signal.SIGHUP: signal.SIG_IGN}, leave):
         try:
             yield
         finally:

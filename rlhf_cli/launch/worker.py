@@ -16,7 +16,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, cast
 
@@ -24,11 +24,12 @@ from rich.text import Text
 
 import rlhf_cli
 from rlhf_cli.config.environment_references import resolved_references
+from rlhf_cli.config.imported_code import imported_since
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import entries_of
 from rlhf_cli.display.progress_bars import spinner
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, Preempted, RlhfError, RunError, described
-from rlhf_cli.launch.ranks_end import RankFailure, failure_file
+from rlhf_cli.launch.ranks_end import RankFailure, failure_file, first_failure
 from rlhf_cli.launch.stopping import Stopping, must_save_by, preempted, stopped_by_signals
 from rlhf_cli.launch.verify_launch import (
     length_warnings,
@@ -39,7 +40,8 @@ from rlhf_cli.launch.verify_launch import (
 )
 from rlhf_cli.launch.watchdog import watched
 from rlhf_cli.models.foreign_files import naming_foreign_files
-from rlhf_cli.plan.launch_plan import NODE, log_name
+from rlhf_cli.plan.launch_plan import log_name
+from rlhf_cli.plan.rank_group import NODE
 from rlhf_cli.process import environment
 from rlhf_cli.runs.disk_space import full_disk
 from rlhf_cli.runs.heartbeat import Heartbeat
@@ -52,9 +54,10 @@ from rlhf_cli.text.redaction import redacted
 from rlhf_cli.text.terminal_output import SafeStream, printable, traceback_of
 
 if TYPE_CHECKING:
+    from rlhf_cli.analysis.diagnosis.live_rules import StopByRule
     from rlhf_cli.display.training_bar import TrainingBar
     from rlhf_cli.evaluation.scored_pairs import ScoredPair
-    from rlhf_cli.launch.callbacks import StopByRule
+    from rlhf_cli.launch.stop_callback import StopBetweenSteps
     from rlhf_cli.runs.tracking.mirror import Mirror
     from rlhf_cli.trainers.extensions import ExtendedTrainer
     from rlhf_cli.trainers.step_profile import TokenSlots
@@ -70,6 +73,8 @@ _QUIET = {
 _LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _OURS = os.path.dirname(rlhf_cli.__file__) + os.sep
 _LOG_WIDTH = 140
+_LOADED = frozenset(sys.modules)
+"""The modules imported before this process imports the trainer and the rewards."""
 _log = logging.getLogger("rlhf")
 
 
@@ -83,10 +88,9 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
     def say_late(reason: str) -> None:
         """Record, from a thread, that the process exits because its grace period is over."""
         _record_stop(folder, rank, reason)
-        if rank == 0:
-            late = f"{reason}; no step ended within {experiment.launch.grace_s:g} s"
-            update_status(folder, state=PREEMPTED, reason=late)
-            print(f"stopped: {late}; {preempted(folder)}", file=sys.stderr, flush=True)
+        if rank == 0 and first_failure(folder) is None:
+            update_status(folder, state=PREEMPTED, reason=reason)
+            print(f"stopped: {reason}; {preempted(folder)}", file=sys.stderr, flush=True)
 
     with environment({**_QUIET, **os.environ}), logging_into(folder, rank) as warnings_seen:
         try:
@@ -97,7 +101,7 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
                 if rank == 0:
                     claim(folder)
                 with _explained(folder, experiment, heartbeat), _timed_phases(experiment, heartbeat) as profiled:
-                    _train(folder, experiment, stopping, heartbeat, profiled, resume=resume)
+                    _Training(folder, experiment, stopping, heartbeat, profiled, rank == 0, resume).run()
         except Preempted as stop:
             if rank == 0:
                 update_status(folder, state=PREEMPTED, reason=stop.reason)
@@ -136,75 +140,111 @@ def _explained(folder: RunFolder, experiment: Experiment, heartbeat: Heartbeat) 
         raise advice from error
 
 
-def _train(
-    folder: RunFolder,
-    experiment: Experiment,
-    stopping: Stopping,
-    heartbeat: Heartbeat,
-    profiled: Profiled | None,
-    *,
-    resume: bool,
-) -> None:
-    refuse_other_world_size(experiment.launch)  # before anything waits for ranks that nobody started
-    is_main = int(os.environ.get("RANK", "0")) == 0
-    with spinner("importing torch and TRL", shown=is_main):
-        _import_libraries(experiment)
+@dataclass
+class _Training:
+    """One start of a run on this rank: what is shared while its trainer is built, runs, and ends."""
 
-    from transformers import PrinterCallback
+    folder: RunFolder
+    experiment: Experiment
+    stopping: Stopping
+    heartbeat: Heartbeat
+    profiled: Profiled | None
+    is_main: bool
+    resume: bool
 
-    from rlhf_cli.display.training_bar import TrainingBar
-    from rlhf_cli.launch import callbacks
-    from rlhf_cli.trainers.assemble.trainer import assemble
+    def run(self) -> None:
+        """Build the trainer, train to the end and save the model. Raise Preempted if the run was stopped."""
+        refuse_other_world_size(self.experiment.launch)  # before anything waits for ranks that nobody started
+        with spinner("importing torch and TRL", shown=self.is_main):
+            _import_libraries(self.experiment)
+        from rlhf_cli.display.training_bar import TrainingBar
 
-    bar = TrainingBar(heartbeat)
-    mirror = _mirror_of(folder, experiment, bar) if is_main and experiment.track.mode != "none" else None
-    show_pairs = functools.partial(_show_pairs, bar, folder, mirror)
-    with spinner("loading data and models", shown=is_main) as say:
-        trainer = assemble(
-            experiment, folder, on_progress=say, on_pairs=show_pairs, heartbeat=heartbeat, profiled=profiled
-        )
-    refuse_unless_as_asked(experiment.launch, trainer)
-    trainer.remove_callback(PrinterCallback)
-    checkpoint = starting_checkpoint(folder, is_main=is_main) if resume else None
-    if resume and is_main and (changed := other_versions(folder)) is not None:
-        _log.warning("the run began with other versions: %s", changed)
-        print(f"warning: the run began with other versions, so it may go on differently: {changed}")
-    start = recorded_to = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
-    added: list[Any] = [callbacks.ShortHistory(), callbacks.KeepHeartbeat(heartbeat)]
-    if is_main:
-        add_to_provenance(folder, **trainer_facts(trainer))
+        bar = TrainingBar(self.heartbeat)
+        is_tracked = self.is_main and self.experiment.track.mode != "none"
+        mirror = _mirror_of(self.folder, self.experiment, bar) if is_tracked else None
+        trainer = self._build(bar, mirror)
+        checkpoint = starting_checkpoint(self.folder, is_main=self.is_main) if self.resume else None
+        start = recorded_to = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
+        if self.is_main:
+            self._note_start(trainer)
+            recorded_to = rewind(self.folder.metrics, start)
+        stop, by_rule = self._add_callbacks(trainer, bar, mirror)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_timed_on_device(trainer, self.profiled))
+            if mirror is not None:
+                attempt = mirror.attempt(trainer.add_callback, goes_on_from=start, recorded_to=recorded_to)
+                stack.enter_context(attempt)
+            gc.freeze()  # else imported objects delay the collection of wandb's tables by hundreds of steps
+            stack.callback(gc.unfreeze)
+            try:
+                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            finally:
+                bar.stop()
+                if trainer.extensions.rewards is not None:
+                    trainer.extensions.rewards.stack.close()
+            ended_by = by_rule if by_rule is not None and by_rule.has_stopped else None
+            if stop.has_stopped and ended_by is None:
+                raise preempted(self.folder, self.stopping.reason or ANOTHER_RANK)
+            _finish(self.folder, trainer, is_main=self.is_main, ended_by=ended_by)
+
+    def _build(self, bar: TrainingBar, mirror: Mirror | None) -> ExtendedTrainer:
+        from transformers import PrinterCallback
+
+        from rlhf_cli.trainers.assemble.trainer import assemble
+
+        with spinner("loading data and models", shown=self.is_main) as show:
+            trainer = assemble(
+                self.experiment,
+                self.folder,
+                on_progress=show,
+                on_pairs=functools.partial(_show_pairs, bar, self.folder, mirror),
+                heartbeat=self.heartbeat,
+                profiled=self.profiled,
+            )
+        refuse_unless_as_asked(self.experiment.launch, trainer)
+        trainer.remove_callback(PrinterCallback)
+        return trainer
+
+    def _note_start(self, trainer: ExtendedTrainer) -> None:
+        """Record what only a built trainer knows, and warn of other versions and of rows that are dropped or cut."""
+        if self.resume and (changed := other_versions(self.folder)) is not None:
+            _log.warning("the run began with other versions: %s", changed)
+            print(f"warning: the run began with other versions, so it may continue differently: {changed}")
+        add_to_provenance(self.folder, **trainer_facts(trainer))
         for line in length_warnings(trainer):
             print(line)
-        say_slow = functools.partial(say_slow_paths, trainer, bar.print, set[str]())
-        say_slow()
-        recorded_to = rewind(folder.metrics, start)
-        added.append(callbacks.Recorder(folder, mirror, experiment, say_slow))
-        added += [bar, callbacks.SayFindings(folder, bar, [kind for kind, is_on in experiment.warn if is_on])]
-    stop, by_rule = callbacks.StopBetweenSteps(stopping), None
-    if rules := entries_of(experiment.stop):
-        from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
 
-        by_rule = callbacks.StopByRule(folder, bar, StoppingRules(rules, experiment.rewards), is_main)
-        added.append(by_rule)
-    for callback in [*added, stop]:
-        trainer.add_callback(callback)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_timed_on_device(trainer, profiled))
-        if mirror is not None:
-            attempt = mirror.attempt(trainer.add_callback, goes_on_from=start, recorded_to=recorded_to)
-            stack.enter_context(attempt)
-        gc.freeze()  # else imported objects delay the collection of wandb's tables by hundreds of steps
-        stack.callback(gc.unfreeze)
-        try:
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        finally:
-            bar.stop()
-            if trainer.extensions.rewards is not None:
-                trainer.extensions.rewards.stack.close()
-        ended_by = by_rule if by_rule is not None and by_rule.has_stopped else None
-        if stop.has_stopped and ended_by is None:
-            raise preempted(folder, stopping.reason or ANOTHER_RANK)
-        _finish(folder, trainer, is_main=is_main, ended_by=ended_by)
+    def _add_callbacks(
+        self, trainer: ExtendedTrainer, bar: TrainingBar, mirror: Mirror | None
+    ) -> tuple[StopBetweenSteps, StopByRule | None]:
+        """Add the callbacks of this rank to the trainer. Return the two that can end the training early."""
+        from rlhf_cli.launch.stop_callback import StopBetweenSteps
+        from rlhf_cli.runs.recorder import KeepHeartbeat, Recorder, ShortHistory
+
+        folder, experiment = self.folder, self.experiment
+
+        def show(line: str) -> None:
+            bar.print(Text(line))
+
+        added: list[Any] = [ShortHistory(), KeepHeartbeat(self.heartbeat)]
+        if self.is_main:
+            from rlhf_cli.analysis.diagnosis.live_rules import WarnOfFindings
+
+            say_slow = functools.partial(say_slow_paths, trainer, bar.print, set[str]())
+            say_slow()
+            keep, new_code = experiment.run.keep_completions, functools.partial(imported_since, _LOADED, experiment)
+            added += [Recorder(folder, mirror, keep.last, keep.every, new_code, say_slow), bar]
+            added.append(WarnOfFindings(folder, show, [kind for kind, is_on in experiment.warn if is_on]))
+        stop, by_rule = StopBetweenSteps(self.stopping), None
+        if rules := entries_of(experiment.stop):
+            from rlhf_cli.analysis.diagnosis.live_rules import StopByRule
+            from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
+
+            by_rule = StopByRule(folder, show, StoppingRules(rules, experiment.rewards), self.is_main)
+            added.append(by_rule)
+        for callback in [*added, stop]:
+            trainer.add_callback(callback)
+        return stop, by_rule
 
 
 def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror | None, pairs: list[ScoredPair]) -> None:
@@ -322,8 +362,10 @@ def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
     )
     with contextlib.suppress(OSError):  # on a full disk, the terminal message must do
         write_json(failure_file(folder, rank), asdict(failure))
-    if rank == 0:
-        update_status(folder, state=FAILED, reason=failure.message, failing_rank=rank)
+    if rank == 0:  # which may have failed because another rank did
+        first = first_failure(folder) or failure
+        reason = failure.message if first.rank == rank else f"rank {first.rank} failed: {first.message}"
+        update_status(folder, state=FAILED, reason=reason, failing_rank=first.rank)
 
 
 def _record_stop(folder: RunFolder, rank: int, reason: str) -> None:

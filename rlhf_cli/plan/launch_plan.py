@@ -1,7 +1,8 @@
-"""Plans a run's processes on a machine, without torch: `rlhf train --dry-run` shows them, the launcher starts them.
+"""Plan a run's processes on this machine, without torch: `rlhf train --dry-run` shows them, the launcher starts them.
 
 A rank is `python -m rlhf_cli.launch.rank_process RUN`. torch.distributed's variables in its environment tell it about
 the other ranks. Every rank sees the GPUs of all training ranks and uses the one at its LOCAL_RANK, as in accelerate.
+Under torchrun and other launchers the command itself is a rank (plan/rank_group.py), and starts none.
 """
 
 from __future__ import annotations
@@ -18,18 +19,13 @@ from typing import TYPE_CHECKING
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.plan.devices import count_processes, visible_gpus
+from rlhf_cli.plan.rank_group import GLOO, RankGroup, interface_of, rank_group
 
 if TYPE_CHECKING:
     from rlhf_cli.plan.rollout_server_plan import ServerPlan
 
 WORKER = "rlhf_cli.launch.rank_process"
 _LOOPBACK = "127.0.0.1"
-_FIRST_NODE = "FIRST_NODE"
-"""Placeholder for a machine that Slurm will choose."""
-MEETS_AT = "RLHF_MEETS_AT"
-"""The variable by which a job of Slurm says where its machines meet."""
-NODE = "GROUP_RANK"
-"""The variable that tells a rank which machine it is on, counted from 0."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +42,11 @@ class RankPlan:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """The processes to start on one machine. `num_nodes` machines together have `world_size` ranks; `ranks` are those
-    of this machine. `node` is its index, from 0. `meets_at` is HOST:PORT of the first machine, None for a single
-    machine.
+    """The processes of a run on this machine. All machines together have `world_size` ranks; `ranks` are those here.
 
-    `in_this_process`: the only rank is the command itself, so no process is started. All ranks write to `log`. `shared`
-    is the part of the environment that is the same for all ranks. `gpus` are those used for training.
+    `in_this_process`: the only rank here is the command itself, so it starts none. `group` is set if a launcher started
+    it as one rank of several. All ranks write to `log`. `shared` is the part of the environment that is the same for
+    all ranks. `gpus` are those used for training.
     """
 
     ranks: tuple[RankPlan, ...]
@@ -62,9 +57,8 @@ class LaunchPlan:
     log: Path
     resume_command: str
     in_this_process: bool
-    node: int = 0
-    meets_at: str | None = None
     gpus: tuple[str, ...] = ()
+    group: RankGroup | None = None
 
     def at_ports(self, master_port: int, server_port: int = 0, group_port: int = 0) -> LaunchPlan:
         """Return the plan with every port 0 replaced by the given port."""
@@ -75,41 +69,20 @@ class LaunchPlan:
             argv[argv.index("--port") + 1] = str(port)
             server = replace(server, argv=tuple(argv), port=port, group_port=group)
         own = {"MASTER_PORT": str(master_port)} | (server.for_ranks() if server else {})
-        return replace(self.having(own), server=server)
-
-    def on_machine(self, node: int) -> LaunchPlan:
-        """Return the same plan for machine `node`, counted from 0."""
-        first = node * len(self.ranks)
-        ranks = tuple(
-            replace(one, rank=first + place, env=one.env | {"RANK": str(first + place), NODE: str(node)})
-            for place, one in enumerate(self.ranks)
-        )
-        log = self.log.with_name(log_name(node))
-        return replace(self, ranks=ranks, node=node, shared=self.shared | {NODE: str(node)}, log=log)
-
-    def having(self, variables: Mapping[str, str]) -> LaunchPlan:
-        """Return the plan with these variables in every rank's environment."""
-        ranks = tuple(replace(rank, env={**rank.env, **variables}) for rank in self.ranks)
-        return replace(self, ranks=ranks, shared={**self.shared, **variables})
+        ranks = tuple(replace(rank, env=rank.env | own) for rank in self.ranks)
+        return replace(self, ranks=ranks, shared=self.shared | own, server=server)
 
 
 def plan_launch(
-    experiment: Experiment,
-    run: Path,
-    *,
-    resume: bool = False,
-    accelerate_env: Mapping[str, str] | None = None,
-    node: int = 0,
-    meets_at: str | None = None,
+    experiment: Experiment, run: Path, *, resume: bool = False, accelerate_env: Mapping[str, str] | None = None
 ) -> LaunchPlan:
-    """Plan the ranks of the run in folder `run` on machine `node`, and its vLLM server if it starts its own.
-
-    `meets_at` is the address where several machines meet; None means that of the Slurm job, or `launch.rdzv`.
+    """Plan the ranks of the run in folder `run` on this machine, and its vLLM server if it starts its own.
 
     `accelerate_env` holds the variables that accelerate makes of the file in `launch.accelerate_config`. The first GPUs
-    train, the last serve. plan/checks/machine_checks.py checks that there are enough GPUs.
+    train, the last serve. plan/checks/machine_checks.py checks that there are enough GPUs. Raise ConfigError if the
+    variables of a launcher are incomplete.
     """
-    launch = experiment.launch
+    launch, group = experiment.launch, rank_group()
     own = dict(accelerate_env or {})
     seen = tuple(own["CUDA_VISIBLE_DEVICES"].split(",")) if "CUDA_VISIBLE_DEVICES" in own else visible_gpus()
     gpus = () if launch.device == "cpu" else seen
@@ -120,37 +93,45 @@ def plan_launch(
         from rlhf_cli.plan.rollout_server_plan import plan_server
 
         server = plan_server(experiment, run, gpus[local : local + launch.rollout_gpus])
-    argv = (sys.executable, "-m", WORKER, str(run), *(["--resume"] if resume else []))
-    meets_at = meets_at or os.environ.get(MEETS_AT) or launch.rdzv
     is_alone = local == 1 and launch.nodes == 1 and launch.strategy == "ddp"
     in_this_process = is_alone and launch.accelerate_config is None and server is None
     shared = {"CUDA_VISIBLE_DEVICES": ",".join(training)} if training else {}
-    if not in_this_process:
+    if group is not None:
+        in_this_process, shared = True, own | group.variables()
+    elif not in_this_process:
         threads = os.environ.get("OMP_NUM_THREADS", own.get("OMP_NUM_THREADS", "1"))
         shared = {**own, "OMP_NUM_THREADS": threads, **shared, **(server.for_ranks() if server else {})}
-        shared |= _meeting(launch, local, node, meets_at)
+        shared |= _one_machine(launch, local)
+    places = range(local) if group is None else (group.local_rank,)
+    first = 0 if group is None else group.rank - group.local_rank
     ranks = tuple(
         RankPlan(
-            node * local + place,
+            first + place,
             training[place] if place < len(training) else None,
-            shared if in_this_process else shared | {"RANK": str(node * local + place), "LOCAL_RANK": str(place)},
-            argv,
+            shared if in_this_process else shared | {"RANK": str(place), "LOCAL_RANK": str(place)},
+            (sys.executable, "-m", WORKER, str(run), *(["--resume"] if resume else [])),
         )
-        for place in range(local)
+        for place in places
     )
     return LaunchPlan(
         ranks=ranks,
-        world_size=local * launch.nodes,
+        world_size=local * launch.nodes if group is None else group.world_size,
         num_nodes=launch.nodes,
         shared=shared,
         server=server,
-        log=run / log_name(node),
+        log=run / log_name(0),
         resume_command=f"rlhf resume {shlex.quote(os.path.relpath(run))}",
         in_this_process=in_this_process,
-        node=node,
-        meets_at=meets_at,
         gpus=training,
+        group=group,
     )
+
+
+def torchrun_command(plan: LaunchPlan, words: list[str]) -> str:
+    """Return what to type on each machine of a run on several: torchrun, around `rlhf` with these words."""
+    size = (f"--nnodes={plan.num_nodes}", f"--nproc-per-node={len(plan.ranks)}")
+    place = ("--rdzv-backend=c10d", "--rdzv-endpoint=HOST:29500")
+    return shlex.join(["torchrun", *size, *place, "--no-python", "rlhf", *words])
 
 
 def log_name(node: int) -> str:
@@ -158,18 +139,10 @@ def log_name(node: int) -> str:
     return "log.txt" if node == 0 else f"log-machine{node + 1}.txt"
 
 
-def _meeting(launch: Launch, local: int, node: int, meets_at: str | None) -> dict[str, str]:
-    """Return the variables by which torch's ranks, `local` on each machine, import the same and find one another.
-
-    Ranks on several machines meet in the store that the command on the first machine has opened, as in torchrun. Only
-    its port has to be known. GROUP_RANK is torchrun's name for the index of a machine.
-    """
-    size = {"PYTHONPATH": python_path(), "WORLD_SIZE": str(local * launch.nodes), "LOCAL_WORLD_SIZE": str(local)}
-    if launch.nodes == 1:
-        return {**size, "MASTER_ADDR": _LOOPBACK, "MASTER_PORT": "0", **_on_loopback(launch)}
-    host, _, port = (meets_at or f"{_FIRST_NODE}:0").rpartition(":")
-    store = {"MASTER_ADDR": host, "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    return {**size, **store, NODE: str(node)}
+def _one_machine(launch: Launch, local: int) -> dict[str, str]:
+    """Return the variables by which the ranks of one machine import the same modules and find one another."""
+    size = {"PYTHONPATH": python_path(), "WORLD_SIZE": str(local), "LOCAL_WORLD_SIZE": str(local)}
+    return {**size, "MASTER_ADDR": _LOOPBACK, "MASTER_PORT": "0", **_on_loopback(launch)}
 
 
 def _on_loopback(launch: Launch) -> dict[str, str]:
@@ -178,8 +151,6 @@ def _on_loopback(launch: Launch) -> dict[str, str]:
     They override the user's own, which are for runs on several machines. NCCL and vLLM are not restricted if the run
     uses an external vLLM server, which may be on another machine.
     """
-    from rlhf_cli.plan.network import GLOO, interface_of
-
     name = interface_of(_LOOPBACK)
     if name is None:
         return {}

@@ -68,7 +68,7 @@ def _checks(experiment: Experiment) -> Iterator[Check]:
     if trainer.row.generates and launch.rollout == "hf" and experiment.model.build is None:
         yield machine.rollout_notice
     if launch.nodes > 1:
-        yield machine.meeting_problems
+        yield machine.network_notice
 
 
 def preflight(

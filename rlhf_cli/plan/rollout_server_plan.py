@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 import os
 import re
+import socket
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from rlhf_cli.config.rules.launch_rules import NAMES_A_SERVER
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, ModelError, UserError
 from rlhf_cli.plan.devices import FIRST_WITH_BF16, GROUP_PORT_VARIABLE, OTHER_GPUS, URL_VARIABLE, compute_capabilities
-from rlhf_cli.plan.network import MeetingPlace, why_not_reached
+from rlhf_cli.plan.rank_group import why_not_reached
 from rlhf_cli.services.hub_lookup import cached_model
 
 LEAST_VLLM, BELOW_VLLM = (0, 28), (0, 31)
@@ -123,9 +124,9 @@ def port_problem(port: int) -> str | None:
     """Return why the server cannot listen at a port, or None if it can, or if the port is still to be chosen."""
     try:
         if port:
-            MeetingPlace(_HOST, port).listen().close()
+            socket.create_server((_HOST, port)).close()
     except OSError as error:
-        return error.strerror or str(error)
+        return os.strerror(error.errno) if error.errno else str(error)
     return None
 
 

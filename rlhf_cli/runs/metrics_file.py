@@ -44,8 +44,8 @@ class MetricsWriter:
     def write(self, step: int, logs: Mapping[str, object]) -> Event:
         """Append one event and return it. A value that is not a finite number is written as null: JSON has no NaN."""
         time_s = round(self._offset_s + time.monotonic() - self._started, 3)
-        plain = {key: value.item() if hasattr(value, "item") else value for key, value in logs.items()}
-        event = {"step": step, "time_s": time_s, **{key: finite_or_none(value) for key, value in plain.items()}}
+        finite = {key: finite_or_none(value) for key, value in plain_metrics(logs).items()}
+        event = {"step": step, "time_s": time_s, **finite}
         event = redacted_tree(event, values_only=True)
         with self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(event) + "\n")
@@ -55,6 +55,11 @@ class MetricsWriter:
         """Flush the file to disk: a checkpoint relies on the events before it."""
         if self._path.is_file():
             flush(self._path)
+
+
+def plain_metrics(logs: Mapping[str, object]) -> dict[str, object]:
+    """Return logged metrics with tensors as numbers."""
+    return {name: value.item() if hasattr(value, "item") else value for name, value in logs.items()}
 
 
 def read_metrics(path: Path, *, numbers: tuple[str, ...] = ("step", "time_s")) -> list[Event]:

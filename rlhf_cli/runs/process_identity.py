@@ -35,13 +35,7 @@ class ProcessIdentity:
         boot = boot_id()
         if self.boot is not None and boot is not None and self.boot != boot:
             return False
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass  # it belongs to another user
-        if stat_fields(self.pid)[:1] in (["Z"], ["X"]):  # ended but not reaped, as happens under a container's init
+        if not is_running(self.pid):
             return False
         now = start_ticks(self.pid)
         return self.start_ticks is None or now is None or now == self.start_ticks
@@ -81,6 +75,17 @@ def boot_id() -> str | None:
         return _BOOT.read_text(encoding="ascii").strip() or None
     except OSError:
         return None
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process of this machine has not ended."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it belongs to another user
+    return stat_fields(pid)[:1] not in (["Z"], ["X"])  # ended but not reaped, as happens under a container's init
 
 
 def is_stopped(pid: int) -> bool:

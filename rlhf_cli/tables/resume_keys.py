@@ -86,7 +86,6 @@ _ROWS = (
     ResumeRow("launch.grace_s", "taken", "it says how long a run may take to stop"),
     ResumeRow("launch.must_save_by", "taken", "it says when a run stops"),
     ResumeRow("launch.hang_timeout_s", "taken", "it says when a run is given up"),
-    ResumeRow("launch.rdzv", "taken", "it says where machines meet"),
     ResumeRow("launch.slurm", "taken", "it says where the run is queued"),
     ResumeRow("", "by name", "it changes what is trained"),
 )

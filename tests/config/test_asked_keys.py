@@ -171,7 +171,6 @@ SERVER = "rlhf_cli.rewards.server:RewardServer"
         {"launch": {"vllm": {"args": {"middleware": "theirs.module"}}}},
         {"launch": {"vllm": {"args": {"port": 80}}}},
         {"launch": {"accelerate_config": "/x/accelerate.yaml"}},
-        {"launch": {"rdzv": "0.0.0.0:29500"}},
         {"track": {"mode": "online"}},
         {"track": {"entity": "theirs"}},
         {"track": {"notes": "${oc.env:AWS_SECRET_ACCESS_KEY}"}},

@@ -9,7 +9,6 @@ import pytest
 from rlhf_cli.config.rules.launch_rules import seconds
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.tables.strategies import STRATEGIES
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -113,9 +112,3 @@ def test_what_is_refused(refused: Refused, word: str, key: str, says: str) -> No
     error = refused("+exp=quickstart", "launch=slurm", word)
     assert str(error.where).startswith(key)
     assert says in str(error)
-
-
-def test_several_nodes_find_one_another(refused: Refused) -> None:
-    assert prepare(["+exp=quickstart", "launch=slurm", "launch.nodes=2"]).experiment.launch.nodes == 2
-    error = refused("+exp=quickstart", "launch=slurm", "launch.nodes=2", "launch.rdzv=host:29500")
-    assert (error.what, error.hint) == ("in a job of Slurm the machines find one another", "launch.rdzv=null")

@@ -10,7 +10,7 @@ import pytest
 from transformers import TrainerCallback
 
 from rlhf_cli.cli import main
-from rlhf_cli.launch import callbacks
+from rlhf_cli.runs import recorder
 from rlhf_cli.runs.metrics_file import prune_completions, read_metrics
 from rlhf_cli.runs.run_folder import read_json
 from tests.support.cut_runs import cut, events, is_same
@@ -87,7 +87,7 @@ def test_the_newest_stay_and_those_of_every_so_many_steps(
 
 @pytest.fixture
 def kept_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callbacks, "_KEPT_LOGS", 2)
+    monkeypatch.setattr(recorder, "_KEPT_LOGS", 2)
 
 
 def test_a_run_that_kept_little_goes_on_as_one_that_kept_all(train, tmp_path: Path, kept_short: None) -> None:

@@ -17,9 +17,8 @@ import pytest
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import GuardStopped, Preempted, RankFailed, UserError
 from rlhf_cli.launch import elastic
-from rlhf_cli.launch.ranks_end import conclude
+from rlhf_cli.launch.ranks_end import raise_end
 from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan
-from rlhf_cli.plan.network import MeetingPlace
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, RUNNING, read_status, update_status
 
@@ -67,9 +66,9 @@ def two(folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> T
     monkeypatch.setattr(elastic, "_SAVING_S", 0.2)
 
     def run(program: str, grace_s: float = 30.0) -> None:
-        plan, store = planned(program, tmp_path, folder), elastic.listening_store(MeetingPlace("127.0.0.1", 0))
+        plan, store = planned(program, tmp_path, folder), elastic.listening_store()
         end = elastic.run_ranks(folder, plan, Launch(grace_s=grace_s), store=store)
-        conclude(folder, end, grace_s=grace_s)
+        raise_end(folder, end, grace_s=grace_s)
 
     return run
 
@@ -230,12 +229,11 @@ def test_no_rank_outlives_the_process_that_started_it(folder: RunFolder, tmp_pat
 from pathlib import Path
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.launch import elastic
-from rlhf_cli.plan.network import MeetingPlace
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.launch.test_elastic import planned
 folder = RunFolder(Path({str(folder.path)!r}))
 plan = planned("(folder / f'pid-{{rank}}').write_text(str(os.getpid()))\\ntime.sleep(60)", Path.cwd(), folder)
-elastic.run_ranks(folder, plan, Launch(), store=elastic.listening_store(MeetingPlace("127.0.0.1", 0)))
+elastic.run_ranks(folder, plan, Launch(), store=elastic.listening_store())
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
     process = subprocess.Popen([sys.executable, "-c", parent], cwd=tmp_path, env=environment)

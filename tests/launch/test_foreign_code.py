@@ -136,19 +136,6 @@ def test_what_is_trusted_is_listed(with_code: RunFolder, place: Path, monkeypatc
     assert f"rewards.own.fn: {place}/mine.py:mine" in capsys.readouterr().err
 
 
-def test_the_address_of_a_run_to_join_was_typed(frozen, place: Path, monkeypatch) -> None:
-    """`rlhf join HOST:PORT` on a machine with another cache: only the rest is asked about."""
-    run = frozen("launch.nodes=2", "launch.rdzv=localhost:29500")
-    monkeypatch.setenv("RLHF_CACHE", str(place / "another_machine_s"))
-    assert asks(run)
-    refuse_foreign_code(run, trust=False, command="rlhf join localhost:29500", typed="launch.rdzv")
-    config = yaml.safe_load(run.config.read_text())
-    run.config.write_text(yaml.safe_dump({**config, "aggregate": "./evil.py:f"}))
-    with pytest.raises(RunError) as caught:
-        refuse_foreign_code(run, trust=False, command="rlhf join localhost:29500", typed="launch.rdzv")
-    assert "aggregate: ./evil.py:f" in str(caught.value)
-
-
 class TestLinks:
     """A link in a folder that was unpacked leads the next write anywhere: a file of the user's would be overwritten."""
 

@@ -34,7 +34,7 @@ def spy(completions, trainer_state, **kwargs):
     (critic,) = (one for one in gc.get_objects() if issubclass(type(one), TrainedCritic))
     for name, parameters in (("critic", critic.parameters()), ("values", critic.model.parameters())):
         digest = hashlib.sha256(b"".join(one.detach().numpy().tobytes() for one in parameters)).hexdigest()
-        file = pathlib.Path(f"rank{os.environ['RANK']}-step{trainer_state.global_step}-{name}")
+        file = pathlib.Path(f"rank{os.environ.get('RANK', '0')}-step{trainer_state.global_step}-{name}")
         assert not file.exists() or file.read_text() == digest
         file.write_text(digest)
     return [float(len(completion)) for completion in completions]
@@ -84,12 +84,10 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RLHF_CACHE", str(model_cache))
         # The spy of this one is in a folder apart.
-        patch.setenv("RANK", "0")
         (place / "aside").mkdir()
         patch.chdir(place / "aside")
         alone = ["run.name=one", f"run.root={place / 'runs'}", "rewards.spy.fn=../mine.py:spy"]
         assert main(["train", *words, *alone, "trainer.args.max_steps=1"]) == 0
-        patch.delenv("RANK")
         done = rlhf("train", *words, *TWO, *WINDOWS, "run.name=two", cwd=place)
     assert done.returncode == 0, done.stderr
     return Both(place, done.stdout, request.param)

@@ -59,7 +59,8 @@ def test_the_process_leaves_when_no_step_ends_in_time(late: tuple[list[str], thr
     stopping.steps_begin()
     stopping.ask("SIGTERM")
     assert left.wait(30)
-    assert codes == ["SIGTERM", "exit 75"]
+    assert codes[0].startswith("SIGTERM; ")
+    assert codes[1:] == ["exit 75"]
 
 
 @pytest.mark.fault(27)
@@ -93,15 +94,15 @@ def test_every_rank_stops_where_one_is_to(monkeypatch: pytest.MonkeyPatch) -> No
     """A rank that nobody asked, beside one that was: what all_reduce makes of their flags decides for both."""
     import torch
 
-    from rlhf_cli.launch import callbacks
-    from rlhf_cli.launch.callbacks import StopBetweenSteps
+    from rlhf_cli.analysis.diagnosis import live_rules
+    from rlhf_cli.launch.stop_callback import StopBetweenSteps
 
     def other_was_asked(flag: torch.Tensor, op: object) -> None:
         assert op == torch.distributed.ReduceOp.MAX
         flag.fill_(max(int(flag), 1))
 
-    monkeypatch.setattr(callbacks.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(callbacks.distributed, "all_reduce", other_was_asked)
+    monkeypatch.setattr(live_rules.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(live_rules.distributed, "all_reduce", other_was_asked)
     stop = StopBetweenSteps(wish([]))
     control: Any = SimpleNamespace(should_save=False, should_training_stop=False)
     args: Any = SimpleNamespace(device=torch.device("cpu"))

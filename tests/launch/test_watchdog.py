@@ -20,9 +20,8 @@ from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import RankFailed
 from rlhf_cli.launch import elastic
 from rlhf_cli.launch.freeze import create_run
-from rlhf_cli.launch.ranks_end import conclude, failure_file
+from rlhf_cli.launch.ranks_end import failure_file, raise_end
 from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan
-from rlhf_cli.plan.network import MeetingPlace
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.heartbeat import heartbeats
 from rlhf_cli.runs.run_folder import RunFolder
@@ -224,9 +223,9 @@ def two(folder: RunFolder, workplace: Path) -> Two:
 
     def run(program: str) -> None:
         script.write_text(RANK + program)
-        store = elastic.listening_store(MeetingPlace("127.0.0.1", 0))
+        store = elastic.listening_store()
         end = elastic.run_ranks(folder, plan, Launch(hang_timeout_s=TIMEOUT_S), store=store)
-        conclude(folder, end, grace_s=30.0)
+        raise_end(folder, end, grace_s=30.0)
 
     return run
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.launch.rollout_server import free_ports
 from rlhf_cli.plan import devices, rollout_server_plan
 from rlhf_cli.services.sandbox import running
 from tests.support.fake_server import Answer, serving
@@ -166,8 +165,8 @@ class TestVariables:
 
 def test_several_machines_need_a_network_that_is_trusted() -> None:
     words = ("launch=cpu", "trainer.args.per_device_train_batch_size=32")
-    (line,) = planned(QUICK, *words, "launch.nodes=2", f"launch.rdzv=127.0.0.1:{free_ports(1)[0]}").notices
-    assert line.text.startswith("the 2 machines talk through ports without a password")
+    (line,) = planned(QUICK, *words, "launch.nodes=2").notices
+    assert line.subject == "launch"
     assert planned(QUICK, *words).notices == ()
 
 

@@ -16,7 +16,6 @@ GROUPS = {
         "train": "compose, check, freeze and run an experiment; -m sweeps",
         "resume": "continue an interrupted run",
         "status": "the state of runs: step, time left, Slurm job",
-        "join": "add this machine to a run on several machines (launch.rdzv)",
     },
     "after a run": {
         "compare": "runs side by side: means over seeds, a verdict in words",

@@ -29,6 +29,7 @@ from rlhf_cli.cli.run_arguments import one_named
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, RunError
 from rlhf_cli.launch.dry_run import show_plan
+from rlhf_cli.launch.group import Leader
 from rlhf_cli.launch.resume_run import refuse_foreign_code, resume_once, say_finished
 from rlhf_cli.launch.resuming import resumed
 from rlhf_cli.plan.prepare import is_run_name, prepare_from
@@ -38,23 +39,27 @@ from rlhf_cli.sweeps.resume_sweep import resume_sweep
 from rlhf_cli.sweeps.sweep_options import ResumeOptions, is_sweep
 
 
-def run(options: Options) -> int:
+def run(options: Options, leader: Leader | None = None) -> int:
     """Continue the run or sweep in the typed words, and return the exit code."""
     how, words = options.resume_options(), options.words
     sweeps = [word for word in words if is_sweep(Path(word))]
     if len(sweeps) == 1:
+        if leader is not None:
+            leader.refuse_sweep(f"rlhf resume {sweeps[0]}")
         words.remove(sweeps[0])
         end = resume_sweep(Path(sweeps[0]), how, options.sweep_options(), words)
         if options.as_json:
             print_json(end.as_json())
         return end.code
-    folder = _resume(Screen(), words, how, options)
+    folder = _resume(Screen(), words, how, options, leader)
     if options.as_json:
         print_json(run_result(folder))
     return EXIT_OK
 
 
-def _resume(console: Console, words: list[str], how: ResumeOptions, options: Options) -> RunFolder:
+def _resume(
+    console: Console, words: list[str], how: ResumeOptions, options: Options, leader: Leader | None
+) -> RunFolder:
     """Continue one run and return its folder."""
     named = one_named(words, "rlhf resume", "a run folder, or a sweep's")
     if is_run_name(named):
@@ -77,7 +82,7 @@ def _resume(console: Console, words: list[str], how: ResumeOptions, options: Opt
     if options.on("--dry-run") and going_on.plan is not None:
         show_plan(console, going_on.prepared, going_on.plan, earlier=folder)
     else:
-        resume_once(console, going_on, take_over=how.take_over)
+        resume_once(console, going_on, take_over=how.take_over, leader=leader)
     return folder
 
 

@@ -22,6 +22,7 @@ from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.launch.freeze import existing_run
+from rlhf_cli.launch.group import Leader, size_words
 from rlhf_cli.launch.one_run import run_once
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import Prepared, prepare
@@ -30,15 +31,20 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import run_result
 
 
-def run(options: Options) -> int:
+def run(options: Options, leader: Leader | None = None) -> int:
     """Train one experiment, submit it to Slurm, show its plan, or run every combination of a sweep."""
     if options.on("-m"):
+        if leader is not None:
+            leader.refuse_sweep("rlhf train -m ...")
         return _sweep(options)
     options.refuse_sweep_flags("rlhf train -m ...")
     _refuse_search(options.words)
-    prepared = prepare(options.words)
+    prepared = prepare([*options.words, *size_words(leader, options.words)])
     earlier = existing_run(prepared.experiment, prepared.composed)
-    result = _new_run(options, prepared) if earlier is None else _resumed_run(options, prepared, earlier)
+    if earlier is None:
+        result = _new_run(options, prepared, leader)
+    else:
+        result = _resumed_run(options, prepared, earlier, leader)
     if options.as_json:
         print_json(result)
     return EXIT_OK
@@ -66,7 +72,7 @@ def _refuse_search(words: list[str]) -> None:
             )
 
 
-def _new_run(options: Options, prepared: Prepared) -> dict[str, object]:
+def _new_run(options: Options, prepared: Prepared, leader: Leader | None) -> dict[str, object]:
     """Run or submit an experiment in a new folder, or show its plan; return the result for JSON."""
     experiment, is_dry = prepared.experiment, options.on("--dry-run")
     plan = preflight(experiment, prepared.composed, is_shown=is_dry, tries_rewards=True)
@@ -76,10 +82,12 @@ def _new_run(options: Options, prepared: Prepared) -> dict[str, object]:
         from rlhf_cli.launch.run_states import submit_once
 
         return {"dry_run": False, **run_result(submit_once(Screen(), prepared, plan))}
-    return {"dry_run": False, **run_result(run_once(Screen(), prepared, plan))}
+    return {"dry_run": False, **run_result(run_once(Screen(), prepared, plan, leader))}
 
 
-def _resumed_run(options: Options, prepared: Prepared, folder: RunFolder) -> dict[str, object]:
+def _resumed_run(
+    options: Options, prepared: Prepared, folder: RunFolder, leader: Leader | None
+) -> dict[str, object]:
     """Continue the run that `run.resume=auto` found, or show its plan; return the result for JSON."""
     from rlhf_cli.launch.resume_run import resume_once
     from rlhf_cli.launch.resuming import resumed
@@ -88,7 +96,7 @@ def _resumed_run(options: Options, prepared: Prepared, folder: RunFolder) -> dic
     run = resumed(folder, prepared, permissions.allowed)
     if options.on("--dry-run") and run.plan is not None:
         return _show_plan(run.prepared, run.plan, folder)
-    resume_once(Screen(), run, take_over=permissions.take_over)
+    resume_once(Screen(), run, take_over=permissions.take_over, leader=leader)
     return {"dry_run": False, **run_result(folder)}
 
 

@@ -1,4 +1,4 @@
-"""Check the sections that say where a run runs: processes, machines, rollout engine, Slurm, strategy."""
+"""Check the sections that say where a run runs: deadline, rollout engine, Slurm, strategy."""
 
 from __future__ import annotations
 
@@ -11,26 +11,10 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.tables.strategies import STRATEGIES, Feature
 
-_USUAL_PORT = 29500
-"""torch's default port, as in its documentation."""
-
 
 def launch_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield what prevents machines from meeting (under Slurm they find one another), and an invalid deadline."""
-    launch, key, what, hint = experiment.launch, "launch.rdzv", "", ""
-    host, _, port = (launch.rdzv or "").rpartition(":")
-    if launch.rdzv is None and launch.nodes > 1 and launch.slurm is None:
-        what = f"{launch.nodes} machines have no address to meet at: this machine's, with a free port; or use Slurm"
-        key, hint = "launch.nodes", f"launch.rdzv=HOST:{_USUAL_PORT}, or launch=slurm"
-    elif launch.rdzv is not None and launch.slurm is not None:
-        what, hint = "in a job of Slurm the machines find one another", "launch.rdzv=null"
-    elif launch.rdzv is not None and launch.nodes == 1:
-        what, hint = "launch.rdzv is for several machines", "launch.nodes=2, or launch.rdzv=null"
-    elif launch.rdzv is not None and not 0 < int(port) < 2**16:
-        what, hint = "launch.rdzv has no port of 1 to 65535", f"launch.rdzv={host}:{_USUAL_PORT}"
-    if what:
-        got = f"{key}={getattr(launch, key.removeprefix('launch.'))}"
-        yield ConfigError(what, where=origins.where(key), got=got, hint=hint)
+    """Yield an invalid deadline."""
+    launch = experiment.launch
     if (deadline := launch.must_save_by) is not None and (wrong := _invalid_deadline(deadline)):
         yield ConfigError(
             "launch.must_save_by is not a time in the future",

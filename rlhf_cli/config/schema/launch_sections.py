@@ -57,9 +57,8 @@ class Launch(Section):
     """The processes of a run and the hardware they use.
 
     `processes` is the number of processes on one machine; `auto` starts one for each GPU. `nodes` is the number of
-    machines. With several, `rlhf train` runs on the first, which waits at `rdzv` (HOST:PORT) until `rlhf join
-    HOST:PORT` was typed on the others. `device: auto` uses the GPU if there is one. `precision: auto` is bf16 on a GPU
-    that supports it, else float32.
+    machines; torchrun or another launcher starts `rlhf train` on each, and sets both numbers. `device: auto` uses the
+    GPU if there is one. `precision: auto` is bf16 on a GPU that supports it, else float32.
 
     `strategy` says how the model is sharded: not at all (`ddp`), weights, gradients and optimizer (`fsdp2`, `zero3`),
     gradients and optimizer (`zero2`), or the optimizer only (`zero1`). `offload` keeps in host memory what is not in
@@ -78,7 +77,6 @@ class Launch(Section):
 
     processes: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
     nodes: int = Field(default=1, gt=0)
-    rdzv: str | None = Field(default=None, pattern=r"^[^\s:/]+:\d{1,5}$")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     strategy: StrategyName = "ddp"

@@ -1,9 +1,8 @@
-"""Check that this machine has what a run needs: GPUs, packages, a vLLM server, a meeting place, room on the disk."""
+"""Check that this machine has what a run needs: GPUs, packages, a vLLM server, room on the disk."""
 
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast, get_args
@@ -102,35 +101,13 @@ def launch_problems(experiment: Experiment, composed: Composed, context: CheckCo
         context.accelerate_env = accelerate_environment(context.files[KEY], where=where(KEY))
 
 
-def meeting_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Yield an error if the machines of a run cannot meet at this one. The port is free again afterwards."""
-    from rlhf_cli.plan.network import meeting_place, own_host
-
-    launch = experiment.launch
+def network_notice(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
+    """Note that the network between the machines of a run must be trusted."""
     text = (
-        f"the {launch.nodes} machines talk through ports without a password, and exchange pickles: "
+        f"the {experiment.launch.nodes} machines talk through ports without a password, and exchange pickles: "
         "anyone who reaches these ports can run code there. Use a network of trusted machines only"
     )
     context.notices.append(Notice("launch", text))
-    place = meeting_place(launch.rdzv) if launch.rdzv is not None else None
-    if place is None or launch.slurm is not None:
-        return
-    try:
-        reason = None
-        if place.is_own_alone():
-            reason = f"that is {socket.gethostbyname(place.host)}, which leads every machine to itself"
-        else:
-            place.listen().close()
-    except OSError as error:
-        reason = error.strerror or str(error)
-    if reason is not None:
-        yield ConfigError(
-            "the machines cannot meet at launch.rdzv",
-            where=composed.origins.where("launch.rdzv"),
-            got=f"{place}: {reason}",
-            expected="an address of this machine that the others reach, with a free port",
-            hint=f"launch.rdzv={own_host()}:{place.port + 1}, or rlhf join {place}",
-        )
 
 
 def sandbox_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:

@@ -63,24 +63,24 @@ def test_looks_become_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_at_the_terminal_in_the_log_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rlhf_cli.launch.callbacks import SayFindings
+    from rlhf_cli.analysis.diagnosis.live_rules import WarnOfFindings
 
     monkeypatch.chdir(tmp_path)
     folder = RunFolder(tmp_path)
     folder.config.write_text("trainer: {name: grpo}\n")
     printed = io.StringIO()
-    bar: Any = SimpleNamespace(print=lambda shown: printed.write(f"{shown}\n"))
     nothing: Any = None
 
     def train(first: int, last: int, kinds: list[str]) -> None:
-        say, writer = SayFindings(folder, bar, kinds), MetricsWriter(folder.metrics)
+        warn = WarnOfFindings(folder, lambda line: print(line, file=printed), kinds)
+        writer = MetricsWriter(folder.metrics)
         state: Any = SimpleNamespace(global_step=first, max_steps=40)
-        say.on_train_begin(nothing, state, nothing)
+        warn.on_train_begin(nothing, state, nothing)
         for step, event in list(enumerate(events_of(DEAD), 1))[first:last]:
             state.global_step = step
             writer.write(step, event)
-            say.on_log(nothing, state, nothing, logs=dict(event))
-        say.on_train_end(nothing, state, nothing)
+            warn.on_log(nothing, state, nothing, logs=dict(event))
+        warn.on_train_end(nothing, state, nothing)
 
     with caplog.at_level(logging.WARNING, logger="rlhf"):
         train(0, 12, [])

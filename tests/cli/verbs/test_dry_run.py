@@ -38,15 +38,16 @@ def test_two_ranks(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_two_machines(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is started on each, and what to type on the second."""
-    words = ("launch=cpu", "launch.nodes=2", "launch.rdzv=127.0.0.1:29567", "run.name=mine", TWO[1])
-    lines = said(capsys, *words).splitlines()
-    assert any(line.startswith("1 rank on each of 2 machines; ") for line in lines)
-    at = lines.index("machine 2  rlhf join 127.0.0.1:29567")
-    assert lines[at + 1].startswith("rank 1  GROUP_RANK=1 RANK=1 LOCAL_RANK=0 ")
-    (shared,) = [line for line in lines if line.startswith("every rank  export ")]
-    assert "MASTER_ADDR=127.0.0.1 MASTER_PORT=29567 TORCHELASTIC_USE_AGENT_STORE=True" in shared
-    assert "log  runs/quickstart/mine/log.txt  runs/quickstart/mine/log-machine2.txt" in lines
+    """Show the torchrun command to type on each machine. Without torchrun, the run is refused with that command."""
+    words = ("launch=cpu", "launch.nodes=2", "run.name=mine", TWO[1])
+    (line,) = [line for line in said(capsys, *words).splitlines() if line.startswith("every machine  ")]
+    assert "torchrun --nnodes=2 --nproc-per-node=1 " in line
+    assert {"+exp=quickstart", "launch=cpu", "++launch.nodes=2"} <= set(line.partition("rlhf train ")[2].split())
+    assert main(["train", "+exp=quickstart", "track=none", *words]) == 2
+    error = capsys.readouterr().err
+    assert "where:    launch.nodes (command line)" in error
+    assert "torchrun --nnodes=2 " in error
+    assert list(place.iterdir()) == []
 
 
 def test_a_search_wants_many_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,6 @@ def test_two_nodes_are_told_to_save_and_end_where_two_processes_do(slurm: Path, 
     first, second = map(json.loads, (folder.path / "slurm" / "attempts.jsonl").read_text().splitlines())
     assert (first["exit_code"], first["was_warned"], second["exit_code"]) == (75, True, 0)
     assert 0 < first["step_at_end"] == second["step_at_start"] < 12
-    assert log.count("machine 2 of 2: rank 1 of 2") == 2
     assert (folder.path / "log-machine2.txt").is_file()
     assert read_json(folder.provenance)["world_size"] == 2
     assert main(["train", *SMALL, *words, "launch.processes=2", "run.name=alone"]) == 0

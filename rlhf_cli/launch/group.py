@@ -1,0 +1,369 @@
+"""Make this command one rank of a group that a launcher started: torchrun, srun, Kubeflow, or a shell on each machine.
+
+Rank 0 does what was typed. It freezes the run folder and tells the others through torch's store (MASTER_ADDR,
+MASTER_PORT) which folder to train. The others wait for it and read the folder, which has to be on a file system that
+all machines share. A mistake that rank 0 finds is printed once and ends all ranks with its exit code.
+
+The store and torch's own ports have no password: see docs/how-to/launch.md.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, ConfigError, Interrupted, Preempted, RankFailed, RunError
+from rlhf_cli.launch.freeze import plan_frozen
+from rlhf_cli.launch.gpu_locks import gpus_held
+from rlhf_cli.launch.ranks_end import first_failure
+from rlhf_cli.plan.launch_plan import log_name
+from rlhf_cli.plan.rank_group import RankGroup, rank_group, starts_ranks, why_not_reached
+from rlhf_cli.process import PARENT, die_with, environment, handled
+from rlhf_cli.runs.provenance import sha256, versions
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import FAILED, read_status, update_status
+from rlhf_cli.text.redaction import redacted
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
+
+    from rlhf_cli.plan.prepare import Prepared
+
+_JOIN_TIMEOUT_S = 900.0
+"""Rank 0 waits for the others this long, and they for its store."""
+_HEARD_TIMEOUT_S = 60.0
+"""Rank 0 waits this long for the others to read its exit code: they may still import torch."""
+_SHARED_FOLDER_S = 5.0
+"""A network file system may show a new file a moment later."""
+_POLL_S = 0.1
+_ANSWER_S = 10.0
+_PACKAGES = ("rlhf", "torch", "trl", "transformers", "accelerate", "peft")
+"""Packages that must have one version on all machines."""
+
+
+@dataclass
+class Leader:
+    """Rank 0 of a group: it tells the other ranks what to train, or that there is nothing to train."""
+
+    group: RankGroup
+    has_begun: bool = False
+    _board: _Board | None = field(default=None, repr=False)
+
+    def refuse_sweep(self, command: str) -> None:
+        """Raise ConfigError: a sweep starts the processes of its runs itself."""
+        raise ConfigError(
+            "a launcher starts the ranks of one run, and a sweep has several",
+            where="environment",
+            got=f"rank 0 of {self.group.world_size}",
+            expected="a sweep without a launcher, or a launcher for each run",
+            hint=command,
+        )
+
+    def begin(self, console: Console, folder: RunFolder, *, resume: bool) -> None:
+        """Tell all ranks to train `folder`. Return once all have answered that they can.
+
+        Raise RunError if a rank does not come in time or cannot train the folder, Interrupted if one was stopped.
+        """
+        if self.group.world_size > 1:
+            board = self._open_board()
+            wanted = {name: versions().get(name) for name in _PACKAGES}
+            told = {"run": str(folder.path), "resume": resume, "config": sha256(folder.config), "versions": wanted}
+            board.write("run", {**told, "host": socket.gethostname()})
+            self._wait_for_all(console, board)
+            board.write("go", {})
+        self.has_begun = True
+
+    def end(self, exit_code: int) -> None:
+        """Tell ranks that still wait to exit with this code, and wait until they have read it."""
+        if self.has_begun or self.group.world_size == 1:
+            return
+        with contextlib.suppress(RuntimeError, OSError):  # the others are gone, and their launcher has ended them
+            board = self._open_board()
+            for key in ("run", "go"):
+                board.write(key, {"exit_code": exit_code})
+            board.wait_until_heard(self.group)
+
+    def _open_board(self) -> _Board:
+        if self._board is None:
+            self._board = _Board.open(self.group)
+        return self._board
+
+    def _wait_for_all(self, console: Console, board: _Board) -> None:
+        others, began = set(range(1, self.group.world_size)), time.monotonic()
+        problems: list[str] = []
+        with console.status("") as bar:
+            while others:
+                seconds = time.monotonic() - began
+                bar.update(f"waiting for {len(others)} of {self.group.world_size} ranks: {seconds:.0f} s")
+                if seconds > _JOIN_TIMEOUT_S:
+                    raise RunError(
+                        f"{len(others)} of {self.group.world_size} ranks did not come within {_JOIN_TIMEOUT_S:.0f} s",
+                        where=f"{self.group.host}:{self.group.port}",
+                        got=f"no answer of rank {', '.join(map(str, sorted(others)))}",
+                        expected="a launcher that starts the same command on each machine",
+                    )
+                for rank in [rank for rank in others if board.has(f"answer/{rank}")]:
+                    answer = board.read(f"answer/{rank}")
+                    others.remove(rank)
+                    if answer.get("stopped"):
+                        raise Interrupted(f"{answer['stopped']} on {answer['host']}")
+                    if answer.get("problem"):
+                        problems.append(f"rank {rank} on {answer['host']}: {answer['problem']}")
+                time.sleep(_POLL_S)
+        if problems:
+            raise RunError(
+                "some ranks cannot train the run",
+                where=board.read("run")["run"],
+                got="\n".join(problems),
+                expected="a file system that all machines share, under the same path, and the same Python environment",
+                advice="run.root=/a/shared/folder",
+            )
+
+
+@dataclass(frozen=True)
+class _Board:
+    """What the ranks of one start tell each other: JSON objects in torch's store."""
+
+    store: TCPStore
+    prefix: str
+
+    @classmethod
+    def open(cls, group: RankGroup) -> _Board:
+        """Open the store of the group: rank 0 makes it unless torchrun has, the others wait for it.
+
+        Raise RunError if rank 0 does not open it in time.
+        """
+        holds_store = group.rank == 0 and not group.is_torchruns
+        began = time.monotonic()
+        while not holds_store and (reason := why_not_reached(group.host, group.port)) is not None:
+            if time.monotonic() - began > _JOIN_TIMEOUT_S:
+                raise RunError(
+                    "rank 0 does not answer",
+                    where=f"{group.host}:{group.port}, from MASTER_ADDR and MASTER_PORT",
+                    got=f"{reason}, for {_JOIN_TIMEOUT_S:.0f} s",
+                    expected="a rank 0 that runs there, and a network that lets this port through",
+                )
+            time.sleep(_POLL_S)
+        from torch.distributed import TCPStore
+
+        # torch's own store of the process group shares the port: that is what multi_tenant is for.
+        store = TCPStore(
+            group.host,
+            group.port,
+            None,
+            holds_store,
+            timedelta(seconds=_ANSWER_S),
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+        return cls(store, f"rlhf/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}")
+
+    def has(self, key: str) -> bool:
+        return bool(self.store.check([f"{self.prefix}/{key}"]))
+
+    def read(self, key: str) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(self.store.get(f"{self.prefix}/{key}"))
+        return content
+
+    def write(self, key: str, content: dict[str, object]) -> None:
+        self.store.set(f"{self.prefix}/{key}", json.dumps(content))
+
+    def count(self, key: str, more: int) -> int:
+        return int(self.store.add(f"{self.prefix}/{key}", more))
+
+    def wait_until_heard(self, group: RankGroup) -> None:
+        """Wait until every other rank has read the exit code: a launcher kills what remains once one rank has ended."""
+        until = time.monotonic() + _HEARD_TIMEOUT_S
+        with handled({signal.SIGTERM: signal.SIG_IGN}), contextlib.suppress(RuntimeError):
+            while self.count("heard", 0) < group.world_size - 1 and time.monotonic() < until:
+                time.sleep(_POLL_S)
+            if group.rank == 0:
+                time.sleep(3 * _POLL_S)  # it may hold the store, and the others still count
+
+    def wait_for(self, key: str) -> dict[str, Any]:
+        """Return what rank 0 writes under the key. Raise RankFailed if rank 0 is gone."""
+        try:
+            while not self.has(key):
+                time.sleep(_POLL_S)
+            return self.read(key)
+        except RuntimeError as error:  # torch's DistError is one
+            raise RankFailed("rank 0 is gone", got=str(error).partition("\n")[0]) from None
+
+
+def run_in_group(words: list[str], run: Callable[[Leader | None], int]) -> int:
+    """Run a verb as the rank that the environment makes of this process; `words` are those after `rlhf`.
+
+    Return its exit code. Ranks other than 0 run nothing but the training of the folder that rank 0 names.
+    """
+    if starts_ranks():
+        from rlhf_cli.launch.elastic import run_as_torchrun
+
+        return run_as_torchrun(words)
+    group = rank_group()
+    if group is None:
+        return run(None)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported; warnings are in the log
+    if group.is_torchruns:
+        die_with(int(os.environ.get(PARENT, os.getppid())))
+    if group.rank > 0:
+        return _follow(group)
+    leader, code = Leader(group), EXIT_CRASH
+    try:
+        code = run(leader)
+    except KeyboardInterrupt:
+        code = EXIT_PREEMPTED
+        raise
+    except Exception as error:
+        code = getattr(error, "exit_code", EXIT_CRASH)
+        raise
+    finally:
+        atexit.register(leader.end, code)  # after the error was printed
+    return code
+
+
+def size_words(leader: Leader | None, words: list[str]) -> list[str]:
+    """Return the overrides that say how many ranks the launcher started, unless the user typed such numbers."""
+    if leader is None:
+        return []
+    sizes = {"launch.processes": leader.group.local_size, "launch.nodes": leader.group.nodes}
+    typed = {word.partition("=")[0].lstrip("+~") for word in words}
+    return [f"{key}={number}" for key, number in sizes.items() if key not in typed]
+
+
+def refuse_other_size(leader: Leader | None, prepared: Prepared, planned: int) -> None:
+    """Raise ConfigError if the launcher started another number of ranks, or is absent for several machines."""
+    launch, where = prepared.experiment.launch, prepared.composed.origins.where
+    if leader is None and launch.nodes > 1 and launch.slurm is None:
+        raise ConfigError(
+            "a run on several machines needs a launcher, which starts this command on each of them",
+            where=where("launch.nodes"),
+            got=f"launch.nodes={launch.nodes}",
+            expected="torchrun on each machine, launch=slurm, or one machine",
+            hint="launch.nodes=1",
+            advice=f"torchrun --nnodes={launch.nodes} --nproc-per-node=GPUS --rdzv-backend=c10d "
+            "--rdzv-endpoint=HOST:29500 --no-python rlhf train ... on each machine; rlhf train --dry-run prints it",
+        )
+    if leader is None:
+        return
+    if planned != leader.group.world_size:
+        raise ConfigError(
+            f"the run has {planned} ranks, and the launcher has started {leader.group.world_size}",
+            where=where("launch.processes"),
+            got=f"launch.nodes={launch.nodes} and launch.processes={launch.processes}",
+            expected=f"{leader.group.nodes} machines of {leader.group.local_size} ranks",
+            hint=f"launch.nodes={leader.group.nodes} launch.processes={leader.group.local_size}",
+        )
+    if launch.rollout_gpus:
+        raise ConfigError(
+            "a vLLM server that the run starts needs `rlhf train` without a launcher",
+            where=where("launch.rollout_gpus"),
+            got=f"launch.rollout_gpus={launch.rollout_gpus}",
+            hint="launch.rollout_gpus=0 trainer.args.vllm_server_base_url=http://HOST:8000",
+        )
+
+
+def _follow(group: RankGroup) -> int:
+    """Train the folder that rank 0 names, and return the exit code of this rank or the one that rank 0 ends with."""
+    board = _Board.open(group)
+    answer: dict[str, object] = {"host": socket.gethostname()}
+    try:
+        told = board.wait_for("run")
+        if "exit_code" in told:
+            return _heard(board, group, told)
+        folder = RunFolder(Path(told["run"]))
+        board.write(f"answer/{group.rank}", answer | {"problem": _problem_here(folder, told)})
+        told_last = board.wait_for("go")
+    except KeyboardInterrupt as stop:
+        with contextlib.suppress(RuntimeError):
+            board.write(f"answer/{group.rank}", answer | {"stopped": str(stop) or "Ctrl-C"})
+        raise
+    if "exit_code" in told_last:
+        return _heard(board, group, told_last)
+    return _train(group, folder, resume=bool(told["resume"]))
+
+
+def _heard(board: _Board, group: RankGroup, told: dict[str, Any]) -> int:
+    """Return the exit code of rank 0 once all ranks have read it."""
+    with contextlib.suppress(RuntimeError):
+        board.count("heard", 1)
+    board.wait_until_heard(group)
+    return int(told["exit_code"])
+
+
+def _problem_here(folder: RunFolder, told: dict[str, Any]) -> str | None:
+    """Return why this rank cannot train the run that rank 0 has frozen, or None if it can."""
+    until = time.monotonic() + _SHARED_FOLDER_S
+    while (seen := sha256(folder.config)) != told["config"]:
+        if time.monotonic() > until:
+            return f"no such folder: {folder.path}" if seen is None else f"another folder of that name: {folder.path}"
+        time.sleep(_POLL_S)
+    here, wanted = versions(), told["versions"]
+    other = [name for name in wanted if here.get(name) != wanted[name]]
+    return ", ".join(f"{name} {here.get(name)}, not {wanted[name]}" for name in other) or None
+
+
+def _train(group: RankGroup, folder: RunFolder, *, resume: bool) -> int:
+    """Train as a rank other than 0. Its output goes to the log; its own failure also to the terminal."""
+    plan, _ = plan_frozen(folder, resume=resume)
+    terminal = os.dup(sys.stderr.fileno())
+    with _to_log(folder, group), environment(plan.shared):
+        from rlhf_cli.launch.worker import run_rank
+
+        try:
+            with gpus_held(plan, folder) if group.local_rank == 0 else contextlib.nullcontext():
+                run_rank(folder, resume=resume)
+        except Preempted:
+            leave_together()
+            return EXIT_PREEMPTED
+        except KeyboardInterrupt:
+            return EXIT_PREEMPTED
+        except Exception as error:
+            _tell_failure(group, folder, error, terminal)
+            return int(getattr(error, "exit_code", EXIT_CRASH))
+    return 0
+
+
+def leave_together() -> None:
+    """Wait until every rank has saved: launchers kill the ranks that remain once one has ended."""
+    from torch import distributed
+
+    if distributed.is_initialized():
+        with contextlib.suppress(RuntimeError):
+            distributed.barrier()
+
+
+def _tell_failure(group: RankGroup, folder: RunFolder, error: Exception, terminal: int) -> None:
+    """Print the failure of this rank and write it to the run's status, unless another rank failed before it."""
+    first = first_failure(folder)
+    if first is not None and first.rank != group.rank:
+        return
+    message = first.message if first is not None else str(error)
+    headline = f"rank {group.rank} on {socket.gethostname()} failed: {message}"
+    trace = first.traceback if first is not None and not hasattr(error, "exit_code") else ""
+    with contextlib.suppress(OSError):
+        os.write(terminal, redacted(f"{trace}error: {headline}\n").encode())
+        if read_status(folder).state != FAILED:
+            update_status(folder, state=FAILED, reason=headline, failing_rank=group.rank)
+
+
+@contextlib.contextmanager
+def _to_log(folder: RunFolder, group: RankGroup) -> Iterator[None]:
+    """Send what this process prints to the log of its machine."""
+    with (folder.path / log_name(group.rank // group.local_size)).open("a", encoding="utf-8") as log:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(log.fileno(), stream.fileno())
+        yield

@@ -1,0 +1,164 @@
+"""Read from the environment which rank of a group this process is, and how the group meets.
+
+torchrun and shells set torch's own variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), and so does Kubeflow's
+PyTorchJob. srun sets variables of Slurm, from which torch's follow. Kubeflow's Trainer sets torchrun's options (PET_*):
+there no rank runs yet, and launch/elastic.py starts them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlhf_cli.errors import ConfigError
+
+_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_IN_TORCHRUN = "TORCHELASTIC_RUN_ID"
+_CONNECT_TIMEOUT_S = 2.0
+_SLURM_TIMEOUT_S = 20
+_FIRST_PORT, _NUM_PORTS = 20_000, 20_000
+GLOO = "GLOO_SOCKET_IFNAME"
+"""The variable that names the only interface gloo listens on."""
+NODE = "GROUP_RANK"
+"""The variable that tells a rank which machine it is on, counted from 0."""
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    """This process as one of `world_size` ranks, `local_size` of them on each machine.
+
+    The ranks meet in torch's store at `host` and `port`. `is_torchruns` says that torchrun started this process and
+    holds the store; otherwise rank 0 opens it.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_size: int
+    host: str
+    port: int
+    is_torchruns: bool = False
+
+    @property
+    def nodes(self) -> int:
+        """Return the number of machines."""
+        return self.world_size // self.local_size
+
+    def variables(self) -> dict[str, str]:
+        """Return torch's variables of this rank, and the interface on which gloo reaches the others.
+
+        gloo would otherwise take the interface of the host's own name. On Debian that is 127.0.1.1, which other
+        machines cannot reach. NCCL chooses an interface itself.
+        """
+        found = {
+            "RANK": str(self.rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_RANK": str(self.local_rank),
+            "LOCAL_WORLD_SIZE": str(self.local_size),
+            NODE: str(self.rank // self.local_size),
+            "MASTER_ADDR": self.host,
+            "MASTER_PORT": str(self.port),
+        }
+        name = os.environ.get(GLOO) or interface_of(_own_address(self.host))
+        return found | ({GLOO: name} if name else {})
+
+
+def starts_ranks(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether torchrun's options are in the environment, but no torchrun has started this process."""
+    is_asked = "PET_NNODES" in environment or "PET_NPROC_PER_NODE" in environment
+    return is_asked and _IN_TORCHRUN not in environment
+
+
+def rank_group(environment: Mapping[str, str] = os.environ) -> RankGroup | None:
+    """Return the group whose rank this process is, or None if no launcher has started it.
+
+    Raise ConfigError if only some of the variables are set, or if they contradict each other.
+    """
+    is_srun = "RANK" not in environment and _is_number(environment.get("SLURM_STEP_NUM_TASKS"), least=2)
+    values = {**environment, **_from_srun(environment)} if is_srun else dict(environment)
+    if not (values.get("RANK") or values.get("WORLD_SIZE")):
+        return None
+    missing = [name for name in _NEEDED if not values.get(name)]
+    names = [*_NEEDED, "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
+    if missing:
+        raise _refusal(f"the launcher's variables are incomplete: no {' and no '.join(missing)}", values, names)
+    numbers = [name for name in names if name != "MASTER_ADDR" and name in values]
+    if not all(_is_number(values[name]) for name in numbers):
+        raise _refusal("a variable of the launcher is not a number", values, names)
+    rank, world_size = int(values["RANK"]), int(values["WORLD_SIZE"])
+    # A launcher that starts one process on each machine need not number the processes of a machine.
+    local_rank = int(values.get("LOCAL_RANK", "0"))
+    local_size = int(values.get("LOCAL_WORLD_SIZE", world_size if "LOCAL_RANK" in values else 1))
+    if not (rank < world_size and local_rank < local_size and world_size % local_size == 0):
+        raise _refusal("the launcher's variables contradict each other", values, names)
+    place = (values["MASTER_ADDR"], int(values["MASTER_PORT"]))
+    return RankGroup(rank, world_size, local_rank, local_size, *place, is_torchruns=_IN_TORCHRUN in values)
+
+
+def _refusal(what: str, values: Mapping[str, str], names: list[str]) -> ConfigError:
+    return ConfigError(
+        what,
+        where="environment",
+        got=", ".join(f"{name}={values[name]}" for name in names if values.get(name)),
+        expected="RANK below WORLD_SIZE, MASTER_ADDR and MASTER_PORT; LOCAL_RANK below LOCAL_WORLD_SIZE; the same "
+        "number of ranks on each machine",
+        advice="torchrun sets all of them; `unset RANK WORLD_SIZE` trains without a launcher",
+    )
+
+
+def _from_srun(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return torch's variables for a task of srun's. Tasks meet on the first node, at a port made of the job's id."""
+    found = {
+        "RANK": environment.get("SLURM_PROCID", ""),
+        "WORLD_SIZE": environment["SLURM_STEP_NUM_TASKS"],
+        "LOCAL_RANK": environment.get("SLURM_LOCALID", "0"),
+    }
+    job, step = (int(environment.get(name, "0")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    found["MASTER_PORT"] = environment.get("MASTER_PORT") or str(_FIRST_PORT + (job * 7 + step) % _NUM_PORTS)
+    found["MASTER_ADDR"] = environment.get("MASTER_ADDR") or _first_host(environment.get("SLURM_STEP_NODELIST", ""))
+    if match := re.fullmatch(r"(\d+)(\(x\d+\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")):
+        found["LOCAL_WORLD_SIZE"] = match[1]
+    return found
+
+
+def _first_host(nodes: str) -> str:
+    """Return the first host of a list in Slurm's notation, or '' if scontrol does not expand it."""
+    command = ("scontrol", "show", "hostnames", nodes)
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SLURM_TIMEOUT_S, check=False)
+        return done.stdout.partition("\n")[0].strip()
+    return ""
+
+
+def _is_number(text: str | None, *, least: int = 0) -> bool:
+    return text is not None and text.isdecimal() and int(text) >= least
+
+
+def why_not_reached(host: str, port: int) -> str | None:
+    """Return why the port does not accept a connection within two seconds, or None if it does."""
+    try:
+        with socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S):
+            return None
+    except OSError as error:
+        return error.strerror or str(error) or type(error).__name__
+
+
+def _own_address(host: str) -> str | None:
+    """Return this machine's source address for packets to a host, or None without a route. Sends no packet."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))
+        return str(probe.getsockname()[0])
+    return None
+
+
+def interface_of(address: str | None) -> str | None:
+    """Return the interface that has this IPv4 address, or None if there is none."""
+    import psutil
+
+    held = psutil.net_if_addrs().items()
+    return next((name for name, addresses in held if any(entry.address == address for entry in addresses)), None)
