@@ -85,9 +85,7 @@ def _new_run(options: Options, prepared: Prepared, leader: Leader | None) -> dic
     return {"dry_run": False, **run_result(run_once(Screen(), prepared, plan, leader))}
 
 
-def _resumed_run(
-    options: Options, prepared: Prepared, folder: RunFolder, leader: Leader | None
-) -> dict[str, object]:
+def _resumed_run(options: Options, prepared: Prepared, folder: RunFolder, leader: Leader | None) -> dict[str, object]:
     """Continue the run that `run.resume=auto` found, or show its plan; return the result for JSON."""
     from rlhf_cli.launch.resume_run import resume_once
     from rlhf_cli.launch.resuming import resumed
