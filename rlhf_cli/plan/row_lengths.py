@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS
-from rlhf_cli.plan.checks.check_context import CheckContext
+from rlhf_cli.models.tokenizer_files import TokenizerFiles
+from rlhf_cli.plan.checks.facts import DataFacts
 from rlhf_cli.plan.checks.prompt_checks import rendered
 from rlhf_cli.plan.memory_estimate import RowLengths
 
@@ -23,15 +24,15 @@ _WHOLE = ("messages", "conversations", "text")
 _IDS = ("input_ids", "chosen_ids", "rejected_ids")
 
 
-def longest_rows(experiment: Experiment, context: CheckContext) -> RowLengths | None:
+def longest_rows(
+    experiment: Experiment, data: DataFacts, tokenizer: TokenizerFiles | None, most_prompt_tokens: int | None
+) -> RowLengths | None:
     """Return the longest prompt and row of all sources, in tokens.
 
-    Return None if the rows or the policy's tokenizer are not on this machine.
+    Return None if the rows or the policy's tokenizer are not on this machine. Prompts with more than
+    `most_prompt_tokens` are dropped or cut.
     """
-    tokenizer = context.tokenizer
-    rows = [
-        table[number] for seen in context.sources if (table := seen.rows) is not None for number in range(len(table))
-    ]
+    rows = [table[number] for read in data.sources if (table := read.rows) is not None for number in range(len(table))]
     if not rows or tokenizer is None or tokenizer.lengths([""], special_tokens=False) is None:
         return None
 
@@ -51,7 +52,7 @@ def longest_rows(experiment: Experiment, context: CheckContext) -> RowLengths | 
     prompts = sorted((row.get("prompt") for row in rows), key=lambda prompt: _tokens(prompt, len), reverse=True)
     longest = max(count_prompt(prompt) for prompt in prompts[:_COUNTED])
     if experiment.trainer.row.generates:
-        return RowLengths(min(longest, context.most_prompt_tokens or longest), 0)
+        return RowLengths(min(longest, most_prompt_tokens or longest), 0)
     by_size = sorted(rows, key=lambda row: _whole(row, len, lambda prompt: _tokens(prompt, len)), reverse=True)
     return RowLengths(longest, max(_whole(row, count, count_prompt) for row in by_size[:_COUNTED]))
 

@@ -1,4 +1,4 @@
-"""Counts the totals of a run: rounds, prompts, completions, maximum tokens, evaluations, checkpoints, bytes on disk.
+"""Count the totals of a run: rounds, prompts, completions, maximum tokens, evaluations, checkpoints, bytes on disk.
 
 The bytes leave out what is small beside the weights (tokenizer, rollouts, logs), so they are a lower bound. If not even
 one checkpoint and the model fit, the run would fail midway, so it is refused.
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Lora
+from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import RunError, UserError
 from rlhf_cli.models.weight_shapes import DTYPE_BYTES, WeightShape, is_target, stored_shapes, tiny_shapes
-from rlhf_cli.plan.checks.check_context import CheckContext
+from rlhf_cli.plan.checks.facts import Schedule
 from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Workload
 from rlhf_cli.runs.disk_space import bytes_below, free_bytes, size
 
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from rlhf_cli.plan.memory_estimate import RowLengths
 
 
-def workload(context: CheckContext, lengths: RowLengths | None = None) -> Workload:
+def workload(trainer: Trainer, schedule: Schedule, num_rows: int | None, lengths: RowLengths | None = None) -> Workload:
     """Return the totals of a run. A round whose last steps are not taken still counts as generated in full."""
-    batches, stage, num_rows, trainer = context.batches, context.stage, context.num_rows, context.experiment.trainer
+    batches, stage = schedule.batches, schedule.stage
     prompt, row = (lengths.prompt or None, lengths.row or None) if lengths is not None else (None, None)
     if stage is not None:
         limit = trainer.whole("max_length")
@@ -52,38 +53,37 @@ def workload(context: CheckContext, lengths: RowLengths | None = None) -> Worklo
     )
 
 
-def evaluations(context: CheckContext) -> Evaluations | None:
+def evaluations(trainer: Trainer, schedule: Schedule, num_held_out: int | None) -> Evaluations | None:
     """Return how often and on how many rows a run is evaluated; None if it is not evaluated."""
-    trainer = context.experiment.trainer
     strategy, on_start = trainer.setting("eval_strategy"), trainer.setting("eval_on_start")
     if strategy in (None, "no", False):
         return None
-    every, times = _how_often(context, str(strategy), "eval_steps")
+    every, times = _how_often(trainer, schedule, str(strategy), "eval_steps")
     if times is not None and on_start is True:
         times += 1
-    rows, completions = context.num_held_out, None
-    if rows is not None and trainer.row.generates:
+    completions = None
+    if num_held_out is not None and trainer.row.generates:
         sampled = trainer.whole("num_generations_eval") or trainer.whole("num_generations") or 1
-        completions = rows * (1 + sampled)  # one greedy, the others sampled as in training
-    return Evaluations(every + (" and at the start" if on_start is True else ""), times, rows, completions)
+        completions = num_held_out * (1 + sampled)  # one greedy, the others sampled as in training
+    return Evaluations(every + (" and at the start" if on_start is True else ""), times, num_held_out, completions)
 
 
-def checkpoints(context: CheckContext) -> Checkpoints | None:
+def checkpoints(experiment: Experiment, schedule: Schedule) -> Checkpoints | None:
     """Return how often checkpoints are saved and their size; None if only the final model is saved."""
-    strategy = str(context.experiment.trainer.setting("save_strategy"))
+    strategy = str(experiment.trainer.setting("save_strategy"))
     if strategy == "no":
         return None
-    every, times = _how_often(context, strategy, "save_steps")
-    return Checkpoints(every, times, **checkpoint_space(context.experiment, context.steps))
+    every, times = _how_often(experiment.trainer, schedule, strategy, "save_steps")
+    return Checkpoints(every, times, **checkpoint_space(experiment, schedule.steps))
 
 
-def _how_often(context: CheckContext, strategy: str, key: str) -> tuple[str, int | None]:
+def _how_often(trainer: Trainer, schedule: Schedule, strategy: str, key: str) -> tuple[str, int | None]:
     """Return when something happens, in words, and how often; None if the data or `eval_delay` decides."""
-    steps, trainer = context.steps, context.experiment.trainer
+    steps = schedule.steps
     if strategy == "epoch":
         epochs: object = None  # max_steps ends the run
-        if context.stage is not None:
-            epochs = context.stage.epochs
+        if schedule.stage is not None:
+            epochs = schedule.stage.epochs
         elif (trainer.whole("max_steps") or 0) <= 0:
             epochs = trainer.setting("num_train_epochs")
         return "every epoch", math.ceil(epochs) if isinstance(epochs, int | float) else None
@@ -164,7 +164,7 @@ def space_problems(experiment: Experiment, steps: int | None, run: Path | None) 
     if free < least:
         return [
             RunError(
-                "there is not room enough for one checkpoint and the trained model",
+                "the disk has no room for one checkpoint and the trained model",
                 where=str(place),
                 got=f"{free} bytes ({size(free)}) free",
                 expected=f"at least {least} bytes ({size(least)}); {size(total)} for {parts}",
@@ -172,7 +172,7 @@ def space_problems(experiment: Experiment, steps: int | None, run: Path | None) 
             )
         ], None
     if free < total:
-        return [], f"{size(free)} free at {place}, and {parts} need {size(total)}: {_WAYS_OUT}"
+        return [], f"{size(free)} free at {place}, but {parts} need {size(total)}: {_WAYS_OUT}"
     return [], None
 
 

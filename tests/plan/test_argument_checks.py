@@ -65,20 +65,20 @@ def test_negative_control_on_the_bound(words: list[str]) -> None:
         (("exp=quickstart", "trainer=ppo", "critic.warmup_steps=9", "trainer.args.max_steps=8"), 8),
     ],
 )
-def test_a_warm_up_that_does_not_end_is_told(words: tuple[str, ...], steps: int) -> None:
-    (notice,) = [one.text for one in planned(*words, "launch=cpu").notices if one.subject == "warm-up"]
-    assert "warmup_steps (" in notice
-    assert f"ends after {steps} steps" in notice
+def test_a_warm_up_longer_than_the_run_gives_a_notice(words: tuple[str, ...], steps: int) -> None:
+    (text,) = [notice.text for notice in planned(*words, "launch=cpu").notices if notice.subject == "warm-up"]
+    assert "warmup_steps (" in text
+    assert f"ends after {steps} steps" in text
 
 
 @pytest.mark.parametrize("value", ["49", "0.9", "0"])
 def test_negative_control_a_warm_up_that_ends(value: str) -> None:
     made = planned(*QUICK, f"trainer.args.warmup_steps={value}", "trainer.args.max_steps=50")
-    assert not [one for one in made.notices if one.subject == "warm-up"]
+    assert not [notice for notice in made.notices if notice.subject == "warm-up"]
 
 
 def bounds_of(name: str) -> list[tuple[float, bool]]:
-    """(value, is it within?) on either side of every bound of an argument, and on the bound itself."""
+    """Return (value, whether it is within the bounds) on each bound of an argument and on both sides of it."""
     (row,) = [row for row in RANGES if row.name == name]
     there = [bound for bound in (row.at_least, row.above, row.at_most, row.below) if bound is not None]
     tried = [bound + step for bound in there for step in (-1e-3, 0.0, 1e-3)]
@@ -113,7 +113,7 @@ def test_the_bounds_are_those_of_the_libraries() -> None:
 
 def test_a_run_without_a_step(refused: Refused) -> None:
     words = (*QUICK, "~trainer.args.max_steps", "trainer.args.num_train_epochs=0")
-    assert refused(*words).what == "the run would have no step"
+    assert refused(*words).where == "trainer.args.num_train_epochs (command line)"
     assert planned(*words, "trainer.args.max_steps=3")
 
 
@@ -132,14 +132,14 @@ def test_arguments_that_exclude_each_other_are_refused_before_a_run(refused: Ref
 
 
 def test_a_key_typed_twice_is_noted() -> None:
-    typed = [notice.text for notice in planned(*QUICK, "seed=1", "seed=2").notices if notice.subject == "typed"]
-    assert typed == ["seed is typed 2 times, and the last counts: seed=2"]
+    (typed,) = [notice.text for notice in planned(*QUICK, "seed=1", "seed=2").notices if notice.subject == "typed"]
+    assert typed.endswith(": seed=2")
     words = (*QUICK, "seed=2", "seed=2", "expect=null", "track=none")
     assert not [notice for notice in planned(*words).notices if notice.subject == "typed"]
 
 
 @pytest.mark.parametrize(
-    ("words", "is_said"),
+    ("words", "is_noted"),
     [
         (("launch.processes=2", "trainer.args.steps_per_generation=2"), True),
         (
@@ -149,8 +149,8 @@ def test_a_key_typed_twice_is_noted() -> None:
         (("launch.processes=1", "trainer.args.steps_per_generation=2"), False),
     ],
 )
-def test_that_processes_shuffle_their_own_rows_is_said_where_a_round_is_split(
-    words: tuple[str, ...], is_said: bool
+def test_a_notice_that_processes_shuffle_their_own_rows_if_a_round_is_split(
+    words: tuple[str, ...], is_noted: bool
 ) -> None:
     plan = planned("exp=toy_ppo", "launch.device=cpu", "trainer.args.gradient_accumulation_steps=1", *words)
-    assert [notice.subject for notice in plan.notices if notice.subject == "minibatches"] == ["minibatches"] * is_said
+    assert [notice.subject for notice in plan.notices if notice.subject == "minibatches"] == ["minibatches"] * is_noted

@@ -114,7 +114,5 @@ def test_a_kl_controller_whose_horizon_is_shorter_than_a_round() -> None:
     with pytest.raises(ConfigError) as caught:
         planned("kl.controller={target: 6.0, horizon: 51}")
     error = caught.value
-    assert "could make the coefficient negative" in error.what
-    assert str(error.where).startswith("kl.controller")
-    assert error.got == "51 completions, and a round has 256"
+    assert str(error.where).startswith("kl.controller.horizon")
     assert error.hint == "kl.controller.horizon=5120"

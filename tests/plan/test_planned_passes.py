@@ -10,7 +10,7 @@ import pytest
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from rlhf_cli.models.packing.packable import why_not_packed
-from rlhf_cli.plan.checks.check_context import CheckContext
+from rlhf_cli.plan.checks.facts import ModelFolders
 from rlhf_cli.plan.checks.model_checks import planned_passes
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.tables.passes import DEFAULTS_IF_OMITTED, Passes, why_config_not_packed
@@ -27,7 +27,7 @@ DROPS = "it drops at random in training, each row for itself"
 
 def passes(*words: str) -> Passes | None:
     experiment = prepare([*SMALL, *words], keep_run_names=True).experiment
-    return planned_passes(experiment, CheckContext(experiment, processes=1))
+    return planned_passes(experiment, ModelFolders(experiment))
 
 
 def of(config: dict[str, Any], *words: str) -> Passes | None:

@@ -34,13 +34,12 @@ class TestRoom:
         write("rows.jsonl", ROWS + one_of(ROOM + 1))
         error = refused(*MINE, *MODEL)
         assert isinstance(error, DataError)
-        assert error.what == f"prompts of more than {ROOM} tokens leave the policy no room to answer"
         assert "row 21" in str(error.where)
         assert error.got == f"1 of 21 prompts are longer, the longest has {ROOM + 1} tokens"
         assert "data.overlong_prompts=drop or truncate" in str(error.advice)
 
     @pytest.mark.parametrize(("policy", "says"), [("drop", "are left out"), ("truncate", "lose their beginnings")])
-    def test_what_becomes_of_them_is_counted(self, write: Write, policy: str, says: str) -> None:
+    def test_dropped_and_cut_prompts_are_counted(self, write: Write, policy: str, says: str) -> None:
         write("rows.jsonl", ROWS + one_of(600) * 2)
         plan = planned(*MINE, f"data.overlong_prompts={policy}")
         (notice,) = plan.notices
@@ -88,24 +87,18 @@ class TestTokenizer:
             write("rows.jsonl", rows)
             error = refused(*MINE, *MODEL, *words)
             assert isinstance(error, ModelError)
-            assert error.what == "the model has no chat template, and the rows are conversations"
             assert error.where == "model.path (command line)"
             assert "model.chat_template=FILE.jinja" in str(error.hint)
 
-    @pytest.mark.parametrize(
-        ("template", "what"),
-        [("./gone", "there is no such model folder"), ("gone.jinja", "the chat template cannot be read")],
-    )
-    def test_a_template_that_is_not_there(self, refused: Refused, template: str, what: str) -> None:
+    @pytest.mark.parametrize("template", ["./gone", "gone.jinja"])
+    def test_a_template_that_does_not_exist(self, refused: Refused, template: str) -> None:
         error = refused("+exp=toy_sft", f"+trainer.args.chat_template_path={template}")
-        assert error.what == what
         assert error.where == "trainer.args.chat_template_path (command line)"
 
     def test_no_token_for_the_end(self, place, write: Write, refused: Refused) -> None:
         model_copy(place / "model", tokenizer_config={"eos_token": None})
         write("rows.jsonl", ROWS)
         error = refused(*MINE, *MODEL)
-        assert error.what.startswith("the tokenizer has no token for the end of a text")
         assert error.got == "model: eos_token is not set"
 
     def test_more_tokens_than_the_model_knows(self, place, write: Write, refused: Refused) -> None:
@@ -113,27 +106,23 @@ class TestTokenizer:
         model_copy(place / "model", config={"vocab_size": 200})
         write("rows.jsonl", ROWS)
         error = refused(*MINE, *MODEL)
-        assert error.what == "the tokenizer writes tokens that the model does not know"
         assert str(error.got).startswith("58 tokens of model are 200 and more")
 
-    def test_another_tokenizer_that_is_none(self, place, write: Write, refused: Refused) -> None:
+    def test_another_tokenizer_without_files(self, place, write: Write, refused: Refused) -> None:
         write("rows.jsonl", ROWS)
         model_copy(place / "bare", without=("tokenizer.json", "tokenizer_config.json"))
-        for named, what in (("bare", "has no tokenizer in it"), ("rows.jsonl", "no tokenizer"), ("./no", "no such")):
-            error = refused(*MINE, f"model.tokenizer={named}")
-            assert what in error.what
-            assert error.where == "model.tokenizer (command line)"
+        for named in ("bare", "rows.jsonl", "./no"):
+            assert refused(*MINE, f"model.tokenizer={named}").where == "model.tokenizer (command line)"
 
     def test_another_tokenizer_with_more_tokens_than_a_built_model(self, place, write: Write, refused: Refused) -> None:
         write("rows.jsonl", ROWS)
         tokens = tokenizer_json({f"w{number}": number for number in range(300)})
         (model_copy(place / "large") / "tokenizer.json").write_text(tokens)
-        error = refused(*MINE, "model.tokenizer=large")
-        assert error.what == "the tokenizer writes tokens that the model does not know"
+        assert refused(*MINE, "model.tokenizer=large").where == "model.tokenizer (command line)"
 
     @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json"])
-    def test_a_damaged_file_is_told_once(self, place, write: Write, refused: Refused, name: str) -> None:
-        """Although who counts the tokens of the long prompt stumbles over it as well."""
+    def test_a_damaged_file_is_reported_once(self, place, write: Write, refused: Refused, name: str) -> None:
+        """Counting the tokens of the long prompt reads it as well."""
         (model_copy(place / "model") / name).write_text("{")
         write("rows.jsonl", ROWS + one_of(600))
         error = refused(*MINE, *MODEL, "data.overlong_prompts=drop")
@@ -149,19 +138,19 @@ class TestFormat:
         )
         write("rows.jsonl", ROWS)
         chat = "data.prompt=[{role: user, content: '{a}+1='}]"
-        for recorded, words, said in (
-            (None, (), "has a chat template, and the rows are bare text"),
-            (True, (), "has a chat template, and the rows are bare text"),
+        for recorded, words, notice in (
+            (None, (), "has a chat template"),
+            (True, (), "has a chat template"),
             (False, (), None),
             (None, (chat,), None),
             (True, (chat,), None),
-            (False, (chat,), "was trained on plain texts, and the rows are conversations"),
+            (False, (chat,), "was trained on plain texts"),
         ):
             if recorded is not None:
                 write_training_format(place / "model", conversations=recorded)
             texts = [notice.text for notice in planned(*MINE, *MODEL, *words).notices]
-            assert len(texts) == (said is not None), (recorded, words)
-            assert said is None or said in texts[0]
+            assert len(texts) == (notice is not None), (recorded, words)
+            assert notice is None or notice in texts[0]
             (place / "model/training_format.json").unlink(missing_ok=True)
 
     def test_advice_for_bare_text_is_what_the_trainer_takes(self, place, write: Write) -> None:
@@ -173,10 +162,9 @@ class TestFormat:
         assert "data.prompt='[{role: user" in notice.text
         write("rows.jsonl", '{"prompt": "1+1=", "completion": "2"}\n' * 20)
         (notice,) = planned("trainer=sft", "data=file", "data.path=rows.jsonl", *MODEL).notices
-        assert "write them as messages, prompts and answers, in the file" in notice.text
         assert "data.prompt" not in notice.text
 
-    def test_a_reward_model_of_another_format_is_told(self, place, write: Write) -> None:
+    def test_a_reward_model_of_another_format_gives_a_notice(self, place, write: Write) -> None:
         """One that was trained on plain texts says so in its folder; another has a chat template of its own."""
         scorer = {"architectures": ["LlamaForSequenceClassification"], "num_labels": 1, "id2label": {"0": "a"}}
         judge = model_copy(place / "judge", config=scorer)
@@ -189,9 +177,9 @@ class TestFormat:
         assert not planned(*judged).notices
         (notice,) = planned(*judged, chat).notices
         assert notice.subject == "rewards.judge"
-        assert "was trained on plain texts, and would score conversations" in notice.text
+        assert "was trained on plain texts" in notice.text
         write_text_endings(judge, with_eos=False)
         (judge / "chat_template.jinja").write_text("{{ messages[0]['content'] }}!")
         assert not planned(*judged, chat).notices
         (notice,) = planned(*judged).notices
-        assert "judge has a chat template, and the rows are bare text" in notice.text
+        assert "judge has a chat template" in notice.text

@@ -19,27 +19,25 @@ WEIGHTS = "model.safetensors"
 def test_no_weights(place: Path, refused: Refused) -> None:
     model_copy(place / "model", without=(WEIGHTS,))
     error = refused(*MODEL)
-    assert error.what == "the model folder has no weights in it"
     assert error.where == "model.path (command line)"
     assert "config.json" in str(error.got)
 
 
 def test_a_folder_has_no_revisions(place: Path, refused: Refused) -> None:
     model_copy(place / "model")
-    assert refused(*MODEL, "model.revision=v2").what == "a model folder has no revisions"
+    assert refused(*MODEL, "model.revision=v2").hint == "model.revision=null"
 
 
-def test_a_file_that_was_cut(place: Path, refused: Refused) -> None:
+def test_a_truncated_file(place: Path, refused: Refused) -> None:
     file = model_copy(place / "model") / WEIGHTS
     file.write_bytes(file.read_bytes()[:-5])
     error = refused(*MODEL)
-    assert error.what == "the weights are not whole"
     size = file.stat().st_size
     assert f"{WEIGHTS} has {size} bytes and says that it has {size + 5}" in str(error.got)
 
 
 class TestBaseOfAnAdapter:
-    """The policy, a critic and a reward model may be adapters: without its base none of them is a model."""
+    """The policy, a critic and a reward model may be adapters, which need their base."""
 
     @pytest.fixture
     def adapter(self, place: Path) -> Path:
@@ -51,7 +49,6 @@ class TestBaseOfAnAdapter:
 
     def test_it_is_gone(self, adapter: Path, refused: Refused) -> None:
         error = refused(*MODEL)
-        assert error.what == "there is no such model folder"
         assert str(error.where).startswith("model.path (command line): the base that")
 
     def test_it_was_cut(self, place: Path, adapter: Path, refused: Refused) -> None:
@@ -59,17 +56,16 @@ class TestBaseOfAnAdapter:
         assert planned(*MODEL).notices == (), "the control"
         file.write_bytes(file.read_bytes()[:-5])
         error = refused(*MODEL)
-        assert error.what == "the weights are not whole"
+        assert error.where == "model.path (command line)"
         assert str(place / "base") in str(error.got)
 
 
 @pytest.mark.fault(46)
 @pytest.mark.parametrize("model", [MODEL, ("exp=quickstart", "launch=cpu")], ids=["folder", "embedded"])
 class TestAdapters:
-    def test_nothing_that_could_be_trained(self, place: Path, refused: Refused, model: tuple[str, ...]) -> None:
+    def test_target_modules_without_a_layer(self, place: Path, refused: Refused, model: tuple[str, ...]) -> None:
         model_copy(place / "model")
         error = refused(*model, "model.lora.target_modules=[q_prj,v_prj]")
-        assert error.what == "no layer of the model is named q_prj or v_prj"
         assert error.where == "model.lora.target_modules (command line)"
         assert error.got == "q_prj, v_prj"
         assert "all-linear, or some of" in str(error.expected)
@@ -100,7 +96,9 @@ class TestPackages:
             ("reward@rewards.task=reasoning_gym", "reasoning_gym", "rewards.task.fn"),
         ],
     )
-    def test_what_is_named_and_absent(self, place: Path, refused: Refused, word: str, package: str, key: str) -> None:
+    def test_a_package_that_is_not_installed(
+        self, place: Path, refused: Refused, word: str, package: str, key: str
+    ) -> None:
         (place / "rows.jsonl").write_text('{"prompt": "1+1=", "a": 1, "b": 1, "solution": "2", "entry": "{}"}\n' * 9)
         error = refused("exp=quickstart", "launch=cpu", "data=file", "data.path=rows.jsonl", word)
         assert f"{package}, which is not installed" in error.what

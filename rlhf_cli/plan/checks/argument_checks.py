@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterator
 
 from rlhf_cli.config import trl_args
-from rlhf_cli.config.compose import EXPECT_AFRESH, Composed
-from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.compose import EXPECT_AFRESH
 from rlhf_cli.data.rows import describe_shared, prompt_keys, shared_prompts
 from rlhf_cli.data.worlds import with_columns
-from rlhf_cli.errors import ConfigError, DataError, UserError
+from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.plan.batches import plan_batches, plan_stage
-from rlhf_cli.plan.checks.check_context import CheckContext
+from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, Schedule, Subject
 from rlhf_cli.plan.devices import runs_on_cpu
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tables.strategies import STRATEGIES
@@ -22,11 +20,12 @@ from rlhf_cli.tables.trl_values import MAX_RELATIVE_KL_ERROR, RANGES
 
 _ARGS = "trainer.args."
 _OPTIMIZERS = ((re.compile(r"8bit|paged|ademamix|bnb"), "bitsandbytes"), (re.compile(r"_torch_(4|8)bit$"), "torchao"))
-"""The package that transformers' Trainer imports for an optimizer whose name matches; the last match counts."""
+"""(Name of an optimizer, the package that transformers imports for it); the last match counts."""
 
 
-def range_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+def range_problems(subject: Subject) -> Findings:
     """Yield an error for every argument whose value is out of range."""
+    experiment = subject.experiment
     args, generates = experiment.trainer.args, experiment.trainer.row.generates
     fields = trl_args.fields_of(experiment.trainer.trl)
     for bounds in RANGES:
@@ -42,24 +41,25 @@ def range_problems(experiment: Experiment, composed: Composed, context: CheckCon
             fits = isinstance(default, int | float) and bounds.holds(default)
             yield ConfigError(
                 f"{key} is out of its range",
-                where=composed.origins.where(key),
+                where=subject.where(key),
                 got=value,
                 expected=f"{bounds.in_words()}: {bounds.why}",
                 hint=f"{key}={default}" if fits else f"~{key}",
             )
 
 
-def contradictions(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Yield an error for arguments that exclude each other: their libraries say so only when a run begins."""
-    of, where, args = experiment.trainer.setting, composed.origins.where, experiment.trainer.args
+def contradictions(subject: Subject) -> Findings:
+    """Yield an error for arguments that exclude each other; the libraries report these only when a run starts."""
+    experiment = subject.experiment
+    of, where, args = experiment.trainer.setting, subject.where, experiment.trainer.args
     if args.get("generation_batch_size") is not None and args.get("steps_per_generation") is not None:
-        key, what = f"{_ARGS}generation_batch_size", "generation_batch_size and steps_per_generation say the same thing"
+        key, what = f"{_ARGS}generation_batch_size", "generation_batch_size and steps_per_generation exclude each other"
         yield ConfigError(what, where=where(key), expected="one of them", hint=f"'~{key}'")
     saved, evaluated = of("save_strategy"), of("eval_strategy")
     if of("lr_scheduler_type") in ("reduce_lr_on_plateau", "greedy") and evaluated == "no":
         key, rows = f"{_ARGS}lr_scheduler_type", "" if experiment.data.eval is not None else " data.eval.fraction=0.1"
         hint = f"{_ARGS}eval_strategy=steps{rows}, or {key}=linear"
-        yield ConfigError("this schedule looks at evaluations, and there are none", where=where(key), hint=hint)
+        yield ConfigError("this learning-rate schedule needs evaluations", where=where(key), hint=hint)
     if of("load_best_model_at_end") is True and saved != "best":
         every, save_every = of("eval_steps") or of("logging_steps"), of("save_steps")
         if saved != evaluated:
@@ -69,12 +69,13 @@ def contradictions(experiment: Experiment, composed: Composed, context: CheckCon
             key, fits, got = "save_steps", every, f"saved every {save_every} steps, evaluated every {every}"
         else:
             return
-        what = "the best checkpoint is looked for among those that were evaluated when they were saved"
+        what = "load_best_model_at_end needs an evaluation at every checkpoint"
         yield ConfigError(what, where=where(_ARGS + key), got=got, hint=f"{_ARGS}{key}={fits}")
 
 
-def refused_combinations(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+def refused_combinations(subject: Subject) -> Findings:
     """Yield an error for every combination that a library refuses when it builds the trainer."""
+    experiment = subject.experiment
     trainer, launch = experiment.trainer, experiment.launch
     losses, kl = trainer.setting("loss_type"), experiment.kl
     facts: dict[str, object] = {
@@ -85,33 +86,33 @@ def refused_combinations(experiment: Experiment, composed: Composed, context: Ch
         "beta": trainer.setting("beta") if kl is None else kl.coef,
     }
     fields = trl_args.fields_of(trainer.trl)
-    for one in REFUSALS:
-        if one.key in fields and one.holds(lambda name: facts[name] if name in facts else trainer.setting(name)):
-            is_typed = one.key in trainer.args and one.key not in one.values
+    for row in REFUSALS:
+        if row.key in fields and row.holds(lambda name: facts[name] if name in facts else trainer.setting(name)):
+            is_typed = row.key in trainer.args and row.key not in row.values
             yield ConfigError(
-                f"{trainer.trl} refuses {_ARGS}{one.key}",
-                where=composed.origins.where(_ARGS + one.key),
-                got=repr(trainer.setting(one.key)),
-                expected=one.why,
-                hint=_ARGS + one.instead + f", or '~{_ARGS}{one.key}'" * is_typed,
+                f"{trainer.trl} refuses {_ARGS}{row.key}",
+                where=subject.where(_ARGS + row.key),
+                got=repr(trainer.setting(row.key)),
+                expected=row.why,
+                hint=_ARGS + row.instead + f", or '~{_ARGS}{row.key}'" * is_typed,
             )
 
 
-def typed_twice(_: Experiment, composed: Composed, context: CheckContext) -> None:
-    """Note every key that was typed with two different values; the last one counts."""
+def typed_twice(subject: Subject) -> Findings:
+    """Yield a notice for every key that was typed with different values; the last one counts."""
     values: dict[str, list[str]] = {}
-    for override in composed.overrides:
+    for override in subject.composed.overrides:
         key, equals, value = override.lstrip("+").partition("=")
         if equals and not override.startswith("~") and override != EXPECT_AFRESH:
             values.setdefault(key, []).append(value)
     for key, typed in values.items():
         if len(set(typed)) > 1:
-            text = f"{key} is typed {len(typed)} times, and the last counts: {key}={typed[-1]}"
-            context.notices.append(Notice("typed", text))
+            yield Notice("typed", f"{key} is typed {len(typed)} times; the last one counts: {key}={typed[-1]}")
 
 
-def package_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+def package_problems(subject: Subject) -> Findings:
     """Yield an error for every required package that is not installed."""
+    experiment = subject.experiment
     args, needed = experiment.trainer.args, list[tuple[str, str, str]]()  # package, key, hint
     for own in [package for pattern, package in _OPTIMIZERS if pattern.search(str(args.get("optim", "")))][-1:]:
         needed.append((own, "trainer.args.optim", f"pip install {own}, or trainer.args.optim=adamw_torch"))
@@ -135,91 +136,90 @@ def package_problems(experiment: Experiment, composed: Composed, context: CheckC
         needed.append((track.tracker, "track.tracker", hint))
     for package, key, hint in needed:
         if importlib.util.find_spec(package) is None:
-            what = f"{key} needs {package}, which is not installed"
-            yield ConfigError(what, where=composed.origins.where(key), hint=hint)
+            what = f"{key} needs the package {package}, which is not installed"
+            yield ConfigError(what, where=subject.where(key), hint=hint)
 
 
-def round_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Plan the rounds of a trainer that generates, and note if their split depends on the number of processes.
+def round_problems(subject: Subject, data: DataFacts) -> Check[Schedule]:
+    """Plan the rounds of a trainer that generates, with a notice if their split depends on the number of processes.
 
     Yield an error if one round could change an adaptive KL coefficient by more than 100%, and so make it negative.
-    Raises the errors of `plan_batches`.
+    Raise the errors of `plan_batches`.
     """
-    context.batches = batches = plan_batches(
-        experiment.trainer, processes=context.processes, num_rows=context.num_rows, origins=composed.origins
-    )
-    context.steps = batches.steps
-    if context.processes > 1 and batches.accumulation < batches.steps_per_generation:
+    experiment, processes = subject.experiment, subject.processes
+    if not experiment.trainer.row.generates:
+        return Schedule()
+    origins = subject.composed.origins
+    batches = plan_batches(experiment.trainer, processes=processes, num_rows=data.num_rows, origins=origins)
+    if processes > 1 and batches.accumulation < batches.steps_per_generation:
         text = (
-            f"each of the {context.processes} processes shuffles its own rows of a round into minibatches (TRL's way), "
-            "so another number of processes ends in slightly other weights"
+            f"each of the {processes} processes shuffles its own rows of a round into minibatches (as in TRL), "
+            "so the weights depend slightly on the number of processes"
         )
-        context.notices.append(Notice("minibatches", text))
+        yield Notice("minibatches", text)
     kl, rows = experiment.kl, batches.completions_a_round
     if kl is not None and kl.controller != "fixed" and kl.controller.horizon <= MAX_RELATIVE_KL_ERROR * rows:
         yield ConfigError(
-            "the horizon of the KL controller is shorter than a round: one could make the coefficient negative",
-            where=composed.origins.where("kl.controller.horizon"),
-            got=f"{kl.controller.horizon} completions, and a round has {rows}",
-            expected=f"more than {MAX_RELATIVE_KL_ERROR * rows:g}; 20 rounds or more steer smoothly",
+            "the horizon of the KL controller is shorter than a round, which could make the coefficient negative",
+            where=subject.where("kl.controller.horizon"),
+            got=f"{kl.controller.horizon} completions; a round has {rows}",
+            expected=f"more than {MAX_RELATIVE_KL_ERROR * rows:g}; 20 rounds or more adapt smoothly",
             hint=f"kl.controller.horizon={20 * rows}",
         )
+    return Schedule(batches, None, batches.steps)
 
 
-def stage_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Plan the steps of a trainer that trains on its rows, and yield what is wrong with its columns and steps."""
-    row, num_rows, used = experiment.trainer.row, context.num_rows, tuple[str, ...]()
+def stage_problems(subject: Subject, data: DataFacts, schedule: Schedule) -> Check[Schedule]:
+    """Plan the steps of a trainer that trains on its rows; yield an error for a missing column, or no steps."""
+    experiment = subject.experiment
+    row, num_rows, used = experiment.trainer.row, data.num_rows, tuple[str, ...]()
     if row.learns_from:
-        if context.columns:
+        if data.columns:
             from rlhf_cli.data.learnt_columns import learnt_columns
 
             try:
                 field = str(experiment.trainer.setting("dataset_text_field") or "text")
-                used = learnt_columns(row, context.columns, text_field=field)
+                used = learnt_columns(row, data.columns, text_field=field)
             except DataError as error:
                 if experiment.data.world is not None:
                     error.hint = " or ".join(f"data={world}" for world in with_columns(row.learns_from))
                 yield error
         if row.splits_pairs and "chosen" in used and num_rows is not None:
             num_rows *= 2
-        context.stage = plan_stage(
-            experiment.trainer, processes=context.processes, num_rows=num_rows, origins=composed.origins
-        )
-        context.steps = context.stage.steps
-    if context.steps is not None and context.steps <= 0:
+        origins = subject.composed.origins
+        stage = plan_stage(experiment.trainer, processes=subject.processes, num_rows=num_rows, origins=origins)
+        schedule = Schedule(None, stage, stage.steps)
+    if schedule.steps is not None and schedule.steps <= 0:
         key = f"{_ARGS}num_train_epochs"
         yield ConfigError(
-            "the run would have no step",
-            where=composed.origins.where(key),
-            got=f"{experiment.trainer.setting('num_train_epochs')} epochs, and no max_steps",
+            "the run would have no steps",
+            where=subject.where(key),
+            got=f"{experiment.trainer.setting('num_train_epochs')} epochs without max_steps",
             expected="more than 0 of either",
             hint=f"{key}=1, or {_ARGS}max_steps=100",
         )
+    return schedule
 
 
-def warmup_notice(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
-    """Note a warm-up that lasts longer than the run: the learning rate never gets there, or the policy never learns."""
-    warmups = {
-        f"{_ARGS}warmup_steps": (
-            experiment.trainer.args.get("warmup_steps"),
-            "the learning rate never gets to its value",
-        )
-    }
+def warmup_notice(subject: Subject, steps: int | None) -> Findings:
+    """Yield a notice for a warm-up that lasts longer than the run."""
+    experiment, args = subject.experiment, subject.experiment.trainer.args
+    warmups = {f"{_ARGS}warmup_steps": (args.get("warmup_steps"), "the learning rate never reaches its value")}
     if experiment.critic is not None:
         warmups["critic.warmup_steps"] = experiment.critic.warmup_steps, "the policy never learns"
     for key, (value, effect) in warmups.items():
-        if isinstance(value, int | float) and context.steps is not None and value >= context.steps > 0:
-            what = f"{composed.origins.where(key)} is {value:g}, and the run ends after {context.steps} steps: {effect}"
-            context.notices.append(Notice("warm-up", f"{what}; {key}={context.steps // 10}"))
+        if isinstance(value, int | float) and steps is not None and value >= steps > 0:
+            what = f"{subject.where(key)} is {value:g}, but the run ends after {steps} steps: {effect}"
+            yield Notice("warm-up", f"{what}; {key}={steps // 10}")
 
 
-def shared_prompt_notice(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
-    """Note how many evaluation rows have a prompt that is also trained on, among the rows that were read."""
-    training = [read.rows for read in context.sources if read not in context.held_out and read.rows is not None]
-    for read in context.held_out:
+def shared_prompt_notice(data: DataFacts) -> Findings:
+    """Yield a notice with the number of evaluation rows, among those read, whose prompt is also trained on."""
+    training = [read.rows for read in data.training if read.rows is not None]
+    for read in data.held_out:
         if read.rows is None:
             continue
         trained_on = shared_prompts(read.rows, training)
         if shared := sum(key in trained_on for key in prompt_keys(read.rows)):
             text = describe_shared(shared, len(read.rows))
-            context.notices.append(Notice("data.eval", f"{text}; data.eval.fraction=0.1 in its place shares none"))
+            yield Notice("data.eval", f"{text}; data.eval.fraction=0.1 instead shares none")

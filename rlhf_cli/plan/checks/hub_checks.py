@@ -1,52 +1,51 @@
-"""Checks that the experiment's models and datasets on the Hugging Face hub are available, in the cache or online."""
+"""Check that the experiment's models and datasets on the Hugging Face hub are available, in the cache or online."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_cli.config.compose import Composed
-from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import DataError, ModelError, UserError
-from rlhf_cli.plan.checks.check_context import CheckContext
+from rlhf_cli.plan.checks.facts import Check, ModelFolders, Subject
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
 
 if TYPE_CHECKING:
     from rlhf_cli.services.hub_lookup import HubAnswer, HubQuestion
 
 
-def hub_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+def hub_problems(subject: Subject) -> Check[ModelFolders]:
     """Yield an error for every model and dataset that the hub does not have or that cannot be downloaded here.
 
-    Notes the cache folders of models.
+    Return the models with their cache folders.
     """
-    model = experiment.model
-    named = {"model.path": model.path, "model.tokenizer": model.tokenizer} | context.named_models()
+    experiment = subject.experiment
+    model, folders, cached = experiment.model, ModelFolders(experiment), dict[str, Path]()
+    named = {"model.path": model.path, "model.tokenizer": model.tokenizer} | folders.named()
     paths = {key: path for key, path in named.items() if path is not None and not Path(path).expanduser().exists()}
     sources = (*training_sources(experiment), *eval_sources(experiment))
     data = [source for source in sources if source.is_hub]
     if not (paths or data):
-        return
+        return folders
     from rlhf_cli.models.model_folders import is_hub_id
     from rlhf_cli.services.hub_lookup import HubQuestion, look_up
 
     models = {key: path for key, path in paths.items() if is_hub_id(path)}
     if not (models or data):
-        return
+        return folders
     asked = {
         key: HubQuestion(
             "model", path, model.revision if key == "model.path" else None, needs_weights=key != "model.tokenizer"
         )
         for key, path in models.items()
     }
-    asked |= {f"{one.name}.path": HubQuestion("dataset", one.paths[0], one.revision) for one in data}
+    asked |= {f"{source.name}.path": HubQuestion("dataset", source.paths[0], source.revision) for source in data}
     for (key, question), answer in zip(asked.items(), look_up(list(asked.values())), strict=True):
         if answer.folder is not None:
-            context.cached[question.name] = answer.folder
+            cached[question.name] = answer.folder
         if answer.state not in ("there", "cached"):
             local = f"{key}={'FILE' if question.kind == 'dataset' else 'FOLDER'}"
-            yield _problem(key, composed.origins.where(key), question, answer, local)
+            yield _problem(key, subject.where(key), question, answer, local)
+    return ModelFolders(experiment, cached)
 
 
 def require_on_hub(question: HubQuestion, *, where: str, local: str) -> None:
@@ -65,31 +64,31 @@ def require_on_hub(question: HubQuestion, *, where: str, local: str) -> None:
 def _problem(key: str, where: str, question: HubQuestion, answer: HubAnswer, local: str) -> UserError:
     from rlhf_cli.services.hub_lookup import TIMEOUT_VARIABLE
 
-    name, what = question.name, f"{question.kind} {question.name}"
+    name, repository = question.name, f"{question.kind} {question.name}"
     is_dataset = question.kind == "dataset"
     page = f"https://huggingface.co/{'datasets/' * is_dataset}{name}"
     folder = Path(name).absolute()
     got, expected, hint, advice = answer.detail, "", "", None
     if answer.state == "impossible":
-        said = f"{name} is no name that the hub could have, nor is there such a folder"
+        what = f"{name} is neither a folder nor a valid name on the hub"
         expected = "OWNER/NAME, such as Qwen/Qwen3-0.6B, or a folder"
     elif answer.state == "missing":
-        said = f"there is no {what} on the hub, nor a folder of that name"
+        what = f"the {repository} exists neither on the hub nor as a folder"
         got, hint = f"{name}; looked for {folder}", f"{local}, or hf auth login"
-        expected = f"the name of a {question.kind} as its page has it, or a folder"
+        expected = f"the name of a {question.kind} on the hub, or a folder"
     elif answer.state == "no_revision":
-        said, got = f"the {what} has no revision {question.revision!r}", str(question.revision)
+        what, got = f"the {repository} has no revision {question.revision!r}", str(question.revision)
         revision = f"{key.rpartition('.')[0]}.revision"
         where, hint = where.replace(key, revision), f"~{revision}"
         expected = f"a branch, tag or commit: {page}/tree/main"
     elif answer.state == "gated":
-        said = f"the hub gives the {what} only to whom its owner has let in"
-        got = "a gated repository, and no token here that opens it"
+        what = f"the {repository} is gated: its owner has to give you access"
+        got = "no token with access"
         advice = f"accept its terms at {page}, then `hf auth login`"
     else:
-        said = f"the {what} is not in the cache, and the hub cannot be reached"
+        what = f"the {repository} is not in the cache, and the hub cannot be reached"
         got, expected = f"{answer.detail}; looked for {folder}", "a network, or a copy on this machine"
         hint = f"hf download {name}{' --repo-type dataset' * is_dataset}, or {local}"
         hint += f", or export {TIMEOUT_VARIABLE}=20" if answer.is_silence else ""
     kind = DataError if is_dataset else ModelError
-    return kind(said, where=where, got=got, expected=expected or None, hint=hint or None, advice=advice)
+    return kind(what, where=where, got=got, expected=expected or None, hint=hint or None, advice=advice)

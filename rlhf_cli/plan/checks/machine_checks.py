@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast, get_args
 
-from rlhf_cli.config.compose import Composed
-from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError, RewardError, RunError, UserError
-from rlhf_cli.plan.checks.check_context import CheckContext
+from rlhf_cli.errors import ConfigError, RewardError, RunError
+from rlhf_cli.plan.checks.facts import Check, Findings, Subject
 from rlhf_cli.plan.devices import (
     FIRST_WITH_BF16,
     OTHER_GPUS,
@@ -28,13 +25,14 @@ from rlhf_cli.tables.strategies import STRATEGIES
 RUNS_CODE = "rlhf_cli.rewards.code:"
 
 
-def gpu_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+def gpu_problems(subject: Subject) -> Findings:
     """Yield an error if the run needs GPUs that this machine does not have. For a Slurm job, its node decides."""
-    launch, there, where = experiment.launch, len(visible_gpus()), composed.origins.where
+    experiment = subject.experiment
+    launch, there, where = experiment.launch, len(visible_gpus()), subject.where
     on_cpu = runs_on_cpu(launch)
     if on_cpu and not STRATEGIES[launch.strategy].runs_on_cpu:
         what, key = f"launch.strategy={launch.strategy} needs a GPU", "launch.strategy"
-        got = "a CPU, on which accelerate runs plain DDP in its place without a word"
+        got = "a CPU, on which accelerate silently runs plain DDP instead"
         yield ConfigError(what, where=where(key), got=got, hint=f"{key}=ddp")
     if on_cpu and launch.rollout.startswith("vllm"):
         what, key = f"launch.rollout={launch.rollout} needs a GPU", "launch.rollout"
@@ -44,9 +42,9 @@ def gpu_problems(experiment: Experiment, composed: Composed, context: CheckConte
         return
     if launch.device == "cuda" and not there:
         yield ConfigError(
-            "there is no CUDA device here",
+            "this machine has no CUDA device",
             where=where("launch.device"),
-            got="launch.device=cuda, and neither nvidia-smi nor CUDA_VISIBLE_DEVICES names a GPU",
+            got="launch.device=cuda, but neither nvidia-smi nor CUDA_VISIBLE_DEVICES names a GPU",
             hint="launch=cpu",
         )
         return
@@ -54,10 +52,10 @@ def gpu_problems(experiment: Experiment, composed: Composed, context: CheckConte
     training = 0 if on_cpu else count_processes(launch)
     if training + serving > there:
         yield ConfigError(
-            "more GPUs are asked for than there are",
+            "the run needs more GPUs than this machine has",
             where=where("launch.rollout_gpus" if serving else "launch.processes"),
             got=f"{training} to train on" + (f" and {serving} for the vLLM server" if serving else ""),
-            expected=f"at most {there}, which nvidia-smi or CUDA_VISIBLE_DEVICES names",
+            expected=f"at most {there}, by nvidia-smi or CUDA_VISIBLE_DEVICES",
             hint=f"launch.processes={there - serving}"
             if there > serving
             else "launch.rollout=hf launch.rollout_gpus=0",
@@ -71,101 +69,112 @@ _OVERRIDING = (
 """Variables by which accelerate would change what `launch` says."""
 
 
-def environment_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+def environment_problems(subject: Subject) -> Findings:
     """Yield an error for each environment variable by which accelerate would change what `launch` says."""
+    experiment = subject.experiment
     for name in _OVERRIDING:
         value = os.environ.get(name, "no").lower()
         is_ours = name == "ACCELERATE_MIXED_PRECISION" and value in (experiment.launch.precision, "no")
         if value not in ("no", "false", "0", "") and not is_ours:
             yield ConfigError(
                 f"{name} in the environment would change what `launch` says",
-                where=composed.origins.where("launch"),
+                where=subject.where("launch"),
                 got=f"{name}={os.environ[name]}",
                 hint=f"unset {name}",
             )
 
 
-def launch_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Yield an error for a vLLM that cannot serve the run, and read accelerate's file, which takes seconds."""
-    launch, where = experiment.launch, composed.origins.where
+def launch_problems(subject: Subject) -> Check[dict[str, str]]:
+    """Yield an error for a vLLM that cannot serve the run. Return the variables that accelerate makes of its file."""
+    experiment = subject.experiment
+    launch, where = experiment.launch, subject.where
     if launch.rollout.startswith("vllm"):
         from rlhf_cli.config.rules.launch_rules import rollout_warnings
         from rlhf_cli.plan.rollout_server_plan import vllm_problems
 
-        yield from vllm_problems(experiment, composed.origins)
-        context.notices += [Notice("launch", line) for line in rollout_warnings(experiment)]
+        yield from vllm_problems(experiment, subject.composed.origins)
+        yield from (Notice("launch", line) for line in rollout_warnings(experiment))
     if launch.accelerate_config is not None:
         from rlhf_cli.config.accelerate_file import KEY, accelerate_environment
 
-        context.files[KEY] = Path(launch.accelerate_config).expanduser().resolve()
-        context.accelerate_env = accelerate_environment(context.files[KEY], where=where(KEY))
+        return accelerate_environment(Path(launch.accelerate_config).expanduser().resolve(), where=where(KEY))
+    return {}
 
 
-def network_notice(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
-    """Note that the network between the machines of a run must be trusted."""
-    text = (
-        f"the {experiment.launch.nodes} machines talk through ports without a password, and exchange pickles: "
-        "anyone who reaches these ports can run code there. Use a network of trusted machines only"
-    )
-    context.notices.append(Notice("launch", text))
+def network_notice(subject: Subject) -> Findings:
+    """Yield a notice if the run has several machines: their network must be trusted."""
+    if subject.experiment.launch.nodes > 1:
+        text = (
+            f"the {subject.experiment.launch.nodes} machines exchange pickles through ports without a password: "
+            "anyone who reaches these ports can run code there. Use a network of trusted machines only"
+        )
+        yield Notice("launch", text)
 
 
-def sandbox_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+def sandbox_problems(subject: Subject) -> Findings:
     """Yield an error if model-written code cannot run here, or not as safely as its reward requires.
 
     Trying the sandbox takes half a second.
     """
-    from rlhf_cli.rewards.stack.argument_values import anchored
-    from rlhf_cli.services.sandbox import running
-
+    experiment = subject.experiment
+    if experiment.launch.slurm is not None:
+        return  # the job runs on another machine
     for name, reward in experiment.rewards.items():
         if not str(reward.fn).startswith(RUNS_CODE):
             continue
+        from rlhf_cli.rewards.stack.argument_values import anchored
+        from rlhf_cli.services.sandbox import running
+
         isolation = reward.args.get("isolation", "auto")
         if isolation not in get_args(running.Isolation):
             continue  # the check of its signature reports this
         try:
             running.protections(cast(running.Isolation, isolation))
         except RewardError as error:
-            yield anchored(error, args_key=f"rewards.{name}.args", place=composed.origins.where)
+            yield anchored(error, args_key=f"rewards.{name}.args", place=subject.where)
 
 
-def precision_notice(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
-    """Note that bf16 was requested on a GPU that emulates it slowly."""
-    if runs_on_cpu(experiment.launch):
+def precision_notice(subject: Subject) -> Findings:
+    """Yield a notice if bf16 was requested on a GPU that emulates it slowly."""
+    launch = subject.experiment.launch
+    if launch.precision != "bf16" or launch.slurm is not None or runs_on_cpu(launch):
         return
     least = min(compute_capabilities(), default=FIRST_WITH_BF16)
     if least < FIRST_WITH_BF16:
         text = f"a GPU of compute capability {least:g} has no bf16 and emulates it, slowly; launch.precision=fp16"
-        context.notices.append(Notice("precision", text))
+        yield Notice("precision", text)
 
 
-def rollout_notice(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
-    """Note that a model which vLLM could serve generates by itself on a GPU."""
-    if uses_gpu(experiment.launch):
+def rollout_notice(subject: Subject) -> Findings:
+    """Yield a notice if a model that vLLM could serve generates by itself on a GPU."""
+    experiment, launch = subject.experiment, subject.experiment.launch
+    if launch.rollout != "hf" or not experiment.trainer.row.generates or experiment.model.build is not None:
+        return
+    if uses_gpu(launch):
         from rlhf_cli.plan.rollout_server_plan import INSTALL_VLLM, installed_vllm
 
-        text = "the model itself generates (launch.rollout=hf), which is the slow way on a GPU"
         install = f"{INSTALL_VLLM}, then " if installed_vllm() is None else ""
-        context.notices.append(Notice("rollout", f"{text}; {install}launch.rollout=vllm"))
+        text = "launch.rollout=hf generates with the model itself, which is slow on a GPU"
+        yield Notice("rollout", f"{text}; {install}launch.rollout=vllm")
 
 
-def folder_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+def folder_problems(subject: Subject, steps: int | None) -> Findings:
     """Yield an error if the run's folder cannot be written to, or if not even one checkpoint fits on the disk."""
-    run = context.folder
+    experiment = subject.experiment
+    run = subject.folder
     folder = run or Path(experiment.run.root).expanduser().resolve()
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         yield RunError(
-            "the run folder cannot be made" if run is None else "the run folder cannot be written to",
+            "the run folder cannot be created" if run is None else "the run folder is not writable",
             where="run.root" if run is None else str(folder),
             got=f"{folder} is {'not writable' if folder.is_dir() else 'a file'}",
-            expected="a folder that can be written to",
+            expected="a writable folder",
             hint="run.root=SOMEWHERE_ELSE" if run is None else None,
-            advice=None if run is None else f"cp -r {folder} SOMEWHERE_ELSE, and resume that",
+            advice=None if run is None else f"copy it with cp -r {folder} SOMEWHERE_ELSE, and resume the copy",
         )
-    problems, notice = space_problems(experiment, context.steps, context.folder)
+    problems, notice = space_problems(experiment, steps, subject.folder)
     yield from problems
     if notice is not None:
-        context.notices.append(Notice("disk", notice))
+        yield Notice("disk", notice)

@@ -8,52 +8,51 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import demonstrations
-from rlhf_cli.errors import ConfigError, ModelError, UserError
+from rlhf_cli.errors import ConfigError, ModelError
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, adapter_base, language_part, read_json
 from rlhf_cli.models.weight_shapes import WeightShape, damaged_weights, is_target, stored_shapes, tiny_shapes
-from rlhf_cli.plan.checks.check_context import CheckContext
+from rlhf_cli.plan.checks.facts import Check, Findings, ModelFolders, Subject
 from rlhf_cli.plan.devices import uses_gpu
 from rlhf_cli.tables.passes import ATTENTIONS, Passes, refused_packing, why_config_not_packed
 from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.text.suggest import nearest
 
 
-def policy_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
-    """Check the model that is trained, and note its description in words.
+def policy_problems(subject: Subject) -> Check[str]:
+    """Check the model that is trained, and return its description in words.
 
     Raise ModelError if the model does not exist, is not of the kind that the trainer trains, or cannot be quantised
     here. Raise DataError for a warm start on a world without demonstrations.
     """
+    experiment = subject.experiment
+    yield from ()  # a check is a generator
     model = experiment.model
     more = (f" + LoRA r={model.lora.r}" if model.lora else "") + (f", {model.quantize}" if model.quantize else "")
     if model.build is not None:
         for world in model.build.warm_start.worlds if model.build.warm_start else ():
-            demonstrations(world, 1, seed=0, name=composed.origins.where("model.build.warm_start.worlds"))
-        tiny = f"tiny: {model.build.num_layers} layers of {model.build.hidden_size}, byte-level, embedded"
-        context.model = tiny + more
-        return
+            demonstrations(world, 1, seed=0, name=subject.where("model.build.warm_start.worlds"))
+        return f"tiny: {model.build.num_layers} layers of {model.build.hidden_size}, byte-level, embedded" + more
     from rlhf_cli.models.model_folders import describe_model, describe_reward_model
 
     assert model.path is not None
-    where = composed.origins.where("model.path")
+    where = subject.where("model.path")
     described = describe_model(model.path, where=where, needs_tokenizer=model.tokenizer is None)
     if model.revision is not None and Path(model.path).expanduser().is_dir():
-        named, got = composed.origins.where("model.revision"), f"{model.revision} of {model.path}"
+        named, got = subject.where("model.revision"), f"{model.revision} of {model.path}"
         raise ModelError("a model folder has no revisions", where=named, got=got, hint="model.revision=null")
     if _is_classifier(Path(model.path).expanduser()):
         if experiment.trainer.row.trains != "reward model":
             raise ModelError(
-                f"trainer={experiment.trainer.name} trains a language model, and this is a classifier",
+                f"trainer={experiment.trainer.name} trains a language model, but this is a classifier",
                 where=where,
                 got=described,
                 expected="a causal language model",
-                advice="the model it was trained from; a reward model belongs to rewards.NAME.model",
+                advice="use the model that it was trained from; put a reward model into rewards.NAME.model",
             )
         describe_reward_model(model.path, where=where)  # raises if it has several labels
-    context.model = described + more
+    return described + more
 
 
 def _is_classifier(folder: Path) -> bool:
@@ -66,18 +65,19 @@ def _is_classifier(folder: Path) -> bool:
     return False
 
 
-def passes_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+def passes_problems(subject: Subject, folders: ModelFolders) -> Findings:
     """Refuse packed rows, as the run would, if a model's config.json shows that they cannot be packed."""
-    found = planned_passes(experiment, context)
-    if found is not None and found.mode != "packed":
-        yield refused_packing(found, where=composed.origins.where("trainer.passes"))
+    experiment = subject.experiment
+    passes = planned_passes(experiment, folders) if experiment.trainer.passes == "packed" else None
+    if passes is not None and passes.mode != "packed":
+        yield refused_packing(passes, where=subject.where("trainer.passes"))
 
 
 _ATTENTION = ATTENTIONS[0]
 """The default of transformers; no key of an experiment changes it."""
 
 
-def planned_passes(experiment: Experiment, context: CheckContext) -> Passes | None:
+def planned_passes(experiment: Experiment, folders: ModelFolders) -> Passes | None:
     """Return how rows go through the models of a trainer that generates.
 
     Return None for a trainer that does not generate, and if only the loaded model can tell: its config.json is not on
@@ -90,11 +90,11 @@ def planned_passes(experiment: Experiment, context: CheckContext) -> Passes | No
         return Passes(trainer.passes, "as asked")
     config: JsonTree = {"model_type": "llama"}  # what `model.build` makes
     if experiment.model.build is None:
-        config = _config_of(str(experiment.model.path), context)
+        config = _config_of(str(experiment.model.path), folders)
     try:
         why = _why_not(experiment, config)
         if why is None and experiment.critic is not None and experiment.critic.init != "policy":
-            of_critic = _why_not(experiment, _config_of(experiment.critic.init, context))
+            of_critic = _why_not(experiment, _config_of(experiment.critic.init, folders))
             why = None if of_critic is None else f"the critic: {of_critic}"
     except KeyError:
         return None
@@ -130,66 +130,69 @@ def _drops(experiment: Experiment, config: JsonTree) -> bool:
     return bool(config.get("attention_dropout")) or in_adapter
 
 
-def _config_of(path: str, context: CheckContext) -> JsonTree:
+def _config_of(path: str, folders: ModelFolders) -> JsonTree:
     """Return a model's config.json, or that of an adapter's base; empty if it is not on this machine."""
-    folder = context.folder_of(path)
-    return context.config_of((folder and adapter_base(folder)) or path)
+    folder = folders.folder_of(path)
+    return folders.config_of((folder and adapter_base(folder)) or path)
 
 
-def critic_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
+def critic_problems(subject: Subject) -> Findings:
     """Check the critic's initial model. Raise ModelError if it is not a critic, or does not fit this policy."""
-    from rlhf_cli.models.model_folders import describe_critic
+    critic, model = subject.experiment.critic, subject.experiment.model
+    if critic is not None and critic.init != "policy":
+        from rlhf_cli.models.model_folders import describe_critic
 
-    critic, model = experiment.critic, experiment.model
-    assert critic is not None
-    policy = str(model.path or EMBEDDED_TOKENIZER)
-    describe_critic(critic.init, policy, model.tokenizer, where=composed.origins.where("critic.init"))
+        policy = str(model.path or EMBEDDED_TOKENIZER)
+        describe_critic(critic.init, policy, model.tokenizer, where=subject.where("critic.init"))
+    yield from ()
 
 
 _WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack")
 
 
-def _weights_of(path: str | None, context: CheckContext) -> Iterator[Path]:
+def _weights_of(path: str, folders: ModelFolders) -> Iterator[Path]:
     """Yield the local folders whose weights make up a model: its own, and for an adapter its base's."""
-    if (folder := context.folder_of(path)) is None:
+    if (folder := folders.folder_of(path)) is None:
         return
     yield folder
-    if (base := context.folder_of(adapter_base(folder))) is not None:
+    if (base := folders.folder_of(adapter_base(folder))) is not None:
         yield base
 
 
-def weight_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+def weight_problems(subject: Subject, folders: ModelFolders) -> Findings:
     """Yield an error for every model folder without weights, or whose weights are truncated or Git LFS pointers."""
-    named = [(key, folder) for key, path in context.named_models().items() for folder in _weights_of(path, context)]
+    named = [(key, folder) for key, path in folders.named().items() for folder in _weights_of(path, folders)]
     for key, folder in named:
         if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
             continue  # the check that describes the model reports the error
         if not any(next(folder.glob(pattern), None) for pattern in _WEIGHT_FILES):
             yield ModelError(
-                "the model folder has no weights in it",
-                where=composed.origins.where(key),
+                "the model folder has no weights",
+                where=subject.where(key),
                 got=f"{folder}: " + ", ".join(sorted(file.name for file in folder.iterdir())[:6]),
-                expected="model.safetensors, or its parts and their index",
-                advice=f"a folder that save_pretrained made, or that `hf download` filled: {key}=FOLDER",
+                expected="model.safetensors, or its parts with their index",
+                advice=f"set {key} to a folder written by save_pretrained or `hf download`",
             )
         elif (trouble := damaged_weights(folder)) is not None:
             yield ModelError(
-                "the weights are not whole",
-                where=composed.origins.where(key),
+                "the weights are incomplete",
+                where=subject.where(key),
                 got=f"{folder}: {trouble}",
-                expected="files as long as their headers say, every part of the index among them",
+                expected="every file of the index, as long as its header says",
                 advice="copy or download the folder again",
             )
 
 
-def adapter_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+def adapter_problems(subject: Subject, folders: ModelFolders) -> Findings:
     """Yield an error if LoRA's targets name a layer that the model does not have."""
+    experiment = subject.experiment
     lora = experiment.model.lora
-    assert lora is not None
+    if lora is None:
+        return
     build, shapes = experiment.model.build, list[WeightShape]()
     if build is not None:
         shapes = tiny_shapes(build.hidden_size, build.num_layers)
-    elif (folder := context.folder_of(experiment.model.path)) is not None and (folder / "config.json").is_file():
+    elif (folder := folders.folder_of(experiment.model.path)) is not None and (folder / "config.json").is_file():
         shapes = stored_shapes(folder) or []
     modules = [shape.name.removesuffix(".weight") for shape in shapes if len(shape.shape) >= 2]
     targets = lora.target_modules
@@ -202,8 +205,8 @@ def adapter_problems(experiment: Experiment, composed: Composed, context: CheckC
         named = [nearest(target, layers) if target in without else target for target in listed]
         meant = ",".join(dict.fromkeys(name for name in named if name is not None))
         yield ConfigError(
-            f"no layer of the model is named {' or '.join(without)}",
-            where=composed.origins.where("model.lora.target_modules"),
+            f"the model has no layer named {' or '.join(without)}",
+            where=subject.where("model.lora.target_modules"),
             got=", ".join(listed),
             expected=f"all-linear, or some of {', '.join(layers)}",
             hint=f"model.lora.target_modules='[{meant}]'" if meant else "model.lora.target_modules=all-linear",

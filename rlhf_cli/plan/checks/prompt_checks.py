@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
-from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.overlong_prompts import check_overlong, describe_overlong, prompt_limit
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Messages, check_rendering
@@ -24,7 +23,7 @@ from rlhf_cli.models.tokenizer_files import (
     render_chat,
     vocab_size_of,
 )
-from rlhf_cli.plan.checks.check_context import CheckContext
+from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ModelFolders, Subject
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.runs.run_folder import run_of
 from rlhf_cli.tables.trl_values import STOP_STRINGS
@@ -35,46 +34,47 @@ _ADDED = 8
 """Upper bound on the special tokens added to a plain text."""
 
 
-def tokenizer_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Yield what the tokenizer lacks: an end-of-text token, a chat template, or ids within the model's vocabulary."""
-    model = experiment.model
-    key = "model.tokenizer" if model.tokenizer else "model.path"
-    where = composed.origins.where(key)
+def tokenizer_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Check[TokenizerFiles | None]:
+    """Yield an error if the tokenizer has no end-of-text token or chat template, or ids beyond the model's vocabulary.
+
+    Return the tokenizer, None if its files are not on this machine.
+    """
+    experiment, model = subject.experiment, subject.experiment.model
+    where = subject.where("model.tokenizer" if model.tokenizer else "model.path")
     if model.tokenizer is not None:
         describe_model(model.tokenizer, where=where, needs_model=False)
     template = model.chat_template
     if (other := experiment.trainer.args.get("chat_template_path")) is not None:
-        template = _template_of(str(other), composed.origins.where("trainer.args.chat_template_path"))
-    folder = context.folder_of(model.tokenizer or model.path)
-    if model.build is not None and model.tokenizer is None:
-        folder = EMBEDDED_TOKENIZER
+        template = _template_of(str(other), subject.where("trainer.args.chat_template_path"))
+    is_embedded = model.build is not None and model.tokenizer is None
+    folder = EMBEDDED_TOKENIZER if is_embedded else folders.folder_of(model.tokenizer or model.path)
     if folder is None:
-        return
+        return None
     tokenizer = read_tokenizer(folder, where=where, template=template)
-    if folder != EMBEDDED_TOKENIZER:
-        tokenizer.lengths([""], special_tokens=False)  # raises if its file is malformed
-    context.tokenizer = tokenizer
-    if folder == EMBEDDED_TOKENIZER:
-        return
+    if is_embedded:
+        return tokenizer
+    tokenizer.lengths([""], special_tokens=False)  # raises if its file is malformed
     if tokenizer.surely_lacks("eos_token"):
         yield no_end_token(folder, where=where)
-    if tokenizer.chat_template is None and has_conversations(experiment, context):
+    if tokenizer.chat_template is None and has_conversations(experiment, data):
         yield no_chat_template(folder, where=where)
-    yield from _too_many_tokens(tokenizer, context.config_of(model.path or str(EMBEDDED_TOKENIZER)), where)
+    yield from _too_many_tokens(tokenizer, folders.config_of(model.path or str(EMBEDDED_TOKENIZER)), where)
+    return tokenizer
 
 
-def text_argument_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+def text_argument_problems(subject: Subject, tokenizer: TokenizerFiles | None) -> Findings:
     """Yield an error for special tokens that the vocabulary lacks, and for stop strings that nothing reads."""
-    args, where, tokenizer = experiment.trainer.args, composed.origins.where, context.tokenizer
+    experiment = subject.experiment
+    args, where = experiment.trainer.args, subject.where
     # the tokenizer that chat_template_path names brings tokens of its own
     named = {} if "chat_template_path" in args or tokenizer is None else {"eos_token", "pad_token"} & args.keys()
     for name in sorted(named):
         key, token = f"trainer.args.{name}", args[name]
         assert tokenizer is not None
         added = section(tokenizer.settings, "added_tokens_decoder").values()
-        known = {str(one["content"]) for one in added if isinstance(one, dict)} | {*tokenizer.tokens}
+        known = {str(entry["content"]) for entry in added if isinstance(entry, dict)} | {*tokenizer.tokens}
         if isinstance(token, str) and known and token not in known:
-            what, expected = f"the tokenizer has no such {name}", "a token of its vocabulary"
+            what, expected = f"the tokenizer does not have the {name}", "a token of its vocabulary"
             yield ModelError(what, where=where(key), got=repr(token), expected=expected, hint=f"'~{key}'")
     key, right = "trainer.args.generation_kwargs", STOP_STRINGS.get(experiment.launch.rollout)
     given = section(cast(JsonTree, args), "generation_kwargs")
@@ -82,10 +82,10 @@ def text_argument_problems(experiment: Experiment, composed: Composed, context: 
         if given.get(name):
             text = json.dumps(given[name], ensure_ascii=False)
             yield ConfigError(
-                f"launch.rollout={experiment.launch.rollout} reads no {key}.{name}",
+                f"launch.rollout={experiment.launch.rollout} does not read {key}.{name}",
                 where=where(key),
                 got=text,
-                expected=f"{right}, as it is called there" if right else "a way to generate that stops at texts",
+                expected=f"{right}, its name there" if right else "launch.rollout=hf, or vLLM",
                 hint=f"'~{key}.{name}' '{key}.{right}={text}'" if right else "launch.rollout=hf",
             )
 
@@ -100,48 +100,57 @@ def _template_of(tokenizer: str, where: str) -> str | None:
     return read_tokenizer(folder, where=where).chat_template if folder.is_dir() else None
 
 
-def template_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Yield the first row of each source that the chat template does not take."""
-    settings, tokenizer = experiment.trainer.args.get("chat_template_kwargs"), context.tokenizer
-    if tokenizer is None or tokenizer.chat_template is None or not context.used_columns:
+def template_problems(
+    subject: Subject, data: DataFacts, tokenizer: TokenizerFiles | None, used: frozenset[str]
+) -> Findings:
+    """Yield an error for the first row of each source that the chat template cannot render."""
+    settings = subject.experiment.trainer.args.get("chat_template_kwargs")
+    if tokenizer is None or tokenizer.chat_template is None or not used:
         return
 
     def write(messages: Messages, variables: Mapping[str, object]) -> str:
         return rendered(messages, tokenizer, (settings if isinstance(settings, dict) else {}) | dict(variables))
 
-    for read in context.sources:
+    for read in data.sources:
         try:
-            if read.rows is not None and context.used_columns <= set(read.columns):
-                check_rendering(read.rows, sorted(context.used_columns), write, name=read.source.name)
+            if read.rows is not None and used <= set(read.columns):
+                check_rendering(read.rows, sorted(used), write, name=read.source.name)
         except UserError as error:
             yield read.source.with_file(error)
 
 
-def room_for_answers_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Yield an error if prompts leave no room for an answer, or note how many `data.overlong_prompts` drops or cuts."""
-    build, args = experiment.model.build, experiment.trainer.args
-    read = build.context_tokens if build is not None else context_of(context.config_of(experiment.model.path))
-    where = composed.origins.where("trainer.args.max_completion_length")
+def room_for_answers_problems(
+    subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None
+) -> Check[int | None]:
+    """Yield an error if a prompt leaves no room for an answer, or a notice how many are dropped or cut.
+
+    Return an upper bound on the tokens of a training prompt if longer ones are dropped or cut, else None.
+    """
+    experiment, build, args = subject.experiment, subject.experiment.model.build, subject.experiment.trainer.args
+    if not experiment.trainer.row.generates or tokenizer is None:
+        return None
+    read = build.context_tokens if build is not None else context_of(folders.config_of(experiment.model.path))
+    where = subject.where("trainer.args.max_completion_length")
     answer = experiment.trainer.setting("max_completion_length")
-    limit = prompt_limit(read, args.get("vllm_max_model_length"), answer, where=where)
-    if limit is None or context.tokenizer is None:
-        return
+    limit, bound = prompt_limit(read, args.get("vllm_max_model_length"), answer, where=where), None
+    if limit is None:
+        return None
     settings, policy = args.get("chat_template_kwargs"), experiment.data.overlong_prompts
-    for source in context.sources:
+    for source in data.sources:
         if source.rows is None or "prompt" not in source.columns:
             continue
-        overlong = _overlong(source.rows, limit, context.tokenizer, settings if isinstance(settings, dict) else {})
+        overlong = _overlong(source.rows, limit, tokenizer, settings if isinstance(settings, dict) else {})
         if not overlong:
             continue
-        name = source.source.name
         try:
-            check_overlong(source.rows, overlong, limit, policy=policy, name=name)
+            check_overlong(source.rows, overlong, limit, policy=policy, name=source.source.name)
         except UserError as error:
             yield error
         else:
-            context.most_prompt_tokens = limit
+            bound = limit
             described = describe_overlong(overlong, len(source.rows), limit, policy)
-            context.notices.append(Notice("prompts", f"{name}: {described}"))
+            yield Notice("prompts", f"{source.source.name}: {described}")
+    return bound
 
 
 def _overlong(rows: RowTable, limit: int, tokenizer: TokenizerFiles, settings: Mapping[str, object]) -> dict[int, int]:
@@ -167,12 +176,12 @@ def rendered(messages: Messages, tokenizer: TokenizerFiles, settings: Mapping[st
     return render_chat(tokenizer.chat_template or "", messages, special, settings)
 
 
-def has_conversations(experiment: Experiment, context: CheckContext) -> bool:
+def has_conversations(experiment: Experiment, data: DataFacts) -> bool:
     """Return whether the rows are conversations, judging by the prompt template, or else by the first row."""
     if experiment.data.prompt is not None:
         return not isinstance(experiment.data.prompt, str)
     read = {"prompt"} | {name for names in experiment.trainer.row.learns_from for name in names}
-    first = [(source.rows[0], read & set(source.columns)) for source in context.sources if source.rows]
+    first = [(source.rows[0], read & set(source.columns)) for source in data.sources if source.rows]
     values = [row[name] for row, columns in first for name in sorted(columns)]
     return any(isinstance(value, list) and value and isinstance(value[0], dict) for value in values)
 
@@ -191,66 +200,69 @@ def _too_many_tokens(tokenizer: TokenizerFiles, config: JsonTree, where: str) ->
     beyond = [token for token, number in tokens.items() if number >= size and (token not in added or token in special)]
     if beyond:
         yield ModelError(
-            "the tokenizer writes tokens that the model does not know",
+            "the tokenizer has tokens that the model does not know",
             where=where,
             got=f"{len(beyond)} tokens of {tokenizer.folder} are {size} and more, {beyond[0]!r} is {tokens[beyond[0]]}",
-            expected=f"no more than the model's vocab_size {size}",
-            advice="the tokenizer that belongs to the model: ~model.tokenizer, or model.tokenizer=FOLDER_OR_HUB_ID",
+            expected=f"ids below the model's vocab_size of {size}",
+            advice="use the tokenizer of the model: ~model.tokenizer, or model.tokenizer=FOLDER_OR_HUB_ID",
         )
 
 
-def format_notices(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
-    """Note a chat model that gets bare prompts, and a reward model that scores a format it was not trained on.
+def format_notices(
+    subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None
+) -> Findings:
+    """Yield a notice for a chat model that gets bare prompts, and for a reward model that scores an untrained format.
 
     A chat template alone does not make a chat model, so a model of our own runs counts as one only if that run's
-    rows were messages, as the model's folder records. If the format of the rows is not known yet, note nothing.
+    rows were messages, as the model's folder records. If the format of the rows is not known yet, yield no notice.
     """
+    experiment = subject.experiment
+    is_known = experiment.data.prompt is not None or any(source.rows for source in data.sources)
+    if not folders.named() or not is_known:
+        return
     from rlhf_cli.runs.text_endings import trained_on_conversations, trained_with_eos
 
-    if experiment.data.prompt is None and not any(source.rows for source in context.sources):
-        return
-    is_chat = has_conversations(experiment, context)
-    bare = "has a chat template, and the rows are bare text that does not go through it: write them as messages"
-    policy = context.folder_of(experiment.model.path)
-    if policy is not None and not is_chat and is_chat_model(policy, context.tokenizer):
+    is_chat = has_conversations(experiment, data)
+    bare = "has a chat template, but the rows are bare text, which it does not format: write them as messages"
+    policy = folders.folder_of(experiment.model.path)
+    if policy is not None and not is_chat and is_chat_model(policy, tokenizer):
         as_messages = "such as data.prompt='[{role: user, content: \"{prompt}\"}]'"
         if not experiment.trainer.row.generates:  # a template makes messages of prompts alone, not of their answers
             as_messages = "prompts and answers, in the file"
-        text = f"the model {bare}, {as_messages}, unless it is a base model"
-        context.notices.append(Notice("model", text))
+        yield Notice("model", f"the model {bare}, {as_messages}, unless it is a base model")
     if policy is not None and is_chat and trained_on_conversations(policy) is False:
-        text = "the model was trained on plain texts, and the rows are conversations"
-        context.notices.append(Notice("model", text))
+        yield Notice("model", "the model was trained on plain texts, but the rows are conversations")
     for name, reward in experiment.rewards.items():
-        folder = context.folder_of(reward.model)
+        folder = folders.folder_of(reward.model)
         if folder is None:
             continue
         on_plain_texts = trained_with_eos(folder) is True or trained_on_conversations(folder) is False
         if is_chat and on_plain_texts:
-            text = f"{reward.model} was trained on plain texts, and would score conversations"
-            context.notices.append(Notice(f"rewards.{name}", text))
+            text = f"{reward.model} was trained on plain texts, but would score conversations"
+            yield Notice(f"rewards.{name}", text)
         elif not is_chat and not on_plain_texts and is_chat_model(folder, _tokenizer_of(folder)):
-            context.notices.append(Notice(f"rewards.{name}", f"{reward.model} {bare}"))
+            yield Notice(f"rewards.{name}", f"{reward.model} {bare}")
 
 
-def ending_notices(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
-    """Note where the end of a text is padding to a reward model, which therefore cannot tell a cut answer."""
-    trainer, tokenizer = experiment.trainer, context.tokenizer
+def ending_notices(
+    subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None
+) -> Findings:
+    """Yield a notice if a reward model reads the end of a text as padding, so that it cannot tell a cut-off answer."""
+    experiment, trainer = subject.experiment, subject.experiment.trainer
     end = tokenizer.unread_end if tokenizer is not None else None
     given = trainer.args.get("pad_token")
     if "reward_model" in trainer.row.sections and tokenizer is not None and end and given in (None, end):
         other = None if given else tokenizer.other_padding
-        text = f"it pads with {other}, for the tokenizer's own padding, {end}, is also how a text ends"
-        if other is None:
-            text = f"{end} ends texts and pads them: the model never reads it, and cannot tell a cut answer"
-        context.notices.append(Notice("trainer.args.pad_token", text))
+        text = f"{end} both ends and pads texts: the model never reads it, and cannot tell a cut-off answer"
+        if other is not None:
+            text = f"pads with {other}, because the tokenizer's padding {end} also ends texts"
+        yield Notice("trainer.args.pad_token", text)
     for name, reward in experiment.rewards.items():
-        folder = context.folder_of(reward.model)
+        folder = folders.folder_of(reward.model)
         scorer = _tokenizer_of(folder) if folder is not None else None
-        if scorer is not None and scorer.unread_end is not None and not has_conversations(experiment, context):
+        if scorer is not None and scorer.unread_end is not None and not has_conversations(experiment, data):
             text = f"{reward.model} pads with {scorer.unread_end}, so it never reads that token at the end of a text: "
-            text += "with_eos has no effect, and it cannot tell a cut answer from a finished one"
-            context.notices.append(Notice(f"rewards.{name}", text))
+            yield Notice(f"rewards.{name}", text + "with_eos has no effect, and it cannot tell a cut-off answer")
 
 
 def _tokenizer_of(folder: Path) -> TokenizerFiles | None:

@@ -1,25 +1,36 @@
-"""Checks the reward functions, the reward models, and the function that combines them."""
+"""Check the reward functions, the reward models, and the function that combines them.
+
+`trial_problems` calls every reward function on one row before torch is loaded, in a fork that can be killed.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import json
+import os
+import select
+import signal
+import sys
+import traceback
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
-from rlhf_cli.config.compose import Composed
-from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import RewardError, UserError
-from rlhf_cli.plan.checks.check_context import CheckContext
+from rlhf_cli.config.schema.reward_sections import AGGREGATES, Reward
+from rlhf_cli.errors import RewardError, RlhfError, UserError, with_causes
+from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, RewardFacts, Subject
 from rlhf_cli.plan.checks.prompt_checks import has_conversations
+from rlhf_cli.plan.reward_components import KEEP_TIME, StateOfTrainer, component, timeout_of
 from rlhf_cli.plan.run_plan import Notice
+from rlhf_cli.process import die_with
 from rlhf_cli.rewards.stack.argument_values import missing_arguments
 from rlhf_cli.rewards.stack.reward_functions import import_function, required_columns, resolve, source_file
 
 
-def reward_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Yield what is wrong with each reward, and note the columns it reads and its source file."""
-    is_chat = has_conversations(experiment, context)
-    where = composed.origins.where
-    for name, reward in experiment.rewards.items():
+def reward_problems(subject: Subject, data: DataFacts) -> Check[RewardFacts]:
+    """Yield the errors of each reward; return the columns and files that the functions read."""
+    is_chat, where, facts = has_conversations(subject.experiment, data), subject.where, RewardFacts()
+    for name, reward in subject.experiment.rewards.items():
         key = f"rewards.{name}"
         try:
             if reward.model is not None:
@@ -29,44 +40,141 @@ def reward_problems(experiment: Experiment, composed: Composed, context: CheckCo
                 if reward.args:
                     raise RewardError("a reward model takes no args", where=where(f"{key}.args"))
                 continue
-            assert reward.fn is not None
-            function = resolve(reward.fn, reward.args, where=where(f"{key}.fn"), args_key=f"{key}.args", place=where)
-            if (file := source_file(reward.fn)) is not None:
-                context.files[key] = file
-            context.reward_columns[name] = required_columns(function)
+            function = resolve(
+                str(reward.fn), reward.args, where=where(f"{key}.fn"), args_key=f"{key}.args", place=where
+            )
+            if (file := source_file(str(reward.fn))) is not None:
+                facts.files[key] = file
+            facts.columns[name] = required_columns(function)
             parameters = inspect.signature(function).parameters
-            context.read_by_rewards |= {
-                None if one.kind is one.VAR_KEYWORD else one.name for one in parameters.values()
-            }
+            facts.read.update(None if item.kind is item.VAR_KEYWORD else item.name for item in parameters.values())
             for argument, parameter in parameters.items():
-                default, kept = parameter.default, f"{key}.args.{argument}"
-                if (
-                    argument in context.columns
-                    and argument not in reward.args
-                    and isinstance(default, int | float | str)
-                ):
-                    text = f"{key} gets the column {argument!r}, not its default: {kept}={default} keeps that"
-                    context.notices.append(Notice("rewards", text))
-            context.missing_arguments[name] = missing_arguments(function, only_by_keyword=not context.columns)
+                default, is_column = parameter.default, argument in data.columns and argument not in reward.args
+                if is_column and isinstance(default, int | float | str):
+                    text = f"{key} gets the column {argument!r}; {key}.args.{argument}={default} keeps its default"
+                    yield Notice("rewards", text)
+            facts.missing_arguments[name] = missing_arguments(function, only_by_keyword=not data.columns)
         except UserError as error:
             yield error
+    return facts
 
 
-def aggregate_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
-    """Import the user's aggregate and note its file.
+def aggregate_problems(subject: Subject) -> Check[dict[str, Path]]:
+    """Import the user's aggregate, and return its file.
 
     Raise RewardError if that fails or it does not take `rewards` and `weights`.
     """
-    if (code := source_file(experiment.aggregate)) is not None:
-        context.files["aggregate"] = code
-    function = import_function(experiment.aggregate, where="aggregate")
-    signature = inspect.signature(function)
+    aggregate, files = subject.experiment.aggregate, dict[str, Path]()
+    if aggregate in AGGREGATES:
+        return files
+    if (code := source_file(aggregate)) is not None:
+        files["aggregate"] = code
+    signature = inspect.signature(import_function(aggregate, where="aggregate"))
     try:
         signature.bind(rewards={}, weights={})
     except TypeError:
-        raise RewardError(
-            "the aggregate takes other arguments than it is given",
+        yield RewardError(
+            "the aggregate must take the arguments `rewards` and `weights`",
             where="aggregate",
-            got=f"{experiment.aggregate}({', '.join(signature.parameters)})",
-            expected="f(rewards, weights): dicts by name, of a list a reward and of a number; one total a row",
-        ) from None
+            got=f"{aggregate}({', '.join(signature.parameters)})",
+            expected="f(rewards, weights): by name, a list of scores and a number; it returns one total per row",
+        )
+    return files
+
+
+_TRIAL_S = 20.0
+_LATE = "no answer within"
+_ANSWERS = ("answer", "solution", "ground_truth", "target")
+_passed: set[str] = set()
+"""The calls that passed in this process: the jobs of a sweep make the same ones."""
+
+
+def trial_problems(subject: Subject, data: DataFacts) -> Findings:
+    """Yield an error for each function that fails on the first row, or a notice if it is late or may fail (`on_error`).
+
+    It gets a group of completions, at least two: the row's answer, or "1", as text or as a message. Their token ids are
+    the text's bytes. Reward models and functions that ask a server or run code are not called, nor are those with
+    `trial: false`.
+    """
+    experiment, torch = subject.experiment, sys.modules.get("torch")
+    rows = data.sources[0].rows if data.sources else None
+    if not rows or "prompt" not in rows.column_names or (torch is not None and torch.cuda.is_initialized()):
+        return
+    row = dict(rows[0])
+    text = next((str(row[name]) for name in _ANSWERS if isinstance(row.get(name), str | int | float)), "1")
+    completion = text if isinstance(row["prompt"], str) else [{"role": "assistant", "content": text}]
+    columns = {name: value for name, value in row.items() if name not in ("prompt", "completion")}
+    columns |= {"prompts": row["prompt"], "completions": completion, "completion_ids": list(text.encode())}
+    num_rows = max(2, experiment.trainer.whole("num_generations") or 0)  # a reward may compare those of a group
+    for name, reward in experiment.rewards.items():
+        called = repr((reward.fn, reward.args, reward.isolate, columns))
+        if not reward.trial or reward.fn is None or reward.fn.startswith(KEEP_TIME) or called in _passed:
+            continue
+        limit_s = min(timeout_of(reward) or _TRIAL_S, _TRIAL_S)
+        if (failure := _in_fork(name, reward, columns, num_rows, limit_s)) is None:
+            _passed.add(called)
+            continue
+        (got, place), what = failure, f"the reward {name!r} did not score the first row of the data"
+        is_late = got.startswith(_LATE) and limit_s == _TRIAL_S
+        if is_late or reward.on_error != "raise" or experiment.launch.slurm is not None:
+            yield Notice("rewards", f"{what}, with the completion {text!r:.40}: {got}{place}")
+            continue
+        yield RewardError(
+            what,
+            where=subject.where(f"rewards.{name}.fn") + place,
+            got=got,
+            expected=f"a number or None for each completion, here {text!r:.60}",
+            advice=f"set rewards.{name}.trial=false if the function works only during the run",
+        )
+
+
+def _in_fork(
+    name: str, reward: Reward, columns: dict[str, object], num_rows: int, limit_s: float
+) -> tuple[str, str] | None:
+    """Return the failure of the call and its place in the user's file, None if it passed; it prints nothing."""
+    from rlhf_cli.rewards.stack import calling, reward_stack  # noqa: F401  imported once, and not by each fork
+
+    parent, (receive, send) = os.getpid(), os.pipe()
+    if (pid := os.fork()) == 0:
+        with suppress(BaseException):
+            os.setsid()
+            die_with(parent)
+            for stream in (0, 1, 2):
+                os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+            os.write(send, json.dumps(_failure(name, reward, columns, num_rows, limit_s)).encode())
+        os._exit(0)
+    os.close(send)
+    try:
+        is_ready = select.select([receive], [], [], limit_s + 2)[0]
+        answer = os.read(receive, 1 << 16) if is_ready else json.dumps([f"{_LATE} {limit_s:g} s", ""])
+    finally:
+        with suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)  # with the processes that it has started
+        os.waitpid(pid, 0)
+        os.close(receive)
+    return tuple(failure) if (failure := json.loads(answer or '["its process died", ""]')) else None
+
+
+def _failure(
+    name: str, reward: Reward, columns: dict[str, object], num_rows: int, limit_s: float
+) -> tuple[str, str] | None:
+    from rlhf_cli.rewards.stack.reward_stack import RewardStack
+
+    function = resolve(str(reward.fn), reward.args, where="fn")
+    stack = RewardStack([replace(component(name, reward, function), gates=(), on_error="raise", timeout_s=limit_s)])
+    stack.decode = lambda ids, **_: bytes(ids).decode(errors="replace")
+    batch: dict[str, object] = {name: [value] * (1 if reward.isolate else num_rows) for name, value in columns.items()}
+    if not reward.isolate:
+        batch |= {"log_extra": lambda column, values: None, "log_metric": lambda name, value: None}
+        batch["trainer_state"] = StateOfTrainer(0, 1)
+    try:
+        stack.evaluate(**batch)
+    except RlhfError as error:
+        file, own = source_file(str(reward.fn)), inspect.unwrap(getattr(function, "func", function))
+        frames = [frame for cause in with_causes(error) for frame in traceback.extract_tb(cause.__traceback__)]
+        lines = [frame.lineno for frame in frames if file is not None and frame.filename == str(file)]
+        code = getattr(own, "__code__", None) or getattr(type(own).__call__, "__code__", None)
+        line = lines[-1] if lines else getattr(code, "co_firstlineno", 1)
+        got = f"{error.what}: {error.got}" if isinstance(error, RewardError) else str(error.got)
+        return f"{got:.300}", f" ({file.name}:{line})" if file is not None else ""
+    return None

@@ -1,0 +1,175 @@
+"""Define what the checks are about (a Subject), the facts that they return, and the Report of problems and notices.
+
+A check is a generator: it yields errors and notices, or raises an error if it cannot continue. It decides itself if it
+applies, and returns its facts, which later checks take as arguments.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.peeking import Preview
+from rlhf_cli.data.rows import RowTable
+from rlhf_cli.data.source import DataSource
+from rlhf_cli.errors import Problems, UserError
+from rlhf_cli.models.tokenizer_files import read_json
+from rlhf_cli.plan.batches import BatchPlan, StagePlan
+from rlhf_cli.plan.run_plan import Notice
+from rlhf_cli.text.json_values import JsonTree
+
+Facts = TypeVar("Facts")
+Check: TypeAlias = Generator[UserError | Notice, None, Facts]
+Findings: TypeAlias = Check[None]
+"""A check without facts."""
+
+
+@dataclass
+class Report:
+    """The problems and notices of all checks."""
+
+    problems: dict[str, UserError] = field(default_factory=dict)
+    """The errors by their text: two checks may read the same bad file."""
+    notices: list[Notice] = field(default_factory=list)
+
+    def run(self, check: Check[Facts], otherwise: Facts) -> Facts:
+        """Run a check; return its facts, or `otherwise` if it raised an error."""
+        try:
+            while True:
+                finding = next(check)
+                if isinstance(finding, Notice):
+                    self.notices.append(finding)
+                else:
+                    self.problems[str(finding)] = finding
+        except StopIteration as end:
+            facts: Facts = end.value
+            return facts
+        except Problems as error:
+            self.problems |= {str(problem): problem for problem in error.problems}
+        except UserError as error:
+            self.problems[str(error)] = error
+        return otherwise
+
+    def run_all(self, *checks: Findings) -> None:
+        """Run checks without facts, in order."""
+        for check in checks:
+            self.run(check, None)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The experiment to check, where its values come from, and its processes.
+
+    `folder` is that of a resumed run; None for a new one, which will be created in `run.root`.
+    """
+
+    experiment: Experiment
+    composed: Composed
+    processes: int
+    folder: Path | None = None
+    modules: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
+    """The modules that were imported before any user code."""
+
+    def where(self, key: str) -> str:
+        """Return a key with the file and line that set it."""
+        return self.composed.origins.where(key)
+
+
+@dataclass(frozen=True)
+class ModelFolders:
+    """The models of an experiment and their folders on this machine. `cached` maps a hub model to its cache folder."""
+
+    experiment: Experiment
+    cached: Mapping[str, Path] = field(default_factory=dict)
+
+    def named(self) -> dict[str, str]:
+        """Return key -> the model that it names, for every key that names a model whose weights are loaded."""
+        critic, rewards = self.experiment.critic, self.experiment.rewards
+        named = {"model.path": self.experiment.model.path}
+        if critic is not None and critic.init != "policy":
+            named["critic.init"] = critic.init
+        named |= {f"rewards.{name}.model": reward.model for name, reward in rewards.items()}
+        return {key: path for key, path in named.items() if path is not None}
+
+    def folder_of(self, path: str | None) -> Path | None:
+        """Return the local folder of a model; None for a hub model that is not in the cache."""
+        if path is None:
+            return None
+        place = Path(path).expanduser()
+        return place if place.is_dir() else self.cached.get(path)
+
+    def config_of(self, path: str | None) -> JsonTree:
+        """Return a model's config.json; empty if it does not exist or is not JSON."""
+        folder = self.folder_of(path)
+        try:
+            return read_json(folder / "config.json") if folder and (folder / "config.json").is_file() else {}
+        except UserError:
+            return {}  # the check that describes the model reports it
+
+
+@dataclass(frozen=True)
+class ReadSource:
+    """A source that was read, and its columns after renaming and building the prompt.
+
+    `rows` are its rows in that form (only the first ones of a very large source); None if they are not available yet.
+    `num_selected` is the number of rows that `select` takes, None if unknown.
+    """
+
+    source: DataSource
+    preview: Preview
+    columns: tuple[str, ...]
+    rows: RowTable | None
+    num_selected: int | None
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """The rows of a run, as far as they could be read; `described` says in words where they come from.
+
+    `columns` are those of all training sources. `num_rows` and `num_held_out` are None if they are not known yet.
+    """
+
+    training: tuple[ReadSource, ...] = ()
+    held_out: tuple[ReadSource, ...] = ()
+    files: Mapping[str, Path] = field(default_factory=dict)
+    described: str = ""
+    columns: tuple[str, ...] = ()
+    num_rows: int | None = None
+    num_held_out: int | None = None
+
+    @property
+    def sources(self) -> tuple[ReadSource, ...]:
+        """Return the training sources and the held-out one."""
+        return self.training + self.held_out
+
+
+@dataclass
+class RewardFacts:
+    """What the reward functions read.
+
+    `columns` maps a reward's name to the columns that it requires, `missing_arguments` to those of them that, by their
+    annotation, are arguments without a value. `read` holds all columns that functions take, and None if one takes all
+    (`**columns`).
+    """
+
+    files: dict[str, Path] = field(default_factory=dict)
+    columns: dict[str, list[str]] = field(default_factory=dict)
+    missing_arguments: dict[str, list[str]] = field(default_factory=dict)
+    read: set[str | None] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The batches of a trainer that generates, or the stage of one that does not.
+
+    `steps` counts the optimizer steps of the run; None if the data decides.
+    """
+
+    batches: BatchPlan | None = None
+    stage: StagePlan | None = None
+    steps: int | None = None
