@@ -10,9 +10,8 @@ from typing import Final, Literal
 from pydantic import ValidationError
 
 from rlhf_cli.analysis.comparison.measures import number_of
-from rlhf_cli.analysis.comparison.metric_columns import BEST, FIRST, LAST, MetricColumns, Window, read_columns
+from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, Window, WindowKind, read_columns
 from rlhf_cli.config.rules.metric_rules import logged_name
-from rlhf_cli.config.schema import run_sections
 from rlhf_cli.config.schema.run_sections import Expectation, read_expectations
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder, read_json
@@ -26,7 +25,7 @@ MISSED: Final = "missed"
 OPEN: Final = "open"
 
 _EVAL = "eval_"
-_KINDS = {run_sections.BEST: BEST, run_sections.FIRST: FIRST}
+_KINDS = {kind.value: kind for kind in WindowKind}
 
 
 @dataclass(frozen=True)
@@ -46,13 +45,12 @@ class ExpectationOutcome:
 
     def as_json(self) -> dict[str, object]:
         """Return everything as JSON values, null for a missing number or bound."""
-        one = self.expectation
         return {
             "name": self.name,
             "metric": self.metric,
-            "at": one.at,
-            "at_least": finite_or_none(one.low),
-            "at_most": finite_or_none(one.high),
+            "at": self.expectation.at,
+            "at_least": finite_or_none(self.expectation.low),
+            "at_most": finite_or_none(self.expectation.high),
             "state": self.state,
             "value": finite_or_none(self.value),
             "why": self.why,
@@ -71,7 +69,7 @@ class VerifiedRun:
     @property
     def state(self) -> State | None:
         """Return missed if any outcome is, else open if any is, else met; None without expectations."""
-        states = [one.state for one in self.outcomes]
+        states = [outcome.state for outcome in self.outcomes]
         return next((state for state in (MISSED, OPEN, MET) if state in states), None)
 
     def as_json(self) -> dict[str, object]:
@@ -82,7 +80,7 @@ class VerifiedRun:
             "step": self.status.step,
             "max_steps": self.status.max_steps,
             "state": self.state,
-            "expectations": [one.as_json() for one in self.outcomes],
+            "expectations": [outcome.as_json() for outcome in self.outcomes],
         }
 
 
@@ -102,14 +100,14 @@ def verify(folder: RunFolder) -> VerifiedRun:
 
 
 def frozen_expectations(folder: RunFolder, config: JsonTree) -> dict[str, Expectation]:
-    """Return the expectations of a frozen run, by name. Raise RunError if an edit made them invalid."""
+    """Return name -> expectation of a frozen run. Raise RunError if an edit made them invalid."""
     frozen: JsonValue = config.get("expect")
     try:
         return read_expectations(frozen)
     except ValidationError as error:
-        expected = "; ".join(one["msg"].removeprefix("Value error, ") for one in error.errors())
-        what, where = "what the run is expected to come to cannot be read", f"expect in {folder.config}"
-        raise RunError(what, where=where, got=str(frozen), expected=expected) from error
+        expected = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
+        where = f"expect in {folder.config}"
+        raise RunError("expectations cannot be read", where=where, got=str(frozen), expected=expected) from error
 
 
 def outcomes_of(
@@ -117,36 +115,42 @@ def outcomes_of(
 ) -> list[ExpectationOutcome]:
     """Return the outcome of each expectation from the log; `rewards` are the names of the run's rewards."""
     names = list(rewards)
-    return [_outcome(name, one, logged_name(one.metric, names), columns, is_finished) for name, one in expected.items()]
+    outcomes = []
+    for name, expectation in expected.items():
+        metric = logged_name(expectation.metric, names)
+        outcomes.append(
+            ExpectationOutcome(name, expectation, metric, *_judged(expectation, metric, columns, is_finished))
+        )
+    return outcomes
 
 
-def _outcome(name: str, one: Expectation, metric: str, columns: MetricColumns, is_finished: bool) -> ExpectationOutcome:
-    has_come = columns.last_step >= one.at if isinstance(one.at, int) else is_finished
+def _judged(
+    one: Expectation, metric: str, columns: MetricColumns, is_finished: bool
+) -> tuple[State, float, str | None]:
+    """Return the state of an expectation, the number to compare, and why it is open or has no number."""
+    is_due = columns.last_step >= one.at if isinstance(one.at, int) else is_finished
     value = _number(one, metric, columns)
-    if not has_come and not is_finished:
-        return ExpectationOutcome(name, one, metric, OPEN, value, f"the run is at step {columns.last_step}")
-    if not has_come:
-        return ExpectationOutcome(name, one, metric, MISSED, math.nan, f"the run ended at step {columns.last_step}")
+    if not is_due and not is_finished:
+        return OPEN, value, f"the run is at step {columns.last_step}"
+    if not is_due:
+        return MISSED, math.nan, f"the run ended at step {columns.last_step}"
     if math.isnan(value):
-        return ExpectationOutcome(name, one, metric, MISSED, value, _no_number(metric, columns))
-    is_met = one.low <= value <= one.high  # NaN never is
-    return ExpectationOutcome(name, one, metric, MET if is_met else MISSED, value)
+        return MISSED, value, _no_number(metric, columns)
+    return MET if one.low <= value <= one.high else MISSED, value, None
 
 
 def _number(one: Expectation, metric: str, columns: MetricColumns) -> float:
     """Return the number to compare with the bound, read like in `comparison`; see `Expectation`."""
-    kind = _KINDS.get(one.at, LAST) if isinstance(one.at, str) else LAST
+    kind, more_is_better = _KINDS.get(str(one.at), WindowKind.LAST), one.at_least is not None
     up_to = one.at if isinstance(one.at, int) else None
-    if metric.startswith(_EVAL) and (kind != LAST or one.last_events):
+    if metric.startswith(_EVAL) and (kind != WindowKind.LAST or one.last_events):
         # An evaluation is a single number, so do not average it with others.
-        return Window(kind, one.last_events or 1).of(columns.series(metric), more_is_better=one.at_least is not None)
-    return number_of(
-        columns, metric, Window(kind, one.last_events), more_is_better=one.at_least is not None, up_to=up_to
-    )
+        return Window(kind, one.last_events or 1).of(columns.series(metric), more_is_better=more_is_better)
+    return number_of(columns, metric, Window(kind, one.last_events), more_is_better=more_is_better, up_to=up_to)
 
 
 def _no_number(metric: str, columns: MetricColumns) -> str:
     if metric in columns:
-        return "it was logged without a number there"
+        return "it was logged as null"
     close = nearest(metric, columns)
     return "it was never logged" + (f"; {close} was" if close else "")

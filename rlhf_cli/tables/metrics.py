@@ -7,6 +7,7 @@ of the families listed here. The time of a phase excludes phases nested in it, s
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 CLOCK_METRICS: tuple[str, ...] = (
     *("time_s", "time/elapsed_s", "time/share/*", "time/share/reward/*", "step_time", "eval_step_time"),
@@ -21,13 +22,46 @@ A comparison of a run with itself ignores only these. Counts that depend on time
 they differ, the runs differed.
 """
 
-_CLOCK = re.compile("|".join(re.escape(name).replace(r"\*", "[^/]+") for name in CLOCK_METRICS))
+
+def _pattern(names: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(re.escape(name).replace(r"\*", "[^/]+") for name in names))
+
+
+_CLOCK = _pattern(CLOCK_METRICS)
 
 
 def is_of_the_clock(metric: str) -> bool:
     """Return whether a metric, given by its full name, is a time or a speed."""
     return _CLOCK.fullmatch(metric) is not None
 
+
+_DIRECTIONS: dict[int, tuple[str, ...]] = {
+    0: tuple(f"{part}/tokens" for part in ("greedy", "sampled")),
+    -1: (
+        *("loss", "log_loss", "ece", "perplexity", "grad_norm", "critic/grad_norm", "kl", "kl/*"),
+        *("frac_reward_zero_std", "completions/clipped_ratio", "rewards/truncation/fraction"),
+        *(f"rewards/*/{what}" for what in ("errors", "timeouts", "excluded", "seconds")),
+        *("ppo/policy_loss", "ppo/value_loss", "ppo/approx_kl_k3_old_new", "greedy/truncated", "sampled/truncated"),
+    ),
+    1: (
+        *("reward", "rewards/*", "rewards/*/*", "mean_reward", "accuracy", "margin", "mean_token_accuracy"),
+        *("ppo/explained_variance", "pass@*/*", "maj@*/*", "greedy/*", "sampled/*"),
+        *("greedy/rewards/*", "sampled/rewards/*"),
+    ),
+}
+"""Map 1 (more is better), -1 (less is) or 0 (neither) -> names without `eval_`; the first match counts."""
+
+_BY_DIRECTION = {sign: _pattern(names) for sign, names in _DIRECTIONS.items()}
+
+
+def sign_of(metric: str) -> int:
+    """Return 1 if more of a metric is better, -1 if less is, 0 if neither or unknown."""
+    name = metric.removeprefix("eval_")
+    return next((sign for sign, pattern in _BY_DIRECTION.items() if pattern.fullmatch(name)), 0)
+
+
+LEARNING_METRICS = ("loss", "accuracy", "margin", "rewards/accuracies", "rewards/margins", "mean_token_accuracy")
+"""Metrics that show whether a trainer without rewards learns, in table order."""
 
 EVERY_TRAINER = ("loss", "grad_norm", "learning_rate", "epoch", "num_tokens")
 

@@ -38,7 +38,7 @@ def why_no_total(runs: Sequence[LoggedRun]) -> str | None:
         return None
     keys = [key for key in different if key.split(".")[-1] == "weight" or ".weight." in key] or different
     shown = ", ".join(keys[:3]) + (" and more" if len(keys) > 3 else "")
-    return f"no total: {shown} {'differs' if len(keys) == 1 else 'differ'}, so the same answers would have other totals"
+    return f"no total: {shown} {'differs' if len(keys) == 1 else 'differ'}, so totals are not comparable"
 
 
 def other_scores(runs: Sequence[LoggedRun]) -> list[str]:
@@ -49,7 +49,7 @@ def other_scores(runs: Sequence[LoggedRun]) -> list[str]:
         prefix = f"rewards.{name}."
         keys = [key for key in different if key.startswith(prefix) and key.split(".")[2] in _MAKES_THE_SCORE]
         if keys and all(name in run.weights for run in runs):
-            notes.append(f"{name} is not the same reward in all runs: {', '.join(keys[:3])} differs")
+            notes.append(f"reward {name} is not the same in all runs: {', '.join(keys[:3])} differs")
     return notes
 
 
@@ -78,7 +78,7 @@ def pareto_front(by: Sequence[str], signs: Sequence[int], means: Mapping[str, Se
     }
     best = tuple(name for name in signed if not any(_dominates(other, signed[name]) for other in signed.values()))
     dominated = {
-        name: next(one for one in best if _dominates(signed[one], values))
+        name: next(winner for winner in best if _dominates(signed[winner], values))
         for name, values in signed.items()
         if name not in best
     }
@@ -132,12 +132,12 @@ class Comparison:
     @property
     def comparisons(self) -> int:
         """Return the number of differences in the family."""
-        return max((one.comparisons for verdict in self.verdicts for one in verdict.differences), default=0)
+        return max((pair.comparisons for verdict in self.verdicts for pair in verdict.differences), default=0)
 
     @property
     def in_common(self) -> list[str]:
         """Return the labels of the measures that at least two runs have."""
-        num_finite = {label: sum(map(math.isfinite, of.values())) for label, of in self.values.items()}
+        num_finite = {label: sum(map(math.isfinite, numbers.values())) for label, numbers in self.values.items()}
         return [label for label, count in num_finite.items() if count > 1]
 
 
@@ -158,7 +158,7 @@ def compare(
     judged = [asked_measure(word, runs, where="--on", all_names=all_names) for word in asked.on]
     measures += [one for one in judged if one.label not in {measure.label for measure in measures}]
     if no_total is not None and any(one.kind == TOTALS for one in measures):
-        grouped.notes.append(f"{no_total}; it is shown because it was asked for")
+        grouped.notes.append(f"{no_total}; --metrics shows it nevertheless")
     values = {one.label: {run.name: one.of(run, asked.window, grouped.up_to) for run in runs} for one in measures}
     estimates = {
         setting.name: {
@@ -193,7 +193,7 @@ def _axis(grouped: GroupedRuns, asked: ComparisonOptions) -> DifferingKey | None
             return None
         shorts = [axis.short for axis in grouped.axes]
         raise UserError(
-            "several keys differ, and a verdict is about one" if shorts else "the runs differ in nothing but seeds",
+            "several keys differ, but a verdict is about one" if shorts else "the runs differ only in seeds",
             where="--on" if asked.on else "--baseline",
             got=", ".join(shorts) or "no key that differs",
             expected="--by KEY" if shorts else "runs of two settings or more",
@@ -205,9 +205,9 @@ def _axis(grouped: GroupedRuns, asked: ComparisonOptions) -> DifferingKey | None
             return axis
     names = [axis.short for axis in grouped.axes]
     raise UserError(
-        "a seed is what a verdict is over, not about"
+        "a verdict cannot be about seeds"
         if any(asked.by in (axis.short, axis.key) for axis in grouped.seeds)
-        else "the runs do not differ in such a key",
+        else "the runs do not differ in this key",
         where="--by",
         got=asked.by,
         expected=", ".join(names) or "runs of two settings or more",
@@ -222,11 +222,11 @@ def _why_no_verdict(asked: ComparisonOptions, axis: DifferingKey | None, grouped
     if asked.on or asked.by is not None or asked.baseline is not None or not grouped.axes:
         return None
     if all(len(setting.by_seed) < 2 for setting in grouped.settings):
-        return "no verdict: one seed a setting, so an interval is impossible, not zero; seed=0,1,2,3,4 would give one"
+        return "no verdict: with one seed per setting there is no interval; seed=0,1,2,3,4 would give one"
     if axis is None:
         return why_not_one_of(grouped)
     if (num_values := len(set(axis.texts))) > MOST_VALUES:
-        return f"no verdict: {num_values} values of {axis.short}, each against each, are too many; try --baseline VALUE"
+        return f"no verdict: {num_values} values of {axis.short} are too many to compare pairwise; try --baseline VALUE"
     return None
 
 
@@ -270,7 +270,7 @@ def _notes(
     notes = []
     trainers = list(dict.fromkeys(run.trainer for run in grouped.runs))
     if len(trainers) > 1:
-        notes.append(f"runs of different trainers ({', '.join(trainers)}): compared by what they have in common")
+        notes.append(f"runs of different trainers ({', '.join(trainers)}) are compared by the measures that both have")
     by_reason: dict[str, list[str]] = {}
     for setting in grouped.settings:
         for name, why in setting.left_out.items():

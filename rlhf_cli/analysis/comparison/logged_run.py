@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -12,6 +11,7 @@ from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, Wanted, r
 from rlhf_cli.errors import RunError
 from rlhf_cli.evaluation.evaluation_files import read_evaluation
 from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation
+from rlhf_cli.runs.metrics_file import reward_names as logged_rewards
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_overview import swept_in
 from rlhf_cli.runs.run_status import FINISHED, read_status
@@ -19,7 +19,6 @@ from rlhf_cli.tables.resume_keys import row_of
 from rlhf_cli.text.gate_text import gate_text
 from rlhf_cli.text.json_values import JsonTree, section
 
-_REWARD_MEAN = re.compile(r"^rewards/(?P<name>[^/]+)/mean$")
 Figures = Mapping[str, float]
 """Map a figure's name -> its mean: `greedy/correct`, `sampled/total`, `pass@4/correct`, `accuracy`."""
 
@@ -32,12 +31,12 @@ def read_figures(folder: RunFolder) -> dict[str, Figures]:
             evaluation = read_evaluation(file)
         except (OSError, ValueError):
             continue
-        figures = {name: one.mean for name, one in evaluation.figures() if one.mean is not None}
+        figures = {name: figure.mean for name, figure in evaluation.figures() if figure.mean is not None}
         if isinstance(evaluation.measured, RewardModelEvaluation):
             calibration = evaluation.measured.calibration
             figures |= {"log_loss": calibration.log_loss, "ece": calibration.ece}
         read.append((evaluation.heading.time, file.stem, figures))
-    return {name: figures for _, name, figures in sorted(read, key=lambda one: (-one[0], one[1]))}
+    return {name: figures for _, name, figures in sorted(read, key=lambda file: (-file[0], file[1]))}
 
 
 @dataclass(frozen=True)
@@ -99,8 +98,7 @@ def reward_names(runs: Iterable[LoggedRun]) -> list[str]:
     """Return the components that the runs configured or logged, in the order of first occurrence."""
     names: dict[str, None] = {}
     for run in runs:
-        logged = [match["name"] for match in map(_REWARD_MEAN.match, run.metrics) if match]
-        names.update(dict.fromkeys([*run.weights, *logged]))
+        names.update(dict.fromkeys([*run.weights, *logged_rewards([run.metrics])]))
     names.pop("truncation", None)
     return list(names)
 
@@ -211,9 +209,9 @@ def differences(runs: Sequence[LoggedRun]) -> list[str]:
 def axes(runs: Sequence[LoggedRun]) -> list[DifferingKey]:
     """Return the differences, grouping keys that change together, seeds last.
 
-    A group is named after its swept key, else after a selected config group (`truncation`, `exp`) that stands for
-    several keys, else after the first key that is not a training condition. Swept keys stay separate: in a search every
-    trial has another value of each, although none of them implies another.
+    A group is named after its swept key, else after a selected config group (`truncation`, `exp`) that sets several
+    keys, else after the first key that is not a training condition. Swept keys stay separate: in a search they all
+    change in every trial, but independently.
     """
     runs = _with_whole_rewards(runs)
     classes: dict[tuple[tuple[int, ...], bool], list[str]] = {}
@@ -224,7 +222,7 @@ def axes(runs: Sequence[LoggedRun]) -> list[DifferingKey]:
     swept = {key: None for run in runs for key in run.swept}
     heads = {}
     for (pattern, seeds), keys in classes.items():
-        chosen = [one for one in choices if _pattern([run.choices.get(one, "") for run in runs]) == pattern]
+        chosen = [group for group in choices if _pattern([run.choices.get(group, "") for run in runs]) == pattern]
         varied = [key for key in swept if key in keys or key in chosen]
         own = min(keys, key=lambda key: condition_of(key) is not None)
         head = varied[0] if varied else chosen[0] if chosen and len(keys) > 1 and not seeds else own
@@ -244,8 +242,8 @@ def _with_whole_rewards(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
 
     It stands in place of the reward's keys that are the same in all runs that have it.
     """
-    of_runs = [{_reward_of(key): None for key in run.settings if key.startswith("rewards.")} for run in runs]
-    partial = {name for names in of_runs for name in names if not all(name in others for others in of_runs)}
+    by_run = [{_reward_of(key) for key in run.settings if key.startswith("rewards.")} for run in runs]
+    partial = by_run[0].union(*by_run) - by_run[0].intersection(*by_run)
     values: dict[str, set[str]] = {}
     for run in runs:
         for key, value in run.settings.items():
@@ -303,10 +301,12 @@ def value_text(value: object, digits: int = 12) -> str:
     if isinstance(value, int | float):
         return f"{value:.{12 if float(value).is_integer() else digits}g}"
     if isinstance(value, list | tuple):
-        return f"[{','.join(value_text(one, digits) for one in value)}]"
+        return f"[{','.join(value_text(entry, digits) for entry in value)}]"
     if isinstance(value, Mapping):
-        given = {key: value_text(one, digits) for key, one in value.items() if one is not None}
-        return gate_text(value) if "by" in given else f"{{{', '.join(f'{key}: {one}' for key, one in given.items())}}}"
+        given = {key: value_text(item, digits) for key, item in value.items() if item is not None}
+        return (
+            gate_text(value) if "by" in given else f"{{{', '.join(f'{key}: {text}' for key, text in given.items())}}}"
+        )
     text = str(value)
     return os.path.basename(text.rstrip("/")) if os.path.isabs(text) else text
 

@@ -12,34 +12,19 @@ from rlhf_cli.analysis.comparison.logged_run import LoggedRun, reward_names
 from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, Window
 from rlhf_cli.errors import UserError
 from rlhf_cli.runs.metrics_file import TOTAL
-from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
+from rlhf_cli.tables.metrics import LEARNING_METRICS, sign_of
 from rlhf_cli.text.suggest import nearest
 
 COMPONENT, TOTALS, COST, LEARNT, HELD_OUT, ASKED = "component", "total", "cost", "learnt", "held out", "asked"
 """The kinds of measures, in display order."""
 
-_OF_ANSWERS = re.compile(r"^eval_((greedy|sampled)/(total|rewards/)|(pass|maj)@)|^rewards/[^/]+/(mean|effective_mean)$")
-"""Reward means, of which more is better whatever the reward's name."""
-_LESS = re.compile(
-    r"(^|[/_ ])(loss|kl|perplexity|ece|errors|timeouts|excluded|seconds|clipped_ratio|truncated|grad_norm|"
-    r"frac_reward_zero_std)($|[/_ ])|^kl/|truncation/fraction$"
-)
-_MORE = re.compile(
-    r"^(eval_)?(rewards?|reward)(/|$)|accurac|margins?$|pass@|maj@|^eval_(greedy|sampled)/|explained_variance"
-)
 _KL = ("kl/k1_policy_ref", "kl")
 _LENGTH = "completions/mean_length"
 _TRUNCATED = ("rewards/truncation/fraction", "completions/clipped_ratio")
-_LEARNT = ("loss", "accuracy", "margin", "rewards/accuracies", "rewards/margins", "mean_token_accuracy")
 _EVALUATED = re.compile(r"^eval_(greedy/(total|rewards/[^/]+)|(pass|maj)@\d+/[^/]+|loss|accuracy|rewards/accuracies)$")
-_SIGN_OF_FIGURE = {
-    **{f"{part}/truncated": -1 for part in (GREEDY, SAMPLED)},
-    **{f"{part}/tokens": 0 for part in (GREEDY, SAMPLED)},
-    **{"log_loss": -1, "ece": -1},
-}
-"""Full names of evaluation figures of which more is not better. Full, since a reward may be called `not_truncated`."""
-_SHOWN = frozenset({TOTAL, *_KL, _LENGTH, *_TRUNCATED, *_LEARNT})
+_SHOWN = frozenset({TOTAL, *_KL, _LENGTH, *_TRUNCATED, *LEARNING_METRICS})
 _RAW = re.compile(r"^rewards/[^/]+/mean$")
+_SYNONYMS = {"truncation": "truncated", "reward": "total"}
 
 
 @dataclass(frozen=True)
@@ -96,10 +81,12 @@ def default_measures(runs: Sequence[LoggedRun], *, no_total: str | None) -> list
     if no_total is None and TOTAL in logged:
         measures.append(RunMeasure("total", TOTAL, TOTALS))
     kl, truncated = (next((name for name in names if name in logged), "") for names in (_KL, _TRUNCATED))
-    costs = [("kl", kl, -1), ("length", _LENGTH, 0), ("truncated", truncated, -1)]
-    measures += [RunMeasure(label, metric, COST, sign) for label, metric, sign in costs if metric in logged]
+    costs = [("kl", kl), ("length", _LENGTH), ("truncated", truncated)]
+    measures += [RunMeasure(label, metric, COST, sign_of(metric)) for label, metric in costs if metric in logged]
     if not rewards:
-        measures += [RunMeasure(_label(name), name, LEARNT, sign_of(name)) for name in _LEARNT if name in logged]
+        measures += [
+            RunMeasure(_label(name), name, LEARNT, sign_of(name)) for name in LEARNING_METRICS if name in logged
+        ]
     evaluated = sorted(filter(_EVALUATED.match, logged))
     for name in sorted(evaluated, key=lambda name: 0 if name.endswith("/total") else 1 if "greedy" in name else 2):
         if no_total is None or not name.endswith("/total"):
@@ -108,7 +95,7 @@ def default_measures(runs: Sequence[LoggedRun], *, no_total: str | None) -> list
 
 
 def asked_measure(word: str, runs: Sequence[LoggedRun], *, where: str, all_names: Sequence[str] = ()) -> RunMeasure:
-    """Return the measure for `correct`, `-kl`, `total` or a logged name; a minus means that less is better.
+    """Return the measure for `correct`, `-kl`, `total` or a logged name; after a minus, less is better.
 
     Raise UserError, with the most similar name and the default measures, if no run has it.
     """
@@ -117,26 +104,19 @@ def asked_measure(word: str, runs: Sequence[LoggedRun], *, where: str, all_names
     known = {measure.label: measure for measure in default_measures(runs, no_total=None)}
     labels = list(known)
     known |= {measure.metric: replace(measure, label=_label(measure.metric)) for measure in known.values()}
-    measure = known.get(name) or known.get({"truncation": "truncated", "reward": "total"}.get(name, name))
+    measure = known.get(name) or known.get(_SYNONYMS.get(name, name))
     if measure is None and name in logged:
         measure = RunMeasure(_label(name), name, ASKED, sign_of(name))
     if measure is not None:
         return replace(measure, sign=-1 if word.startswith("-") else measure.sign or 1)
     close = nearest(name, dict.fromkeys([*labels, *known, *logged, *all_names]))
     raise UserError(
-        "no run has logged such a metric",
+        "no run has logged this metric",
         where=where,
         got=name,
         expected=f"one of {', '.join(dict.fromkeys(labels))}, or a name of metrics.jsonl",
         hint=close or f"{where} {labels[0]}" if labels else close,
     )
-
-
-def sign_of(metric: str) -> int:
-    """Return 1 if more of a metric is better, -1 if less is, 0 if its name does not tell."""
-    if _LESS.search(metric) and not _OF_ANSWERS.search(metric):
-        return -1
-    return 1 if _MORE.search(metric) else 0
 
 
 def _label(metric: str) -> str:
@@ -155,7 +135,7 @@ def _of_evaluation_files(runs: Sequence[LoggedRun], no_total: str | None) -> lis
     most = max(dict.fromkeys(names), key=names.count)
     figures = dict.fromkeys(figure for run in runs for figure in run.evaluations.get(most, {}))
     return [
-        RunMeasure(f"{most}: {name}", name, HELD_OUT, _SIGN_OF_FIGURE.get(name, 1), most)
+        RunMeasure(f"{most}: {name}", name, HELD_OUT, sign_of(name), most)
         for name in figures
         if no_total is None or not name.endswith("/total")
     ]

@@ -6,6 +6,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -100,17 +101,21 @@ def columns_of(events: Iterable[Event], wanted: Wanted | None = None) -> MetricC
 
 _LAST = re.compile(r"last(?:-([1-9]\d*))?")
 _PART = 10
-LAST, BEST, FIRST = "last", "best", "first"
+
+
+class WindowKind(StrEnum):
+    """Which log events of a curve count. A comparison takes the last; an expectation may take others."""
+
+    LAST = "last"
+    BEST = "best"
+    FIRST = "first"
 
 
 @dataclass(frozen=True)
 class Window:
-    """The part of a curve that counts. `num_events` None means a tenth of the log events.
+    """The part of a curve that counts. `num_events` None means a tenth of the log events."""
 
-    `kind` is last for a comparison; an expectation may also ask for the first or the best events.
-    """
-
-    kind: str = LAST
+    kind: WindowKind = WindowKind.LAST
     num_events: int | None = None
 
     def __str__(self) -> str:
@@ -131,9 +136,9 @@ class Window:
         if not np.isfinite(values).any():
             return float("nan")
         width = min(self.num_events or max(1, len(values) // _PART), len(values))
-        if self.kind == BEST:
+        if self.kind == WindowKind.BEST:
             return _best(values, width, more_is_better)
-        kept = values[-width:] if self.kind == LAST else values[:width]
+        kept = values[-width:] if self.kind == WindowKind.LAST else values[:width]
         kept = kept[np.isfinite(kept)]
         return float(kept.mean()) if len(kept) else float("nan")
 
@@ -141,9 +146,9 @@ class Window:
 def parse_window(text: str) -> Window:
     """Return the window for `last` or `last-K`. Raise UserError for anything else."""
     if match := _LAST.fullmatch(text):
-        return Window(LAST, int(match[1]) if match[1] else None)
+        return Window(num_events=int(match[1]) if match[1] else None)
     expected = "last (a tenth of the log events) or last-K (K log events)"
-    raise UserError("there is no such window", where="--window", got=text, expected=expected, hint="--window last-20")
+    raise UserError("unknown window", where="--window", got=text, expected=expected, hint="--window last-20")
 
 
 def _best(values: NDArray[np.float64], width: int, more_is_better: bool) -> float:

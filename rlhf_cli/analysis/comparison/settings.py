@@ -1,4 +1,4 @@
-"""Group runs that differ only in their seed, estimate what a setting is worth, and say what forbids a verdict.
+"""Group runs that differ only in their seed, estimate each setting over its seeds, and say what forbids a verdict.
 
 A difference between runs of 12 and of 25 steps is no evidence about a weight that also changed.
 """
@@ -77,39 +77,39 @@ def group_over_seeds(runs: Sequence[LoggedRun]) -> GroupedRuns:
     setting's mean. Otherwise all runs with log events count, up to the last step that all of them reached.
     """
     differing = axes(runs) if len(runs) > 1 else []
-    of_settings, of_seeds = ([key for key in differing if key.is_seed == is_seed] for is_seed in (False, True))
+    axes_found, seeds = ([key for key in differing if key.is_seed == is_seed] for is_seed in (False, True))
     has_finished = any(run.is_finished for run in runs)
     logged = [run for run in runs if run.metrics.num_events]
     up_to = None if has_finished or not logged else min(run.metrics.last_step for run in logged)
     places: dict[tuple[str, ...], list[int]] = {}
     for place in range(len(runs)):
-        places.setdefault(tuple(axis.texts[place] for axis in of_settings), []).append(place)
+        places.setdefault(tuple(axis.texts[place] for axis in axes_found), []).append(place)
     settings = []
-    for texts, members in sorted(places.items(), key=lambda one: [number_or_text(text) for text in one[0]]):
+    for texts, members in sorted(places.items(), key=lambda entry: [number_or_text(text) for text in entry[0]]):
         by_seed: dict[str, LoggedRun] = {}
         left_out: dict[str, str] = {}
-        for place in sorted(members, key=lambda place: [number_or_text(axis.texts[place]) for axis in of_seeds]):
+        for place in sorted(members, key=lambda place: [number_or_text(axis.texts[place]) for axis in seeds]):
             run = runs[place]
-            seed = "/".join(axis.texts[place] for axis in of_seeds) or str(run.settings.get("seed", "-"))
+            seed = "/".join(axis.texts[place] for axis in seeds) or str(run.settings.get("seed", "-"))
             if why := _why_left_out(run, has_finished):
                 left_out[run.name] = why
             elif seed in by_seed:
-                left_out[run.name] = f"the same settings and seed as {by_seed[seed].name}, which counts"
+                left_out[run.name] = f"it repeats the settings and the seed of {by_seed[seed].name}"
             else:
                 by_seed[seed] = run
-        name = ",".join(f"{axis.short}={text}" for axis, text in zip(of_settings, texts, strict=True))
-        values = {axis.key: text for axis, text in zip(of_settings, texts, strict=True)}
+        name = ",".join(f"{axis.short}={text}" for axis, text in zip(axes_found, texts, strict=True))
+        values = {axis.key: text for axis, text in zip(axes_found, texts, strict=True)}
         settings.append(SettingRuns(name or "all runs", values, by_seed, left_out))
     notes = []
     if up_to is not None:
-        notes.append(f"no run has finished: compared up to step {up_to}, the last that all of them have reached")
-    return GroupedRuns(settings, of_settings, of_seeds, list(runs), up_to, notes)
+        notes.append(f"no run has finished: runs are compared up to step {up_to}, which all of them reached")
+    return GroupedRuns(settings, axes_found, seeds, list(runs), up_to, notes)
 
 
 def _why_left_out(run: LoggedRun, has_finished: bool) -> str | None:
-    """Return how a run that does not count ended, in one line; `rlhf why` shows the rest. None if it counts."""
+    """Return how a run that does not count ended, in one line, or None if it counts. `rlhf why` shows the rest."""
     if not run.metrics.num_events:
-        at = ", nothing was logged"
+        at = ", no log events"
     elif has_finished and not run.is_finished:
         at = f" at step {run.step}" + (f" of {run.max_steps}" if run.max_steps is not None else "")
     else:
@@ -139,7 +139,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 _ENDED = "finished at step"
-_ROWS_A_STEP = "rows a step"
+_ROWS_A_STEP = "rows per step"
 _TRL_BATCH = 8
 """TRL's default of `per_device_train_batch_size`."""
 
@@ -158,9 +158,9 @@ def why_unfair(grouped: GroupedRuns, axis: DifferingKey, baseline: str | None = 
     """
     pairs = list(_compared(grouped, axis, baseline))
     if not pairs:
-        others = [one.short for one in grouped.axes if one is not axis]
+        others = [other.short for other in grouped.axes if other is not axis]
         same = " and ".join([", ".join(others[:-1]), others[-1]] if len(others) > 1 else others)
-        return f"no verdict on {axis.short}: no two of its values were run with the same {same}" if others else None
+        return f"no verdict on {axis.short}: no two of its values have runs with the same {same}" if others else None
     own = {condition_of(key) for key in axis.others}
     judged = own.pop() if len(own) == 1 else None
     conditions = {run.place: _conditions(run) for pair in pairs for run in pair}
@@ -169,20 +169,20 @@ def why_unfair(grouped: GroupedRuns, axis: DifferingKey, baseline: str | None = 
         for condition, name, texts in _differing(conditions[first.place], conditions[second.place]):
             if condition != judged and not (judged is not None and name == _ENDED):
                 differing.setdefault(condition, {}).setdefault(name, {}).update(dict.fromkeys(texts))
-    reasons = [f"{_DIFFERS[one]} with it ({_in_words(differing[one])})" for one in _DIFFERS if one in differing]
+    reasons = [f"{text} with it ({_in_words(differing[name])})" for name, text in _DIFFERS.items() if name in differing]
     return f"no verdict on {axis.short}: {', '.join(reasons)}" if reasons else None
 
 
 def conditions_apart(grouped: GroupedRuns) -> list[str]:
     """Return the conditions in which settings differ beside another key, unless all combinations were run."""
-    of_axis = {axis.key: {condition_of(key) for key in axis.others} - {None} for axis in grouped.axes}
-    found = {condition for conditions in of_axis.values() for condition in conditions}
+    by_axis = {axis.key: {condition_of(key) for key in axis.others} - {None} for axis in grouped.axes}
+    conditions_found = {condition for conditions in by_axis.values() for condition in conditions}
     under, what = (
-        {tuple(one.values[key] for key in of_axis if bool(of_axis[key]) == sets) for one in grouped.settings}
+        {tuple(setting.values[key] for key in by_axis if bool(by_axis[key]) == sets) for setting in grouped.settings}
         for sets in (True, False)
     )
     is_crossed = len(grouped.settings) == len(under) * len(what)
-    return [] if is_crossed else [condition for condition in _DIFFERS if condition in found]
+    return [] if is_crossed else [condition for condition in _DIFFERS if condition in conditions_found]
 
 
 def why_not_one_of(grouped: GroupedRuns) -> str:
@@ -219,11 +219,11 @@ def _conditions(run: LoggedRun) -> Conditions:
         found[STEPS, _ENDED] = str(run.step)
     if (rows := _rows_a_step(run)) is not None:
         found[BATCH, _ROWS_A_STEP] = str(rows)
-    for name, of_file in section(run.provenance, "sha256").items():
+    for name, sha256 in section(run.provenance, "sha256").items():
         if name.startswith("data"):
-            found[DATA, f"content of {name}"] = str(of_file)[:8]
+            found[DATA, f"content of {name}"] = str(sha256)[:8]
     if run.starting_model is not None:
-        found[MODEL, "weights it began with"] = run.starting_model[:8]
+        found[MODEL, "initial weights"] = run.starting_model[:8]
     return found
 
 
@@ -242,7 +242,7 @@ def _rows_a_step(run: LoggedRun) -> int | None:
 def _differing(first: Conditions, second: Conditions) -> Iterator[tuple[str, str, Sequence[str]]]:
     """Yield (condition, name, both values); a fact (a hash, a count) that only one of them has is no difference."""
     for condition, name in {**first, **second}:
-        texts = [one.get((condition, name), _NOT_SET) for one in (first, second)]
+        texts = [conditions.get((condition, name), _NOT_SET) for conditions in (first, second)]
         if texts[0] != texts[1] and not (_NOT_SET in texts and " " in name):
             yield condition, name, texts
 

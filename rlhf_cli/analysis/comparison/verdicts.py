@@ -1,10 +1,10 @@
-"""Say which values of a key are beyond doubt better, from differences paired over seeds.
+"""Judge which values of a key are significantly better, by differences paired over seeds.
 
 Runs of one seed share their prompts, their sampling and often their starting model, so the effect of a seed on both
 cancels in their difference. Over n common seeds the difference has the paired t interval, d ± t(n - 1) s / sqrt(n).
 
 All differences decided together form one family of m comparisons. Bonferroni's intervals, each with level 1 - 5 % / m,
-all hold at once at least 95 times in a hundred, whatever the dependence between the comparisons. A difference is
+all hold at once with at least 95 % probability, also for dependent comparisons. A difference is
 significant if its interval excludes zero. Holm's test would reject slightly more, but intervals consistent with it end
 at zero for every rejected hypothesis (Strassburger and Bretz 2008, Statistics in Medicine 27:4914; Guilbaud 2008,
 Biometrical Journal 50:678), so they could not show how much better one value is.
@@ -52,6 +52,15 @@ class PairedDifference:
     effect: float | None = None
     p_value: float | None = None
     p_adjusted: float | None = None
+
+    @property
+    def interval(self) -> tuple[float, float, float]:
+        """Return (mean, low, high) of a difference that is decided or undecided."""
+        mean, low, high = self.difference.mean, self.difference.low, self.difference.high
+        assert mean is not None
+        assert low is not None
+        assert high is not None
+        return mean, low, high
 
     @property
     def seeds_needed(self) -> int | None:
@@ -147,10 +156,16 @@ class MeasureVerdict:
         """
         if self.measure.sign == 0:
             return None  # neither more nor less of it is better
-        decided = [one for one in self.differences if one.outcome in (BETTER, WORSE)]
-        beaten = {(one.value, one.other) if one.outcome == BETTER else (one.other, one.value) for one in decided}
-        wins = {value: {other for winner, other in beaten if winner == value} for value in self.values}
-        return next((value for value in self.values if wins[value] == {*self.values} - {value}), None)
+        wins = {(pair.value, pair.other) for pair in self.differences if pair.outcome == BETTER}
+        wins |= {(pair.other, pair.value) for pair in self.differences if pair.outcome == WORSE}
+        return next(
+            (
+                value
+                for value in self.values
+                if {other for winner, other in wins if winner == value} == {*self.values} - {value}
+            ),
+            None,
+        )
 
 
 def verdicts_on(
@@ -168,7 +183,9 @@ def verdicts_on(
     """
     texts = list(dict.fromkeys(setting.values[axis.key] for setting in grouped.settings))
     pairs = pairs_of(texts, baseline)
-    differing = [one for one in measures if len({*filter(math.isfinite, values_of[one.label].values())}) > 1]
+    differing = [
+        measure for measure in measures if len({*filter(math.isfinite, values_of[measure.label].values())}) > 1
+    ]
     comparisons = len(pairs) * max(1, len(differing))
     verdicts = []
     for measure in measures:
@@ -188,13 +205,16 @@ def verdicts_on(
 
 def in_words(measure: RunMeasure, differences: Sequence[PairedDifference], baseline: str | None = None) -> str:
     """Return the differences on one measure in words: `0.1 beats 0 on correct by 0.04 [0.01, 0.07] (3 seeds).`"""
-    on = measure.label if measure.sign > 0 else f"{measure.label} ({measure.direction})"
-    equal = [one for one in differences if one.outcome == EQUAL]
+    label = measure.label
+    on = label if measure.sign > 0 else f"{label} ({measure.direction})"
+    pairs: dict[str, list[PairedDifference]] = {}
+    for pair in differences:
+        pairs.setdefault(WORSE if pair.outcome == BETTER else pair.outcome, []).append(pair)
     sentences = [
-        *_decided([one for one in differences if one.outcome in (BETTER, WORSE)], on),
-        *_undecided([one for one in differences if one.outcome == UNDECIDED], measure.label, baseline),
-        *(f"{one.value} and {one.other} are equal on {measure.label} in every seed" for one in equal),
-        *_impossible([one for one in differences if one.outcome == IMPOSSIBLE], measure.label),
+        *_decided(pairs.get(WORSE, []), on),
+        *_undecided(pairs.get(UNDECIDED, []), label, baseline),
+        *(f"{pair.value} and {pair.other} are equal on {label} in every seed" for pair in pairs.get(EQUAL, [])),
+        *_impossible(pairs.get(IMPOSSIBLE, []), label),
     ]
     return " ".join(f"{sentence}." for sentence in sentences)
 
@@ -206,62 +226,51 @@ def decimals(half_width: float) -> int:
     return min(5, max(0, 1 - math.floor(math.log10(half_width))))
 
 
-def _decided(differences: Sequence[PairedDifference], on: str) -> list[str]:
+def _decided(pairs: Sequence[PairedDifference], on: str) -> list[str]:
     """Return one sentence per winner: which values it beats and by how much."""
     beaten: dict[str, list[str]] = {}
-    for one in differences:
-        mean, low, high = one.difference.mean, one.difference.low, one.difference.high
-        assert mean is not None
-        assert low is not None
-        assert high is not None
-        winner, loser = (one.value, one.other) if one.outcome == BETTER else (one.other, one.value)
-        near, far = sorted((abs(low), abs(high)))  # both ends are on the same side of zero
+    for pair in pairs:
+        mean, low, high = pair.interval
+        winner, loser = (pair.value, pair.other) if pair.outcome == BETTER else (pair.other, pair.value)
+        small, large = sorted((abs(low), abs(high)))  # both ends are on the same side of zero
         digits = decimals((high - low) / 2)
-        by = f"by {abs(mean):.{digits}f} [{near:.{digits}f}, {far:.{digits}f}]"
-        text = f"{loser} {by}" if winner in beaten else f"{loser} on {on} {by}"
-        beaten.setdefault(winner, []).append(text)
-    seeds = _seeds(differences)
-    return [f"{winner} beats {_listed(losers)} {seeds}" for winner, losers in beaten.items()]
+        by = f"by {abs(mean):.{digits}f} [{small:.{digits}f}, {large:.{digits}f}]"
+        beaten.setdefault(winner, []).append(f"{loser} {by}" if winner in beaten else f"{loser} on {on} {by}")
+    return [f"{winner} beats {_listed(losers)} {_seeds(pairs)}" for winner, losers in beaten.items()]
 
 
 def _undecided(pairs: Sequence[PairedDifference], label: str, baseline: str | None) -> list[str]:
     """Return one sentence with all undecided pairs, and one with the pair that needs the fewest more seeds."""
     if not pairs:
         return []
-    names = list(dict.fromkeys(name for one in pairs for name in (one.other, one.value)))
+    names = list(dict.fromkeys(name for pair in pairs for name in (pair.other, pair.value)))
     if baseline is not None:
         between = f"between {baseline} and {_listed([name for name in names if name != baseline], 'or')}"
     elif len(pairs) == len(names) * (len(names) - 1) // 2:
         between = f"between {_listed(names)}"
     else:
-        between = _listed([f"between {one.other} and {one.value}" for one in pairs], "nor")
+        between = _listed([f"between {pair.other} and {pair.value}" for pair in pairs], "nor")
     # A pair with few seeds and a large effect may need fewer more than one with many seeds and a larger t statistic.
-    away = [(math.inf if (n := one.seeds_needed) is None else n - len(one.seeds)) for one in pairs]
-    one = pairs[min(range(len(pairs)), key=lambda place: (away[place], -abs(pairs[place].effect or 0.0)))]
-    count, needed = len(one.seeds), one.seeds_needed
-    rough = "; rough estimate" if count <= FEW_SEEDS else ""
-    separate = f"separate {one.other} from {one.value}{_interval(one)}{rough}"
-    more = f"Even {MOST_SEEDS} seeds would not {separate}"
-    if needed is not None:
-        num_more = max(1, needed - count)
-        more = f"About {num_more} more seed{'s' if num_more > 1 else ''} would {separate}"
-    return [f"No clear difference in {label} {between} {_seeds(pairs)}", more]
-
-
-def _interval(one: PairedDifference) -> str:
-    """Return ` (0.1 - 0: -0.06 [-0.22, +0.10])`, a difference with its interval."""
-    mean, low, high = one.difference.mean, one.difference.low, one.difference.high
-    assert mean is not None
-    assert low is not None
-    assert high is not None
+    more = [math.inf if (n := pair.seeds_needed) is None else n - len(pair.seeds) for pair in pairs]
+    closest = min(range(len(pairs)), key=lambda place: (more[place], -abs(pairs[place].effect or 0.0)))
+    pair, num_more = pairs[closest], more[closest]
+    mean, low, high = pair.interval
     digits = decimals((high - low) / 2)
-    return f" ({one.value} - {one.other}: {mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}])"
+    by = f"{pair.value} - {pair.other}: {mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+    rough = "; rough estimate" if len(pair.seeds) <= FEW_SEEDS else ""
+    seeds = f"Even {MOST_SEEDS} seeds would not"
+    if math.isfinite(num_more):
+        seeds = f"About {max(1, num_more):.0f} more seed{'s' if num_more > 1 else ''} would"
+    return [
+        f"No clear difference in {label} {between} {_seeds(pairs)}",
+        f"{seeds} separate {pair.other} from {pair.value} ({by}){rough}",
+    ]
 
 
 def _seeds(pairs: Sequence[PairedDifference]) -> str:
     """Return `(3 seeds)`, or `(3 to 5 seeds)` if pairs have different numbers of common seeds."""
-    counts = sorted({len(one.seeds) for one in pairs})
-    return f"({' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds)" if counts else ""
+    counts = sorted({len(pair.seeds) for pair in pairs})
+    return f"({' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds)"
 
 
 def _listed(names: Sequence[str], word: str = "and") -> str:
@@ -270,14 +279,14 @@ def _listed(names: Sequence[str], word: str = "and") -> str:
 
 def _impossible(pairs: Sequence[PairedDifference], label: str) -> list[str]:
     sentences = []
-    for count in dict.fromkeys(len(one.seeds) for one in pairs):
-        some = [f"{one.other} and {one.value}" for one in pairs if len(one.seeds) == count]
-        named = ", ".join(some[:3]) + (" and others" if len(some) > 3 else "")
+    for count in dict.fromkeys(len(pair.seeds) for pair in pairs):
+        some = [f"{pair.other} and {pair.value}" for pair in pairs if len(pair.seeds) == count]
+        shown = ", ".join(some[:3]) + (" and others" if len(some) > 3 else "")
         if count > 1:
-            sentences.append(f"No interval for {named}: they differ on {label} by the same in every seed")
+            sentences.append(f"No interval for {shown}: they differ on {label} by the same in every seed")
         else:
-            have = f"{'one' if count else 'no'} seed in common, all else equal, and it takes two or more"
-            sentences.append(f"No verdict on {label} for {named}: they have {have}")
+            shared = "one comparable seed" if count else "no comparable seed"
+            sentences.append(f"No verdict on {label} for {shown}: they share {shared}, a verdict needs two")
     return sentences
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.comparison.measures import RunMeasure, asked_measure, default_measures, sign_of
+from rlhf_cli.analysis.comparison.measures import RunMeasure, asked_measure, default_measures
 from rlhf_cli.analysis.comparison.metric_columns import Window
+from rlhf_cli.tables.metrics import sign_of
 from tests.support.logged_runs import in_memory
 
 NAMES = (
@@ -104,7 +105,7 @@ def test_what_a_word_means(word: str, metric: str, label: str, sign: int) -> Non
     [
         *(("loss", -1), ("eval_loss", -1), ("lossy", 0), ("kl", -1), ("kl/k3", -1), ("klein", 0), ("entropy", 0)),
         *(("reward", 1), ("rewards/a/mean", 1), ("rewards/a/seconds", -1), ("rewards/truncation/fraction", -1)),
-        *(("eval_rewards/a/mean", 1), ("accuracy", 1), ("margin", 1), ("margins", 1), ("explained_variance", 1)),
+        *(("eval_rewards/a/mean", 1), ("accuracy", 1), ("margin", 1), ("rewards/margins", 1), ("ppo/explained_variance", 1)),
         *(("eval_sampled/total", 1), ("eval_maj@8/errors", 1), ("completions/clipped_ratio", -1), ("num_tokens", 0)),
     ],
 )
