@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -30,60 +29,30 @@ from rlhf_cli.runs.phase_clock import phase_label, time_shares
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, RunFolder, checkpoint_folder, read_json
 from rlhf_cli.runs.run_status import Status, read_status, stopped_by_rule, told_state
 from rlhf_cli.runs.tracking.tracked_run import where_to_look
+from rlhf_cli.tables.metrics import LEARNING_METRICS, sign_of
 from rlhf_cli.text.json_values import section
-
-_SIGNS = {
-    "loss": -1,
-    "accuracy": 1,
-    "margin": 1,
-    "rewards/accuracies": 1,
-    "rewards/margins": 1,
-    "mean_token_accuracy": 1,
-}
-"""Maps TRL's metric name -> 1 if higher is better, -1 if lower is better; in table order."""
-
-_HELD_OUT = "eval_"
-
-
-@dataclass(frozen=True)
-class _Measure:
-    """A metric at the start and end of training. `sign` is 1 if higher is better, -1 if lower is."""
-
-    label: str
-    sign: int
-    start: float
-    end: float
-
-
-def _measures(events: Sequence[Event]) -> list[_Measure]:
-    """Return all logged measures, first on the training rows, then on the held-out rows.
-
-    On training rows the values are the means of the first and last tenth of the log events; on held-out rows they are
-    the first and last value.
-    """
-    measured = []
-    for prefix in ("", _HELD_OUT):
-        for name, sign in _SIGNS.items():
-            values = series(events, prefix + name)[1]
-            span = (values[0], values[-1]) if prefix and values else start_and_end(values)
-            if span is not None:
-                label = name.removeprefix("rewards/").replace("_", " ").replace("/", " ")
-                measured.append(_Measure(label + (", held out" if prefix else ""), sign, *span))
-    return measured
 
 
 def _change(start: float, end: float, sign: int = 1) -> list[Cell]:
     gain = (end - start) * sign
-    return [
-        f"{start:.3f}",
-        f"{end:.3f}",
-        (f"{end - start:+.3f}", "green" if gain > 0 else "red" if gain < 0 else "dim"),
-    ]
+    style = "green" if gain > 0 else "red" if gain < 0 else "dim"
+    return [f"{start:.3f}", f"{end:.3f}", (f"{end - start:+.3f}", style)]
 
 
-def learning(events: Sequence[Event]) -> Table | None:
-    """Return the start and end of each measure on training and held-out rows, or None if there are no measures."""
-    rows = [[(one.label, "bold"), *_change(one.start, one.end, one.sign)] for one in _measures(events)]
+def _losses(events: Sequence[Event]) -> Table | None:
+    """Return the start and end of losses and accuracies on training and held-out rows, or None if none is logged.
+
+    On training rows the values are the means of the first and last tenth of the log events; on held-out rows they are
+    the first and last value.
+    """
+    rows: list[list[Cell]] = []
+    for prefix, suffix in (("", ""), ("eval_", ", held out")):
+        for name in LEARNING_METRICS:
+            values = series(events, prefix + name)[1]
+            span = (values[0], values[-1]) if prefix and values else start_and_end(values)
+            if span is not None:
+                label = name.removeprefix("rewards/").replace("_", " ").replace("/", " ") + suffix
+                rows.append([(label, "bold"), *_change(*span, sign_of(name))])
     return plain_table(["measure"], ["start", "end", "change"], rows=rows, head="dim") if rows else None
 
 
@@ -131,11 +100,10 @@ def time_line(events: list[Event]) -> Text | None:
     if shares is None:
         return None
     phases = [(phase_label(key), share) for key, share in shares.shares.items() if share > 0]
-    more = phases[_MOST_PHASES:]
-    named = phases[:_MOST_PHASES] + ([(f"{len(more)} more", sum(share for _, share in more))] if more else [])
-    said = ", ".join(f"{label} {share:.0%}" for label, share in named)
+    shown, more = phases[:_MOST_PHASES], phases[_MOST_PHASES:]
+    shown += [(f"{len(more)} more", sum(share for _, share in more))] if more else []
     elapsed = f"{shares.elapsed_s:.2g} s" if shares.elapsed_s < _SHORT_S else span(shares.elapsed_s)
-    return Text(f"time {elapsed}: {said}", style="dim")
+    return Text(f"time {elapsed}: {', '.join(f'{label} {share:.0%}' for label, share in shown)}", style="dim")
 
 
 _SPARKS = 24
@@ -159,20 +127,18 @@ def show_end(console: Console, folder: RunFolder) -> None:
             _samples(folder, most_samples) if most_samples else None,
             Group(*facts[:most_facts]) if most_facts else None,
         ]
-        spaced = [one for part in parts if part is not None for one in ("", part)][1:]
+        spaced = [line for part in parts if part is not None for line in ("", part)][1:]
         title = f"[bold]{told_state(status.state, status.reason)} after {status.step} steps"
         return Panel(Group(*spaced), title=title, title_align="left", expand=False)
 
-    sizes = [(8, 3, len(facts), True), (5, 1, len(facts), True), (3, 1, len(facts), True), (3, 0, len(facts), True)]
-    sizes += [(1, 0, len(facts), True)]
+    sizes = [(*size, len(facts), True) for size in ((8, 3), (5, 1), (3, 1), (3, 0), (1, 0))]
     sizes += [(3, 0, most, False) for most in range(len(facts), -1, -1)]
     panels = (panel(*size, has_held_out=has_held_out) for *size, has_held_out in sizes)
-    console.print(next(one for one in panels if len(console.render_lines(one, pad=False)) <= _MOST_LINES))
-    again = {command: f"{name}: score these rows again" for command, name in kept_batches(folder).items()}
-    commands = {**again, **where_to_look(folder)}
-    first = next(iter(commands), f"rlhf report {folder.shown}")
-    why = f"rlhf why {folder.shown}"
-    show_commands(console, {first: commands.get(first, "curves and answers as a page"), why: "what to change"})
+    console.print(next(shown for shown in panels if len(console.render_lines(shown, pad=False)) <= _MOST_LINES))
+    commands = {command: f"{name}: score these rows again" for command, name in kept_batches(folder).items()}
+    commands |= {**where_to_look(folder), f"rlhf report {folder.shown}": "curves and answers as a page"}
+    first, reason = next(iter(commands.items()))
+    show_commands(console, {first: reason, f"rlhf why {folder.shown}": "what to change"})
 
 
 def _other_facts(folder: RunFolder, events: list[Event], status: Status) -> Iterator[Text]:
@@ -181,7 +147,7 @@ def _other_facts(folder: RunFolder, events: list[Event], status: Status) -> Iter
         rows = "1 row" if count == 1 else f"{count} rows"
         yield Text(f"{name} failed on {rows}: {folder.reward_errors.name}", style="yellow")
     if failed := read_json(folder.provenance).get("tracker_failed"):
-        yield Text(f"{failed} and has the run in part; metrics.jsonl has all of it", style="yellow")
+        yield Text(f"{failed} and has only part of the run; metrics.jsonl has all of it", style="yellow")
     if reason := stopped_by_rule(status):
         yield Text(reason, style="bold")
     verified = verify(folder)
@@ -194,15 +160,15 @@ def _other_facts(folder: RunFolder, events: list[Event], status: Status) -> Iter
         yield times
     lengths = section(read_json(folder.provenance), "lengths")
     for which in lengths:
-        told = section(lengths, which)["in_words"]
-        yield Text(f"{'data' if which == 'train' else 'data.eval'}: {told}", style="dim")
+        text = section(lengths, which)["in_words"]
+        yield Text(f"{'data' if which == 'train' else 'data.eval'}: {text}", style="dim")
 
 
 def _learnt(folder: RunFolder, events: list[Event], most: int) -> RenderableType | None:
     """Return the rewards at start and end with their curves, or the loss metrics of a run without rewards."""
     spans = reward_spans(events)
     if not spans:
-        return learning(events)
+        return _losses(events)
     configured = section(folder.read_config(), "rewards")
     failed = failed_shares(events)
     names = [*spans, *(name for name in configured if name not in spans)]
@@ -242,12 +208,11 @@ def _samples(folder: RunFolder, most: int) -> Table | None:
     first_of_prompt: dict[str, dict[str, Any]] = {}
     for row in pyarrow.parquet.read_table(files[-1]).to_pylist():
         first_of_prompt.setdefault(one_line(row["prompt"]), row)
-    rows = list(first_of_prompt.values())[:most]
-    table = plain_table([], head="dim")
-    table.add_column("prompt", max_width=32, no_wrap=True, overflow="ellipsis")
-    table.add_column("completion at the end", max_width=40, no_wrap=True, overflow="ellipsis")
-    table.add_column("advantage", justify="right")
-    table.show_header = True
-    for row in rows:
-        table.add_row(Text(one_line(row["prompt"])), Text(one_line(row["completion"])), f"{row['advantage']:+.2f}")
+    rows = [
+        (one_line(row["prompt"]), one_line(row["completion"]), f"{row['advantage']:+.2f}")
+        for row in list(first_of_prompt.values())[:most]
+    ]
+    table = plain_table(["prompt", "completion at the end"], ["advantage"], rows=rows, head="dim")
+    for column, width in zip(table.columns, (32, 40), strict=False):
+        column.max_width, column.no_wrap, column.overflow = width, True, "ellipsis"
     return table

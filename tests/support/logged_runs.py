@@ -1,16 +1,18 @@
-"""Writes run folders that have logged what a test wants, without training: configuration, state, curves."""
+"""Write run folders with a chosen configuration, state and curves, without training, and compare them."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rlhf_cli.analysis.comparison.logged_run import LoggedRun
+from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, read_runs, weights_of
 from rlhf_cli.analysis.comparison.metric_columns import columns_of
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.text.json_values import JsonTree
@@ -95,6 +97,22 @@ def write_sweep(
             }
             runs.append(write_run(folder / f"{weight:g}-{seed}", configured(weight, seed), curves))
     return runs
+
+
+def runs_of(*configs: JsonTree, **curves: Sequence[float]) -> list[LoggedRun]:
+    """Return one finished run per configuration, named by their differences; each curve has one number per run."""
+    runs = []
+    for number, config in enumerate(configs):
+        run = in_memory(f"{number}", **{metric: [values[number]] for metric, values in curves.items()})
+        trainer = str(config["trainer"]["name"])  # type: ignore[index, call-overload]
+        run = replace(run, settings=dict(flat(config)), weights=weights_of(config), trainer=trainer)
+        runs.append(replace(run, place=f"runs/{number}"))
+    return named(runs)
+
+
+def compared(folders: Sequence[RunFolder], **asked: Any) -> Comparison:
+    """Return the comparison of run folders with these options."""
+    return compare(read_runs(folders)[0], ComparisonOptions(**asked))
 
 
 def _plain(value: float | None) -> float | None:

@@ -235,7 +235,8 @@ def _decided(pairs: Sequence[PairedDifference], on: str) -> list[str]:
         small, large = sorted((abs(low), abs(high)))  # both ends are on the same side of zero
         digits = decimals((high - low) / 2)
         by = f"by {abs(mean):.{digits}f} [{small:.{digits}f}, {large:.{digits}f}]"
-        beaten.setdefault(winner, []).append(f"{loser} {by}" if winner in beaten else f"{loser} on {on} {by}")
+        text = f"{loser} {by}" if winner in beaten else f"{loser} on {on} {by}"
+        beaten.setdefault(winner, []).append(text)
     return [f"{winner} beats {_listed(losers)} {_seeds(pairs)}" for winner, losers in beaten.items()]
 
 

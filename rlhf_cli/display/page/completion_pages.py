@@ -24,8 +24,8 @@ _TABLE = re.compile(r"^completions_(\d+)\.parquet$")
 _EFFECTIVE = ".effective"
 _MOST_STEPS = 10
 _MOST_PROMPTS = 3
-_MOST_CHARACTERS = 400_000
-"""Maximum characters of completions in each of the two parts."""
+_MOST_CHARACTERS = 800_000
+"""Maximum characters of completions in both parts together."""
 _LONGEST_TEXT, _SHORTEST_TEXT = 2000, 160
 _LONGEST_PROMPT = 1200
 
@@ -70,21 +70,18 @@ def completion_pages(runs: Sequence[LoggedRun]) -> CompletionPages:
                 except (OSError, ValueError) as error:
                     why = (str(error).splitlines() or [type(error).__name__])[0]
                     notes.append(f"{runs[place].name}: {files[step].name} cannot be read ({why})")
-    shared = {step: _shared_prompts(rows) for step, rows in by_step.items()}
-    longest = _longest(sum(len(rows) * len(shared[step]) for step, rows in by_step.items()))
-    side_by_side: list[dict[str, object]] = [
-        {"step": step, "prompts": [_beside(prompt, rows, longest) for prompt in shared[step]]}
-        for step, rows in by_step.items()
-        if shared[step]
-    ]
-    longest = _longest(sum(len(rows) for rows in by_step.values()) * 2)
+    num_texts = (_MOST_PROMPTS + 2) * sum(map(len, by_step.values()))
+    longest = max(_SHORTEST_TEXT, min(_LONGEST_TEXT, _MOST_CHARACTERS // max(1, num_texts)))
+    side_by_side: list[dict[str, object]] = []
     extremes: list[dict[str, object]] = []
     for step, rows in by_step.items():
-        of_runs = {str(place): _extremes(answers, longest) for place, answers in rows.items()}
-        if any(of_runs.values()):
-            extremes.append({"step": step, "runs": of_runs})
+        if prompts := _shared_prompts(rows):
+            side_by_side.append({"step": step, "prompts": [_beside(prompt, rows, longest) for prompt in prompts]})
+        by_run = {str(place): _extremes(answers, longest) for place, answers in rows.items()}
+        if any(by_run.values()):
+            extremes.append({"step": step, "runs": by_run})
     has_tables = any(tables)
-    none = "No run has a table of completions that could be read: it generates none, or log_completions is off."
+    none = "No run has a readable table of completions: it generates none, or log_completions is off."
     return CompletionPages(
         side_by_side,
         extremes,
@@ -96,8 +93,8 @@ def completion_pages(runs: Sequence[LoggedRun]) -> CompletionPages:
 
 
 _NOT_BESIDE = (
-    "No two runs answered the same prompt at the same step: other seeds bring the prompts in another order. "
-    "Runs that share `data.seed` and `seed` share their prompts."
+    "No two runs answered the same prompt at the same step, because the seed decides the order of the prompts. "
+    "Runs with the same `data.seed` and `seed` share their prompts."
 )
 
 
@@ -162,15 +159,15 @@ def _score(row: Mapping[str, object], name: str) -> dict[str, object]:
 def _text_of(content: object) -> str:
     """Return a text unchanged; for a conversation, return its messages, each after its role."""
     if isinstance(content, list):
-        messages = [one for one in content if isinstance(one, dict)]
-        return "\n".join(f"{one.get('role', '?')}: {one.get('content', '')}" for one in messages)
+        messages = [message for message in content if isinstance(message, dict)]
+        return "\n".join(f"{message.get('role', '?')}: {message.get('content', '')}" for message in messages)
     return "" if content is None else str(content)
 
 
 def _parts(content: object, text: str) -> list[tuple[int, int, float]]:
     """Return the parts that are inside the text."""
     try:
-        parts = [(one["start"], one["end"], float(one["reward"])) for one in json.loads(str(content or "[]"))]
+        parts = [(part["start"], part["end"], float(part["reward"])) for part in json.loads(str(content or "[]"))]
     except (ValueError, TypeError, KeyError):
         return []
     return [part for part in parts if 0 <= part[0] < part[1] <= len(text) and math.isfinite(part[2])]
@@ -192,8 +189,8 @@ def _shared_prompts(rows: AnswersByRun) -> list[str]:
 
 def _beside(prompt: str, rows: AnswersByRun, longest: int) -> dict[str, object]:
     answers = {}
-    for place, of_run in rows.items():
-        given = [answer for answer in of_run if answer["prompt"] == prompt]
+    for place, table in rows.items():
+        given = [answer for answer in table if answer["prompt"] == prompt]
         if given:
             answers[str(place)] = {**_shown(given[0], longest), "of": len(given)}
     return {"prompt": redacted_values(prompt)[:_LONGEST_PROMPT], "answers": answers}
@@ -224,7 +221,3 @@ def _shown(answer: Answer, longest: int) -> dict[str, object]:
         scores.append({**others, "parts": within} if within else others)
     total, advantage = rounded(answer["total"]), rounded(answer["advantage"])
     return {"text": text, "more": len(hidden) - len(text), "total": total, "advantage": advantage, "scores": scores}
-
-
-def _longest(num_texts: int) -> int:
-    return max(_SHORTEST_TEXT, min(_LONGEST_TEXT, _MOST_CHARACTERS // max(1, num_texts)))

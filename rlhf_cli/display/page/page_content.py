@@ -36,7 +36,6 @@ from rlhf_cli.display.page.tables import (
     setting_lines,
     shared_findings,
     shown_name,
-    verdict_lines,
 )
 from rlhf_cli.errors import UserError, raise_any
 from rlhf_cli.runs.run_folder import RunFolder, runs_in, write_text
@@ -61,7 +60,6 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[UserError], *, ti
     return {
         "title": runs[0].name if len(runs) == 1 else title,
         "lead": _lead(comparison),
-        "verdict": verdict_lines(comparison),
         "notes": [*comparison.notes, *([comparison.no_total] if comparison.no_total else []), *unread],
         "comparison": comparison,
         "is_comparison": len(runs) > 1,
@@ -84,30 +82,29 @@ def _script_data(content: Mapping[str, Any]) -> dict[str, object]:
     """Return the data that the page's scripts read, except the curves."""
     settings, cards = content["comparison"].grouped.settings, content["cards"]
     completions = content["completions"]
-    of_texts: dict[str, object] = {
+    texts: dict[str, object] = {
         "settings": [
             {
-                "name": shown_name(one),
+                "name": shown_name(setting),
                 "runs": [place for place, card in enumerate(cards) if card["setting"] == number],
                 "colours": colour,
             }
-            for number, (one, colour) in enumerate(zip(settings, colours(len(settings)), strict=True))
+            for number, (setting, colour) in enumerate(zip(settings, colours(len(settings)), strict=True))
         ],
         "runs": [{"name": card["run"].name, "setting": card["setting"]} for card in cards],
         "completions": {"beside": completions.side_by_side, "extremes": completions.extremes},
     }
-    return redacted_tree(of_texts, values_only=True)
+    return redacted_tree(texts, values_only=True)
 
 
 def _lead(comparison: Comparison) -> str:
     runs, settings = comparison.runs, comparison.grouped.settings
     states = Counter(run.state for run in runs)
     trainers = ", ".join(dict.fromkeys(run.trainer for run in runs))
-    said = [f"{len(runs)} run{'s' if len(runs) != 1 else ''}"]
-    if len(settings) > 1:
-        said.append(f"{len(settings)} settings")
-    said.append(", ".join(f"{count} {state}" if len(states) > 1 else state for state, count in states.items()))
-    return " · ".join([*said, trainers, time.strftime("written %Y-%m-%d %H:%M %Z").strip()])
+    parts = [f"{len(runs)} run{'s' if len(runs) != 1 else ''}"]
+    parts += [f"{len(settings)} settings"] if len(settings) > 1 else []
+    parts.append(", ".join(f"{count} {state}" if len(states) > 1 else state for state, count in states.items()))
+    return " · ".join([*parts, trainers, time.strftime("written %Y-%m-%d %H:%M %Z").strip()])
 
 
 NAME = "report.html"
@@ -137,8 +134,8 @@ def report_at_the_end(folder: Path) -> str:
         write_report([folder], folder / NAME)
         return f"report: {RunFolder(folder).shown}/{NAME}"
     except Exception as error:
-        said = str(error).partition("\n")[0] or type(error).__name__
-        return f"no report: {said}; rlhf report {RunFolder(folder).shown} tries again"
+        why = str(error).partition("\n")[0] or type(error).__name__
+        return f"no report: {why}; rlhf report {RunFolder(folder).shown} tries again"
 
 
 def report_on(runs: Sequence[LoggedRun], problems: Sequence[UserError], out: Path, *, title: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
+from rlhf_cli.analysis.comparison.comparison import Comparison
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, axes, differences, value_text
 from rlhf_cli.analysis.comparison.measures import RunMeasure
 from rlhf_cli.analysis.comparison.settings import SettingRuns
@@ -13,7 +13,7 @@ from rlhf_cli.analysis.diagnosis.finding import SEVERITIES
 from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose_readable
 from rlhf_cli.display.comparison_tables import estimate_texts
 from rlhf_cli.evaluation.evaluation_files import read_evaluation
-from rlhf_cli.text.json_values import section
+from rlhf_cli.text.json_values import JsonValue
 from rlhf_cli.text.redaction import HIDDEN, is_secret_key, redacted
 
 
@@ -32,11 +32,12 @@ def setting_lines(comparison: Comparison, measures: Sequence[RunMeasure]) -> lis
     """Return the lines of a comparison's settings, in their order, with a cell for each of the measures."""
     settings = comparison.grouped.settings
     columns = [
-        estimate_texts([comparison.estimates[one.name][measure.label] for one in settings]) for measure in measures
+        estimate_texts([comparison.estimates[setting.name][measure.label] for setting in settings])
+        for measure in measures
     ]
     return [
-        SettingLine(place, shown_name(one), len(one.by_seed), [column[place] for column in columns], dict(one.left_out))
-        for place, one in enumerate(settings)
+        SettingLine(place, shown_name(setting), len(setting.by_seed), list(cells), dict(setting.left_out))
+        for place, (setting, cells) in enumerate(zip(settings, zip(*columns, strict=True), strict=True))
     ]
 
 
@@ -47,6 +48,7 @@ def shown_name(setting: SettingRuns) -> str:
 
 
 _MOST_VALUES = 60
+_NOT_SHOWN = frozenset({"choices", "overrides", "made_by", "wandb_id"})
 
 
 @dataclass(frozen=True)
@@ -90,35 +92,20 @@ class ProvenanceLine:
 
 
 def provenance_lines(runs: Sequence[LoggedRun]) -> list[ProvenanceLine]:
-    """Return the commands, versions, commits, machines and starting models of the runs.
-
-    List a value shared by all once.
-    """
-    entries = [_provenance_of(run) for run in runs]
+    """Return what provenance.json says of the runs: commands, versions, machines, hashes. List a shared value once."""
     lines = []
-    for what in entries[0] if entries else ():
-        for says, places in _runs_by(redacted(str(of_run[what] or "")) for of_run in entries).items():
+    for what in dict.fromkeys(key for run in runs for key in run.provenance if key not in _NOT_SHOWN):
+        for says, places in _runs_by(redacted(_entry_text(run.provenance.get(what))) for run in runs).items():
             if says:
                 lines.append(ProvenanceLine(what, says, None if len(places) == len(runs) else places))
     return lines
 
 
-def _provenance_of(run: LoggedRun) -> dict[str, object]:
-    known = run.provenance
-    git, resumed = section(known, "git"), known.get("resumed")
-    again = [str(one.get("command")) for one in resumed if isinstance(one, dict)] if isinstance(resumed, list) else []
-    return {
-        "command": known.get("command"),
-        "in folder": known.get("cwd"),
-        "resumed by": "; ".join(again),
-        "versions": _pairs(section(known, "versions")),
-        "git": f"{git.get('commit')}{', with changes' if git.get('dirty') else ''}" if git else "",
-        "machine": _pairs(section(known, "host")),
-        "device": known.get("device"),
-        "processes": known.get("world_size"),
-        "starting model": run.starting_model,
-        "hashes": _pairs({name: value for name, value in section(known, "sha256").items() if name != "config"}),
-    }
+def _entry_text(entry: JsonValue) -> str:
+    """Return an entry of a file in one line: of a section its keys with their values, of a list its entries."""
+    if isinstance(entry, dict):
+        return ", ".join(f"{name} {value}" for name, value in entry.items() if value is not None)
+    return "; ".join(map(_entry_text, entry)) if isinstance(entry, list) else "" if entry is None else str(entry)
 
 
 def _runs_by(texts: Iterable[str]) -> dict[str, list[int]]:
@@ -127,10 +114,6 @@ def _runs_by(texts: Iterable[str]) -> dict[str, list[int]]:
     for place, text in enumerate(texts):
         found.setdefault(text, []).append(place)
     return dict(list(found.items())[:_MOST_VALUES])
-
-
-def _pairs(tree: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in tree.items())
 
 
 def _shown(key: str, value: object) -> str:
@@ -155,11 +138,11 @@ def shared_findings(runs: Sequence[LoggedRun]) -> list[SharedFinding]:
     """Return the findings of all runs, the most severe first; among equals, those of the most runs first."""
     found: dict[tuple[str, str, str], SharedFinding] = {}
     for place, run in enumerate(runs):
-        for one in diagnose_readable(run.folder).diagnosis.findings if run.folder is not None else ():
-            change, reason = (one.changes[0].words, one.changes[0].reason) if one.changes else ("", "")
-            shared = SharedFinding(one.severity, one.what, change, reason, [])
-            found.setdefault((one.severity, one.kind, one.subject), shared).runs.append(place)
-    return sorted(found.values(), key=lambda one: (SEVERITIES.index(one.severity), -len(one.runs)))
+        for finding in diagnose_readable(run.folder).diagnosis.findings if run.folder is not None else ():
+            change, reason = (finding.changes[0].words, finding.changes[0].reason) if finding.changes else ("", "")
+            shared = SharedFinding(finding.severity, finding.what, change, reason, [])
+            found.setdefault((finding.severity, finding.kind, finding.subject), shared).runs.append(place)
+    return sorted(found.values(), key=lambda finding: (SEVERITIES.index(finding.severity), -len(finding.runs)))
 
 
 @dataclass(frozen=True)
@@ -184,35 +167,11 @@ def evaluation_tables(runs: Sequence[LoggedRun]) -> tuple[list[EvaluationTable],
             except (OSError, ValueError) as error:
                 notes.append(f"{run.name}: eval/{file.name} cannot be read ({type(error).__name__})")
                 continue
-            heading = evaluation.heading
             name = evaluation.rows_in_words
-            table = tables.setdefault(name, EvaluationTable(name, heading.data, [], {}))
-            figures = dict(evaluation.figures())
-            line = {of: estimate_texts([one])[0] for of, one in figures.items() if not of.endswith("/total")}
-            table.lines[place] = line
-            table.figures.extend(figure for figure in line if figure not in table.figures)
+            table = tables.setdefault(name, EvaluationTable(name, evaluation.heading.data, [], {}))
+            figures = dict(evaluation.figures()).items()
+            table.lines[place] = {
+                figure: estimate_texts([value])[0] for figure, value in figures if not figure.endswith("/total")
+            }
+            table.figures.extend(figure for figure in table.lines[place] if figure not in table.figures)
     return list(tables.values()), notes
-
-
-_MOST_KEYS = 4
-
-
-def verdict_lines(comparison: Comparison) -> list[tuple[str, str]]:
-    """Return (what a verdict is about, its text) for each measure.
-
-    If several keys differ, judge each key as its own family, or say why it cannot be judged. Return no line if every
-    setting has one seed: `comparison.no_verdict` then explains it once for all.
-    """
-    grouped = comparison.grouped
-    if len(grouped.axes) > 1 and not comparison.verdicts and any(len(one.by_seed) > 1 for one in grouped.settings):
-        keys = [axis.key for axis in grouped.axes[:_MOST_KEYS]]
-        return [line for key in keys for line in _lines(compare(comparison.runs, ComparisonOptions(by=key)), key)]
-    return _lines(comparison, grouped.axes[0].key) if len(grouped.axes) == 1 else []
-
-
-def _lines(comparison: Comparison, key: str) -> list[tuple[str, str]]:
-    if comparison.no_verdict is None:
-        return [(f"{one.key}, by {one.measure.label}", one.text) for one in comparison.verdicts]
-    (short,) = (axis.short for axis in comparison.grouped.axes if axis.key == key)
-    about, _, why = comparison.no_verdict.partition(": ")
-    return [(f"{short}: no verdict", f"{why}.")] if about.endswith(short) else []

@@ -1,4 +1,4 @@
-"""Conditions of a training that differ between two runs: steps, rows a step, data and model, each in words."""
+"""Conditions of a training that differ between two runs: steps, rows per step, data and model, each in words."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def said(what: str | None) -> str | None:
         ({STEPS: 1, EPOCHS: 1}, {STEPS: 1, EPOCHS: 2}, None),  # the steps decide
         ({STEPS: 10}, {STEPS: None, EPOCHS: 3}, f"steps differ with it ({STEPS} 10, not set; {EPOCHS} not set, 3)"),
         ({}, {BATCH: 8}, None),  # TRL's default
-        ({}, {BATCH: 16}, "batch differs with it (rows a step 8, 16)"),
+        ({}, {BATCH: 16}, "batch differs with it (rows per step 8, 16)"),
         ({BATCH: 4, ACCUMULATED: 2}, {BATCH: 8}, None),
-        ({BATCH: 4, ACCUMULATED: 3}, {BATCH: 4, "launch.processes": 2}, "batch differs with it (rows a step 12, 8)"),
+        ({BATCH: 4, ACCUMULATED: 3}, {BATCH: 4, "launch.processes": 2}, "batch differs with it (rows per step 12, 8)"),
         ({}, {"launch.processes": "auto"}, None),  # a number that one of them does not know
         ({"data.name": "a"}, {}, "data differ with it (data.name a, not set)"),
         ({"data.seed": 1}, {"data.seed": 2}, None),
@@ -63,7 +63,7 @@ def test_settings_that_differ_with_the_weight(one: dict[str, Any], other: dict[s
     [
         ({"step": 10}, {"step": 9}, "steps differ with it (finished at step 10, 9)"),
         ({"step": 10}, {"step": 9, "state": "failed"}, None),  # how far it would have gone is not known
-        ({"provenance": {"world_size": 2}}, {}, "batch differs with it (rows a step 16, 8)"),
+        ({"provenance": {"world_size": 2}}, {}, "batch differs with it (rows per step 16, 8)"),
         ({"provenance": {"world_size": 2}}, {"provenance": {"world_size": 2}}, None),
         (
             {"provenance": {"sha256": {"data": "0123456789", "other": "1"}}},
@@ -74,7 +74,7 @@ def test_settings_that_differ_with_the_weight(one: dict[str, Any], other: dict[s
         (
             {"starting_model": "0123456789"},
             {"starting_model": "abcdefghij"},
-            "model differs with it (weights it began with 01234567, abcdefgh)",
+            "model differs with it (initial weights 01234567, abcdefgh)",
         ),
         ({"starting_model": "0123456789"}, {"starting_model": None}, None),
     ],
@@ -86,9 +86,9 @@ def test_facts_that_differ_with_the_weight(one: dict[str, Any], other: dict[str,
 def test_values_that_were_never_run_with_the_same_of_the_others() -> None:
     keys = [{"k": 0, "l": 0, "m": 0}, {"k": 1, "l": 1, "m": 0}, {"k": 1, "l": 0, "m": 1}]
     apart = [run_of(weight, one) for weight, one in zip((0.0, 0.5, 1.0), keys, strict=True)]
-    assert unfair(*apart) == said("no two of its values were run with the same k, l and m")
+    assert unfair(*apart) == said("no two of its values have runs with the same k, l and m")
     two = [run_of(weight, {"k": k}) for weight, k in ((0.0, 0), (0.0, 1), (0.5, 2))]
-    assert unfair(*two) == said("no two of its values were run with the same k")
+    assert unfair(*two) == said("no two of its values have runs with the same k")
 
 
 def test_a_sweep_over_data_may_end_at_other_steps_but_not_have_other_rows_a_step() -> None:
@@ -103,7 +103,7 @@ def test_a_sweep_over_data_may_end_at_other_steps_but_not_have_other_rows_a_step
         return why_unfair(grouped, grouped.axes[0])
 
     assert why() is None
-    assert why(provenance={"world_size": 2}) == "no verdict on path: batch differs with it (rows a step 16, 8)"
+    assert why(provenance={"world_size": 2}) == "no verdict on path: batch differs with it (rows per step 16, 8)"
 
 
 def test_which_of_several_keys_a_verdict_may_be_about() -> None:

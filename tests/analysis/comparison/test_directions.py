@@ -1,4 +1,4 @@
-"""Which way is better, for every measure that has a direction of its own: verdicts and fronts."""
+"""The better direction of measures, in verdicts and fronts."""
 
 from __future__ import annotations
 
@@ -8,22 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.analysis.comparison.comparison import (
-    Comparison,
-    ComparisonOptions,
-    compare,
-    comparison_json,
-    pareto_front,
-)
-from rlhf_cli.analysis.comparison.logged_run import read_runs
+from rlhf_cli.analysis.comparison.comparison import pareto_front
 from rlhf_cli.evaluation.evaluation_files import evaluation_json
 from rlhf_cli.runs.run_folder import RunFolder
-from tests.support.logged_runs import configured, write_run
+from tests.support.logged_runs import compared, configured, write_run
 from tests.support.measured import headed, part, policy
-
-
-def of(folders: list[RunFolder], **asked: object) -> Comparison:
-    return compare(read_runs(folders)[0], ComparisonOptions(**asked))  # type: ignore[arg-type]
 
 
 def two_settings(place: Path, metric: str) -> list[RunFolder]:
@@ -48,12 +37,10 @@ def two_settings(place: Path, metric: str) -> list[RunFolder]:
     ],
 )
 def test_who_beats_whom(place: Path, metric: str, label: str, winner: str) -> None:
-    found = of(two_settings(place, metric), on=(label,))
+    found = compared(two_settings(place, metric), on=(label,))
     verdict = found.verdicts[0]
-    assert verdict.text.startswith(f"{winner} beats {'1' if winner == '0' else '0'} on ")
-    assert ("less is better" in verdict.text) == (winner == "0")
-    (told, *_) = comparison_json(found)["verdicts"]  # type: ignore[misc]
-    assert told["direction"] == ("less is better" if winner == "0" else "more is better")
+    assert verdict.winner == winner
+    assert verdict.measure.direction == ("less is better" if winner == "0" else "more is better")
 
 
 def evaluated(run: RunFolder, name: str, time: float, **figures: float) -> None:
@@ -67,7 +54,7 @@ def test_figures_of_an_evaluation_go_by_their_names_and_not_by_how_these_end(pla
     """`piece` ends as `ece` does, and less of that is better."""
     run = write_run(place / "a", configured(), {"reward": [0.5]})
     evaluated(run, "test", 1.0, not_truncated=0.9, piece=0.5, few_tokens=0.5)
-    signs = {one.label: one.sign for one in of([run]).measures if one.evaluation}
+    signs = {measure.label: measure.sign for measure in compared([run]).measures if measure.evaluation}
     assert signs == {
         **{f"test: greedy/{name}": 1 for name in ("not_truncated", "piece", "few_tokens")},
         "test: greedy/truncated": -1,

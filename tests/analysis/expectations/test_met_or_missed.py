@@ -93,7 +93,7 @@ def test_what_was_never_logged_is_missed_and_the_nearest_named(tmp_path: Path) -
 def test_null_is_no_number(tmp_path: Path) -> None:
     run = run_of(tmp_path, {"metric": "loss", "at": "last-1", "at_most": 5}, loss=[1.0, None])
     (one,) = verify(run).outcomes
-    assert (one.state, one.why) == ("missed", "it was logged without a number there")
+    assert (one.state, one.why) == ("missed", "it was logged as null")
 
 
 def test_an_evaluation_is_no_batch_among_many(tmp_path: Path) -> None:
