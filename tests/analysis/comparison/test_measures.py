@@ -107,12 +107,6 @@ def test_what_a_word_means(word: str, metric: str, label: str, sign: int) -> Non
         *(("reward", 1), ("rewards/a/mean", 1), ("rewards/a/seconds", -1), ("rewards/truncation/fraction", -1)),
         *(("eval_rewards/a/mean", 1), ("accuracy", 1), ("margin", 1), ("rewards/margins", 1)),
         ("ppo/explained_variance", 1),
-            ("eval_rewards/a/mean", 1),
-            ("accuracy", 1),
-            ("margin", 1),
-            ("rewards/margins", 1),
-            ("ppo/explained_variance", 1),
-        ),
         *(("eval_sampled/total", 1), ("eval_maj@8/errors", 1), ("completions/clipped_ratio", -1), ("num_tokens", 0)),
     ],
 )
