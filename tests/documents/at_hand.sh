@@ -1,9 +1,9 @@
-# What the comments `<!-- before: ... -->` of the documents call: runs, experiments and files that a page takes as given.
+# Functions for the comments `<!-- before: ... -->` of the documents: runs, experiments and files that a page needs.
 
 # small WORDS: a training of two steps
 small() { rlhf train track=none trainer.args.max_steps=2 "$@"; }
 
-# begun EXP: its run `mine`, stopped by a signal behind its first steps
+# begun EXP: its run `mine`, stopped by a signal after its first steps
 begun() {
   "$PYTHON" -m rlhf_cli train "+exp=$1" run.name=mine track=none expect=null & local run=$!
   until grep -qs step "runs/$1/mine/metrics.jsonl"; do kill -0 "$run"; sleep 0.2; done
@@ -11,14 +11,14 @@ begun() {
   wait "$run" || test $? = 75
 }
 
-# experiment NAME ...: quickstart by other names
+# experiment NAME ...: quickstart under other names
 experiment() {
   mkdir -p conf/exp
   local name
   for name in "$@"; do printf '# @package _global_\n# %s\ndefaults: [quickstart]\n' "$name" > "conf/exp/$name.yaml"; done
 }
 
-# problems FILE: questions and answers as GSM8K writes them
+# problems FILE: questions and answers in the form of GSM8K
 problems() {
   python - "$1" <<'END'
 import json, sys
@@ -29,7 +29,7 @@ with open(sys.argv[1], "w") as file:
 END
 }
 
-# pairs FILE: answers of which one is better, with scores, and two columns to slice by
+# pairs FILE: pairs of answers with scores, and two columns to slice by
 pairs() {
   python - "$1" <<'END'
 import json, sys
@@ -42,7 +42,7 @@ with open(sys.argv[1], "w") as file:
 END
 }
 
-# dialogues FILE.jsonl.gz: pairs as Anthropic publishes them
+# dialogues FILE.jsonl.gz: pairs in Anthropic's form
 dialogues() {
   python - "$1" <<'END'
 import gzip, json, sys
@@ -59,7 +59,7 @@ cities() {
     India,Delhi > capitals.csv
 }
 
-# capitals: the experiment of docs/how-to/scoring.md, and answers to its prompts that somebody judged
+# capitals: the experiment of docs/how-to/scoring.md, and answers to its prompts with labels
 capitals() {
   cities
   mkdir -p conf/exp

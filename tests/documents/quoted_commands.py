@@ -1,4 +1,4 @@
-"""Finds the commands that documents quote: lines of fenced blocks that begin with `rlhf `, and those in sentences."""
+"""Find the commands that documents quote: lines of fenced blocks that begin with `rlhf `, and those in sentences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENDS = {"|", ">", "2>", "&&", ";", "&", "2>&1", "||"}
 
 @dataclass(frozen=True)
 class Quoted:
-    """A command of a document: where it stands, its words behind `rlhf`, whether it is shown as refused."""
+    """A quoted command: its place, its words after `rlhf`, whether the page shows it as refused."""
 
     place: str
     words: tuple[str, ...]
@@ -25,17 +25,17 @@ class Quoted:
 
 
 def documents() -> list[Path]:
-    """Every document that a user reads."""
+    """Return every document for users."""
     return [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def quoted_commands() -> list[Quoted]:
-    """Every command of every document."""
-    return [one for document in documents() for one in _commands(document)]
+    """Return every command of every document."""
+    return [command for document in documents() for command in _commands(document)]
 
 
 def commands_in_sentences() -> list[Quoted]:
-    """Every command that stands in backticks in a text, each once: often with a name for what the reader puts there."""
+    """Return every command in backticks in a text once, often with a placeholder."""
     found: dict[str, str] = {}
     for document in documents():
         text = document.read_text(encoding="utf-8")
@@ -47,7 +47,7 @@ def commands_in_sentences() -> list[Quoted]:
 
 
 def commands_of_experiments() -> list[Quoted]:
-    """Every command in the comments of conf/exp."""
+    """Return every command in the comments of conf/exp."""
     found = []
     for file in sorted((ROOT / "conf" / "exp").glob("*.yaml")):
         comments = [line.lstrip("# ") for line in file.read_text(encoding="utf-8").splitlines() if line[:1] == "#"]
@@ -73,12 +73,12 @@ def _commands(document: Path) -> Iterator[Quoted]:
 
 
 def explained(line: str) -> str:
-    """Return a quoted command without its prompt and without what explains it behind two blanks or a `#`."""
+    """Return a quoted command without its prompt and its explanation."""
     return _COMMENT.sub("", line.strip().removeprefix("$ "))
 
 
 def typed_line(line: str, *, is_shell: bool, has_prompts: bool) -> str | None:
-    """Return what is typed of a line of a block, or None where it is something that is printed."""
+    """Return the part of a line that is typed, or None for output."""
     if is_shell:
         return line
     if has_prompts:
@@ -87,7 +87,7 @@ def typed_line(line: str, *, is_shell: bool, has_prompts: bool) -> str | None:
 
 
 def _words(command: str) -> tuple[str, ...]:
-    """The words of a command without what explains it behind two blanks or a `#`, and without what a shell does."""
+    """Return the words of a command without its explanation and without pipes and redirections."""
     words = shlex.split(_COMMENT.sub("", command), comments=True)
     end = next((place for place, word in enumerate(words) if word in _ENDS), len(words))
     return tuple(words[1:end])

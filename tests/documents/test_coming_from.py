@@ -1,4 +1,4 @@
-"""Every name of docs/reference/coming-from.md exists: theirs in their sources, ours in the configuration."""
+"""Test that every name in docs/reference/coming-from.md exists: theirs in their sources, ours in the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every metric that the tables of healthy ranges name is one that a run of the kind in their title can log."""
+"""Test that every metric in the tables of healthy ranges is logged by a run of that kind."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ RUNS = {
     "Reward models": (("toy_reward", *_EVALUATED),),
     "SFT": (("toy_sft", *_EVALUATED),),
 }
-"""Title of a table -> experiments that log what it names; one of them is enough."""
+"""Title of a table -> experiments; one of them must log its metrics."""
 _TABLE = re.compile(r"^\*\*(.+?)\*\*\n\n((?:\|.*\n)+)", re.MULTILINE)
 _METRIC = re.compile(r"`([a-z0-9_/A-Z]+)`")
 
 
 def tables() -> dict[str, list[str]]:
-    """Return title -> the metrics of its first column, a reward's and a pair's name put in for NAME and A/B."""
+    """Return title -> metrics of the first column, with NAME and A/B replaced."""
     text = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8").partition("## Healthy ranges")[2]
     return {
         title: [name for row in rows.splitlines()[2:] for name in _names(row)] for title, rows in _TABLE.findall(text)
@@ -39,7 +39,7 @@ def _names(row: str) -> list[str]:
 
 
 def is_logged(metric: str, *words: str) -> bool:
-    """Return whether the experiment may expect something of the metric."""
+    """Return whether the experiment may expect the metric."""
     experiment, *overrides = words
     try:
         prepare([f"+exp={experiment}", *overrides, f"expect=[{{metric: {metric}, at_least: 0}}]"], keep_run_names=True)
@@ -48,12 +48,12 @@ def is_logged(metric: str, *words: str) -> bool:
     return True
 
 
-def test_the_tables_are_those_that_are_known_here() -> None:
+def test_every_table_has_experiments() -> None:
     assert set(tables()) == set(RUNS)
 
 
 @pytest.mark.parametrize("title", RUNS)
-def test_what_is_to_be_watched_is_logged(title: str) -> None:
+def test_listed_metrics_are_logged(title: str) -> None:
     metrics = tables()[title]
     assert metrics
     assert [name for name in metrics if not any(is_logged(name, *words) for words in RUNS[title])] == []

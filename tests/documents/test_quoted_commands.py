@@ -1,4 +1,4 @@
-"""What the documents say to type is what can be typed: verbs, flags, experiments, keys and values."""
+"""Test that quoted commands can be typed: verbs, flags, experiments, keys and values."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.usefixtures("place")
 COMPOSE = ("train", "check", "show", "audit", "score")
 _STAND_IN = re.compile(r"\b[A-Z][A-Z_]+\b|\.\.\.|…")
 OF_THE_READER = ("+exp=NAME", "+exp=mine", "+exp=first", "+exp=capitals")
-"""Experiments that the documents have the reader write."""
+"""Experiments that the reader writes."""
 ON_PURPOSE = ("tarin", "--output_dir", "rewards.brevity.wieght=0.5")
-"""Words that the documents say are answered with the right ones."""
+"""Words that the documents show as mistakes."""
 IN_SENTENCES = commands_in_sentences()
-COMMANDS = list({one.words: one for one in (*quoted_commands(), *commands_of_experiments())}.values())
+COMMANDS = list({command.words: command for command in (*quoted_commands(), *commands_of_experiments())}.values())
 
 
 def test_there_are_some() -> None:
@@ -31,7 +31,7 @@ def test_there_are_some() -> None:
 
 
 def type_it(command: Quoted) -> None:
-    """Raise UserError or fail for a command that cannot be typed."""
+    """Raise UserError or fail if a command cannot be typed."""
     verb, *words = command.words
     if verb.startswith("-") or _STAND_IN.fullmatch(verb):
         return
@@ -51,12 +51,12 @@ def type_it(command: Quoted) -> None:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_what_blocks_quote_can_be_typed(part: int) -> None:
+def test_commands_of_blocks(part: int) -> None:
     for command in COMMANDS[part::4]:
-        told(command)
+        type_or_fail(command)
 
 
-def test_so_can_what_sentences_name() -> None:
+def test_commands_of_sentences() -> None:
     """A flag may be named without its value."""
     for command in IN_SENTENCES:
         if set(ON_PURPOSE) & set(command.words):
@@ -64,11 +64,11 @@ def test_so_can_what_sentences_name() -> None:
         verb, last = command.words[0], command.words[-1]
         takes_a_value = verb in VERBS and re.search(rf"^ *(-\w, )?{last} [A-Zab]", usage_of(verb).text, re.MULTILINE)
         words = (*command.words, "1") if last.startswith("--") and takes_a_value else command.words
-        told(Quoted(command.place, words))
+        type_or_fail(Quoted(command.place, words))
 
 
-def told(command: Quoted) -> None:
-    """Type a command, and say of one that cannot be typed where it stands."""
+def type_or_fail(command: Quoted) -> None:
+    """Type a command; fail with its place if it is refused."""
     try:
         type_it(command)
     except (UserError, AssertionError) as error:

@@ -1,9 +1,8 @@
-"""Types every command of every page, each page in one shell in an empty folder, where nothing is asked of the network.
+"""Type every command of every page, each page in one shell in an empty folder, without a network.
 
-What a page means by its blocks is in `typed_pages`. A training whose command says no length is cut to two steps, the
-runs of a search to ten. A tutorial is typed in full, and its blocks of `console` have to come, other numbers aside.
-All commands of a page are typed, also behind one that ends in another way than the page says; the test then names every
-one of these with what it printed.
+`typed_pages` defines the meaning of blocks. A training whose command has no length is cut to two steps, a search to
+ten. A tutorial is typed in full, and its `console` blocks must appear in the output, except for numbers. All commands
+of a page are typed; the test then lists every one that ended with an unexpected exit code, with its output.
 """
 
 from __future__ import annotations
@@ -43,18 +42,18 @@ _NUMBER, _CURVE = re.compile(r"[-+]?\d[\d.,e]*"), re.compile("[▁▂▃▄▅�
 
 
 def console_lines(page: str) -> list[str]:
-    """Return what a page says a command prints, line by line."""
+    """Return the lines that the `console` blocks of a page show."""
     lines = [line for block in _CONSOLE.findall(page) for line in block.splitlines()]
     return [line for line in lines if line.strip() not in ("", "...") and not line.startswith("$ ")]
 
 
 def without_numbers(line: str) -> str:
-    """Return a line without its numbers, curves, frame and the widths of its columns."""
+    """Return a line without its numbers, curves, frame and column widths."""
     return " ".join(_CURVE.sub("", _NUMBER.sub("#", line.strip("│ "))).split())
 
 
 def typed_pages() -> dict[str, list[Block]]:
-    """Return the pages in which something is typed, by name."""
+    """Return page -> blocks, for pages with commands to type."""
     read = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in pages()}
     found = {name: blocks(text, name) for name, text in read.items()}
     return {name: page for name, page in found.items() if any(block.commands for block in page)}

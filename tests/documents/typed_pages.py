@@ -1,14 +1,12 @@
-"""Reads what a page has its reader type: shell blocks, what they need at hand, how they end, or why nobody types them.
+"""Read the shell blocks of a page: what to type, what they need, how they end.
 
-A block is typed where its fence says `sh`, line by line as it stands; of any other fence those lines are typed that
-begin with `$ `, or, where none does, with `rlhf `, without what explains them behind two blanks; of `text`, which is
-what something printed, none. A fence with the title `needs ...` is not typed, nor is a line that ends in `# needs ...`:
-the reader sees both. A fence whose title is the name of a file is that file. What the reader does not see are comments
-of the page's source:
+A block with the fence `sh` is typed as it stands. In any other fence, lines that begin with `$ ` are typed, or if there
+are none, lines that begin with `rlhf `, without the explanation after two blanks; in `text`, which is output, none. A
+fence with the title `needs ...` is not typed, nor is a line that ends in `# needs ...`. A fence whose title is a file
+name is that file. Comments of the page's source, which the reader does not see:
 
-    <!-- before: words of a shell -->  typed first, for the blocks below: runs, files, folders that they name; what
-                                       many pages need is a function of at_hand.sh
-    <!-- exits: 2 -->                  the commands of the next block end so (where `error:` is shown, 2 needs no word)
+    <!-- before: words of a shell -->  typed before the next block: runs, files, folders that it names (at_hand.sh)
+    <!-- exits: 2 -->                  exit code of the commands of the next block (2 if it shows `error:`)
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from pathlib import Path
 from tests.documents.quoted_commands import ROOT, explained, typed_line
 
 _PIECE = re.compile(
-    r"^<!-- (?P<word>\w+):\s(?P<said>.*?)\s?-->|^(?P<indent> *)```(?P<info>[^\n]*)\n(?P<body>.*?)^(?P=indent)```",
+    r"^<!-- (?P<word>\w+):\s(?P<text>.*?)\s?-->|^(?P<indent> *)```(?P<info>[^\n]*)\n(?P<body>.*?)^(?P=indent)```",
     re.MULTILINE | re.DOTALL,
 )
 _TITLE = re.compile(r'title="([^"]*)"')
@@ -34,16 +32,16 @@ REASONS = re.compile(
     r"a GPU|GPUs|\d+ GPUs|two machines|Slurm|vLLM|a model server|a login(?: and a network)?|a network|a service manager"
     r"|half an hour|SmolLM2|a GGUF file|(?:SmolLM2 and )?reasoning-gym"
 )
-"""Why a command cannot be typed on a laptop without a network."""
+"""Reasons why a command cannot be typed on a laptop without a network."""
 WORDS = ("before", "exits")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fence of a page, and the comments above it.
+    """A fence of a page and the comments above it.
 
-    `text` is what a shell is given of it, `commands` its lines that begin with `rlhf`, as they are quoted; `unread` are
-    lines that look like commands and are neither typed nor marked.
+    text: the input of the shell; commands: its lines that begin with `rlhf`, as quoted; unread: lines that look like
+    commands and are neither typed nor marked.
     """
 
     place: str
@@ -57,35 +55,35 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Every document that a user reads but AGENTS.md, whose commands another test types and reads what they print."""
+    """Return all documents except AGENTS.md, whose commands another test types."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(text: str, name: str) -> list[Block]:
-    """Return the blocks of a page in their order.
+    """Return the blocks of a page in order.
 
-    Raises ValueError for a comment that is none of the three, or that stands above no block.
+    Raise ValueError for an unknown comment, or one that stands above no block.
     """
-    found, said = [], {}
+    found, comments = [], {}
     for piece in _PIECE.finditer(text):
         place = f"{name}:{text[: piece.start()].count(chr(10)) + 1}"
         if (word := piece["word"]) is not None:
-            if word not in WORDS or word in said:
-                raise ValueError(f"{place}: <!-- {word}: is none of {', '.join(WORDS)}, or was said twice")
-            said[word] = piece["said"].strip()
+            if word not in WORDS or word in comments:
+                raise ValueError(f"{place}: <!-- {word}: unknown or repeated comment; known: {', '.join(WORDS)}")
+            comments[word] = piece["text"].strip()
             continue
-        block = _block(place, piece["info"], piece["body"], said)
-        if block.commands or block.file or said:
-            if said and not block.commands:
-                raise ValueError(f"{place}: nothing is typed in the block below {', '.join(said)}")
-            said = {}
+        block = _block(place, piece["info"], piece["body"], comments)
+        if block.commands or block.file or comments:
+            if comments and not block.commands:
+                raise ValueError(f"{place}: no command is typed in the block below {', '.join(comments)}")
+            comments = {}
         found.append(block)
-    if said or text.count("<!--") != sum(piece["word"] is not None for piece in _PIECE.finditer(text)):
-        raise ValueError(f"{name}: a comment is none of {', '.join(WORDS)}, or stands above no block")
+    if comments or text.count("<!--") != sum(piece["word"] is not None for piece in _PIECE.finditer(text)):
+        raise ValueError(f"{name}: unknown comment, or a comment above no block")
     return found
 
 
-def _block(place: str, info: str, body: str, said: dict[str, str]) -> Block:
+def _block(place: str, info: str, body: str, comments: dict[str, str]) -> Block:
     title = (_TITLE.search(info) or ["", ""])[1]
     if title and not title.startswith("needs "):
         return Block(place, text=body, file=title)
@@ -109,20 +107,20 @@ def _block(place: str, info: str, body: str, said: dict[str, str]) -> Block:
                 commands.append(command.replace("\\\0", " "))
         elif _COMMAND.match(line) and not (has_prompts and line.startswith(" ")):
             unread.append(line)
-    exits = int(said.get("exits", 2 if any(line.startswith("error:") for line in lines) else 0))
+    exits = int(comments.get("exits", 2 if any(line.startswith("error:") for line in lines) else 0))
     return Block(
         place,
         "\n".join(typed) + "\n" if commands or is_shell else "",
         tuple(commands),
         tuple(needs),
         tuple(unread),
-        said.get("before", ""),
+        comments.get("before", ""),
         exits,
     )
 
 
 def script_of(page: list[Block]) -> str:
-    """Return what is typed in the page's shell: every block below what it needs, files as they are shown."""
+    """Return the shell script of a page: before each block what it needs, files as they are shown."""
     parts = []
     for block in page:
         if block.file:
@@ -136,7 +134,7 @@ def script_of(page: list[Block]) -> str:
 
 
 def type_script(script: str, place: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a script that may call "$PYTHON", until something in it fails; return what it printed and its exit code."""
+    """Run a script that may call "$PYTHON" until a command fails; return its output and exit code."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable, "HF_HUB_OFFLINE": "1", **variables}
     words = ["bash", "-euc", script]
     return subprocess.run(

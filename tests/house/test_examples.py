@@ -1,4 +1,4 @@
-"""The documents quote what `make examples` prints, and what is printed is what the definitions say."""
+"""Test that the documents quote what `make examples` prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rlhf` answers in a blink: no verb that trains nothing imports a training library."""
+"""Test that verbs which train nothing import no training library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMMANDS = [
 
 
 def test_no_command_that_trains_nothing_imports_a_training_library(place: Path) -> None:
-    """One interpreter types them all: the first that is heavy is named."""
+    """One interpreter runs all commands; the first heavy one fails."""
     (place / "rows.jsonl").write_text('{"prompt": "1+1=", "completion": "2", "a": 1, "b": 1, "ok": true}\n' * 9)
     each = f"""
 from rlhf_cli.cli import main
@@ -40,9 +40,9 @@ for words in {COMMANDS!r}:
     assert heavy_after(each) == set()
 
 
-def test_a_worker_hears_signals_before_it_imports_anything_large() -> None:
+def test_a_rank_process_handles_signals_before_large_imports() -> None:
     assert heavy_after("import rlhf_cli.launch.rank_process") == set()
 
 
-def test_negative_control_what_is_heavy_is_noticed() -> None:
+def test_negative_control_a_heavy_import_is_noticed() -> None:
     assert heavy_after("import rlhf_cli.numerics.intervals, scipy") == {"scipy"}

@@ -1,4 +1,4 @@
-"""The house has no circle: the graph of imports is computed, of files and of rooms, and held against what a room is."""
+"""Test the import graph of files and rooms: no circle, and no import that a room must not use."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ WALLS = {
     "analysis": {"display", "launch", "sweeps"},
     "cli": {"trainers", "models", "data"},
 }
-"""Folder -> the folders whose words it must not use, whether or not that would close a circle."""
+"""Folder -> folders that it must not import, even if that closes no circle."""
 
 
 @pytest.fixture(scope="module")
 def files() -> structure.Graph:
-    """Module -> the modules that it imports."""
+    """Return module -> imported modules."""
     return structure.file_graph(MODULES)
 
 
 def trespasses(files: structure.Graph) -> list[tuple[str, str]]:
-    """Return every (file, room) where a file imports from a room that its folder must not know."""
+    """Return (file, room) for every import of a forbidden room."""
     found = []
     for module, imported in files.items():
         name = module.removeprefix(f"{structure.PACKAGE}.")
@@ -62,18 +62,18 @@ def test_no_circle(files: structure.Graph) -> None:
     assert structure.circle(structure.room_graph(files)) == []
 
 
-def test_no_room_knows_what_it_must_not(files: structure.Graph) -> None:
+def test_no_room_imports_a_forbidden_room(files: structure.Graph) -> None:
     assert trespasses(files) == []
 
 
-def test_the_process_of_a_job_has_nothing_to_compose_with(files: structure.Graph) -> None:
+def test_a_rank_process_does_not_compose(files: structure.Graph) -> None:
     """It reads the frozen file; a process of the command does compose."""
 
     def reached(start: str) -> set[str]:
         found, to_see = set(), [start]
         while to_see:
-            found.add(one := to_see.pop())
-            to_see += [other for other in files.get(one, set()) if other not in found]
+            found.add(module := to_see.pop())
+            to_see += [other for other in files.get(module, set()) if other not in found]
         return found
 
     assert "rlhf_cli.config.compose" not in reached("rlhf_cli.launch.rank_process")
@@ -101,13 +101,13 @@ def test_negative_control_a_planted_import_closes_a_circle(tmp_path: Path) -> No
     ("module", "other"),
     [("trainers.checkpoint_mixin", "config"), ("numerics.gae", "errors"), ("data.loading", "models")],
 )
-def test_negative_control_a_trespass_is_seen(files: structure.Graph, module: str, other: str) -> None:
+def test_negative_control_a_forbidden_import_is_noticed(files: structure.Graph, module: str, other: str) -> None:
     key = f"{structure.PACKAGE}.{module}"
     assert trespasses({**files, key: files[key] | {f"{structure.PACKAGE}.{other}.anything"}}) == [(module, other)]
 
 
-def test_a_file_is_short_and_says_what_it_is() -> None:
-    """No longer than MOST_LINES, a docstring at its head, and no import that begins with a dot."""
+def test_files_are_short_and_have_a_docstring() -> None:
+    """At most MOST_LINES, a docstring at the top, and no relative import."""
     wrong = {}
     for file in [*MODULES.values(), *TESTS]:
         source = file.read_text(encoding="utf-8")
@@ -121,9 +121,9 @@ def test_a_file_is_short_and_says_what_it_is() -> None:
     assert wrong == {}
 
 
-def test_a_name_stands_for_one_file() -> None:
+def test_file_names_are_unique() -> None:
     assert len(structure.shared_basenames(MODULES.values())) <= 4
 
 
-def test_no_test_takes_from_a_conftest() -> None:
+def test_no_test_imports_a_conftest() -> None:
     assert [file for file in TESTS if ".conftest import" in file.read_text() and file != Path(__file__)] == []

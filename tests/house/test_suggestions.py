@@ -1,6 +1,6 @@
-"""What a message says to type can be typed, or is marked as prose: read from every `hint=` in the source.
+"""Test that every `hint=` in the source can be typed, or is marked as prose.
 
-What the words become when a program runs is watched by tests/conftest.py, which types it.
+tests/conftest.py types the hints of messages when tests run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PACKAGE = Path(rlhf_cli.__file__).parent
 
 
 def written_hints() -> Iterator[tuple[str, str]]:
-    """Yield (file:line, text) of every literal that is a `hint=`, or one of its alternatives; X1 for what is put in."""
+    """Yield (file:line, text) of every literal `hint=` and its alternatives, with X1 for placeholders."""
     for file in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.keyword) and node.arg == "hint":
@@ -43,7 +43,7 @@ def literals(node: ast.expr) -> Iterator[str]:
 def test_every_hint_is_typed_or_marked() -> None:
     hints = list(written_hints())
     assert len(hints) > 150
-    # What begins with a text that is put in is decided when a program runs.
+    # Texts that begin with a placeholder are decided at run time.
     shown = [(where, text) for where, text in hints if not text.startswith(("X1", "rlhf X1"))]
     wrong = [f"{where}: {text!r}" for where, text in shown if not all(map(is_typed, alternatives(text)))]
     assert not wrong, "cannot be typed, so it is an advice=:\n" + "\n".join(wrong)
@@ -92,7 +92,7 @@ def test_negative_control_what_cannot(text: str) -> None:
 
 
 def test_negative_control_what_is_wrong_is_noticed() -> None:
-    """The watch of all tests, by hand: a judge that refuses any seed below 0."""
+    """Check the judge by hand: it refuses any seed below 0."""
 
     def judge(words: list[str]) -> None:
         if any(word.startswith("seed=-") for word in words):

@@ -1,4 +1,4 @@
-"""Tensors are compared by the rules of tests/support/tolerances.py, which hold on every processor."""
+"""Test that tensors are compared by the rules of tests/support/tolerances.py, which hold on every processor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALLOWED = {"house/test_tolerances.py"}
 
 
 def test_no_test_compares_tensors_element_by_element() -> None:
-    """An element near 0 is a difference of larger ones: its rounding differs between processors."""
+    """An element near 0 is a difference of larger ones, so its rounding differs between processors."""
     files = {str(path.relative_to(TESTS)): path.read_text(encoding="utf-8") for path in TESTS.rglob("*.py")}
     assert len(files) > 300
     assert {name for name, text in files.items() if BY_ELEMENT.search(text)} <= ALLOWED
@@ -28,7 +28,7 @@ def test_control_such_a_line_is_found(line: str) -> None:
 
 
 def cancelling() -> tuple[torch.Tensor, torch.Tensor]:
-    """A gradient that two orders of a sum give in float32, and one element that is almost 0 in both."""
+    """Return a gradient summed in two orders in float32, with one element almost 0 in both."""
     exact = torch.tensor([3.0, -4.0, 1e-7], dtype=torch.float64)
     return exact.float(), (exact + torch.tensor([0.0, 0.0, 5e-7])).float()
 

@@ -1,4 +1,4 @@
-"""mypy sees the types it is to check: a Tensor is torch's and not Any, so a planted mistake is refused."""
+"""Test that mypy checks types: a Tensor is torch's and not Any, so planted mistakes are refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def no_such_method(logp: Tensor) -> Tensor:
 
 
 def messages_of_mypy(source: str, folder: Path, *more: str) -> dict[int, list[str]]:
-    """Return line of `source` -> what mypy says of it under the project's configuration; of `more` it says nothing."""
+    """Return line of `source` -> mypy's messages under the project's configuration; `more` has none."""
     file = folder / "planted.py"
     file.write_text(source, encoding="utf-8")
     command = [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", "--no-error-summary", *more, str(file)]
@@ -59,18 +59,18 @@ def messages_of_mypy(source: str, folder: Path, *more: str) -> dict[int, list[st
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
-    """What mypy says of the planted mistakes, and that it says nothing of the package: one start for both."""
+def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
+    """Return mypy's messages for the planted mistakes; the package itself has none."""
     return messages_of_mypy(PLANTED, tmp_path_factory.mktemp("planted"), structure.PACKAGE)
 
 
-def test_negative_control_each_planted_mistake_is_refused(said: dict[int, list[str]]) -> None:
-    refused = {line for line, messages in said.items() if any(one.startswith("error:") for one in messages)}
+def test_negative_control_each_planted_mistake_is_refused(messages: dict[int, list[str]]) -> None:
+    refused = {line for line, texts in messages.items() if any(text.startswith("error:") for text in texts)}
     planted = {number for number, text in enumerate(PLANTED.splitlines(), 1) if "# refused" in text}
     assert refused == planted
     for number in planted:
         codes = PLANTED.splitlines()[number - 1].rpartition("# refused: ")[2].split(", ")
-        assert any(f"[{code}]" in message for code in codes for message in said[number])
+        assert any(f"[{code}]" in message for code in codes for message in messages[number])
 
 
 def test_numerics_has_no_any_and_ignores_no_type() -> None:

@@ -1,4 +1,4 @@
-"""The judge of broken runs: it has to be able to say that something was lost, and that somebody was left behind."""
+"""Test that the judge of broken runs notices losses and processes left behind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def broken(*blows: Blow, last: Ended = FINISHED, result: Result = GOOD) -> Broke
     return Broken(0, 0, "grpo-1", "none", blows, last, result, GOOD)
 
 
-def test_of_a_run_that_lost_nothing_nothing_is_said() -> None:
+def test_a_run_without_losses_has_no_problems() -> None:
     assert problems(broken(KILLED)) == []
     assert problems(broken(STOPPED, last=LATER)) == []
     at_once = replace(STOPPED, ended=Ended(75, "stopped by SIGTERM: nothing was being trained", (), 0.1))
@@ -69,16 +69,16 @@ def test_another_result_is_a_loss(part: str) -> None:
         ),
     ],
 )
-def test_what_was_not_kept_is_said(blow: Blow, last: Ended, said: str) -> None:
+def test_a_broken_promise_is_a_problem(blow: Blow, last: Ended, said: str) -> None:
     assert any(said in line for line in problems(broken(blow, last=last)))
 
 
-def test_a_checkpoint_that_was_there_and_is_not_any_more() -> None:
+def test_a_lost_checkpoint_is_a_problem() -> None:
     found = problems(broken(KILLED, replace(KILLED, checkpoint=2)))
     assert found == ["checkpoint 4 was lost: 2 is the newest later on"]
 
 
-def test_a_blow_follows_from_the_seed_alone() -> None:
+def test_a_blow_depends_on_the_seed_only() -> None:
     words = {"run": 3, "blow": 1}
     once, again, other = (draw(Case("ppo", 2), signal.SIGKILL, seed=seed, **words) for seed in (0, 0, 1))
     assert once == again != other
@@ -106,7 +106,7 @@ print(len(found), left_behind(5.0)[0])
 
 @pytest.mark.parametrize(("seconds", "patience_s", "said"), [(60, 0.5, "1 []"), (0.1, 20.0, "0 []")])
 def test_a_planted_orphan_is_found(seconds: float, patience_s: float, said: str) -> None:
-    """In a session of its own, with an emptied environment, its parent gone: it is found and ended all the same."""
+    """The orphan has its own session, an empty environment and no parent."""
     program = ORPHAN.format(seconds=seconds, patience_s=patience_s)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)

@@ -1,4 +1,4 @@
-"""The page of make bench-gpu: its parts, what fails, what cannot run here. What it starts is stood in for."""
+"""Test the page of `make bench-gpu` with commands replaced by stand-ins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TYPO = {"where": "trainer.args (command line)", "what": "there is no such argume
 
 
 class Commands:
-    """Stands in for the commands of the page; `broken` is a word of the one that fails, `problem` what check finds."""
+    """Stand-ins for the commands of the page; `broken` is a word of the failing one, `problem` the answer of check."""
 
     def __init__(self) -> None:
         self.broken, self.problem = "", NO_GPU
@@ -49,7 +49,7 @@ class Commands:
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """What the page starts, stood in for, without models."""
+    """Return stand-ins for the commands that the page starts, without models."""
     stand_in = Commands()
     monkeypatch.delenv("ACCELERATE_TORCH_DEVICE", raising=False)
     monkeypatch.setattr(gpu_page.subprocess, "run", stand_in)
@@ -121,7 +121,7 @@ def test_a_mistake_of_the_page_is_not_a_way_that_cannot_run(
 def test_memory_of_the_pretended_device_is_not_measured(
     commands: Commands, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What trains is started on it; what only asks is not."""
+    """Trainings start on the pretended device; checks do not."""
     monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", "pretend:0")
     commands.broken = "tests.device.run_module"
     assert gpu_page.page(gpu_page.world_here(is_real=False, is_tiny=True)) == 1
@@ -143,7 +143,7 @@ def whole_page(*flags: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--pretended"]])
 def test_the_page_is_whole_without_a_gpu(flags: list[str]) -> None:
-    """What a CPU can do is measured, and of the rest it says why not."""
+    """The page has the numbers of a CPU and says why the rest is missing."""
     page = whole_page(*flags)
     assert "fail" not in page
     assert len(cells(page, "step, s")) == 4
