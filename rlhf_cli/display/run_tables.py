@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlhf_cli.analysis.expectations import MET, MISSED, OPEN, ExpectationOutcome, VerifiedRun
-from rlhf_cli.analysis.reproducibility import LogDifference, Reproduction
+from rlhf_cli.analysis.reproducibility import Reproduction
 from rlhf_cli.display.sweep_tables import STATE_STYLE
 from rlhf_cli.display.tables import BlockColumn, Cell, as_text, plain_table, show_blocks
 from rlhf_cli.display.terminal import span
@@ -142,45 +142,36 @@ _HASH = 12
 _OTHERS = 6
 
 
-def show_reproduction(console: Console, both: Reproduction) -> None:
-    """Print the verdict, what was and was not compared, and possible causes of a difference."""
-    logs = both.logs
+def show_reproduction(console: Console, result: Reproduction) -> None:
+    """Print the verdict, what was compared, and possible causes of a difference."""
+    logs, difference = result.logs, result.logs.difference
     counted = f"{logs.num_numbers} numbers in {logs.num_events} log events"
-    if both.is_equal:
+    if result.is_equal:
         console.print(Text.assemble(("equal", "bold green"), f": {counted}, up to step {logs.last_step}"))
-    elif logs.difference is not None:
-        _show_difference(console, logs.difference, logs.equal_steps)
+    elif difference is None:
+        text = f": {counted} are equal up to step {logs.last_step}, but the weights differ"
+        console.print(Text.assemble(("differs", "bold red"), text))
     else:
-        said = f": {counted} are equal up to step {logs.last_step}, and the weights are not"
-        console.print(Text.assemble(("differs", "bold red"), said))
-    for part in both.weights:
-        before, after = part.before[:_HASH], part.after[:_HASH]
-        now = f"the same weights, sha256 {before}" if part.is_equal else f"other weights: sha256 {before} -> {after}"
-        console.print(Text(f"  {part.part}: {now}"))
-    if both.is_equal:
-        for cause in both.causes:
-            line = f"  another {cause.kind} made no difference: {cause.name} {cause.before} -> {cause.after}"
-            console.print(Text(line, style="dim"))
-        return
-    console.print(Text("why, as far as is recorded", style="bold"))
-    rows: list[list[Cell]] = [
-        [(f"  {cause.kind}", "yellow"), cause.name, f"{cause.before} -> {cause.after}"] for cause in both.causes
-    ]
-    if rows:
+        before, after = (difference.before, difference.after)
+        size = ""
+        if isinstance(before, int | float) and isinstance(after, int | float):
+            size = f" (by {abs(after - before):.2g})"
+        was, now = (f"{value:.7g}" if isinstance(value, float) else value for value in (before, after))
+        where, metric = f" first at step {difference.step}: ", (difference.metric, "bold")
+        console.print(Text.assemble(("differs", "bold red"), where, metric, f" was {was}, is {now}{size}"))
+        if difference.others:
+            more = len(difference.others) - _OTHERS
+            names = ", ".join(difference.others[:_OTHERS]) + (f" and {more} more" if more > 0 else "")
+            console.print(Text(f"  and at the same step {names}"))
+        equal = f"everything up to step {logs.equal_steps}" if logs.equal_steps else "nothing before that"
+        console.print(Text(f"  {equal} is equal"))
+    for part, (old, new) in result.weights.items():
+        hashes = f"sha256 {old[:_HASH]}" if old == new else f"sha256 {old[:_HASH]} -> {new[:_HASH]}"
+        console.print(Text(f"  {part}: {'the same' if old == new else 'other'} weights, {hashes}"))
+    if result.causes:
+        title = "different, without an effect" if result.is_equal else "possible causes"
+        rows = [[f"  {cause.kind}", cause.name, f"{cause.before} -> {cause.after}"] for cause in result.causes]
+        console.print(Text(title, style="bold"))
         console.print(plain_table(["", "", ""], rows=rows))
-    else:
-        known = "settings, data, reward code, starting model, versions, threads, processor: all as they were"
-        console.print(Text(f"  nothing: {known}; what a reward reads beside its rows is not recorded"))
-
-
-def _show_difference(console: Console, difference: LogDifference, equal_steps: int) -> None:
-    before, after = (f"{one:.7g}" if isinstance(one, float) else one for one in (difference.before, difference.after))
-    size = "" if difference.size is None else f" (by {difference.size:.2g})"
-    where, metric = f" first at step {difference.step}: ", (difference.metric, "bold")
-    console.print(Text.assemble(("differs", "bold red"), where, metric, f" was {before}, is {after}{size}"))
-    if difference.others:
-        more = len(difference.others) - _OTHERS
-        names = ", ".join(difference.others[:_OTHERS]) + (f" and {more} more" if more > 0 else "")
-        console.print(Text(f"  and at the same step {names}"))
-    equal = f"everything up to step {equal_steps} is equal" if equal_steps else "nothing before that is equal"
-    console.print(Text(f"  {equal}"))
+    elif not result.is_equal:
+        console.print("no recorded cause: settings, data, reward code, versions, threads and processor are the same")

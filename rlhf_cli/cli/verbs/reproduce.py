@@ -16,43 +16,39 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rich.console import Console
+
 from rlhf_cli.analysis.reproducibility import compare_again
 from rlhf_cli.cli.options import Options
-from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.output import print_result
 from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.display.run_tables import show_reproduction
 from rlhf_cli.display.terminal import wide_console
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK
 from rlhf_cli.launch.one_run import show_run_folder
-from rlhf_cli.launch.reproducing import reproduction_of, run_again
+from rlhf_cli.launch.reproducing import reproduce
 from rlhf_cli.launch.resume_run import refuse_foreign_code
 from rlhf_cli.runs.run_folder import open_run
 
 
 def run(options: Options) -> int:
     """Run a run again, print whether the result is the same, and return the exit code."""
-    words = options.words
+    words, steps, other = options.words, options.number("--steps"), options.text("--against")
     named = one_named(words, "rlhf reproduce", "a run folder or run:NAME")
-    earlier, steps = run_at(named, words, where="rlhf reproduce"), options.number("--steps")
-    other = options.text("--against")
-    if other is not None and words:
-        raise ConfigError(
-            "--against trains no run, so no key can be changed",
-            where="command line",
-            got=" ".join(words),
-            hint=f"rlhf reproduce {named} --against {other}",
-        )
-    if other is not None:
-        both = compare_again(earlier, open_run(Path(other)), up_to=steps)
+    earlier = run_at(named, words, where="rlhf reproduce")
+    if other is None:
+        refuse_foreign_code(earlier, trust=options.on("--trust"), command=f"rlhf reproduce {earlier.shown}")
+        again, up_to = reproduce(wide_console(), earlier, words, steps=steps)
+    elif words:
+        hint = f"rlhf reproduce {named} --against {other}"
+        raise options.error("--against trains no run, so no key can be changed", got=" ".join(words), hint=hint)
     else:
-        trust = options.on("--trust")
-        refuse_foreign_code(earlier, trust=trust, command=f"rlhf reproduce {earlier.shown}")
-        again = reproduction_of(earlier, words, steps=steps)
-        both = compare_again(earlier, run_again(wide_console(), again), up_to=again.up_to)
-    if options.as_json:
-        print_json(both.as_json())
-    else:
-        console = wide_console()
-        show_reproduction(console, both)
-        show_run_folder(console, both.after)
-    return EXIT_OK if both.is_equal else EXIT_CRASH
+        again, up_to = open_run(Path(other)), steps
+    result = compare_again(earlier, again, up_to=up_to)
+
+    def show(console: Console) -> None:
+        show_reproduction(console, result)
+        show_run_folder(console, result.after)
+
+    print_result(options, result.as_json, show)
+    return EXIT_OK if result.is_equal else EXIT_CRASH

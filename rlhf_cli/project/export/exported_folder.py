@@ -1,7 +1,4 @@
-"""Write the folder that is given away.
-
-Does not import torch.
-"""
+"""Write the folder of an exported model. Does not import torch unless an adapter must be merged."""
 
 from __future__ import annotations
 
@@ -25,59 +22,14 @@ from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.redaction import redacted, redacted_tree
 
 _RECORDS = ("text_endings.json", "training_format.json")
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", *_RECORDS)
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json")
 _TOKENIZER = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "*.model",
-    "*.tiktoken",
-    "chat_template.*",
-    "additional_chat_templates/*",
-    "*processor_config.json",
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "*.tiktoken"),
+    *("vocab.*", "merges.txt", "*.model", "chat_template.*", "additional_chat_templates/*", "*processor_config.json"),
 )
 _OF_TRAINING = ("_name_or_path", "_from_model_config", "is_local", "local_files_only", "name_or_path")
 """Keys that record where and how training loaded the model, not the model itself."""
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-
-
-def clean_configs(folder: Path, kind: Kind) -> None:
-    """Remove training settings from the configurations, and add those that generation needs.
-
-    Training with gradient checkpointing leaves `use_cache: false`, with which generation would recompute every token
-    from the beginning.
-    """
-    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
-        if (folder / name).is_file():
-            content = {key: value for key, value in read_json(folder / name).items() if key not in _OF_TRAINING}
-            if name == "config.json" and "use_cache" in content:
-                content["use_cache"] = True
-            _write(folder / name, content)
-    generation = folder / "generation_config.json"
-    if kind != "policy":
-        generation.unlink(missing_ok=True)
-    elif not generation.is_file():
-        config = read_json(folder / "config.json")
-        _write(generation, {name: config[name] for name in _TOKEN_IDS if config.get(name) is not None})
-
-
-def _copy(source: Path, folder: Path, patterns: tuple[str, ...]) -> int:
-    files = {file for pattern in patterns for file in source.glob(pattern) if file.is_file()}
-    for file in sorted(files):
-        place = folder / file.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, place)
-    return len(files)
-
-
-def _write(file: Path, content: JsonTree) -> None:
-    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-_CONFIG = "training_config.yaml"
 
 
 @dataclass(frozen=True)
@@ -98,15 +50,14 @@ def export_model(source: SourceModel, folder: Path, say: Callable[[str], None]) 
     """Write the model of a run into `folder`, which must be missing or empty, and return what was written.
 
     The files are written to a temporary folder beside it, which is then renamed, so an interruption leaves nothing
-    behind. Raises RunError if `folder` is not empty, ModelError if the weights cannot be loaded or the result is
+    behind. Raise RunError if `folder` is not empty, ModelError if the weights cannot be loaded or the result is
     incomplete.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(
-            "there is something where the model is to be written",
+            "the export needs a new or empty folder",
             where=str(folder),
             got=", ".join(sorted(path.name for path in folder.iterdir())[:6]) if folder.is_dir() else "a file",
-            expected="a folder that is not there yet, or an empty one",
             hint=f"--out {folder}-2",
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -132,36 +83,68 @@ def export_model(source: SourceModel, folder: Path, say: Callable[[str], None]) 
 
 def _fill(source: SourceModel, folder: Path, say: Callable[[str], None]) -> list[str]:
     """Write all files of the model and return notes about it."""
-    if source.has_safetensors:
+    if source.base is None:
         say("copying the weights")
         _copy(source.folder, folder, _WEIGHTS)
     else:
-        say("loading the weights" if source.base is None else f"putting the adapter into {source.base}")
-        from rlhf_cli.project.export.merged_weights import write_whole_weights  # imports torch
+        say(f"merging the adapter into {source.base}")
+        from rlhf_cli.project.export.merged_weights import write_merged_weights  # imports torch
 
-        write_whole_weights(source, folder)
-        for record in _RECORDS:
-            if (source.folder / record).is_file():
-                shutil.copyfile(source.folder / record, folder / record)
+        write_merged_weights(source, source.base, folder)
+    _copy(source.folder, folder, (*_RECORDS, *(["*.py"] if source.trust_remote_code else [])))
     if not _copy(source.folder, folder, _TOKENIZER):
         _save_tokenizer(source, folder)
     clean_configs(folder, source.kind)
-    if source.trust_remote_code:
-        for code in source.folder.glob("*.py"):
-            shutil.copyfile(code, folder / code.name)
     shapes = stored_shapes(folder)
     named = section(read_json(folder / "model.safetensors.index.json"), "weight_map")
     if shapes is None or (lost := sorted(set(named) - {shape.name for shape in shapes})):
         raise ModelError(
-            "what was made of this run would not load by itself",
+            "the exported weights are incomplete",
             where=str(source.folder),
             got="no safetensors that can be read" if shapes is None else f"no file holds {lost[0]}",
             expected="whole weights, as save_pretrained writes them",
         )
-    (folder / _CONFIG).write_text(_config_text(source), encoding="utf-8")
+    tree = redacted_tree(source.run.read_config())
+    text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120)
+    text = f"# the {source.kind} at step {source.step}\n{_without_places(source, text)}"
+    (folder / "training_config.yaml").write_text(text, encoding="utf-8")
     card, notes = model_card(source, folder)
     (folder / "README.md").write_text(_without_places(source, redacted(card)), encoding="utf-8")
     return notes
+
+
+def _copy(source: Path, folder: Path, patterns: tuple[str, ...]) -> int:
+    """Copy the files that match a pattern, and return their number."""
+    files = {file for pattern in patterns for file in source.glob(pattern) if file.is_file()}
+    for file in files:
+        place = folder / file.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, place)
+    return len(files)
+
+
+def clean_configs(folder: Path, kind: Kind) -> None:
+    """Remove training settings from the configurations, and add those that generation needs.
+
+    Training with gradient checkpointing leaves `use_cache: false`, with which generation would recompute every token
+    from the beginning.
+    """
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        if (folder / name).is_file():
+            content = {key: value for key, value in read_json(folder / name).items() if key not in _OF_TRAINING}
+            if name == "config.json" and "use_cache" in content:
+                content["use_cache"] = True
+            _write(folder / name, content)
+    generation = folder / "generation_config.json"
+    if kind != "policy":
+        generation.unlink(missing_ok=True)
+    elif not generation.is_file():
+        config = read_json(folder / "config.json")
+        _write(generation, {name: config[name] for name in _TOKEN_IDS if config.get(name) is not None})
+
+
+def _write(file: Path, content: JsonTree) -> None:
+    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _save_tokenizer(source: SourceModel, folder: Path) -> None:
@@ -175,17 +158,10 @@ def _save_tokenizer(source: SourceModel, folder: Path) -> None:
         raise ModelError("the model has no tokenizer", where=place, got=f"{error!s:.300}") from error
 
 
-def _config_text(source: SourceModel) -> str:
-    """Return the run's configuration, under a comment that names the exported weights."""
-    tree = redacted_tree(source.run.read_config())
-    text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120)
-    return f"# the {source.kind} at step {source.step}\n" + _without_places(source, text)
-
-
 def _without_places(source: SourceModel, text: str) -> str:
     """Return a text without this machine's folders: replace the run's start folder by `.` and the home by `~`."""
-    begun = str(read_json(source.run.provenance).get("cwd") or source.run.path.parent)
-    places = {begun: ".", os.path.realpath(begun): ".", str(Path.home()): "~"}
+    start = str(read_json(source.run.provenance).get("cwd") or source.run.path.parent)
+    places = {start: ".", os.path.realpath(start): ".", str(Path.home()): "~"}
     for place, short in sorted(places.items(), key=lambda item: -len(item[0])):
         if len(place) > 1:
             text = text.replace(place, short)

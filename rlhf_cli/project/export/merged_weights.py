@@ -1,4 +1,4 @@
-"""Merge an adapter into its base and write whole weights as safetensors; convert older weight formats.
+"""Merge an adapter into its base and write whole weights as safetensors.
 
 The sum W + s B A is computed in float32 and rounded once, to the dtype in which the base is stored.
 """
@@ -16,32 +16,24 @@ import torch
 from peft import AutoPeftModelForCausalLM, PeftModel
 from peft.tuners.tuners_utils import BaseTuner
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.models.reward_checkpoint import load_reward_model
 from rlhf_cli.project.export.source_model import SourceModel
-from rlhf_cli.text.json_values import JsonTree
-
-_CLASSES = {"policy": AutoModelForCausalLM, "reward model": AutoModelForSequenceClassification}
 
 
-def write_whole_weights(source: SourceModel, folder: Path) -> None:
-    """Write config.json and safetensors of the whole model into `folder`.
+def write_merged_weights(source: SourceModel, base: str, folder: Path) -> None:
+    """Write config.json and safetensors of an adapter merged into its base into `folder`.
 
-    Raises ModelError if the base is stored quantised, is missing, or cannot be loaded.
+    Raise ModelError if the base is stored quantised, is missing, or cannot be loaded.
     """
     with _loading(source):
-        if source.base is None:
-            model: PreTrainedModel = _CLASSES[source.kind].from_pretrained(
-                str(source.folder), dtype="auto", trust_remote_code=source.trust_remote_code
-            )
-        else:
-            dtype = _stored_dtype(source.base, trust_remote_code=source.trust_remote_code)
-            model = merged(source)
-            nn.Module.to(model, dtype)
+        dtype = _stored_dtype(base, trust_remote_code=source.trust_remote_code)
+        model = merged(source)
+        nn.Module.to(model, dtype)
         model.save_pretrained(str(folder))
 
 
@@ -61,45 +53,37 @@ def merged(source: SourceModel) -> PreTrainedModel:
 
 
 def _stored_dtype(base: str, *, trust_remote_code: bool) -> torch.dtype:
-    """Return the dtype in which the base's weights are stored. Raises ModelError if they are quantised."""
-    config = _base_config(base) or AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code).to_dict()
-    quantized = config.get("quantization_config")
-    if quantized:
-        method = quantized.get("quant_method", "an unknown form") if isinstance(quantized, dict) else quantized
+    """Return the dtype in which the base's weights are stored. Raise ModelError if they are quantised or missing."""
+    folder = Path(str(model_folder(base, where=base))).expanduser()
+    if folder.is_dir():
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    elif folder.is_absolute() or base.startswith("."):
         raise ModelError(
-            "an adapter cannot be put into a base that is stored quantised: rounding would lose what was learnt",
+            "the base model of this adapter is missing",
+            where=base,
+            got="no such folder",
+            expected="the folder that the adapter was trained on",
+            advice="put it back, or set base_model_name_or_path in adapter_config.json to its new place",
+        )
+    else:
+        config = AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code).to_dict()
+    if quantized := config.get("quantization_config"):
+        method = quantized.get("quant_method", "an unknown method") if isinstance(quantized, dict) else quantized
+        raise ModelError(
+            "an adapter cannot be merged into a quantised base: rounding would lose what it learnt",
             where=base,
             got=f"quantization_config: {method}",
             expected="an adapter on weights in float32, bfloat16 or float16",
-            advice="give the adapter away as it is, RUN/model: transformers and vLLM load it on its base",
+            advice="publish the adapter as it is, RUN/model: transformers and vLLM load it on its base",
         )
     stored = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
     dtype = getattr(torch, stored, torch.float32)
     return dtype if isinstance(dtype, torch.dtype) else torch.float32
 
 
-def _base_config(base: str) -> JsonTree | None:
-    """Return the config.json of a base in a folder, or None for one on the hub.
-
-    Raises ModelError if the folder is missing.
-    """
-    folder = Path(str(model_folder(base, where=base))).expanduser()
-    if folder.is_dir():
-        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return content if isinstance(content, dict) else {}
-    if folder.is_absolute() or base.startswith("."):
-        raise ModelError(
-            "the model that this adapter was trained on is gone",
-            where=base,
-            got="no such folder",
-            expected="the folder as it was: an adapter without its base is no model",
-            advice="put it back, or set base_model_name_or_path in adapter_config.json to where it is now",
-        )
-    return None
-
-
 @contextlib.contextmanager
 def _loading(source: SourceModel) -> Iterator[None]:
+    """Open a context without progress bars, in which failures to load become ModelErrors."""
     shows_bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
@@ -111,7 +95,7 @@ def _loading(source: SourceModel) -> Iterator[None]:
             f"this {source.kind} cannot be loaded",
             where=str(source.folder),
             got=f"{type(error).__name__}: {error!s:.400}",
-            expected="the weights as the run saved them" + (f", and their base {source.base}" if source.base else ""),
+            expected=f"the adapter as the run saved it, and its base {source.base}",
         ) from error
     finally:
         if shows_bars:

@@ -15,8 +15,6 @@ from rlhf_cli.text.json_values import JsonTree, section
 
 Kind = Literal["policy", "reward model"]
 
-_ADAPTER = "adapter_config.json"
-
 
 @dataclass(frozen=True)
 class SourceModel:
@@ -35,35 +33,25 @@ class SourceModel:
     quantized: str | None = None
     trust_remote_code: bool = False
 
-    @property
-    def has_safetensors(self) -> bool:
-        """Return whether the weights are whole and already stored as safetensors."""
-        return self.base is None and any(self.folder.glob("*.safetensors"))
-
 
 def find_source(run: RunFolder, *, step: int | None, trust: bool) -> SourceModel:
     """Return the weights of a finished run, or of its checkpoint at `step`.
 
-    Raises RunError for an unfinished run and for a missing or damaged checkpoint, ModelError if the weights are in
+    Raise RunError for an unfinished run and for a missing or damaged checkpoint, ModelError if the weights are in
     pieces, or the model needs its own code and `trust` is False.
     """
     model = section(run.read_config(), "model")
     if model.get("trust_remote_code") is True and not trust:
         raise ModelError(
-            "this model comes with code of its own, which has to be run to load it",
+            "this model runs its own code when it is loaded",
             where=str(run.config),
             got=f"model.trust_remote_code: true, {model.get('path')}",
             expected="a model that transformers knows, or code that you have read and trust",
             hint=f"rlhf export {run.shown} --trust",
         )
-    status = read_status(run)
-    if step is None:
-        if status.state != FINISHED or not run.model.is_dir():
-            raise _unfinished(run, status.state, status.step)
-        folder, step, is_checkpoint = run.model, status.step, False
-    else:
-        folder, is_checkpoint = _checkpoint(run, step), True
-    adapter = read_json(folder / _ADAPTER)
+    is_checkpoint = step is not None
+    folder, step = (run.model, _last_step(run)) if step is None else (_checkpoint(run, step), step)
+    adapter = read_json(folder / "adapter_config.json")
     return SourceModel(
         run=run,
         folder=folder,
@@ -77,49 +65,52 @@ def find_source(run: RunFolder, *, step: int | None, trust: bool) -> SourceModel
 
 
 def _kind(folder: Path, adapter: JsonTree) -> Kind:
-    """Return the kind of model. Raises ModelError if there are no weights, or only the pieces of several ranks."""
+    """Return the kind of model. Raise ModelError if there are no weights, or only the pieces of several ranks."""
     if adapter:
         return "reward model" if adapter.get("task_type") == "SEQ_CLS" else "policy"
-    if not any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "pytorch_model*.bin")):
+    if not any(folder.glob("*.safetensors")):
         raise ModelError(
             "there are no whole weights in this folder",
             where=str(folder),
             got=", ".join(sorted(path.name for path in folder.iterdir())[:8]),
-            expected="*.safetensors; of FSDP and ZeRO a checkpoint has pieces, model/ at the end of a run the whole",
+            expected="*.safetensors; a checkpoint of FSDP or ZeRO has pieces, and model/ of a finished run is whole",
             advice="rlhf resume RUN, then rlhf export RUN",
         )
     name = next(iter(architectures_of(read_json(folder / "config.json"))), "")
     return "reward model" if name.endswith("ForSequenceClassification") else "policy"
 
 
-def _checkpoint(run: RunFolder, step: int) -> Path:
-    place = checkpoint_folder(run.checkpoints, step)
-    there = [number for number, _ in checkpoints_in(run.checkpoints)]
-    if step not in there:
-        raise RunError(
-            f"there is no checkpoint of step {step}",
-            where=str(run.checkpoints),
-            got="steps " + ", ".join(map(str, there)) if there else "no checkpoints",
-            hint=f"rlhf export {run.shown} --checkpoint {there[-1]}" if there else f"rlhf resume {run.shown}",
-        )
-    if (problem := problem_with(place)) is not None:
-        raise RunError(
-            f"the checkpoint of step {step} is not whole",
-            where=str(place),
-            got=problem,
-            expected="every file as manifest.json says",
-            hint=" or ".join(f"--checkpoint {number}" for number in there if number != step) or None,
-        )
-    return place
-
-
-def _unfinished(run: RunFolder, state: str, step: int) -> RunError:
-    there = [number for number, _ in checkpoints_in(run.checkpoints)]
-    newest = f", or rlhf export {run.shown} --checkpoint {there[-1]}" if there else ""
-    return RunError(
-        "this run has not finished, so its model is not what was asked for",
+def _last_step(run: RunFolder) -> int:
+    """Return the last step of a finished run. Raise RunError for any other run."""
+    status, steps = read_status(run), [number for number, _ in checkpoints_in(run.checkpoints)]
+    if status.state == FINISHED and run.model.is_dir():
+        return status.step
+    newest = f", or rlhf export {run.shown} --checkpoint {steps[-1]}" if steps else ""
+    raise RunError(
+        "this run has not finished",
         where=str(run.path),
-        got=f"{state} at step {step}",
+        got=f"{status.state} at step {status.step}",
         expected="a finished run, or --checkpoint N",
         hint=f"rlhf resume {run.shown}{newest}",
     )
+
+
+def _checkpoint(run: RunFolder, step: int) -> Path:
+    """Return the folder of a checkpoint. Raise RunError if it is missing or damaged."""
+    folder, steps = checkpoint_folder(run.checkpoints, step), [number for number, _ in checkpoints_in(run.checkpoints)]
+    if step not in steps:
+        raise RunError(
+            f"there is no checkpoint of step {step}",
+            where=str(run.checkpoints),
+            got="steps " + ", ".join(map(str, steps)) if steps else "no checkpoints",
+            hint=f"rlhf export {run.shown} --checkpoint {steps[-1]}" if steps else f"rlhf resume {run.shown}",
+        )
+    if (problem := problem_with(folder)) is not None:
+        raise RunError(
+            f"the checkpoint of step {step} is damaged",
+            where=str(folder),
+            got=problem,
+            expected="the files of manifest.json",
+            hint=" or ".join(f"--checkpoint {number}" for number in steps if number != step) or None,
+        )
+    return folder

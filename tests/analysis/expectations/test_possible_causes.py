@@ -1,4 +1,4 @@
-"""Whatever is recorded of two runs and differs is named as what may be why; what changes no step is not."""
+"""Recorded differences that may change a step are possible causes; others are not."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ PROVENANCE: JsonTree = {
     [
         ("seed", 1, True),
         ("trainer.args.learning_rate", 2e-3, True),
-        ("trainer.args.logging_steps", 10, True),  # other events are logged
-        ("trainer.args.weight_decay", 0.1, True),  # only one of them has it
+        ("trainer.args.logging_steps", 10, True),  # logs other events
+        ("trainer.args.weight_decay", 0.1, True),  # only one run sets it
         ("run.name", "two", False),
         ("track.mode", "none", False),
         ("warn.kl", False, False),
@@ -48,18 +48,18 @@ PROVENANCE: JsonTree = {
     ],
 )
 def test_settings(key: str, value: object, *, is_cause: bool) -> None:
-    found = causes_of((SETTINGS, PROVENANCE), ({**SETTINGS, key: value}, PROVENANCE))
+    found = list(causes_of((SETTINGS, PROVENANCE), ({**SETTINGS, key: value}, PROVENANCE)))
     assert [(cause.kind, cause.name) for cause in found] == ([("configuration", key)] if is_cause else [])
 
 
-def test_what_nobody_noted_is_no_difference() -> None:
-    """A run of an older version has recorded less."""
+def test_a_fact_that_was_not_recorded_is_no_difference() -> None:
+    """Older versions recorded less."""
     older = {key: value for key, value in PROVENANCE.items() if key not in ("rlhf_code", "torch_threads")}
     older["host"] = {"name": "here"}
-    assert causes_of((SETTINGS, older), (SETTINGS, PROVENANCE)) == []
+    assert list(causes_of((SETTINGS, older), (SETTINGS, PROVENANCE))) == []
 
 
-def test_causes_are_told_in_short_and_the_likeliest_first() -> None:
+def test_causes_are_short_and_the_most_probable_comes_first() -> None:
     other: JsonTree = {
         **PROVENANCE,
         "sha256": {"data": "0" * 64, "rewards.new": "9" * 64, "rewards.judge": "e" * 64},
@@ -73,21 +73,21 @@ def test_causes_are_told_in_short_and_the_likeliest_first() -> None:
         **PROVENANCE,
         "resumed": [{"step": 3, "changes": {"a": 1, "b": 2}, "files": {"data": "x"}}, "x"],
     }
-    found = causes_of(({"seed": 0, "gone": 1}, before), ({"seed": 1, "new": None}, other))
-    assert [astuple(one) for one in found] == [
+    found = list(causes_of(({"seed": 0, "gone": 1}, before), ({"seed": 1, "new": None}, other)))
+    assert [astuple(cause) for cause in found] == [
         ("configuration", "seed", "0", "1"),
         ("configuration", "gone", "1", "none"),
+        ("resumed", "from step 3", "started without a, b, data", "with all from the start"),
         ("data", "data", "d" * 12, "0" * 12),
         ("reward code", "rewards.new", "none", "9" * 12),
         ("starting model", "commit", "none", "abc"),
         ("starting model", "weights_sha256", "f" * 12, "0" * 12),
-        ("resumed", "from step 3", "begun without a, b, data", "all of it so"),
-        ("version", "torch", "2.13.0", "2.14.0"),
-        ("version", "peft", "none", "1"),
-        ("version", "rlhf_code", "1" * 12, "2" * 12),
-        ("threads of torch: sums are split among them", "torch_threads", "1", "2"),
+        ("versions", "torch", "2.13.0", "2.14.0"),
+        ("versions", "peft", "none", "1"),
+        ("rlhf code", "rlhf_code", "1" * 12, "2" * 12),
+        ("torch threads", "torch_threads", "1", "2"),
         ("device", "device", "cpu", "cuda:0"),
-        ("as it came up", "world_size", "1", "2"),
+        ("world size", "world_size", "1", "2"),
         ("environment", "JUDGE_URL", "ab12", "x"),
         ("environment", "A", "none", "y"),
         ("processor", "processor", "A", "B"),
@@ -95,12 +95,12 @@ def test_causes_are_told_in_short_and_the_likeliest_first() -> None:
 
 
 @pytest.mark.parametrize("resumed", [None, {"step": 1}, "x", [{"step": 3, "changes": {}, "files": {}}]])
-def test_a_run_that_went_on_as_it_was_is_no_cause(resumed: JsonValue) -> None:
-    assert causes_of(({}, {"resumed": resumed}), ({}, {})) == []
+def test_a_resume_without_changes_is_no_cause(resumed: JsonValue) -> None:
+    assert list(causes_of(({}, {"resumed": resumed}), ({}, {}))) == []
 
 
-def test_weights_are_those_of_each_run_at_that_step(tmp_path: Path) -> None:
-    """A checkpoint that only one of them has kept is not compared, and neither are those of their ends."""
+def test_weights_are_compared_at_the_same_step(tmp_path: Path) -> None:
+    """A checkpoint that only one run kept is not compared, nor missing weights at the end."""
     runs = [RunFolder(tmp_path / name) for name in ("one", "two")]
     for run, weights in zip(runs, (b"one", b"two"), strict=True):
         for step, content in ((3, b"same"), (6, weights)):
@@ -109,8 +109,7 @@ def test_weights_are_those_of_each_run_at_that_step(tmp_path: Path) -> None:
             (folder / "model.safetensors").write_bytes(content)
     (runs[0].checkpoints / "checkpoint-9").mkdir()
     for step, is_equal in ((3, True), (6, False)):
-        (found,) = _weights(*runs, step)
-        assert (found.part, found.is_equal) == (f"checkpoint-{step}", is_equal)
-        hashes = [weights_hash(run.checkpoints / f"checkpoint-{step}") for run in runs]
-        assert [found.before, found.after] == hashes
-    assert _weights(*runs, 9) == _weights(*runs, None) == []
+        old, new = (weights_hash(run.checkpoints / f"checkpoint-{step}") for run in runs)
+        assert _weights(*runs, step) == {f"checkpoint-{step}": (old, new)}
+        assert (old == new) == is_equal
+    assert _weights(*runs, 9) == _weights(*runs, None) == {}
