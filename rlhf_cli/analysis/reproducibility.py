@@ -91,8 +91,10 @@ def _by_place(events: Iterable[Event], up_to: int | None) -> dict[tuple[int, boo
 def _differences(step: int, before: Event | None, after: Event | None) -> Iterator[LogDifference]:
     """Yield the differences of two events in the order of their computation."""
     if before is None or after is None:
-        states = [NOT_LOGGED if event is None else "logged" for event in (before, after)]
-        yield LogDifference(step, "log event", *states)
+        logged = "logged"
+        yield LogDifference(
+            step, "log event", NOT_LOGGED if before is None else logged, NOT_LOGGED if after is None else logged
+        )
         return
     for name in sorted(filter(_is_compared, {**before, **after}), key=_rank):  # a stable sort
         was, now = (cast(JsonValue, event.get(name, NOT_LOGGED)) for event in (before, after))

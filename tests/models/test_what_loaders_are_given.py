@@ -26,7 +26,7 @@ from rlhf_cli.models.loading import require_model
 from rlhf_cli.models.reward_checkpoint import load_reward_model
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.project.export.merged_weights import merged, write_whole_weights
+from rlhf_cli.project.export.merged_weights import merged, write_merged_weights
 from rlhf_cli.project.export.source_model import SourceModel
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers.assemble.policy_loading import tokenizer_of
@@ -110,8 +110,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def source(folder: Path, kind: Any, *, trusted: bool, base: str | None = None) -> SourceModel:
-    return SourceModel(RunFolder(folder), folder, kind, 1, base=base, trust_remote_code=trusted)
+def source(folder: Path, kind: Any, *, trusted: bool) -> SourceModel:
+    return SourceModel(RunFolder(folder), folder, kind, 1, trust_remote_code=trusted)
 
 
 def configured(path: Path | str, *, trusted: bool, words: tuple[str, ...] = ()) -> Any:
@@ -130,15 +130,10 @@ LOADERS: dict[str, Load] = {
     "critic of another model": lambda models, trusted, _: critic(str(models["policy"]), models, trusted),
     "merged adapter": lambda models, trusted, _: merged_model(str(models["adapter"]), trust_remote_code=trusted),
     "heads": lambda models, trusted, _: head_names(str(models["policy"]), trust_remote_code=trusted),
-    "exported weights": lambda models, trusted, out: write_whole_weights(
-        source(models["policy"], "policy", trusted=trusted), out
+    "exported adapter": lambda models, trusted, out: write_merged_weights(
+        source(models["adapter"], "policy", trusted=trusted), str(models["policy"]), out
     ),
-    "exported adapter": lambda models, trusted, out: write_whole_weights(
-        source(models["adapter"], "policy", trusted=trusted, base=str(models["policy"])), out
-    ),
-    "merged for an export": lambda models, trusted, _: merged(
-        source(models["adapter"], "policy", trusted=trusted, base=str(models["policy"]))
-    ),
+    "merged for an export": lambda models, trusted, _: merged(source(models["adapter"], "policy", trusted=trusted)),
 }
 
 

@@ -22,11 +22,10 @@ from rlhf_cli.runs.run_folder import RunFolder, evaluations_of, in_training, rea
 from rlhf_cli.runs.text_endings import trained_on_conversations, trained_with_eos
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
-_HASH_DIGITS = 12
-_APART = ("log", "save_", "eval_", "num_completions_to_print")
+_UNRELATED = ("log", "save_", "eval_", "num_completions_to_print")
 """Prefixes of arguments that do not affect the weights."""
 _TASKS = {"policy": "text-generation", "reward model": "text-classification"}
-_WHAT = {
+_SUMMARIES = {
     "policy": "A language model, trained",
     "reward model": "A reward model: it gives a text one number, the higher the better. Trained",
 }
@@ -41,20 +40,30 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
     Makes no network requests.
     """
     config, known = source.run.read_config(), read_json(source.run.provenance)
-    trainer, model, data = section(config, "trainer"), section(config, "model"), section(config, "data")
+    trainer, model, data = (section(config, name) for name in ("trainer", "model", "data"))
     scores, notes = _scores(source)
     if source.quantized:
         notes.append(
             f"The adapter was trained on its base in {source.quantized} and is merged into the base's own weights, so"
-            " the sums differ a little from those that training saw."
+            " its outputs differ a little from those in training."
         )
-    base, datasets = hub_base(source), _datasets(data)
-    starting = _starting_model(model)
+    base, trl = hub_base(source), str(trainer.get("trl"))
+    build = section(model, "build")
+    size = f"layers: {build.get('num_layers')}, width: {build.get('hidden_size')}"
+    starting = _named(path) if (path := model.get("path")) else f"a byte-level transformer of rlhf's own ({size})"
     linked = f"[{base}](https://huggingface.co/{base})" if base else starting
     experiment = section(known, "choices").get("exp") or trainer.get("name")
     hashes = {name: str(value) for name, value in section(known, "sha256").items() if value}
     is_chat = trained_on_conversations(source.folder) is True
     question = "What is the capital of France?" if is_chat else "17+5=" if base is None else "The capital of France is"
+    metadata = ModelCardData(
+        base_model=base,
+        datasets=_datasets(data) or None,
+        library_name="transformers",
+        model_name=folder.name,
+        pipeline_tag=_TASKS[source.kind],
+        tags=["rlhf", "trl", trl.removesuffix("Trainer").lower(), source.kind.replace(" ", "-")],
+    )
     page = Environment(
         loader=PackageLoader("rlhf_cli.project.export", "."),
         undefined=StrictUndefined,
@@ -65,15 +74,15 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
     )
     page.filters |= {"cell": _cell, "number": _number}
     card = page.get_template("card.md.jinja").render(
-        card_data=_metadata(source.kind, str(trainer.get("trl")), folder.name, base, datasets).to_yaml(),
+        card_data=metadata.to_yaml(),
         name=folder.name,
-        what=f"{_WHAT[source.kind]} from {linked}, by the experiment `{experiment}` of rlhf.",
+        what=f"{_SUMMARIES[source.kind]} from {linked}, by the experiment `{experiment}` of rlhf.",
         kind=source.kind,
         is_chat=is_chat,
         prompt=json.dumps(question),
         architecture=next(iter(architectures_of(read_json(folder / "config.json"))), "the architecture"),
         with_eos=source.kind == "reward model" and trained_with_eos(folder) is True,
-        trainer=trainer.get("trl"),
+        trainer=trl,
         starting_model=starting,
         settings=_settings(source, config, known),
         rewards=[_reward(name, value, hashes) for name, value in section(config, "rewards").items()],
@@ -86,19 +95,8 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
     return card, notes
 
 
-def _metadata(kind: str, trainer: str, name: str, base: str | None, datasets: list[str]) -> ModelCardData:
-    return ModelCardData(
-        base_model=base,
-        datasets=datasets or None,
-        library_name="transformers",
-        model_name=name,
-        pipeline_tag=_TASKS[kind],
-        tags=["rlhf", "trl", trainer.removesuffix("Trainer").lower(), kind.replace(" ", "-")],
-    )
-
-
 def _settings(source: SourceModel, config: JsonTree, known: JsonTree) -> dict[str, str]:
-    trainer = section(config, "trainer")
+    trainer, lora = section(config, "trainer"), section(section(config, "model"), "lora")
     args = section(trainer, "args")
     settings = {
         "trainer": str(trainer.get("name")),
@@ -106,18 +104,18 @@ def _settings(source: SourceModel, config: JsonTree, known: JsonTree) -> dict[st
         "seed": str(config.get("seed")),
         "processes": str(known.get("world_size", "?")),
         "mixed precision": str(known.get("mixed_precision", "?")),
-        **{name: _plain(args[name]) for name in args if args[name] is not None and not name.startswith(_APART)},
+        **{name: _plain(args[name]) for name in args if args[name] is not None and not name.startswith(_UNRELATED)},
+        "lora": ", ".join(f"{name}={_plain(value)}" for name, value in lora.items()),
+        "base in training": source.quantized or "",
     }
-    if lora := section(section(config, "model"), "lora"):
-        settings["lora"] = ", ".join(f"{name}={_plain(value)}" for name, value in lora.items())
-    return settings | ({"base in training": source.quantized} if source.quantized else {})
+    return {name: value for name, value in settings.items() if value}
 
 
 def _provenance(source: SourceModel, known: JsonTree, hashes: dict[str, str]) -> dict[str, str]:
     git, started = section(known, "git"), section(known, "starting_model")
     changed = " with uncommitted changes" if git.get("dirty") else ""
     return {
-        "begun": str(known.get("created_at", "?")),
+        "started": str(known.get("created_at", "?")),
         "commit of the code": f"{git['commit']}{changed}" if git.get("commit") else "none",
         "configuration (SHA-256)": hashes.get("config", "?"),
         "starting weights": str(started.get("commit") or started.get("weights_sha256") or "?"),
@@ -137,20 +135,16 @@ def hub_base(source: SourceModel) -> str | None:
     return None
 
 
-def _starting_model(model: JsonTree) -> str:
-    path = model.get("path")
-    if isinstance(path, str):
-        return _named(path)
-    build = section(model, "build")
-    how = f"layers: {build.get('num_layers')}, width: {build.get('hidden_size')}"
-    return f"a byte-level transformer of rlhf's own ({how})"
-
-
 def _sources(data: JsonTree) -> dict[str, JsonTree]:
-    mixed = section(data, "mix")
-    sources = {name: section(mixed, name) for name in mixed} if mixed else {"data": data}
-    held_out = section(data, "eval")
-    return sources | ({"held out": held_out} if held_out.get("path") or held_out.get("world") else {})
+    """Return the data sources of an experiment by the names of their hashes."""
+    mixed, held_out = section(data, "mix"), section(data, "eval")
+    sources = {f"data.mix.{name}": section(mixed, name) for name in mixed} or {"data": data}
+    return sources | ({"data.eval": held_out} if held_out.get("path") or held_out.get("world") else {})
+
+
+def _paths(source: JsonTree) -> list[str]:
+    path = source.get("path")
+    return [str(part) for part in path] if isinstance(path, list) else [str(path)] if path else []
 
 
 def _datasets(data: JsonTree) -> list[str]:
@@ -160,11 +154,11 @@ def _datasets(data: JsonTree) -> list[str]:
 
 def _data(data: JsonTree, known: JsonTree, hashes: dict[str, str]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for name, source in _sources(data).items():
-        what = ", ".join(_last_part(path) for path in _paths(source)) or f"embedded world {source.get('world')}"
-        details = [f"{key} {source[key]}" for key in ("subset", "split", "revision") if source.get(key)]
-        digest = hashes.get("data.eval" if name == "held out" else "data" if name == "data" else f"data.mix.{name}", "")
-        rows.append((name, "; ".join([what, *details]), digest))
+    for key, source in _sources(data).items():
+        what = ", ".join(map(_last_part, _paths(source))) or f"embedded world {source.get('world')}"
+        details = [f"{name} {source[name]}" for name in ("subset", "split", "revision") if source.get(name)]
+        name = "held out" if key == "data.eval" else key.removeprefix("data.mix.")
+        rows.append((name, "; ".join([what, *details]), hashes.get(key, "")))
     if known.get("num_train_rows"):
         rows.append(("rows to train on", str(known["num_train_rows"]), ""))
     if fraction := section(data, "eval").get("fraction"):
@@ -174,21 +168,20 @@ def _data(data: JsonTree, known: JsonTree, hashes: dict[str, str]) -> list[tuple
 
 def _reward(name: str, value: JsonValue, hashes: dict[str, str]) -> tuple[str, ...]:
     reward = value if isinstance(value, dict) else {}
-    given = ", ".join(f"{key}={_plain(one)}" for key, one in section(reward, "args").items())
+    args = ", ".join(f"{key}={_plain(value)}" for key, value in section(reward, "args").items())
     gate = section(reward, "gate")
     rules = [f"gate: {gate['by']} at least {gate.get('at_least')}"] if gate.get("by") else []
-    set_ones = [key for key in ("clip", "normalize", "offset") if reward.get(key) not in (None, 0, "none")]
-    rules += [f"{key} {_plain(reward[key])}" for key in set_ones]
-    scored_by = _named(str(reward.get("fn") or reward.get("model") or "?")) + (f" ({given})" if given else "")
-    digest = hashes.get(f"rewards.{name}", "")[:_HASH_DIGITS]
-    return name, scored_by, _plain(reward.get("weight")), "; ".join(rules), digest
+    keys = [key for key in ("clip", "normalize", "offset") if reward.get(key) not in (None, 0, "none")]
+    rules += [f"{key} {_plain(reward[key])}" for key in keys]
+    scored_by = _named(reward.get("fn") or reward.get("model") or "?") + (f" ({args})" if args else "")
+    return name, scored_by, _plain(reward.get("weight")), "; ".join(rules), hashes.get(f"rewards.{name}", "")[:12]
 
 
 def _scores(source: SourceModel) -> tuple[list[CardScore], list[str]]:
     """Return the evaluation results of exactly these weights, and notes on files that could not be read."""
     files = sorted(evaluations_of(source.run.model).glob("*.json"))
     if source.is_checkpoint:
-        files = [file for file in [in_training(source.run) / f"step-{source.step}.json"] if file.is_file()]
+        files = [*in_training(source.run).glob(f"step-{source.step}.json")]
     scores: list[CardScore] = []
     notes = []
     for file in files:
@@ -197,21 +190,16 @@ def _scores(source: SourceModel) -> tuple[list[CardScore], list[str]]:
         except (ValueError, OSError, RunError):
             notes.append(f"The evaluation {file.name} could not be read.")
             continue
-        of = evaluation.heading.path
-        if of is None or Path(of).resolve() == source.folder.resolve():  # else another model generated the answers
+        path = evaluation.heading.path
+        if path is None or Path(path).resolve() == source.folder.resolve():  # else another model generated the answers
             scores += [(evaluation.rows_in_words, metric, estimate) for metric, estimate in evaluation.figures()]
     return scores, notes
 
 
-def _paths(source: JsonTree) -> list[str]:
-    path = source.get("path")
-    return [str(one) for one in path] if isinstance(path, list) else [str(path)] if path else []
-
-
-def _named(path: str) -> str:
+def _named(path: object) -> str:
     """Return a model or function as the card names it: its run, its hub id, or the last part of its path."""
-    run = run_of(Path(path)) if Path(path).is_absolute() else None
-    return f"the model of the run {run.label}" if run is not None else _last_part(path)
+    run = run_of(Path(str(path))) if Path(str(path)).is_absolute() else None
+    return f"the model of the run {run.label}" if run is not None else _last_part(str(path))
 
 
 def _last_part(text: str) -> str:

@@ -75,7 +75,7 @@ def test_the_tables_say_what_the_run_was(run: RunFolder, tmp_path: Path) -> None
     for said in ("0123456789abcdef with uncommitted changes", "torch 2.13.0", "rlhf train +exp=mine", "GRPOTrainer"):
         assert said in card
     assert "math-verify" not in card  # it was not installed
-    assert "None was made of these weights." in card
+    assert "These weights were not evaluated." in card
 
 
 def test_metadata_is_what_the_hub_reads(tmp_path: Path) -> None:
