@@ -87,7 +87,7 @@ def composed_quickly() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def one_server_for_all_sweeps() -> None:
-    """Start the process that forks the jobs of sweeps once, whatever number of threads a sweep asks for."""
+    """Start the process that forks the jobs of sweeps once; a sweep may ask for any number of threads."""
     run_jobs.WarmProcesses = lambda *, threads: _processes  # type: ignore[assignment,misc]
 
 

@@ -1,4 +1,4 @@
-"""stdout is one JSON value where `--json` was typed, whoever prints beside it."""
+"""With `--json`, stdout is one JSON value; all other output goes to stderr."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print("after")
 """
 
 
-def test_of_a_whole_process() -> None:
+def test_other_output_goes_to_stderr() -> None:
     done = subprocess.run([sys.executable, "-c", CHATTY], capture_output=True, text=True, check=True)
     first, *middle, last = done.stdout.splitlines()
     assert (first, last) == ("before", "after")
@@ -42,10 +42,10 @@ def test_of_a_whole_process() -> None:
 
 
 def test_every_problem_is_an_object() -> None:
-    one = ConfigError("no", where="a.yaml:3", got=5, expected="6", hint="a=6")
+    error = ConfigError("no", where="a.yaml:3", got=5, expected="6", hint="a=6")
     as_object: dict[str, object] = {"kind": "ConfigError", "what": "no", "where": "a.yaml:3", "got": "5"}
     as_object |= {"expected": "6", "try": "a=6", "advice": None}
-    assert problems_json(Problems([one, one])) == {"problems": [as_object, as_object]}
+    assert problems_json(Problems([error, error])) == {"problems": [as_object, as_object]}
     in_words = ConfigError("no", where="a.yaml:3", got=5, expected="6", hint="a=6", advice="think again")
     assert problems_json(in_words) == {"problems": [as_object | {"advice": "think again"}]}
     assert str(in_words).endswith("  try:      a=6\n  advice:   think again")
@@ -53,22 +53,25 @@ def test_every_problem_is_an_object() -> None:
 
 
 @pytest.mark.usefixtures("place")
-def test_a_mistake_is_told_to_both(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_printed_to_both_streams(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "+exp=quickstart", "trainer.args.learning_rte=1", "seeed=2", "--json"]) == 2
     said = capsys.readouterr()
     problems = json.loads(said.out)["problems"]
-    assert {one["kind"] for one in problems} == {"ConfigError"}
-    assert sorted("learning_rte" in one["what"] + str(one["where"]) for one in problems) == [False, True]
+    assert {problem["kind"] for problem in problems} == {"ConfigError"}
+    assert sum("learning_rte" in f"{problem['what']} {problem['where']}" for problem in problems) == 1
+    assert len(problems) == 2
     assert said.err.startswith("error: ")
 
 
-def test_a_signal_is_told_to_both(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def signalled(_: list[str]) -> int:
+def test_a_signal_is_printed_to_both_streams(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def signalled(_: object) -> int:
         signal.raise_signal(signal.SIGTERM)
         return 0
 
     monkeypatch.setattr("rlhf_cli.cli.verbs.doctor.run", signalled)
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a verb that leaves it as it is must not end the tests
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # so that the test survives an unhandled signal
     try:
         assert main(["doctor", "--json"]) == 75
     finally:
@@ -80,7 +83,7 @@ def test_a_signal_is_told_to_both(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
 @pytest.mark.parametrize("words", [["--version"], ["list", "--json"]], ids=" ".join)
-def test_a_full_disk_is_no_success(words: list[str]) -> None:
+def test_a_full_disk_is_a_failure(words: list[str]) -> None:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "rlhf_cli", *words]
@@ -98,7 +101,7 @@ def _least_cpu_s(call: Callable[[], object]) -> float:
     return min(once() for _ in range(5))
 
 
-def test_a_large_table_costs_no_more_than_twice_what_the_standard_library_takes() -> None:
+def test_writing_json_takes_at_most_twice_the_time_of_the_standard_library() -> None:
     one = {"raw": 0.5, "effective": 1.0, "weighted": None, "open": True, "error": None}
     rewards = dict.fromkeys(("correct", "format", "brevity"), one)
     rows = [{"prompt": f"{row}+1=", "completion": str(row), "rewards": rewards} for row in range(3000)]
@@ -109,7 +112,7 @@ def test_a_large_table_costs_no_more_than_twice_what_the_standard_library_takes(
 @pytest.mark.parametrize(
     "value", [2**70, {1: [True, None]}, "half \ud83d", "\x7f and \x9b[1m \u202e é", 1e16, [], {}, np.float64(0.5)]
 )
-def test_what_is_read_back_is_what_was_written(value: object) -> None:
+def test_written_json_reads_back_equal(value: object) -> None:
     written: list[str] = []
     write_json({"kept": value}, written.append)
     assert json.loads(written[0]) == json.loads(json.dumps({"kept": value}))
@@ -133,10 +136,10 @@ def test_what_is_read_back_is_what_was_written(value: object) -> None:
         (ConfigError("x", advice="try again"), [], "try again", True),
     ],
 )  # fmt: skip
-def test_hints_are_completed_by_what_was_typed(
+def test_hints_are_completed_with_the_typed_words(
     error: ConfigError, words: list[str], hint: str, is_advice: bool
 ) -> None:
-    """What stands behind `try:` is typed as it stands; what has a place to fill in is advice."""
+    """A hint behind `try:` can be typed as it is; one with a gap becomes advice."""
     complete_hints(error, "train", words)
     (told,) = problems_json(error)["problems"]  # type: ignore[misc]
     assert (told["try"], told["advice"]) == ((None, hint) if is_advice else (hint, None))

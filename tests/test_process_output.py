@@ -1,4 +1,4 @@
-"""What a shell sees of a command: an exit code and no traceback, also of one whose output is not read to its end."""
+"""The exit code of a command whose output is not read to its end."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import pytest
 RLHF = f"'{sys.executable}' -m rlhf_cli"
 WRONG = "check +exp=quickstart nosuch=3"
 CASES = {
-    # what is typed: what the command ends with, and the first word of stderr
-    f"{RLHF} --help | true": (0, ""),  # it was done when it was written out
+    # command: exit code, and the first word of stderr
+    f"{RLHF} --help | true": (0, ""),  # it had finished before it wrote
     f"PYTHONUNBUFFERED=1 {RLHF} --help | true": (141, ""),
     f"{RLHF} list | true": (141, ""),
     f"{RLHF} {WRONG} | true": (2, "error:"),
     f"{RLHF} nosuch --json 2>&1 | true": (141, ""),
     f"{RLHF} list --json >&- 2>&-": (0, ""),
 }
-"""141 is what bash says of `yes | true`: 128 and the number of SIGPIPE."""
+"""As `yes | true` in bash, 141 is 128 plus the number of SIGPIPE."""
 
 
-def test_nobody_reads(place: Path) -> None:
-    """All in one shell. A reader that is gone before Python has started is gone before anything is printed."""
+def test_a_closed_stdout(place: Path) -> None:
+    """Run all cases in one shell; the reader has ended before Python starts."""
     script = "unset PYTHONUNBUFFERED\n" + "".join(
         f"{{ {typed}; echo ${{PIPESTATUS[0]}} > {number}.code; }} 2> {number}.stderr\n"
         for number, typed in enumerate(["yes | true", *CASES])
@@ -53,19 +53,19 @@ with {context}:
 
 
 def printed_to_head(context: str) -> subprocess.CompletedProcess[str]:
-    """A program whose stdout is closed after its first two lines, as by `| head -2`."""
+    """Run a program whose stdout is closed after two lines, as by `| head -2`."""
     command = f"'{sys.executable}' -c '{PRINTS.format(context=context)}' | head -2 > /dev/null; exit ${{PIPESTATUS[0]}}"
     return subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.fault(21)
-def test_a_closed_pipe_ends_nothing() -> None:
+def test_a_lasting_program_survives_a_closed_pipe() -> None:
     done = printed_to_head("lasting_output()")
     assert (done.returncode, done.stderr) == (0, "went on\n")
 
 
 @pytest.mark.fault(21)
-def test_negative_control_without_it_the_program_ends() -> None:
+def test_negative_control_another_program_ends() -> None:
     done = printed_to_head('open("/dev/null")')
     assert done.returncode != 0
     assert "BrokenPipeError" in done.stderr
@@ -77,7 +77,7 @@ from rlhf_cli.process import leave
 
 class Stuck:
     def __del__(self, running=sys.is_finalizing):
-        while running():  # only while the interpreter clears up
+        while running():  # while the interpreter shuts down
             pass
 
 kept = Stuck()
@@ -91,11 +91,11 @@ def left(last_line: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
-def test_it_leaves_with_its_code_and_its_words() -> None:
+def test_leave_keeps_the_exit_code_and_the_output() -> None:
     done = left("leave(3)", 60)
     assert (done.returncode, done.stdout) == (3, "said registered\n")
 
 
-def test_control_python_s_own_end_never_comes() -> None:
+def test_negative_control_a_normal_exit_hangs() -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         left("sys.exit(3)", 2)

@@ -1,4 +1,4 @@
-"""What a secret looks like and what does not: shapes as their issuers document them, made-up values."""
+"""Secrets are recognised by the shapes that their issuers document; all values are made up."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SHAPED = {
 
 
 @pytest.mark.parametrize(("text", "kind"), SHAPED.items())
-def test_a_shape_is_known_and_hidden(text: str, kind: str) -> None:
+def test_known_shapes_are_hidden(text: str, kind: str) -> None:
     assert secret_in(f"before {text} after") == (kind, None)
     hidden = redacted(f"before {text} after")
     assert hidden.startswith("before ")
@@ -57,7 +57,7 @@ def test_a_shape_is_known_and_hidden(text: str, kind: str) -> None:
         *("password: None", "c:\\users:x@y", "a key in an address"),
     ],
 )
-def test_what_only_resembles_one_stays(text: str) -> None:
+def test_similar_texts_are_kept(text: str) -> None:
     assert secret_in(text) is None
     assert redacted(text) == text
 
@@ -72,7 +72,7 @@ def test_what_only_resembles_one_stays(text: str) -> None:
         ("wandb api_key 4f3c", "wandb api_key 4f3c"),
     ],
 )
-def test_beside_its_name(text: str, shown: str) -> None:
+def test_values_beside_a_secret_name_are_hidden(text: str, shown: str) -> None:
     assert redacted(text) == shown
 
 
@@ -81,13 +81,13 @@ def test_keys_of_secrets() -> None:
     assert all(map(is_secret_key, secret))
     other = ["eos_token", "pad_token", "max_tokens", "api_key_env", "tokenizer", "key", "author"]
     assert not any(map(is_secret_key, other))
-    for path in ("trainer.args", "data.args", "rewards.mine.args"):  # a key may be given whole
+    for path in ("trainer.args", "data.args", "rewards.mine.args"):  # a full key
         assert all(is_secret_key(f"{path}.{name}") for name in secret)
         assert not any(is_secret_key(f"{path}.{name}") for name in other)
 
 
-def test_a_tokenizer_s_token_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its value stays readable wherever it was typed, so that a recorded command can be typed again."""
+def test_the_token_of_a_tokenizer_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its value stays readable, so that a recorded command can be repeated."""
     remember_typed(["++trainer.args.eos_token=<end_of_turn>", "trainer.args.hub_token=abc123x"])
     monkeypatch.setenv("EOS_TOKEN", "<|im_end|>")
     monkeypatch.setenv("MY_TOKEN", "abc123y")
@@ -95,7 +95,7 @@ def test_a_tokenizer_s_token_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> No
     assert shown == {"trainer.args.eos_token": "<end_of_turn>", "text": "<|im_end|> *** ***"}
 
 
-def test_a_remembered_value_is_hidden_however_it_is_written() -> None:
+def test_a_remembered_value_is_hidden_in_every_encoding() -> None:
     value = "pä\"ss'w\\or d/1"
     remember(value)
     in_addresses = ("p%C3%A4%22ss%27w%5Cor%20d%2F1", "p%C3%A4%22ss%27w%5Cor+d%2F1")
@@ -115,7 +115,7 @@ def test_a_password_of_a_remembered_address_and_a_line_of_a_long_key() -> None:
     assert redacted("at MIIEvQIBADANBgkqhkiG9w0:") == "at ***:"
 
 
-def test_what_is_short_or_a_path_of_this_machine_is_none(tmp_path) -> None:
+def test_short_values_and_local_paths_are_kept(tmp_path) -> None:
     for value in ("1", "abcde", str(tmp_path), "${oc.env:NAME}"):
         remember(value)
         assert redacted_values(f"{value} stays") == f"{value} stays"
@@ -133,14 +133,14 @@ def test_variables_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["my_api_key", "hf_token", "password", "Db_Password", "API_KEY_2", "MYSQL_PWD"])
-def test_the_case_of_a_name_and_a_number_behind_it_hide_nothing_from_us(name: str, monkeypatch) -> None:
+def test_variable_names_in_any_case_and_with_numbers(name: str, monkeypatch) -> None:
     monkeypatch.setenv(name, "plain-words-1")
     assert redacted("a plain-words-1 b") == "a *** b"
     assert secret_in("a plain-words-1 b") == (f"the value of the environment variable {name}", name)
 
 
-def test_a_password_in_the_address_that_any_variable_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The password may be shown alone, and decoded: a server's message has it so."""
+def test_a_password_in_the_address_of_any_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The password is hidden alone and decoded, too, as in a server's message."""
     monkeypatch.setenv("database_url", "postgres://me:pa%2Fss-word@host/db")
     monkeypatch.setenv("homepage", "https://host/inner-words")
     assert redacted("login pa/ss-word or pa%2Fss-word failed") == "login *** or *** failed"
@@ -150,8 +150,8 @@ def test_a_password_in_the_address_that_any_variable_holds(monkeypatch: pytest.M
     assert redacted("login pass-of-a-mail, two words failed") == "login ***, *** failed"
 
 
-def test_a_plain_word_is_hidden_only_where_its_name_or_key_says_so() -> None:
-    """A tag `finished` from the environment must not be taken out of status.json."""
+def test_a_plain_word_is_hidden_only_under_a_secret_name_or_key() -> None:
+    """A tag `finished` from the environment must stay in status.json."""
     remember_variable("PHASE", "finished", key="track.tags.0")
     assert redacted("finished") == "finished"
     remember_variable("PHASE", "finished", key="rewards.a.args.api_key")
@@ -162,12 +162,12 @@ def test_a_plain_word_is_hidden_only_where_its_name_or_key_says_so() -> None:
     assert redacted("a swordfish 7") == "a ***"
 
 
-def test_what_was_typed_under_a_secret_key() -> None:
+def test_a_value_typed_under_a_secret_key() -> None:
     remember_typed(["++track.api_key='abc123x'", "seed=1234567", "--trust"])
     assert redacted("abc123x 1234567") == "*** 1234567"
 
 
-def test_a_tree_is_hidden_by_value_and_by_key() -> None:
+def test_values_and_keys_of_a_tree_are_hidden() -> None:
     remember("known-value")
     kept = {"eos_token": "</s>", "n": 2.5}
     tree = {**kept, "a": ["known-value", 1, None], "token": "short", "b": {"url": "http://u:p@h"}}
@@ -177,14 +177,14 @@ def test_a_tree_is_hidden_by_value_and_by_key() -> None:
 
 
 @pytest.mark.parametrize("piece", ["w_", "eyJaaaaaaaaaa-", "a://b:", "authorization: ", "bearer  ", "api_key=", "sk-"])
-def test_a_long_text_takes_time_by_its_length(piece: str) -> None:
-    """A model may print anything: 200,000 characters of what almost matches, at most a second of CPU."""
+def test_a_long_text_takes_linear_time(piece: str) -> None:
+    """200,000 characters that almost match take at most a second of CPU."""
     started = time.process_time()
     redacted(piece * (200_000 // len(piece)))
     assert time.process_time() - started < 1
 
 
-def test_a_stream_hides_and_is_otherwise_the_one_it_wraps(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_safe_stream_behaves_like_the_stream_it_wraps(capsys: pytest.CaptureFixture[str]) -> None:
     remember("known-value")
     inner = io.StringIO()
     stream = SafeStream(inner)
@@ -199,33 +199,20 @@ def test_a_stream_hides_and_is_otherwise_the_one_it_wraps(capsys: pytest.Capture
     assert capsys.readouterr().out == "known-value\n"
 
 
-def test_no_text_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most texts are told from those that may hold a secret by a look for a few words: never one that has one.
+def test_the_quick_test_for_secrets_misses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quick search for a few words skips most texts; compare it with the full search on random pieces of secrets.
 
-    Drawn of pieces of secrets in all cases, those among them that `re.IGNORECASE` takes for an i, an s or a k.
+    Some pieces have letters that `re.IGNORECASE` treats as i, s or k.
     """
     pieces = [*SHAPED, "AUTHORIZATION: abcdefghi", "authorızation=abcdefghi", "paſſword: abcdefgh", "To\u212aen"]
-    pieces += [
-        "PASSWD='abcdefgh'",
-        "hub_token: abcdefgh",
-        "ACCESS_TOKEN=abcdefgh",
-        "AUTH_TOKEN:abcdefgh",
-        "ApiKey: abcd",
-    ]
-    pieces += [
-        "?\u212aey=abc",
-        "&SIG=1",
-        "&ſig=1",
-        "?signature=a",
-        "?auth=b",
-        "?Password=c",
-        "bearer abcdefghijklmnopq",
-    ]
+    pieces += ["PASSWD='abcdefgh'", "hub_token: abcdefgh", "ACCESS_TOKEN=abcdefgh", "AUTH_TOKEN:abcdefgh"]
+    pieces += ["ApiKey: abcd", "?\u212aey=abc", "&SIG=1", "&ſig=1", "?signature=a", "?auth=b", "?Password=c"]
+    pieces += ["bearer abcdefghijklmnopq"]
     pieces += ["api_key=", "=", ":", "?", "abcdefgh", " ", "secret", "ſecret: abcdefgh", "ASIAIOSFODNN7EXAMPLE", "://"]
     pieces += [prefix + "0" * 36 for prefix in ("gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "hf_", "sk-", "xoxp-")]
     chance = random.Random(0)
     texts = ["".join(chance.choices(pieces, k=chance.randint(1, 4))) for _ in range(4000)]
     quickly = [redacted(text) for text in texts]
-    monkeypatch.setattr(redaction, "_SIGNS", ("",))  # which stands in every text
+    monkeypatch.setattr(redaction, "_SIGNS", ("",))  # found in every text
     assert quickly == [redacted(text) for text in texts]
-    assert sum(one != text for one, text in zip(quickly, texts, strict=True)) > 2000
+    assert sum(hidden != text for hidden, text in zip(quickly, texts, strict=True)) > 2000

@@ -1,4 +1,4 @@
-"""The nearest name: slips of fingers are counted as in the literature, and what is like nothing gets no name."""
+"""The nearest name is found by a published edit distance; dissimilar words get none."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rlhf_cli.text.suggest import nearest, slips
 @pytest.mark.parametrize(
     ("one", "other", "distance"),
     [
-        ("kitten", "sitting", 3),  # Levenshtein's own: two replaced, one added
-        ("ca", "abc", 3),  # restricted: what was swapped is not touched again (2 where it may be)
+        ("kitten", "sitting", 3),  # Levenshtein's example: two replaced, one added
+        ("ca", "abc", 3),  # restricted distance: swapped letters are not edited again
         ("wieght", "weight", 1),
         ("abcd", "acbd", 1),
         ("a cat", "an act", 2),
@@ -19,22 +19,22 @@ from rlhf_cli.text.suggest import nearest, slips
         ("same", "same", 0),
     ],
 )
-def test_the_distance_is_that_of_the_literature(one: str, other: str, distance: int) -> None:
+def test_the_edit_distance(one: str, other: str, distance: int) -> None:
     assert slips(one, other) == slips(other, one) == distance
 
 
 @pytest.mark.parametrize(
     ("typed", "valid", "meant"),
     [
-        ("po", ["cpo", "dpo", "ppo", "tpo"], "ppo"),  # all are one letter away: the same first letter
-        ("mpo", ["cpo", "gmpo"], "gmpo"),  # all that was typed stands in it
+        ("po", ["cpo", "dpo", "ppo", "tpo"], "ppo"),  # all are one letter away, so the first letter decides
+        ("mpo", ["cpo", "gmpo"], "gmpo"),  # contains all typed letters
         ("reporr", ["score", "report", "reported"], "report"),
         ("adamw", ["adamw_torch", "adamw_torch_fused", "grokadamw"], "adamw_torch"),
         ("per_device_batch_size", ["batch_size", "per_device_train_batch_size"], "per_device_train_batch_size"),
         ("Max-Steps", ["max_length", "max_steps"], "max_steps"),
     ],
 )
-def test_what_was_meant(typed: str, valid: list[str], meant: str) -> None:
+def test_the_nearest_name(typed: str, valid: list[str], meant: str) -> None:
     assert nearest(typed, valid) == meant
 
 
@@ -50,6 +50,5 @@ def test_what_was_meant(typed: str, valid: list[str], meant: str) -> None:
         ("a", []),
     ],
 )
-def test_nothing_rather_than_something_absurd(typed: str, valid: list[str]) -> None:
-    assert nearest(typed, valid) is None
+def test_no_name_for_dissimilar_words(typed: str, valid: list[str]) -> None:
     assert nearest(typed, valid) is None

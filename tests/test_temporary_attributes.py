@@ -1,4 +1,4 @@
-"""What an object had of its own is there again afterwards, and nothing else is."""
+"""Temporary attributes are removed, and the object's own are restored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Thing:
     kept = "by the class"
 
 
-def test_what_was_its_own_is_put_back_and_the_rest_goes() -> None:
+def test_own_attributes_are_restored_and_others_removed() -> None:
     thing = Thing()
     thing.kept = "its own"
     with temporary_attributes(thing, shown=1, kept=2, new=3):
@@ -26,7 +26,7 @@ def test_what_was_its_own_is_put_back_and_the_rest_goes() -> None:
         Thing.shown = "by the class"
 
 
-def test_it_is_put_back_where_something_was_raised_or_deleted() -> None:
+def test_attributes_are_restored_after_an_error_or_a_deletion() -> None:
     thing = Thing()
     thing.kept = "its own"
     with contextlib.suppress(KeyError), temporary_attributes(thing, kept=2, shown=1):
@@ -35,7 +35,7 @@ def test_it_is_put_back_where_something_was_raised_or_deleted() -> None:
     assert vars(thing) == {"kept": "its own"}
 
 
-def test_one_inside_another() -> None:
+def test_nested_contexts() -> None:
     module = types.ModuleType("any")
     with temporary_attributes(module, name=1):
         with temporary_attributes(module, name=2):

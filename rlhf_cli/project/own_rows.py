@@ -1,10 +1,9 @@
-"""Look at a file of the user's: what it can train, and which columns it needs."""
+"""Inspect a file of the user: which trainings it suits, and which columns they read."""
 
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,7 +57,7 @@ TRAININGS: dict[str, Training] = {row.name: row for row in _ROWS}
 
 
 def training_named(word: str) -> Training:
-    """Return the training for a typed word. Raises ConfigError for an unknown one."""
+    """Return the training for a typed word. Raise ConfigError for an unknown one."""
     if word in TRAININGS:
         return TRAININGS[word]
     close = nearest(word, TRAININGS)
@@ -140,7 +139,7 @@ class OwnRows:
 def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> OwnRows:
     """Inspect a file of rows for a training. `typed` maps the training's columns to the file's.
 
-    Raises DataError if the file cannot be read, or if a required column cannot be identified.
+    Raise DataError if the file cannot be read, or if a required column cannot be identified.
     """
     preview = _look_at(path)
     roles = [column.role for column in COLUMNS[training.rows]]
@@ -162,7 +161,7 @@ def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> Ow
             where="--data",
             got="columns " + ", ".join(f"{name} ({_holds(preview, name)})" for name in preview.columns),
             expected=f"for {training.name}: {', '.join(roles)}",
-            hint=_other_training(preview, training) or _flags_for(missing, mapped, preview),
+            hint=_other_training(preview, training) or " ".join(f"--column {column.role}=NAME" for column in missing),
         )
     prompts, answers = ([row.get(mapped.get(role, role)) for row in preview.rows] for role in ("prompt", _ANSWER))
     has_answer = training.generates and _ANSWER in mapped
@@ -192,10 +191,10 @@ def _look_at(path: str) -> Preview:
     source = DataSource(path=path, name="--data")
     if source.is_hub:
         raise DataError(
-            "a dataset of the hub shows its columns only when it is read, and a project is made without a network",
+            "a project is made without a network, so the columns of a dataset on the hub are unknown",
             where="--data",
             got=path,
-            expected="sample, or a file of yours: JSONL, JSON, CSV, Parquet",
+            expected="sample, or a file: JSONL, JSON, CSV, Parquet",
             advice=f"rlhf init --data sample, then data.path={path} and data.rename in conf/exp/first.yaml",
         )
     try:
@@ -209,24 +208,14 @@ def _mapped(preview: Preview, training: Training, typed: Mapping[str, str]) -> d
     """Return a map of the training's column -> the file's column: first the typed ones, then by name and type."""
     mapped = dict(typed)
     for column in COLUMNS[training.rows]:
-        for name in (column.role, *column.other_names) if column.role not in mapped else ():
-            if found := [one for one in _left(mapped, preview, column) if _plain(one) == name]:
-                mapped.setdefault(column.role, found[0])
+        left = [
+            name for name in preview.columns if name not in mapped.values() and _holds(preview, name) in column.holds
+        ]
+        by_plain_name = {_plain(name): name for name in reversed(left)}
+        names = [name for name in (column.role, *column.other_names) if name in by_plain_name]
+        if names and column.role not in mapped:
+            mapped[column.role] = by_plain_name[names[0]]
     return mapped
-
-
-def _left(mapped: Mapping[str, str], preview: Preview, column: TrainingColumn) -> list[str]:
-    """Return the file's unassigned columns with a type that this column allows."""
-    return [name for name in preview.columns if name not in mapped.values() and _holds(preview, name) in column.holds]
-
-
-def _flags_for(missing: Sequence[TrainingColumn], mapped: Mapping[str, str], preview: Preview) -> str:
-    """Return the flags to type, with the first suitable columns."""
-    flags, taken = [], dict(mapped)
-    for column in missing:
-        taken[column.role] = next(iter(_left(taken, preview, column)), "NAME")
-        flags.append(f"--column {shlex.quote(f'{column.role}={taken[column.role]}')}")
-    return " ".join(flags)
 
 
 def _holds(preview: Preview, column: str) -> str:

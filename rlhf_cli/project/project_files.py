@@ -1,4 +1,4 @@
-"""Choose what a new project is made from, and make and write its files."""
+"""Choose the contents of a new project, make its files and write them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,7 +54,7 @@ _SMOLLM2_CONTEXT = 8192
 def read_starting_model(word: str) -> StartingModel:
     """Return the model for a typed word: `tiny`, `smollm2`, a folder, a GGUF file, `package:NAME` or a hub id.
 
-    Raises ModelError if the folder has no model, or the word is neither a folder nor a possible hub id.
+    Raise ModelError if the folder has no model, or the word is neither a folder nor a possible hub id.
     """
     if word == TINY:
         return StartingModel(None, _TINY_CONTEXT)
@@ -298,21 +297,13 @@ def refuse_file(folder: Path) -> None:
     """Raise UserError if the folder is or lies below a file."""
     above = next(place for place in (folder, *folder.parents) if place.exists())
     if not above.is_dir():
-        raise UserError("a project is a folder", where=str(folder), got=f"{above} is a file", hint=_elsewhere(above))
-
-
-def _elsewhere(taken: Path) -> str:
-    """Return the command that creates the project in a folder that does not exist yet."""
-    usual = Path("my-project") if taken == Path() else taken
-    numbered = (usual.with_name(f"{usual.name}-{number}") for number in itertools.count(2))
-    free = next(place for place in itertools.chain([usual], numbered) if not os.path.lexists(place))
-    return f"rlhf init {shlex.quote(str(free))}"
+        raise UserError("a project is a folder", where=str(folder), got=f"{above} is a file", hint="rlhf init FOLDER")
 
 
 def write_project(folder: Path, files: Mapping[str, str]) -> list[str]:
     """Create `folder`, write into it the files that are not there, and return their names.
 
-    Raises UserError if the disk is full or not writable, and as `refuse_file` does.
+    Raise UserError if the disk is full or not writable, and as `refuse_file` does.
     """
     refuse_file(folder)
     new = {name: text for name, text in files.items() if not os.path.lexists(folder / name)}

@@ -1,4 +1,4 @@
-"""What `rlhf doctor` finds: torch against driver and GPU by NVIDIA's own rules, versions by PEP 440, disks, logins."""
+"""The conditions of `rlhf doctor`: driver and torch (NVIDIA's rules), versions (PEP 440), disks, logins."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ hip: Optional[str] = None
 """
 
 
-def test_what_nvidia_smi_prints_is_read() -> None:
+def test_the_output_of_nvidia_smi_is_parsed() -> None:
     """nvidia-smi counts in MiB: 81559 are 85.5 GB."""
     gpus = ("NVIDIA H100 80GB HBM3 85.5 GB", "NVIDIA A100 42.9 GB")
     assert parse_driver(LISTED, HEADING) == Driver(gpus, "580.65.06", "13.0")
@@ -49,20 +49,20 @@ def test_what_nvidia_smi_prints_is_read() -> None:
     ("says", "trouble"),
     [("echo 'NVIDIA-SMI has failed to talk.'; exit 9", "NVIDIA-SMI has failed"), ("exit 3", "exit code 3")],
 )
-def test_a_driver_that_does_not_answer_is_told(tmp_path: Path, says: str, trouble: str) -> None:
+def test_a_driver_that_does_not_answer(tmp_path: Path, says: str, trouble: str) -> None:
     tool = tmp_path / "nvidia-smi"
     tool.write_text(f"#!/bin/sh\n{says}\n")
     tool.chmod(0o755)
     condition = gpu_condition(read_driver(str(tool)), ("2.13.0", None))
     assert (condition.state, trouble in condition.found) == (State.UNFIT, True)
-    assert not condition.prevents_training  # there is still the CPU
+    assert not condition.prevents_training  # training on the CPU is possible
     assert read_driver(None) == Driver()
 
 
 @pytest.mark.parametrize(
     ("driver_cuda", "torch_cuda", "state", "said"),
     [
-        # A driver runs what was built for an older CUDA, and for a newer minor version of its own.
+        # A driver supports older CUDA versions, and newer minor versions of its own.
         ("13.0", "12.8", State.OK, "built for CUDA 12.8"),
         ("12.4", "12.8", State.OK, "built for CUDA 12.8"),
         ("12.4", "13.0", State.UNFIT, "a driver for CUDA 13"),
@@ -106,7 +106,7 @@ def conditions_of(versions: Mapping[str, str]) -> dict[str, Condition]:
         ({"trl": "1.17.0"}, "trl", State.UNFIT, True),
         ({"trl": None}, "trl", State.MISSING, True),
         ({"optuna": "4.9"}, "search", State.UNFIT, False),
-        # PEP 440: 1.16.1.dev0 lies between 1.16 and 1.17, and <1.17 leaves out what leads up to 1.17 itself.
+        # PEP 440: 1.16.1.dev0 is between 1.16 and 1.17, and <1.17 excludes pre-releases of 1.17.
         ({"trl": "1.16.1.dev0"}, "needed packages", State.OK, False),
     ],
 )
@@ -119,10 +119,10 @@ def test_versions(change: dict[str, str | None], name: str, state: State, preven
     assert "dev" not in conditions
 
 
-def test_an_extra_without_what_its_package_needs_is_not_ok() -> None:
+def test_an_extra_whose_package_lacks_a_dependency() -> None:
     versions = {**HERE, "datasets": "5.0", "accelerate": None}
     wanted = required_by_metadata(">=3.11", ["trl; extra == 'reasoning'"], ["reasoning"])
-    (condition,) = extra_conditions(wanted, versions.get)  # trl is installed, and its metadata names what it requires
+    (condition,) = extra_conditions(wanted, versions.get)  # the metadata of the installed trl names accelerate
     assert condition.state == State.UNFIT
     assert "without accelerate" in condition.found
 
@@ -150,7 +150,7 @@ def test_wandbs_key(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(f"machine api.wandb.ai login user password {KEY}\n")
     file.chmod(0o600)
     assert wandb_login_condition().found == "a key for api.wandb.ai, of `wandb login`"
-    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.com")  # the key of one server is none for another
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.com")  # another server needs another key
     assert wandb_login_condition().state == State.MISSING
     file.write_text(f"machine without sense {KEY}")
     broken = wandb_login_condition()

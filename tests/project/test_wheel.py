@@ -22,8 +22,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_what_is_no_python_is_inside(wheel: Path) -> None:
-    """The configuration files, the weights of embedded models and the templates."""
+def test_the_wheel_has_all_data_files(wheel: Path) -> None:
+    """It contains configuration files, weights of embedded models and templates."""
     inside = set(zipfile.ZipFile(wheel).namelist())
     wanted = {f"rlhf_cli/{path.relative_to(ROOT)}" for path in (ROOT / "conf").rglob("*.yaml")}
     assert {name for name in inside if name.startswith("rlhf_cli/conf/")} == wanted
@@ -33,7 +33,7 @@ def test_what_is_no_python_is_inside(wheel: Path) -> None:
         assert files <= inside
 
 
-def test_it_runs_from_another_folder(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_runs_from_another_folder(wheel: Path, tmp_path: Path) -> None:
     site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
     elsewhere.mkdir()
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)]

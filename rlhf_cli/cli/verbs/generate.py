@@ -113,7 +113,7 @@ def _prepared(options: Options) -> tuple[Target, Prepared]:
 
 
 def _decimal(options: Options, name: str) -> float | None:
-    """Return the value of a flag as a number, None without the flag. Raises ConfigError if it is not a number."""
+    """Return the value of a flag as a number, None without the flag. Raise ConfigError if it is not a number."""
     text = options.text(name)
     if text is None:
         return None

@@ -42,7 +42,11 @@ from rlhf_cli.project.project_files import (
 def run(options: Options) -> int:
     """Write a project, print what to type in it and return the exit code."""
     if len(options.words) > 1:
-        raise _several_folders(options)
+        got, expected = (
+            " ".join(options.words),
+            "one word (a name with blanks in quotes), and --column before each column",
+        )
+        raise options.error("rlhf init takes one folder", got=got, expected=expected)
     folder = Path(options.words[0]).expanduser() if options.words else Path()
     refuse_file(folder)
     choices = beside(folder, _choices(options, folder))
@@ -69,18 +73,6 @@ def run(options: Options) -> int:
             print("the tiny model learns sums only, not these rows; this writes an experiment for a real one:")
             print(f"  rlhf init {shlex.join(options.argv)} --model {SMOLLM2}")
     return EXIT_OK
-
-
-def _several_folders(options: Options) -> ConfigError:
-    """Return the error for several words: columns without their flag, or a name with blanks."""
-    columns = [word for word in options.words if "=" in word] if options.texts("--column") else []
-    if columns:
-        what, got, expected = "each column needs its own --column", " ".join(columns), None
-        meant = [part for word in options.argv for part in (("--column", word) if word in columns else (word,))]
-    else:
-        what, got, expected = "init takes one folder", " ".join(options.words), "one word; a name with blanks in quotes"
-        meant = [got, *(word for word in options.argv if word not in options.words)]
-    return ConfigError(what, where="command line", got=got, expected=expected, hint=f"rlhf init {shlex.join(meant)}")
 
 
 def _choices(options: Options, folder: Path) -> ProjectChoices:

@@ -70,7 +70,7 @@ def _groups(known: dict[str, dict[str, Path]], group: str) -> _Page:
 
 
 def _group(typed: str, known: dict[str, dict[str, Path]]) -> str:
-    """Return the group, also for `rewards` or `key`. Raises ConfigError for an unknown one."""
+    """Return the group, also for `rewards` or `key`. Raise ConfigError for an unknown one."""
     names = [*known, *_WORDS]
     for meant in (typed, typed.removesuffix("s"), f"{typed}s", *(["exp"] if typed.startswith("experiment") else [])):
         if meant in names:

@@ -87,10 +87,10 @@ def _resume(
 
 
 def _by_name(word: str) -> RunError:
-    """Return the error for `run:NAME`, which elsewhere means a finished run, with a folder to type instead."""
+    """Return the error for `run:NAME`, which means a finished run; suggest a folder."""
     newest = newest_run(Path("runs", word.partition(":")[2]))
     return RunError(
-        "run:NAME is a finished run, which cannot be resumed",
+        "run:NAME means a finished run, which cannot be resumed",
         got=word,
         expected="the folder of a run that was interrupted",
         hint=f"rlhf resume {newest.shown}" if newest is not None else with_newest("rlhf resume"),

@@ -25,7 +25,7 @@ from rlhf_cli.text.suggest import nearest
 
 
 def run(options: Options) -> int:
-    """Print or write a schema and return the exit code. Raises ConfigError for any other word."""
+    """Print or write a schema and return the exit code. Raise ConfigError for any other word."""
     group, *more = options.words or ["exp"]
     if more or group not in groups():
         close = nearest(group, groups())

@@ -125,7 +125,7 @@ class FunctionSource:
 def read_function(fn: str, *, where: str = "command line") -> FunctionSource:
     """Return the source description of `module:function` or `./file.py:function`.
 
-    Raises RewardError if the file, module or function does not exist or is not Python.
+    Raise RewardError if the file, module or function does not exist or is not Python.
     """
     module, _, name = fn.rpartition(":")
     if not module or not name.isidentifier():
@@ -154,7 +154,7 @@ def read_function(fn: str, *, where: str = "command line") -> FunctionSource:
 
 
 def functions_in(module: str) -> list[str]:
-    """Return the public functions and classes of a file or module. Raises RewardError if it cannot be read."""
+    """Return the public functions and classes of a file or module. Raise RewardError if it cannot be read."""
     _, tree = _parsed(module, "command line")
     return [node.name for node in tree.body if isinstance(node, _Definition) and not node.name.startswith("_")]
 

@@ -194,7 +194,7 @@ class MetricReference:
 def metrics_about(words: Sequence[str]) -> list[MetricReference]:
     """Return the metrics with all of `words` in their name or meaning; all metrics for no words.
 
-    Raises ConfigError if there is no such metric.
+    Raise ConfigError if there is no such metric.
     """
     known = list(all_metrics())
     wanted = [word.lower() for word in words]
@@ -205,7 +205,7 @@ def metrics_about(words: Sequence[str]) -> list[MetricReference]:
 
 
 def all_metrics() -> Iterator[MetricReference]:
-    """Yield the metrics in the tables' order. Raises FileNotFoundError if the installation lacks the document."""
+    """Yield the metrics in the tables' order. Raise FileNotFoundError if the installation lacks the document."""
     group, heads = "", list[str]()
     for line in _file().read_text(encoding="utf-8").splitlines():
         if match := _HEADING.match(line):

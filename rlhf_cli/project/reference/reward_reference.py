@@ -95,7 +95,7 @@ class RewardReference:
 
 
 def option_file(group: str, named: str) -> Path:
-    """Return the file of a group's option. Raises ConfigError if there is no such option."""
+    """Return the file of a group's option. Raise ConfigError if there is no such option."""
     options = groups()[group]
     if named not in options:
         close = nearest(named, options)
@@ -109,7 +109,7 @@ def option_file(group: str, named: str) -> Path:
 
 
 def reward_reference(named: str) -> RewardReference:
-    """Describe a ready-made reward by its name. Raises ConfigError if no reward has it."""
+    """Describe a ready-made reward by its name. Raise ConfigError if no reward has it."""
     file = option_file("reward", named)
     text = file.read_text(encoding="utf-8")
     tree = yaml.load(text, Loader=SAFE_LOADER) or {}

@@ -65,7 +65,7 @@ class TrainerReference:
 
 
 def trainer_reference(option: str) -> TrainerReference:
-    """Describe `trainer=option`. Raises ConfigError if there is no such option."""
+    """Describe `trainer=option`. Raise ConfigError if there is no such option."""
     file = option_file("trainer", option)
     composed = compose([f"trainer={option}"])
     chosen = section(composed.tree, "trainer")

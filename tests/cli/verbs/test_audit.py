@@ -1,4 +1,4 @@
-"""`rlhf audit`, `rlhf score` and `rlhf check --rows` as typed, with a reward and a CSV file of one's own."""
+"""`rlhf audit`, `rlhf score` and `rlhf check --rows` with the user's own reward and CSV file."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def as_json(words: list[str], capsys: Said) -> Any:
 
 
 class TestAudit:
-    def test_what_is_found_and_what_closes_it(self, capsys: Said) -> None:
-        """A list of answers holds the right one; only the price on length holds it back. numeric_answer reads one."""
+    def test_holes_and_the_override_that_closes_them(self, capsys: Said) -> None:
+        """A list of answers contains the right one and loses only by its length; numeric_answer reads one number."""
         found = as_json(["audit", *EXPERIMENT], capsys)
         kinds = {kind["name"]: kind for kind in found["kinds"]}
         assert found["gold_source"] == "column answer"
@@ -105,7 +105,7 @@ class TestCheckRows:
 
 
 class TestScore:
-    def test_needs_neither_model_nor_data(self, capsys: Said, write: Write) -> None:
+    def test_scoring_needs_neither_model_nor_data(self, capsys: Said, write: Write) -> None:
         write("c.jsonl", '{"prompt": "1+1", "completion": "it is 2", "answer": "2", "ok": true}\n' * 2)
         words = [*EXPERIMENT[:2], *EXPERIMENT[3:], "model=local", "--completions", "c.jsonl"]
         found = as_json(["score", *words, "--label", "ok"], capsys)
@@ -114,7 +114,7 @@ class TestScore:
         assert found["rows"][0]["total"] == pytest.approx(1.0 + 0.2 * (1 - 7 / 20))
         assert set(found["label"]["roc_auc"]) == {"right", "short", "total"}
 
-    def test_what_counts_tokens_is_left_out_where_no_policy_is_named(self, capsys: Said, write: Write) -> None:
+    def test_a_reward_that_counts_tokens_needs_a_policy(self, capsys: Said, write: Write) -> None:
         write("c.jsonl", '{"prompt": "1+1", "completion": "it is 2", "answer": "2"}\n')
         words = [*EXPERIMENT, "reward@rewards.brief=brevity", "rewards.brief.args.unit=tokens", "model=local"]
         typed = ["score", *words, "--completions", "c.jsonl"]

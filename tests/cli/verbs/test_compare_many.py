@@ -1,4 +1,4 @@
-"""`rlhf compare` of a folder of thirty runs: the newest of them, the others by sweep, and never wider than a screen."""
+"""`rlhf compare` of a folder with thirty runs shows the newest, lists the others, and fits the screen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CURVES = {f"rewards/{name}/mean": [0.5, 0.75] for name in ("correct", "brevity",
 
 @pytest.fixture
 def thirty(place: Path) -> Path:
-    """A sweep over a weight, one over a learning rate, and fifteen runs that change another key each, newest last."""
+    """Return a folder with two sweeps and fifteen single runs that each change one key; the newest is last."""
     root = place / "runs" / "exp"
     made = []
     for name, key, values in (("weights", "weight", (0, 0.5, 1)), ("rates", "learning_rate", (0.1, 0.2))):
@@ -67,7 +67,7 @@ def test_the_newest_are_shown_and_the_others_listed(
     assert max(map(len, lines[:-1])) <= int(columns or 200)
 
 
-def test_a_sweep_that_is_the_newest_is_shown_whole(thirty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_newest_sweep_is_shown_whole(thirty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for run in (thirty / "weights").glob("*/config.yaml"):
         os.utime(run)
     text = "\n".join(compared("runs/exp", capsys=capsys))
@@ -77,7 +77,7 @@ def test_a_sweep_that_is_the_newest_is_shown_whole(thirty: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize("columns", ["80", None])
-def test_all_in_one_table_is_no_wider_and_every_setting_has_one_line(
+def test_one_table_of_all_runs_fits_the_screen(
     thirty: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str | None
 ) -> None:
     if columns is not None:
@@ -90,12 +90,12 @@ def test_all_in_one_table_is_no_wider_and_every_setting_has_one_line(
     assert len(rows) == len(set(rows)) == 20
 
 
-def test_what_is_asked_for_is_answered_about_all(thirty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_and_runs_show_all_runs(thirty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(json.loads("\n".join(compared("runs/exp", "--json", capsys=capsys)))["runs"]) == 30
     assert compared("runs/exp", "--runs", capsys=capsys)[0].startswith("runs/exp: 30 runs")
 
 
-def test_steps_that_differ_make_no_front(thirty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_with_different_steps_have_no_front(thirty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "\n".join(compared("runs/exp/*", capsys=capsys))
     assert "no front: settings differ in steps" in text
     assert "●" not in text

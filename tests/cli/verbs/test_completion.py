@@ -1,4 +1,4 @@
-"""Completion: what Tab offers behind a half-typed line, in a real bash, without a slow library."""
+"""Tab completion: the candidates of a line, in a real bash too, without slow imports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlhf_cli.config.schema.reward_sections import Reward
 
 pytestmark = pytest.mark.usefixtures("place")
 BREAKS = " \t\n\"'@><=;|&(:"
-"""What bash breaks words at if nobody said otherwise."""
+"""The characters at which bash breaks words by default."""
 
 
 def offered(line: str) -> list[str]:
@@ -75,7 +75,7 @@ def test_every_key_of_a_reward_and_every_flag_are_offered() -> None:
 
 @pytest.fixture
 def runs(place: Path) -> None:
-    """Three runs, and a reward file that ends the interpreter of whoever imports it."""
+    """Make three runs, and a reward file that must not be imported."""
     for name in ("quickstart/one", "quickstart/two", "toy/weight=0.1,seed=2"):
         folder = place / "runs" / name
         folder.mkdir(parents=True)
@@ -115,7 +115,7 @@ def test_runs_metrics_files_and_functions_of_files(line: str, expected: list[str
     assert offered(line) == expected
 
 
-def test_tab_waits_for_no_library() -> None:
+def test_tab_imports_no_slow_library() -> None:
     lines = ["rlhf train +exp=qu", "rlhf train data.over", "rlhf compare run:"]
     program = (
         "import sys\nfrom rlhf_cli.cli import main\n"
@@ -142,7 +142,7 @@ def in_shell(*command: str) -> str:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 
-def test_bash_is_given_what_follows_its_last_break(place: Path) -> None:
+def test_bash_gets_the_part_after_its_last_break(place: Path) -> None:
     (place / "runs" / "quickstart" / "one").mkdir(parents=True)
     (place / "runs" / "quickstart" / "one" / "config.yaml").write_text("seed: 0\n")
     script = 'eval "$(rlhf completion bash)"; COMP_WORDS=(rlhf); for COMP_LINE in "$@"; do COMP_POINT=${#COMP_LINE};'

@@ -1,4 +1,4 @@
-"""Completion in a real bash and zsh at a terminal: the line after Tab was pressed."""
+"""Completion in a real bash and zsh at a terminal: the line after pressing Tab."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINES = {
     "true; rlhf resume --fai": "true; rlhf resume --failed ",
     "rlhf train trainer=nonsen": "rlhf train trainer=nonsen",
 }
-"""A line, and what one Tab makes of it: a blank follows a whole word, nothing a word that goes on."""
+"""A line -> the line after one Tab, with a blank after a whole word."""
 
 
 @pytest.fixture(scope="module", params=["bash", "zsh"])
@@ -43,7 +43,7 @@ def test_one_tab(line: str, shell: TypedShell) -> None:
     assert shell.line(line) == LINES[line]
 
 
-def test_negative_control_without_the_script_nothing_is_known(tmp_path: Path) -> None:
+def test_negative_control_without_the_script(tmp_path: Path) -> None:
     bare = TypedShell("bash", tmp_path, complete=False)
     try:
         assert bare.line("rlhf train +exp=qu") == "rlhf train +exp=qu"

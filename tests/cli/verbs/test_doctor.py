@@ -1,4 +1,4 @@
-"""`rlhf doctor` as it is typed: its table, its JSON, its exit codes, and that it is quick."""
+"""`rlhf doctor`: its table, its JSON and its exit codes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_json_has_every_condition_and_no_secret(capsys: pytest.CaptureFixture[st
     names = [condition["name"] for condition in found["conditions"]]
     assert {"GPU", "Python", "vllm", "hub login", "wandb login", "runs", "sandbox"} <= set(names)
     assert len(names) == len(set(names))
-    # Whoever lacks something is told what to type.
-    wrong = [one for one in found["conditions"] if one["state"] in ("missing", "unfit")]
-    assert all(one["fix"] or one["name"] == "Slurm" for one in wrong)
+    # Everything that is missing has a fix.
+    wrong = [condition for condition in found["conditions"] if condition["state"] in ("missing", "unfit")]
+    assert all(condition["fix"] or condition["name"] == "Slurm" for condition in wrong)
     assert TOKEN not in out
 
 
-def test_what_is_needed_and_does_not_fit_is_exit_code_2(
+def test_a_wrong_version_of_a_needed_package_is_exit_code_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     version_of = doctor.version_of

@@ -1,4 +1,4 @@
-"""`rlhf train --dry-run`: what would be started, process by process, as commands; nothing is started or written."""
+"""`rlhf train --dry-run` shows the commands of all processes and starts and writes nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_two_machines(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(place.iterdir()) == []
 
 
-def test_a_search_wants_many_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_needs_m(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "+exp=quickstart", "track=none", "sweep=weights", "sweep.objective=correct", "--dry-run"]
     assert main(words) == 2
     typed = capsys.readouterr().err.partition("try:")[2].split()
@@ -58,7 +58,7 @@ def test_a_search_wants_many_runs(place: Path, capsys: pytest.CaptureFixture[str
     assert main(typed[1:]) == 0
 
 
-def test_a_run_that_would_be_resumed(
+def test_the_plan_of_a_resumed_run(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = begun("launch=cpu", "track=none")

@@ -1,4 +1,4 @@
-"""The verb `rlhf eval` on reward models, `offset: auto`, and everything that can be typed wrongly."""
+"""`rlhf eval` of reward models, `offset: auto`, and refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROWS = [
 
 @pytest.fixture
 def run(place: Path) -> Path:
-    """A finished run of a reward model that scores x 2, y 0.5 and z -1, its held-out rows in a file."""
+    """Return a finished run of a reward model that scores x 2, y 0.5 and z -1, with its held-out rows in a file."""
     folder = place / "runs" / "rm" / "one"
     save_golden_reward_model(folder / "model", {"x": 2.0, "y": 0.5, "z": -1.0})
     (place / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
@@ -61,8 +61,8 @@ def test_a_run(run: Path, named: str, capsys: Said) -> None:
     assert found["slices"]["subset"]["b"]["mean"] == 0.5
 
 
-def test_pairs_whose_prompts_were_trained_on_are_a_slice(run: Path, place: Path, capsys: Said) -> None:
-    """Two of four prompts: x beats y in one of these and in both others."""
+def test_pairs_with_prompts_of_the_training_are_a_slice(run: Path, place: Path, capsys: Said) -> None:
+    """Two of four prompts were trained on; x beats y in one of them and in both others."""
     trained = [{"prompt": prompt, "chosen": "x", "rejected": "y"} for prompt in ("a:", "b:")]
     rows = [*trained, *({**trained[0], "prompt": prompt} for prompt in ("c:", "d:"))]
     rows[1] = {**rows[1], "chosen": "y", "rejected": "x"}
@@ -77,16 +77,16 @@ def test_pairs_whose_prompts_were_trained_on_are_a_slice(run: Path, place: Path,
     assert "prompt_was=seen" in said
     found = content(run / "eval")
     assert found["trained_on"] == 2
-    assert {which: one["mean"] for which, one in found["slices"]["prompt_was"].items()} == {"seen": 0.5, "unseen": 1.0}
+    assert {name: part["mean"] for name, part in found["slices"]["prompt_was"].items()} == {"seen": 0.5, "unseen": 1.0}
     assert main(["eval", "run:rm", "--data", "trained.jsonl"]) == 0
     assert content(run / "eval", "trained")["trained_on"] == 2
     config["data"]["eval"]["path"] = str(place / "trained.jsonl")
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     assert main(["eval", "run:rm", "--slice", "chosen"]) == 0
-    assert content(run / "eval", "training_rows")["trained_on"] == 2, "no file says held_out of rows that were not"
+    assert content(run / "eval", "training_rows")["trained_on"] == 2, "training rows are not called held_out"
 
 
-def test_a_model_folder_that_stands_alone(run: Path, place: Path, capsys: Said) -> None:
+def test_a_model_folder_without_a_run(run: Path, place: Path, capsys: Said) -> None:
     (run / "model").rename(place / "rm")
     assert main(["eval", "rm"]) == 2
     assert "rlhf eval" in capsys.readouterr().err
@@ -101,13 +101,13 @@ class TestOffset:
         given = ["+exp=quickstart", "rewards.learnt.model=run:rm", "rewards.learnt.offset=auto", *words]
         return prepare(given).experiment.rewards["learnt"].offset
 
-    def test_auto_is_the_mean_that_was_measured(self, run: Path) -> None:
+    def test_auto_is_the_measured_mean(self, run: Path) -> None:
         assert main(["eval", "run:rm"]) == 0
         assert self.offset() == pytest.approx(1.0, **MODEL)
 
 
 class TestTextEndings:
-    """A model that was trained on texts with an end-of-sequence token; the golden one scores that token 0."""
+    """Evaluate a model trained on texts with an end-of-sequence token, which the golden model scores 0."""
 
     @pytest.fixture(autouse=True)
     def record(self, run: Path) -> None:
@@ -116,7 +116,7 @@ class TestTextEndings:
     def scored(self, *words: str) -> Any:
         return prepare(["+exp=quickstart", "rewards.learnt.model=run:rm", *words]).experiment.rewards["learnt"]
 
-    def test_it_is_shown_texts_as_in_its_training_everywhere(self, run: Path, capsys: Said) -> None:
+    def test_texts_end_as_in_training(self, run: Path, capsys: Said) -> None:
         assert main(["eval", "run:rm"]) == 0
         assert "plain texts end with the end-of-sequence token" in (said := capsys.readouterr().out)
         assert "warning" not in said
@@ -125,7 +125,7 @@ class TestTextEndings:
         assert self.scored().with_eos is True
         assert self.scored("rewards.learnt.offset=auto").offset == found["rewards"]["mean"]["mean"] == 0.0
 
-    def test_the_other_way_is_said(self, run: Path, capsys: Said) -> None:
+    def test_another_ending_gives_a_warning(self, run: Path, capsys: Said) -> None:
         with pytest.raises(RunError, match="rlhf eval runs/rm/one --no-eos"):
             self.scored("rewards.learnt.offset=auto", "rewards.learnt.with_eos=false")
         assert main(["eval", "run:rm", "--no-eos"]) == 0
@@ -151,6 +151,6 @@ class TestTextEndings:
         (["run:rm", "data.eval=null"], "evaluate on which rows?"),
     ],
 )
-def test_what_can_be_wrong(run: Path, words: list[str], told: str, capsys: Said) -> None:
+def test_refusals_of_eval(run: Path, words: list[str], told: str, capsys: Said) -> None:
     assert main(["eval", *words]) == 2
     assert told in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""rlhf generate as it is typed: what it writes, what reads that, and what it refuses."""
+"""`rlhf generate`: what it writes, which verbs read its files, and what it refuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.small_runs import SMALL
 
 REWARDS = '''
 def many(completion_ids, **kwargs):
-    """Anything that differs between the answers of a model that has learned nothing."""
+    """Return scores that differ between the answers of an untrained model."""
     return [float(sum(ids) % 7) for ids in completion_ids]
 
 def odd(completion_ids, **kwargs):
@@ -37,7 +37,7 @@ def said(capsys: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> Path:
-    """A folder with a run in it whose model has learned nothing, so that its answers differ."""
+    """Return a folder with a run of an untrained model, whose answers differ."""
     place = tmp_path_factory.mktemp("generate")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
@@ -56,7 +56,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> Path
 
 @pytest.fixture
 def run(trained: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> str:
-    """The run of that folder, which is the current one, without what another test made of it."""
+    """Change to that folder and remove what other tests generated there."""
     monkeypatch.chdir(trained)
     monkeypatch.setenv("RLHF_CACHE", str(model_cache))
     for made in (Path(RUN, "generated"), Path("generated"), Path("other")):
@@ -65,13 +65,13 @@ def run(trained: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch, capsy
     return RUN
 
 
-def test_what_it_writes_and_what_reads_it(run: str, capsys: Any) -> None:
+def test_its_files_and_the_verbs_that_read_them(run: str, capsys: Any) -> None:
     assert main(["generate", run, *FOUR, "--json"]) == 0
     found = said(capsys)
     folder = Path(run) / "generated"
     completions, pairs, best = (rows(folder / f"{name}.jsonl") for name in ("completions", "pairs", "best"))
 
-    # Four answers a prompt, prompt by prompt; the rest is arithmetic on this file.
+    # Four answers per prompt; everything else follows from this file.
     assert len(completions) == 48
     groups = [completions[start : start + 4] for start in range(0, 48, 4)]
     assert all(len({row["prompt"] for row in group}) == 1 for group in groups)
@@ -79,7 +79,7 @@ def test_what_it_writes_and_what_reads_it(run: str, capsys: Any) -> None:
     assert found["curve"][3]["score"]["mean"] == pytest.approx(
         sum(max(row["total"] for row in group) for group in groups) / 12
     )
-    assert [one["k"] for one in found["curve"]] == [1, 2, 3, 4]
+    assert [point["k"] for point in found["curve"]] == [1, 2, 3, 4]
 
     by_prompt = {row["prompt"]: row for row in pairs}
     assert pairs
@@ -94,14 +94,14 @@ def test_what_it_writes_and_what_reads_it(run: str, capsys: Any) -> None:
     assert {row["prompt"] for row in best} <= {group[0]["prompt"] for group in groups}
     assert set(best[0]) == {"prompt", "completion", "score"}
 
-    # What rlhf score makes of the same completions is the same.
+    # rlhf score gives the same totals.
     assert main(["score", run, "--completions", str(folder / "completions.jsonl"), "--json"]) == 0
     assert [row["total"] for row in said(capsys)["rows"]] == pytest.approx([row["total"] for row in completions])
     for trainer, name in (("dpo", "pairs"), ("sft", "best")):
         words = [f"trainer={trainer}", "model=tiny", "data=file", f"data.path={folder / name}.jsonl", "track=none"]
         assert main(["check", *words, "trainer.args.per_device_train_batch_size=2"]) == 0
 
-    # The same words give the same files; nothing is written over unasked.
+    # The same command gives the same files, and overwrites them only with --overwrite.
     capsys.readouterr()
     assert main(["generate", run, *FOUR]) == 2
     assert "completions.jsonl, pairs.jsonl" in capsys.readouterr().err
@@ -110,20 +110,18 @@ def test_what_it_writes_and_what_reads_it(run: str, capsys: Any) -> None:
     assert (folder / "completions.jsonl").read_bytes() == before
 
 
-def test_picked_by_a_reward_of_0_and_1_it_is_pass_at_k(run: str, capsys: Any) -> None:
-    """Chen et al. (arXiv 2107.03374) estimate the chance that one of k is right; the best of k by such a reward is 1
-    then and else 0.
-    """
+def test_the_best_of_k_by_a_binary_reward_is_pass_at_k(run: str, capsys: Any) -> None:
+    """Chen et al. (arXiv 2107.03374) estimate the chance that at least one of k answers is right."""
     assert main(["generate", run, "-n", "5", "--limit", "6", "--by", "odd", "--held-out", "--json"]) == 0
     found = said(capsys)
     assert found["data"] == "the 25% held out"
     completions = rows(Path(run) / "generated" / "completions.jsonl")
     right = [int(sum(row["rewards"]["odd"] for row in completions[start : start + 5])) for start in range(0, 30, 5)]
-    for k, one in enumerate(found["curve"], 1):
-        assert one["score"]["mean"] == pytest.approx(sum(pass_at_k(5, count, k) for count in right) / 6)
+    for k, point in enumerate(found["curve"], 1):
+        assert point["score"]["mean"] == pytest.approx(sum(pass_at_k(5, count, k) for count in right) / 6)
 
 
-def test_a_model_by_the_rewards_of_an_experiment(run: str, capsys: Any) -> None:
+def test_a_model_with_the_rewards_of_an_experiment(run: str, capsys: Any) -> None:
     words = ["generate", f"{run}/model", "+exp=quickstart", "-n", "2", "--limit", "2", "data.args.num_rows=8", "--json"]
     assert main(words) == 0
     found = said(capsys)
@@ -131,11 +129,11 @@ def test_a_model_by_the_rewards_of_an_experiment(run: str, capsys: Any) -> None:
     assert (Path("generated") / "quickstart-one" / "completions.jsonl").is_file()
     assert main(["generate", run, *OTHER_ROWS, "--json"]) == 0
     assert said(capsys)["prompts"] == 4
-    # Another seed gives the same prompts other answers.
+    # Another seed gives other answers to the same prompts.
     assert main(["generate", run, *OTHER_ROWS, "--out", "other", "seed=8"]) == 0
-    one, two = rows(Path(run, "generated", "completions.jsonl")), rows("other/completions.jsonl")
-    assert [row["prompt"] for row in one] == [row["prompt"] for row in two]
-    assert [row["completion"] for row in one] != [row["completion"] for row in two]
+    first, second = rows(Path(run, "generated", "completions.jsonl")), rows("other/completions.jsonl")
+    assert [row["prompt"] for row in first] == [row["prompt"] for row in second]
+    assert [row["completion"] for row in first] != [row["completion"] for row in second]
 
 
 @pytest.mark.parametrize(
@@ -145,11 +143,11 @@ def test_a_model_by_the_rewards_of_an_experiment(run: str, capsys: Any) -> None:
         (["nowhere"], "rlhf generate nowhere +exp=NAME"),
         ([RUN, "--by", "nope"], "there is no reward 'nope' to pick by"),
         ([RUN, "--held-out", "--data", "x.jsonl"], "--held-out and --data"),
-        ([RUN, "trainer.args.temperature=0"], "one and the same"),
+        ([RUN, "trainer.args.temperature=0"], "temperature"),
         ([RUN, "rewards.many.normalize=batch", "--limit", "2", "-n", "2"], "--by REWARD, one of brevity, many"),
     ],
 )
-def test_what_is_refused(words: list[str], said: str, run: str, capsys: Any) -> None:
+def test_refusals_of_generate(words: list[str], said: str, run: str, capsys: Any) -> None:
     assert main(["generate", *words]) == 2
     assert said in capsys.readouterr().err
     assert not list(Path(run, "generated").glob("*"))

@@ -1,9 +1,8 @@
-"""`rlhf init` as it is typed: flags, refusals, JSON."""
+"""`rlhf init`: flags, refusals, JSON."""
 
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from tests.support.model_copies import model_copy
 KEYS = {"folder", "files", "trains", "model", "data", "rename", "next"}
 
 
-def test_json_says_what_was_written(
+def test_json_lists_the_written_files(
     place: Path, write: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write("my pairs.jsonl", '{"question": "a", "better": "b", "worse": "c"}\n')
@@ -44,7 +43,7 @@ def experiment_of(file: Path) -> dict[str, Any]:
 def test_nothing_is_overwritten_and_a_second_experiment_is_added(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The rewards of the first are used by the second; a README of the user's stays."""
+    """The second experiment uses the rewards of the first, and the user's README stays."""
     (place / "README.md").write_text("mine")
     assert main(["init"]) == 0
     before = {file: file.read_text() for file in place.rglob("*") if file.is_file()}
@@ -60,7 +59,7 @@ def test_nothing_is_overwritten_and_a_second_experiment_is_added(
 
 
 def test_the_rewards_of_the_user_are_used(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Those that this data suits: `graded` reads a column that is not there, `strict` wants an argument."""
+    """Only those that fit the data: `graded` reads a missing column, `strict` needs an argument."""
     theirs = (
         "def polite(completions, answer, **columns):\n    return [1.0 for _ in completions]\n"
         "def graded(completions, grade, **columns): ...\n"
@@ -89,8 +88,8 @@ def test_a_rewards_file_without_rewards_is_left_alone(place: Path) -> None:
     assert main(["check", "+exp=first"]) == 0
 
 
-def test_paths_are_written_as_they_were_typed(place: Path, write: Callable[[str, str], Path]) -> None:
-    """From the folder above and from another; an absolute path stays one."""
+def test_paths_are_relative_if_they_were_typed_so(place: Path, write: Callable[[str, str], Path]) -> None:
+    """The project is in another folder or here; an absolute path stays absolute."""
     write("data/sums.csv", "question,answer\n" + "1+1=,2\n" * 50)
     for folder, typed, written in (
         ("a", "data/sums.csv", "../data/sums.csv"),
@@ -108,7 +107,7 @@ WORDS = "question,answer\n" + "How many apples has Tom?,3\n" * 50
 def test_rows_that_the_tiny_model_cannot_learn(
     place: Path, write: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A command is offered that writes an experiment for a real model; of sums nothing is said."""
+    """The output offers a command with a real model, but not for sums."""
     write("words.csv", WORDS)
     write("sums.csv", "question,answer\n" + "12 + 5 =,17\n" * 50)
     assert main(["init", "--data", "sums.csv"]) == 0
@@ -124,7 +123,7 @@ def test_rows_that_the_tiny_model_cannot_learn(
 
 
 @pytest.mark.parametrize(("typed", "model"), [("", "smollm2"), ("tiny", "tiny")])
-def test_at_a_terminal_the_model_is_asked_for(
+def test_a_terminal_asks_for_the_model(
     typed: str, model: str, place: Path, write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("words.csv", WORDS)
@@ -162,6 +161,7 @@ def test_rows_of_another_training(write: Callable[[str, str], Path], capsys: pyt
         (["--data", "nowhere.csv"], "no such file"),
         (["--column", "prompt"], "--column is ROLE=COLUMN"),
         (["--train", "dpo"], "--trains"),
+        (["my", "new project"], "init takes one folder"),
     ],
 )
 def test_refusals_write_nothing(words: list[str], said: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,32 +170,8 @@ def test_refusals_write_nothing(words: list[str], said: str, place: Path, capsys
     assert list(place.iterdir()) == []
 
 
-def typed_as_said(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The words of the command that the last message says to try."""
-    said = re.search(r"try: +rlhf (.*)\n", capsys.readouterr().err)
-    assert said is not None
-    return shlex.split(said[1])
-
-
-def test_columns_behind_one_flag_get_a_flag_each(
-    write: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    write("q.csv", "question,solution\n1+1,2\n")
-    words = ["init", "p", "--data", "q.csv", "--column", "prompt=question", "answer=solution"]
-    assert main(words) == 2
-    meant = typed_as_said(capsys)
-    assert meant == [*words[:-1], "--column", "answer=solution"]
-    assert main(meant) == 0
-
-
-def test_several_words_are_one_name(capsys: pytest.CaptureFixture[str], place: Path) -> None:
-    assert main(["init", "my", "new project", "--trains", "sft"]) == 2
-    assert main(typed_as_said(capsys)) == 0
-    assert (place / "my new project").is_dir()
-
-
 def test_a_chat_models_prompts_are_messages(place: Path, write: Callable[[str, str], Path]) -> None:
-    """What TRL would give it otherwise is bare text, which a chat model was not trained on."""
+    """Otherwise TRL would pass plain text, which a chat model was not trained on."""
     model_copy(place / "model")
     model_copy(place / "chat", tokenizer_config={"chat_template": "{{ messages }}"}, without=("chat_template.jinja",))
     write("rows.csv", "question,answer\n" + "1+1?,2\n" * 50)
@@ -203,7 +179,7 @@ def test_a_chat_models_prompts_are_messages(place: Path, write: Callable[[str, s
     assert main([*words, "./chat"]) == 0
     experiment = yaml.safe_load((place / "p/conf/exp/first.yaml").read_text())
     assert experiment["data"]["prompt"] == [{"role": "user", "content": "{prompt}"}]
-    for model in ("tiny", "./model"):  # the embedded models have a template, and were trained on bare texts
+    for model in ("tiny", "./model"):  # these have a template but were trained on plain texts
         assert main(["init", f"of-{Path(model).name}", *words[2:], model]) == 0
         bare = yaml.safe_load((place / f"of-{Path(model).name}/conf/exp/first.yaml").read_text())
         assert "prompt" not in bare["data"]

@@ -1,4 +1,4 @@
-"""Verbs print what docs/reference/json.md says; those that train are held to it in tests/agents."""
+"""The JSON of every verb has the keys of docs/reference/json.md; tests/agents tests those that train."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_verb_is_described() -> None:
     ],
     ids=" ".join,
 )
-def test_what_is_printed_has_the_shape(words: list[str], place: Path, capsys: Said) -> None:
+def test_the_printed_json_has_the_documented_keys(words: list[str], place: Path, capsys: Said) -> None:
     rows = [{"prompt": "1+1=", "a": 1, "b": 1, "answer": "2", "completion": text} for text in ("2", "two", "3")]
     said_by_it = [{**row, "good": row["completion"] == "2"} for row in rows]
     (place / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in said_by_it))
@@ -50,14 +50,14 @@ def test_what_is_printed_has_the_shape(words: list[str], place: Path, capsys: Sa
 
 
 @pytest.mark.parametrize("verb", sorted(set(VERBS) - {"completion"}))
-def test_what_is_wrong_has_one_shape(verb: str, capsys: Said) -> None:
+def test_problems_have_the_same_keys_in_every_verb(verb: str, capsys: Said) -> None:
     assert main([verb, "--no-such-option", "--json"]) == 2
     said = json.loads(capsys.readouterr().out)
     assert said["problems"][0]["where"] == "command line"
     assert set(said["problems"][0]) == {"kind", "what", "where", "got", "expected", "try", "advice"}
 
 
-def test_negative_control_a_key_that_is_not_described_is_noticed() -> None:
+def test_negative_control_an_undocumented_key() -> None:
     printed = {"can_train": True, "conditions": []}
     assert is_described("doctor", printed)
     assert not is_described("doctor", {**printed, "more": 1})

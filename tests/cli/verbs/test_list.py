@@ -1,4 +1,4 @@
-"""`rlhf list`: what there is, and what is known of one thing; on a screen, in a pipe, as JSON."""
+"""`rlhf list`: pages of groups and options, and suggestions for wrong words."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_reward(capsys: Said) -> None:
         assert part in shown
 
 
-def test_what_is_shown_to_be_pasted_can_be_pasted(capsys: Said, write: Callable[[str, str], Path]) -> None:
+def test_the_yaml_and_the_override_of_a_page_work(capsys: Said, write: Callable[[str, str], Path]) -> None:
     shown = said(capsys, "reward", "digits_only")
     pasted = shown.partition("to paste into an experiment\n")[2].partition("\nor on the command line")[0]
     write("conf/exp/mine.yaml", f"# @package _global_\n{pasted}")

@@ -1,4 +1,4 @@
-"""A verb that was given no run, or one that is not there, names the newest that is, else how to make a first."""
+"""A verb without a run suggests the newest run, or how to make the first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.logged_runs import configured, write_run
 NEWEST = {
     **dict.fromkeys(("why", "verify", "resume", "reproduce"), "runs/other/s/a=1,b=2"),
     "whatif": "runs/other/s/a=1,b=2 rewards.correct.weight=0.3",
-    **dict.fromkeys(("eval", "generate", "export"), "runs/mine/one"),  # the newest that has a model
+    **dict.fromkeys(("eval", "generate", "export"), "runs/mine/one"),  # the newest with a model
     **dict.fromkeys(("compare", "report"), "runs/other"),
 }
 FIRST = "rlhf train +exp=quickstart"
@@ -21,7 +21,7 @@ FIRST = "rlhf train +exp=quickstart"
 
 @pytest.fixture
 def runs(place: Path) -> None:
-    """Three runs, the oldest finished and with a model, the newest in a sweep of another experiment."""
+    """Make three runs: the oldest is finished and has a model, the newest is in a sweep."""
     for age, (name, state) in enumerate(
         [("other/s/a=1,b=2", "failed"), ("mine/two", "failed"), ("mine/one", "finished")]
     ):
@@ -42,9 +42,9 @@ def test_the_newest(runs: None, capsys: pytest.CaptureFixture[str], verb: str) -
 
 
 @pytest.mark.parametrize("verb", ["why", "eval", "compare"])
-def test_negative_control_where_there_is_none(place: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
+def test_negative_control_without_runs(place: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
     assert hint(capsys, verb).startswith(f"{FIRST} && rlhf {verb} run:quickstart")
 
 
-def test_what_is_resumed_is_named_by_its_folder(runs: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_suggests_the_folder_of_a_run(runs: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert hint(capsys, "resume", "run:mine") == "rlhf resume runs/mine/two"

@@ -1,4 +1,4 @@
-"""`rlhf report` says where the page is and what it holds, and refuses what it cannot do."""
+"""`rlhf report` prints the path and contents of the page, and refuses mistakes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runs" / "demo" / "sweep"
 
 
-def test_it_lies_in_the_folder_that_was_named(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_is_in_the_named_folder(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "runs/demo/sweep", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["path"], said["runs"], said["settings"]) == ("runs/demo/sweep/report.html", 5, 2)
@@ -41,9 +41,7 @@ def test_it_lies_in_the_folder_that_was_named(sweep: Path, capsys: pytest.Captur
     ],
     ids=["nothing", "no run", "a folder", "an option", "below a file"],
 )
-def test_what_it_cannot_do_is_said(
-    words: list[str], says: str, sweep: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refusals_of_report(words: list[str], says: str, sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (sweep / "sweep.json").write_text("{}")
     assert main(["report", *words]) == 2
     assert says in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A reward that failed in training fails again by one command, until it is mended."""
+"""One command repeats the failure of a reward in training, until it is fixed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ async def gated(a, b, **kwargs):
 WORDS = [
     "rewards.even.fn=./mine.py:even",
     "rewards.gated.fn=./mine.py:gated",
-    "rewards.gated.trial=false",  # else the command refuses it before the run
+    "rewards.gated.trial=false",  # otherwise the check refuses it before the run
     "rewards.gated.gate={by: even, at_least: 1}",
 ]
 
 
-def test_it_fails_again_and_passes_when_mended(train: Any, workplace: Path, capsys: Any) -> None:
+def test_the_command_fails_until_the_reward_is_fixed(train: Any, workplace: Path, capsys: Any) -> None:
     (workplace / "mine.py").write_text(REWARDS)
     code, folder = train(*WORDS)
     assert code == 1
@@ -41,7 +41,7 @@ def test_it_fails_again_and_passes_when_mended(train: Any, workplace: Path, caps
     said = capsys.readouterr().err
     assert "reward 'gated' failed on row" in said
     assert f'File "{workplace}/mine.py"' in said
-    assert "stack/calling.py" not in said  # a user reads of their own code first, and of nobody else's
+    assert "stack/calling.py" not in said  # the traceback starts in the user's code
 
     assert main(["score", "runs/quickstart/none"]) == 2
     assert "is not a run folder" in capsys.readouterr().err
@@ -51,7 +51,7 @@ def test_it_fails_again_and_passes_when_mended(train: Any, workplace: Path, caps
     assert "gated" in capsys.readouterr().out
 
 
-def test_a_run_that_goes_on_names_the_command_at_its_end(train: Any, workplace: Path, capsys: Any) -> None:
+def test_a_run_that_continues_prints_the_command_at_its_end(train: Any, workplace: Path, capsys: Any) -> None:
     (workplace / "mine.py").write_text(REWARDS)
     code, folder = train(*WORDS, "rewards.gated.on_error=0.0", "guards.max_error_share=1")
     told = capsys.readouterr().out
@@ -59,6 +59,6 @@ def test_a_run_that_goes_on_names_the_command_at_its_end(train: Any, workplace: 
     assert code == 0
     assert "gated failed on" in told
     assert command in told.replace("\n", "")
-    # Without a file: the run's own last completions, by all its rewards, whose failures count as in training.
+    # Without a file, the last completions of the run are scored, and failures count as in training.
     assert main(["score", "runs/quickstart/one"]) == 0
     assert "brevity" in capsys.readouterr().out

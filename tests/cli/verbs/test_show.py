@@ -1,4 +1,4 @@
-"""`rlhf show`: sections, what is not default, and a run."""
+"""`rlhf show`: sections, changed values, runs."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_a_section_is_shown_alone(capsys: Said) -> None:
     assert shown["rewards"]["brevity"]["weight"] == 0.2
 
 
-def test_what_is_changed_makes_the_same_experiment(capsys: Said, place: Path) -> None:
-    """What --changed shows is a whole experiment: pasted, it composes to the same configuration."""
+def test_the_changed_values_make_the_same_experiment(capsys: Said, place: Path) -> None:
+    """The output of --changed, pasted into a file, composes to the same configuration."""
     changed = said(capsys, "+exp=toy_ppo", "--changed")
     assert len(changed.splitlines()) < 40
     whole = as_json(capsys, "+exp=toy_ppo")["config"]
@@ -42,7 +42,7 @@ def test_what_is_changed_makes_the_same_experiment(capsys: Said, place: Path) ->
     assert as_json(capsys, "+exp=again")["config"] == whole
 
 
-def test_every_line_says_where_it_comes_from(capsys: Said) -> None:
+def test_every_line_has_its_origin(capsys: Said) -> None:
     shown = said(capsys, "+exp=quickstart", "seed=4", "seed", "rewards.brevity.weight", "guards.no_signal").splitlines()
     assert [line.partition("# ")[2].split("/")[-1].partition(":")[0] for line in shown if "#" in line] == [
         "command line",

@@ -1,4 +1,4 @@
-"""`rlhf status`: a row a run, whatever state its folder is in, at a terminal, in a pipe and as JSON."""
+"""`rlhf status`: one row per run in any state, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def log(folder: RunFolder, *steps_and_times: tuple[int, float]) -> None:
     folder.metrics.write_text("\n".join(lines) + "\n")
 
 
-def test_a_run_that_trains(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Steps 10, 12, 14 at 30, 35 and 40 s: 10 s for 4 steps, 2.5 s a step; 86 are left of 100: 215 s."""
+def test_a_training_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Steps 10, 12, 14 at 30, 35, 40 s are 2.5 s per step; the remaining 86 steps take 215 s."""
     alive = {"pid": os.getpid(), "host": socket.gethostname(), "last_checkpoint": "checkpoint-10"}
     folder = make_run(place, "one", state="running", step=14, max_steps=100, **alive)
     log(folder, (10, 30.0), (12, 35.0), (14, 40.0))
@@ -75,16 +75,16 @@ def test_a_damaged_run_does_not_hide_the_others(place: Path, capsys, content: st
     assert seen["runs/exp/good"]["state"] == "finished"
 
 
-def test_the_pace_is_that_of_the_last_steps(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """500 steps of 1 s, then 30 of 4 s: what is left goes at 4."""
+def test_the_pace_is_measured_over_the_last_steps(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """After 500 steps of 1 s and 30 of 4 s, the pace is 4 s."""
     folder = make_run(place, "one", state="preempted", step=530)
     slow = [(500 + step, 500.0 + 4 * step) for step in range(1, 31)]
     log(folder, *((step, float(step)) for step in range(1, 501)), *slow)
     assert rows(capsys)["runs/exp/one"]["s_per_step"] == 4.0
 
 
-def test_what_is_asked_for_is_shown(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run, a sweep of two and a folder of all; a run that is named twice is one row."""
+def test_named_runs_are_shown_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Name a run, a sweep of two and a folder of all; a run that is named twice has one row."""
     make_run(place, "one")
     for job in ("sweep/0", "sweep/1"):
         make_run(place, job)
@@ -94,7 +94,7 @@ def test_what_is_asked_for_is_shown(place: Path, capsys: pytest.CaptureFixture[s
     assert list(rows(capsys)) == ["runs/exp/one", "runs/exp/sweep/0", "runs/exp/sweep/1"]
 
 
-def test_a_run_that_its_user_stopped_is_not_called_preempted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_stopped_by_its_user_is_not_called_preempted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(place, "mine", state="preempted", reason="Ctrl-C", step=3, max_steps=9)
     make_run(place, "slurms", state="preempted", reason="SIGTERM", step=3, max_steps=9)
     assert {row["state"] for row in rows(capsys).values()} == {"preempted"}

@@ -1,4 +1,4 @@
-"""A signal before anything trains: the command leaves as it would by Ctrl-C, and a scheduler sees that it may retry."""
+"""A signal before the training ends the command with exit code 75, so that a scheduler may retry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlhf_cli.cli.verbs import resume, train
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_while_a_run_is_prepared(module, called: str, number: signal.Signals, monkeypatch, capsys) -> None:
     monkeypatch.setattr(module, called, lambda *_: os.kill(os.getpid(), number))
-    before = signal.signal(number, signal.SIG_IGN)  # where nobody listens, this test is not to end
+    before = signal.signal(number, signal.SIG_IGN)  # so that the test survives an unhandled signal
     try:
         assert main([module.__name__.rpartition(".")[2], "word"]) == 75
         assert signal.getsignal(number) is signal.SIG_IGN
@@ -26,11 +26,11 @@ def test_a_signal_while_a_run_is_prepared(module, called: str, number: signal.Si
 
 
 def test_a_signal_while_the_verb_is_imported(monkeypatch, capsys) -> None:
-    """It takes a third of a second of CPU: a SIGTERM 6 s after the start, on a busy machine, killed `rlhf resume`."""
+    """The import takes a third of a second, and a SIGTERM during it used to kill the command."""
 
     def imported(name: str) -> object:
         os.kill(os.getpid(), signal.SIGTERM)
-        raise AssertionError("nobody heard")
+        raise AssertionError("the signal was ignored")
 
     monkeypatch.setattr("rlhf_cli.cli.importlib.import_module", imported)
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,7 +1,4 @@
-"""How a run or a file is named at the command line, and what is answered where the name is nearly right.
-
-The expectations are the folders that each test makes itself.
-"""
+"""Names of runs and files on the command line, and suggestions for misspelt ones."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ MODELS = ("package:smollm2", "tiny.gguf", "tiny.GGUF")
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with two runs of one experiment, the second of which has finished."""
+    """Return a folder with two runs of one experiment; the second has finished."""
     for name, state in (("a1", "running"), ("b2", "finished")):
         run = tmp_path / "runs" / "first" / name
         (run / "model").mkdir(parents=True)
@@ -30,7 +27,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_run_name_of_nothing_is_refused_with_the_nearest(here: Path) -> None:
+def test_an_unknown_run_name_gets_the_nearest(here: Path) -> None:
     with pytest.raises(RunError) as caught:
         place_of("run:frist", where="rlhf status")
     assert caught.value.hint == "run:first"
@@ -39,7 +36,7 @@ def test_run_name_of_nothing_is_refused_with_the_nearest(here: Path) -> None:
 @pytest.mark.parametrize(
     ("typed", "hint"),
     [
-        ("first", "runs/first"),  # without the folder that all runs are in
+        ("first", "runs/first"),  # without `runs/`
         ("frist", "runs/first"),
         ("runs/frist", "runs/first"),
         ("first/b2", "runs/first/b2"),
@@ -48,14 +45,14 @@ def test_run_name_of_nothing_is_refused_with_the_nearest(here: Path) -> None:
         *((model, f"rlhf generate {model} +exp=NAME, or rlhf train +exp=NAME model.path=...") for model in MODELS),
     ],
 )
-def test_a_run_that_is_not_there_is_answered_with_one_that_is(here: Path, typed: str, hint: str) -> None:
+def test_a_missing_run_gets_an_existing_one(here: Path, typed: str, hint: str) -> None:
     with pytest.raises(RunError) as caught:
         open_run(Path(typed))
     assert caught.value.hint == hint
 
 
-def test_completions_that_are_nowhere_are_no_dataset_of_the_hub(here: Path) -> None:
-    """A name without a dot could be a hub id, where training data is meant; completions are files."""
+def test_missing_completions_are_not_looked_up_on_the_hub(here: Path) -> None:
+    """A name without a dot may be a hub id of training data, but completions are files."""
     (here / "data").mkdir()
     (here / "data" / "said.jsonl").write_text('{"prompt": "1+1=", "completion": "2"}\n')
     with pytest.raises(DataError) as caught:

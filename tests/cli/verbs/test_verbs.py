@@ -1,4 +1,4 @@
-"""Verbs, exit codes and what stands on which stream."""
+"""Verbs, exit codes, and what is printed to stdout and stderr."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Write = Callable[[str, str], Path]
 
 @pytest.fixture
 def verb(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[str]], int]], None]:
-    """Put a verb of the test's own in the place of `rlhf list`."""
+    """Return a function that replaces `rlhf list` by a verb of the test."""
 
     def call(run: Callable[[list[str]], int]) -> None:
         module = types.ModuleType("rlhf_cli.cli.verbs.list", "help")
@@ -31,7 +31,7 @@ def verb(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[str]], int
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["help"]])
-def test_help_names_ten_verbs_and_where_the_others_are(words: list[str], capsys: Said) -> None:
+def test_help_shows_ten_verbs_and_how_to_see_the_others(words: list[str], capsys: Said) -> None:
     assert main(words) == 0
     said = capsys.readouterr()
     assert said.err == ""
@@ -63,7 +63,7 @@ def test_an_unknown_verb(typed: str, hint: str, capsys: Said) -> None:
     assert said.err == f"error: there is no verb {typed!r}\n  try:      {hint}\n"
 
 
-def test_help_of_a_verb_is_asked_for_either_way(capsys: Said) -> None:
+def test_both_ways_to_the_help_of_a_verb(capsys: Said) -> None:
     assert main(["train", "--help"]) == 0
     asked = capsys.readouterr().out
     assert main(["help", "train"]) == 0

@@ -1,4 +1,4 @@
-"""`rlhf verify`: exit code 0 where everything is met, 1 where anything is not, 2 where nothing is expected."""
+"""`rlhf verify`: exit code 0 if all expectations are met, 1 if one is not, 2 without expectations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MISSED: JsonValue = [{"metric": "correct", "at_least": 0.5}, {"metric": "correct
 
 @pytest.fixture
 def run(place: Path):
-    """`run(name, expect)` writes a run whose reward `correct` is 0.75 at all of 20 steps."""
+    """Return `run(name, expect)`, which writes a run whose reward `correct` is 0.75 at all 20 steps."""
 
     def write(name: str, expect: JsonValue, state: str = "finished") -> RunFolder:
         curves = {"rewards/correct/mean": [0.75] * 20}
@@ -33,10 +33,10 @@ def test_missed(run, capsys: Said) -> None:
     assert main(["verify", "runs/sweep/one", "--json"]) == 1
     said = json.loads(capsys.readouterr().out)
     assert said["state"] == "missed"
-    (one,) = said["runs"]
-    assert (one["run"], one["run_state"], one["state"]) == ("runs/sweep/one", "finished", "missed")
-    assert [expected["state"] for expected in one["expectations"]] == ["met", "missed"]
-    assert one["expectations"][1] == {
+    (run_json,) = said["runs"]
+    assert (run_json["run"], run_json["run_state"], run_json["state"]) == ("runs/sweep/one", "finished", "missed")
+    assert [expected["state"] for expected in run_json["expectations"]] == ["met", "missed"]
+    assert run_json["expectations"][1] == {
         **{"name": "1", "metric": "rewards/correct/mean", "at": 3, "at_least": 0.9, "at_most": None},
         **{"state": "missed", "value": 0.75, "why": None},
     }
@@ -53,7 +53,7 @@ def test_a_sweep(run, capsys: Said) -> None:
     assert main(["verify", "runs/sweep/one", "runs/sweep/three", "runs/sweep/one"]) == 0
 
 
-def test_nothing_is_expected(run, capsys: Said) -> None:
+def test_a_run_without_expectations(run, capsys: Said) -> None:
     run("one", None)
     assert main(["verify", "runs/sweep/one"]) == 2
     said = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""`rlhf whatif` at a terminal: what it prints, as JSON, at 80 columns, and what it refuses."""
+"""`rlhf whatif`: its tables at 80 columns and its refusals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LESS = "rewards.correct.weight=0.25"
 
 @pytest.fixture
 def run(place: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    """One group of four a round, two rounds; docstring of tests/analysis/whatif/test_by_hand.py."""
+    """Return a run with two rounds of one group of four, as in tests/analysis/whatif/test_by_hand.py."""
     monkeypatch.setenv("COLUMNS", "80")
     folder = frozen(place, "trainer.args.scale_rewards=none")
     for step in (1, 2):
@@ -54,7 +54,7 @@ def test_several_values_are_a_table(run: RunFolder, capsys: pytest.CaptureFixtur
         (["rewards.brevty.weight=1"], ["the run has no reward 'brevty'", "rewards.brevity.weight=1"]),
         (["trainer.args.learning_rate=1"], ["decides what is sampled or learned", "trainer.args.learning_rate"]),
         (["rewards.brevity.args.zero=20"], ["has not scored 'brevity' like this", "rlhf score"]),
-        (["rewards.brevity.gate={by: nobody, at_least: 1}"], ["nobody"]),
+        (["rewards.brevity.gate={by: unknown, at_least: 1}"], ["unknown"]),
         (["+exp=quickstart"], ["a run has its exp already"]),
         (["another", LESS], ["one run at a time"]),
         (["rewards.new={fn: 'os:getcwd'}"], ["has scored no reward 'new'", "rlhf score"]),

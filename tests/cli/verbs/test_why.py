@@ -1,4 +1,4 @@
-"""`rlhf why`: of one run everything, of several a line each; whatever state the folder is in."""
+"""`rlhf why`: a full diagnosis of one run, and one line per run for several, in any state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def why(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_a_finding_with_its_evidence_and_what_to_type(
+def test_a_finding_has_evidence_and_a_change_to_type(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_run(place, "one", DEAD)
@@ -48,22 +48,22 @@ def test_a_finding_with_its_evidence_and_what_to_type(
     assert "▄▄▄" in said
 
 
-def test_json_says_of_every_kind_what_was_seen(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_kind_of_finding(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(place, "one", DEAD)
     said = json.loads(why(capsys, "runs/exp/one", "--json"))
     assert (said["state"], said["log_events"]) == ("finished", 30)
     assert said["findings"][0]["kind"] == "dead_reward"
     assert said["findings"][0]["changes"][0]["words"] == "rewards.a.weight=0"
-    assert {one["kind"] for part in ("findings", "fine", "unseen") for one in said[part]} == set(FINDING_KINDS)
+    assert {finding["kind"] for part in ("findings", "fine", "unseen") for finding in said[part]} == set(FINDING_KINDS)
 
 
-def test_negative_control_a_run_in_which_nothing_is_wrong(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_negative_control_a_healthy_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(place, "one", FINE)
     said = why(capsys, "runs/exp/one")
     assert not {"serious", "warning", "try"} & set(said.split())
 
 
-def test_of_three_steps_it_says_first_what_could_not_be_judged(
+def test_a_short_log_shows_first_what_could_not_be_judged(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "140")
@@ -81,14 +81,14 @@ def test_of_three_steps_it_says_first_what_could_not_be_judged(
 
 
 @pytest.mark.parametrize("state", ["failed", "preempted"])
-def test_the_reason_of_its_end_comes_first(state: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reason_of_the_end_comes_first(state: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(place, "one", DEAD, state=state, reason="the loss is not finite\n  where: here", max_steps=90)
     lines = why(capsys, "runs/exp/one").splitlines()
     assert lines[0] == f"runs/exp/one: {state} at step 30 of 90, 30 log events"
     assert lines[1].strip() == "the loss is not finite"
 
 
-def test_killed_and_not_begun(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_killed_and_unstarted_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(place, "one", FINE, state="running", pid=None)
     assert "killed at step 30" in why(capsys, "runs/exp/one")
     make_run(place, "two", None, state="created", step=0)
@@ -97,10 +97,10 @@ def test_killed_and_not_begun(place: Path, capsys: pytest.CaptureFixture[str]) -
     assert ", 0 log events" in said
 
 
-def test_a_sweep_has_a_line_a_job_also_for_one_that_cannot_be_read(
+def test_a_sweep_has_one_line_per_run_also_if_it_is_unreadable(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "140")  # a line a job where there is room for it
+    monkeypatch.setenv("COLUMNS", "140")  # wide enough for one line per run
     make_run(place, "sweep/0", DEAD)
     make_run(place, "sweep/1", FINE)
     make_run(place, "sweep/2", FINE).metrics.write_text("no event\n{}\n")
@@ -118,7 +118,7 @@ def test_a_sweep_has_a_line_a_job_also_for_one_that_cannot_be_read(
     assert (unreadable["step"], unreadable["log_events"], unreadable["findings"]) == (0, 0, [])
 
 
-def test_what_is_no_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_words_of_why(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(place, "broken", FINE).metrics.write_text("no event\n{}\n")
     for words in (["why"], ["why", "nowhere"], ["why", "--jsn", "."], ["why", "runs/exp/broken"]):
         assert main(words) == 2

@@ -1,4 +1,4 @@
-"""Run folders with models in them that nobody had to train: what a run leaves behind, made by hand in milliseconds."""
+"""Make run folders with untrained models, in milliseconds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ IDS = torch.tensor([[50, 45, 51, 63, 54, 1], [51, 51, 45, 52, 63, 55]])
 
 
 def random_model(task: str, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:
-    """A Llama of a few thousand weights, as gradient checkpointing leaves its configuration."""
+    """Return a Llama with a few thousand weights, with `use_cache` off as after gradient checkpointing."""
     torch.manual_seed(seed)
     labels = {} if task == "CAUSAL_LM" else {"num_labels": 1}
     model: PreTrainedModel = CLASSES[task](LlamaConfig(**SIZE, **labels, use_cache=False))
@@ -38,7 +38,7 @@ def random_model(task: str, *, dtype: torch.dtype = torch.float32, seed: int = 0
 
 
 def with_adapter(base: Path, task: str, *, seed: int = 1) -> PeftModel:
-    """An adapter on the model in a folder, its weights random: PEFT begins with B = 0, which adds nothing."""
+    """Return an adapter with random weights on the model in a folder (PEFT starts with B = 0)."""
     heads = ["score"] if task == "SEQ_CLS" else None
     config = LoraConfig(task_type=task, r=4, lora_alpha=12, target_modules="all-linear", modules_to_save=heads)
     labels = {} if task == "CAUSAL_LM" else {"num_labels": 1}
@@ -51,7 +51,7 @@ def with_adapter(base: Path, task: str, *, seed: int = 1) -> PeftModel:
 
 
 def finished_run(place: Path, trained: PreTrainedModel | PeftModel | None, /, **changes: Any) -> RunFolder:
-    """A run in `place` that has finished at step 3, its model saved; `changes` go into the configuration."""
+    """Return a run in `place` that finished at step 3, with its model; `changes` go into the configuration."""
     run = RunFolder(place)
     place.mkdir(parents=True)
     rewards = {
@@ -94,7 +94,7 @@ def finished_run(place: Path, trained: PreTrainedModel | PeftModel | None, /, **
 
 
 def save(model: PreTrainedModel | PeftModel, folder: Path) -> None:
-    """Save a model as a Trainer does: its tokenizer, and a file that is nobody's business, beside it."""
+    """Save a model as a Trainer does, with its tokenizer and a file that must not be published."""
     model.save_pretrained(str(folder))
     byte_tokenizer(context_tokens=64).save_pretrained(str(folder))
-    (folder / "training_args.bin").write_bytes(b"/home/somebody")
+    (folder / "training_args.bin").write_bytes(b"/home/user-of-the-test")

@@ -1,4 +1,4 @@
-"""What the card says, read back by the hub's own reader: rewards, data, evaluations, provenance, and no secret."""
+"""The model card, read by the hub's own reader: rewards, data, evaluations, provenance, no secrets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def estimate(mean: float) -> dict[str, object]:
 
 
 def evaluation(name: str, path: Path, correct: float) -> str:
-    """A file as `rlhf eval` writes it of a policy."""
+    """Return the file that `rlhf eval` writes for a policy."""
     raw = {kind: estimate(correct) for kind in ("raw", "effective", "weighted")}
     greedy = {
         "rewards": {"correct": raw},
@@ -53,12 +53,12 @@ def given(run: RunFolder, tmp_path: Path) -> ExportedModel:
 
 
 def rows_of(card: str, first: str) -> list[list[str]]:
-    """The cells of the table whose heading begins so."""
+    """Return the cells of the table whose first column has this heading."""
     lines = card.split(f"| {first} |", 1)[1].split("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_the_tables_say_what_the_run_was(run: RunFolder, tmp_path: Path) -> None:
+def test_the_tables_of_the_card(run: RunFolder, tmp_path: Path) -> None:
     given(run, tmp_path)
     card = (tmp_path / "out" / "README.md").read_text()
     assert rows_of(card, "reward") == [
@@ -74,17 +74,17 @@ def test_the_tables_say_what_the_run_was(run: RunFolder, tmp_path: Path) -> None
     assert (settings["seed"], settings["steps"], settings["learning_rate"]) == ("7", "3", "0.001")
     for said in ("0123456789abcdef with uncommitted changes", "torch 2.13.0", "rlhf train +exp=mine", "GRPOTrainer"):
         assert said in card
-    assert "math-verify" not in card  # it was not installed
+    assert "math-verify" not in card  # not installed
     assert "These weights were not evaluated." in card
 
 
-def test_metadata_is_what_the_hub_reads(tmp_path: Path) -> None:
+def test_the_metadata_for_the_hub(tmp_path: Path) -> None:
     data = {"path": "openai/gsm8k", "subset": "main", "split": "train"}
     model = {"path": "Qwen/Qwen3-0.6B", "trust_remote_code": False}
     run = finished_run(tmp_path / "run", random_model("CAUSAL_LM"), data=data, model=model)
     (run.path / "eval").mkdir()
     (run.path / "eval" / "held_out.json").write_text(evaluation("held_out", run.model, 0.75))
-    # The same rows answered by another model, and half a file: neither is about these weights.
+    # An evaluation of another model, and a file that is cut.
     (run.path / "eval" / "other.json").write_text(evaluation("other", tmp_path / "elsewhere", 0.99))
     seen = {**json.loads(evaluation("seen", run.model, 0.75)), "trained_on": 4}
     (run.path / "eval" / "seen.json").write_text(json.dumps(seen))
@@ -107,7 +107,7 @@ CHAT = (
 
 
 @pytest.mark.parametrize("kind", ["CAUSAL_LM", "SEQ_CLS"])
-def test_the_code_of_a_chat_model_uses_its_template(kind: str, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_the_code_for_a_chat_model_uses_its_template(kind: str, tmp_path: Path, monkeypatch, capsys) -> None:
     run = finished_run(tmp_path / "run", random_model(kind))
     (run.model / "chat_template.jinja").write_text(CHAT)
     write_training_format(run.model, conversations=True)
@@ -121,7 +121,7 @@ def test_the_code_of_a_chat_model_uses_its_template(kind: str, tmp_path: Path, m
     assert text == asked + ("[a]" if kind == "CAUSAL_LM" else "[assistant]an answer")
 
 
-def test_a_chain_of_runs_goes_back_to_its_model_on_the_hub(tmp_path: Path) -> None:
+def test_the_base_of_a_chain_of_runs_is_on_the_hub(tmp_path: Path) -> None:
     first = finished_run(
         tmp_path / "sft" / "one",
         random_model("CAUSAL_LM"),
@@ -136,7 +136,7 @@ def test_a_chain_of_runs_goes_back_to_its_model_on_the_hub(tmp_path: Path) -> No
     assert "the model of the run sft/one" in card.text
 
 
-def test_neither_secrets_nor_places_are_given_away(
+def test_no_secrets_or_local_paths_are_exported(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUDGE_KEY", "judgekey-planted88")
@@ -151,15 +151,15 @@ def test_neither_secrets_nor_places_are_given_away(
     run.config.write_text(yaml.safe_dump(config))
     given(run, tmp_path)
     everything = b"".join(path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file())
-    for secret in (SECRET, "judgekey", "judgepassw99", str(tmp_path), "a-machine-of-ours", "/home/somebody"):
+    for secret in (SECRET, "judgekey", "judgepassw99", str(tmp_path), "a-machine-of-ours", "/home/user-of-the-test"):
         assert secret.encode() not in everything, secret
-    # Negative control: the search finds what is there.
+    # Negative control: the source has a secret.
     assert b"JudgeKey".lower() in run.config.read_bytes()
     written = yaml.safe_load((tmp_path / "out" / "training_config.yaml").read_text())
     assert written["data"]["path"] == "./data/sums.jsonl"
 
 
-def test_what_is_interrupted_leaves_nothing(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_export_leaves_no_files(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*args: object, **named: object) -> str:
         raise KeyboardInterrupt
 
@@ -170,9 +170,9 @@ def test_what_is_interrupted_leaves_nothing(run: RunFolder, tmp_path: Path, monk
     with monkeypatch.context() as patch:
         patch.setattr(exported_folder, "_copy", lambda source, folder, patterns: 1)
         patch.setattr(exported_folder, "clean_configs", lambda folder, kind: None)
-        with pytest.raises(ModelError, match="would not load"):
+        with pytest.raises(ModelError, match="incomplete"):
             given(run, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["work"]
     given(run, tmp_path)
-    with pytest.raises(RunError, match="there is something"):
+    with pytest.raises(RunError):
         given(run, tmp_path)

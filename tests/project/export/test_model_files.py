@@ -1,4 +1,4 @@
-"""What is given away loads by itself, generates as the model does, and is refused where weights are lost."""
+"""An exported model loads alone and generates with the cache; incomplete weights are refused."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def given(run: RunFolder, place: Path) -> Path:
     return export_model(source, place / "out", lambda message: None).folder
 
 
-def test_generating_uses_the_cache_and_ends_where_the_model_does(tmp_path: Path) -> None:
-    """The run's config has use_cache false, of gradient checkpointing; 0 and 1 are the tokenizer's pad and eos."""
+def test_generation_uses_the_cache_and_the_right_end_token(tmp_path: Path) -> None:
+    """The run's config has use_cache false; 0 and 1 are the tokenizer's pad and eos."""
     made = given(finished_run(tmp_path / "run", random_model("CAUSAL_LM")), tmp_path)
     config = read_json(made / "config.json")
     assert config["architectures"] == ["LlamaForCausalLM"]
@@ -39,14 +39,14 @@ def test_generating_uses_the_cache_and_ends_where_the_model_does(tmp_path: Path)
     assert not (made / "generation_config.json").exists()
 
 
-def test_weights_that_are_lost_or_cut_are_not_given_away(tmp_path: Path) -> None:
+def test_missing_or_cut_weights_are_refused(tmp_path: Path) -> None:
     run = finished_run(tmp_path / "run", random_model("CAUSAL_LM"))
     index = {"weight_map": {"model.embed_tokens.weight": "a", "model.layers.9.x": "a"}}
     (run.model / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ModelError, match="would not load") as refused:
+    with pytest.raises(ModelError, match="incomplete") as refused:
         given(run, tmp_path)
     assert refused.value.got == "no file holds model.layers.9.x"
     (run.model / "model.safetensors").write_bytes(b"\x00" * 9)
-    with pytest.raises(ModelError, match="would not load") as refused:
+    with pytest.raises(ModelError, match="incomplete") as refused:
         given(run, tmp_path)
     assert refused.value.got == "no safetensors that can be read"

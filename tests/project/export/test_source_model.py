@@ -1,4 +1,4 @@
-"""Only what is whole is given away: which runs and checkpoints are refused, and what is said then."""
+"""Only finished runs and whole checkpoints can be exported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.project.export.finished_runs import finished_run
 
 
 def a_run(place: Path, *, weights: str = "model.safetensors", state: str = "finished", **changes: object) -> RunFolder:
-    """A run with checkpoints of steps 2 and 3, whose weights nobody opens."""
+    """Return a run with checkpoints of steps 2 and 3, whose weights are not read."""
     run = finished_run(place, None, **changes)
     for folder in (run.model, run.checkpoints / "checkpoint-2", run.checkpoints / "checkpoint-3"):
         folder.mkdir(parents=True)
@@ -39,7 +39,7 @@ def test_the_end_of_a_finished_run_and_any_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", ["preempted", "created"])
-def test_a_run_that_has_not_finished_is_refused_but_for_a_checkpoint(state: str, tmp_path: Path) -> None:
+def test_an_unfinished_run_needs_a_checkpoint(state: str, tmp_path: Path) -> None:
     run = a_run(tmp_path / "run", state=state)
     with pytest.raises(RunError, match="has not finished") as refused:
         found(run)
@@ -55,7 +55,7 @@ def refusal(run: RunFolder, **asked: object) -> RlhfError:
     return refused.value
 
 
-def test_checkpoints_that_are_not_there_or_not_whole(tmp_path: Path) -> None:
+def test_missing_and_damaged_checkpoints(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     assert refusal(run, step=5).got == "steps 2, 3"
     (run.checkpoints / "checkpoint-2" / "model.safetensors").write_bytes(b"wEights")
@@ -66,20 +66,20 @@ def test_checkpoints_that_are_not_there_or_not_whole(tmp_path: Path) -> None:
     assert refusal(run, step=2).got == "no checkpoints"
 
 
-def test_pieces_of_weights_are_no_model(tmp_path: Path) -> None:
+def test_pieces_of_weights_are_refused(tmp_path: Path) -> None:
     refused = refusal(a_run(tmp_path / "run", weights="__0_0.distcp"))
     assert isinstance(refused, ModelError)
     assert "__0_0.distcp" in str(refused.got)
 
 
-def test_code_of_the_models_own_is_run_only_where_it_is_trusted(tmp_path: Path) -> None:
+def test_code_of_the_model_needs_trust(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run", model={"path": "someone/model", "trust_remote_code": True})
     assert "--trust" in str(refusal(run).hint)
     assert found(run, trust=True).trust_remote_code
 
 
 @pytest.mark.parametrize(("task", "kind"), [("CAUSAL_LM", "policy"), ("SEQ_CLS", "reward model")])
-def test_an_adapter_says_what_it_is_of(task: str, kind: str, tmp_path: Path) -> None:
+def test_an_adapter_names_its_kind_and_base(task: str, kind: str, tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     adapter = {"task_type": task, "base_model_name_or_path": "Qwen/Qwen3-0.6B"}
     (run.model / "adapter_config.json").write_text(json.dumps(adapter))

@@ -1,4 +1,4 @@
-"""What is known of keys and metrics: every one is explained; a key's values are those that the schema takes."""
+"""Every key and metric is explained, and the values of a key are those of the schema."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def test_a_key(key: str, kind: str, default: object, values: tuple[str, ...]) ->
     assert (found.type, found.default, found.values) == (kind, default, values)
 
 
-def test_the_values_are_all_that_pydantic_takes() -> None:
-    """Every value that is named is taken, and a word that is not named is refused."""
+def test_the_values_are_those_that_pydantic_accepts() -> None:
+    """Pydantic accepts every listed value and refuses another word."""
     for section, prefix, base in ((Launch, "launch", {}), (Reward, "rewards.NAME", {"model": "m"})):
         for one in keys_below(prefix):
             name = one.key.rpartition(".")[2]
-            for value in one.values if name != "isolate" else ():  # that is for a function
+            for value in one.values if name != "isolate" else ():  # needs a function
                 section.model_validate({**base, name: {"true": True, "false": False}.get(value, value)})
             if one.values:
                 with pytest.raises(ValidationError):
@@ -53,6 +53,6 @@ NAMES = [one.name for one in all_metrics()]
 
 
 def test_every_metric_of_ours_is_in_the_document() -> None:
-    """Held against the list that is checked against runs; a family in braces or with NAME stands for its members."""
+    """The tables of metrics are compared with runs elsewhere; NAME stands for any reward."""
     assert [name for name in OF_A_REWARD if f"rewards/NAME/{name}" not in NAMES] == []
     assert [name for name in OF_A_CRITIC if name not in NAMES] == []

@@ -1,4 +1,4 @@
-"""What is known of a reward: arguments and columns, read and never run."""
+"""The arguments and columns of a reward are read from its source, without running it."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ Word = Literal["please", "thanks"]
 
 
 def polite(completions, answer, *, word: Word = "please", least: int = LEAST, share: float, **kwargs):
-    """Score 1.0 where the word is said often enough.
+    """Score 1.0 if the word is frequent.
 
     Args:
-        completions: one a row.
-        least: how often it has to be said,
-            at the end as well.
+        completions: one per row.
+        least: the minimum count,
+            inclusive.
 
     Example:
         polite(["please please"]) == [1.0]
     """
-    raise SystemExit("nobody calls this")
+    raise SystemExit("never called")
 
 
 class Factory:
@@ -60,8 +60,8 @@ def test_every_argument_of_a_ready_made_reward_is_explained(option: str) -> None
 
 
 @pytest.mark.parametrize("option", SHIPPED)
-def test_what_is_read_of_the_source_is_what_python_says(option: str) -> None:
-    """Held against `inspect.signature` of the function, imported: names in order, and defaults."""
+def test_the_parameters_are_those_of_the_imported_function(option: str) -> None:
+    """Compare names, order and defaults with `inspect.signature`."""
     reward = reward_reference(option)
     module, _, name = reward.fn.rpartition(":")
     target = getattr(importlib.import_module(module), name)
@@ -71,13 +71,13 @@ def test_what_is_read_of_the_source_is_what_python_says(option: str) -> None:
         one.name: NO_DEFAULT if one.default is one.empty else one.default for one in real if one.kind != one.VAR_KEYWORD
     }
     assert said == expected
-    lines, first = inspect.getsourcelines(target)  # decorators come before what is named
+    lines, first = inspect.getsourcelines(target)  # decorators come first
     assert lines[reward.source.line - first].startswith(("def ", "async def ", "class "))
     assert f" {name}(" in lines[reward.source.line - first] or f" {name}:" in lines[reward.source.line - first]
 
 
 @pytest.mark.parametrize("option", SHIPPED)
-def test_what_the_yaml_sets_are_arguments_and_the_yaml_can_be_pasted(option: str) -> None:
+def test_the_yaml_sets_arguments_and_can_be_pasted(option: str) -> None:
     reward = reward_reference(option)
     shipped = yaml.safe_load(groups()["reward"][option].read_text())
     assert set(shipped.get("args") or {}) <= {one.name for one in reward.arguments}
@@ -85,13 +85,13 @@ def test_what_the_yaml_sets_are_arguments_and_the_yaml_can_be_pasted(option: str
 
 
 def test_a_file_is_read_and_not_run(place: Path) -> None:
-    """It imports what is not there: whoever imported it would fail."""
+    """The file imports a missing module, so importing it would fail."""
     (place / "rewards.py").write_text(MINE)
     polite = read_function("./rewards.py:polite")
     word, least, share = (one for one in polite.parameters if one.by_name)
     assert (word.choices, word.default) == (("please", "thanks"), "please")
     assert (least.default, least.type, share.default) == (2, "int", NO_DEFAULT)
-    assert polite.docstring.arguments["least"] == "how often it has to be said, at the end as well."
+    assert polite.docstring.arguments["least"] == "the minimum count, inclusive."
     assert polite.docstring.example == 'polite(["please please"]) == [1.0]'
     factory = read_function("./rewards.py:Factory")
     assert factory.is_class

@@ -1,4 +1,4 @@
-"""What is known of a trainer's arguments: TRL's help and defaults, ours beside them, homes of ours in their place."""
+"""The arguments of a trainer: TRL's help and defaults, our values, and arguments with other keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_every_argument_is_explained(option: str) -> None:
 
 @pytest.mark.parametrize("option", ["grpo", "dpo"])
 def test_names_and_defaults_are_those_of_the_dataclass(option: str) -> None:
-    """Held against TRL imported."""
+    """Compare with the imported TRL."""
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     import trl
 
@@ -40,7 +40,7 @@ def test_names_and_defaults_are_those_of_the_dataclass(option: str) -> None:
         assert fields["beta"].metadata["help"].startswith("KL coefficient.")
 
 
-def test_what_the_conf_files_set_is_there_with_its_place() -> None:
+def test_values_of_the_conf_files_have_their_origin() -> None:
     ppo = {one.name: one for one in trainer_reference("ppo").arguments}
     assert (ppo["num_generations"].default, ppo["num_generations"].ours) == (8, 1)
     assert str(ppo["num_generations"].origin).endswith("trainer/ppo.yaml:12")
@@ -51,8 +51,8 @@ def test_what_the_conf_files_set_is_there_with_its_place() -> None:
     assert "gamma" not in grpo
 
 
-def test_a_word_of_other_tools_finds_todays_argument_first() -> None:
-    """`lr` stands in lr_scheduler_type as well; who types it alone wants learning_rate."""
+def test_a_name_of_other_tools_finds_todays_argument_first() -> None:
+    """`lr` is part of lr_scheduler_type, too, but alone it means learning_rate."""
     arguments = trainer_reference("grpo").arguments
     found = [argument.name for argument in about(arguments, ["lr"])]
     assert found[0] == "learning_rate"

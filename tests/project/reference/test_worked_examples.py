@@ -1,4 +1,4 @@
-"""Worked examples: every ready-made reward has one, and what it says is what the reward says."""
+"""Every ready-made reward has a worked example, whose scores the reward gives."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ WORKED_EXAMPLES = worked_examples()
 SHIPPED = groups()["reward"]
 OF_SERVERS = ("judge", "server")
 OF_PACKAGES = {"trl_accuracy": "math_verify", "trl_cosine_length": "math_verify", "reasoning_gym": "reasoning_gym"}
-"""Rewards of extras, which need a package."""
+"""Rewards that need a package of an extra."""
 
 
 def given(option: str, example: WorkedExample, **more: object) -> list[Any]:
-    """What the reward of an option gives the rows of an example."""
+    """Return the scores of an option's reward for the rows of an example."""
     shipped = yaml.safe_load(SHIPPED[option].read_text())
     reward = resolve(shipped["fn"], {**(shipped.get("args") or {}), **example.args, **more}, where="the test")
     texts = [row["completion"] for row in example.rows]
@@ -37,12 +37,12 @@ def given(option: str, example: WorkedExample, **more: object) -> list[Any]:
     return list(asyncio.run(scores)) if inspect.isawaitable(scores) else list(scores)
 
 
-def test_every_ready_made_reward_has_one() -> None:
+def test_every_ready_made_reward_has_an_example() -> None:
     assert set(WORKED_EXAMPLES) == set(SHIPPED)
 
 
 @pytest.mark.parametrize("option", [name for name in WORKED_EXAMPLES if name not in OF_SERVERS])
-def test_it_is_what_the_reward_gives(option: str) -> None:
+def test_the_reward_gives_the_scores_of_its_example(option: str) -> None:
     if (package := OF_PACKAGES.get(option)) is not None and importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     example = WORKED_EXAMPLES[option]

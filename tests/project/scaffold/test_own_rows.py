@@ -1,4 +1,4 @@
-"""Which column of a file is which: by its name and by what it holds, never by a guess."""
+"""The columns of a file are identified by name and type, never guessed."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ def looked_at(write: Write, trains: str, row: dict[str, object], **typed: str) -
     [
         ("grpo", {"prompt": "a", "answer": "b"}, {}),
         ("grpo", {"question": "a", "solution": 3}, {"prompt": "question", "answer": "solution"}),
-        # GSM8K and MATH as they are on the hub.
+        # GSM8K on the hub.
         ("grpo", {"question": "a", "answer": "#### 2"}, {"prompt": "question"}),
-        # The case of a name does not count, and what it holds decides, too: a number is no prompt.
+        # Upper and lower case are equal, and a number cannot be a prompt.
         ("grpo", {"Prompt": 7, "Question": "a", "Final Answer": "b"}, {"prompt": "Question", "answer": "Final Answer"}),
-        # Alpaca; TL;DR; single answers judged, where `label` must be true or false.
+        # Alpaca; pairs; single answers, whose `label` must be true or false.
         ("sft", {"instruction": "a", "output": "b"}, {"prompt": "instruction", "completion": "output"}),
         ("dpo", {"chosen": "b", "rejected": "c"}, {}),
         ("reward", {"better": "b", "worse": "c"}, {"chosen": "better", "rejected": "worse"}),
         ("kto", {"prompt": "a", "answer": "b", "label": "x", "good": True}, {"completion": "answer", "label": "good"}),
-        # What TRL reads as it is stays as it is.
+        # Columns that TRL reads without renaming.
         ("sft", {"messages": [{"role": "user", "content": "a"}]}, {}),
         ("kto", {"prompt": "a", "chosen": "b", "rejected": "c"}, {}),
     ],
 )
-def test_columns_are_told_by_name_and_content(
+def test_columns_are_identified_by_name_and_type(
     write: Write, trains: str, row: dict[str, object], rename: dict[str, str]
 ) -> None:
     assert looked_at(write, trains, row).rename == rename
 
 
-def test_a_column_that_was_typed_is_taken(write: Write) -> None:
+def test_a_typed_column_is_used(write: Write) -> None:
     found = looked_at(write, "sft", {"prompt": "a", "question": "b"}, completion="prompt")
     assert found.rename == {"prompt": "question", "completion": "prompt"}
 
 
-def test_nothing_is_guessed_where_two_would_do(write: Write) -> None:
+def test_an_ambiguous_column_is_refused(write: Write) -> None:
     write("rows.jsonl", json.dumps({"question text": "a", "question title": "b"}) + "\n")
     with pytest.raises(DataError, match="which column is the prompt") as wrong:
         read_own_rows("rows.jsonl", TRAININGS["grpo"], {})
     assert wrong.value.got == "columns question text (text), question title (text)"
-    assert wrong.value.hint == "--column 'prompt=question text'"
+    assert wrong.value.hint == "--column prompt=NAME"
 
 
 @pytest.mark.parametrize(
     ("typed", "said"), [({"prompt": "c"}, "no column 'c'"), ({"chosen": "a"}, "grpo reads no column 'chosen'")]
 )
-def test_a_column_that_is_not_there_is_refused(write: Write, typed: dict[str, str], said: str) -> None:
+def test_a_missing_column_is_refused(write: Write, typed: dict[str, str], said: str) -> None:
     with pytest.raises(DataError, match=said):
         looked_at(write, "grpo", {"a": "x"}, **typed)
 
@@ -72,5 +72,5 @@ def test_a_column_that_is_not_there_is_refused(write: Write, typed: dict[str, st
         *[("Paris", False), ("2 of them were in Paris and London", False), ("", False)],
     ],
 )
-def test_an_answer_is_a_number_where_it_ends_with_one(write: Write, answer: object, is_number: bool) -> None:
+def test_an_answer_that_ends_with_a_number_is_one(write: Write, answer: object, is_number: bool) -> None:
     assert looked_at(write, "grpo", {"prompt": "a", "answer": answer}).answer_is_number is is_number

@@ -1,4 +1,4 @@
-"""Every project that `rlhf init` can make is one that `rlhf check` has nothing against."""
+"""`rlhf check` accepts every project that `rlhf init` can make."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ OWN = {
 
 
 def made(name: str, model: StartingModel, rows: str | None) -> Experiment:
-    """A project in the current folder, and the experiment in it."""
+    """Make a project in the current folder and return its experiment."""
     training = TRAININGS[name]
     own = read_own_rows(rows, training, {}) if rows is not None else None
     write_project(Path(), project_files(ProjectChoices(training, model, own), "mine"))
     prepared = prepare(["+exp=first"])
-    preflight(prepared.experiment, prepared.composed)  # what `rlhf check` does
+    preflight(prepared.experiment, prepared.composed)  # as `rlhf check` does
     return prepared.experiment
 
 
 def there_is_a_model() -> None:
-    """A whole one: its weights and its tokenizer are looked at before torch is there."""
+    """Make a whole model, whose weights and tokenizer are checked without torch."""
     model_copy(Path("my model"))
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_check_has_nothing_against_the_sample(name: str, place: Path) -> None:
+def test_check_accepts_the_sample(name: str, place: Path) -> None:
     experiment = made(name, TINY, None)
     assert experiment.trainer.name == name
     assert (place / str(experiment.data.path)).is_file()
@@ -51,24 +51,24 @@ def test_check_has_nothing_against_the_sample(name: str, place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ppo", "sft", "kto"])
-def test_check_has_nothing_against_own_rows_and_model(name: str, write: Callable[[str, str], Path]) -> None:
+def test_check_accepts_own_rows_and_model(name: str, write: Callable[[str, str], Path]) -> None:
     write("my rows.jsonl", (json.dumps(OWN[TRAININGS[name].rows]) + "\n") * 9)
     there_is_a_model()
     experiment = made(name, FOLDER, "my rows.jsonl")
     assert (experiment.model.path, experiment.data.path) == ("./my model", "my rows.jsonl")
-    # Nine rows are too few to hold some out of, and the model reads 64 tokens: half of them for an answer.
+    # Nine rows are too few to hold some out; of 64 tokens of context, half are for the answer.
     assert experiment.data.eval is None
     args = experiment.trainer.args
     assert args.get("max_completion_length", args.get("max_length")) == (32 if TRAININGS[name].generates else 64)
 
 
 @pytest.mark.parametrize("text", ["data/rows.jsonl", "yes", "5", "a: b", "# x", 'say "x"', "Lösung", "~", "*.csv"])
-def test_yaml_reads_a_name_back(text: str) -> None:
+def test_names_survive_yaml(text: str) -> None:
     assert yaml.safe_load(f"path: {as_yaml(text)} # why") == {"path": text}
 
 
 def test_a_project_that_cannot_be_written_is_refused(place: Path) -> None:
-    (place / "data").write_text("a file where a folder is wanted")
+    (place / "data").write_text("a file instead of a folder")
     with pytest.raises(UserError, match="cannot be written"):
         write_project(place, {"README.md": "", "data/rows.jsonl": "{}"})
     with pytest.raises(UserError, match="a project is a folder"):

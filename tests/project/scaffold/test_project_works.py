@@ -1,7 +1,6 @@
-"""What a project's README.md and AGENTS.md name is typed in it, and works.
+"""The commands in README.md and AGENTS.md of a new project work.
 
-In the fast test the runs are cut to two steps and the sweeps left out. In the slow one every line is typed as it
-stands, for a training by rewards and one on demonstrations.
+The fast test cuts the runs to two steps and skips sweeps. The slow one types every line unchanged.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ AS_IT_STANDS = [*((name, "README.md") for name in ("grpo", "sft")), ("grpo", "AG
 
 
 def commands_of(document: str) -> list[list[str]]:
-    """The words of every command in the fenced blocks of a document."""
+    """Return the words of every command in the fenced blocks of a document."""
     blocks = document.split("```")[1::2]
     return [shlex.split(line, comments=True) for block in blocks for line in block.strip().splitlines()]
 
 
 def typed(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Type a command; returns what it printed. It must not fail, and print JSON where that was asked."""
+    """Type a command, which must succeed and print valid JSON with --json; return its output."""
     if words[0] == "python":
         done = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -49,7 +48,7 @@ def typed(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_only_verbs_that_there_are_and_folders_that_were_made(name: str, place: Path) -> None:
+def test_documents_name_existing_verbs_and_their_own_runs(name: str, place: Path) -> None:
     assert main(["init", "--trains", name]) == 0
     for document in ("README.md", "AGENTS.md"):
         commands = commands_of((place / document).read_text())
@@ -62,17 +61,14 @@ def test_only_verbs_that_there_are_and_folders_that_were_made(name: str, place: 
 
 
 def type_all(document: str, capsys: pytest.CaptureFixture[str], small: Sequence[str] = (), *, sweeps: bool) -> None:
-    """Type every command of a document of the current folder, trainings with the words of `small` beside.
-
-    Without `sweeps` they are left out, and what comes after them.
-    """
+    """Type every command of a document, trainings with the words `small`; skip sweeps and trials without `sweeps`."""
     for words in commands_of(Path(document).read_text()):
         if sweeps or not any(word.endswith(("sweep", "trials")) for word in words):
             typed([*words, *small] if words[:2] == ["rlhf", "train"] else words, capsys)
 
 
 def short(name: str) -> list[str]:
-    """Words that cut a training to two steps."""
+    """Return words that cut a training to two steps."""
     return [*SHORT, *(["trainer.args.num_generations=4"] if TRAININGS[name].generates else [])]
 
 
@@ -87,7 +83,7 @@ def test_a_document_works_line_by_line(workplace: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "document"), AS_IT_STANDS)
-def test_every_line_works_as_it_stands(
+def test_every_line_works_unchanged(
     name: str, document: str, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["init", "--trains", name]) == 0
