@@ -72,9 +72,7 @@ def test_pairs_with_prompts_of_the_training_are_a_slice(run: Path, place: Path, 
     config["data"] = {"path": str(place / "trained.jsonl"), "eval": config["data"]["eval"]}
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     assert main(["eval", "run:rm"]) == 0
-    said = capsys.readouterr().out
-    assert "2 of 4 evaluation rows have a prompt that is also trained on" in said
-    assert "prompt_was=seen" in said
+    assert "prompt_was=seen" in capsys.readouterr().out
     found = content(run / "eval")
     assert found["trained_on"] == 2
     assert {name: part["mean"] for name, part in found["slices"]["prompt_was"].items()} == {"seen": 0.5, "unseen": 1.0}
