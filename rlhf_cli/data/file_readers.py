@@ -312,4 +312,5 @@ def read_parquet_head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...
                 expected=f"{', '.join(first)}, as in {paths[0]}",
             )
     table = pyarrow.dataset.dataset([str(path) for path in paths], format="parquet")
-    return tuple(schema.names), table.head(limit).to_pylist(), table.count_rows()
+    first_rows = table.head(min(limit, 2**31 - 1))  # pyarrow counts in 32 bits
+    return tuple(schema.names), first_rows.to_pylist(), table.count_rows()
