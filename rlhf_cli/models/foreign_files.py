@@ -1,4 +1,4 @@
-"""Name the file of a model or a checkpoint that would have run foreign code.
+"""Report the file of a model or a checkpoint that would have run foreign code.
 
 transformers refuses a model's own code, torch a pickle that contains more than tensors, and jinja2's sandbox an unsafe
 template. Each raises an error deep inside a library; the file name is in the frames of its traceback.
@@ -42,53 +42,55 @@ def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | N
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     files = [frame.f_code.co_filename for frame in frames]
     got = in_a_line(error)[:_LONGEST]
+    calls: dict[str, dict[str, object]] = {}
+    for frame in frames:
+        calls.setdefault(frame.f_code.co_name, frame.f_locals)
     if frames[-1].f_code.co_name == _CODE:
         model = str(frames[-1].f_locals.get("model_name"))
         key = _key_of(model, paths)
         return ModelError(
-            "the model brings code of its own, and loads only with it; none of it was executed",
+            "the model has its own code and loads only with it; that code was not executed",
             where=f"{key}: {model}",
-            expected="a model that transformers knows by itself, or code that you have read and trust",
+            expected="a model of transformers' own classes, or code that you have read and trust",
             hint="model.trust_remote_code=true" if key.startswith("model.") else None,
         )
     if any(file.endswith(_TEMPLATE) for file in files):
-        calls = (frame.f_locals["self"] for frame in frames if frame.f_code.co_name == "apply_chat_template")
-        model = str(getattr(next(calls, None), "name_or_path", ""))
+        model = str(getattr(calls.get("apply_chat_template", {}).get("self"), "name_or_path", ""))
         is_other = paths.get("model.chat_template") and Path(model) in map(Path, filter(None, paths.values()))
         return failing_template(got, where="model.chat_template" if is_other else f"{_key_of(model, paths)}: {model}")
     if not any(part in files[-1] for part in ("site-packages", "dist-packages", "/lib/python")):
         return None
-    loads = [frame for frame in frames if frame.f_code.co_name == "load"]
-    read = next((str(one.f_locals.get("f")) for one in loads if one.f_code.co_filename.endswith(_PICKLE)), None)
-    loading = next((frame.f_locals for frame in frames if frame.f_code.co_name in _CHECKPOINT), None)
+    loads = [frame.f_locals for frame, file in zip(frames, files, strict=True) if file.endswith(_PICKLE)]
+    read = next((str(values["f"]) for values in loads if "f" in values), None)
+    loading = next((values for name, values in calls.items() if name in _CHECKPOINT), None)
     if loading is not None:
         file = Path(read or str(loading.get("checkpoint") or loading.get("json_path") or "the checkpoint"))
         folder = file if file.is_dir() else file.parent
         return RunError(
-            "the checkpoint's files are as its manifest says, and cannot be loaded; nothing in them was executed",
+            "the checkpoint's files match its manifest but cannot be loaded; their code was not executed",
             where=str(file),
             got=got,
-            expected="files that this run wrote: somebody has changed both",
-            advice=f"move {folder.name} away: `rlhf resume` then uses the one before it, or begins anew",
+            expected="files that this run wrote; these and the manifest were changed later",
+            advice=f"move {folder.name} away: `rlhf resume` then uses the checkpoint before it, or starts again",
         )
     if read is None:
         return None
     return ModelError(
-        "a file of the model is a pickle with more in it than tensors, or is damaged; nothing in it was executed",
+        "a pickle of the model is damaged or holds more than tensors; its code was not executed",
         where=f"{_key_of(str(Path(read).parent), paths)}: {read}",
         got=got,
-        expected="weights as safetensors, or a pickle of tensors alone",
-        advice="a copy of the model with model.safetensors in it",
+        expected="weights as safetensors, or a pickle of tensors only",
+        advice="use a copy of the model with model.safetensors",
     )
 
 
 def failing_template(got: str, *, where: str) -> ModelError:
     """Return the error for a chat template that is malformed or raises; `got` is the error it raised."""
     return ModelError(
-        "the model's chat template fails; it ran in a sandbox and reached nothing outside it",
+        "the model's chat template fails; it ran in a sandbox",
         where=where,
         got=got,
-        expected="a template that writes out the conversations of the data",
+        expected="a template that accepts the conversations of the data",
         hint="model.chat_template=FILE.jinja, or model.tokenizer=FOLDER_OR_HUB_ID  # of a model whose template does",
     )
 

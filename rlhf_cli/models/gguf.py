@@ -58,10 +58,10 @@ PACKAGED_MODELS = {
 def model_folder(named: str | None, *, where: str) -> str | None:
     """Return the folder of a GGUF file or of `package:NAME`; anything else is returned as it is.
 
-    Every model and tokenizer that is named goes through here. The first time, this takes about 20 s and says so,
-    and again if the folder in the cache is damaged. For a package that is not installed, return the model's name on the
-    hub, if the hub or its cache has it. An adapter's base in the cache is made again, too. Raise ModelError if nothing
-    can be had, the file is damaged, or transformers cannot read it; nothing half written is left behind.
+    Every configured model and tokenizer goes through here. The first conversion takes about 20 s and prints a line;
+    a damaged folder in the cache is converted again, also one that an adapter names as its base. For a package that is
+    not installed, return the model's name on the hub, if the hub or its cache has it. Raise ModelError if there is no
+    such model, the file is damaged, or transformers cannot read it.
     """
     if named is None:
         return None
@@ -71,31 +71,31 @@ def model_folder(named: str | None, *, where: str) -> str | None:
         raise ModelError("there is no such model folder", where=where, got=f"{named}: {error}") from error
     if named.startswith(_PREFIX) or (named in PACKAGED_MODELS and not file.exists()):
         return _packaged(named, where)
-    if file.suffix.lower() != ".gguf" or file.is_dir():
-        in_cache = file.parent.resolve() == cache_folder("models").resolve()
-        if in_cache:
-            return _of_the_cache(file, where)
-        base = adapter_base(file, where)
-        if base is not None and Path(base).parent == cache_folder("models"):
-            _of_the_cache(Path(base), f"{where}: the base that {file / 'adapter_config.json'} names")
-        return named
-    if not file.is_file():
-        raise ModelError("there is no such GGUF file", where=where, got=f"{named} (looked at {file.resolve()})")
-    return str(_converted(file, _sha256(file), where))
+    if file.suffix.lower() == ".gguf" and not file.is_dir():
+        if not file.is_file():
+            raise ModelError("there is no such GGUF file", where=where, got=f"{named} (looked at {file.resolve()})")
+        return str(_converted(file, _sha256(file), where))
+    if file.parent.resolve() == cache_folder("models").resolve():
+        _repair(file, where)
+    elif (base := adapter_base(file, where)) is not None and Path(base).parent == cache_folder("models"):
+        _repair(Path(base), f"{where}: the base that {file / 'adapter_config.json'} names")
+    return named
 
 
-def _of_the_cache(folder: Path, where: str) -> str:
-    """Return a folder of the cache; make a damaged one again. Raise ModelError if its source is not there."""
+def _repair(folder: Path, where: str) -> None:
+    """Convert a damaged folder of the cache again. Raise ModelError if its source does not exist."""
     if (damaged := damaged_file(folder.name)) is None:
-        return str(folder)
-    for file in (made_from(folder.name)[0], *map(_file_of, PACKAGED_MODELS.values())):
+        return
+    source = made_from(folder.name)[0]
+    for file in (source, *map(_file_of, PACKAGED_MODELS.values())):
         if file is not None and file.is_file() and _folder_name(file.name, sha256 := _sha256(file)) == folder.name:
-            return str(_converted(file, sha256, where))
+            _converted(file, sha256, where)
+            return
     raise ModelError(
-        "a model in the cache of rlhf is damaged, and the file that it was made from is not there",
+        "a model in rlhf's cache is damaged, and the file it was converted from does not exist",
         where=where,
-        got=f"{folder}: {damaged} is missing, cut or unreadable",
-        expected=f"its files as they were written, or {made_from(folder.name)[0] or 'the file it was made from'}",
+        got=f"{folder}: {damaged} is missing, cut off or unreadable",
+        expected=f"the files that the conversion wrote, or {source or 'its GGUF file'}",
         advice=f"`rm -r {folder}`, then name the GGUF file, package:NAME or another model",
     )
 
@@ -110,31 +110,29 @@ def packaged_state(model: PackagedModel) -> str | None:
 def _packaged(named: str, where: str) -> str:
     known = {_PREFIX + name: model for name, model in PACKAGED_MODELS.items()}
     if (model := known.get(named)) is None:
-        raise ModelError("no such packaged model", where=where, got=named, hint=", or ".join(known))
+        raise ModelError("there is no such packaged model", where=where, got=named, hint=", or ".join(known))
     name = _folder_name(model.file, model.sha256)
     if damaged_file(name) is None:
         return str(cache_folder("models") / name)
-    file = _file_of(model)
-    if file is None:
-        (answer,) = look_up([HubQuestion("model", model.hub)])
-        if answer.state in ("there", "cached"):
-            return model.hub
+    if (file := _file_of(model)) is not None:
+        if (found := _sha256(file)) == model.sha256:
+            return str(_converted(file, found, where))
         raise ModelError(
-            f"{named} is neither installed nor on a hub that can be reached",
-            where=where,
-            got=f"no package {model.module}, and {model.hub}: {answer.detail or answer.state}",
-            hint=model.install,
-        )
-    found = _sha256(file)
-    if found != model.sha256:
-        raise ModelError(
-            "the packaged model is another file than expected, or damaged",
+            "the package holds another model file than expected, or a damaged one",
             where=where,
             got=f"{file}: sha256 {found}",
             expected=f"sha256 {model.sha256}",
             hint=f"{model.install} --force-reinstall",
         )
-    return str(_converted(file, found, where))
+    (answer,) = look_up([HubQuestion("model", model.hub)])
+    if answer.state in ("there", "cached"):
+        return model.hub
+    raise ModelError(
+        f"{named} is not installed, and the hub does not give it",
+        where=where,
+        got=f"no package {model.module}, and {model.hub}: {answer.detail or answer.state}",
+        hint=model.install,
+    )
 
 
 def _file_of(model: PackagedModel) -> Path | None:
@@ -155,30 +153,27 @@ def _folder_name(file: str, sha256: str) -> str:
 
 
 def _converted(file: Path, sha256: str, where: str) -> Path:
-    def convert(folder: Path) -> None:
+    def start(folder: Path) -> None:
         if importlib.util.find_spec("gguf") is None:
-            raise ModelError(
-                "a GGUF file is read by the package gguf, which is not installed",
-                where=where,
-                got=str(file),
-                hint=_INSTALL_GGUF,
-            )
+            what = "GGUF files need the package gguf, which is not installed"
+            raise ModelError(what, where=where, got=str(file), hint=_INSTALL_GGUF)
         print(f"converting {file.name} to a model folder, once: about 20 s", file=sys.stderr, flush=True)
         words = [sys.executable, "-m", "rlhf_cli.models.gguf", str(file.resolve()), str(folder)]
-        tied = {**os.environ, PARENT: str(os.getpid())}
-        done = subprocess.run(words, capture_output=True, text=True, check=False, env=tied)
-        if done.returncode != 0:
-            lines, is_cut = done.stderr.strip().splitlines(), done.returncode == _CUT
-            other = "the model's own folder or hub id, or a GGUF file of another model"
-            raise ModelError(
-                "this file is not a whole GGUF file" if is_cut else "transformers cannot read this GGUF file",
-                where=where,
-                got=f"{file} ({file.stat().st_size} bytes): {lines[-1][:300] if lines else done.returncode}",
-                expected="a whole file, of an architecture that transformers knows as GGUF, with its tokenizer",
-                advice="download the file again, and compare its size" if is_cut else other,
-            )
+        environment = {**os.environ, PARENT: str(os.getpid())}
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+        if done.returncode == 0:
+            return
+        lines, is_cut = done.stderr.strip().splitlines(), done.returncode == _CUT
+        other = "the model's own folder or hub id, or a GGUF file of another model"
+        raise ModelError(
+            "this file is not a whole GGUF file" if is_cut else "transformers cannot read this GGUF file",
+            where=where,
+            got=f"{file} ({file.stat().st_size} bytes): {lines[-1][:300] if lines else done.returncode}",
+            expected="a whole file, of an architecture that transformers knows as GGUF, with its tokenizer",
+            advice="download the file again, and compare its size" if is_cut else other,
+        )
 
-    return build_once(_folder_name(file.name, sha256), convert, source=file.resolve())
+    return build_once(_folder_name(file.name, sha256), start, source=file.resolve())
 
 
 _CUT = 3  # the exit code of a conversion that found the file too short, before it imported torch

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -39,28 +39,30 @@ ROW_BY_ROW = frozenset(
 
 
 def of_rows(processors: LogitsProcessorList, rows: Tensor) -> LogitsProcessorList:
-    """Return the processors for these rows only. The caller's processors are not changed."""
+    """Return the processors for these rows only: a repetition penalty has one position per row, after its padding."""
     kept = LogitsProcessorList()
-    for one in processors:
-        if isinstance(one, logits_process.RepetitionPenaltyLogitsProcessor):
-            first = one.prompt_ignore_length
-            if isinstance(first, Tensor):  # one position per row, after its padding
-                one = copy.copy(one)
-                one.prompt_ignore_length = first[rows]
-        kept.append(one)
+    for processor in processors:
+        first = getattr(processor, "prompt_ignore_length", None)
+        if isinstance(first, Tensor):
+            processor = copy.copy(processor)  # the caller's processors are not changed
+            processor.prompt_ignore_length = first[rows]
+        kept.append(processor)
     return kept
 
 
-_OF_TRANSFORMERS = (
-    stopping_criteria.EosTokenCriteria,
-    stopping_criteria.MaxLengthCriteria,
-    stopping_criteria.MaxTimeCriteria,
+_ENDINGS = frozenset(
+    {
+        stopping_criteria.EosTokenCriteria,
+        stopping_criteria.MaxLengthCriteria,
+        stopping_criteria.MaxTimeCriteria,
+        StopCriterion,
+    }
 )
-_ENDINGS = frozenset({*_OF_TRANSFORMERS, StopCriterion})
 _LAYERS = frozenset({DynamicLayer, DynamicSlidingWindowLayer})
 _PREPARED = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 CACHE_INPUT = "cache" if "cache" in _PREPARED else "past_key_values"
 """The name under which `generate` gives a model its cache; transformers renamed it in 5.24."""
+_MODES = ("greedy_search", "sample")
 _INPUTS = frozenset({"attention_mask", "position_ids", CACHE_INPUT, "use_cache", "logits_to_keep"})
 
 
@@ -70,25 +72,21 @@ def why_not_ahead(model: Any, config: GenerationConfig) -> str | None:
     if model.config.is_encoder_decoder:
         return f"{name} has an encoder, whose output is kept for every row"
     if model.is_remote_code():
-        return f"{name} is code that came with the model, and may generate in a way of its own"
+        return f"{name} has its own code, which may generate in another way"
     if not model._supports_default_dynamic_cache():
-        return f"{name} keeps what it has read in a cache of its own"
-    if why := _why_not_cache(DynamicCache(config=model.config.get_text_config()), name):
+        return f"{name} has a cache of its own kind"
+    if why := _why_not_cache(DynamicCache(config=model.config.get_text_config())):
         return why
+    mode = config.get_generation_mode().value
     refused = {
-        "num_beams": (config.num_beams or 1) > 1,
         "use_cache": config.use_cache is False,
         "cache_implementation": config.cache_implementation not in (None, "dynamic"),
-        "prompt_lookup_num_tokens": config.prompt_lookup_num_tokens is not None,
-        "penalty_alpha": config.penalty_alpha is not None,
-        "dola_layers": config.dola_layers is not None,
-        "force_words_ids": config.force_words_ids is not None,
-        "constraints": config.constraints is not None,
         "prefill_chunk_size": config.prefill_chunk_size is not None,
         "return_dict_in_generate": bool(config.return_dict_in_generate),
     }
-    named = [f"{name}={getattr(config, name)!r}" for name, is_refused in refused.items() if is_refused]
-    return f"generation with {', '.join(named)} is transformers' own" if named else None
+    named = [f"{key}={getattr(config, key)!r}" for key, is_refused in refused.items() if is_refused]
+    named += [] if mode in _MODES else [mode]
+    return f"only transformers generates with {', '.join(named)}" if named else None
 
 
 def why_not_call(
@@ -100,24 +98,26 @@ def why_not_call(
 ) -> str | None:
     """Return why rows may not leave, given what `generate` prepared: score processors, stopping criteria, inputs."""
     if is_in_parts(model):
-        return "the weights lie in parts on several ranks, which must take every step together"
+        return "the weights are sharded over several ranks, which must take every step together"
     if getattr(model.prepare_inputs_for_generation, "__self__", model) is not model:
-        return "an adapter puts tokens of its own before the prompts"
+        return "an adapter puts its own tokens before the prompts"
     if others := sorted(name for name, value in inputs.items() if name not in _INPUTS and value is not None):
-        return f"the model is given {', '.join(others)} beside its tokens"
+        return f"the model also gets {', '.join(others)}"
     shapes = {name: tuple(value.shape) for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     if others := sorted(f"{name} {shape}" for name, shape in shapes.items() if len(shape) != 2 or shape[0] != num_rows):
-        return f"the model is given {', '.join(others)}, and not a row of each for every row"
-    if others := _unknown(processors, ROW_BY_ROW):
-        return f"{', '.join(others)} may look at other rows, or remember them by their place"
-    if others := _unknown(criteria, _ENDINGS):
-        return f"{', '.join(others)} may look at the whole batch"
+        return f"the model gets {', '.join(others)}, which does not have one row for every prompt"
+    unknown = [
+        *(part for part in processors if type(part) not in ROW_BY_ROW),
+        *(part for part in criteria if type(part) not in _ENDINGS),
+    ]
+    if unknown:
+        return f"{', '.join(sorted({type(part).__name__ for part in unknown}))} may use other rows or their places"
     cache = inputs.get(CACHE_INPUT)
     if not isinstance(cache, DynamicCache) or cache.offloading:
-        return f"the cache is a {type(cache).__name__}, of which no rows can be taken"
+        return f"rows cannot be removed from a cache of the type {type(cache).__name__}"
     if cache.get_seq_length() > 0:
-        return "the cache was given, and is not empty"
-    return _why_not_cache(cache, type(model).__name__)
+        return "the caller passed a cache that is not empty"
+    return _why_not_cache(cache)
 
 
 def is_in_parts(model: nn.Module) -> bool:
@@ -146,10 +146,6 @@ def drops_out(model: nn.Module) -> bool:
     return any(module.training and getattr(module, name) > 0.0 for module, name in dropout_attributes(model))
 
 
-def _why_not_cache(cache: Cache, model: str) -> str | None:
+def _why_not_cache(cache: Cache) -> str | None:
     others = sorted({type(layer).__name__ for layer in cache.layers if type(layer) not in _LAYERS})
-    return f"{model} has a {', '.join(others)} in its cache, of which no rows can be taken" if others else None
-
-
-def _unknown(asked: Iterable[object], known: frozenset[type]) -> list[str]:
-    return sorted({type(one).__name__ for one in asked if type(one) not in known})
+    return f"rows cannot be removed from a cache with {', '.join(others)}" if others else None

@@ -1,13 +1,12 @@
 """Decode the rows that are not finished, with the draws of transformers.
 
-transformers decodes every row until the longest ends. Here a prompt is read once for all its rows, and an ended row
-leaves batch and cache. transformers still defines the scores of tokens and the end of rows: `generate` prepares both
-before it calls this loop.
+transformers decodes every row until the longest ends. Here the model reads a prompt once for all its rows, and an ended
+row leaves batch and cache. transformers still defines the scores of tokens and the end of rows: `generate` prepares
+both before it calls this loop.
 
 For one sample per row, `torch.multinomial` draws an exponential number for every probability, row by row, and takes the
-largest quotient (the exponential race: Efraimidis and Spirakis 2006). A removed row would draw none, which would shift
-those of later rows. So its numbers are skipped: every row gets those of the whole batch, and the generator ends in the
-same state.
+largest quotient (the exponential race: Efraimidis and Spirakis 2006). We draw the numbers of the whole batch and use
+those of the remaining rows, so every row gets the tokens that transformers would have drawn.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import FloatTensor, LongTensor, Tensor
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
-from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.cache_utils import DynamicCache
 
 from rlhf_cli.models.live_eligibility import CACHE_INPUT, drops_out, of_rows, why_not_ahead, why_not_call
 from rlhf_cli.models.stop_strings import StopStrings
@@ -32,45 +31,17 @@ from rlhf_cli.temporary_attributes import temporary_attributes
 def draw(probabilities: Tensor, rows: Tensor, num_rows: int) -> Tensor:
     """Return (N,) tokens drawn from (N, V) float32 `probabilities`; `rows` (N,) are ascending indices below `num_rows`.
 
-    What is drawn from probabilities that are not finite means nothing: `refuse_not_finite` looks at their sum.
+    Tokens from probabilities that are not finite mean nothing: `refuse_not_finite` looks at their sum.
     """
-    races = _exponential(probabilities, rows, num_rows)
-    torch.div(probabilities, races, out=races)  # in place: a vocabulary per row needs much memory
-    return races.argmax(dim=-1)
+    races = probabilities.new_empty(num_rows, probabilities.shape[1]).exponential_()
+    # In place: a vocabulary per row needs much memory.
+    return probabilities.div_(races if len(rows) == num_rows else races[rows]).argmax(dim=-1)
 
 
 def refuse_not_finite(total: float) -> None:
     """Raise torch's own RuntimeError if the sum of probabilities is not finite."""
     if not math.isfinite(total):
         torch.multinomial(torch.tensor([total]), num_samples=1)
-
-
-def _exponential(like: Tensor, rows: Tensor, num_rows: int) -> Tensor:
-    """Return (N, V) exponential numbers: the rows `rows` of (num_rows, V) drawn at once."""
-    num_tokens = like.shape[1]
-    if like.device.type != "cpu":  # an accelerator draws all of them faster than it skips some
-        return like.new_empty(num_rows, num_tokens).exponential_()[rows]
-    numbers = torch.empty_like(like)
-    drawn, passed = 0, 0  # rows of `numbers` that are filled, rows of the batch that are passed
-    for start, length in _runs(rows.tolist()):
-        _pass_over((start - passed) * num_tokens)
-        numbers[drawn : drawn + length].exponential_()
-        drawn, passed = drawn + length, start + length
-    _pass_over((num_rows - passed) * num_tokens)
-    return numbers
-
-
-def _pass_over(count: int) -> None:
-    """Advance the generator by `count` exponential numbers: an int64 also uses 64 bits, but needs no logarithm."""
-    if count:
-        torch.empty(count, dtype=torch.int64).random_()
-
-
-def _runs(rows: list[int]) -> list[tuple[int, int]]:
-    """Return (first, number) of every run of consecutive rows."""
-    starts = [row for place, row in enumerate(rows) if place == 0 or rows[place - 1] != row - 1]
-    ends = [row for place, row in enumerate(rows) if place == len(rows) - 1 or rows[place + 1] != row + 1]
-    return [(start, end - start + 1) for start, end in zip(starts, ends, strict=True)]
 
 
 class LiveBatch:
@@ -94,7 +65,7 @@ class LiveBatch:
         once_each: rows with equal prompts are read once, and the cache is then copied to each.
         """
         mask = self._inputs.get("attention_mask")
-        seen = self.ids if mask is None else torch.cat([self.ids, _tensor(mask)], dim=1)
+        seen = torch.cat([self.ids, mask], dim=1) if isinstance(mask, Tensor) else self.ids
         firsts, copies = first_of_each(seen) if once_each else (self.rows, self.rows)
         alone = _rows_of(self._inputs, firsts)
         ready = self._model.prepare_inputs_for_generation(self.ids[firsts], is_first_iteration=True, **alone)
@@ -113,31 +84,12 @@ class LiveBatch:
         self.ids = torch.cat([self.ids, tokens.unsqueeze(1)], dim=1)
 
     def drop_ended(self) -> Tensor:
-        """Remove ended rows from batch and cache, and columns that are padding in all others.
-
-        Return the batch indices of the remaining rows.
-        """
+        """Remove ended rows from batch and cache. Return the places of the others in the batch so far."""
         kept = self.is_live.nonzero().squeeze(1)
         self.rows, self.ids, self.is_live = self.rows[kept], self.ids[kept], self.is_live[kept]
         self._inputs = _rows_of(self._inputs, kept)
         self._cache.batch_select_indices(kept)
-        self._crop()
         return kept
-
-    def _crop(self) -> None:
-        mask, positions = self._inputs.get("attention_mask"), self._inputs.get("position_ids")
-        # Without explicit positions, a model counts them from the cache.
-        if mask is None or positions is None or any(type(layer) is not DynamicLayer for layer in self._cache.layers):
-            return
-        padding = int(_tensor(mask).argmax(dim=1).min())
-        if not padding:
-            return
-        for layer in self._cache.layers:
-            assert isinstance(layer, DynamicLayer)
-            assert layer.keys is not None
-            assert layer.values is not None
-            layer.keys, layer.values = layer.keys[..., padding:, :], layer.values[..., padding:, :]
-        self._inputs["attention_mask"] = _tensor(mask)[:, padding:]
 
     def _read(self, ready: dict[str, object]) -> Tensor:
         outputs = self._model(**ready, return_dict=True)
@@ -151,22 +103,15 @@ def first_of_each(seen: Tensor) -> tuple[Tensor, Tensor]:
 
     seen: (B, L). The second result is the distinct value that each row has.
     """
-    _, which = torch.unique(seen, dim=0, return_inverse=True)
-    rows = torch.arange(len(seen), device=seen.device)
-    firsts = torch.full_like(rows, len(seen)).scatter_reduce(0, which, rows, "amin")
-    own = firsts[which]
-    kept = (own == rows).nonzero().squeeze(1)
-    return kept, torch.searchsorted(kept, own)
+    numbers: dict[tuple[int, ...], int] = {}
+    which = [numbers.setdefault(tuple(row), len(numbers)) for row in seen.tolist()]
+    firsts = [which.index(number) for number in range(len(numbers))]
+    return torch.tensor(firsts, device=seen.device), torch.tensor(which, device=seen.device)
 
 
 def _rows_of(inputs: dict[str, object], rows: Tensor) -> dict[str, object]:
     """Return the rows of all tensors, and other values unchanged; the cache's rows are selected in place."""
     return {name: value[rows] if isinstance(value, Tensor) else value for name, value in inputs.items()}
-
-
-def _tensor(value: object) -> Tensor:
-    assert isinstance(value, Tensor)
-    return value
 
 
 _MOST_ENDED = 1 / 8
@@ -183,9 +128,9 @@ class NotEligible(Exception):
 
 _OWN = ("assistant_model", "custom_generate", "streamer", "synced_gpus")
 """Arguments of `generate` that belong to another loop, or that our loop would never see."""
-_ASKED_FOR = "it was asked for"
-_HAS_ITS_OWN = "the model was given a `generate` of its own"
-_LEAVES = "finished rows leave the batch, and a prompt is read once for all its rows"
+_SET = "generation is set to plain"
+_REPLACED = "the model instance has another `generate`"
+_LEAVES = "finished rows leave the batch, and the model reads a prompt once for all its rows"
 
 
 @dataclass(frozen=True)
@@ -198,8 +143,8 @@ class GenerationMode:
 
 def expected_mode(model: Any, config: GenerationConfig, *, is_plain: bool) -> GenerationMode:
     """Return how a model will generate, as far as that is known in advance."""
-    own = _HAS_ITS_OWN if "generate" in vars(model) else None
-    why = _ASKED_FOR if is_plain else own or why_not_ahead(model, config)
+    own = _REPLACED if "generate" in vars(model) else None
+    why = _SET if is_plain else own or why_not_ahead(model, config)
     return GenerationMode("live", _LEAVES) if why is None else GenerationMode("plain", why)
 
 
@@ -231,9 +176,9 @@ class Generating:
             named["stopping_criteria"] = StoppingCriteriaList([self.stops.criterion(prompts.shape[1])])
         own = sorted(name for name in _OWN if named.get(name))
         if self.is_plain:
-            self.mode = GenerationMode("plain", _ASKED_FOR)
+            self.mode = GenerationMode("plain", _SET)
         elif own:
-            self.mode = GenerationMode("plain", f"generate is given {', '.join(own)}")
+            self.mode = GenerationMode("plain", f"generate gets {', '.join(own)}")
         else:
             try:
                 found = stock(*args, **named, custom_generate=self.decode)
@@ -251,7 +196,7 @@ class Generating:
         A `generate` set on the instance is not redirected: it may differ from the class's method.
         """
         if "generate" in vars(model):
-            self.mode = GenerationMode("plain", _HAS_ITS_OWN)
+            self.mode = GenerationMode("plain", _REPLACED)
             yield
             return
         with temporary_attributes(model, generate=functools.partial(self.generate, model.generate)):
@@ -296,7 +241,7 @@ class Generating:
                 batch.append(tokens.where(batch.is_live, padding))
                 self.num_tokens, step = self.num_tokens + num_live, step + 1
                 batch.is_live &= ~stopping_criteria(cast(LongTensor, batch.ids), None)
-                # The only number that a GPU is waited for at a token.
+                # The host waits for the device only here.
                 live_rows, total_probability = torch.stack([batch.is_live.sum().to(total), total]).tolist()
                 refuse_not_finite(total_probability)
                 num_live = int(live_rows)

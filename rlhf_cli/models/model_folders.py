@@ -1,4 +1,4 @@
-"""Look at model folders before they are loaded: which kind of model they hold, and for what it can be used."""
+"""Check model folders before they are loaded: which kind of model they hold, and what it can be used for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rlhf_cli.errors import ModelError
+from rlhf_cli.errors import ModelError, with_causes
 from rlhf_cli.models.tokenizer_files import (
     CLASSIFIERS,
     adapter_base,
@@ -53,10 +53,10 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True, needs
     config = folder / "config.json"
     adapter = folder / "adapter_config.json"
     if needs_model and not (config.is_file() or adapter.is_file()):
-        of_run = ("*/model/*config.json", "checkpoints/*/*config.json", "model/*config.json")
-        inside = [file.parent for pattern in of_run for file in sorted(folder.glob(pattern))]
+        patterns = ("*/model/*config.json", "checkpoints/*/*config.json", "model/*config.json")
+        inside = [file.parent for pattern in patterns for file in sorted(folder.glob(pattern))]
         raise ModelError(
-            "the model folder has no model in it",
+            "the model folder holds no model",
             where=where,
             got=f"{folder.resolve()}: " + _listing(folder),
             expected="a folder that save_pretrained made, with config.json, weights and tokenizer files",
@@ -64,7 +64,7 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True, needs
         )
     if needs_tokenizer and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         raise ModelError(
-            "the model folder has no tokenizer in it",
+            "the model folder holds no tokenizer",
             where=where,
             got=f"{folder.resolve()}: " + _listing(folder),
             expected="one of " + ", ".join(_TOKENIZER_FILES),
@@ -170,15 +170,14 @@ def describe_critic(path: str, policy: str, tokenizer: str | None, *, where: str
         file = folder / "config.json"
         if file.is_file():
             _check_critic_config(read_json(file, where), got=path, where=where)
-    sizes = [
-        vocab_size_of(read_json(one, where)) if one.is_file() else None for one in (file, _file(policy, "config.json"))
-    ]
+    configs = file, _file(policy, "config.json")
+    sizes = [vocab_size_of(read_json(config, where)) if config.is_file() else None for config in configs]
     vocabularies = [_file(place, "tokenizer.json") for place in (path, tokenizer or policy)]
-    if all(one.is_file() for one in vocabularies):
-        read, written = (token_ids(read_json(one, where)) for one in vocabularies)
+    if all(vocabulary.is_file() for vocabulary in vocabularies):
+        read, written = (token_ids(read_json(vocabulary, where)) for vocabulary in vocabularies)
         refuse_other_tokens(read, written, sizes[0], where=where)
     elif None not in sizes and sizes[0] != sizes[1]:
-        raise _other_tokens(f"vocab_size {sizes[0]}, the policy writes {sizes[1]} tokens", where)
+        raise _other_tokens(f"vocab_size {sizes[0]}; the policy has {sizes[1]} tokens", where)
     return described
 
 
@@ -199,24 +198,27 @@ def refuse_other_tokens(
     num_written = max(written.values(), default=-1) + 1
     if other is not None:
         number, token = other
-        got = f"token {token!r} is {number} to the policy and {read.get(token, 'unknown')} to the critic"
+        got = f"the policy's id of {token!r} is {number}, the critic's {read.get(token, 'unknown')}"
         raise _other_tokens(got, where)
     if vocab_size is not None and vocab_size < num_written:
-        raise _other_tokens(f"vocab_size {vocab_size}, the policy writes {num_written} tokens", where)
+        raise _other_tokens(f"vocab_size {vocab_size}; the policy has {num_written} tokens", where)
 
 
 def _check_critic_config(config: JsonTree, *, got: str, where: str) -> None:
     name = next(iter(architectures_of(config)), "no architecture")
     num_labels = num_labels_of(config)
-    if is_language_model(config):
-        return  # its backbone under a head of zeros, like critic.init=policy
-    if not name.endswith(CLASSIFIERS):
-        problem, hint = "this is no reward model, no critic and no language model", "critic.init=policy"
-    elif num_labels not in (1, None):
-        problem, hint = f"this model has {num_labels} labels; a critic has one", "critic.init=policy"
-    else:
-        return
-    raise ModelError(problem, where=where, got=f"{got}: {name}", expected=EXPECTED_CRITIC, hint=hint)
+    is_scorer = name.endswith(CLASSIFIERS)
+    if is_language_model(config) or (is_scorer and num_labels in (1, None)):
+        return  # a language model's backbone gets a head of zeros, like critic.init=policy
+    raise ModelError(
+        f"this model has {num_labels} labels; a critic has one"
+        if is_scorer
+        else "this is not a reward model, a critic or a language model",
+        where=where,
+        got=f"{got}: {name}",
+        expected=EXPECTED_CRITIC,
+        hint="critic.init=policy",
+    )
 
 
 def is_language_model(config: JsonTree) -> bool:
@@ -226,7 +228,7 @@ def is_language_model(config: JsonTree) -> bool:
 
 def _other_tokens(got: str, where: str) -> ModelError:
     return ModelError(
-        "the critic reads other tokens than the policy writes",
+        "the critic's tokens differ from the policy's",
         where=where,
         got=got,
         expected="a critic with the policy's tokenizer",
@@ -251,3 +253,30 @@ def _listing(folder: Path) -> str:
         return "a file"
     names = sorted(entry.name for entry in folder.iterdir())
     return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "") if names else "empty"
+
+
+def require_model(name: str, *, where: str, revision: str | None, trust_remote_code: bool) -> None:
+    """Read the configuration of a hub model, or its cached copy; do nothing for a local folder.
+
+    Raise ModelError if the model is gated, does not exist, or is unreachable and not in the cache.
+    """
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+    from transformers import AutoConfig
+
+    if Path(name).expanduser().exists():
+        return
+    try:
+        AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
+    except OSError as error:
+        causes, advice, hint = list(with_causes(error)), None, None
+        if any(isinstance(cause, GatedRepoError) for cause in causes):
+            what = f"the owner of {name} gives access only on request"
+            advice = f"ask for access at https://huggingface.co/{name}, then export HF_TOKEN=..."
+        elif any(isinstance(cause, RepositoryNotFoundError | RevisionNotFoundError) for cause in causes):
+            what = f"there is no model {name} on the hub, nor a folder of that name"
+            hint = "export HF_TOKEN=... for a private one"
+        else:
+            what = f"{name} cannot be reached on the hub, and is not in the cache"
+            hint = f"hf download {name}, or model.path=FOLDER"
+        got = str(error).splitlines()[0]
+        raise ModelError(what, where=where, got=got, hint=hint, advice=advice) from error

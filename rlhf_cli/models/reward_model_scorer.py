@@ -1,9 +1,8 @@
-"""Make a reward model a reward function: texts in, one scalar each.
+"""Score texts with a reward model, one number each.
 
 The score is the `score` head's output at a row's last token that is not padding, as in transformers' decoders. If the
 model supports it, rows are packed into flat rows of `batch_size * max_length` tokens, and a prefix shared by neighbours
-is computed once. Otherwise rows are sorted by length to reduce padding. A checkpoint without its head is rejected:
-transformers would initialise a random one and continue.
+is computed once. Otherwise rows are sorted by length to reduce padding.
 """
 
 from __future__ import annotations
@@ -21,18 +20,17 @@ from transformers.modeling_layers import GenericForSequenceClassification
 from trl import apply_chat_template, is_conversational
 
 from rlhf_cli.errors import ModelError, in_a_line
-from rlhf_cli.models.packing.packable import why_not_packed
 from rlhf_cli.models.packing.packed_rows import packed_texts, passes_of
-from rlhf_cli.models.packing.row_attention import model_inputs
+from rlhf_cli.models.packing.row_attention import model_inputs, why_not_packed
 from rlhf_cli.models.packing.varlen_kernel import disable_varlen, heads_of_model, why_no_varlen
-from rlhf_cli.models.reward_checkpoint import load_reward_model, where_reward_model
+from rlhf_cli.models.scalar_heads import load_reward_model, where_reward_model
 
 
 def why_not_scored_packed(model: PreTrainedModel | PeftModel) -> str | None:
     """Return why texts cannot be scored packed, in words, or None if they can."""
     classifier = model.get_base_model() if isinstance(model, PeftModel) else model
     if getattr(type(classifier), "forward", None) is not GenericForSequenceClassification.forward:
-        return "its head is not transformers' own of decoders"
+        return "its head is not the one of transformers' decoders"
     return why_not_packed(model)
 
 
@@ -102,7 +100,9 @@ class RewardModelScorer:
         text_config.use_cache = False
         module: torch.nn.Module = self._model  # transformers wraps `to`, which makes mypy take the device for the model
         module.to(self._device).eval().requires_grad_(False)
-        self.why_not_packed = (why_not_scored_packed(self._model) or self._why_slow()) if may_pack else "as asked"
+        self.why_not_packed = (
+            (why_not_scored_packed(self._model) or self._why_slow()) if may_pack else "may_pack is False"
+        )
         self._has_tried = False
 
     def __call__(self, prompts: Sequence[object], completions: Sequence[object], **_: object) -> list[float]:
@@ -124,7 +124,7 @@ class RewardModelScorer:
             texts = [text if text.endswith(eos) else text + eos for text in texts]
         encoded = self._tokenizer(text=texts, add_special_tokens=False, verbose=False)["input_ids"]
         rows = [self._fitted(ids) for ids in encoded]
-        scores = self._scores_by_tokens(rows) if self._should_pack(rows) else self._scores_by_rows(rows)
+        scores = self._scores(rows)
         self._refuse_non_finite(scores)
         return scores, [len(ids) for ids in encoded]
 
@@ -165,59 +165,54 @@ class RewardModelScorer:
         """
         if self.why_not_packed is None and not self._has_tried:
             self._has_tried = True
-            # At least two rows, the same one twice if need be: a single row has no neighbour to attend to by mistake.
+            # At least two rows, if necessary the same one twice: a single row cannot attend to another by mistake.
             num_tried = max(2, min(_TRIED_ROWS, self.batch_size))
             tried = sorted(rows[row % len(rows)] for row in range(num_tried))
             wrong = self._why_not_as_padded(tried)
-            is_at_once = why_no_varlen(heads_of_model(self._model, self._device, self._model.dtype)) is None
-            if wrong is not None and is_at_once:
+            if wrong is not None and self._why_no_varlen() is None:
                 disable_varlen(f"packed with torch's varlen_attn, {wrong}")
                 _log.warning(
-                    "packed texts attend row by row: with torch's varlen_attn %s (docs/development/performance.md)",
-                    wrong,
+                    "packed texts attend row by row: with torch's varlen_attn %s (docs/reference/passes.md)", wrong
                 )
                 wrong = self._why_not_as_padded(tried)
             self.why_not_packed = self._why_slow() if wrong is None else f"packed, {wrong}"
         return self.why_not_packed is None
 
+    def _why_no_varlen(self) -> str | None:
+        return why_no_varlen(heads_of_model(self._model, self._device, self._model.dtype))
+
     def _why_slow(self) -> str | None:
         """Return why packed texts would be slower than padded ones; None on a CPU, and if one kernel takes them all."""
-        if self._device.type == "cpu":
-            return None
-        why = why_no_varlen(heads_of_model(self._model, self._device, self._model.dtype))
-        return None if why is None else f"packed, each text would attend by itself: {why}"
+        why = None if self._device.type == "cpu" else self._why_no_varlen()
+        return None if why is None else f"packed, each text would attend separately: {why}"
 
     def _why_not_as_padded(self, rows: list[list[int]]) -> str | None:
         try:
-            ours = torch.tensor(self._packed(rows))
+            packed = torch.tensor(self._packed(rows))
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError, ValueError) as error:
             return f"it raised {in_a_line(error)}"
         tolerance = _TOLERANCE.get(self._model.dtype, 0.1)
-        is_as_padded = torch.allclose(
-            ours, torch.tensor(self._forward(rows)), rtol=tolerance, atol=tolerance, equal_nan=True
-        )
-        return None if is_as_padded else "its scores were not those of padded rows"
+        is_same = torch.allclose(packed, torch.tensor(self._padded(rows)), tolerance, tolerance, equal_nan=True)
+        return None if is_same else "its scores differed from those of padded rows"
 
-    def _scores_by_tokens(self, rows: list[list[int]]) -> list[float]:
-        scores = [0.0] * len(rows)
-        for batch in passes_of(rows, self.batch_size * max(map(len, rows))):
-            for row, score in zip(batch, self._packed([rows[row] for row in batch]), strict=True):
-                scores[row] = score
-        return scores
-
-    def _scores_by_rows(self, rows: list[list[int]]) -> list[float]:
-        scores = [0.0] * len(rows)
-        # Longest first, so that an out-of-memory error occurs at once.
-        order = sorted(range(len(rows)), key=lambda row: len(rows[row]), reverse=True)
-        for start in range(0, len(order), self.batch_size):
-            # Keep the given order within a batch: if all rows fit into one batch, it equals TRL's batch to the last
-            # bit.
-            batch = sorted(order[start : start + self.batch_size])
-            for row, score in zip(batch, self._forward([rows[row] for row in batch]), strict=True):
-                scores[row] = score
-        return scores
+    def _scores(self, rows: list[list[int]]) -> list[float]:
+        """Return the scores of all rows, in batches of packed or of padded rows."""
+        if self._should_pack(rows):
+            score, batches = self._packed, passes_of(rows, self.batch_size * max(map(len, rows)))
+        else:
+            # Longest first, so that an out-of-memory error occurs at once. The given order is kept within a batch: if
+            # all rows fit into one batch, it equals TRL's batch to the last bit.
+            order = sorted(range(len(rows)), key=lambda row: len(rows[row]), reverse=True)
+            starts = range(0, len(order), self.batch_size)
+            score, batches = self._padded, (sorted(order[start : start + self.batch_size]) for start in starts)
+        scores = {
+            row: found
+            for batch in batches
+            for row, found in zip(batch, score([rows[row] for row in batch]), strict=True)
+        }
+        return [scores[row] for row in range(len(rows))]
 
     def _packed(self, rows: list[list[int]]) -> list[float]:
         pad = self._tokenizer.pad_token_id
@@ -225,7 +220,7 @@ class RewardModelScorer:
             scores: list[float] = packed_scores(self._model, [_read_part(ids, pad) for ids in rows]).float().tolist()
         return scores
 
-    def _forward(self, rows: list[list[int]]) -> list[float]:
+    def _padded(self, rows: list[list[int]]) -> list[float]:
         width = max(1, *(len(ids) for ids in rows))  # a row without tokens still needs a column
         input_ids = torch.full((len(rows), width), self._tokenizer.pad_token_id)
         attention_mask = torch.zeros((len(rows), width), dtype=torch.long)
@@ -256,7 +251,7 @@ class RewardModelScorer:
         for row, score in enumerate(scores):
             if not math.isfinite(score):
                 raise ModelError(
-                    f"the reward model's score of row {row} is no number",
+                    f"the reward model's score of row {row} is not a number",
                     where=where_reward_model(self.path),
                     got=score,
                     expected="a finite logit",

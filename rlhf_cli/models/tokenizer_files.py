@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.text.json_values import JsonTree, section
@@ -113,28 +113,32 @@ class TokenizerFiles:
         settings = read_json(former, self.where) if former.is_file() else self.settings
         template = settings.get("chat_template")
         if isinstance(template, list):  # one per purpose; `default` is for conversations
-            named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
-            template = named.get("default")
+            entries = [entry for entry in template if isinstance(entry, dict)]
+            template = next((entry.get("template") for entry in entries if entry.get("name") == "default"), None)
         return template if isinstance(template, str) else None
+
+    @cached_property
+    def _content(self) -> JsonTree:
+        """Return the content of tokenizer.json; empty without the file."""
+        file = self.folder / "tokenizer.json"
+        return read_json(file, self.where) if file.is_file() else {}
 
     @cached_property
     def tokens(self) -> dict[str, int]:
         """Return token -> id; empty without a tokenizer.json."""
-        file = self.folder / "tokenizer.json"
-        return token_ids(read_json(file, self.where)) if file.is_file() else {}
+        return token_ids(self._content)
 
     @cached_property
     def added_tokens(self) -> list[JsonTree]:
         """Return the added tokens of tokenizer.json: dicts with `content` and `id`."""
-        file = self.folder / "tokenizer.json"
-        listed = read_json(file, self.where).get("added_tokens") if file.is_file() else None
+        listed = self._content.get("added_tokens")
         return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
 
     @property
     def unread_end(self) -> str | None:
         """Return the end-of-sequence token if texts are padded with it too, else None.
 
-        A reward model's score is read at the last token that is no padding: before such an end, which it never reads.
+        A reward model's score is read at the last token that is no padding, so before such an end token.
         """
         eos = self.special("eos_token")
         return eos if eos is not None and self.special("pad_token") in (None, eos) else None
@@ -148,8 +152,8 @@ class TokenizerFiles:
     def lengths(self, texts: Sequence[str], *, special_tokens: bool) -> list[int] | None:
         """Return the number of tokens of each text, including special tokens if `special_tokens`.
 
-        Return None without a tokenizer.json, which only transformers can handle. A long text is counted in pieces: the
-        library needs 200 bytes of memory for each byte. Every seam may add a token.
+        Return None without a tokenizer.json, which only transformers can handle. A long text is counted in pieces,
+        because the library needs 200 bytes of memory for each byte; every boundary may add a token.
         """
         if self._fast is None:
             return None
@@ -157,8 +161,8 @@ class TokenizerFiles:
         pieces = [(row, text[at : at + _PIECE]) for row, text in enumerate(texts) for at in range(0, len(text), _PIECE)]
         for some in (pieces[at : at + _AT_ONCE] for at in range(0, len(pieces), _AT_ONCE)):
             encoded = self._fast.encode_batch([piece for _, piece in some], add_special_tokens=False)
-            for (row, _), one in zip(some, encoded, strict=True):
-                counts[row] += len(one.ids)
+            for (row, _), piece in zip(some, encoded, strict=True):
+                counts[row] += len(piece.ids)
         return counts
 
     @cached_property
@@ -171,12 +175,54 @@ class TokenizerFiles:
         try:
             return Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises a bare Exception
-            raise ModelError(
-                "the tokenizer cannot be read",
-                where=self.where,
-                got=f"{file}: {error}",
-                expected="a whole tokenizer.json",
-            ) from None
+            got, expected = f"{file}: {error}", "a whole tokenizer.json"
+            raise ModelError("the tokenizer cannot be read", where=self.where, got=got, expected=expected) from None
+
+
+_ADDED = 8
+"""Upper bound of the special tokens that a tokenizer adds to a plain text."""
+
+
+@dataclass(frozen=True)
+class PromptTokens:
+    """A token counter for prompts with the policy's tokenizer. A prompt is a text or a list of messages.
+
+    `chat_template_kwargs` is TRL's argument of that name.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    chat_template_kwargs: Mapping[str, object] | None = None
+
+    def longer_than(self, limit: int, prompts: Sequence[object]) -> dict[int, int]:
+        """Return index -> tokens of the prompts that have more than `limit` tokens."""
+        # A token of an ASCII text has at least one character, so most prompts need no tokenisation.
+        unsure = [
+            row
+            for row, prompt in enumerate(prompts)
+            if not (isinstance(prompt, str) and prompt.isascii() and len(prompt) + _ADDED <= limit)
+        ]
+        counted = self._count([prompts[row] for row in unsure]) if unsure else []
+        return {row: tokens for row, tokens in zip(unsure, counted, strict=True) if tokens > limit}
+
+    def last(self, text: str, limit: int) -> str:
+        """Return the end of a text that has at most `limit` tokens when tokenised again."""
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        for kept in range(min(limit, len(ids)), 0, -1):
+            # A token may be part of a character.
+            end = str(self.tokenizer.decode(ids[-kept:])).lstrip("\ufffd")
+            if len(self.tokenizer(end)["input_ids"]) <= limit:
+                return end
+        return ""
+
+    def _count(self, prompts: Sequence[object]) -> list[int]:
+        if isinstance(prompts[0], str):
+            return [len(ids) for ids in self.tokenizer(list(prompts))["input_ids"]]
+        render: Callable[..., object] = self.tokenizer.apply_chat_template  # its return type depends on the arguments
+        settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
+        rendered = cast(
+            "Mapping[str, list[list[int]]]", render(list(prompts), **settings, **(self.chat_template_kwargs or {}))
+        )
+        return [len(ids) for ids in rendered["input_ids"]]
 
 
 def padding_beside(eos: str | None, special: Sequence[str], template: str | None) -> str | None:
@@ -223,25 +269,24 @@ def chat_template_text(named: str, *, where: str) -> str:
     """
     import jinja2
 
-    text, expected = named, "a text file with a Jinja template, or the template itself"
-    if not set("{}\n") & set(named):
-        file = Path(named).expanduser()
-        try:
-            if not file.is_file() or file.stat().st_size > _LARGEST_TEMPLATE:
-                problem = "no such file" if not file.exists() else f"no file, or one above {_LARGEST_TEMPLATE} bytes"
-                raise OSError(problem)
-            text = file.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            got = f"{file.absolute()}: {error}"
-            raise ModelError("the chat template cannot be read", where=where, got=got, expected=expected) from None
+    text, got, problem = named, "", "the chat template cannot be read"
     try:
+        if not set("{}\n") & set(named):
+            file = Path(named).expanduser()
+            got = f"{file.absolute()}: "
+            if file.exists() and not (file.is_file() and file.stat().st_size <= _LARGEST_TEMPLATE):
+                raise OSError(f"not a file of at most {_LARGEST_TEMPLATE} bytes")
+            text = file.read_text(encoding="utf-8")
+        problem = "the chat template is not valid Jinja"
         _compiled(text)
     except jinja2.TemplateSyntaxError as error:
-        got = f"line {error.lineno}: {error.message}"
-        raise ModelError(
-            "the chat template is no valid Jinja template", where=where, got=got, expected=expected
-        ) from None
-    return text
+        got += f"line {error.lineno}: {error.message}"
+    except (OSError, ValueError) as error:
+        got += str(error)
+    else:
+        return text
+    expected = "a text file with a Jinja template, or the template itself"
+    raise ModelError(problem, where=where, got=got, expected=expected)
 
 
 def read_json(file: Path, where: str = "model.path") -> JsonTree:
@@ -249,7 +294,7 @@ def read_json(file: Path, where: str = "model.path") -> JsonTree:
     try:
         return read_object(file)
     except (OSError, ValueError) as error:
-        raise ModelError(f"{file.name} is no JSON object", where=where, got=f"{file}: {error}") from None
+        raise ModelError(f"{file.name} is not a JSON object", where=where, got=f"{file}: {error}") from None
 
 
 def adapter_base(folder: Path, where: str = "model.path") -> str | None:
@@ -311,9 +356,9 @@ def _refuse(message: str) -> NoReturn:
 
 
 def no_end_token(tokenizer: object, *, where: str) -> ModelError:
-    """Return the refusal of a tokenizer, named by its folder, without an end-of-sequence token."""
+    """Return the error for a tokenizer without an end-of-sequence token; `tokenizer` is its folder."""
     return ModelError(
-        "the tokenizer has no token for the end of a text: nothing could end, and nothing be padded",
+        "the tokenizer has no end-of-sequence token, which ends and pads texts",
         where=where,
         got=f"{tokenizer}: eos_token is not set",
         expected="eos_token in its tokenizer_config.json",
@@ -322,7 +367,7 @@ def no_end_token(tokenizer: object, *, where: str) -> ModelError:
 
 
 def no_chat_template(tokenizer: object, *, where: str) -> ModelError:
-    """Return the refusal of conversations for a tokenizer, named by its folder, without a chat template."""
+    """Return the error for conversations and a tokenizer without a chat template; `tokenizer` is its folder."""
     return ModelError(
         "the model has no chat template, and the rows are conversations",
         where=where,

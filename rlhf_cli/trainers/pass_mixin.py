@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlhf_cli.errors import in_a_line
-from rlhf_cli.models.packing.packable import has_relative_positions, why_not_packed
+from rlhf_cli.models.packing.row_attention import has_relative_positions, why_not_packed
 from rlhf_cli.tables.passes import ALL_ROWS_AT_ONCE, Passes, PassSetting, refused_packing
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
 from rlhf_cli.trainers.extensions import ExtendedTrainer

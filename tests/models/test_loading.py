@@ -1,4 +1,4 @@
-"""Models are found on the hub, loaded unsharded beside an engine, and count the tokens of prompts."""
+"""Models on the hub, models loaded unsharded beside an engine, and prompts counted in tokens."""
 
 from __future__ import annotations
 
@@ -12,45 +12,34 @@ from transformers import AutoConfig, TrainingArguments
 from transformers.integrations import deepspeed
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.loading import PromptTokens, loading_unsharded, require_model
+from rlhf_cli.models.model_folders import require_model
+from rlhf_cli.models.scalar_heads import loading_unsharded
 from rlhf_cli.models.tiny import byte_tokenizer
+from rlhf_cli.models.tokenizer_files import PromptTokens
 
-# A model that the hub does not give is refused in our words, before anything is loaded.
 
-
-def refused_with(monkeypatch: pytest.MonkeyPatch, cause: BaseException) -> ModelError:
-    """What comes of transformers' OSError over an error of the hub's own client."""
-
+@pytest.mark.parametrize(
+    ("kind", "hint"),
+    [
+        (GatedRepoError, "https://huggingface.co/org/model"),
+        (RepositoryNotFoundError, "HF_TOKEN"),
+        (OfflineModeIsEnabled, "hf download org/model"),
+    ],
+)
+@pytest.mark.fault(45)
+def test_an_error_of_the_hub_becomes_advice(monkeypatch: pytest.MonkeyPatch, kind: type[Exception], hint: str) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise OSError("We couldn't do it.\nMore of it.") from cause
+        raise OSError("We couldn't do it.\nMore of it.") from kind.__new__(kind)
 
     monkeypatch.setattr(AutoConfig, "from_pretrained", fail)
     with pytest.raises(ModelError) as caught:
         require_model("org/model", where="model.path", revision=None, trust_remote_code=False)
     assert caught.value.where == "model.path"
-    return caught.value
-
-
-@pytest.mark.parametrize(
-    ("kind", "what", "hint"),
-    [
-        (GatedRepoError, "the hub gives org/model only to", "https://huggingface.co/org/model"),
-        (RepositoryNotFoundError, "there is no model org/model on the hub", "HF_TOKEN"),
-        (OfflineModeIsEnabled, "org/model cannot be reached on the hub", "hf download org/model"),
-    ],
-)
-@pytest.mark.fault(45)
-def test_why(monkeypatch: pytest.MonkeyPatch, kind: type[Exception], what: str, hint: str) -> None:
-    error = refused_with(monkeypatch, kind.__new__(kind))
-    assert error.what.startswith(what)
-    assert hint in f"{error.hint} {error.advice}"
-
-
-# Under ZeRO-3 transformers loads models in shards; only models beside the engine are loaded unsharded.
+    assert hint in f"{caught.value.hint} {caught.value.advice}"
 
 
 class Zero3:
-    """All that `from_pretrained` asks of the configuration which it finds, before it makes shards."""
+    """The part of DeepSpeed's configuration that `from_pretrained` reads before it shards."""
 
     def is_zero3(self) -> bool:
         return True
@@ -67,14 +56,11 @@ def args(request: pytest.FixtureRequest):
     deepspeed.unset_hf_deepspeed_config()
 
 
-def test_whole_inside_and_in_shards_again_outside(args: TrainingArguments) -> None:
+def test_models_are_loaded_unsharded_only_inside_the_context(args: TrainingArguments) -> None:
     assert deepspeed.is_deepspeed_zero3_enabled()
     with loading_unsharded(args):
         assert not deepspeed.is_deepspeed_zero3_enabled()
     assert deepspeed.is_deepspeed_zero3_enabled()
-
-
-# Tokens of prompts, against what TRL's own rollouts are given; a token of this tokenizer is a byte.
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +68,8 @@ def tokens() -> PromptTokens:
     return PromptTokens(byte_tokenizer(512))
 
 
-def test_texts_are_counted_in_tokens_and_not_in_characters(tokens: PromptTokens) -> None:
-    """ö has two bytes: six of them are twelve tokens."""
+def test_texts_are_counted_in_tokens_not_characters(tokens: PromptTokens) -> None:
+    """A token is a byte, and ö has two bytes."""
     assert tokens.longer_than(8, ["öööööö", "a" * 9, "a" * 8, "ab"]) == {0: 12, 1: 9}
 
 

@@ -1,4 +1,4 @@
-"""What is and what is not a model, said before anything is loaded."""
+"""Model folders are checked before anything is loaded."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rlhf_cli.models.model_folders import describe_model, describe_reward_model
 
 @pytest.mark.parametrize("path", ["./nowhere", "/no/such/folder", "a/b/c"])
 def test_no_such_folder(path: str) -> None:
-    with pytest.raises(ModelError, match="no such model folder") as caught:
+    with pytest.raises(ModelError) as caught:
         describe_model(path, where="model.path (command line)")
-    assert "model.path (command line)" in str(caught.value)
+    assert caught.value.where == "model.path (command line)"
 
 
-def test_a_model_without_a_tokenizer_wants_one_named(tmp_path: Path) -> None:
+def test_a_model_without_a_tokenizer_needs_another_one(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
-    with pytest.raises(ModelError, match="no tokenizer") as caught:
+    with pytest.raises(ModelError) as caught:
         describe_model(str(tmp_path), where="model.path")
-    assert "model.tokenizer=" in str(caught.value)
+    assert caught.value.hint == "model.tokenizer=FOLDER_OR_HUB_ID"
     assert describe_model(str(tmp_path), where="model.path", needs_tokenizer=False).endswith("(LlamaForCausalLM)")
 
 
@@ -37,6 +37,12 @@ REWARD_MODEL = {"architectures": ["Qwen3ForSequenceClassification"], "id2label":
 CAUSAL = {"architectures": ["Qwen3ForCausalLM"]}
 
 
+def refused(path: str, *, conversational: bool = False) -> ModelError:
+    with pytest.raises(ModelError) as caught:
+        describe_reward_model(path, where="w", conversational=conversational)
+    return caught.value
+
+
 def test_reward_models_are_described(tmp_path: Path) -> None:
     path = folder_of(tmp_path, REWARD_MODEL)
     assert describe_reward_model(path, where="w") == f"{path} (Qwen3ForSequenceClassification)"
@@ -46,22 +52,21 @@ def test_reward_models_are_described(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("config", "got"),
     [
-        (CAUSAL, "causal checkpoint, a language model, not a reward model"),
-        ({"architectures": ["GPT2LMHeadModel"]}, "causal checkpoint"),
-        (REWARD_MODEL | {"id2label": {"0": "no", "1": "maybe", "2": "yes"}}, "3 labels; a reward model has one"),
-        ({"architectures": ["BertForSequenceClassification"]}, "2 labels; a reward model has one"),
-        ({"architectures": ["BertForSequenceClassification"], "num_labels": 5}, "5 labels"),
+        (CAUSAL, "Qwen3ForCausalLM"),
+        ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
+        (REWARD_MODEL | {"id2label": {"0": "no", "1": "maybe", "2": "yes"}}, "num_labels 3"),
+        ({"architectures": ["BertForSequenceClassification"]}, "num_labels 2"),
+        ({"architectures": ["BertForSequenceClassification"], "num_labels": 5}, "num_labels 5"),
     ],
 )
-def test_what_is_no_reward_model_is_refused_without_loading_it(tmp_path: Path, config, message: str) -> None:
+def test_other_models_are_refused_as_reward_models(tmp_path: Path, config, got: str) -> None:
     path = folder_of(tmp_path, config)
-    with pytest.raises(ModelError, match=message) as caught:
-        describe_reward_model(path, where="rewards.judge.model")
-    assert "rewards.judge.model" in str(caught.value)
-    assert "sequence-classification checkpoint with num_labels 1" in str(caught.value)
-    describe_model(path, where="model.path")  # a model it is
+    error = refused(path)
+    assert error.where == "w"
+    assert str(error.got).endswith(got)
+    describe_model(path, where="model.path")  # it is a model
 
 
 def test_an_adapter_names_its_base(tmp_path: Path) -> None:
@@ -70,18 +75,14 @@ def test_an_adapter_names_its_base(tmp_path: Path) -> None:
     path = folder_of(tmp_path / "adapter", adapter, "adapter_config.json")
     assert describe_reward_model(path, where="w") == f"{path} (adapter of {base})"
     folder_of(tmp_path / "adapter", adapter | {"task_type": "CAUSAL_LM"}, "adapter_config.json")
-    with pytest.raises(ModelError, match="adapter of a causal language model"):
-        describe_reward_model(path, where="w")
+    assert str(refused(path).got).endswith("CAUSAL_LM")
     folder_of(tmp_path / "adapter", adapter | {"base_model_name_or_path": "/gone"}, "adapter_config.json")
-    with pytest.raises(ModelError, match="no such model folder") as caught:
-        describe_reward_model(path, where="w")
-    assert "/gone" in str(caught.value)
+    assert "/gone" in str(refused(path).got)
 
 
-def test_conversations_want_a_chat_template(tmp_path: Path) -> None:
+def test_conversations_need_a_chat_template(tmp_path: Path) -> None:
     path = folder_of(tmp_path, REWARD_MODEL)
-    with pytest.raises(ModelError, match="no chat template"):
-        describe_reward_model(path, where="w", conversational=True)
+    assert refused(path, conversational=True).got == path
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
     describe_reward_model(path, where="w", conversational=True)
     (tmp_path / "tokenizer_config.json").write_text("{}")
@@ -93,8 +94,7 @@ def test_a_broken_config_is_named(tmp_path: Path) -> None:
     path = folder_of(tmp_path, REWARD_MODEL)
     for content in ("{", "[]"):
         (tmp_path / "config.json").write_text(content)
-        with pytest.raises(ModelError, match=r"config.json is no JSON"):
-            describe_reward_model(path, where="w")
+        assert str(refused(path).got).startswith(str(tmp_path / "config.json"))
 
 
 @pytest.mark.parametrize("where", ["model.path (command line)", "--model"])
@@ -105,6 +105,6 @@ def test_the_model_of_a_run_is_offered(tmp_path: Path, where: str) -> None:
     for inside in ("checkpoints/checkpoint-2", "model"):
         (run / inside).mkdir(exist_ok=True)
         folder_of(run / inside, CAUSAL)
-        with pytest.raises(ModelError, match="no model in it") as caught:
+        with pytest.raises(ModelError) as caught:
             describe_model(str(run), where=where)
         assert caught.value.hint == f"{where.partition(' ')[0]}{sign}{run / inside}"

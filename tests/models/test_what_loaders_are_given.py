@@ -21,9 +21,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Ll
 from rlhf_cli.errors import ModelError
 from rlhf_cli.evaluation.generation import PolicyModel, load_policy
 from rlhf_cli.models.cache import merged_model
-from rlhf_cli.models.critic_model import build_critic, check_tokens, head_names
-from rlhf_cli.models.loading import require_model
-from rlhf_cli.models.reward_checkpoint import load_reward_model
+from rlhf_cli.models.model_folders import require_model
+from rlhf_cli.models.scalar_heads import build_critic, check_tokens, head_names, load_reward_model
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.project.export.merged_weights import merged, write_merged_weights

@@ -67,26 +67,12 @@ def test_what_a_critic_may_be(make: Make, config: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "what", "hint"),
-    [
-        (
-            {"architectures": ["BertModel"]},
-            "this is no reward model, no critic and no language model",
-            "critic.init=policy",
-        ),
-        (
-            REWARD_MODEL | {"id2label": {"0": "a", "1": "b", "2": "c"}},
-            "this model has 3 labels; a critic has one",
-            "critic.init=policy",
-        ),
-    ],
-    ids=str,
+    "config", [{"architectures": ["BertModel"]}, REWARD_MODEL | {"id2label": {"0": "a", "1": "b", "2": "c"}}], ids=str
 )
-def test_what_it_may_not_be(make: Make, config: dict[str, Any], what: str, hint: str) -> None:
+def test_other_models_are_refused(make: Make, config: dict[str, Any]) -> None:
     error = refused(f"critic.init={make('there', config)}")
-    assert (error.what, error.hint) == (what, hint)
-    assert error.expected is not None
-    assert error.expected.startswith("a reward model (sequence classification) or a saved critic")
+    assert error.hint == "critic.init=policy"
+    assert str(error.got).endswith(config["architectures"][0])
 
 
 class TestAPolicyOfOnesOwn:
@@ -104,8 +90,8 @@ class TestAPolicyOfOnesOwn:
         make("mine", POLICY, tokens=ours)
         make("there", CRITIC, tokens=theirs)
         error = refused(*self.WORDS)
-        assert error.what == "the critic reads other tokens than the policy writes"
-        assert error.got == "token 'a' is 0 to the policy and 1 to the critic"
+        assert error.hint == "critic.init=policy"
+        assert "'a'" in str(error.got)
 
 
 def test_a_kl_controller_whose_horizon_is_shorter_than_a_round() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from rlhf_cli.models.packing.packable import why_not_packed
+from rlhf_cli.models.packing.row_attention import why_not_packed
 from rlhf_cli.plan.checks.facts import ModelFolders
 from rlhf_cli.plan.checks.model_checks import planned_passes
 from rlhf_cli.plan.prepare import prepare

@@ -72,7 +72,7 @@ class TestRoom:
         assert isinstance(error, ConfigError)
         assert error.where == "trainer.args.max_completion_length (command line)"
         assert (error.got, error.hint) == (
-            "512, and the model reads 512 tokens",
+            "512 tokens; the model's context has 512",
             "trainer.args.max_completion_length=256",
         )
 

@@ -13,8 +13,7 @@ from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from rlhf_cli.cli import main
-from rlhf_cli.models.critic_model import restore_head_dtype
-from rlhf_cli.models.reward_checkpoint import load_reward_model
+from rlhf_cli.models.scalar_heads import load_reward_model, restore_head_dtype
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import read_status

@@ -1,6 +1,6 @@
-"""Let a model attend row by row in a flat batch, where its configuration allows packing.
+"""Decide whether a model's rows can be packed into a flat batch, and let it attend row by row there.
 
-On a GPU in half precision, one kernel attends in all segments at once instead (`kernel_choice`, `varlen_kernel`).
+On a GPU in half precision, one kernel attends in all segments at once instead (`varlen_kernel`).
 transformers passes keyword arguments of a forward pass on to the attention function of every layer. `packed_rows` is
 one; a call without it uses the original function unchanged. It must be an argument instead of global state: gradient
 checkpointing recomputes a layer in the backward pass, when no context of the forward pass is open.
@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 import torch
+from peft import PeftModel
 from torch import Tensor
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from rlhf_cli.models.packing.varlen_kernel import Heads, JoinedKeys, heads_of, joined_keys, varlen_attend, why_no_varlen
-from rlhf_cli.tables.passes import ATTENTIONS
+from rlhf_cli.tables.passes import ATTENTIONS, READ, is_rotary, why_values_not_packed
 
 if TYPE_CHECKING:
     from rlhf_cli.models.packing.packed_rows import PackedRows
@@ -28,6 +29,31 @@ _MORE_THAN_CAUSAL = ("position_bias", "softcap", "cache")
 """Arguments of transformers' `sdpa` that the kernel for all rows does not support."""
 
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
+
+
+def has_relative_positions(config: PretrainedConfig) -> bool:
+    """Return whether a row may be moved left with the same result: rotary embeddings, as in nearly all models."""
+    text = config.get_text_config()
+    return is_rotary({name: getattr(text, name) for name in READ if hasattr(text, name)})
+
+
+def why_not_packed(model: PreTrainedModel | PeftModel) -> str | None:
+    """Return why a model's rows cannot be packed, in words; None if they can.
+
+    A trial detects what a configuration cannot express: a model that does not pass arguments on to its attention.
+    """
+    if isinstance(model, PeftModel):
+        if model.active_peft_config.is_prompt_learning:
+            return "virtual tokens stand before every prompt"
+        model = model.get_base_model()  # type: ignore[assignment]
+    config = model.config
+    text = config.get_text_config()
+    if text is not config:
+        return "it reads more than text"
+    if not getattr(model, "_supports_attention_backend", False):
+        return "its attention is not one of transformers' attention functions"
+    values = {name: getattr(text, name) for name in READ if hasattr(text, name)}
+    return why_values_not_packed(values, str(config._attn_implementation))
 
 
 def register() -> None:

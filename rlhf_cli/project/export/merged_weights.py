@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.gguf import model_folder
-from rlhf_cli.models.reward_checkpoint import load_reward_model
+from rlhf_cli.models.scalar_heads import load_reward_model
 from rlhf_cli.project.export.source_model import SourceModel
 
 

@@ -22,9 +22,9 @@ from rlhf_cli.data.overlong_prompts import (
     without_overlong,
 )
 from rlhf_cli.data.worlds import demonstrations
-from rlhf_cli.models.loading import PromptTokens, require_model
+from rlhf_cli.models.model_folders import require_model
 from rlhf_cli.models.tiny import tiny_model_path
-from rlhf_cli.models.tokenizer_files import load_tokenizer, no_chat_template, no_end_token
+from rlhf_cli.models.tokenizer_files import PromptTokens, load_tokenizer, no_chat_template, no_end_token
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -67,7 +67,7 @@ def lora_config(experiment: Experiment, path: str) -> LoraConfig:
     given = model.lora.model_dump()
     if experiment.trainer.row.trains != "reward model":
         return LoraConfig(task_type="CAUSAL_LM", **given)
-    from rlhf_cli.models.critic_model import head_names
+    from rlhf_cli.models.scalar_heads import head_names
 
     head = head_names(path, revision=model.revision, trust_remote_code=model.trust_remote_code)
     return LoraConfig(task_type="SEQ_CLS", modules_to_save=head, **given)

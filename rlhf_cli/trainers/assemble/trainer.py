@@ -23,7 +23,7 @@ from rlhf_cli.data.loading import load_split, quiet
 from rlhf_cli.data.rows import describe_shared, hold_out, prompt_key, prompt_keys, shared_prompts
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.loading import loading_unsharded
+from rlhf_cli.models.scalar_heads import loading_unsharded
 from rlhf_cli.models.tokenizer_files import padding_beside
 from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.plan.data_sources import describe_eval_rows, eval_sources, preference_rules, training_sources
@@ -185,7 +185,7 @@ def assemble(
         trainer = extended_class(trainer_class, extensions)(**given)
     _check_learns(trainer)
     if experiment.model.quantize is not None:
-        from rlhf_cli.models.critic_model import restore_head_dtype
+        from rlhf_cli.models.scalar_heads import restore_head_dtype
 
         restore_head_dtype(trainer.model)
     if "reward_model" in row.sections:

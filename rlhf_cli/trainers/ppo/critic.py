@@ -22,9 +22,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, Trainer, get_scheduler
 
-from rlhf_cli.models.packing.packable import has_relative_positions
 from rlhf_cli.models.packing.packed_rows import packed_rows, rows_by_prompt
-from rlhf_cli.models.packing.row_attention import model_inputs
+from rlhf_cli.models.packing.row_attention import has_relative_positions, model_inputs
 from rlhf_cli.trainers.forward_pass import by_length, in_evaluation_mode, used_columns
 from rlhf_cli.trainers.step_profile import count
 

@@ -1,4 +1,4 @@
-"""Every part of transformers' generation that we rely on. A change in a new version fails here."""
+"""The parts of transformers' generation that we rely on; a new version that changes them fails here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GENERATE = inspect.getsource(GenerationMixin.generate)
 SAMPLE = inspect.getsource(GenerationMixin._sample)
 
 
-def test_a_loop_of_ours_takes_what_transformers_own_takes() -> None:
+def test_our_loop_takes_the_arguments_of_transformers_loop() -> None:
     """`generate` calls `decoding_method(self, input_ids, logits_processor=, ..., **model_kwargs)`."""
     own = [name for name in parameters(Generating.decode) if name not in ("self", "model", "inputs")]
     theirs = [name for name in parameters(GenerationMixin._sample) if name not in ("self", "synced_gpus", "streamer")]
@@ -31,7 +31,7 @@ def test_a_loop_of_ours_takes_what_transformers_own_takes() -> None:
         assert text in GENERATE, text
 
 
-def test_what_our_loop_calls_is_what_theirs_calls() -> None:
+def test_our_loop_calls_what_transformers_loop_calls() -> None:
     for text in (
         "self.prepare_inputs_for_generation(",
         "self._update_model_kwargs_for_generation(",
@@ -48,25 +48,24 @@ def test_what_our_loop_calls_is_what_theirs_calls() -> None:
     assert "self.prepare_inputs_for_generation(" in prefill
 
 
-def test_inputs_of_the_next_token_are_made_by_one_method() -> None:
+def test_one_method_makes_the_inputs_of_the_next_token() -> None:
     expected = ["self", "outputs", "model_kwargs", "is_encoder_decoder", "num_new_tokens"]
     assert parameters(GenerationMixin._update_model_kwargs_for_generation) == expected
 
 
-def test_rows_of_a_cache_are_taken_by_one_method_a_layer() -> None:
+def test_one_method_selects_the_rows_of_a_cache() -> None:
     assert parameters(Cache.batch_select_indices) == ["self", "indices"]
     source = inspect.getsource(DynamicLayer)
     assert "self.keys = self.keys[indices, ...]" in source
-    assert "torch.cat([self.keys, key_states], dim=-2)" in source  # so a view of fewer columns may stand there
 
 
 _OF_OTHER_ROWS = ("batch_id", "self.state", "self.batch_size", "encoder_input_ids", "cur_len_cache")
 
 
-@pytest.mark.parametrize("one", sorted(ROW_BY_ROW, key=lambda one: one.__name__), ids=lambda one: one.__name__)
-def test_what_changes_scores_looks_at_each_row_alone(one: type) -> None:
-    """It sets nothing while it is called but the device of what it has, and counts no rows."""
-    source = inspect.getsource(one.__call__)
+@pytest.mark.parametrize("processor", sorted(ROW_BY_ROW, key=str), ids=lambda processor: processor.__name__)
+def test_a_score_processor_of_the_list_treats_each_row_alone(processor: type) -> None:
+    """A call changes only the device of its tensors, and counts no rows."""
+    source = inspect.getsource(processor.__call__)
     kept = {line.strip() for line in source.splitlines() if line.strip().startswith("self.") and " = " in line}
     assert all(".to(" in line or line.startswith(("self.multi_token", "self.prepared", "self.length")) for line in kept)
     assert not any(text in source for text in _OF_OTHER_ROWS)

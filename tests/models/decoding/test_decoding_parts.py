@@ -1,22 +1,16 @@
-"""Parts of decoding: draws for some rows of a batch, equal prompts, score processors of kept rows, dropout."""
+"""Parts of decoding: draws for some rows of a batch, equal prompts, dropout."""
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from transformers import LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 
 from rlhf_cli.models import live_eligibility
-from rlhf_cli.models.live_eligibility import of_rows
 from rlhf_cli.models.live_generation import Generating, draw, refuse_not_finite
 from tests.support.tiny_decoders import PAD, model_of, settings
-
-# Tokens for some rows of a batch are those that torch.multinomial draws for all of them; torch is the other side.
-
 
 NUM_ROWS, NUM_TOKENS = 7, 33
 
@@ -26,8 +20,8 @@ def probabilities() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("rows", [range(NUM_ROWS), [0], [6], [2, 3, 4], [0, 2, 3, 6], [1, 3, 5]], ids=str)
-def test_rows_get_what_they_would_have_got(rows: list[int]) -> None:
-    """For thirty tokens one after the other; the generator ends where it would have ended."""
+def test_rows_get_the_tokens_that_multinomial_draws_for_the_whole_batch(rows: list[int]) -> None:
+    """For thirty tokens; the generator ends in the same state."""
     kept = torch.tensor(list(rows))
     torch.manual_seed(5)
     whole = [torch.multinomial(probabilities(), num_samples=1).squeeze(1)[kept] for _ in range(30)]
@@ -38,7 +32,7 @@ def test_rows_get_what_they_would_have_got(rows: list[int]) -> None:
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_negative_control_without_those_that_are_gone_the_others_get_their_numbers() -> None:
+def test_negative_control_drawing_for_the_remaining_rows_alone_gives_other_tokens() -> None:
     kept = torch.tensor([1, 3, 5])
     torch.manual_seed(5)
     whole = [torch.multinomial(probabilities(), num_samples=1).squeeze(1)[kept] for _ in range(30)]
@@ -48,7 +42,7 @@ def test_negative_control_without_those_that_are_gone_the_others_get_their_numbe
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_what_is_no_probability_is_refused_as_torch_refuses_it(value: float) -> None:
+def test_probabilities_that_are_not_finite_are_refused_with_torchs_error(value: float) -> None:
     spoilt = probabilities()
     spoilt[2, 3] = value
     with pytest.raises(RuntimeError, match="probability tensor contains"):
@@ -64,17 +58,14 @@ def test_generation_ends_at_a_probability_that_is_not_finite() -> None:
         model.generate(input_ids=IDS, attention_mask=MASK, generation_config=settings(do_sample=True))
 
 
-# Which prompts are read once for several rows: those of the same tokens in the same places, and no others.
-
-
 WORD = 9
 IDS = torch.tensor([[PAD, PAD, WORD], [PAD, PAD, WORD], [PAD, PAD, WORD], [WORD, WORD, WORD]])
 MASK = torch.tensor([[0, 0, 1], [0, 1, 1], [0, 0, 1], [1, 1, 1]])
-"""The second begins with a token that pads the others: as where a model's padding is the end of its texts."""
+"""The second row begins with the token that pads the others, as in models that pad with the end of texts."""
 
 
-def test_padding_and_the_token_that_pads_are_two() -> None:
-    """Three prompts for four rows; each row's answer is the one that transformers gives it alone, by itself."""
+def test_a_prompt_that_contains_the_padding_token_is_another_prompt() -> None:
+    """Four rows have three prompts; each row's answer is the one that transformers gives it alone."""
     model, generating = model_of("llama"), Generating()
     config = settings(do_sample=False, max_new_tokens=6)
     with generating.of(model):
@@ -88,36 +79,8 @@ def test_padding_and_the_token_that_pads_are_two() -> None:
     assert found[0, 3:].tolist() != found[1, 3:].tolist()
 
 
-# What changes scores keeps what it knows of the rows that stay, and what the caller gave stays the caller's.
-
-
-PADDED_IDS = torch.tensor([[0, 0, 3, 4], [2, 3, 4, 5], [0, 6, 6, 3], [0, 0, 0, 2]])
-"""Padded on the left with 0, which is a token as well: only what stands behind the padding is penalised."""
-
-
-@pytest.mark.skipif(
-    "Tensor" not in str(inspect.signature(RepetitionPenaltyLogitsProcessor.__init__)),
-    reason="this transformers has one beginning for all rows",
-)
-def test_a_penalty_begins_where_its_row_begins() -> None:
-    """By hand: a row's scores of 1 are 1/2 for the tokens of its own prompt only."""
-    first = torch.tensor([2, 0, 1, 3])
-    given = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(2.0, prompt_ignore_length=first)])
-    rows = torch.tensor([0, 2])
-    kept = of_rows(given, rows)
-    scores = kept(PADDED_IDS[rows], torch.ones(2, 8))
-    assert scores.tolist() == [[1, 1, 1, 0.5, 0.5, 1, 1, 1], [1, 1, 1, 0.5, 1, 1, 0.5, 1]]
-    again = of_rows(kept, torch.tensor([1]))(PADDED_IDS[[2]], torch.ones(1, 8))
-    assert again.tolist() == scores[1:].tolist()
-    assert given(PADDED_IDS, torch.ones(4, 8))[[0, 2]].tolist() == scores.tolist()
-    assert given[0].prompt_ignore_length is first
-
-
-# Which models leave something out by chance, so that no row may be read for another.
-
-
 class _Dropping(nn.Module):
-    """What drops out by a number of its own, as attention does."""
+    """A module with dropout as a plain number, like attention."""
 
     def __init__(self, **numbers: Any) -> None:
         super().__init__()
@@ -139,5 +102,5 @@ class _Dropping(nn.Module):
         (nn.Sequential(nn.Dropout(0.1).eval(), nn.Dropout(0.2)), True),
     ],
 )
-def test_what_is_left_out_by_chance(module: nn.Module, drops: bool) -> None:
+def test_models_with_active_dropout_are_found(module: nn.Module, drops: bool) -> None:
     assert live_eligibility.drops_out(module) is drops

@@ -16,7 +16,7 @@ from tests.support.tiny_decoders import model_of, prompts, settings
 
 
 class ByPlace(LogitsProcessor):
-    """Remembers rows by their place in the batch."""
+    """A processor that remembers rows by their place in the batch."""
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         assert len(input_ids) == 12
@@ -24,7 +24,7 @@ class ByPlace(LogitsProcessor):
 
 
 class AllTogether(StoppingCriteria):
-    """Ends all rows when the first has ended."""
+    """A criterion that ends all rows when the first has ended."""
 
     def __call__(self, input_ids: Any, scores: Any, **named: Any) -> Any:
         assert len(input_ids) == 12
@@ -34,7 +34,7 @@ class AllTogether(StoppingCriteria):
 @pytest.mark.parametrize(
     ("given", "named", "why"),
     [
-        ({"num_beams": 2, "do_sample": False}, {}, "num_beams=2"),
+        ({"num_beams": 2, "do_sample": False}, {}, "beam_search"),
         ({"use_cache": False}, {}, "use_cache=False"),
         ({"cache_implementation": "static"}, {}, "cache_implementation='static'"),
         ({"return_dict_in_generate": True}, {}, "return_dict_in_generate=True"),
@@ -65,7 +65,7 @@ def test_falls_back_by_name(monkeypatch: pytest.MonkeyPatch, given: Any, named: 
     assert generating.mode is not None
     assert (generating.mode.name == "live") is (why is None)
     assert why is None or why in generating.mode.why
-    assert torch.equal(*(getattr(one, "sequences", one) for one in (stock, ours)))
+    assert torch.equal(*(getattr(output, "sequences", output) for output in (stock, ours)))
 
 
 def _without_token_types(forward: Any) -> Any:
@@ -79,9 +79,9 @@ def test_each_kind_of_model_is_refused_for_its_own_reason(monkeypatch: pytest.Mo
     model = model_of("llama")
     assert live_eligibility.why_not_ahead(model, settings()) is None
     for name, value, why in (
-        ("is_remote_code", lambda: True, "code that came with the model"),
-        ("_supports_default_dynamic_cache", lambda: False, "in a cache of its own"),
-        ("config", SimpleNamespace(is_encoder_decoder=True), "has an encoder"),
+        ("is_remote_code", lambda: True, "code"),
+        ("_supports_default_dynamic_cache", lambda: False, "cache"),
+        ("config", SimpleNamespace(is_encoder_decoder=True), "encoder"),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(model, name, value)
@@ -95,22 +95,22 @@ def test_each_kind_of_model_is_refused_for_its_own_reason(monkeypatch: pytest.Mo
     ("inputs", "why"),
     [
         ({"attention_mask": torch.ones(12, 9), "logits_to_keep": None, "other": None}, None),
-        ({"token_type_ids": torch.ones(12, 9)}, "the model is given token_type_ids beside its tokens"),
-        ({"attention_mask": torch.ones(11, 9)}, r"attention_mask (11, 9), and not a row of each"),
-        ({"attention_mask": torch.ones(12, 1, 9, 9)}, r"attention_mask (12, 1, 9, 9), and not a row of each"),
-        ({"position_ids": torch.ones(9)}, r"position_ids (9,), and not a row of each"),
-        ({live_eligibility.CACHE_INPUT: None}, "the cache is a NoneType"),
+        ({"token_type_ids": torch.ones(12, 9)}, "token_type_ids"),
+        ({"attention_mask": torch.ones(11, 9)}, "attention_mask (11, 9)"),
+        ({"attention_mask": torch.ones(12, 1, 9, 9)}, "attention_mask (12, 1, 9, 9)"),
+        ({"position_ids": torch.ones(9)}, "position_ids (9,)"),
+        ({live_eligibility.CACHE_INPUT: None}, "NoneType"),
     ],
 )
-def test_what_goes_in_has_a_row_for_every_row(inputs: dict[str, Any], why: str | None) -> None:
+def test_every_input_has_a_row_for_every_prompt(inputs: dict[str, Any], why: str | None) -> None:
     model = model_of("llama")
     given = {live_eligibility.CACHE_INPUT: DynamicCache(config=model.config), **inputs}
     found = live_eligibility.why_not_call(model, 12, LogitsProcessorList(), StoppingCriteriaList(), given)
     assert found is None if why is None else found is not None and why in found
 
 
-def test_a_generate_of_the_instance_stays_there() -> None:
-    """As TRL's own tests and libraries put one there: it is called as TRL calls it, round after round."""
+def test_a_generate_method_of_the_instance_is_called_unchanged() -> None:
+    """TRL's own tests and other libraries set one."""
     model, generating, called = model_of("llama"), Generating(), list[dict[str, Any]]()
 
     def theirs(**named: Any) -> torch.Tensor:
@@ -125,15 +125,15 @@ def test_a_generate_of_the_instance_stays_there() -> None:
             assert model.generate is on_instance
     assert [sorted(named) for named in called] == [["attention_mask", "input_ids", "top_k"]] * 2
     assert generating.mode == expected
-    assert (expected.name, expected.why) == ("plain", "the model was given a `generate` of its own")
+    assert expected.name == "plain"
     assert "generate" not in vars(model)
     with generating.of(model):
         model.generate(**prompts(), generation_config=settings(max_new_tokens=2))
     assert generating.mode.name == "live"
 
 
-def test_ranks_that_hold_parts_of_the_weights_keep_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank whose rows are done must go on taking part in the others' passes: transformers' own loop does."""
+def test_sharded_weights_are_generated_with_by_transformers_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank whose rows have ended must still take part in the others' passes, as in transformers' own loop."""
     model = model_of("llama")
     assert not live_eligibility.is_in_parts(model)
     two = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_world_size=lambda: 2)

@@ -1,4 +1,4 @@
-"""Where one kernel attends for all rows, and what a trial of it finds out; no GPU is needed: one is only spoken of."""
+"""When one kernel attends for all rows, and which wrong kernels its trial detects; no GPU is needed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CPU = dataclasses.replace(GPU, device=torch.device("cpu"))
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process in which nothing was tried yet, and an H100 whose kernel is sound."""
+    """A process without earlier trials, and an H100 whose kernel is right."""
     monkeypatch.setattr(varlen_kernel, "_distrusted", [])
     monkeypatch.setattr(varlen_kernel, "why_wrong", lambda heads: None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
@@ -42,48 +42,45 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
         ({}, None),
         ({"dtype": torch.float16}, None),
         ({"size": 256}, None),
-        ({"device": torch.device("cpu")}, "the device is cpu"),
-        ({"dtype": torch.float32}, "it is computed in float32"),
-        ({"size": 264}, "its heads are of size 264, and the kernels want multiples of 8 up to 256"),
-        ({"size": 20}, "its heads are of size 20, and the kernels want multiples of 8 up to 256"),
+        ({"device": torch.device("cpu")}, "cpu"),
+        ({"dtype": torch.float32}, "float32"),
+        ({"size": 264}, "264"),
+        ({"size": 20}, "20"),
     ],
     ids=str,
 )
-def test_where_it_can_be(changed: dict[str, object], why: str | None) -> None:
-    assert why_no_varlen(dataclasses.replace(GPU, **changed)) == why  # type: ignore[arg-type]
+def test_the_settings_that_the_kernel_supports(changed: dict[str, object], why: str | None) -> None:
+    found = why_no_varlen(dataclasses.replace(GPU, **changed))  # type: ignore[arg-type]
+    assert found is None if why is None else why in str(found)
 
 
-def test_an_older_gpu_goes_a_row_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    assert why_no_varlen(GPU) is None
-    varlen_kernel._why_never.cache_clear()
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert why_no_varlen(GPU) == "the GPU is of compute capability 7.5, and the kernels want 8.0"
+@pytest.mark.parametrize(("capability", "why"), [((8, 0), None), ((7, 5), "7.5")])
+def test_an_older_gpu_attends_row_by_row(
+    capability: tuple[int, int], why: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    found = why_no_varlen(GPU)
+    assert found is None if why is None else why in str(found)
 
 
 def test_a_kernel_that_fails_its_trial_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[Heads] = []
     monkeypatch.setattr(varlen_kernel, "why_wrong", lambda heads: tried.append(heads) or "it is 1 off")
     for _layer in range(3):
-        assert why_no_varlen(GPU) == "torch's varlen_attn was tried, and it is 1 off"
-    assert tried == [GPU]
-    assert why_no_varlen(CPU) == "the device is cpu"
-    assert tried == [GPU]  # where it cannot be it is not tried
+        assert "it is 1 off" in str(why_no_varlen(GPU))
+    assert why_no_varlen(CPU) is not None
+    assert tried == [GPU]  # once, and not on a CPU
 
 
-def test_what_a_model_found_wrong_holds_for_the_process() -> None:
+def test_a_kernel_that_a_model_found_wrong_is_not_used_again() -> None:
     assert why_no_varlen(GPU) is None
-    disable_varlen("packed with torch's varlen_attn, its log-probabilities were 3 off")
-    assert why_no_varlen(dataclasses.replace(GPU, size=128)) == (
-        "packed with torch's varlen_attn, its log-probabilities were 3 off"
-    )
+    disable_varlen("3 off")
+    assert why_no_varlen(dataclasses.replace(GPU, size=128)) == "3 off"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_heads_by_the_configuration_are_those_that_come_to_a_layer(
-    family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that what a start says of a run is what its layers do. Qwen 3 says how large its heads are, others do not."""
+def test_the_configuration_gives_the_heads_that_reach_a_layer(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the start of a run reports what its layers do. Only Qwen 3's configuration has the size of its heads."""
     seen: set[Heads] = set()
     monkeypatch.setattr(row_attention, "why_no_varlen", lambda heads: seen.add(heads) or "asked")
     row_attention.register()
@@ -96,7 +93,7 @@ def test_heads_by_the_configuration_are_those_that_come_to_a_layer(
 
 
 class TestTrial:
-    """The trial itself, in the bfloat16 of a CPU, with a reference kernel and with what one might do otherwise."""
+    """The trial on a CPU in bfloat16, with a reference kernel and with wrong ones."""
 
     @pytest.fixture(autouse=True)
     def kernel(self, monkeypatch: pytest.MonkeyPatch) -> ReferenceVarlen:
@@ -110,37 +107,36 @@ class TestTrial:
         assert why_wrong(dataclasses.replace(CPU, dtype=dtype, num_key_heads=num_key_heads)) is None
         assert len(kernel.calls) == 1
 
-    def test_a_mask_aligned_to_the_top_left(self, kernel: ReferenceVarlen) -> None:
-        kernel.align = "top left"
-        assert "on random numbers it is " in (why_wrong(CPU) or "")
-
-    def test_a_scale_that_is_not_what_was_given(self, kernel: ReferenceVarlen) -> None:
-        kernel.scale_by = 64**-0.5
-        assert "on random numbers it is " in (why_wrong(CPU) or "")
+    @pytest.mark.parametrize("wrong", [{"align": "top left"}, {"scale_by": 64**-0.5}], ids=str)
+    def test_a_wrong_mask_or_scale(self, wrong: dict[str, object], kernel: ReferenceVarlen) -> None:
+        vars(kernel).update(wrong)
+        assert why_wrong(CPU) is not None
 
     @pytest.mark.parametrize("error", [RuntimeError, NotImplementedError, ValueError, TypeError])
     def test_a_torch_without_it(self, error: type[Exception], kernel: ReferenceVarlen) -> None:
         kernel.error = error("USE_FLASH_ATTENTION was not enabled for build.\nmore")
-        assert why_wrong(CPU) == f"it raises {error.__name__}: USE_FLASH_ATTENTION was not enabled for build."
+        assert f"{error.__name__}: USE_FLASH" in str(why_wrong(CPU))
 
-    def test_full_memory_is_not_a_fault_of_the_kernel_s(self, kernel: ReferenceVarlen) -> None:
+    def test_out_of_memory_is_raised(self, kernel: ReferenceVarlen) -> None:
         kernel.error = torch.OutOfMemoryError("CUDA out of memory")
         with pytest.raises(torch.OutOfMemoryError):
             why_wrong(CPU)
 
     def test_gradients_are_tried_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A kernel whose output is right and whose gradient of the keys is not: the values' part of it is left out."""
+        """This kernel's output is right, and its gradient of the keys is 0."""
         real = ReferenceVarlen()
         monkeypatch.setattr(
             "torch.nn.attention.varlen.varlen_attn",
             lambda query, key, value, *cu, **named: real(query, key.detach() + 0 * key, value, *cu, **named),
         )
-        assert "on random numbers it is 1 off" in (why_wrong(CPU) or "")
+        assert why_wrong(CPU) is not None
 
-    def test_it_is_the_same_wherever_it_is_made(self, kernel: ReferenceVarlen) -> None:
-        """In a checkpointed layer, without gradients, in inference mode and in autocast the result is the same."""
+    def test_the_trial_does_not_depend_on_the_callers_modes(self, kernel: ReferenceVarlen) -> None:
+        """It gives the same result in a checkpointed layer, without gradients, in inference mode and in autocast."""
         saved: list[torch.Tensor] = []
-        hooks = torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one) or one, lambda one: one)
+        hooks = torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor
+        )
         state = torch.get_rng_state()
         with torch.inference_mode(), torch.autocast("cpu", dtype=torch.float16):
             assert why_wrong(CPU) is None
@@ -150,15 +146,15 @@ class TestTrial:
         assert kernel.dtypes == [torch.bfloat16] * 2
         assert torch.equal(torch.get_rng_state(), state)
 
-    @pytest.mark.skipif(not torch.cuda.is_available(), reason="wants a GPU")
-    def test_torch_s_own_on_a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+    def test_torchs_kernel_on_a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
         for dtype in (torch.bfloat16, torch.float16):
             assert why_wrong(dataclasses.replace(GPU, dtype=dtype)) is None
 
 
-def test_what_autocast_computes_in_is_given_to_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where weights are float32, a norm of queries makes float32 of them, and values stay bfloat16: SDPA casts, too."""
+def test_the_kernel_computes_in_the_dtype_of_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With float32 weights, a norm of queries makes them float32, and values stay bfloat16: SDPA also casts."""
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", ReferenceVarlen())
     query, key = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8)
     joined = joined_keys([3], [None], torch.device("cpu"))

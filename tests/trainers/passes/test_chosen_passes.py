@@ -27,7 +27,7 @@ from transformers import (
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.packing import varlen_kernel
-from rlhf_cli.models.packing.packable import why_not_packed
+from rlhf_cli.models.packing.row_attention import why_not_packed
 from rlhf_cli.tables.passes import Passes
 from rlhf_cli.trainers.forward_pass import Forward
 from rlhf_cli.trainers.pass_mixin import PassMixin, chosen_passes, tried_rows

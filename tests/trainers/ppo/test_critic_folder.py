@@ -11,7 +11,7 @@ from peft import AutoPeftModelForTokenClassification
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
-from rlhf_cli.models.critic_model import build_critic
+from rlhf_cli.models.scalar_heads import build_critic
 from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.trainers.ppo.critic import TrainedCritic
 from tests.support.tolerances import assert_close
