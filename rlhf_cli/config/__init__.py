@@ -1,4 +1,4 @@
-"""Turns what the user typed into an experiment: Hydra composes it, pydantic validates it, one message explains errors.
+"""Turn what the user typed into an experiment: Hydra composes it, pydantic validates it, one message explains errors.
 
 This package does not import torch.
 """

@@ -99,7 +99,7 @@ def _keys_of_launch(path: Path, where: str, *, generates: bool) -> dict[str, Jso
     return {
         "strategy": "fsdp2" if kind == "FSDP" else f"zero{stage}" if stage else "ddp",
         "precision": _PRECISIONS[tree.get("mixed_precision")],  # type: ignore[index]
-        # accelerate starts one process for the type NO, whatever num_processes says
+        # accelerate ignores num_processes for the type NO and starts one process
         "processes": 1 if kind == "NO" else max(1, processes // nodes) if processes and processes > 0 else None,
         "nodes": nodes,
         "device": "cpu" if on_cpu else "cuda" if kind != "NO" else None,

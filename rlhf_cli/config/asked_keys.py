@@ -1,6 +1,6 @@
 """List everything in a frozen configuration that runs code, submits a job or sends data.
 
-Whoever uses another user's run is told this list first. `tests/config/test_asked_keys.py` walks the schema and TRL's
+A user of another user's run sees this list first. `tests/config/test_asked_keys.py` walks the schema and TRL's
 arguments, and fails for a key that is neither here nor known to be harmless.
 """
 
@@ -28,7 +28,7 @@ ASKED = frozenset(
         *(f"trainer.args.{name}" for name in _OF_TRL.split()),
     }
 )
-"""Keys that are listed with whatever value they have, and all keys below them."""
+"""Keys that are always listed, with all keys below them."""
 WORDS = {"aggregate": AGGREGATES, "track.mode": ("offline", "none")}
 """Key -> its values that are not listed."""
 _SENDS = ("url", "api_key_env")

@@ -81,8 +81,8 @@ def compose(typed: list[str], frozen: tuple[JsonTree, Path | None] | None = None
             for folder in conf_folders.search_dirs()[:-1]:
                 from rlhf_cli.config.composing_errors import refuse_oversized  # Hydra would read such a file for hours
 
-                for of_user in sorted(folder.rglob("*.yaml")):
-                    refuse_oversized(of_user)
+                for file_of_user in sorted(folder.rglob("*.yaml")):
+                    refuse_oversized(file_of_user)
             config, choices = loader.compose(name, overrides)
         except (HydraException, OmegaConfBaseException, ValueError, *_OF_BAD_FILES) as error:
             from rlhf_cli.config.composing_errors import explain  # needed only for a mistake
@@ -107,7 +107,7 @@ def compose(typed: list[str], frozen: tuple[JsonTree, Path | None] | None = None
 
 
 def rewrite(typed: list[str]) -> list[str]:
-    """Return the Hydra overrides for what the user typed, in the order Hydra applies them.
+    """Return the Hydra overrides for the typed words, in the order in which Hydra applies them.
 
     Raise ConfigError for a word that is not an override and for a group option that does not exist.
     """
@@ -172,7 +172,7 @@ class NotingLoader(ConfigLoaderImpl):
     def compose(self, config_name: str, overrides: list[str]) -> tuple[DictConfig, dict[str, str | None]]:
         """Return what Hydra composes, without its own settings, and the option chosen for each group.
 
-        Raises the errors of Hydra's `compose`.
+        Raise the errors of Hydra's `compose`.
         """
         try:
             parsed, repo = self._parse_overrides_and_create_caching_repo(config_name, overrides)
@@ -292,10 +292,10 @@ def _refuse_unread_group(tree: JsonTree, origins: Origins, overrides: Sequence[s
             origin, value = origins.by_key.get(f"{group}.{key}"), section(tree, group).get(key)
             if value is not None and origin is not None and origin.file not in (None, file):
                 raise ConfigError(
-                    f"{origin} sets {group}.{key}, so {override} is not read",
+                    f"{origin} sets {group}.{key}, so {override} has no effect",
                     where="command line",
                     got=override,
-                    advice=f"take {group}.{key} out of that file, or leave {override} out",
+                    advice=f"remove {group}.{key} from that file, or {override} from the command line",
                 )
 
 
@@ -304,7 +304,7 @@ def _on_frozen(override: str, chosen: dict[str, str | None]) -> str:
     group, equals, option = override.lstrip("+").partition("=")
     if group in APPENDED_GROUPS:
         raise ConfigError(
-            f"a run has its {group} already",
+            f"a run cannot get another {group}",
             where="command line",
             got=override,
             expected="key=value, or a group choice such as truncation=none",

@@ -45,7 +45,7 @@ _BY_PATH = {"model": "local", "data": "file"}
 def explain(
     error: Exception, overrides: list[str], of_files: Origins, composed: Callable[[list[str]], DictConfig]
 ) -> NoReturn:
-    """Raise ConfigError, or Problems, for what is wrong in the words or files; re-raise `error` if that is unknown.
+    """Raise ConfigError, or Problems, for mistakes in the words or files; re-raise `error` if there is none.
 
     `of_files` holds the origins of the files that were merged before the error.
     """

@@ -1,4 +1,4 @@
-"""Keeps values from the environment as references: a frozen configuration says `${oc.env:NAME}`, not the value.
+"""Keep values from the environment as references: a frozen configuration says `${oc.env:NAME}`, not the value.
 
 So the run folder contains no secrets, and the run can still use them: each rank resolves the reference when it reads
 the configuration, at every start. Names of things (a path, a model, a function, the run folder) and values that are not
@@ -117,7 +117,7 @@ def _value_of(name: str, path: Path) -> str:
             f"the environment variable {name} is not set",
             where=key,
             got=f"${{oc.env:{name}}} in the frozen configuration",
-            expected="what the run was started with: a secret is in nobody's run folder",
+            expected="the value that the run was started with; run folders store no secrets",
             hint=f"export {name}=...",
         )
     remember_variable(name, value, key=key)

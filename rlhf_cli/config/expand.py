@@ -89,8 +89,8 @@ def _returns_lists(fn: str) -> bool:
         return False
     try:
         body = ast.parse(file.read_text(encoding="utf-8")).body
-        functions = [one for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-        returned = next((one.returns for one in reversed(functions) if one.name == name), None)
+        functions = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        returned = next((function.returns for function in reversed(functions) if function.name == name), None)
         if isinstance(returned, ast.Constant) and isinstance(returned.value, str):
             returned = ast.parse(returned.value, mode="eval").body
     except (SyntaxError, ValueError):

@@ -65,7 +65,7 @@ def noted_code(hashes: Iterable[str]) -> dict[str, Path]:
 
 
 def code_folders(experiment: Experiment) -> set[Path]:
-    """Return the folders whose Python files are the user's own: none that pip installed packages into."""
+    """Return the folders with Python files of the user's, without those into which pip installed packages."""
     added = [entry for entry in sys.path if entry not in _PATH_AT_START]
     entries = [entry for entry in (*added, *os.environ.get("PYTHONPATH", "").split(os.pathsep)) if entry]
     places = {Path(entry).resolve() for entry in entries}
@@ -82,7 +82,7 @@ def code_folders(experiment: Experiment) -> set[Path]:
 def _modules(experiment: Experiment) -> list[str]:
     """Return the modules that the experiment names, without the function: `./file.py`, `package.module`."""
     named = [*(reward.fn for reward in experiment.rewards.values()), experiment.aggregate, experiment.trainer.own_class]
-    return [module for one in named if one and (module := one.rpartition(":")[0])]
+    return [module for name in named if name and (module := name.rpartition(":")[0])]
 
 
 def _is_users(file: Path, folders: set[Path]) -> bool:

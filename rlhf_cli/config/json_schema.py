@@ -1,4 +1,4 @@
-"""Describes the configuration as JSON Schema, so that editors complete and check YAML as it is written.
+"""Describe the configuration as JSON Schema, so that editors complete and check YAML as it is written.
 
 It is built from the classes that validate: the sections of schema/, and for `trainer.args` the fields of all TRL config
 classes. It accepts any single file: no key is required, because other files may set it, and any value may be a
@@ -34,7 +34,7 @@ _SECTION_OF_GROUP: dict[str, type[BaseModel]] = {
 }
 """Group -> the section that its files hold. The files of all other groups begin with `# @package _global_`."""
 
-_WHAT_IT_KNOWS = "Keys, types and values; what several keys have to do with one another `rlhf check` knows."
+_WHAT_IT_KNOWS = "Keys, types and values; `rlhf check` also checks rules between several keys."
 _REFERENCE: JsonTree = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
 _SWITCH: JsonTree = {"enum": [True, False, "on", "off"]}
 
@@ -106,9 +106,11 @@ def _arguments() -> JsonTree:
     by_name: dict[str, list[JsonValue]] = {}
     for row in TRAINERS.values():
         for name, field in trl_args.fields_of(row.name).items():
-            if name not in RESERVED_ARGS and (one := trl_args.json_schema(field)) not in by_name.setdefault(name, []):
-                by_name[name].append(one)
-    for name, of_ppo in _at(PpoArgs.model_json_schema(), "properties").items():
-        by_name.setdefault(name, []).append(of_ppo)
+            if name not in RESERVED_ARGS and (schema := trl_args.json_schema(field)) not in by_name.setdefault(
+                name, []
+            ):
+                by_name[name].append(schema)
+    for name, field_of_ppo in _at(PpoArgs.model_json_schema(), "properties").items():
+        by_name.setdefault(name, []).append(field_of_ppo)
     arms: JsonTree = {name: {"anyOf": [*schemas, _REFERENCE]} for name, schemas in sorted(by_name.items())}
     return {"type": "object", "properties": arms, "additionalProperties": False}

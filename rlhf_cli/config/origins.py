@@ -67,9 +67,9 @@ class Origins:
                 self._single |= {key} if entries is None else set()
                 self.not_as_written.pop(key, None)
                 parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
-                for one in (part for part in parts if isinstance(part, yaml.ScalarNode)):
-                    if one.tag.endswith(":int") and _OTHER_BASE.match(one.value):
-                        self.not_as_written[key] = one.value
+                for scalar in (part for part in parts if isinstance(part, yaml.ScalarNode)):
+                    if scalar.tag.endswith(":int") and _OTHER_BASE.match(scalar.value):
+                        self.not_as_written[key] = scalar.value
             for key_node, below in reversed(entries or ()):
                 name = f"{key}.{key_node.value}" if key else str(key_node.value)
                 if name != "defaults":

@@ -181,7 +181,7 @@ _SWITCHES = {
     **dict.fromkeys(("no", "off", "false", "0"), False),
 }
 Takes = Callable[[object], bool]
-"""Returns whether a key accepts a value."""
+"""Return whether a key accepts a value."""
 
 
 def meant_value(key: str, field: FieldInfo, value: object) -> str | None:

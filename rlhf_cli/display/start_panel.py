@@ -11,12 +11,11 @@ from rich.text import Text
 
 from rlhf_cli.config.expand import truncation_warnings
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_sections import Reward
+from rlhf_cli.config.schema.reward_sections import Reward, gate_text
 from rlhf_cli.config.schema.run_sections import entries_of
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.tables.strategies import STRATEGIES
-from rlhf_cli.text.gate_text import gate_text
 from rlhf_cli.text.redaction import redacted
 
 

@@ -96,7 +96,7 @@ def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, orig
         if (value := trainer.whole(name)) is not None and value < 1:
             raise _too_small(name, value, "at least 1", origins)
     if group < least:
-        why = " (a completion is judged against the others of its prompt)" if least > 1 else ""
+        why = " (a completion is compared with the others of its prompt)" if least > 1 else ""
         raise _too_small("num_generations", group, f"at least {least}{why}", origins)
     global_batch = per_device * processes
     round_size = given or global_batch * (steps_per_generation or accumulation)
@@ -105,19 +105,19 @@ def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, orig
     micro_batches, prompts = round_size // global_batch, round_size // group
     if round_size < 2:
         raise ConfigError(  # PPO alone can have no groups
-            "one completion a round is too few",
+            "a round needs at least two completions",
             where=origins.where(f"trainer.args.{_BATCH_SIZE}"),
             got="1 a device x 1 process x 1 micro-batch",
-            expected="2 completions a round and more: TRL takes no fewer, and advantages are whitened over a round",
+            expected="at least 2 completions a round: TRL needs them, and advantages are whitened over a round",
             hint=f"trainer.args.{_BATCH_SIZE}=2, or trainer.args.gradient_accumulation_steps=2",
         )
     if num_rows is not None and num_rows < prompts:
         raise ConfigError(
-            f"one round takes {prompts} prompts and the dataset has {num_rows}",
+            f"one round needs {prompts} prompts, but the dataset has {num_rows}",
             where="data",
             got=f"{num_rows} rows",
             expected=f"at least {prompts} rows ({round_size} completions / {group} generations)",
-            advice=f"more rows, or a smaller trainer.args.{_ROUND_SIZE if given else _BATCH_SIZE}",
+            advice=f"add rows, or lower trainer.args.{_ROUND_SIZE if given else _BATCH_SIZE}",
         )
     max_steps = trainer.whole("max_steps")
     steps = max_steps if max_steps is not None and max_steps > 0 else None
@@ -175,7 +175,7 @@ def _no_whole_groups(
         got = f"{per_device} a device x {processes} process(es) x {passes // processes} micro-batches = {round_size}"
         expected = f"a multiple of trainer.args.num_generations={group}"
         hint = f"{key}={batch}" + (f" or trainer.args.num_generations={nearest}" if nearest else "")
-    what = f"{round_size} completions a round are no whole groups of {group}"
+    what = f"{round_size} completions a round do not divide into groups of {group}"
     return ConfigError(what, where=origins.where(key), got=got, expected=expected, hint=hint)
 
 
@@ -186,7 +186,7 @@ def plan_stage(trainer: Trainer, *, processes: int, num_rows: int | None, origin
     """
     per_device, accumulation = _sizes_of_a_step(trainer, origins)
     if trainer.setting("loss_type") == "kto" and per_device < 2:
-        why = "at least 2: KTO holds an answer against another row's prompt"
+        why = "at least 2: KTO compares an answer with another row's prompt"
         raise _too_small(_BATCH_SIZE, per_device, why, origins)
     max_steps, epochs = trainer.whole("max_steps") or 0, _epochs(trainer)
     a_batch = per_device * processes

@@ -80,7 +80,9 @@ class MemoryPlan:
 
     def fullest(self, phase: Phase) -> Moment | None:
         """Return the peak moment of a phase, or None if the run has no such phase."""
-        return max((one for one in self.moments if one.phase == phase), key=lambda one: one.total, default=None)
+        return max(
+            (moment for moment in self.moments if moment.phase == phase), key=lambda moment: moment.total, default=None
+        )
 
     @property
     def peak(self) -> Moment | None:
@@ -93,7 +95,7 @@ class MemoryPlan:
         there = self.device.num_bytes
         if self.peak is None or there is None or self.peak.total <= there:
             return None
-        return f"more than the {size(there)} that the {self.device.kind} has: it will not fit"
+        return f"more than the {size(there)} of the {self.device.kind}: it will not fit"
 
     def as_json(self) -> dict[str, object]:
         """Return the plan as JSON values, with sizes in bytes; do not add up generation and training."""
@@ -101,7 +103,7 @@ class MemoryPlan:
             "device": self.device.kind,
             "device_bytes": self.device.num_bytes,
             "peak_bytes": self.peak.total if self.peak is not None else None,
-            "fullest": {one.phase: one.as_json() for one in map(self.fullest, PHASES) if one is not None},
+            "fullest": {moment.phase: moment.as_json() for moment in map(self.fullest, PHASES) if moment is not None},
             "moments": [moment.as_json() for moment in self.moments],
             "unknown": self.unknown or None,
             "leaves_out": list(self.leaves_out),
@@ -188,14 +190,14 @@ class RunMemory:
         except UnknownArchitecture as error:
             return MemoryPlan(self.device, unknown=str(error))
         if not self._tokens:
-            return MemoryPlan(self.device, unknown="how long the rows are is known when they are read")
+            return MemoryPlan(self.device, unknown="the length of the rows is not known yet")
         return MemoryPlan(self.device, tuple(self._moments()), leaves_out=self._leaves_out)
 
     def _load(self) -> None:
         """Read the models and the sizes of batches. Raise UnknownArchitecture for a policy or critic of that kind."""
         experiment, lengths = self.experiment, self.lengths or RowLengths(0, 0)
         self._setting, self._whole = experiment.trainer.setting, experiment.trainer.whole
-        self._leaves_out = [] if self.lengths is not None else ["prompts, whose length is not known"]
+        self._leaves_out = [] if self.lengths is not None else ["prompts of unknown length"]
         each = _ROWS_OF_EXAMPLE.get(experiment.trainer.trl, 1)
         self._rows, self._prompt = each * (self._whole("per_device_train_batch_size") or 1), lengths.prompt
         self._answer = (self._whole("max_completion_length") or 256) if self.completions else 0
@@ -219,7 +221,7 @@ class RunMemory:
         if optimizer.removeprefix("paged_") not in _OPTIMIZERS:
             self._leaves_out.append(f"the state of the optimizer {optimizer}")
         if experiment.trainer.trl not in _FUSED_HEAD and experiment.trainer.row.trains != "reward model":
-            self._leaves_out.append(f"the logits of {experiment.trainer.trl}, which are all there at once")
+            self._leaves_out.append(f"the logits of {experiment.trainer.trl}, all in memory at once")
 
     def _load_policy(self) -> Decoder:
         model, build = self.experiment.model, self.experiment.model.build
@@ -256,7 +258,7 @@ class RunMemory:
                 number = DTYPE_BYTES.get(reward.dtype, stored.weight_bytes)
                 yield replace(stored, weight_bytes=number, scores=True).loaded_bytes
             except UnknownArchitecture:
-                self._leaves_out.append(f"the reward model {name}, whose shape is not known")
+                self._leaves_out.append(f"the reward model {name}, of unknown shape")
 
     def _longest_batch(self, rows: int) -> Batch:
         """Return a micro-batch of `rows` rows at their longest; packed, it has each prompt once.

@@ -154,7 +154,7 @@ def stored_decoder(path: str, folder_of: FolderOf) -> Decoder:
         raise UnknownArchitecture(f"{folder} has no config.json that can be read") from None
     stored = stored_shapes(folder)
     if stored is not None:
-        largest = max(stored, key=lambda one: math.prod(one.shape))
+        largest = max(stored, key=lambda weight: math.prod(weight.shape))
         return replace(decoder_of(config), weight_bytes=largest.element_bytes)
     dtype = config.get("dtype") or config.get("torch_dtype") or language_part(config).get("dtype")
     return replace(decoder_of(config), weight_bytes=DTYPE_BYTES.get(str(dtype), 4.0))
@@ -221,7 +221,7 @@ def passing_bytes(model: Decoder, positions: int) -> float:
 
 
 def generating_bytes(model: Decoder, rows: int, prompt: int, tokens: int) -> dict[str, float]:
-    """Return the bytes, by part, of generating `rows` rows of `tokens` tokens, of which `prompt` are the prompt's.
+    """Return the bytes, by part, of generating `rows` rows of `tokens` tokens, `prompt` of them the prompt's.
 
     The cache holds a key and a value per layer and token (arXiv 2211.05102, 2.1), for the key heads only (arXiv
     2305.13245). Sampling makes four copies of the next token's logits in float32.

@@ -134,10 +134,9 @@ def _check(subject: Subject, report: Report) -> _Checked:
 def _with_memory(plan: Plan, subject: Subject, checked: _Checked) -> Plan:
     """Return the plan with its memory, evaluations and checkpoints."""
     from rlhf_cli.plan.memory_estimate import RunMemory
-    from rlhf_cli.plan.row_lengths import longest_rows
 
     experiment, data, schedule, folders = subject.experiment, checked.data, checked.schedule, checked.folders
-    lengths = longest_rows(experiment, data, checked.tokenizer, checked.prompt_tokens)
+    lengths = workload.longest_rows(experiment, data, checked.tokenizer, checked.prompt_tokens)
     passes = model.planned_passes(experiment, folders)
     # If it is unknown how rows will go through the models, assume TRL's way, which needs the most memory.
     batches, mode = schedule.batches, passes.mode if passes is not None else "plain"

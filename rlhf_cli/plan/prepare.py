@@ -38,7 +38,7 @@ def resolve_runs(experiment: Experiment) -> Experiment:
 
     An `auto` offset becomes a number, and a file with a chat template its text.
 
-    Raises RunError, naming the command that helps, if no run of a name has finished or has been evaluated, and
+    Raise RunError, naming the command that helps, if no run of a name has finished or has been evaluated, and
     ModelError if a packaged model, a GGUF file or a chat template cannot be had.
     """
     root = experiment.run.root
@@ -101,16 +101,16 @@ def _critic(named: str, root: str) -> str:
 
 
 def find_run(named: str, root: str, *, where: str) -> RunFolder:
-    """Return the run that `run:NAME` means, the newest. Raises RunError if no run of that name has finished."""
+    """Return the run that `run:NAME` means, the newest. Raise RunError if no run of that name has finished."""
     name, below = named.removeprefix(_PREFIX), Path(root).expanduser()
     sweeps = [file.parent for pattern in (SWEEP, f"*/{SWEEP}") for file in sorted((below / name).glob(pattern))]
     configs = [*(below / name).glob("*/config.yaml"), *(below / name).glob("config.yaml")]
-    configs = [] if below / name in sweeps else configs  # none of a sweep's runs stands for it
+    configs = [] if below / name in sweeps else configs  # a sweep is not represented by one of its runs
     states: dict[RunFolder, str] = {}
     for run in sorted((RunFolder(file.parent.resolve()) for file in configs), key=lambda run: run.path):
         try:
             states[run] = read_status(run).state
-        except RunError:  # another run may still be found
+        except RunError:  # look at the other runs
             states[run] = "with an unreadable status.json"
     finished = [run for run, state in states.items() if state == FINISHED and run.model.is_dir()]
     if not finished and (jobs := [run for sweep in sweeps for run in runs_below(sweep)]):
@@ -118,7 +118,7 @@ def find_run(named: str, root: str, *, where: str) -> RunFolder:
             f"{named} is a sweep of {len(jobs)} runs",
             where=where,
             got="\n".join(run.shown for run in jobs[:_MOST_SHOWN]),
-            expected="one of its runs" + f", the first {_MOST_SHOWN} of which are above" * (len(jobs) > _MOST_SHOWN),
+            expected="one of its runs" + f"; the first {_MOST_SHOWN} are above" * (len(jobs) > _MOST_SHOWN),
             hint=shlex.quote(jobs[-1].shown if " " in where else f"{where}={jobs[-1].shown}/model"),
         )
     if not finished:
@@ -126,7 +126,7 @@ def find_run(named: str, root: str, *, where: str) -> RunFolder:
             f"no run of {name!r} has finished",
             where=where,
             got=", ".join(f"{run.path.name} {state}" for run, state in states.items()) or f"no runs in {below / name}",
-            expected="run:EXPERIMENT, whose newest finished run is taken, or run:EXPERIMENT/RUN",
+            expected="run:EXPERIMENT for its newest finished run, or run:EXPERIMENT/RUN",
             hint=_nearest_run(name, below),
         )
     return max(finished, key=lambda run: read_status(run).updated_at)
@@ -168,13 +168,13 @@ def prepare(words: list[str], *, adjust: Adjust | None = None, keep_run_names: b
     """Return the experiment that the overrides in `words` describe, checked.
 
     `adjust` changes the composed tree before it is validated. `keep_run_names` leaves `run:NAME` unresolved, for
-    display. Raises ConfigError, Problems with all mistakes at once, and RunError if no run of a name has finished.
+    display. Raise ConfigError, Problems with all mistakes at once, and RunError if no run of a name has finished.
     """
     return _checked(compose(words), adjust, keep_run_names=keep_run_names)
 
 
 def prepare_from(run: RunFolder, words: list[str], *, adjust: Adjust | None = None) -> Prepared:
-    """Return the experiment frozen in a run, with the overrides in `words` on top. Raises as `prepare` does."""
+    """Return the experiment frozen in a run, with the overrides in `words` on top. Raise as `prepare` does."""
     return _checked(compose(words, (run.read_config(), run.config)), adjust, keep_run_names=False)
 
 

@@ -1,4 +1,4 @@
-"""Plans the vLLM server of a run: the command, its environment, its GPUs, its address.
+"""Plan the vLLM server of a run: the command, its environment, its GPUs, its address.
 
 The command is the one that `trl vllm-serve` of TRL 1.16 runs (trl/scripts/vllm_serve.py, `build_command`); `trl
 vllm-serve` itself is deprecated. Development mode and the NCCL engine allow weight updates. Log-probabilities are those
@@ -65,7 +65,7 @@ def plan_server(experiment: Experiment, run: Path, gpus: tuple[str, ...]) -> Ser
     """Plan the server of the run in folder `run` on `gpus`. A port that `trainer.args` does not name is 0."""
     args, model = experiment.trainer.args, experiment.model
     given, group = args.get("vllm_server_port"), args.get("vllm_group_port")
-    port, group_port = (one if isinstance(one, int) else 0 for one in (given, group))
+    port, group_port = (number if isinstance(number, int) else 0 for number in (given, group))
     argv = [
         *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model.path or "MODEL"),
         *("--host", _HOST, "--port", str(port), "--tensor-parallel-size", str(len(gpus))),
@@ -159,10 +159,10 @@ def vllm_problems(experiment: Experiment, origins: Origins) -> list[UserError]:
     elif not LEAST_VLLM <= version < BELOW_VLLM:
         problems.append(
             ConfigError(
-                "this version of vLLM does not fit",
+                "this version of vLLM is not supported",
                 where=where,
                 got=f"vllm {importlib.metadata.version('vllm')}",
-                expected="0.28 to 0.30, which TRL 1.16 takes with torch 2.13",
+                expected="0.28 to 0.30, for TRL 1.16 and torch 2.13",
                 hint=INSTALL_VLLM,
             )
         )
@@ -173,9 +173,9 @@ def vllm_problems(experiment: Experiment, origins: Origins) -> list[UserError]:
 def _unserved(experiment: Experiment, origins: Origins) -> list[UserError]:
     model, starts = experiment.model, experiment.launch.rollout_gpus
     if model.build is not None:
-        what, got = "an embedded model is not made for vLLM", "model.build"
+        what, got = "vLLM cannot serve an embedded model", "model.build"
     elif starts and model.path is not None and Path(os.path.expanduser(model.path), "adapter_config.json").is_file():
-        what, got = "vllm serve takes whole models, and this is an adapter", model.path
+        what, got = "vllm serve needs a whole model, but this is an adapter", model.path
     else:
         return []
     return [
@@ -190,16 +190,16 @@ def _unserved(experiment: Experiment, origins: Origins) -> list[UserError]:
 
 
 def _taken_port(experiment: Experiment, origins: Origins) -> list[UserError]:
-    """Return an error if somebody listens where the server is to: a run would take their answers for its own."""
+    """Return an error if another program listens at the server's port: the run would use its answers."""
     port = experiment.trainer.args.get("vllm_server_port")
     if not experiment.launch.rollout_gpus or not isinstance(port, int) or (reason := port_problem(port)) is None:
         return []
     return [
         ConfigError(
-            "the vLLM server's port is taken",
+            "the port of the vLLM server is in use",
             where=origins.where("trainer.args.vllm_server_port"),
             got=f"{_HOST}:{port}: {reason}",
-            expected="a free port; without this argument the run chooses one",
+            expected="a free port; the run chooses one without this argument",
             hint=f"~trainer.args.vllm_server_port, or trainer.args.vllm_server_port={port + 1}",
         )
     ]
@@ -224,18 +224,18 @@ def _foreign_server_problems(experiment: Experiment, origins: Origins) -> Iterat
             "no vLLM server answers",
             where=origins.where(f"trainer.args.{name}"),
             got=f"{host}:{port}: {reason}",
-            expected="a server that runs: docs/how-to/launch.md has the command",
-            advice="launch.rollout_gpus=1 without this argument, and the run starts its own",
+            expected="a running server: docs/how-to/launch.md has the command",
+            advice="remove this argument and set launch.rollout_gpus=1: the run then starts its own server",
         )
         return
     path, served = experiment.model.path, _served_models(url)
     # The same model may lie in another folder on another machine.
-    if served and Path(str(path)).name not in {Path(one).name for one in served}:
+    if served and Path(str(path)).name not in {Path(name).name for name in served}:
         yield ConfigError(
             "the vLLM server serves another model",
             where=origins.where(f"trainer.args.{name}"),
             got=f"{', '.join(served)} at {url}",
-            expected=f"model.path={path}, whose weights TRL sends there",
+            expected=f"model.path={path}, because TRL sends its weights there",
             advice=f"vllm serve {path} ... (docs/how-to/launch.md), or, if it is the same model, --served-model-name",
         )
 
@@ -246,6 +246,6 @@ def _served_models(url: str) -> list[str]:
     try:
         with opener.open(f"{url}/v1/models", timeout=_MODELS_TIMEOUT_S) as answer:
             models = json.load(answer)["data"]
-        return list(dict.fromkeys(str(one[key]) for one in models for key in ("id", "root") if key in one))
+        return list(dict.fromkeys(str(model[key]) for model in models for key in ("id", "root") if key in model))
     except (OSError, HTTPException, ValueError, KeyError, TypeError):
         return []

@@ -42,7 +42,7 @@ class Passes:
 
 
 ALL_ROWS_AT_ONCE = "all rows at once (torch's varlen_attn)"
-"""How packed rows attend where a GPU's variable-length kernel can be used; otherwise it is a row each."""
+"""How packed rows attend where a GPU's variable-length kernel can be used; otherwise row by row."""
 
 ATTENTIONS = ("sdpa",)
 """The attention functions of transformers that can be called on each segment of a flat batch."""
@@ -98,12 +98,12 @@ def why_config_not_packed(config: Mapping[str, object], attention: str) -> str |
     return why_values_not_packed({**DEFAULTS_IF_OMITTED[str(config.get("model_type"))], **config}, attention)
 
 
-def refused_packing(found: Passes, *, where: str) -> ModelError:
+def refused_packing(passes: Passes, *, where: str) -> ModelError:
     """Return the error for `trainer.passes=packed`, given the supported passes and `where` the key was set."""
     return ModelError(
         "rows cannot be packed",
         where=where,
-        got=f"packed, and {found.why}",
-        expected="auto: the fastest way that it can go",
+        got=f"packed, but {passes.why}",
+        expected="auto, the fastest mode that works",
         hint="trainer.passes=auto",
     )

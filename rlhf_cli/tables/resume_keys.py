@@ -1,4 +1,4 @@
-"""Lists what may be changed when a run is resumed: one row per key or section, the first match counts.
+"""List what may be changed when a run is resumed: one row per key or section, the first match counts.
 
 A resumed run must be equivalent to one that was never interrupted. So a changed value is refused unless it is known not
 to affect the result. Most other changes can be allowed explicitly (`--allow KEY`); some cannot, because the
@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from rlhf_cli.tables.algorithms import READ_BY_ALGORITHMS
+
 Effect = Literal["taken", "by name", "never"]
 
 
@@ -17,7 +19,7 @@ Effect = Literal["taken", "by name", "never"]
 class ResumeRow:
     """The effect of a change. `key` is a dotted key that includes all keys below it; a final `*` matches any suffix.
 
-    `taken`: the change does not affect training. `by name`: it does, and applies from here on if `--allow` names it.
+    `taken`: the change does not affect training. `by name`: it does, and applies from now on if `--allow` has its key.
     `never`: the checkpoint would override it, or not fit. `only_if` is the condition under which a change is taken, a
     name in launch/resuming.py; if it is false, the change is `by name`, or with `else_never`, never taken.
     `reason` is shown to the user.
@@ -37,12 +39,12 @@ class ResumeRow:
 
 
 _STEPS = "more steps of the same run"
-_SAVING = "it says when a checkpoint is written and how many stay"
-_LOGGING = "it says what is logged and when"
+_SAVING = "it controls when checkpoints are written and how many stay"
+_LOGGING = "it controls what is logged and when"
 _EVALUATING = "an evaluation has random numbers of its own and changes no weight"
-_COUNTED = "the rows done so far are counted in batches: of another size, rows would be lost or come twice"
-_LOADED = "the checkpoint's own overrules it"
-_WEIGHTS = "the checkpoint holds its weights and would not fit another model"
+_COUNTED = "finished rows are counted in batches: another size would lose or repeat rows"
+_LOADED = "the value in the checkpoint overrides it"
+_WEIGHTS = "the weights in the checkpoint do not fit another model"
 
 _ROWS = (
     ResumeRow("trainer.args.max_steps", "taken", _STEPS, only_if="steps do not shape the run"),
@@ -64,29 +66,31 @@ _ROWS = (
     ResumeRow("trainer.args.optim", "never", "the optimizer's state in the checkpoint is of another kind"),
     ResumeRow("trainer.args.optim_*", "never", "the optimizer's state in the checkpoint is of another kind"),
     ResumeRow("trainer.args", "by name", "it changes what is trained"),
-    ResumeRow("trainer.passes", "by name", "rounding changes with the way in which rows go through a model"),
-    ResumeRow("trainer.generation", "by name", "rounding changes with the shape of the batch that is generated"),
-    ResumeRow("trainer", "never", "another trainer keeps another state"),
-    ResumeRow("seed", "never", "random numbers go on from the checkpoint: a new seed would reach only some of them"),
-    ResumeRow("model.trust_remote_code", "taken", "it is asked for anew whenever a run begins or goes on"),
+    ResumeRow("trainer.passes", "by name", "rounding depends on how rows go through a model"),
+    ResumeRow("trainer.generation", "by name", "rounding depends on the shape of the generated batch"),
+    ResumeRow("trainer", "never", "another trainer has another state"),
+    ResumeRow("seed", "never", "the checkpoint holds the random state: a new seed would change only part of it"),
+    ResumeRow("model.trust_remote_code", "taken", "read again at every start and resume"),
     ResumeRow("model.chat_template", "by name", "it changes what is trained"),
     ResumeRow("model", "never", _WEIGHTS),
     ResumeRow("critic", "never", _LOADED),
     ResumeRow("kl.coef", "never", _LOADED),
-    ResumeRow("track", "taken", "a tracker is a mirror of the run"),
-    ResumeRow("guards", "taken", "a guard ends a run and changes no step of it"),
-    ResumeRow("stop", "taken", "a rule ends a run and changes no step of it"),
-    ResumeRow("expect", "taken", "an expectation is held against a run and changes no step of it"),
-    ResumeRow("warn", "taken", "a warning changes no step of a run"),
-    ResumeRow("profile", "taken", "it measures a run and changes no step of it"),
-    ResumeRow("run", "taken", "it says where the run lies and how it goes on"),
-    ResumeRow("launch.processes", "taken", "as many come up", only_if="as many processes", else_never=True),
-    ResumeRow("launch.nodes", "never", "every process has random numbers and rollouts of its own in the checkpoint"),
-    ResumeRow("launch.strategy", "never", "the checkpoint is cut as the old strategy cuts it"),
-    ResumeRow("launch.grace_s", "taken", "it says how long a run may take to stop"),
-    ResumeRow("launch.must_save_by", "taken", "it says when a run stops"),
-    ResumeRow("launch.hang_timeout_s", "taken", "it says when a run is given up"),
-    ResumeRow("launch.slurm", "taken", "it says where the run is queued"),
+    ResumeRow("track", "taken", "a tracker only mirrors the run"),
+    ResumeRow("guards", "taken", "a guard only ends a run"),
+    ResumeRow("stop", "taken", "a rule only ends a run"),
+    ResumeRow("expect", "taken", "an expectation only checks the run"),
+    ResumeRow("warn", "taken", "a warning changes no step"),
+    ResumeRow("profile", "taken", "it only measures the run"),
+    ResumeRow("run", "taken", "it controls the folder of the run and how it resumes"),
+    ResumeRow(
+        "launch.processes", "taken", "the number of processes is the same", only_if="as many processes", else_never=True
+    ),
+    ResumeRow("launch.nodes", "never", "the checkpoint holds the random state and rollouts of each process"),
+    ResumeRow("launch.strategy", "never", "the old strategy sharded the checkpoint in its own way"),
+    ResumeRow("launch.grace_s", "taken", "it limits how long a run may take to stop"),
+    ResumeRow("launch.must_save_by", "taken", "it only sets when a run stops"),
+    ResumeRow("launch.hang_timeout_s", "taken", "it only sets when a hanging run is ended"),
+    ResumeRow("launch.slurm", "taken", "it only sets where the run is queued"),
     ResumeRow("", "by name", "it changes what is trained"),
 )
 
@@ -108,3 +112,32 @@ def kind_of_file(name: str) -> str:
     if name == CONFIG:
         return CONFIG
     return DATA if name == "data" or name.startswith(("data.", "data[")) else CODE
+
+
+WhatIf = Literal["settles", "scores", "ignored"]
+_OF_A_REWARD: dict[WhatIf, str] = {
+    "settles": "weight offset clip normalize gate on_error",
+    "scores": "fn model args",
+    "ignored": "eager timeout_s isolate batch_size device",
+}
+WHATIF_KEYS: dict[str, WhatIf] = {
+    **{f"rewards.*.{name}": effect for effect, names in _OF_A_REWARD.items() for name in names.split()},
+    **dict.fromkeys(("aggregate", "truncation", *(f"trainer.args.{name}" for name in READ_BY_ALGORITHMS)), "settles"),
+    **dict.fromkeys(("run", "track", "guards", "launch"), "ignored"),
+}
+"""Key -> what a change of it, or of a key below it, does to the scores in the log; `*` is the name of a reward.
+
+`settles`: the logged scores are processed in another way. `scores`: completions get other scores, which the log does
+not have. `ignored`: neither. All other keys change what is sampled or learned.
+"""
+
+
+def whatif_effect(key: str) -> WhatIf | None:
+    """Return the effect of a changed key on the scores in the log, None if it changes what is sampled or learned."""
+    parts = key.split(".")
+    if parts[0] == "rewards" and len(parts) > 1:
+        parts[1] = "*"
+        if len(parts) == 2:
+            return "settles"  # a reward is left out
+    above = (".".join(parts[:depth]) for depth in range(len(parts), 0, -1))
+    return next((WHATIF_KEYS[name] for name in above if name in WHATIF_KEYS), None)

@@ -1,4 +1,4 @@
-"""Lists the values of `launch.strategy`, one row each: what a process holds, and which features do not work.
+"""List the values of `launch.strategy`, one row per value: what a process holds, and which features do not work.
 
 Working features were run on CPUs, with two processes against DDP (tests/launch/test_strategies_agree.py;
 docs/how-to/launch.md lists what a CPU cannot show). The others were tried there, or judged from the source of TRL 1.16,

@@ -1,6 +1,6 @@
 """Read files that another user or another program may have made: regular files, of bounded size and depth, in UTF-8.
 
-A FIFO would hang a reader, a link to /dev/zero fill the memory, and deep JSON exceed the recursion of whoever walks it.
+A FIFO would hang a reader, a link to /dev/zero fill the memory, and deep JSON exceed its readers' recursion limit.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def parse_json(text: str | bytes) -> object:
 
 def _has_levels(node: object, most: int) -> bool:
     below = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    return most >= 0 and all(_has_levels(one, most - 1) for one in below)
+    return most >= 0 and all(_has_levels(node, most - 1) for node in below)
 
 
 def _whole(digits: str) -> int:

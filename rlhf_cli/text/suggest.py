@@ -48,15 +48,15 @@ def max_slips(typed: str) -> int:
     return min(3, max(len(typed) // 3, int(len(typed) > 1)))
 
 
-def slips(one: str, other: str) -> int:
+def slips(word: str, other: str) -> int:
     """Return the restricted Damerau-Levenshtein distance: letters added, left out, replaced or swapped."""
     before: list[int] = []
     above = list(range(len(other) + 1))
-    for row, letter in enumerate(one, start=1):
+    for row, letter in enumerate(word, start=1):
         current = [row]
         for column, theirs in enumerate(other, start=1):
             cost = min(above[column] + 1, current[-1] + 1, above[column - 1] + (letter != theirs))
-            if row > 1 and column > 1 and letter == other[column - 2] and one[row - 2] == theirs:
+            if row > 1 and column > 1 and letter == other[column - 2] and word[row - 2] == theirs:
                 cost = min(cost, before[column - 2] + 1)
             current.append(cost)
         before, above = above, current

@@ -32,7 +32,7 @@ class ParsedTemplate:
 
 
 def parse(text: str, *, where: str, error: type[UserError], only_identifiers: bool = False) -> ParsedTemplate:
-    """Parse a template. Raises `error`, naming the config key `where`, if it is malformed or has a field that is not
+    """Parse a template. Raise `error`, naming the config key `where`, if it is malformed or has a field that is not
     plain.
 
     With `only_identifiers`, column names must also be Python identifiers, so that one with a space is refused.
@@ -44,7 +44,7 @@ def parse(text: str, *, where: str, error: type[UserError], only_identifiers: bo
             f"malformed template: {problem}",
             where=where,
             got=str(text)[:200],
-            advice="a literal brace is written twice: {{ and }}",
+            advice="write a literal brace twice: {{ or }}",
         ) from None
     for _, column, spec, conversion in pieces:
         if column is None:
@@ -56,7 +56,7 @@ def parse(text: str, *, where: str, error: type[UserError], only_identifiers: bo
                 where=where,
                 got=f"{{{column}{'!' + conversion if conversion else ''}{':' + spec if spec else ''}}}",
                 expected="{column}, without attribute, index, conversion or format",
-                advice="write literal braces twice, {{ }}; give a column with such a name another one with `rename`",
+                advice="write literal braces twice, {{ }}; rename such a column with `rename`",
             )
     return ParsedTemplate(tuple((literal, column) for literal, column, _, _ in pieces))
 

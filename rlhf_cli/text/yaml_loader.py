@@ -47,7 +47,7 @@ def _whole_number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
 
 _LimitedLoader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 SAFE_LOADER: type[yaml.SafeLoader] = _LimitedLoader
-"""Reads the same values as yaml.SafeLoader; its error messages for invalid YAML are worded differently."""
+"""Read the same values as yaml.SafeLoader; its error messages for invalid YAML are worded differently."""
 
 
 def _refuse_deep(text: str) -> None:
@@ -75,13 +75,13 @@ def _refuse_oversized(root: yaml.Node) -> None:
             waiting.pop()
         elif id(node) not in open_nodes:
             open_nodes.add(id(node))
-            if any(id(one) in open_nodes for one in below):
-                raise OversizedYaml(None, None, "an alias (`*NAME`) stands within what it names", node.start_mark)
-            waiting += [one for one in below if id(one) not in sizes]
+            if any(id(part) in open_nodes for part in below):
+                raise OversizedYaml(None, None, "an alias (`*NAME`) inside its own node", node.start_mark)
+            waiting += [part for part in below if id(part) not in sizes]
         else:
             waiting.pop()
             open_nodes.discard(id(node))
-            sizes[id(node)] = 1 + sum(sizes[id(one)] for one in below)
+            sizes[id(node)] = 1 + sum(sizes[id(part)] for part in below)
             if sizes[id(node)] > _MOST_VALUES:
                 problem = f"more than {_MOST_VALUES} values with its aliases (`*NAME`) written out"
                 raise OversizedYaml(None, None, problem, node.start_mark)

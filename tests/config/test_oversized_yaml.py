@@ -21,7 +21,7 @@ BOMB = "x0: &x0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n" + "".join(
 )
 TEXTS = {
     "more than 100000 values": BOMB,
-    "stands within what it names": "track: &track {tags: [*track]}\n",
+    "inside its own node": "track: &track {tags: [*track]}\n",
     "more than 100 levels deep": "track: {tags: " + "[" * 3000 + "]" * 3000 + "}\n",
 }
 

@@ -30,7 +30,7 @@ def test_a_bar_a_phase_and_its_parts_by_size(width: int) -> None:
 def test_more_than_there_is() -> None:
     plan = MemoryPlan(Device(on_gpu=True, num_bytes=7 * GB), (GENERATING, LEARNING))
     lines = drawn(memory_bars(plan))
-    assert lines[-1] == "more than the 7.0 GB that the GPU has: it will not fit"
+    assert lines[-1] == "more than the 7.0 GB of the GPU: it will not fit"
     assert 20 * "█" in lines[2]
 
 

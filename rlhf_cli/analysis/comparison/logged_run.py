@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, Wanted, read_columns
+from rlhf_cli.config.schema.reward_sections import gate_text
 from rlhf_cli.errors import RunError
 from rlhf_cli.evaluation.evaluation_files import read_evaluation
 from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation
@@ -16,7 +17,6 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_overview import swept_in
 from rlhf_cli.runs.run_status import FINISHED, read_status
 from rlhf_cli.tables.resume_keys import row_of
-from rlhf_cli.text.gate_text import gate_text
 from rlhf_cli.text.json_values import JsonTree, section
 
 Figures = Mapping[str, float]

@@ -10,19 +10,12 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, RunError, UserError, raise_any
 from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.tables.resume_keys import whatif_effect
 from rlhf_cli.text.json_values import JsonValue
 from rlhf_cli.text.suggest import nearest
 
-_SETTLING = re.compile(
-    r"^(rewards\.\w+(\.(weight|offset|clip|normalize|gate|on_error)(\..*)?)?|aggregate|truncation(\..*)?"
-    r"|trainer\.args\.(scale_rewards|normalize_advantages|reward_clip_range)(\..*)?)$"
-)
-"""Keys that decide how existing scores are processed."""
-_SCORING = re.compile(r"^rewards\.(\w+)\.(fn|model|args)(\..*)?$")
-"""Keys that decide how texts are scored, of which the log knows nothing."""
 _MADE = re.compile(r"^\+*(?:reward@)?rewards\.(\w+)(?:=|\.(?:fn|model)=)")
 """Matches an override that creates a reward of that name."""
-_OF_NO_MATTER = re.compile(r"^(run|track|guards|launch)\.|^rewards\.\w+\.(eager|timeout_s|isolate|batch_size|device)$")
 _SCORE = "rlhf score +exp=NAME --completions RUN"
 
 
@@ -45,8 +38,8 @@ def ask(run: RunFolder, words: list[str]) -> WhatIfQuestion:
     _refuse_unknown(words, old)
     new = prepare_from(run, words).experiment
     changes = tuple(_changes(old, new))
-    told = [change for change in changes if not _OF_NO_MATTER.match(change.key)]
-    if not told:
+    asked = [change for change in changes if whatif_effect(change.key) != "ignored"]
+    if not asked:
         raise ConfigError(
             "nothing would have been different",
             where="command line",
@@ -54,18 +47,18 @@ def ask(run: RunFolder, words: list[str]) -> WhatIfQuestion:
             expected="another weight, gate, clip, offset, normalize, aggregate or truncation than the run had",
             hint=_example(old),
         )
-    problems = [problem for change in told if (problem := _problem(change, old)) is not None]
+    problems = [problem for change in asked if (problem := _problem(change, old)) is not None]
     raise_any(problems)
-    return WhatIfQuestion(tuple(words), old, new, tuple(told))
+    return WhatIfQuestion(tuple(words), old, new, tuple(asked))
 
 
 def _problem(change: KeyChange, old: Experiment) -> UserError | None:
     """Return why the log cannot answer for this change, or None if it can."""
     name = change.key.split(".")[1] if change.key.startswith("rewards.") else ""
     is_new = bool(name) and name not in old.rewards
-    if _SETTLING.match(change.key) and not is_new:
+    if whatif_effect(change.key) == "settles" and not is_new:
         return None
-    if not (is_new or _SCORING.match(change.key)):
+    if not is_new and whatif_effect(change.key) is None:
         return ConfigError(
             "this decides what is sampled or learned, not what a stored completion is worth",
             where=change.key,

@@ -51,7 +51,7 @@ _KEY_OF_SERVER_OPTION = {
     "model-impl": "trainer.args.vllm_model_impl",
     **dict.fromkeys(("host", "enable-scale-out", "weight-transfer-config", "logprobs-mode", "max-logprobs")),
 }
-"""Options of `vllm serve` that a run sets -> the key that sets it, None for what TRL's client needs as it is."""
+"""Options of `vllm serve` that a run sets -> the key for it; None if TRL's client needs a fixed value."""
 
 
 def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
@@ -65,7 +65,8 @@ def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
             ("launch.vllm.args", launch.vllm.args, {}),
         ):
             if value != usual:
-                what, hint = f"trainer={trainer.name} generates nothing", f"{key}={usual}" if usual != {} else f"~{key}"
+                what = f"trainer={trainer.name} does not generate"
+                hint = f"{key}={usual}" if usual != {} else f"~{key}"
                 yield ConfigError(what, where=origins.where(key), got=f"{key}={value}", hint=hint)
         return
     gpus, where = launch.rollout_gpus, origins.where("launch.rollout_gpus")
@@ -73,24 +74,24 @@ def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
     if launch.rollout != "vllm_server":
         if gpus:
             hint = "launch.rollout=vllm_server, or launch.rollout_gpus=0"
-            yield ConfigError("launch.rollout_gpus is for a vLLM server", where=where, got=gpus, hint=hint)
+            yield ConfigError("launch.rollout_gpus needs launch.rollout=vllm_server", where=where, got=gpus, hint=hint)
     elif gpus and named:
         got, hint = f"{named}, and launch.rollout_gpus={gpus} starts one", f"launch.rollout_gpus=0, or '~{named}'"
-        yield ConfigError("there would be two vLLM servers", where=origins.where(named), got=got, hint=hint)
+        yield ConfigError("the run would have two vLLM servers", where=origins.where(named), got=got, hint=hint)
     elif not gpus and not named:
         yield ConfigError(
-            "there is no vLLM server to generate",
+            "launch.rollout=vllm_server needs a vLLM server",
             where=origins.where("launch.rollout"),
-            expected="GPUs for a server of this run, or the address of a running one",
+            expected="GPUs for a server of this run, or the address of a running server",
             hint="launch.rollout_gpus=1, or trainer.args.vllm_server_base_url=http://HOST:8000",
         )
     elif gpus and launch.nodes > 1:
-        what, got = "a vLLM server that the run starts is for one machine", f"launch.nodes={launch.nodes}"
+        what, got = "a run on several machines cannot start a vLLM server", f"launch.nodes={launch.nodes}"
         hint = "launch.rollout_gpus=0 trainer.args.vllm_server_base_url=http://HOST:8000"
         yield ConfigError(what, where=where, got=got, hint=hint)
     if launch.vllm.args and not launch.rollout_gpus:
         yield ConfigError(
-            "launch.vllm.args is for a vLLM server that the run starts",
+            "launch.vllm.args needs a vLLM server that the run starts",
             where=origins.where("launch.vllm.args"),
             got=f"launch.rollout={launch.rollout} launch.rollout_gpus=0",
             hint="launch.rollout=vllm_server launch.rollout_gpus=1, or '~launch.vllm.args'",
@@ -103,7 +104,7 @@ def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
             yield ConfigError(
                 f"rlhf itself sets vLLM's --{option}",
                 where=origins.where(f"launch.vllm.args.{name}"),
-                expected=f"{ours}, from which it is set" if ours else "nothing: TRL's client needs it as it is",
+                expected=f"{ours}, which sets it" if ours else "no value: TRL's client needs its own",
                 hint=f"~launch.vllm.args.{name}",
             )
 
@@ -116,8 +117,8 @@ def rollout_warnings(experiment: Experiment) -> list[str]:
     if not experiment.launch.rollout.startswith("vllm"):
         return []
     rounded = (
-        "inside a process vLLM computes in 16 bits, also under launch.precision=float32: its log-probabilities are off"
-        " by some hundredths a token; launch.rollout=vllm_server follows launch.precision"
+        "launch.rollout=vllm computes in 16 bits even with launch.precision=float32: its log-probabilities are off"
+        " by some hundredths per token; launch.rollout=vllm_server follows launch.precision"
     )
     warnings = [rounded] if (experiment.launch.rollout, experiment.launch.precision) == ("vllm", "float32") else []
     if not experiment.trainer.setting("vllm_importance_sampling_correction"):
@@ -128,8 +129,8 @@ def rollout_warnings(experiment: Experiment) -> list[str]:
         return warnings
     return [
         *warnings,
-        f"{', '.join(cut)}: vLLM's probabilities are cut by it and the trainer's are not, so the importance ratio is"
-        " biased (github.com/huggingface/trl/issues/6789); it is not with top_p=1, top_k=0 and min_p=0",
+        f"{', '.join(cut)}: vLLM truncates its probabilities and the trainer does not, so the importance ratio is"
+        " biased (github.com/huggingface/trl/issues/6789); top_p=1, top_k=0 and min_p=0 avoid that",
     ]
 
 
@@ -145,7 +146,7 @@ _SET_BY_US = (
     *("output", "parsable", "requeue", "test-only", "wait", "wrap", "mem", "nodes", "signal", "partition", "account"),
     *("qos", "time", "gpus-per-node", "cpus-per-task"),
 )
-"""Options of sbatch's that a run is submitted with."""
+"""Options of sbatch that rlhf sets itself."""
 
 
 def slurm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
@@ -157,7 +158,7 @@ def slurm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
         yield ConfigError(
             "sbatch cannot read this time"
             if allowed_s is None
-            else f"a job of {allowed_s:g} s would be told to save at once: launch.grace_s={grace_s:g} is for saving",
+            else f"a job of {allowed_s:g} s has no time to train: launch.grace_s={grace_s:g} is reserved for saving",
             where=origins.where("launch.slurm.time"),
             got=slurm.time,
             expected="hours:minutes:seconds, days-hours:minutes:seconds, or minutes",
@@ -205,6 +206,6 @@ def strategy_problems(experiment: Experiment, origins: Origins) -> Iterator[User
             f"{feature} does not work with launch.strategy={row.name}",
             where=origins.where(key),
             got=f"{key} and {origins.where('launch.strategy')}",
-            expected=f"something else: {why}",
+            expected=f"another setting: {why}",
             hint=instead.replace("launch.strategy=", f"{without_file}launch.strategy="),
         )

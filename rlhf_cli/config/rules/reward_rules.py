@@ -39,7 +39,7 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
         own_s, watched_s = reward.timeout_s, experiment.launch.hang_timeout_s
         if isinstance(own_s, float) and isinstance(watched_s, float) and own_s >= watched_s:
             yield ConfigError(
-                f"a run is ended as hanging before reward {name!r} reaches its time limit",
+                f"the watchdog ends the run before reward {name!r} reaches its time limit",
                 where=where(f"rewards.{name}.timeout_s"),
                 got=f"{own_s:g}, launch.hang_timeout_s={watched_s:g}",
                 hint=f"launch.hang_timeout_s={2 * own_s:g}, or rewards.{name}.timeout_s={watched_s / 2:g}",
@@ -75,7 +75,7 @@ def _gate_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
             close = nearest(gate.by, rewards)
             in_list = owner is not None and isinstance(rewards[owner].gate, list)
             yield ConfigError(
-                f"a gate reads a reward {gate.by!r} that does not exist",
+                f"a gate reads the reward {gate.by!r}, which does not exist",
                 where=origins.where(f"{key}.by"),
                 expected="one of " + ", ".join(rewards),
                 hint=close if in_list or not close else f"{key}.by={close}",
@@ -96,7 +96,7 @@ def _dense_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
     conflicts: list[tuple[str, str, object, str]] = []  # key, what, got, hint
     # trainer_rules.py checks PPO's loss and z-scores.
     if experiment.aggregate not in (AGGREGATES if trainer.has_critic else ("sum",)):
-        what = "trainer.dense sums the rewards token by token"
+        what = "trainer.dense sums rewards per token, so it needs a sum"
         conflicts.append(("aggregate", what, experiment.aggregate, "aggregate=sum"))
     if not trainer.has_critic:
         if trainer.row.advantages != "token":
@@ -106,8 +106,8 @@ def _dense_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
         of_a_sequence = [name for name, values in _TOKEN_LEVEL_ONLY.items() if args.get(name) in values]
         of_a_sequence += ["off_policy_mask_threshold"] if args.get("off_policy_mask_threshold") is not None else []
         for name in of_a_sequence:
-            key, what = f"trainer.args.{name}", f"trainer.dense means nothing under {name}={args[name]}"
-            conflicts.append((key, what, "one number a sequence", f"'~{key}'"))
+            key, what = f"trainer.args.{name}", f"trainer.dense has no effect with {name}={args[name]}"
+            conflicts.append((key, what, "one number per sequence", f"'~{key}'"))
     for key, what, value, hint in conflicts:
         yield ConfigError(what, where=origins.where(key), got=value, hint=f"{hint}, or {not_dense}")
 
@@ -121,7 +121,7 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
         if key not in rule.keys and getattr(truncation, key) != type(truncation).model_fields[key].default:
             readers = [name for name, policy in POLICIES.items() if key in policy.keys]
             yield ConfigError(
-                f"truncation.{key} means nothing to policy {truncation.policy}",
+                f"policy {truncation.policy} does not read truncation.{key}",
                 where=origins.where(f"truncation.{key}"),
                 got=f"truncation.policy={truncation.policy}",
                 expected=f"{' or '.join(readers)}, which read{'s' if len(readers) == 1 else ''} it",
@@ -136,7 +136,7 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
             hint=f"truncation.mode={modes[0]}",
         )
     if truncation.policy != "none" and "truncation" not in trainer.row.sections:
-        what = f"trainer={trainer.name} generates nothing that could be cut off"
+        what = f"trainer={trainer.name} does not generate, so no completion is cut off"
         yield ConfigError(what, where=where, got=truncation.policy, hint="truncation=none")
         return
     if rule.needs_critic and not trainer.has_critic:

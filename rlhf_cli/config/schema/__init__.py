@@ -1,1 +1,1 @@
-"""Holds the sections of an experiment that are ours, as strict pydantic models."""
+"""Hold the sections of an experiment that are ours, as strict pydantic models."""

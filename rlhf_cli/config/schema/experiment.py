@@ -101,7 +101,7 @@ def arms_of(annotation: object, *, with_none: bool = False) -> list[object]:
     if origin is Annotated:
         return arms_of(inner[0], with_none=with_none)
     if origin in (typing.Union, types.UnionType):
-        return [arm for one in inner for arm in arms_of(one, with_none=with_none)]
+        return [arm for part in inner for arm in arms_of(part, with_none=with_none)]
     return [] if annotation in (None, type(None)) and not with_none else [annotation]
 
 

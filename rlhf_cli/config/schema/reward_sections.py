@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -45,6 +46,15 @@ class Gate(Section):
     between: Bounds | None = None
     otherwise: Literal["zero", "exclude"] | float = "zero"
     exactly_one = ("at_least", "at_most", "equals", "between")
+
+
+def gate_text(gate: Mapping[str, Any]) -> str:
+    """Return a gate's condition as in `correct >= 1`. gate: its keys `by` and `at_least`, `at_most`, ... as in YAML."""
+    if gate.get("between") is not None:
+        low, high = gate["between"]
+        return f"{low:g} <= {gate['by']} <= {high:g}"
+    signs = {"at_least": ">=", "at_most": "<=", "equals": "="}
+    return "".join(f"{gate['by']} {sign} {gate[name]:g}" for name, sign in signs.items() if gate.get(name) is not None)
 
 
 class Reward(Section):

@@ -20,7 +20,7 @@ class Track(Section):
     `tracker` is `wandb`, `tensorboard`, `trackio` or `mlflow`. `mode` is `none` for no tracker; for wandb, `online`
     sends at once and `offline` records here, for `rlhf sync` to send; for the others both record. `project` and `tags`
     are shown by the tracker. `notes` is free text. `entity` is wandb's account or team; null is the login's default.
-    `completions_every` sends wandb a table of completions at most every so many steps; the run folder has them all.
+    `completions_every` N sends wandb a table of completions at most every N steps; the run folder has them all.
     """
 
     tracker: Literal["wandb", "tensorboard", "trackio", "mlflow"] = "wandb"
@@ -37,7 +37,7 @@ class Guards(Section):
 
     `no_signal` is the number of rounds in a row with all advantages 0 (because all rewards are equal, for example)
     after which a run ends; `off` never ends it. `max_error_share` ends it if a reward fails on more than this share of
-    the last `error_window` rows it was asked for, if its `on_error` tolerates failures; 1 never does.
+    the last `error_window` rows it scored, if its `on_error` tolerates failures; 1 never does.
     """
 
     no_signal: Annotated[Annotated[int, Field(gt=0)] | Literal["off"], OFF] = 5
@@ -256,7 +256,7 @@ def entries_of(section: Entry | dict[str, Entry] | list[Entry] | None) -> dict[s
     if section is None:
         return {}
     if isinstance(section, list):
-        return {str(number): one for number, one in enumerate(section)}
+        return {str(number): entry for number, entry in enumerate(section)}
     return section if isinstance(section, dict) else {"": section}
 
 

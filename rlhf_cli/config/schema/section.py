@@ -22,7 +22,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, serialize_by_alias=True, defer_build=True)
     exactly_one: ClassVar[tuple[str, ...]] = ()
-    """Keys of which exactly one is given."""
+    """Exactly one of these keys must be given."""
 
     @model_validator(mode="after")
     def _has_exactly_one(self) -> Self:

@@ -75,7 +75,7 @@ class Trainer(Section):
 
     `name` is shown in messages and on screen. `trl` is TRL's class. `class` (`./mine.py:MyGRPO`) is a subclass of it
     that runs instead; null runs `trl` itself. `args` are fields of TRL's config class, and with a critic also those of
-    `PpoArgs`. `dense` gives a dense reward to its own tokens; false sums it to one number a row. `baseline` is what a
+    `PpoArgs`. `dense` gives a dense reward to its own tokens; false sums it to one number per row. `baseline` is what a
     completion's reward is compared with: the others of its prompt (`group`), or a `critic` (PPO). `passes` says how
     rows go through the models of a trainer that generates: `packed` (no padding, each prompt once), `trimmed` (sorted
     by length, less padding), `plain` (as in TRL), or `auto`, the fastest that works. `generation` says how completions

@@ -15,8 +15,7 @@ from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, Schedule, Sub
 from rlhf_cli.plan.devices import runs_on_cpu
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tables.strategies import STRATEGIES
-from rlhf_cli.tables.trl_refusals import REFUSALS
-from rlhf_cli.tables.trl_values import MAX_RELATIVE_KL_ERROR, RANGES
+from rlhf_cli.tables.trl_values import MAX_RELATIVE_KL_ERROR, RANGES, REFUSALS
 
 _ARGS = "trainer.args."
 _OPTIMIZERS = ((re.compile(r"8bit|paged|ademamix|bnb"), "bitsandbytes"), (re.compile(r"_torch_(4|8)bit$"), "torchao"))

@@ -171,7 +171,7 @@ def _overlong(rows: RowTable, limit: int, tokenizer: TokenizerFiles, settings: M
 
 
 def rendered(messages: Messages, tokenizer: TokenizerFiles, settings: Mapping[str, object]) -> str:
-    """Return a prompt's messages as the chat template writes them. Raises one of TEMPLATE_ERRORS."""
+    """Return a prompt's messages as the chat template writes them. Raise one of TEMPLATE_ERRORS."""
     special = {name: token for name in _SPECIAL if (token := tokenizer.special(name)) is not None}
     return render_chat(tokenizer.chat_template or "", messages, special, settings)
 

@@ -77,7 +77,7 @@ def aggregate_problems(subject: Subject) -> Check[dict[str, Path]]:
             "the aggregate must take the arguments `rewards` and `weights`",
             where="aggregate",
             got=f"{aggregate}({', '.join(signature.parameters)})",
-            expected="f(rewards, weights): by name, a list of scores and a number; it returns one total per row",
+            expected="f(rewards, weights): by reward, a list of scores and a number; returns one total per row",
         )
     return files
 

@@ -55,7 +55,7 @@ def test_several_values_are_a_table(run: RunFolder, capsys: pytest.CaptureFixtur
         (["trainer.args.learning_rate=1"], ["decides what is sampled or learned", "trainer.args.learning_rate"]),
         (["rewards.brevity.args.zero=20"], ["has not scored 'brevity' like this", "rlhf score"]),
         (["rewards.brevity.gate={by: unknown, at_least: 1}"], ["unknown"]),
-        (["+exp=quickstart"], ["a run has its exp already"]),
+        (["+exp=quickstart"], ["a run cannot get another exp"]),
         (["another", LESS], ["one run at a time"]),
         (["rewards.new={fn: 'os:getcwd'}"], ["has scored no reward 'new'", "rlhf score"]),
         (["rewards.correct.weight=range(0,90)"], ["90 combinations"]),

@@ -208,7 +208,7 @@ def test_the_server_ends_with_the_run(trained: Trained) -> None:
 
 
 def test_a_port_in_use(trained: Trained) -> None:
-    assert "the vLLM server's port is taken" in trained.of_port
+    assert "the port of the vLLM server is in use" in trained.of_port
     assert "Address already in use" in trained.of_port
 
 

@@ -230,12 +230,12 @@ def test_what_is_not_known_is_left_out_and_named() -> None:
     experiment = prepare(SMALL, keep_run_names=True).experiment
     plan = RunMemory(experiment, None, 8, Device()).plan()
     assert at("generating", plan).what == "generating 8 completions of 0 + 4 tokens"
-    assert plan.leaves_out == ["prompts, whose length is not known"]
+    assert plan.leaves_out == ["prompts of unknown length"]
     rows = prepare(["+exp=toy_sft", "launch=cpu", "track=none", "trainer.args.max_length=null"], keep_run_names=True)
-    assert RunMemory(rows.experiment, None, 0, Device()).plan().unknown.startswith("how long the rows are")
+    assert RunMemory(rows.experiment, None, 0, Device()).plan().unknown.startswith("the length of the rows")
     for trainer, name in (("orpo", "ORPOTrainer"), ("cpo", "CPOTrainer")):
         without = rows_learned("toy_dpo", f"trainer={trainer}")
-        assert without.leaves_out == [f"the logits of {name}, which are all there at once"]
+        assert without.leaves_out == [f"the logits of {name}, all in memory at once"]
     for fused in (planned(), rows_learned("toy_sft"), rows_learned("toy_reward")):
         assert fused.leaves_out == []
     unknown = planned("trainer.args.optim=lomo")
@@ -244,7 +244,7 @@ def test_what_is_not_known_is_left_out_and_named() -> None:
     Path("judge").mkdir()
     Path("judge/config.json").write_text(json.dumps({"model_type": "mamba2", "hidden_size": 64}))
     judged = planned("rewards.judge.model=judge", "rewards.judge.with_eos=true")
-    assert judged.leaves_out == ["the reward model judge, whose shape is not known"]
+    assert judged.leaves_out == ["the reward model judge, of unknown shape"]
 
 
 @pytest.mark.parametrize(("trainer", "rows"), [("orpo", 16), ("cpo", 16), ("tpo", 24)])
@@ -324,7 +324,7 @@ def test_rows_that_are_learned_from(exp: str, rows: int) -> None:
         assert plan.fullest("generation") is None
         assert at("learning", plan).what == f"learning from {rows} rows of {tokens} tokens"
     assert rows_learned(exp, "trainer.args.max_length=null", longest=0).unknown == (
-        "how long the rows are is known when they are read"
+        "the length of the rows is not known yet"
     )
 
 

@@ -14,7 +14,7 @@ from rlhf_cli.errors import UserError
 from rlhf_cli.plan.checks import argument_checks
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.tables.trl_refusals import REFUSALS
+from rlhf_cli.tables.trl_values import REFUSALS
 from tests.support.small_runs import SMALL
 
 TINY = ["model=tiny_untrained", "model.build.hidden_size=16", "model.build.num_layers=1", "launch=cpu", "track=none"]
