@@ -135,7 +135,7 @@ def _reward_model(
 def _policy(
     target: Target, experiment: Experiment, held_out: HeldOut, asked: EvaluationRequest, say: Say
 ) -> tuple[PolicyEvaluation, list[Row]]:
-    from rlhf_cli.evaluation.generation import evaluate_policy, load_policy
+    from rlhf_cli.evaluation.generation import evaluate_policy, load_policy, sampling_of
 
     rows = held_out.rows
     policy = load_policy(target.model, experiment)
@@ -153,9 +153,7 @@ def _policy(
         policy,
         experiment,
         rows,
-        samples=asked.samples,
-        batch_size=asked.batch_size or _POLICY_BATCH,
+        sampling_of(experiment, asked.samples, asked.batch_size or _POLICY_BATCH, on_batch),
         end=end_of_run(target),
         trained_on=held_out.trained_on or frozenset(),
-        on_batch=on_batch,
     )

@@ -51,6 +51,28 @@ class Completion:
     is_truncated: bool
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """How answers are generated: `each` per prompt, `settings` under TRL's names, and rows per batch.
+
+    The same seed gives the same completions. `on_batch` is called with the number of new completions.
+    """
+
+    settings: Mapping[str, object]
+    batch_size: int
+    seed: int
+    each: int = 1
+    is_greedy: bool = False
+    on_batch: Callable[[int], None] | None = None
+
+
+def sampling_of(
+    experiment: Experiment, each: int, batch_size: int, on_batch: Callable[[int], None] | None = None
+) -> Sampling:
+    """Return the sampling of an experiment's trainer."""
+    return Sampling(sampling_settings(experiment.trainer), batch_size, experiment.seed, each, on_batch=on_batch)
+
+
 def device_of(experiment: Experiment) -> str:
     """Return `cuda` if there is a GPU and the experiment may use it, else `cpu`."""
     return "cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu"
@@ -91,45 +113,38 @@ class PolicyModel:
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         self._model.to(self.device).eval().requires_grad_(False)
-        named = self._model.generation_config.eos_token_id
-        of_model = named if isinstance(named, list) else [named]
-        self._eos = sorted({one for one in [self.tokenizer.eos_token_id, *of_model] if one is not None})
+        given = self._model.generation_config.eos_token_id
+        tokens = [self.tokenizer.eos_token_id, *(given if isinstance(given, list) else [given])]
+        self._eos = sorted({token for token in tokens if token is not None})
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without special tokens."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
-    def complete(
-        self,
-        prompts: Sequence[object],
-        settings: Mapping[str, object],
-        *,
-        greedy: bool,
-        batch_size: int,
-        seed: int,
-        on_batch: Callable[[int], None] = lambda done: None,
-    ) -> list[Completion]:
+    def complete(self, prompts: Sequence[object], sampling: Sampling) -> list[Completion]:
         """Return one completion per prompt, in the order of the prompts. Batches group prompts of similar length.
 
-        The same seed gives the same completions. The caller's random state is not changed.
+        The caller's random state is not changed.
         """
+        settings, batch_size = sampling.settings, sampling.batch_size
         with naming_foreign_files({"model.path": str(self.path)}):
             encoded = [self._encoded(prompt, settings) for prompt in prompts]
         stops = self._generating.stops = StopStrings.of(self.tokenizer, settings["generation_kwargs"])
         order = sorted(range(len(encoded)), key=lambda row: len(encoded[row]), reverse=True)
-        config = self._generation(settings, greedy=greedy)
+        config = self._generation(settings, greedy=sampling.is_greedy)
         completions: dict[int, Completion] = {}
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), torch.inference_mode():
-            torch.manual_seed(seed)
+            torch.manual_seed(sampling.seed)
             for start in range(0, len(order), batch_size):
                 rows = order[start : start + batch_size]
                 for row, ids in zip(rows, self._generate([encoded[row] for row in rows], config), strict=True):
-                    end = next((place for place, one in enumerate(ids) if one in self._eos), None)
+                    end = next((place for place, token in enumerate(ids) if token in self._eos), None)
                     stop = stops.length(ids) if stops is not None else None
                     kept = ids[:stop] if stop is not None else ids if end is None else ids[: end + 1]
                     completions[row] = Completion(self.decode(kept), kept, is_truncated=end is None and stop is None)
-                on_batch(len(rows))
+                if sampling.on_batch is not None:
+                    sampling.on_batch(len(rows))
         return [completions[row] for row in range(len(encoded))]
 
     def _encoded(self, prompt: object, settings: Mapping[str, object]) -> list[int]:
@@ -137,7 +152,7 @@ class PolicyModel:
             ids: list[int] = self.tokenizer(prompt)["input_ids"]
             return ids
         if self.tokenizer.chat_template is None:
-            raise ModelError("the policy has no chat template, and the prompts are messages", where=str(self.path))
+            raise ModelError("the prompts are messages, but the policy has no chat template", where=str(self.path))
         if not isinstance(prompt, list):
             got = f"{type(prompt).__name__} {prompt!r:.80}"
             raise DataError("a prompt is neither a text nor a list of messages", where="the evaluation rows", got=got)
@@ -151,7 +166,7 @@ class PolicyModel:
 
     def _generation(self, settings: Mapping[str, object], *, greedy: bool) -> GenerationConfig:
         given = settings["generation_kwargs"]
-        given = {key: one for key, one in given.items() if key not in STOP_KEYS} if isinstance(given, dict) else {}
+        given = {key: value for key, value in given.items() if key not in STOP_KEYS} if isinstance(given, dict) else {}
         chosen = {name: settings[name] for name in _SAMPLING if settings[name] is not None}
         if greedy:
             chosen = {"repetition_penalty": settings["repetition_penalty"]}
@@ -201,72 +216,49 @@ def evaluate_policy(
     policy: PolicyModel,
     experiment: Experiment,
     rows: list[Row],
+    sampling: Sampling,
     *,
-    samples: int,
-    batch_size: int,
     end: EndOfRun | None = None,
     trained_on: Set[bytes] = frozenset(),
-    on_batch: Callable[[int], None] = lambda done: None,
 ) -> tuple[PolicyEvaluation, list[Row]]:
     """Return all measures of the policy, and one row per completion.
 
-    Each prompt is answered once greedily and `samples` times with the trainer's sampling settings, and scored as at the
-    run's `end`. Intervals are over prompts, because the samples of one prompt are not independent. `trained_on`
-    is passed to `sum_up_answers`; `on_batch` is called with the number of new completions.
+    Each prompt is answered once greedily and `sampling.each` times with the trainer's sampling settings, and scored as
+    at the run's `end`. Intervals are over prompts, because the samples of one prompt are not independent. `trained_on`
+    is passed to `sum_up_answers`.
     """
-    answered = {
-        name: (each, answer_prompts(policy, experiment, rows, each, batch_size, on_batch, is_greedy=name == GREEDY))
-        for name, each in ((GREEDY, 1), (SAMPLED, samples))
-        if each
-    }
-    settled = score_answers(
-        experiment, [one for _, answers in answered.values() for one in answers], policy, end or EndOfRun()
-    )
+    ways = {GREEDY: replace(sampling, each=1, is_greedy=True), SAMPLED: sampling}
+    answered = {name: answer_prompts(policy, rows, way) for name, way in ways.items() if way.each}
+    everything = [answer for answers in answered.values() for answer in answers]
+    settled = score_answers(experiment, everything, policy, end or EndOfRun())
     scored = iter(settled.rows)
     parts = {
-        name: PartAnswers(each, answers, list(islice(scored, len(answers))))
-        for name, (each, answers) in answered.items()
+        name: PartAnswers(ways[name].each, answers, list(islice(scored, len(answers))))
+        for name, answers in answered.items()
     }
     evaluation = replace(
         sum_up_answers(parts, list(experiment.rewards), no_total=settled.no_total, trained_on=trained_on),
-        settings={**sampling_settings(experiment.trainer), "samples": samples, "seed": experiment.seed},
+        settings={**sampling.settings, "samples": sampling.each, "seed": sampling.seed},
     )
     return evaluation, completions_of(parts)
 
 
-def answer_prompts(
-    policy: PolicyModel,
-    experiment: Experiment,
-    rows: list[Row],
-    each: int,
-    batch_size: int,
-    on_batch: Callable[[int], None],
-    *,
-    is_greedy: bool,
-) -> list[AnsweredPrompt]:
-    """Return `each` answers per row, as messages if the prompt is a list of messages."""
-    repeated = [row for row in rows for _ in range(each)]
-    completions = policy.complete(
-        [row["prompt"] for row in repeated],
-        sampling_settings(experiment.trainer),
-        greedy=is_greedy,
-        batch_size=batch_size,
-        seed=experiment.seed,
-        on_batch=on_batch,
-    )
+def answer_prompts(policy: PolicyModel, rows: list[Row], sampling: Sampling) -> list[AnsweredPrompt]:
+    """Return `sampling.each` answers per row, as messages if the prompt is a list of messages."""
+    repeated = [row for row in rows for _ in range(sampling.each)]
     answers = []
-    for row, one in zip(repeated, completions, strict=True):
+    for row, answer in zip(repeated, policy.complete([row["prompt"] for row in repeated], sampling), strict=True):
         is_chat = isinstance(row["prompt"], list)
-        completion = [{"role": "assistant", "content": one.text}] if is_chat else one.text
-        answers.append(AnsweredPrompt(row, completion, one.ids, one.is_truncated))
+        completion = [{"role": "assistant", "content": answer.text}] if is_chat else answer.text
+        answers.append(AnsweredPrompt(row, completion, answer.ids, answer.is_truncated))
     return answers
 
 
 def score_answers(
     experiment: Experiment, answers: list[AnsweredPrompt], policy: PolicyModel, end: EndOfRun
 ) -> CompletionScores:
-    """Score the answers as at the `end` of a run; without rewards nothing has a score."""
+    """Score the answers as at the `end` of a run. Without rewards, no answer has a score."""
     if not experiment.rewards:
         return CompletionScores([ScoredRow(None, {}) for _ in answers])
-    rows = [{name: value for name, value in one.as_row().items() if name != "is_truncated"} for one in answers]
+    rows = [{name: value for name, value in answer.as_row().items() if name != "is_truncated"} for answer in answers]
     return score(experiment, rows, device=policy.device, decode=policy.decode, end=end)

@@ -122,18 +122,14 @@ def generate(
     Raise ConfigError if answers have no total of their own and `by` is the total, ModelError for a model that cannot be
     loaded, and any error that a reward raises.
     """
-    from rlhf_cli.evaluation.generation import (  # TRL comes with it
-        answer_prompts,
-        load_policy,
-        sampling_settings,
-        score_answers,
-    )
+    from rlhf_cli.evaluation.generation import answer_prompts, load_policy, sampling_of, score_answers  # imports TRL
 
     end = end_of_run(target)
     _refuse_without_total(experiment, request.by, end)
     each, batch_size = request.num_samples, request.batch_size or BATCH
     policy = load_policy(target.model, experiment)
-    answers = answer_prompts(policy, experiment, rows, each, batch_size, on_batch, is_greedy=False)
+    sampling = sampling_of(experiment, each, batch_size, on_batch)
+    answers = answer_prompts(policy, rows, sampling)
     scores = score_answers(experiment, answers, policy, end).rows
     sampled = [
         SampledAnswer(
@@ -156,7 +152,7 @@ def generate(
         "data": which,
         "time": time.time(),
         "samples": request.num_samples,
-        "settings": {**sampling_settings(experiment.trainer), "seed": experiment.seed, "batch_size": batch_size},
+        "settings": {**sampling.settings, "seed": sampling.seed, "batch_size": batch_size},
         "prompts": len(rows),
         "by": best.by,
         "curve": [asdict(one) for one in best.curve],

@@ -1,12 +1,9 @@
-"""Read the text of a completion in either of TRL's two formats.
-
-This module is all that the ready-made rewards share.
-"""
+"""Everything that the ready-made rewards share: the text of a completion, and the check of a reward's own arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
 from rlhf_cli.errors import RewardError
 
@@ -21,7 +18,7 @@ _REASONING_KEYS = ("reasoning_content", "thinking")
 
 
 def text_of(completion: Completion, *, reasoning: bool = False) -> str:
-    """Return the text the policy wrote. Raises RewardError if it is neither text nor a list of messages.
+    """Return the text the policy wrote. Raise RewardError if it is neither text nor a list of messages.
 
     In a conversation only the assistant's messages count, joined by newlines, because the policy did not write the
     answers of tools and environments. A message without a role is the assistant's, as in TRL's examples.
@@ -58,7 +55,7 @@ def content_text(message: Message) -> str:
 
 
 def as_completion(value: object) -> Completion:
-    """Return the value as a completion. Raises RewardError if it is neither text nor a list of messages."""
+    """Return the value as a completion. Raise RewardError if it is neither text nor a list of messages."""
     if isinstance(value, str):
         return value
     if isinstance(value, Sequence) and all(isinstance(message, Mapping) for message in value):
@@ -68,3 +65,22 @@ def as_completion(value: object) -> Completion:
         got=repr(value)[:200],
         expected="a string, or [{'role': 'assistant', 'content': ...}, ...]",
     )
+
+
+CHECK = "refuses_arguments"
+"""Attribute of a reward function that holds its check."""
+_Reward = TypeVar("_Reward", bound=Callable[..., object])
+
+
+def refused_by(check: Callable[..., object]) -> Callable[[_Reward], _Reward]:
+    """Mark a reward function: `rlhf check` passes its arguments to `check` before a run.
+
+    `check` is called with the reward's arguments that it also has, defaults included, and raises RewardError or
+    ValueError for values that the reward cannot work with.
+    """
+
+    def mark(reward: _Reward) -> _Reward:
+        setattr(reward, CHECK, check)
+        return reward
+
+    return mark

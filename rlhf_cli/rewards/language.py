@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.checked_arguments import refused_by
-from rlhf_cli.rewards.completion_text import Completion, Message, content_text, text_of
+from rlhf_cli.rewards.completion_text import Completion, Message, content_text, refused_by, text_of
 from rlhf_cli.text.suggest import nearest
 
 # Maps a name in the config to the prefixes of its letters' Unicode names.

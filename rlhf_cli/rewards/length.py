@@ -8,8 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 from annotated_types import Gt
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.checked_arguments import refused_by
-from rlhf_cli.rewards.completion_text import Completion, text_of
+from rlhf_cli.rewards.completion_text import Completion, refused_by, text_of
 
 Unit: TypeAlias = Literal["tokens", "characters", "words"]
 TokenIds: TypeAlias = Sequence[Sequence[int]]

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.checked_arguments import refused_by
-from rlhf_cli.rewards.completion_text import Completion, text_of
+from rlhf_cli.rewards.completion_text import Completion, refused_by, text_of
 
 RegexMode: TypeAlias = Literal["full", "search"]
 

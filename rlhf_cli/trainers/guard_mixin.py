@@ -28,7 +28,7 @@ from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 
 if TYPE_CHECKING:
-    from rlhf_cli.rewards.stack.dead_signal import DeadRound
+    from rlhf_cli.rewards.stack.reward_metrics import DeadRound
     from rlhf_cli.trainers.trl_protocol import EvaluationOutput, TrlBatch
 
 _PER_TOKEN = ("advantages", "returns", "rollout_values", "old_per_token_logps", "ref_per_token_logps")
@@ -293,7 +293,7 @@ def _described(
 
 
 def _no_signal(rounds: Sequence[DeadRound]) -> GuardStopped:
-    from rlhf_cli.rewards.stack.dead_signal import explain_dead_rounds
+    from rlhf_cli.rewards.stack.reward_metrics import explain_dead_rounds
 
     found = explain_dead_rounds(rounds)
     ending = "a larger trainer.args.max_completion_length, or truncation=eos_penalty, which teaches to end"

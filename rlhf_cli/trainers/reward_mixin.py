@@ -39,7 +39,7 @@ from rlhf_cli.trainers.left_out_mixin import LeftOutMixin
 from rlhf_cli.truncation import COMPONENT, Endings
 
 if TYPE_CHECKING:
-    from rlhf_cli.rewards.stack.dead_signal import DeadRound
+    from rlhf_cli.rewards.stack.reward_metrics import DeadRound
     from rlhf_cli.trainers.completions_table import PartColumns
     from rlhf_cli.trainers.trl_protocol import TrlBatch
 
@@ -294,7 +294,7 @@ class RewardMixin(LeftOutMixin):
         # A row's total does not determine token rewards, and a critic's errors always give advantages.
         if largest != 0.0 and (by_token or share_of_dead_groups(self._compared_totals(), group_size) < 1.0):
             return None
-        from rlhf_cli.rewards.stack.dead_signal import DeadRound, component_statistics
+        from rlhf_cli.rewards.stack.reward_metrics import DeadRound, component_statistics
 
         left_out = self.truncation.leaves_out(self._endings)
         valued = self.truncation.goes_on(self._endings) & self.truncation.replaces

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ import torch
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import generate
-from rlhf_cli.evaluation.generation import Completion, PolicyModel, evaluate_policy, sampling_settings
+from rlhf_cli.evaluation.generation import (
+    Completion,
+    PolicyModel,
+    Sampling,
+    evaluate_policy,
+    sampling_of,
+    sampling_settings,
+)
 from rlhf_cli.evaluation.policy_results import PolicyEvaluation
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.runs.metrics_file import read_metrics
@@ -32,8 +40,8 @@ class Says:
     def decode(self, ids: list[int]) -> str:
         return ""
 
-    def complete(self, prompts: list[Any], settings: Any, *, greedy: bool, **_: Any) -> list[Completion]:
-        texts = [self.answers[0 if greedy else row % len(self.answers)] for row in range(len(prompts))]
+    def complete(self, prompts: list[Any], sampling: Sampling) -> list[Completion]:
+        texts = [self.answers[0 if sampling.is_greedy else row % len(self.answers)] for row in range(len(prompts))]
         return [Completion(text, list(range(len(text))), is_truncated=len(text) > 4) for text in texts]
 
 
@@ -56,7 +64,8 @@ ROWS = [{"prompt": "1+1=", "a": 1, "b": 1, "answer": "2"}, {"prompt": "1+2=", "a
 
 
 def evaluated(policy: Any, *, samples: int = 4, **rewards: Any) -> tuple[PolicyEvaluation, list[Any]]:
-    return evaluate_policy(policy, experiment(**rewards), ROWS, samples=samples, batch_size=8)
+    asked = experiment(**rewards)
+    return evaluate_policy(policy, asked, ROWS, sampling_of(asked, samples, 8))
 
 
 def test_by_hand() -> None:
@@ -86,13 +95,17 @@ def test_completions_are_those_of_one_prompt_at_a_time(train, model_cache: Path)
     policy = PolicyModel(folder.model)
     settings = {**sampling_settings(experiment().trainer), "max_completion_length": 6}
     prompts = ["1+1=", "a much longer prompt: 12+13=", "3+4="]
-    batched = policy.complete(prompts, settings, greedy=True, batch_size=3, seed=0)
-    alone = [policy.complete([one], settings, greedy=True, batch_size=1, seed=5)[0] for one in prompts]
+
+    def greedy(batch_size: int) -> Sampling:
+        return Sampling(settings, batch_size, seed=0, is_greedy=True)
+
+    batched = policy.complete(prompts, greedy(3))
+    alone = [policy.complete([prompt], replace(greedy(1), seed=5))[0] for prompt in prompts]
     assert batched == alone
-    sampled = [policy.complete(prompts, settings, greedy=False, batch_size=2, seed=seed) for seed in (1, 1, 2)]
+    sampled = [policy.complete(prompts, Sampling(settings, 2, seed)) for seed in (1, 1, 2)]
     assert sampled[0] == sampled[1] != sampled[2]
-    chat = policy.complete([[{"role": "user", "content": "1+1="}]], settings, greedy=True, batch_size=1, seed=0)
-    written = policy.complete(["user: 1+1=\nassistant: "], settings, greedy=True, batch_size=1, seed=0)
+    chat = policy.complete([[{"role": "user", "content": "1+1="}]], greedy(1))
+    written = policy.complete(["user: 1+1=\nassistant: "], greedy(1))
     assert chat == written
 
 

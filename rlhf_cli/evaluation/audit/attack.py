@@ -7,6 +7,7 @@ import socket
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean, median, median_low
@@ -77,55 +78,76 @@ def _tolerance(total: float) -> float:
     return _ROUNDING * max(1.0, abs(total))
 
 
-def compared(kind: AttackKind, attacks: _Variant, gold: Mapping[int, GoldRow], *, main: str | None) -> KindResult:
-    """Return the comparison of one variant of a kind with the gold answers, row by row.
+class Outcome(StrEnum):
+    """How an answer compares with the gold one in its row, the worst first.
 
-    `main` is the component that distinguishes gold answers from the others, or None. An answer without a total counts
-    as losing, because it does not enter any advantage.
+    An answer without a total loses, because it does not enter any advantage.
     """
-    rows = [row for row in gold if row in attacks]
-    beaten, tied, fooled, near, margins = [], [], [], [], []
-    for row in rows:
-        attack, right = attacks[row][1].total, gold[row].scored.total
-        if attack is None or right is None:
-            continue
-        margins.append(attack - right)
-        if attack > right + _tolerance(right):
-            beaten.append(row)
-        elif gold[row].is_recognised and attack >= right - _tolerance(right):
-            tied.append(row)
-        elif main is not None and _reaches(main, attacks[row][1], gold[row].scored):
-            fooled.append(row)
-        elif (usual := gold[row].usual) is not None and usual < right and attack >= usual + _NEARLY * (right - usual):
-            near.append(row)
-    share = wilson(len(beaten) + len(tied), len(rows))
-    at_all = wilson(len(beaten) + len(tied) + len(fooled) + len(near), len(rows))
+
+    BEATS = "a higher total"
+    TIES = "the same total as a gold answer that is recognised"
+    FOOLS = "the main component pays it as much"
+    NEAR = "a total nearly as high"
+    LOSES = "less"
+
+
+def outcome_of(attack: ScoredRow, gold: GoldRow, main: str | None) -> Outcome:
+    """Return the outcome of one answer. `main` distinguishes gold answers from the others; None if nothing does."""
+    total, right, usual = attack.total, gold.scored.total, gold.usual
+    if total is None or right is None:
+        return Outcome.LOSES
+    if total > right + _tolerance(right):
+        return Outcome.BEATS
+    if gold.is_recognised and total >= right - _tolerance(right):
+        return Outcome.TIES
+    if main is not None and _reaches(main, attack, gold.scored):
+        return Outcome.FOOLS
+    is_near = usual is not None and usual < right and total >= usual + _NEARLY * (right - usual)
+    return Outcome.NEAR if is_near else Outcome.LOSES
+
+
+def compared(kind: AttackKind, attacks: _Variant, gold: Mapping[int, GoldRow], *, main: str | None) -> KindResult:
+    """Return the comparison of one variant of a kind with the gold answers, row by row."""
+    outcomes = {row: outcome_of(attacks[row][1], answer, main) for row, answer in gold.items() if row in attacks}
+    count = Counter(outcomes.values())
+    share = wilson(count[Outcome.BEATS] + count[Outcome.TIES], len(outcomes))
+    at_all = wilson(len(outcomes) - count[Outcome.LOSES], len(outcomes))
     is_hole = share.low is not None and share.low > LEAST_SHARE
     is_near = not is_hole and at_all.low is not None and at_all.low > LEAST_SHARE
-    shown = [*beaten, *tied] or fooled or near or rows or list(attacks)
-    of_gold = contributions_of([gold[row].scored for row in shown if row in gold])
-    of_attacks = contributions_of([attacks[row][1] for row in shown])
-    contributions = {name: Contribution(value, of_gold.get(name)) for name, value in of_attacks.items()}
-    let_in = _let_in(contributions) if is_hole or is_near or not gold else None
-    totals = [one.total for _, one in attacks.values() if one.total is not None]
+    shown = _shown_rows(outcomes) or list(attacks)
+    gold_means = contributions_of([gold[row].scored for row in shown if row in gold])
+    means = contributions_of([attacks[row][1] for row in shown])
+    contributions = {name: Contribution(value, gold_means.get(name)) for name, value in means.items()}
+    best_paid = _best_paid(contributions) if is_hole or is_near or not gold else None
+    totals = {row: scored.total for row, (_, scored) in attacks.items() if scored.total is not None}
+    right = {row: gold[row].scored.total for row in outcomes}
+    margins = [totals[row] - other for row, other in right.items() if other is not None and row in totals]
     rewards = [named for _, scored in attacks.values() for named in scored.rewards.items()]
     return KindResult(
         name=kind.name,
         caption=kind.caption,
         text=attacks[shown[0]][0],
-        mean_total=fmean(totals) if totals else None,
-        rows=len(rows),
-        beats=len(beaten),
-        ties=len(tied),
+        mean_total=fmean(totals.values()) if totals else None,
+        rows=len(outcomes),
+        beats=count[Outcome.BEATS],
+        ties=count[Outcome.TIES],
         share=share,
         margin=fmean(margins) if margins else None,
         is_hole=is_hole,
         is_near=is_near,
-        let_in=main if is_near and fooled else let_in,
+        let_in=main if is_near and count[Outcome.FOOLS] else best_paid,
         contributions=contributions,
         errors={name: reward.error for name, reward in rewards if reward.error is not None},
         shown_row=shown[0],
     )
+
+
+def _shown_rows(outcomes: Mapping[int, Outcome]) -> list[int]:
+    """Return the rows with the worst outcomes; a tie is shown behind a higher total, but in the same list."""
+    for kinds in ((Outcome.BEATS, Outcome.TIES), (Outcome.FOOLS,), (Outcome.NEAR,)):
+        if rows := [row for kind in kinds for row, outcome in outcomes.items() if outcome is kind]:
+            return rows
+    return list(outcomes)
 
 
 def main_component(
@@ -167,7 +189,7 @@ def contributions_of(rows: Sequence[ScoredRow]) -> dict[str, float]:
     return {name: fmean(row.rewards[name].weighted or 0.0 for row in rows) for name in rows[0].rewards} if rows else {}
 
 
-def _let_in(contributions: Mapping[str, Contribution]) -> str | None:
+def _best_paid(contributions: Mapping[str, Contribution]) -> str | None:
     """Return the component that pays the most compared with the gold answer; of equals the one that pays the most.
 
     Return None if no component pays anything: then the gold answer is not rewarded either.
@@ -186,7 +208,7 @@ def attack(experiment: Experiment, plan: AuditPlan, *, left_out: dict[str, str])
         answers = trial.gold_answers(is_costly=plan.variants is not None)
         by_kind = _attacks(trial, plan, answers.way)
     gold_scores = list(answers.scores.values())
-    attacks = [(row, one) for variants in by_kind.values() for of_row in variants for row, (_, one) in of_row.items()]
+    attacks = [(row, scored) for kind in by_kind.values() for variant in kind for row, (_, scored) in variant.items()]
     totals_by_row: dict[int, list[float]] = defaultdict(list)
     for row, scored in attacks:
         if scored.total is not None:
@@ -196,9 +218,9 @@ def attack(experiment: Experiment, plan: AuditPlan, *, left_out: dict[str, str])
         for row, scored in answers.scores.items()
         for totals in [totals_by_row[row]]
     }
-    unrecognised = sum(not one.is_recognised for one in gold.values())
+    unrecognised = sum(not answer.is_recognised for answer in gold.values())
     share = wilson(unrecognised, len(gold))
-    own = [one.name for one in trial.stack.components if not one.gates]
+    own = [component.name for component in trial.stack.components if not component.gates]
     others = [(row, one) for variant in by_kind.get(OTHER_GOLD, []) for row, (_, one) in variant.items()]
     main = main_component(answers.scores, attacks, own, others=others)
     kinds = [
@@ -206,7 +228,7 @@ def attack(experiment: Experiment, plan: AuditPlan, *, left_out: dict[str, str])
         for kind in plan.kinds
         if (variants := [variant for variant in by_kind.get(kind.name, []) if variant])
     ]
-    totals = [one.total for one in gold_scores if one.total is not None]
+    totals = [scored.total for scored in gold_scores if scored.total is not None]
     return AuditResult(
         rows=len(plan.rows),
         texts=trial.num_texts,
@@ -317,7 +339,7 @@ def expensive(experiment: Experiment) -> dict[str, str]:
         elif _urls(reward):
             found[name] = f"a request to {_urls(reward)[0]}"
         elif reward.isolate or (reward.fn or "").startswith(KEEP_TIME):
-            found[name] = "a process of its own"
+            found[name] = "a new process"
     return found
 
 
@@ -331,11 +353,11 @@ def unreachable(experiment: Experiment) -> dict[str, str]:
     for name, reward in experiment.rewards.items():
         if reward.model is not None:
             if not Path(reward.model).expanduser().is_dir() and not _is_cached(reward.model):
-                found[name] = f"{reward.model} is neither a folder nor in the cache of the hub"
+                found[name] = f"{reward.model} is neither a folder nor in the hub's cache"
             continue
         urls = _urls(reward)
         if urls and not any(map(_listens, urls)):
-            found[name] = f"nobody listens at {urls[0]}"
+            found[name] = f"no server listens at {urls[0]}"
     return found
 
 
@@ -402,7 +424,7 @@ def plan_of(experiment: Experiment, kinds: tuple[AttackKind, ...], *, limit: int
     if costly:
         count = len(rows) * (len(kinds) + 1) + min(2, len(rows)) * (0 if gold else _WAYS_TO_WRITE_GOLD)
         each = "; ".join(f"rewards.{name} {what}" for name, what in costly.items())
-        cost = f"at most {count} texts ({len(rows)} rows), each of them: {each}. --limit and --kinds make it less"
+        cost = f"at most {count} texts ({len(rows)} rows), each of them: {each}. --limit and --kinds reduce this"
     return AuditPlan(rows, kinds, 1 if costly else None, gold, cost)
 
 
@@ -420,7 +442,7 @@ def experiment_rows(experiment: Experiment, limit: int) -> list[dict[str, object
             "the data has no column 'prompt'",
             where="data",
             got="columns " + ", ".join(rows[0] if rows else ()),
-            expected="a prompt, which an answer is an answer to",
+            expected="a column of prompts",
             hint="data.rename.prompt=COLUMN, or data.prompt='Question: {COLUMN}'",
         )
     return rows
@@ -432,9 +454,9 @@ def attack_reachable(experiment: Experiment, plan: AuditPlan) -> AuditResult:
     if len(left_out) == len(experiment.rewards):
         name, why = next(iter(left_out.items()))
         raise ConfigError(
-            "no reward can be asked",
+            "no reward can be called",
             where=f"rewards.{name}",
             got=why,
-            advice="start it, or say where it is: " + f"rewards.{name}.args.url=URL, rewards.{name}.model=FOLDER",
+            advice=f"start it, or set rewards.{name}.args.url=URL or rewards.{name}.model=FOLDER",
         )
     return attack(experiment, plan, left_out=left_out)

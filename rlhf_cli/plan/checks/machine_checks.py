@@ -122,7 +122,7 @@ def sandbox_problems(subject: Subject) -> Findings:
     for name, reward in experiment.rewards.items():
         if not str(reward.fn).startswith(RUNS_CODE):
             continue
-        from rlhf_cli.rewards.stack.argument_values import anchored
+        from rlhf_cli.rewards.stack.reward_functions import anchored
         from rlhf_cli.services.sandbox import running
 
         isolation = reward.args.get("isolation", "auto")

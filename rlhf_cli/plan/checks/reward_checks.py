@@ -23,8 +23,13 @@ from rlhf_cli.plan.checks.prompt_checks import has_conversations
 from rlhf_cli.plan.reward_components import KEEP_TIME, StateOfTrainer, component, timeout_of
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.process import die_with
-from rlhf_cli.rewards.stack.argument_values import missing_arguments
-from rlhf_cli.rewards.stack.reward_functions import import_function, required_columns, resolve, source_file
+from rlhf_cli.rewards.stack.reward_functions import (
+    import_function,
+    missing_arguments,
+    required_columns,
+    resolve,
+    source_file,
+)
 
 
 def reward_problems(subject: Subject, data: DataFacts) -> Check[RewardFacts]:

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import NoReturn
@@ -83,8 +83,8 @@ def call_within(call: Callable[[], object], timeout_s: float | None) -> object:
         return call()
     except _Alarm:
         armed.clear()
-        for one in _waited_for() - before:
-            abandoned.add(one) if isinstance(one, threading.Thread) else one.kill()
+        for waited in _waited_for() - before:
+            abandoned.add(waited) if isinstance(waited, threading.Thread) else waited.kill()
         raise RewardTimeout(f"no answer within {timeout_s:g} s") from None
     finally:
         armed.clear()
@@ -98,8 +98,8 @@ def call_within(call: Callable[[], object], timeout_s: float | None) -> object:
 
 def _waited_for() -> set[threading.Thread | multiprocessing.process.BaseProcess]:
     """Return the threads and children that this process would wait for at its end."""
-    threads = {one for one in threading.enumerate() if not one.daemon}
-    return threads | {one for one in multiprocessing.active_children() if not one.daemon}
+    threads = {thread for thread in threading.enumerate() if not thread.daemon}
+    return threads | {child for child in multiprocessing.active_children() if not child.daemon}
 
 
 class EndedProcess(BaseException):
@@ -138,11 +138,11 @@ def left(reward: str, error: BaseException) -> RewardFailed:
     """Return the error that ends the run instead of the function's attempt to end the process."""
     called = "sys.exit" if isinstance(error, SystemExit) else "os._exit"
     failed = RewardFailed(
-        f"reward {reward!r} would have ended the process",
+        f"reward {reward!r} tried to end the process",
         where=f"rewards.{reward}",
         got=f"{called}({error.args[0] if error.args else ''!s:.200})",
-        expected="scores, or an exception, for which there is on_error",
-        advice=f"rewards.{reward}.isolate=true runs it in processes of its own, where this costs a row",
+        expected="scores, or an exception, which on_error handles",
+        advice=f"rewards.{reward}.isolate=true runs it in its own process, where this only costs a row",
     )
     failed.reward = reward
     failed.__cause__ = error
@@ -180,7 +180,9 @@ class RewardLoop:
             with self._lock:
                 self._loop = None if self._loop is loop else self._loop
             loop.call_soon_threadsafe(loop.stop)
-            raise RewardTimeout("no answer, and the event loop is blocked: it waits without `await`") from None
+            raise RewardTimeout(
+                "no answer: the function blocks the event loop, because it waits without `await`"
+            ) from None
         except CancelledError:
             if self._is_closed:
                 raise asyncio.CancelledError from None  # not a failure of the reward: do not retry
@@ -363,8 +365,7 @@ def _store(
     """Store the scores of `rows`; `asked` are all rows that the function was first given."""
     for row, score in zip(rows, scores, strict=True):
         if isinstance(score, BaseException):
-            others_pass = any(not isinstance(other, BaseException) for other in scores)
-            fail(FailedCall(component, batch, asked, row, score, others_pass), outcome, keep)
+            fail(FailedCall(component, batch, asked, row, score), outcome, keep)
         elif isinstance(score, list):
             outcome.tokens[row] = score
             outcome.raw[row] = sum(value for value in score if value is not None)
@@ -392,25 +393,11 @@ def _find_failing_rows(
         try:
             returned = _call(component, batch, [row], outcome, tools)
         except Exception as row_error:  # as above, for one row
-            others_pass = row != rows[0] or (is_last and _one_passes(component, batch, rows[1:], tools))
-            fail(FailedCall(component, batch, rows, row, row_error, others_pass), outcome, tools.keep)
+            fail(FailedCall(component, batch, rows, row, row_error), outcome, tools.keep)
         else:
             _store(component, batch, [row], outcome, returned, rows, tools.keep)
     if not outcome.num_errors:
-        call = FailedCall(component, batch, rows, None, error, others_pass=True)
+        call = FailedCall(component, batch, rows, None, error)
         if is_last:
             fail(call, outcome, tools.keep)
         tools.keep(call)
-
-
-_MOST_TRIED = 8
-
-
-def _one_passes(component: Component, batch: Batch, rows: Sequence[int], tools: Tools) -> bool:
-    """Return whether one of the first rows has a score, so that leaving out rows that fail would help."""
-    for row in rows[:_MOST_TRIED]:
-        with suppress(Exception, *LEAVING):
-            (score,) = _call(component, batch, [row], RewardOutcome.empty(len(by_row(batch, "completions"))), tools)
-            if not isinstance(score, BaseException):
-                return True
-    return False

@@ -124,14 +124,14 @@ class RewardOutcome:
 
 
 Batch: TypeAlias = Mapping[str, object]
-"""TRL's reward arguments and the dataset's columns by name; tables/trl_values lists those with entries per row."""
+"""Name -> TRL's reward argument or a dataset column; tables/trl_values lists those with entries per row."""
 
 
 def by_row(batch: Batch, name: str) -> Sequence[object]:
     """Return an argument that has one entry per row. Raise TypeError if it is not a sequence."""
     values = batch[name]
     if not isinstance(values, Sequence):
-        raise TypeError(f"`{name}` is no list of one value a completion: {type(values).__name__}")
+        raise TypeError(f"`{name}` is not a list: {type(values).__name__}")
     return values
 
 
@@ -139,7 +139,7 @@ def token_ids(batch: Batch, row: int) -> Sequence[int]:
     """Return the token ids of a row's completion. Raise TypeError if they are not a sequence."""
     ids = by_row(batch, "completion_ids")[row]
     if not isinstance(ids, Sequence):
-        raise TypeError(f"`completion_ids` of row {row} is no list of token ids: {type(ids).__name__}")
+        raise TypeError(f"`completion_ids` of row {row} is not a list: {type(ids).__name__}")
     return ids
 
 
@@ -152,7 +152,7 @@ class FailedCall:
     """The input of a component's call, and its error.
 
     `batch` is this rank's whole batch, `rows` are the rows that the function was given, and `row` is the row to blame,
-    None if unknown. `others_pass`: at least one row is known to have a score.
+    None if unknown.
     """
 
     component: Component
@@ -160,7 +160,6 @@ class FailedCall:
     rows: Sequence[int]
     row: int | None
     error: BaseException
-    others_pass: bool = False
 
     @property
     def message(self) -> str:
@@ -188,7 +187,7 @@ def keep_nothing(call: FailedCall) -> None:
 
 def hints(*lines: str | None, replay: str | None) -> str | None:
     """Return the hint of an error: how to replay the call, if it was kept, and `lines`; None if all are None."""
-    first = None if replay is None else f"{replay}  # scores these rows again, without training"
+    first = None if replay is None else f"{replay}  # scores these rows again"
     return "\n".join(line for line in (first, *lines) if line is not None) or None
 
 
@@ -201,20 +200,14 @@ def fail(call: FailedCall, outcome: RewardOutcome, keep: KeepFailure) -> None:
     key = f"rewards.{component.name}"
     replay = keep(call)
     if component.on_error == "raise":
-        if call.row is not None:
-            expected = f"a score for {call.describe_row(call.row)}"
-        elif call.is_timeout:
-            expected = "an answer in time; which of the rows it was busy with is not known"
-        else:
-            expected = "the same each time: every row gets a score alone, and all of them together did not"
+        rows = f"a batch of {len(call.rows)} rows" if call.row is None else f"row {call.row}"
         failed = RewardFailed(
-            f"reward {component.name!r} failed on "
-            + (f"a batch of {len(call.rows)} rows" if call.row is None else f"row {call.row}"),
+            f"reward {component.name!r} failed on {rows}",
             where=key,
             got=call.message,
-            expected=expected,
+            expected=None if call.row is None else f"a score for {call.describe_row(call.row)}",
             hint=hints(
-                f"{key}.on_error=exclude  # keeps the run alive" if call.others_pass else None,
+                f"{key}.on_error=exclude  # continues without such rows",
                 f"{key}.timeout_s=off  # or a number of seconds" if call.is_timeout else None,
                 replay=replay,
             ),

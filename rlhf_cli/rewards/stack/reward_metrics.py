@@ -1,8 +1,9 @@
-"""Log every reward: raw and effective means, gates, failures, calls."""
+"""Log every reward: raw and effective means, gates, failures, calls; explain rounds without a learning signal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -127,3 +128,123 @@ def rollout_columns(endings: Endings, rows: slice, number: int | None, step: int
     """
     cut, lengths = endings.is_truncated[rows].tolist(), endings.lengths[rows].tolist()
     return {ROUND: [number] * len(cut), STEP: [step] * len(cut), TRUNCATED: cut, TOKENS: lengths}
+
+
+@dataclass(frozen=True)
+class ComponentStatistics:
+    """One component's statistics in a round. `gated_by` names the rewards its gates read.
+
+    `low`, `high`: range of the raw scores, None if there were none. `open_fraction`: share of rows that no gate closed,
+    None for an environment's own reward. `size`: largest magnitude of weight times effective value. `spread`: largest
+    difference that it makes between rows of a group.
+    """
+
+    name: str
+    gated_by: tuple[str, ...]
+    weight: float
+    low: float | None
+    high: float | None
+    open_fraction: float | None
+    errors: int
+    size: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class DeadRound:
+    """A round in which every advantage was 0.
+
+    `left_out`: share of rows excluded by truncation. `valued`: share whose score a critic's value replaced.
+    """
+
+    step: int
+    components: tuple[ComponentStatistics, ...]
+    left_out: float
+    valued: float = 0.0
+
+
+def component_statistics(
+    settled: Settled, components: Sequence[Component], counts: Sequence[Sequence[float]], group_size: int
+) -> tuple[ComponentStatistics, ...]:
+    """Return each component's statistics. counts: per component (rows no gate closed, failed rows) over all ranks.
+
+    The last columns of `settled` may be environments' own rewards, which have neither counts nor gates.
+    """
+    statistics = []
+    num_rows = settled.raw.shape[0]
+    for index, name in enumerate(settled.names):
+        raw = settled.raw[:, index]
+        raw = raw[~raw.isnan()]
+        weighted = settled.contributions[:, index].double()
+        opened, errors = counts[index] if index < len(counts) else (None, 0)
+        statistics.append(
+            ComponentStatistics(
+                name=name,
+                gated_by=tuple(gate.by for gate in components[index].gates) if index < len(components) else (),
+                weight=settled.weights[index].item(),
+                low=raw.min().item() if raw.numel() else None,
+                high=raw.max().item() if raw.numel() else None,
+                open_fraction=None if opened is None else opened / num_rows,
+                errors=int(errors),
+                size=weighted.nan_to_num(0.0).abs().max().item(),
+                spread=spread_within(weighted.unflatten(0, (-1, group_size))).max().item(),
+            )
+        )
+    return tuple(statistics)
+
+
+@dataclass(frozen=True)
+class NoSignal:
+    """Why several rounds gave no signal, and one line per component.
+
+    `is_cut_off`: the length limit is to blame, not a reward.
+    """
+
+    cause: str
+    lines: list[str]
+    is_cut_off: bool = False
+
+
+def explain_dead_rounds(rounds: Sequence[DeadRound]) -> NoSignal:
+    """Return why these rounds gave no signal.
+
+    A round is dead if all totals within each group are equal: each total equals its baseline, and every advantage is 0
+    (arXiv 2402.03300, 4.1.2, with r_i = mean(r)). Differences of rounding do not count.
+    """
+    by_component = {seen[0].name: seen for seen in zip(*(dead.components for dead in rounds), strict=True)}
+    lines = [f"{name}: {_describe(seen)}" for name, seen in by_component.items()]
+    if all(dead.left_out == 1.0 for dead in rounds):
+        return NoSignal("every completion was truncated, and the policy excludes such rows", lines, is_cut_off=True)
+    spreads = {name: _spread(seen) for name, seen in by_component.items()}
+    varying = [name for name, spread in spreads.items() if spread]
+    least_valued = min(dead.valued for dead in rounds)
+    if least_valued == 1.0 or (least_valued > 0.5 and not varying):
+        share = "every completion was" if least_valued == 1.0 else "most completions were"
+        return NoSignal(f"{share} truncated, and the critic's value replaces the score", lines, is_cut_off=True)
+    if not varying:
+        return NoSignal("no reward differed between the completions of a prompt", lines)
+    sizes = {name: max(one.size for one in seen) for name, seen in by_component.items()}
+    largest = max(sizes, key=sizes.__getitem__)
+    if sizes[largest] * ROUNDING >= max(spreads.values()):
+        return NoSignal(f"the weight of {largest} drowns {' and '.join(varying)}", lines)
+    return NoSignal(f"{' and '.join(varying)} differed, but the totals did not: see the aggregate", lines)
+
+
+def _spread(rounds: Sequence[ComponentStatistics]) -> float:
+    """Return the largest difference that a component makes within a group; 0 if it is only rounding."""
+    size, spread = max(one.size for one in rounds), max(one.spread for one in rounds)
+    return spread if spread > ROUNDING * size else 0.0
+
+
+def _describe(rounds: Sequence[ComponentStatistics]) -> str:
+    """Return one line on what a component did over several rounds."""
+    lows = [one.low for one in rounds if one.low is not None]
+    highs = [one.high for one in rounds if one.high is not None]
+    if all(one.open_fraction == 0.0 for one in rounds):
+        return f"closed for every row by its gate on {' or '.join(rounds[-1].gated_by)}"
+    if not lows:
+        errors = sum(one.errors for one in rounds)
+        return f"no score: {f'{errors} rows failed' if errors else 'it returned None for every row'}"
+    values = f"{lows[0]:g} on every row" if min(lows) == max(highs) else f"from {min(lows):g} to {max(highs):g}"
+    spread = _spread(rounds)
+    return f"{values}, weight {rounds[-1].weight:g}" + (f": differs by up to {spread:g} in a group" if spread else "")

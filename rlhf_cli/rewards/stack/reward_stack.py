@@ -70,10 +70,10 @@ class ErrorCounts:
             self._hopeless = self._hopeless + 1 if len(errors) >= outcome.calls else 0
         if self._hopeless >= _MAX_HOPELESS_BATCHES:
             raise RewardFailed(
-                f"reward {name!r} failed on every row of {_MAX_HOPELESS_BATCHES} batches in a row",
+                f"reward {name!r} failed on every row of {_MAX_HOPELESS_BATCHES} consecutive batches",
                 where=f"rewards.{name}",
                 got=errors[0],
-                expected=f"at least some scores; on_error={component.on_error} is for rows that fail now and then",
+                expected=f"some scores; on_error={component.on_error} is for rows that fail now and then",
                 hint=hints(replay=replay),
             )
         if (limit := self.limit) is None:
@@ -87,11 +87,8 @@ class ErrorCounts:
                 f"reward {name!r} failed on {failed} of the last {limit.window} rows",
                 where=f"rewards.{name}",
                 got=errors[-1],
-                expected=f"failures on {limit.share:.0%} of the rows at most, which guards.max_error_share allows",
-                hint=hints(
-                    "guards.max_error_share=1  # goes on; reward_errors.jsonl in the run folder has the rows",
-                    replay=replay,
-                ),
+                expected=f"at most {limit.share:.0%}: guards.max_error_share",
+                hint=hints("guards.max_error_share=1  # continues; reward_errors.jsonl has the rows", replay=replay),
             )
 
 
@@ -121,7 +118,7 @@ class RewardStack:
         self.names = [component.name for component in components]
         """The components' names, in the order of the columns."""
         self.outcomes: dict[str, RewardOutcome] = {}
-        """Outcomes of the last batch by name."""
+        """Name -> outcome of the last batch."""
         self._batch: Batch = {}
         self._by_name = {component.name: component for component in components}
         self._levels = levels({one.name: [gate.by for gate in one.gates] for one in components})
@@ -293,7 +290,7 @@ class RewardStack:
 
     def _offsets(self, batch: Batch, row: int) -> Sequence[Offset]:
         if self.decode is None:
-            raise ValueError("spans need the tokens they fall on, and there is no tokenizer here")
+            raise ValueError("spans need a tokenizer, and there is none here")
         from rlhf_cli.rewards.stack.token_offsets import offsets_in, token_offsets
 
         ids, completion = token_ids(batch, row), as_completion(by_row(batch, "completions")[row])

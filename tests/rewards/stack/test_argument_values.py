@@ -13,8 +13,7 @@ from typing import Literal
 import pytest
 
 from rlhf_cli.errors import Problems, RewardError, UserError
-from rlhf_cli.rewards.stack.argument_values import _hint, anchored, missing_arguments
-from rlhf_cli.rewards.stack.reward_functions import resolve
+from rlhf_cli.rewards.stack.reward_functions import _hint, anchored, missing_arguments, resolve
 
 MADE_UP_HINTS = True
 
@@ -27,7 +26,7 @@ from typing import Annotated, Callable, Literal, Optional
 
 import decimal
 from pydantic import AfterValidator, Field
-from rlhf_cli.rewards.checked_arguments import refused_by
+from rlhf_cli.rewards.completion_text import refused_by
 
 def even(value: int) -> int:
     if value % 2:

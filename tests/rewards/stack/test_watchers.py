@@ -12,9 +12,13 @@ from rlhf_cli.algorithms.rloo import Rloo
 from rlhf_cli.numerics.reward_columns import Fill
 from rlhf_cli.rewards.stack.aggregating import Schedule, counting
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.dead_signal import DeadRound, component_statistics, explain_dead_rounds
 from rlhf_cli.rewards.stack.reward_matrix import Settled, SettleRules, add_truncation, settle, token_rewards
-from rlhf_cli.rewards.stack.reward_metrics import component_metrics
+from rlhf_cli.rewards.stack.reward_metrics import (
+    DeadRound,
+    component_metrics,
+    component_statistics,
+    explain_dead_rounds,
+)
 from rlhf_cli.rewards.stack.scored_rows import settled_rows
 from rlhf_cli.truncation import Endings, EosPenalty, Exclude, SoftOverlong, TruncationPolicy
 from tests.support.tolerances import EXACT, distance
@@ -158,4 +162,4 @@ def test_rounds_in_which_only_a_watcher_scored_are_explained_so() -> None:
         raw, torch.full_like(raw, NAN), torch.tensor([1.0, 0.0]), SettleRules(rules, num_generations=2), {}
     )
     round_ = DeadRound(1, component_statistics(made, rules, [(2.0, 0.0)] * 2, 2), 0.0)
-    assert explain_dead_rounds([round_]).cause == "no reward applied to any row"
+    assert explain_dead_rounds([round_]).lines[0] == "a: no score: it returned None for every row"

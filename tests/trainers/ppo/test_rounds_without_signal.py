@@ -51,7 +51,7 @@ def test_the_guard_ends_a_run_of_such_rounds_and_names_the_cause(train_ppo) -> N
     assert code == 1
     assert status.step == 2  # the second round is not learned from
     assert status.reason is not None
-    assert "every completion was cut off, and in place of its score it has the critic's value" in status.reason
+    assert "every completion was truncated, and the critic's value" in status.reason
     assert "truncation=eos_penalty" in status.reason
 
 
