@@ -14,13 +14,13 @@ from rlhf_cli.data.rows import prompt_key
 from rlhf_cli.errors import RunError
 from rlhf_cli.evaluation.evaluation_files import Evaluation, Heading, Measured, evaluation_json
 from rlhf_cli.evaluation.held_out_rows import HeldOut, end_of_run, load_held_out
-from rlhf_cli.evaluation.policy_results import SEEN, UNSEEN, PolicyEvaluation, write_completions
+from rlhf_cli.evaluation.policy_results import SEEN, UNSEEN, PolicyEvaluation
 from rlhf_cli.evaluation.reward_model_scores import evaluate_reward_model
 from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation, Row
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.models.tokenizer_files import read_tokenizer
-from rlhf_cli.runs.run_folder import HELD_OUT, REWARD_MODEL, TRAINING_ROWS, write_json
+from rlhf_cli.runs.run_folder import HELD_OUT, REWARD_MODEL, TRAINING_ROWS, write_json, write_rows
 from rlhf_cli.runs.text_endings import trained_with_eos
 
 Say = Callable[[str], None]
@@ -28,8 +28,8 @@ _POLICY_BATCH, _SCORER_BATCH = 32, 16
 _PROMPT = "prompt_was"
 """Column that says whether a pair's prompt was also trained on. It is used as a slice."""
 _OTHER_ENDING = {
-    True: "the end-of-sequence token is behind every text, and in training it was not",
-    False: "the texts end without the end-of-sequence token that they had in training",
+    True: "every text ends with the end-of-sequence token, and in training it did not",
+    False: "the texts end without the end-of-sequence token, which they had in training",
 }
 
 
@@ -70,7 +70,7 @@ def evaluate(
         folder.mkdir(parents=True, exist_ok=True)  # fail before the work, not after it
     except OSError as error:
         raise RunError(
-            "the results have no place", where=str(folder), got=error.strerror, hint="--out FOLDER"
+            "the results cannot be written", where=str(folder), got=error.strerror, hint="--out FOLDER"
         ) from error
     is_reward_model = target.kind == REWARD_MODEL
     held_out = load_held_out(
@@ -86,10 +86,6 @@ def evaluate(
     measured: Measured
     completions: list[Row] = []
     if is_reward_model:
-        if trained_with_eos(target.model) not in (None, asked.with_eos):
-            warnings.append(_OTHER_ENDING[asked.with_eos])
-        if asked.with_eos and (unread := read_tokenizer(Path(target.model), where=target.label).unread_end):
-            warnings.append(f"the model pads with {unread}, and so never reads it at the end of a text")
         measured = _reward_model(target, experiment, held_out, asked, say)
     else:
         measured, completions = _policy(target, experiment, held_out, asked, say)
@@ -106,7 +102,7 @@ def evaluate(
     files = [folder / f"{asked.name}.json"]
     if completions:
         files.append(folder / f"{asked.name}.completions.jsonl")
-        write_completions(files[-1], completions)
+        write_rows(files[-1], completions)
     write_json(files[0], evaluation_json(evaluation))
     return evaluation, files
 
@@ -129,6 +125,10 @@ def _reward_model(
         device=device_of(experiment),
         trust_remote_code=experiment.model.trust_remote_code,
     )
+    if trained_with_eos(target.model) not in (None, asked.with_eos):
+        held_out.warnings.append(_OTHER_ENDING[asked.with_eos])
+    if asked.with_eos and (unread := read_tokenizer(Path(target.model), where=target.label).unread_end):
+        held_out.warnings.append(f"the model pads with {unread}, so it never reads it at the end of a text")
     return evaluate_reward_model(scorer, rows, slices=slices, as_chat=asked.as_chat, with_eos=asked.with_eos)
 
 

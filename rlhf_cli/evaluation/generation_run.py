@@ -21,13 +21,13 @@ from rlhf_cli.evaluation.best_of_n import (
     preference_pairs,
 )
 from rlhf_cli.evaluation.held_out_rows import end_of_run, load_held_out, load_training
-from rlhf_cli.evaluation.policy_results import PartAnswers, completions_of, write_completions
+from rlhf_cli.evaluation.policy_results import PartAnswers, completions_of
 from rlhf_cli.evaluation.score_completions import EndOfRun
 from rlhf_cli.evaluation.scored_pairs import Row
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.plan.data_sources import describe_eval_rows
 from rlhf_cli.rewards.stack.aggregating import why_no_total
-from rlhf_cli.runs.run_folder import SAMPLED, write_json
+from rlhf_cli.runs.run_folder import SAMPLED, write_json, write_rows
 
 COMPLETIONS, PAIRS, BEST = "completions.jsonl", "pairs.jsonl", "best.jsonl"
 CURVE = "best_of_n.json"
@@ -165,7 +165,7 @@ def generate(
         (target.folder / name).unlink(missing_ok=True)  # the files of a folder belong together
         if some:
             files.append(target.folder / name)
-            write_completions(files[-1], some)
+            write_rows(files[-1], some)
     write_json(target.folder / CURVE, content)
     return GeneratedFiles(best, made, content, [*files, target.folder / CURVE])
 

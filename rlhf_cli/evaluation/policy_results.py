@@ -5,11 +5,9 @@ All intervals are over prompts, because the answers to one prompt are not indepe
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Annotated, ClassVar
 
@@ -27,8 +25,7 @@ from rlhf_cli.numerics.intervals import (
 )
 from rlhf_cli.rewards.completion_text import Completion, text_of
 from rlhf_cli.rewards.stack.scored_rows import ScoredRow
-from rlhf_cli.runs.run_folder import POLICY, SAMPLED, write_text
-from rlhf_cli.text.redaction import redacted_tree
+from rlhf_cli.runs.run_folder import POLICY, SAMPLED
 
 SEEN, UNSEEN = "seen", "unseen"
 """The evaluation's prompts that were also trained on, and the others."""
@@ -225,12 +222,6 @@ def completions_of(parts: Mapping[str, PartAnswers]) -> list[dict[str, object]]:
         for name, part in parts.items()
         for index, (answer, scored) in enumerate(zip(part.answers, part.scored, strict=True))
     ]
-
-
-def write_completions(file: Path, rows: Iterable[Mapping[str, object]]) -> None:
-    """Write one JSON object per line, in the format that `rlhf score --completions` reads."""
-    lines = (json.dumps(redacted_tree(row, values_only=True), ensure_ascii=False, default=str) + "\n" for row in rows)
-    write_text(file, "".join(lines))
 
 
 def share(shares: Sequence[float]) -> Estimate:

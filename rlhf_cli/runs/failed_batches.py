@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections import Counter
@@ -10,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from rlhf_cli.runs.run_folder import RunFolder, write_text
-from rlhf_cli.text.redaction import redacted_tree
+from rlhf_cli.runs.run_folder import RunFolder, write_rows
 from rlhf_cli.text.regular_files import lines_of, parse_json
 
 
@@ -19,8 +17,7 @@ def keep_batch(run: RunFolder, name: str, rows: Sequence[Mapping[str, object]]) 
     """Write rows to `failures/NAME.jsonl`, without known secrets, and return the command that scores them again."""
     file = run.path / "failures" / f"{name}.jsonl"
     file.parent.mkdir(exist_ok=True)
-    lines = (json.dumps(redacted_tree(dict(row), values_only=True), ensure_ascii=False) + "\n" for row in rows)
-    write_text(file, "".join(lines))
+    write_rows(file, rows)
     return _replay_command(run, file)
 
 

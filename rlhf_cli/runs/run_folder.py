@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,6 +180,12 @@ def write_text(path: Path, content: str, *, durable: bool = False) -> None:
         raise
     if durable:
         flush(path.parent)
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+    """Write one JSON object per line, without known secrets, in the format that `rlhf score --completions` reads."""
+    lines = (json.dumps(redacted_tree(row, values_only=True), ensure_ascii=False, default=str) + "\n" for row in rows)
+    write_text(path, "".join(lines))
 
 
 def flush(path: Path) -> None:

@@ -263,7 +263,7 @@ class RewardMixin(LeftOutMixin):
 
     def save_state(self, folder: Path) -> None:
         """Write the running deviations."""
-        from rlhf_cli.rewards.stack.scored_rows import write_running
+        from rlhf_cli.runs.reward_records import write_running
 
         super().save_state(folder)
         if self.args.should_save:
@@ -271,7 +271,7 @@ class RewardMixin(LeftOutMixin):
 
     def load_state(self, folder: Path) -> None:
         """Restore the running deviations."""
-        from rlhf_cli.rewards.stack.scored_rows import read_running
+        from rlhf_cli.runs.reward_records import read_running
 
         super().load_state(folder)
         running = read_running(folder)

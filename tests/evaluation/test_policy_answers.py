@@ -9,15 +9,10 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.data.rows import prompt_key
-from rlhf_cli.evaluation.policy_results import (
-    AnsweredPrompt,
-    PartAnswers,
-    completions_of,
-    sum_up_answers,
-    write_completions,
-)
+from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers, completions_of, sum_up_answers
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
+from rlhf_cli.runs.run_folder import write_rows
 
 
 def answered(prompt: str, text: str, ids: int, *, is_truncated: bool = False) -> AnsweredPrompt:
@@ -84,7 +79,7 @@ def test_without_both_kinds_of_prompts_there_is_one_figure(known: list[str]) -> 
 
 def test_rows_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "some.completions.jsonl"
-    write_completions(file, completions_of({"sampled": PART}))
+    write_rows(file, completions_of({"sampled": PART}))
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert rows[1] == {
         "prompt": "a",
@@ -113,9 +108,7 @@ def test_the_first_five_answers_of_the_first_part_are_shown() -> None:
 def test_the_rows_of_a_file_are_text_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One object a line; a date as its text; a known secret's value hidden, what only looks like one in its place."""
     monkeypatch.setenv("SOME_TOKEN", "s3cret-value")
-    write_completions(
-        tmp_path / "x", [{"a": "é s3cret-value", "api_key": date(2024, 1, 2)}, {"password": "what is it?"}]
-    )
+    write_rows(tmp_path / "x", [{"a": "é s3cret-value", "api_key": date(2024, 1, 2)}, {"password": "what is it?"}])
     assert (tmp_path / "x").read_text(encoding="utf-8").splitlines() == [
         '{"a": "é ***", "api_key": "2024-01-02"}',
         '{"password": "what is it?"}',

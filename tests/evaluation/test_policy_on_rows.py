@@ -13,15 +13,9 @@ import torch
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import generate
-from rlhf_cli.evaluation.generation import (
-    Completion,
-    PolicyModel,
-    Sampling,
-    evaluate_policy,
-    sampling_of,
-    sampling_settings,
-)
+from rlhf_cli.evaluation.generation import evaluate_policy, sampling_of, sampling_settings
 from rlhf_cli.evaluation.policy_results import PolicyEvaluation
+from rlhf_cli.models.policy_model import Completion, PolicyModel, Sampling
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import read_json

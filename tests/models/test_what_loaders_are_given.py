@@ -19,9 +19,10 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.evaluation.generation import PolicyModel, load_policy
+from rlhf_cli.evaluation.generation import load_policy
 from rlhf_cli.models.cache import merged_model
 from rlhf_cli.models.model_folders import require_model
+from rlhf_cli.models.policy_model import PolicyModel
 from rlhf_cli.models.scalar_heads import build_critic, check_tokens, head_names, load_reward_model
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.plan.prepare import prepare

@@ -34,7 +34,7 @@ from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.phase_clock import PhaseClock
-from rlhf_cli.runs.run_folder import RunFolder, in_training, write_json
+from rlhf_cli.runs.run_folder import RunFolder, in_training, write_json, write_rows
 from rlhf_cli.tables.trl_trainers import TEXT
 from rlhf_cli.trainers.assemble.algorithm import algorithm_of
 from rlhf_cli.trainers.assemble.policy_loading import OnProgress, lora_config, policy_path, readable_rows, tokenizer_of
@@ -335,7 +335,7 @@ class TrainingEvaluation:
 
     def _write(self, measured: PolicyEvaluation, parts: dict[str, PartAnswers], step: int) -> None:
         from rlhf_cli.evaluation.evaluation_files import Evaluation, Heading, evaluation_json
-        from rlhf_cli.evaluation.policy_results import completions_of, write_completions
+        from rlhf_cli.evaluation.policy_results import completions_of
 
         folder = in_training(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -352,7 +352,7 @@ class TrainingEvaluation:
             warnings=[describe_shared(shared, measured.rows)] if shared else [],
         )
         write_json(folder / f"{name}.json", evaluation_json(Evaluation(heading, measured)))
-        write_completions(folder / f"{name}.completions.jsonl", completions_of(parts))
+        write_rows(folder / f"{name}.completions.jsonl", completions_of(parts))
 
 
 def metrics_of(evaluation: PolicyEvaluation) -> dict[str, float | None]:

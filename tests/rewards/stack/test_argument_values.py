@@ -91,7 +91,7 @@ def only(fn: str, **args: object) -> UserError:
 @pytest.mark.parametrize(
     ("fn", "args", "name", "expected", "hint"),
     [
-        (f"{OURS}length:length_ramp", {"full": 1, "zero": 2, "unit": "chars"}, "unit", "characters", "characters"),
+        (f"{OURS}length:length_ramp", {"full": 1, "zero": 2, "unit": "charactrs"}, "unit", "characters", "characters"),
         (f"{OURS}length:length_target", {"target": 9, "width": 0}, "width", "greater than 0", None),
         (f"{OURS}length:length_target", {"target": "9", "width": 1}, "target", "a valid number", "9.0"),
         (f"{OURS}length:length_ramp", {"full": 5, "zero": 5}, "zero", "zero above full", None),
@@ -165,17 +165,10 @@ def test_of_a_misspelt_argument_it_is_not_said_that_it_is_missing() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "hint"),
-    [
-        ("chars", "unit=characters"),
-        ("CHARS", "unit=characters"),
-        ("wrods", "unit=words"),
-        ("characteristic", "unit=characters"),
-        ("ch", None),
-        ("abcnnnnn", None),  # begins as two of them do
-    ],
+    [("charactrs", "unit=characters"), ("WORDS", "unit=words"), ("wrods", "unit=words"), ("ch", None)],
 )
 def test_a_choice_that_may_have_been_meant(typed: str, hint: str | None) -> None:
-    annotation = Literal["characters", "words", "abcdefgh", "abcuvwxy"]
+    annotation = Literal["characters", "words"]
     assert _hint("unit", annotation, typed) == hint
 
 

@@ -174,20 +174,3 @@ def test_rows_that_a_gate_spares_are_not_counted() -> None:
             assert ends
         else:
             assert not ends
-
-
-@pytest.mark.parametrize(
-    ("score", "is_offered"),
-    [
-        (picky(0, raises(ValueError("odd"))), True),
-        (picky(3, raises(ValueError("odd"))), True),
-        (picky(1, lambda: OSError("in its place")), True),
-        (lambda completions, **_: completions.no_such_thing, False),
-        (lambda completions: [1.0], False),
-    ],
-    ids=["first row", "last row", "returned", "every row", "the call itself"],
-)
-def test_leaving_out_rows_is_offered_only_where_that_would_help(score: Any, is_offered: bool) -> None:
-    with pytest.raises(RewardFailed) as caught:
-        Bench()(score)
-    assert ("on_error=exclude" in (caught.value.hint or "")) is is_offered

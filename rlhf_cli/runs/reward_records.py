@@ -1,13 +1,16 @@
-"""Read the mean reward of a reward model, which `offset: auto` subtracts. The file is written by `rlhf eval`."""
+"""Read and write what is stored about rewards: the running deviations, and the mean that `offset: auto` subtracts."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rlhf_cli.errors import RunError
+from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.runs.run_folder import HELD_OUT, REWARD_MODEL, evaluations_of, run_of
 from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.text.regular_files import read_object
@@ -48,3 +51,21 @@ def _stored_means(folder: Path) -> Iterator[tuple[tuple[bool, float], float, boo
                 yield rank, float(content["rewards"]["mean"]["mean"]), content.get("with_eos") is True
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a file of another program, or an evaluation without a mean
+
+
+_FILE = "reward_state.json"
+
+
+def write_running(folder: Path, running: Mapping[str, RunningDeviation]) -> None:
+    """Write the deviations by reward into a checkpoint's folder."""
+    state = {name: asdict(deviation) for name, deviation in running.items()}
+    (folder / _FILE).write_text(json.dumps({"running": state}), encoding="utf-8")
+
+
+def read_running(folder: Path) -> dict[str, RunningDeviation] | None:
+    """Return the deviations by reward from a checkpoint's folder, None if it has no such file."""
+    file = folder / _FILE
+    if not file.is_file():
+        return None
+    state = json.loads(file.read_text(encoding="utf-8"))["running"]
+    return {name: RunningDeviation(**deviation) for name, deviation in state.items()}

@@ -1,0 +1,160 @@
+"""Generate completions with a causal language model and its tokenizer, loaded from a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from rlhf_cli.errors import DataError, ModelError
+from rlhf_cli.models.foreign_files import naming_foreign_files
+from rlhf_cli.models.live_generation import Generating
+from rlhf_cli.models.stop_strings import STOP_KEYS, StopStrings
+from rlhf_cli.models.tokenizer_files import load_tokenizer
+from rlhf_cli.tables.passes import GenerationSetting
+
+SAMPLING_ARGUMENTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Arguments of the trainer and of `generate` that only matter for sampled completions."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer. `ids` end with the end-of-sequence token or a stop string unless `is_truncated`."""
+
+    text: str
+    ids: list[int]
+    is_truncated: bool
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How answers are generated: `each` per prompt, `settings` under TRL's names, and rows per batch.
+
+    The same seed gives the same completions. `on_batch` is called with the number of new completions.
+    """
+
+    settings: Mapping[str, object]
+    batch_size: int
+    seed: int
+    each: int = 1
+    is_greedy: bool = False
+    on_batch: Callable[[int], None] | None = None
+
+
+class PolicyModel:
+    """A causal language model with its tokenizer, loaded from a folder (also an adapter) onto a device.
+
+    Raise ModelError if the folder cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        dtype: str = "auto",
+        device: torch.device | str = "cpu",
+        generation: GenerationSetting = "auto",
+        trust_remote_code: bool = False,
+        chat_template: str | None = None,
+    ) -> None:
+        self.path, self.device = path, torch.device(device)
+        self._generating = Generating(is_plain=generation == "plain")
+        try:
+            # The cast is needed because transformers wraps `to` so that mypy confuses device and model.
+            with naming_foreign_files({"model.path": str(path)}):
+                trust: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+                self._model = cast(Any, AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **trust))
+                self.tokenizer = load_tokenizer(str(path), chat_template, padding_side="left", **trust)
+        except (OSError, ValueError, ImportError) as error:
+            raise ModelError("the policy cannot be loaded", where=str(path), got=error) from error
+        if self.tokenizer.pad_token is None:
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+        self._model.to(self.device).eval().requires_grad_(False)
+        given = self._model.generation_config.eos_token_id
+        tokens = [self.tokenizer.eos_token_id, *(given if isinstance(given, list) else [given])]
+        self._eos = sorted({token for token in tokens if token is not None})
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids, without special tokens."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def complete(self, prompts: Sequence[object], sampling: Sampling) -> list[Completion]:
+        """Return one completion per prompt, in the order of the prompts. Batches group prompts of similar length.
+
+        The caller's random state is not changed.
+        """
+        settings, batch_size = sampling.settings, sampling.batch_size
+        with naming_foreign_files({"model.path": str(self.path)}):
+            encoded = [self._encoded(prompt, settings) for prompt in prompts]
+        stops = self._generating.stops = StopStrings.of(self.tokenizer, settings["generation_kwargs"])
+        order = sorted(range(len(encoded)), key=lambda row: len(encoded[row]), reverse=True)
+        config = self._generation(settings, greedy=sampling.is_greedy)
+        completions: dict[int, Completion] = {}
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), torch.inference_mode():
+            torch.manual_seed(sampling.seed)
+            for start in range(0, len(order), batch_size):
+                rows = order[start : start + batch_size]
+                for row, ids in zip(rows, self._generate([encoded[row] for row in rows], config), strict=True):
+                    end = next((place for place, token in enumerate(ids) if token in self._eos), None)
+                    stop = stops.length(ids) if stops is not None else None
+                    kept = ids[:stop] if stop is not None else ids if end is None else ids[: end + 1]
+                    completions[row] = Completion(self.decode(kept), kept, is_truncated=end is None and stop is None)
+                if sampling.on_batch is not None:
+                    sampling.on_batch(len(rows))
+        return [completions[row] for row in range(len(encoded))]
+
+    def _encoded(self, prompt: object, settings: Mapping[str, object]) -> list[int]:
+        if isinstance(prompt, str):
+            ids: list[int] = self.tokenizer(prompt)["input_ids"]
+            return ids
+        if self.tokenizer.chat_template is None:
+            raise ModelError("the prompts are messages, but the policy has no chat template", where=str(self.path))
+        if not isinstance(prompt, list):
+            got = f"{type(prompt).__name__} {prompt!r:.80}"
+            raise DataError("a prompt is neither a text nor a list of messages", where="the evaluation rows", got=got)
+        given = settings["chat_template_kwargs"]
+        # The template writes the special tokens itself.
+        text = self.tokenizer.apply_chat_template(
+            prompt, add_generation_prompt=True, tokenize=False, **(given if isinstance(given, dict) else {})
+        )
+        chat: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return chat
+
+    def _generation(self, settings: Mapping[str, object], *, greedy: bool) -> GenerationConfig:
+        given = settings["generation_kwargs"]
+        given = {key: value for key, value in given.items() if key not in STOP_KEYS} if isinstance(given, dict) else {}
+        chosen = {name: settings[name] for name in SAMPLING_ARGUMENTS if settings[name] is not None}
+        if greedy:
+            chosen = {"repetition_penalty": settings["repetition_penalty"]}
+        return GenerationConfig(
+            **{
+                "max_new_tokens": settings["max_completion_length"],
+                "do_sample": not greedy,
+                "pad_token_id": self.tokenizer.pad_token_id,
+                "eos_token_id": self._eos,
+                **chosen,
+                **({} if greedy else given),
+            },
+            disable_compile=True,
+        )
+
+    def _generate(self, rows: list[list[int]], config: GenerationConfig) -> list[list[int]]:
+        width = max(len(ids) for ids in rows)
+        input_ids = torch.full((len(rows), width), int(self.tokenizer.pad_token_id))
+        attention_mask = torch.zeros((len(rows), width), dtype=torch.long)
+        for row, ids in enumerate(rows):
+            input_ids[row, width - len(ids) :] = torch.tensor(ids, dtype=torch.long)
+            attention_mask[row, width - len(ids) :] = 1
+        output = self._generating.generate(
+            self._model.generate,
+            input_ids=input_ids.to(self.device),
+            attention_mask=attention_mask.to(self.device),
+            generation_config=config,
+        )
+        generated: list[list[int]] = output[:, width:].tolist()
+        return generated
