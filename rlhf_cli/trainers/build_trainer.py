@@ -1,6 +1,6 @@
 """Build the subclass of a TRL trainer that runs experiments: at most nine mixins above it, one concern each.
 
-docs/development/architecture.md draws them. Their order matters, outermost first:
+docs/development/architecture.md lists them. Their order matters, outermost first:
 
 - LoggingMixin: its phases enclose everything below.
 - CheckpointMixin: its manifest covers what all others save.
