@@ -172,7 +172,8 @@ class RewardModelScorer:
             if wrong is not None and self._why_no_varlen() is None:
                 disable_varlen(f"packed with torch's varlen_attn, {wrong}")
                 _log.warning(
-                    "packed texts attend row by row: with torch's varlen_attn %s (docs/development/performance.md)", wrong
+                    "packed texts attend row by row: with torch's varlen_attn %s (docs/development/performance.md)",
+                    wrong,
                 )
                 wrong = self._why_not_as_padded(tried)
             self.why_not_packed = self._why_slow() if wrong is None else f"packed, {wrong}"
