@@ -15,7 +15,7 @@ A_ik sum to 0 in a group, there are scores whose own RLOO baseline gives exactly
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -31,8 +31,8 @@ class Rloo(GroupAlgorithm):
     """RLOO; `is_normalized`, `clip_range` and `kl_coef` are TRL's normalize_advantages, reward_clip_range and beta."""
 
     fill = "zero"
-    uses_old_logps = True
     is_normalized: bool = False
+    uses_old_logps: bool = field(default=True, kw_only=True)
 
     @property
     def is_scaled_by_round(self) -> bool:

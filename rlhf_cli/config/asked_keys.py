@@ -49,11 +49,13 @@ def asked_of(config: JsonTree) -> list[str]:
 
 def _is_asked(key: str, value: object, config: JsonTree) -> bool:
     path = key.split(".")
-    if path[0] == "rewards" and path[2:3] in (["fn"], ["args"]):
-        fn, name = section(section(config, "rewards"), path[1]).get("fn"), path[3] if len(path) > 3 else ""
-        shown = _shipped_rewards().get(fn) if isinstance(fn, str) else None
+    depth = {"rewards": 2, "advantages": 1}.get(path[0], len(path))
+    if path[depth : depth + 1] in (["fn"], ["args"]):
+        owner = config if depth == 1 else section(config, path[0])
+        fn, name = section(owner, path[depth - 1]).get("fn"), path[depth + 1] if len(path) > depth + 1 else ""
+        shown = _shipped_functions().get(fn) if isinstance(fn, str) else None
         is_wall = name != "isolation" or value != "limits"
-        if shown is None or (path[2] == "args" and (name in _SENDS or name not in shown or not is_wall)):
+        if shown is None or (path[depth] == "args" and (name in _SENDS or name not in shown or not is_wall)):
             return True
     return (
         (isinstance(value, str) and "${oc.env:" in value)
@@ -64,10 +66,10 @@ def _is_asked(key: str, value: object, config: JsonTree) -> bool:
 
 
 @cache
-def _shipped_rewards() -> dict[str, frozenset[str]]:
-    """Return the functions that the shipped conf/reward names -> the arguments that it shows."""
+def _shipped_functions() -> dict[str, frozenset[str]]:
+    """Return the functions that the shipped conf/reward and conf/advantages name -> the arguments that they show."""
     found: dict[str, frozenset[str]] = {}
-    for file in sorted((shipped_dir() / "reward").glob("*.yaml")):
+    for file in sorted([*shipped_dir().glob("reward/*.yaml"), *shipped_dir().glob("advantages/*.yaml")]):
         reward = yaml.load(file.read_text(encoding="utf-8"), Loader=SAFE_LOADER)
         found[reward["fn"]] = found.get(reward["fn"], frozenset()) | frozenset(reward.get("args") or ())
     return found

@@ -11,6 +11,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.metric_rules import evaluation_problems, expect_problems, stop_problems, sweep_problems
 from rlhf_cli.config.rules.reward_rules import reward_problems, truncation_problems
 from rlhf_cli.config.rules.trainer_rules import (
+    advantage_problems,
     ppo_problems,
     quantize_problems,
     template_problems,
@@ -57,6 +58,7 @@ def validate(composed: Composed) -> Experiment:
         rules: tuple[tuple[Rule, bool], ...] = (
             (reward_problems, True),
             (ppo_problems, True),
+            (advantage_problems, experiment.advantages is not None),
             (truncation_problems, True),
             (template_problems, True),
             (quantize_problems, experiment.model.quantize is not None),

@@ -103,6 +103,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
     data = report.run(data_checks.source_problems(subject), DataFacts())
     rewards = report.run(reward_checks.reward_problems(subject, data), RewardFacts())
     aggregate = report.run(reward_checks.aggregate_problems(subject), {})
+    aggregate |= report.run(reward_checks.advantage_problems(subject), {})
     report.run_all(model.passes_problems(subject, folders), model.critic_problems(subject))
     report.run_all(data_checks.column_problems(subject, data, rewards))
     schedule = report.run(arguments.round_problems(subject, data), Schedule())

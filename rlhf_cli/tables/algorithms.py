@@ -27,6 +27,7 @@ _ROWS = (
     AlgorithmRow("grpo", reads=("scale_rewards",)),
     AlgorithmRow("rloo", reads=("normalize_advantages", "reward_clip_range")),
     AlgorithmRow("ppo", needs_critic=True),
+    AlgorithmRow("own"),
 )
 ALGORITHMS: dict[str, AlgorithmRow] = {row.name: row for row in _ROWS}
 """Name -> row."""

@@ -40,10 +40,10 @@ class TrainerRow:
     `learns_from`: the column sets that it can train on, the first that is present is used; `expected_columns`: the
     same in words. `along`: the columns that it reads beside such a set. `sections`: the sections of our
     configuration that it uses in addition to the common ones. `advantages`: per completion or per token, None if it
-    has none. `trains`: the kind of model. `measured`: the columns that give the length of a row prepared by TRL:
-    those at its start, and alternatives whose longest counts; None if TRL does not prepare rows. `splits_pairs`: a
-    pair of answers becomes two rows. `loss_divisor`: what its loss divides by, None if its argument `loss_type`
-    decides.
+    has none. `kl_in_reward`: its argument `beta` puts a KL divergence into the rewards. `trains`: the kind of
+    model. `measured`: the columns that give the length of a row prepared by TRL: those at its start, and
+    alternatives whose longest counts; None if TRL does not prepare rows. `splits_pairs`: a pair of answers becomes
+    two rows. `loss_divisor`: what its loss divides by, None if its argument `loss_type` decides.
     """
 
     name: str
@@ -54,6 +54,7 @@ class TrainerRow:
     along: ColumnSet = ()
     sections: frozenset[str] = frozenset()
     advantages: Literal["completion", "token"] | None = None
+    kl_in_reward: bool = False
     trains: Literal["language model", "reward model"] = "language model"
     measured: tuple[ColumnSet, ColumnSet] | None = None
     splits_pairs: bool = False
@@ -85,7 +86,14 @@ _REWARDED = frozenset({"rewards", "truncation"})
 
 _ROWS = (
     TrainerRow("GRPOTrainer", algorithm="grpo", advantages="token", sections=_REWARDED | {"critic", "kl"}),
-    TrainerRow("RLOOTrainer", algorithm="rloo", advantages="completion", sections=_REWARDED, loss_divisor="rows"),
+    TrainerRow(
+        "RLOOTrainer",
+        algorithm="rloo",
+        advantages="completion",
+        kl_in_reward=True,
+        sections=_REWARDED,
+        loss_divisor="rows",
+    ),
     TrainerRow(
         "GMPOTrainer",
         "trl.experimental.gmpo",

@@ -22,6 +22,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from rlhf_cli.algorithms.base import Algorithm, Given, GroupAlgorithm, advantage_metrics, shares, summed
+from rlhf_cli.algorithms.own_advantages import OwnAdvantages
 from rlhf_cli.algorithms.process_rewards import ProcessRewards
 from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.rewards.stack.component import RewardOutcome
@@ -48,7 +49,7 @@ class RewardMixin(LeftOutMixin):
     """For a TRL trainer with reward functions: score by a stack, as set by `extensions.rewards`."""
 
     algorithm: Algorithm
-    _has_own_advantages: bool = False
+    _has_other_advantages: bool = False
     _settled: Settled
     _endings: Endings
     _given: Given
@@ -190,6 +191,8 @@ class RewardMixin(LeftOutMixin):
         algorithm, names, each = self.algorithm, self._settled.names, self._num_generations
         if isinstance(algorithm, ProcessRewards):
             return advantage_metrics(self._set_token_advantages(algorithm, output))
+        if isinstance(algorithm, OwnAdvantages):
+            return advantage_metrics(self._set_own_advantages(algorithm, output))
         assert isinstance(algorithm, GroupAlgorithm)
         everyones = self.accelerator.gather(output["advantages"])
         totals = self._compared_totals().to(everyones)
@@ -199,11 +202,15 @@ class RewardMixin(LeftOutMixin):
             return {}
         if both[-1] <= 0:
             return advantage_metrics(algorithm.shares(names, self._given.contributions, both[:-1], each))
-        if not self._has_own_advantages and self.accelerator.is_main_process:
-            what = "no rewards/NAME/advantage_share is logged: the rewards' parts do not add up to the advantages of %s"
-            logging.getLogger("rlhf").warning(what, type(self).__name__)
-        self._has_own_advantages = True
+        self._warn_of_parts(type(self).__name__)
         return {}
+
+    def _warn_of_parts(self, name: str) -> None:
+        """Warn once that there are no shares."""
+        if not self._has_other_advantages and self.accelerator.is_main_process:
+            what = "no rewards/NAME/advantage_share is logged: the rewards' parts do not add up to the advantages of %s"
+            logging.getLogger("rlhf").warning(what, name)
+        self._has_other_advantages = True
 
     def _compared_totals(self) -> Tensor:
         """Return (rows of all ranks,), the totals that TRL compared within a group, NaN for a row without one."""
@@ -228,6 +235,23 @@ class RewardMixin(LeftOutMixin):
         overwrite_last(self._logs["advantages"], advantages[:, 0].tolist())
         output["advantages"] = advantages[self._own_rows, :num_tokens] * is_in_completion
         return shares(self._settled.names, parts, advantages * in_completion)
+
+    def _set_own_advantages(self, algorithm: OwnAdvantages, output: TrlBatch) -> dict[str, float]:
+        """Set the advantages that the user's function makes, and return the shares if it gives parts."""
+        settled, mask = self._settled, output["completion_mask"]
+        answer = algorithm.answer(settled, self._endings.lengths, self._num_generations, self.state.global_step)
+        advantages = torch.from_numpy(answer.advantages)
+        overwrite_last(self._logs["advantages"], answer.by_row.tolist())
+        own = advantages[self._own_rows].to(mask.device, torch.float32)
+        if answer.is_by_token:
+            own = torch.nn.functional.pad(own, (0, max(0, mask.shape[1] - own.shape[1])))[:, : mask.shape[1]] * mask
+        output["advantages"] = own
+        if answer.parts:
+            parts = torch.stack([torch.from_numpy(part) for part in answer.parts.values()])
+            return shares(list(answer.parts), parts, advantages)
+        if answer.gave_parts:
+            self._warn_of_parts(algorithm.function.fn)
+        return {}
 
     def _log_table(self, inputs: list[dict[str, object]], outcomes: list[RewardOutcome]) -> None:
         """Add the dataset's columns and each row's results from the stack to the completions table."""
@@ -292,7 +316,8 @@ class RewardMixin(LeftOutMixin):
             own[0, 0] = advantages.detach().abs().max()
         largest, by_token = self.accelerator.gather(own).max(dim=0).values.tolist()
         # A row's total does not determine token rewards, and a critic's errors always give advantages.
-        if largest != 0.0 and (by_token or share_of_dead_groups(self._compared_totals(), group_size) < 1.0):
+        totals_tell = self.algorithm.is_dead_by_totals and not by_token
+        if largest != 0.0 and (not totals_tell or share_of_dead_groups(self._compared_totals(), group_size) < 1.0):
             return None
         from rlhf_cli.rewards.stack.reward_metrics import DeadRound, component_statistics
 

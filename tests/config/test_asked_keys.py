@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
@@ -11,6 +12,7 @@ from pydantic import BaseModel
 
 from rlhf_cli.config.asked_keys import ASKED, asked_of
 from rlhf_cli.config.conf_folders import shipped_dir
+from rlhf_cli.config.imported_code import imported_code
 from rlhf_cli.config.schema.experiment import Experiment, arms_of
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.trl_args import RESERVED_ARGS, fields_of
@@ -61,6 +63,8 @@ SWITCHES = _SWITCHES.split()
 """TRL's arguments that are switches or take one of a few words, and that run, submit and send nothing."""
 BY_VALUE = {f"trainer.args.{name}" for name in SWITCHES} | {
     "aggregate",
+    "advantages.fn",
+    "advantages.args",
     "track.mode",
     "run.root",
     "rewards.*.fn",
@@ -219,3 +223,16 @@ def test_an_experiment_with_built_in_rewards_asks_for_nothing(name: str) -> None
 def test_a_model_with_code_of_its_own_is_named() -> None:
     model: JsonTree = {"path": "org/model", "trust_remote_code": True}
     assert asked_of({"model": model}) == ["model.path: org/model", "model.trust_remote_code: true"]
+
+
+def test_the_files_of_every_function_that_a_key_names_are_noted(place: Path) -> None:
+    """The walk finds each `fn`, `aggregate` and `class`; their files are hashed, and a change is refused on resume."""
+    named = {key for key in keys() if key.rpartition(".")[2] in ("fn", "class", "aggregate")}
+    assert named == {"rewards.*.fn", "advantages.fn", "aggregate", "trainer.class"}
+    words = ["rewards.correct.fn=./a.py:f", "advantages.fn=./b.py:f", "aggregate=./c.py:f", "trainer.class=./d.py:f"]
+    for name in "abcd":
+        (place / f"{name}.py").write_text(
+            "def f(totals): ...\nclass f: ...\n" if name == "d" else "def f(totals): ...\n"
+        )
+    experiment = prepare(["+exp=quickstart", "~rewards.correct.args", *words]).experiment
+    assert sorted(file.name for file in imported_code(experiment).values()) == ["a.py", "b.py", "c.py", "d.py"]

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 PREFIX = "wandb:"
 _TIMEOUT_S = 30
 _STATES = {"finished": FINISHED, "failed": FAILED, "crashed": KILLED, "killed": KILLED, "running": RUNNING}
-_TRAINING = ("seed", "trainer", "model", "data", "rewards", "primary", "aggregate", "critic", "kl", "reward_model")
+_REWARDED = ("rewards", "primary", "aggregate", "advantages", "critic", "kl", "reward_model")
+_TRAINING = ("seed", "trainer", "model", "data", *_REWARDED)
 _SECTIONS = frozenset((*_TRAINING, "truncation", "guards", "launch", "track", "run"))
 """Our sections; wandb's configuration may also contain TRL's arguments."""
 _STEPS = ("step", "train/global_step", "global_step", "_step")

@@ -26,7 +26,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from rlhf_cli.algorithms.base import Algorithm, Given, GroupAlgorithm
+from rlhf_cli.algorithms.base import Algorithm, Given, GroupAlgorithm, shares
+from rlhf_cli.algorithms.own_advantages import OwnAdvantages
+from rlhf_cli.algorithms.user_function import Answer
 from rlhf_cli.analysis.whatif.question import KeyChange, WhatIfQuestion
 from rlhf_cli.analysis.whatif.stored_rounds import ROW, StoredRound, StoredRounds, StoredScores
 from rlhf_cli.config.expand import waits_for
@@ -49,12 +51,11 @@ from rlhf_cli.truncation import COMPONENT, Endings
 class RecomputedRound:
     """One round with these rewards; N rows, K rewards.
 
-    `compared` (N,) are the totals before the trainer's baseline, without KL, NaN for a row without one. `given` holds
-    the weighted rewards that sum to them. `advantages` (N,) are also without KL, or None. `shares` maps each reward to
-    its share of them; empty if it has no part. `is_unknown` (N,) bool,
-    True = the log lacks a score that the row's group needs, so the group is excluded; `num_unknown` counts the rows
-    that lack a score themselves. `why` is the reason why a round has no advantages or, if `has_totals` is False, no
-    totals.
+    `compared` (N,) are the totals before the trainer's baseline, without KL, NaN for a row without one. `given`
+    holds the weighted rewards that sum to them. `advantages` (N,) are also without KL, or None. `answer` is that of
+    the user's function, None without one. `is_unknown` (N,) bool, True = the log lacks a score that the row's group
+    needs, so the group is excluded; `num_unknown` counts the rows that lack a score themselves. `why` is the reason
+    why a round has no advantages or, if `has_totals` is False, no totals.
     """
 
     maker: RoundRecomputer
@@ -62,6 +63,7 @@ class RecomputedRound:
     compared: Tensor
     given: Given
     advantages: Tensor | None
+    answer: Answer | None
     is_unknown: Tensor
     num_unknown: int
     why: str | None
@@ -117,9 +119,11 @@ class RoundRecomputer:
             environments=names[len(self.stack.names) :],
         )
         settled = add_truncation(settled, self.truncation, endings)
-        return self._with_advantages(settled, is_unknown, len(unknown))
+        return self._with_advantages(settled, is_unknown, len(unknown), endings.lengths, stored.updates)
 
-    def _with_advantages(self, settled: Settled, is_unknown: Tensor, num_unknown: int) -> RecomputedRound:
+    def _with_advantages(
+        self, settled: Settled, is_unknown: Tensor, num_unknown: int, lengths: Tensor, step: int
+    ) -> RecomputedRound:
         algorithm, each = self.algorithm, self.num_generations
         given = algorithm.given(settled, self.aggregate, each)
         totals, clip = given.totals, algorithm.clip_range
@@ -129,20 +133,28 @@ class RoundRecomputer:
         why = no_totals or algorithm.why_not_replayed
         if why is None and algorithm.is_scaled_by_round and bool(is_unknown.any()):
             why = "advantages are scaled over a round, and the log lacks scores of some of its groups"
+        answer = None
+        if why is None and isinstance(algorithm, OwnAdvantages):
+            answer = algorithm.answer(settled, lengths, each, step)
+            if answer.is_by_token:
+                why = "advantages.fn gives every token an advantage, and the table holds their means"
         return RecomputedRound(
             maker=self,
             settled=settled,
             compared=totals,
             given=given,
-            advantages=None if why is not None else self.advantages(totals),
+            advantages=None if why is not None else self.advantages(totals, answer),
+            answer=answer,
             is_unknown=is_unknown,
             num_unknown=num_unknown,
             why=why,
             has_totals=no_totals is None,
         )
 
-    def advantages(self, totals: Tensor) -> Tensor:
-        """Return the trainer's (N,) advantages of (N,) totals."""
+    def advantages(self, totals: Tensor, answer: Answer | None = None) -> Tensor:
+        """Return the trainer's (N,) advantages of (N,) totals; those of the user's function if there is an `answer`."""
+        if answer is not None:
+            return torch.from_numpy(answer.advantages).float()
         assert isinstance(self.algorithm, GroupAlgorithm)
         return self.algorithm.advantages(totals, self.num_generations)
 
@@ -151,6 +163,9 @@ class RoundRecomputer:
         algorithm, each = self.algorithm, self.num_generations
         if side.advantages is None or not is_answered.any():
             return {}
+        if side.answer is not None:
+            parts = [torch.from_numpy(part)[is_answered] for part in side.answer.parts.values()]
+            return shares(list(side.answer.parts), torch.stack(parts), side.advantages[is_answered]) if parts else {}
         if not (isinstance(algorithm, GroupAlgorithm) and algorithm.has_parts(self.aggregate, each)):
             return {}
         contributions = side.given.contributions[is_answered].double()

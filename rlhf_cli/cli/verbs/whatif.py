@@ -40,7 +40,8 @@ def run(options: Options) -> int:
     folder = run_at(named, [], where="rlhf whatif")
     questions = [ask(folder, typed) for typed in alternatives(words)]
     aggregates = {rule.aggregate for question in questions for rule in (question.old, question.new)}
-    if aggregates - set(AGGREGATES):  # a function of the user's, which answering runs
+    makers = [side.advantages for question in questions for side in (question.old, question.new)]
+    if aggregates - set(AGGREGATES) or any(makers):  # a function of the user's, which answering runs
         refuse_foreign_code(folder, trust=options.on("--trust"), command=f"rlhf whatif {folder.shown}")
     stored = read_rounds(folder)
 

@@ -103,13 +103,18 @@ def _dense_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
             what = f"trainer={trainer.name} cannot use per-token advantages"
             got = "its loss is per sequence" if trainer.row.generates else f"{trainer.trl} has no rewards"
             conflicts.append(("trainer.dense", what, got, "trainer=grpo"))
-        of_a_sequence = [name for name, values in _TOKEN_LEVEL_ONLY.items() if args.get(name) in values]
-        of_a_sequence += ["off_policy_mask_threshold"] if args.get("off_policy_mask_threshold") is not None else []
-        for name in of_a_sequence:
+        for name in per_sequence_args(experiment):
             key, what = f"trainer.args.{name}", f"trainer.dense has no effect with {name}={args[name]}"
             conflicts.append((key, what, "one number per sequence", f"'~{key}'"))
     for key, what, value, hint in conflicts:
         yield ConfigError(what, where=origins.where(key), got=value, hint=f"{hint}, or {not_dense}")
+
+
+def per_sequence_args(experiment: Experiment) -> list[str]:
+    """Return the arguments of TRL's that are set so that the loss takes one advantage per completion."""
+    args = experiment.trainer.args
+    names = [name for name, values in _TOKEN_LEVEL_ONLY.items() if args.get(name) in values]
+    return names + (["off_policy_mask_threshold"] if args.get("off_policy_mask_threshold") is not None else [])
 
 
 def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:

@@ -19,6 +19,7 @@ from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.trl_args import WrongArgument
 from rlhf_cli.errors import ConfigError, ModelError, UserError
 from rlhf_cli.models.tokenizer_files import JINJA_FILES, chat_template_text
+from rlhf_cli.tables.algorithms import READ_BY_ALGORITHMS
 from rlhf_cli.tables.trl_trainers import CLIPPED_PPO_LOSSES, POLICY_LOSSES, TRAINERS
 from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.text.suggest import nearest
@@ -208,6 +209,28 @@ def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError
     yield from _critic_conflicts(experiment, conflict)
     if experiment.critic is not None and experiment.critic.share == "lora":
         yield from _shared_body_conflicts(experiment, conflict)
+
+
+def advantage_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """Yield a problem for each setting that makes advantages as well, or that needs those of TRL's formula."""
+    trainer, section, off = experiment.trainer, experiment.advantages, "~advantages"
+    assert section is not None
+    problems = [  # whether it applies, its key, what is wrong, what to type instead
+        (not trainer.row.generates, "advantages", f"trainer={trainer.name} uses no advantages", off),
+        (trainer.has_critic, "advantages", "PPO's critic makes the advantages", f"trainer=grpo, or {off}"),
+        (trainer.dense, "trainer.dense", "trainer.dense makes the advantages", f"trainer.dense=false, or {off}"),
+    ]
+    is_z_scored, what = experiment.aggregate == "normalize_then_sum", "normalize_then_sum is part of another formula"
+    problems.append((is_z_scored, "aggregate", what, f"aggregate=sum, or {off}"))
+    for name in READ_BY_ALGORITHMS:
+        what = f"{name} has no effect on the advantages of a function"
+        problems.append((name in trainer.args, _ARGS + name, what, f"'~{_ARGS}{name}'"))
+    has_kl = trainer.row.kl_in_reward and bool(trainer.setting("beta"))
+    what = f"{trainer.trl} puts the KL into the advantages, and the function replaces them"
+    problems.append((has_kl, f"{_ARGS}beta", what, f"{_ARGS}beta=0"))
+    for applies, key, what, hint in problems:
+        if applies:
+            yield ConfigError(what, where=origins.where(key), got=f"advantages.fn={section.fn}", hint=hint)
 
 
 Conflict = Callable[[str, str, object, str], ConfigError]

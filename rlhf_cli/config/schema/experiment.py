@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from rlhf_cli.config.schema.launch_sections import Launch, Sweep
 from rlhf_cli.config.schema.model_and_data import Data, Model
-from rlhf_cli.config.schema.reward_sections import Gate, Reward, RewardModel, Truncation
+from rlhf_cli.config.schema.reward_sections import Advantages, Gate, Reward, RewardModel, Truncation
 from rlhf_cli.config.schema.run_sections import ONE_WORD, Expectations, Guards, Profile, Run, StopRules, Track, Warn
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.config.schema.trainer_sections import Critic, Kl, Trainer
@@ -27,11 +27,11 @@ class Experiment(Section):
     """An experiment: everything that one run needs to know.
 
     `seed` seeds all random numbers of the run. `rewards` maps names to rewards. `primary` is a gate on every other
-    reward; null has none. `aggregate` says how the rewards are combined: `sum`, `normalize_then_sum` or a function of
-    the user's. `profile` says what is measured of the time: `phases` logs the share of each phase, `off`
-    measures nothing. `stop` holds rules that end a run, `expect` results that it
-    has to reach. The sections `critic`, `kl` and `reward_model` are null for trainers that do not use them. `sweep` is
-    null unless `rlhf train -m` searches.
+    reward; null has none. `aggregate` says how the rewards are combined: `sum`, `normalize_then_sum` or a function
+    of the user's. `advantages` names a function that makes the advantages; null leaves them to the trainer.
+    `profile` says what is measured of the time: `phases` logs the share of each phase, `off` measures nothing.
+    `stop` holds rules that end a run, `expect` results that it has to reach. The sections `critic`, `kl` and
+    `reward_model` are null for trainers that do not use them. `sweep` is null unless `rlhf train -m` searches.
     """
 
     seed: int = Field(ge=0, lt=2**32)
@@ -43,6 +43,7 @@ class Experiment(Section):
     )
     primary: Gate | None = None
     aggregate: str = "sum"
+    advantages: Advantages | None = None
     critic: Critic | None = None
     kl: Kl | None = None
     reward_model: RewardModel | None = None
@@ -61,6 +62,7 @@ class Experiment(Section):
     def algorithm(self) -> AlgorithmRow:
         """Return the algorithm that makes the advantages of a trainer that generates."""
         name = "ppo" if self.trainer.has_critic else self.trainer.row.algorithm
+        name = "own" if self.advantages is not None else name
         assert name is not None, "the trainer learns from rows"
         return ALGORITHMS[name]
 

@@ -126,6 +126,18 @@ else:  # the words come from the classes
     Mode = Literal[MODES]
 
 
+class Advantages(Section):
+    """A function of the user's that makes the advantages, in place of the trainer's formula.
+
+    `fn` is module:function or ./file.py:function, and `args` are its arguments. It gets totals, rewards, weights,
+    groups, counted, lengths and step by name, and returns one advantage per completion or per token, or a pair of the
+    advantages and each reward's part of them (rlhf_cli/algorithms/user_function.py).
+    """
+
+    fn: str
+    args: dict[str, object] = Field(default_factory=dict)
+
+
 class Truncation(Section):
     """What a completion is worth that the length limit cut off, for every trainer that generates.
 

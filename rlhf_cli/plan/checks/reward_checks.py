@@ -12,10 +12,13 @@ import select
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from rlhf_cli.algorithms.user_function import AdvantageFunction, example_round
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, Reward
 from rlhf_cli.errors import RewardError, RlhfError, UserError, with_causes
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, RewardFacts, Subject
@@ -64,6 +67,16 @@ def reward_problems(subject: Subject, data: DataFacts) -> Check[RewardFacts]:
     return facts
 
 
+def advantage_problems(subject: Subject) -> Check[dict[str, Path]]:
+    """Import the function that makes the advantages, and return its file. Raise RewardError for wrong arguments."""
+    section = subject.experiment.advantages
+    if section is None:
+        return {}
+    AdvantageFunction(section.fn, section.args, place=subject.where)
+    return {"advantages": code} if (code := source_file(section.fn)) is not None else {}
+    yield
+
+
 def aggregate_problems(subject: Subject) -> Check[dict[str, Path]]:
     """Import the user's aggregate, and return its file.
 
@@ -103,7 +116,10 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
     """
     experiment, torch = subject.experiment, sys.modules.get("torch")
     rows = data.sources[0].rows if data.sources else None
-    if not rows or "prompt" not in rows.column_names or (torch is not None and torch.cuda.is_initialized()):
+    if torch is not None and torch.cuda.is_initialized():
+        return  # such a process cannot be forked
+    yield from _advantage_trial(subject)
+    if not rows or "prompt" not in rows.column_names:
         return
     row = dict(rows[0])
     text = next((str(row[name]) for name in _ANSWERS if isinstance(row.get(name), str | int | float)), "1")
@@ -116,7 +132,7 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
         if not reward.trial or reward.fn is None or reward.fn.startswith(KEEP_TIME) or called in _passed:
             continue
         limit_s = min(timeout_of(reward) or _TRIAL_S, _TRIAL_S)
-        if (failure := _in_fork(name, reward, columns, num_rows, limit_s)) is None:
+        if (failure := _in_fork(partial(_failure, name, reward, columns, num_rows, limit_s), limit_s)) is None:
             _passed.add(called)
             continue
         (got, place), what = failure, f"the reward {name!r} did not score the first row of the data"
@@ -133,9 +149,32 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
         )
 
 
-def _in_fork(
-    name: str, reward: Reward, columns: dict[str, object], num_rows: int, limit_s: float
-) -> tuple[str, str] | None:
+def _advantage_trial(subject: Subject) -> Findings:
+    """Yield what the function in `advantages` does wrong with an example round."""
+    experiment, section = subject.experiment, subject.experiment.advantages
+    if section is None:
+        return
+    function = AdvantageFunction(section.fn, section.args, place=subject.where)
+    num_generations = max(2, experiment.trainer.whole("num_generations") or 0)
+    example = example_round(num_generations, dict.fromkeys(experiment.rewards, 1.0))
+
+    def failure() -> tuple[str, str] | None:
+        try:
+            function(example)
+        except RlhfError as error:
+            return _reason(error, section.fn, function.function)
+        return None
+
+    if (found := _in_fork(failure, _TRIAL_S)) is not None:
+        yield RewardError(
+            "the function made no advantages of an example: two groups whose totals are 0 and 1, the last one missing",
+            where=subject.where("advantages.fn") + found[1],
+            got=found[0],
+            expected="finite numbers for the rows with a total",
+        )
+
+
+def _in_fork(failure: Callable[[], tuple[str, str] | None], limit_s: float) -> tuple[str, str] | None:
     """Return the failure of the call and its place in the user's file, None if it passed; it prints nothing."""
     from rlhf_cli.rewards.stack import calling, reward_stack  # noqa: F401  imported once, and not by each fork
 
@@ -146,7 +185,7 @@ def _in_fork(
             die_with(parent)
             for stream in (0, 1, 2):
                 os.dup2(os.open(os.devnull, os.O_RDWR), stream)
-            os.write(send, json.dumps(_failure(name, reward, columns, num_rows, limit_s)).encode())
+            os.write(send, json.dumps(failure()).encode())
         os._exit(0)
     os.close(send)
     try:
@@ -157,7 +196,7 @@ def _in_fork(
             os.killpg(pid, signal.SIGKILL)  # with the processes that it has started
         os.waitpid(pid, 0)
         os.close(receive)
-    return tuple(failure) if (failure := json.loads(answer or '["its process died", ""]')) else None
+    return tuple(found) if (found := json.loads(answer or '["its process died", ""]')) else None
 
 
 def _failure(
@@ -175,11 +214,16 @@ def _failure(
     try:
         stack.evaluate(**batch)
     except RlhfError as error:
-        file, own = source_file(str(reward.fn)), inspect.unwrap(getattr(function, "func", function))
-        frames = [frame for cause in with_causes(error) for frame in traceback.extract_tb(cause.__traceback__)]
-        lines = [frame.lineno for frame in frames if file is not None and frame.filename == str(file)]
-        code = getattr(own, "__code__", None) or getattr(type(own).__call__, "__code__", None)
-        line = lines[-1] if lines else getattr(code, "co_firstlineno", 1)
-        got = f"{error.what}: {error.got}" if isinstance(error, RewardError) else str(error.got)
-        return f"{got:.300}", f" ({file.name}:{line})" if file is not None else ""
+        return _reason(error, str(reward.fn), function)
     return None
+
+
+def _reason(error: RlhfError, fn: str, function: Callable[..., object]) -> tuple[str, str]:
+    """Return why a call of the user's function failed, and its last line in the user's file."""
+    file, own = source_file(fn), inspect.unwrap(getattr(function, "func", function))
+    frames = [frame for cause in with_causes(error) for frame in traceback.extract_tb(cause.__traceback__)]
+    lines = [frame.lineno for frame in frames if file is not None and frame.filename == str(file)]
+    code = getattr(own, "__code__", None) or getattr(type(own).__call__, "__code__", None)
+    line = lines[-1] if lines else getattr(code, "co_firstlineno", 1)
+    got = f"{error.what}: {error.got}" if isinstance(error, RewardError) else str(error.got)
+    return f"{got:.300}", f" ({file.name}:{line})" if file is not None else ""

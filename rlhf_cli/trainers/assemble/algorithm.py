@@ -7,9 +7,12 @@ from typing import cast
 
 from rlhf_cli.algorithms.base import Algorithm
 from rlhf_cli.algorithms.grpo import Grpo, Scale
+from rlhf_cli.algorithms.own_advantages import OwnAdvantages
 from rlhf_cli.algorithms.ppo import Ppo
 from rlhf_cli.algorithms.process_rewards import ProcessRewards
 from rlhf_cli.algorithms.rloo import Rloo
+from rlhf_cli.algorithms.user_function import AdvantageFunction
+from rlhf_cli.config.rules.reward_rules import per_sequence_args
 from rlhf_cli.config.schema.experiment import Experiment
 
 _SCALES: dict[object, Scale] = {True: "group", False: "none", "group": "group", "batch": "batch", "none": "none"}
@@ -39,7 +42,19 @@ def _grpo(experiment: Experiment) -> Grpo | ProcessRewards:
     return ProcessRewards(scale) if experiment.trainer.dense else Grpo(scale)
 
 
-_BUILDERS: dict[str, Callable[[Experiment], Algorithm]] = {"grpo": _grpo, "rloo": _rloo, "ppo": _ppo}
+def _own(experiment: Experiment) -> OwnAdvantages:
+    section, row = experiment.advantages, experiment.trainer.row
+    assert section is not None
+    per_row = [f"the loss of {row.name}"] if row.advantages == "completion" else []
+    per_row += [f"trainer.args.{name}" for name in per_sequence_args(experiment)]
+    return OwnAdvantages(
+        AdvantageFunction(section.fn, section.args),
+        why_no_tokens=f"{per_row[0]} takes one per completion" if per_row else None,
+        uses_old_logps=row.kl_in_reward,  # as RLOO, whose trainer this is
+    )
+
+
+_BUILDERS: dict[str, Callable[[Experiment], Algorithm]] = {"grpo": _grpo, "rloo": _rloo, "ppo": _ppo, "own": _own}
 """Name in tables/algorithms.py -> what builds it."""
 
 

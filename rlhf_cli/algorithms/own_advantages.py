@@ -1,0 +1,54 @@
+"""Advantages that a function of the user's makes (algorithms/user_function.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy
+from torch import Tensor
+
+from rlhf_cli.algorithms.base import Algorithm
+from rlhf_cli.algorithms.user_function import AdvantageFunction, Answer, ScoredRound
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.stack.reward_matrix import Settled
+
+
+@dataclass(frozen=True)
+class OwnAdvantages(Algorithm):
+    """The function's advantages replace TRL's. A round teaches nothing only if they are all 0, whatever the totals are.
+
+    `why_no_tokens` says why the loss takes one advantage per row; None if it also takes one per token.
+    """
+
+    fill = "zero"
+    is_dead_by_totals = False
+    function: AdvantageFunction
+    why_no_tokens: str | None = None
+
+    @property
+    def is_scaled_by_round(self) -> bool:
+        """Return True: what the function reads is unknown."""
+        return True
+
+    def answer(self, settled: Settled, lengths: Tensor, num_generations: int, step: int) -> Answer:
+        """Return the advantages of a settled round. Raise RewardError or RewardFailed if the function fails."""
+        counted = ~settled.for_trl.isnan().all(dim=1)
+        scores = settled.unfilled.double().T.numpy()
+        scored = ScoredRound(
+            totals=settled.row_totals.double().numpy(),
+            rewards=dict(zip(settled.names, scores, strict=True)),
+            weights=dict(zip(settled.names, settled.weights.tolist(), strict=True)),
+            groups=numpy.arange(len(counted)) // num_generations,
+            counted=counted.numpy(),
+            lengths=lengths.numpy(),
+            step=step,
+        )
+        answer = self.function(scored)
+        if answer.is_by_token and self.why_no_tokens is not None:
+            raise RewardError(
+                f"{self.function.fn} gives every token an advantage, and {self.why_no_tokens}",
+                where="advantages.fn",
+                got=f"shape {answer.advantages.shape}",
+                expected=f"({len(counted)},)",
+            )
+        return answer

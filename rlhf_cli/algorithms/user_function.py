@@ -1,0 +1,189 @@
+"""Call the function in `advantages.fn`, which makes advantages of scores. Does not import torch.
+
+The function takes those of these arguments that it names, for the N rows of all ranks, a prompt's rows one after
+another:
+
+- totals: (N,) weighted sums as in the log (`total`), NaN for a row without one.
+- rewards: name -> (N,) settled scores (after offset, clip, normalize and gate), NaN where a reward does not apply.
+- weights: name -> weight at this step.
+- groups: (N,) number of the prompt in the round.
+- counted: (N,) bool, False = the row has no total and gets no advantage, whatever the function returns for it.
+- lengths: (N,) tokens of each completion.
+- step: optimizer steps before this round.
+
+It returns (N,) advantages, or N rows of one advantage per token (an array at least as wide as the longest completion,
+or lists); or a pair of the advantages and a dict, name of a reward -> its part of them. It must depend on nothing else:
+every rank calls it, and a resumed run begins without what it remembers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+import numpy
+
+from rlhf_cli.errors import RewardError, RewardFailed, described
+from rlhf_cli.rewards.stack.global_state import kept
+from rlhf_cli.rewards.stack.reward_functions import WithArguments, import_function
+from rlhf_cli.text.suggest import nearest
+
+Array: TypeAlias = numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.float64]]
+Integers: TypeAlias = numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.int64]]
+Place = Callable[[str], str]
+_KEY = "advantages"
+_SAME = 1e-6
+
+
+@dataclass(frozen=True)
+class ScoredRound:
+    """The arguments that a function may take; see the module."""
+
+    totals: Array
+    rewards: Mapping[str, Array]
+    weights: Mapping[str, float]
+    groups: Integers
+    counted: numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.bool_]]
+    lengths: Integers
+    step: int
+
+
+OFFERED = tuple(field.name for field in fields(ScoredRound))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The advantages of a function, (N,) or (N, T), 0 for rows without a total; and its (N,) or (N, T) parts by reward.
+
+    `parts` is empty if the function returned none, or if they do not add up to the advantages. `lengths` (N,) are the
+    tokens of each row.
+    """
+
+    advantages: Array
+    lengths: Integers
+    parts: Mapping[str, Array]
+    gave_parts: bool = False
+
+    @property
+    def is_by_token(self) -> bool:
+        """Return whether every token has an advantage of its own."""
+        return self.advantages.ndim == 2
+
+    @property
+    def by_row(self) -> Array:
+        """Return the (N,) advantages of the rows: the mean over a row's tokens if each has its own."""
+        if not self.is_by_token:
+            return self.advantages
+        is_token = numpy.arange(self.advantages.shape[1]) < self.lengths[:, None]
+        sums: Array = (self.advantages * is_token).sum(axis=1)
+        means: Array = sums / numpy.maximum(self.lengths, 1)
+        return means
+
+
+class AdvantageFunction:
+    """A function of the user's with its `args`."""
+
+    def __init__(self, fn: str, args: Mapping[str, object], *, place: Place = str) -> None:
+        """Import the function.
+
+        Raise RewardError if there is none, or if it does not take these arguments. `place` turns a key into its
+        location.
+        """
+        self.fn, where = fn, place(f"{_KEY}.fn")
+        function = import_function(fn, where=where)
+        try:
+            parameters = inspect.signature(function).parameters
+        except (TypeError, ValueError):
+            what = "the signature of this function is unknown"
+            raise RewardError(what, where=where, got=fn, expected="a function written in Python") from None
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        own = [name for name in parameters if name not in OFFERED]
+        for name, value in args.items():
+            if name in OFFERED or (name not in own and not takes_any):
+                close = nearest(name, own)
+                raise RewardError(
+                    f"{fn} has no argument {name!r}" if name not in OFFERED else f"the trainer sets {name!r}",
+                    where=place(f"{_KEY}.args.{name}"),
+                    got=value,
+                    expected=", ".join(own) or "no arguments",
+                    hint=f"{_KEY}.args.{close}={value}" if close else f"~{_KEY}.args.{name}",
+                )
+        missing = [
+            name
+            for name, parameter in parameters.items()
+            if parameter.default is parameter.empty
+            and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+            and name not in {*OFFERED, *args}
+        ]
+        if missing or not (takes_any or {"totals", "rewards"} & {*parameters}):
+            raise RewardError(
+                f"{fn} needs an argument {missing[0]!r}" if missing else f"{fn} takes no scores",
+                where=where,
+                got=f"{fn}({', '.join(parameters)})",
+                expected="totals or rewards, and any of " + ", ".join(OFFERED),
+                hint=f"{_KEY}.args.{missing[0]}=VALUE" if missing else None,
+            )
+        self.function = WithArguments(function, **args)
+
+    def __call__(self, scored: ScoredRound) -> Answer:
+        """Return the advantages. Raise RewardFailed if the function raises, RewardError for an invalid result."""
+        given = {name: getattr(scored, name) for name in OFFERED}
+        try:
+            with kept(given):
+                returned = self.function(**given)
+                advantages, parts = returned if isinstance(returned, tuple) else (returned, {})
+                counted, lengths = scored.counted, scored.lengths
+                found = _as_array(advantages, lengths)
+                by_name = {name: _as_array(part, lengths) for name, part in dict(parts).items()}
+        except Exception as error:  # user code: name it and show its traceback
+            raise RewardFailed(f"{self.fn} failed", where=f"{_KEY}.fn", got=described(error)) from error
+        expected = f"({len(lengths)},), or rows of at least {lengths.max(initial=0)} tokens"
+        wide_enough = found.ndim == 1 or (found.ndim == 2 and found.shape[1] >= lengths.max(initial=0))
+        if len(found) != len(lengths) or not wide_enough:
+            self._refuse("its advantages have another shape", f"{found.shape}", expected)
+        if not numpy.isfinite(found[counted]).all():
+            row = int(numpy.flatnonzero(counted & ~numpy.isfinite(found).reshape(len(found), -1).all(axis=1))[0])
+            got = f"{found[row]} for row {row}, whose total is {scored.totals[row]:g}"
+            self._refuse("an advantage is not a finite number", got, "finite numbers for rows with a total")
+        for name, part in by_name.items():
+            if name not in scored.rewards or part.shape != found.shape:
+                expected = f"one of {', '.join(scored.rewards)}, of shape {found.shape}"
+                self._refuse("it returned an unknown part", f"{name!r} of shape {part.shape}", expected)
+        no_total = ~counted if found.ndim == 1 else ~counted[:, None]
+        found, *parts_found = (numpy.where(no_total, 0.0, values) for values in (found, *by_name.values()))
+        off = numpy.abs(sum(parts_found, start=numpy.zeros_like(found)) - found).max(initial=0.0)
+        adds_up = bool(off <= _SAME * numpy.abs(found).max(initial=0.0))
+        parts = dict(zip(by_name, parts_found, strict=True)) if by_name and adds_up else {}
+        return Answer(found, lengths, parts, gave_parts=bool(by_name))
+
+    def _refuse(self, what: str, got: str, expected: str) -> None:
+        raise RewardError(f"{self.fn}: {what}", where=f"{_KEY}.fn", got=got, expected=expected)
+
+
+def _as_array(values: object, lengths: Integers) -> Array:
+    """Return numbers as an array; lists of different lengths are padded with 0."""
+    if isinstance(values, list) and values and isinstance(values[0], list):
+        width = max(map(len, values))
+        if any(len(row) < length for row, length in zip(values, lengths, strict=True)):
+            raise ValueError("a row has fewer advantages than tokens")
+        values = [[*row, *[0.0] * (width - len(row))] for row in values]
+    return numpy.asarray(values, dtype=numpy.float64)
+
+
+def example_round(num_generations: int, names: Mapping[str, float]) -> ScoredRound:
+    """Return two groups to try a function on: half of the scores are 1, and the last row has no total."""
+    num_rows = 2 * num_generations
+    scores = (numpy.arange(num_rows) % 2).astype(numpy.float64)
+    counted = numpy.arange(num_rows) < num_rows - 1
+    scores[~counted] = numpy.nan
+    return ScoredRound(
+        totals=scores * sum(names.values()),
+        rewards={name: scores.copy() for name in names},
+        weights=dict(names),
+        groups=numpy.arange(num_rows) // num_generations,
+        counted=counted,
+        lengths=1 + numpy.arange(num_rows) % 3,
+        step=0,
+    )

@@ -1,0 +1,133 @@
+"""The function in `advantages.fn`: what it is given, what it may return, and where each mistake is reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.algorithms.user_function import AdvantageFunction, Answer, example_round
+from rlhf_cli.errors import ConfigError, Problems, RewardError, RewardFailed, UserError
+from rlhf_cli.plan.prepare import prepare
+
+SOURCE = """
+import numpy as np
+
+SEEN = {}
+
+def sees(totals, rewards, weights, groups, counted, lengths, step, scale=1.0):
+    SEEN.update(locals())
+    return scale * np.nan_to_num(totals)
+
+def tokens(totals, lengths):
+    return [[total] * n for total, n in zip(totals, lengths)]
+
+def parts(totals, rewards, off=0.0):
+    return totals, {name: values + off for name, values in rewards.items()}
+
+def unknown_part(totals):
+    return totals, {"nobody": totals}
+
+def short(totals):
+    return totals[1:]
+
+def narrow(totals, lengths):
+    return np.zeros((len(totals), max(lengths) - 1))
+
+def infinite(totals):
+    return np.full_like(totals, np.inf)
+
+def raises(totals):
+    raise ValueError("odd")
+
+def no_scores(groups):
+    return groups
+
+def needs(totals, threshold):
+    return totals
+"""
+
+
+@pytest.fixture
+def mine(place: Path) -> Path:
+    (place / "mine.py").write_text(SOURCE)
+    return place / "mine.py"
+
+
+def call(name: str, **args: object) -> Answer:
+    return AdvantageFunction(f"./mine.py:{name}", args)(example_round(4, {"a": 1.0}))
+
+
+def test_it_gets_what_it_names(mine: Path) -> None:
+    function, given = AdvantageFunction("./mine.py:sees", {"scale": 2.0}), example_round(4, {"a": 0.5, "b": 0.5})
+    answer = function(given)
+    seen = function.function.func.__globals__["SEEN"]
+    assert seen["groups"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert seen["weights"] == {"a": 0.5, "b": 0.5}
+    assert list(seen["rewards"]) == ["a", "b"]
+    assert seen["counted"].tolist() == [True] * 7 + [False]
+    assert seen["step"] == 0
+    assert answer.advantages.tolist() == [0, 2, 0, 2, 0, 2, 0, 0]
+    assert not answer.is_by_token
+    assert answer.by_row.tolist() == answer.advantages.tolist()
+
+
+def test_advantages_of_tokens(mine: Path) -> None:
+    """Lengths 1, 2, 3, 1, ...: rows are padded, a row without a total gets 0, and a row's own is the mean."""
+    answer = call("tokens")
+    assert answer.is_by_token
+    assert answer.advantages[:4].tolist() == [[0, 0, 0], [1, 1, 0], [0, 0, 0], [1, 0, 0]]
+    assert answer.advantages[7].tolist() == [0, 0, 0]
+    assert answer.by_row.tolist() == [0, 1, 0, 1, 0, 1, 0, 0]
+
+
+def test_parts_count_only_if_they_add_up(mine: Path) -> None:
+    assert list(call("parts").parts) == ["a"]
+    wrong = call("parts", off=1e-5)
+    assert (wrong.parts, wrong.gave_parts) == ({}, True)
+    assert not call("sees").gave_parts
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "error", "where"),
+    [
+        ("nobody", {}, RewardError, "advantages.fn"),
+        ("no_scores", {}, RewardError, "advantages.fn"),
+        ("needs", {}, RewardError, "advantages.fn"),
+        ("sees", {"scal": 1}, RewardError, "advantages.args.scal"),
+        ("sees", {"totals": 1}, RewardError, "advantages.args.totals"),
+        ("short", {}, RewardError, "advantages.fn"),
+        ("narrow", {}, RewardError, "advantages.fn"),
+        ("infinite", {}, RewardError, "advantages.fn"),
+        ("unknown_part", {}, RewardError, "advantages.fn"),
+        ("raises", {}, RewardFailed, "advantages.fn"),
+    ],
+)
+def test_mistakes(mine: Path, name: str, args: dict[str, object], error: type[UserError], where: str) -> None:
+    with pytest.raises(error) as caught:
+        call(name, **args)
+    assert caught.value.where == where
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        (["trainer=dpo", "data=toy_preferences"], "advantages"),
+        (["trainer=ppo"], "advantages"),
+        (["trainer.dense=true"], "trainer.dense"),
+        (["aggregate=normalize_then_sum"], "aggregate"),
+        (["trainer.args.scale_rewards=none"], "trainer.args.scale_rewards"),
+        (["trainer=rloo"], "trainer.args.beta"),
+        (["trainer=rloo", "trainer.args.normalize_advantages=true"], "trainer.args.normalize_advantages"),
+    ],
+)
+def test_settings_that_need_another_formula_are_refused(place: Path, words: list[str], where: str) -> None:
+    with pytest.raises((ConfigError, Problems)) as caught:
+        prepare(["+exp=quickstart", "advantages=maxrl", *words])
+    problems = caught.value.problems if isinstance(caught.value, Problems) else [caught.value]
+    assert any(problem.where.startswith(f"{where} (") or problem.where == where for problem in problems)
+
+
+def test_rloo_without_a_kl_takes_a_function(place: Path) -> None:
+    experiment = prepare(["+exp=quickstart", "advantages=pass_at_k", "trainer=rloo", "trainer.args.beta=0"]).experiment
+    assert experiment.algorithm.name == "own"
