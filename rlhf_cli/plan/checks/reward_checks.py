@@ -68,13 +68,16 @@ def reward_problems(subject: Subject, data: DataFacts) -> Check[RewardFacts]:
 
 
 def advantage_problems(subject: Subject) -> Check[dict[str, Path]]:
-    """Import the function that makes the advantages, and return its file. Raise RewardError for wrong arguments."""
+    """Import the function that makes the advantages, and return its file."""
     section = subject.experiment.advantages
     if section is None:
         return {}
-    AdvantageFunction(section.fn, section.args, place=subject.where)
+    try:
+        AdvantageFunction(section.fn, section.args, place=subject.where)
+    except UserError as error:
+        yield error
+        return {}
     return {"advantages": code} if (code := source_file(section.fn)) is not None else {}
-    yield
 
 
 def aggregate_problems(subject: Subject) -> Check[dict[str, Path]]:
