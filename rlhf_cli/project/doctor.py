@@ -102,7 +102,7 @@ def required_packages() -> RequiredPackages:
         metadata = importlib.metadata.metadata(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError as error:
         raise ConfigError(
-            "rlhf is not installed here, so what it requires is not known",
+            "rlhf is not installed here, so its requirements are unknown",
             got=f"the code in {Path(__file__).parents[2]}, without the metadata of {_DISTRIBUTION}",
             hint="pip install -e .",
         ) from error
@@ -113,12 +113,13 @@ def required_packages() -> RequiredPackages:
 def required_by_metadata(python: str, lines: Iterable[str], extras: Iterable[str]) -> RequiredPackages:
     """Return the requirements in a package's metadata; `lines` have markers like `; extra == 'math'`."""
     every = [Requirement(line) for line in lines]
-    needed = tuple(one for one in every if _applies(one, ""))
-    of_extras = {name: tuple(one for one in every if _applies(one, name) and one not in needed) for name in extras}
-    return RequiredPackages(python, needed, of_extras)
+    needed = tuple(filter(_applies, every))
+    optional = [requirement for requirement in every if requirement not in needed]
+    by_extra = {name: tuple(known for known in optional if _applies(known, name)) for name in extras}
+    return RequiredPackages(python, needed, by_extra)
 
 
-def _applies(requirement: Requirement, extra: str) -> bool:
+def _applies(requirement: Requirement, extra: str = "") -> bool:
     return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
@@ -135,15 +136,15 @@ def package_conditions(required: RequiredPackages, installed: InstalledVersion =
     here = platform.python_version()
     fits = here in SpecifierSet(required.python)
     wants = None if fits else f"an environment with Python {required.python}"
-    found = f"{here}, {required.python} is wanted"
+    found = f"{here}, needs {required.python}"
     python = Condition("packages", "Python", State.OK if fits else State.UNFIT, found, wants, is_needed=True)
     conditions = []
-    for one in required.packages:
-        version, fix = installed(one.name), f"pip install '{one.name}{one.specifier}'"
-        if not _fits(one, version):
+    for requirement in required.packages:
+        version, fix = installed(requirement.name), f"pip install '{requirement.name}{requirement.specifier}'"
+        if not _fits(requirement, version):
             state = State.MISSING if version is None else State.UNFIT
-            found = f"{version or 'not installed'}, {one.specifier} is wanted"
-            conditions.append(Condition("packages", one.name, state, found, fix, is_needed=True))
+            found = f"{version or 'not installed'}, needs {requirement.specifier}"
+            conditions.append(Condition("packages", requirement.name, state, found, fix, is_needed=True))
     versions = ", ".join(f"{name} {installed(name)}" for name in _LARGE)
     all_fit = f"all {len(required.packages)} fit: {versions}"
     return [python, *(conditions or [Condition("packages", "needed packages", State.OK, all_fit, is_needed=True)])]
@@ -153,9 +154,10 @@ def extra_conditions(required: RequiredPackages, installed: InstalledVersion = v
     """Return a condition per extra except `dev`: installed, missing, or incompatible. No extra is required."""
     conditions = []
     for name in [name for name in required.extras if name != "dev"]:
-        versions = {one.name: installed(one.name) for one in required.extras[name]}
-        absent = [one for package in versions for one in _needs_of(package) if installed(one) is None]
-        fits = not absent and all(_fits(one, versions[one.name]) for one in required.extras[name])
+        requirements = required.extras[name]
+        versions = {requirement.name: installed(requirement.name) for requirement in requirements}
+        absent = [needed for package in versions for needed in _needs_of(package) if installed(needed) is None]
+        fits = not absent and all(_fits(requirement, versions[requirement.name]) for requirement in requirements)
         state = State.OK if fits else State.UNFIT if all(versions.values()) else State.MISSING
         there = ", ".join(f"{package} {version}" for package, version in versions.items() if version is not None)
         found = f"{_PURPOSES.get(name, '')}{f': {there}' if there else ''}"
@@ -166,12 +168,12 @@ def extra_conditions(required: RequiredPackages, installed: InstalledVersion = v
 
 
 def _needs_of(package: str) -> list[str]:
-    """Return the packages that an installed package requires here, none if it is not installed."""
+    """Return the packages that an installed package requires here; empty if it is not installed."""
     try:
-        found = [Requirement(line) for line in importlib.metadata.requires(package) or []]
+        lines = importlib.metadata.requires(package) or []
     except importlib.metadata.PackageNotFoundError:
         return []
-    return [one.name for one in found if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return [requirement.name for requirement in map(Requirement, lines) if _applies(requirement)]
 
 
 def packaged_model_conditions() -> list[Condition]:
@@ -180,7 +182,7 @@ def packaged_model_conditions() -> list[Condition]:
     for name, model in PACKAGED_MODELS.items():
         source = packaged_state(model)
         state, found = (
-            (State.MISSING, f"model={name} needs it, or {model.hub} of the hub")
+            (State.MISSING, f"model={name} needs it, or {model.hub} from the hub")
             if source is None
             else (State.OK, f"model={name}, from {source}")
         )
@@ -257,9 +259,9 @@ def gpu_condition(driver: Driver, torch: tuple[str, str | None] | None) -> Condi
         return Condition("GPU", "GPU", state, found, fix)
 
     if driver.trouble is not None:
-        return condition(State.UNFIT, driver.trouble, "the driver has to answer: nvidia-smi")
+        return condition(State.UNFIT, driver.trouble, "install or repair the driver until nvidia-smi works")
     if not driver.gpus:
-        return condition(State.WARN, "none: on a CPU tiny models train, in minutes")
+        return condition(State.WARN, "none; tiny models train on the CPU in minutes")
     more = f", {len(driver.gpus)} in all" if len(driver.gpus) > 2 else ""
     found = f"{', '.join(driver.gpus[:2])}{more}; driver {driver.version}, up to CUDA {driver.cuda or '?'}"
     if torch is None:
@@ -268,7 +270,7 @@ def gpu_condition(driver: Driver, torch: tuple[str, str | None] | None) -> Condi
     plain = version.partition("+")[0]
     if cuda is None:
         fix = f"pip uninstall -y torch && pip install torch=={plain}   # a build with CUDA"
-        return condition(State.UNFIT, f"{found}; torch {version} is built for no GPU", fix)
+        return condition(State.UNFIT, f"{found}; torch {version} is built without CUDA", fix)
     found += f"; torch {version} is built for CUDA {cuda}"
     wanted = int(cuda.partition(".")[0])
     if driver.cuda is not None and (newest := int(driver.cuda.partition(".")[0])) < wanted:
@@ -315,8 +317,8 @@ def sandbox_condition() -> Condition:
     if walls["bubblewrap"] or walls["namespaces"]:
         by = "bubblewrap" if walls["bubblewrap"] else "namespaces of our own"
         return Condition(area, name, State.OK, f"{by}: no files, no network, limits")
-    network = "" if walls.get("no_network") else " and reaches the network"
-    found = f"limits alone: code of a model reads files{network}"
+    network = "" if walls.get("no_network") else " and use the network"
+    found = f"resource limits only: model-written code can read files{network}"
     return Condition(area, name, State.WARN, found, "apt install bubblewrap")
 
 
@@ -329,7 +331,7 @@ def hub_login_condition() -> Condition:
     from huggingface_hub import get_token
 
     if get_token() is None:
-        found = "no token: public models and data can be read, gated ones cannot"
+        found = "no token, so gated models and data cannot be read"
         return Condition(_NETWORK, "hub login", State.MISSING, found, "hf auth login, or a token in HF_TOKEN")
     source = "HF_TOKEN" if os.environ.get("HF_TOKEN") else "hf auth login"
     return Condition(_NETWORK, "hub login", State.OK, f"a token, from {source}")
@@ -346,29 +348,31 @@ def wandb_login_condition() -> Condition:
     try:
         host, _ = wandb_address()
     except ValueError as error:
-        return Condition(_NETWORK, name, State.UNFIT, f"WANDB_BASE_URL is no address: {error}", "unset WANDB_BASE_URL")
+        return Condition(
+            _NETWORK, name, State.UNFIT, f"WANDB_BASE_URL is not an address: {error}", "unset WANDB_BASE_URL"
+        )
     try:
         is_known = netrc_knows(host) or has_login(host)
     except (netrc.NetrcParseError, OSError, UnicodeDecodeError) as error:
         found = f"the netrc file cannot be read ({type(error).__name__})"
         return Condition(_NETWORK, name, State.UNFIT, found, "wandb login")
     if is_known:
-        return Condition(_NETWORK, name, State.OK, f"a key for {host}, of `wandb login`")
-    found = "no key: runs are recorded offline (track=wandb_offline), and sent later by rlhf sync"
+        return Condition(_NETWORK, name, State.OK, f"a key for {host}, from `wandb login`")
+    found = "no key: record runs offline (track=wandb_offline) and send them later with rlhf sync"
     return Condition(_NETWORK, name, State.MISSING, found, "wandb login, or a key in WANDB_API_KEY")
 
 
 def hub_condition() -> Condition:
     """Return whether the hub answers within two seconds."""
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        return Condition(_NETWORK, "hub", State.OK, "not asked: HF_HUB_OFFLINE is set, the cache can be used")
+        return Condition(_NETWORK, "hub", State.OK, "not queried: HF_HUB_OFFLINE is set, so only the cache is used")
     address = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     host, began = urllib.parse.urlsplit(address).hostname or address, time.monotonic()
     trouble = trouble_reaching(address, _TIMEOUT_S)
     if trouble is None:
         return Condition(_NETWORK, "hub", State.OK, f"{host} answered in {time.monotonic() - began:.1f} s")
     found = f"{host}: {trouble}; models and data come from the cache, or from files"
-    fix = "export HF_HUB_OFFLINE=1, which saves the waits; behind a proxy its address in HTTPS_PROXY"
+    fix = "export HF_HUB_OFFLINE=1, to skip the wait; behind a proxy, set HTTPS_PROXY"
     return Condition(_NETWORK, "hub", State.WARN, found, fix)
 
 
@@ -400,4 +404,4 @@ def examine() -> list[Condition]:
     ]
     with ThreadPoolExecutor(max_workers=len(questions)) as pool:
         answers = [future.result() for future in [pool.submit(question) for question in questions]]
-    return [one for answer in answers for one in (answer if isinstance(answer, list) else [answer])]
+    return [condition for answer in answers for condition in (answer if isinstance(answer, list) else [answer])]

@@ -170,7 +170,11 @@ def beside(folder: Path, choices: ProjectChoices) -> ProjectChoices:
         return choices  # an earlier `rlhf init` wrote it
     for name in functions:
         parameters = read_function(f"{file}:{name}").parameters
-        needed = {one.name for one in parameters if one.default is NO_DEFAULT and not one.takes_the_rest}
+        needed = {
+            parameter.name
+            for parameter in parameters
+            if parameter.default is NO_DEFAULT and not parameter.takes_the_rest
+        }
         fits += [name] if "completions" in needed <= given else []
     return replace(choices, theirs=tuple(fits), reward_module="rewards" if fits else f"{choices.name}_rewards")
 

@@ -66,7 +66,7 @@ def test_a_driver_that_does_not_answer(tmp_path: Path, says: str, trouble: str) 
         ("13.0", "12.8", State.OK, "built for CUDA 12.8"),
         ("12.4", "12.8", State.OK, "built for CUDA 12.8"),
         ("12.4", "13.0", State.UNFIT, "a driver for CUDA 13"),
-        ("13.0", None, State.UNFIT, "built for no GPU"),
+        ("13.0", None, State.UNFIT, "built without CUDA"),
         (None, "13.0", State.OK, "up to CUDA ?"),
     ],
 )
@@ -149,7 +149,7 @@ def test_wandbs_key(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert wandb_login_condition().state == State.MISSING
     file.write_text(f"machine api.wandb.ai login user password {KEY}\n")
     file.chmod(0o600)
-    assert wandb_login_condition().found == "a key for api.wandb.ai, of `wandb login`"
+    assert wandb_login_condition().found == "a key for api.wandb.ai, from `wandb login`"
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.com")  # another server needs another key
     assert wandb_login_condition().state == State.MISSING
     file.write_text(f"machine without sense {KEY}")

@@ -3,13 +3,13 @@
 GROUPS = {
     "begin": {
         "init": "create a project: experiment, rewards with tests, data",
-        "doctor": "what this machine has and lacks for training, and what to type",
+        "doctor": "what training needs and this machine lacks, and the fix",
         "list": "the experiments, rewards, trainers, models and data there are",
     },
     "before a run": {
         "check": "everything that can be checked before a run",
         "show": "the resolved configuration, with the origin of each value",
-        "audit": "attack the rewards before training does",
+        "audit": "try degenerate answers on the rewards",
         "score": "score completions from a file with an experiment's rewards",
     },
     "run": {
@@ -20,16 +20,16 @@ GROUPS = {
     "after a run": {
         "compare": "runs side by side: means over seeds, a verdict in words",
         "report": "one HTML page of runs: verdict, curves, front, completions",
-        "why": "what is wrong with a run, by its log, and what to change",
+        "why": "what is wrong with a run, by its log, and how to change it",
         "whatif": "a run's rollouts under other weights or gates",
         "eval": "a trained reward model or policy on unseen rows",
-        "generate": "n completions a prompt: best of n, pairs, answers to train on",
+        "generate": "n completions per prompt: best of n, pairs, answers to train on",
         "verify": "whether runs met their `expect:`",
         "reproduce": "run a run again: equal, or the first difference and its causes",
     },
     "hand on": {
         "export": "a finished run as a model folder to publish, with its card",
-        "sync": "send to wandb what runs recorded offline",
+        "sync": "send offline records of runs to wandb",
         "schema": "JSON Schema of the configuration, for editors",
         "completion": "a completion script for bash or zsh",
     },

@@ -198,12 +198,13 @@ def _arguments(key: str, words: Sequence[str]) -> dict[str, Sequence[str]]:
     tree = _tree_of(words)
     found: Iterable[reward_reference.ArgumentReference | trainer_reference.TrainerArgument] = ()
     if key == "trainer.args":
-        found = [one for one in trainer_reference.trainer_arguments(section(tree, "trainer")) if one.home is None]
+        arguments = trainer_reference.trainer_arguments(section(tree, "trainer"))
+        found = [argument for argument in arguments if argument.home is None]
     else:
         with contextlib.suppress(UserError):
             source = read_function(str(section(section(tree, "rewards"), key.split(".")[1]).get("fn")))
             found, _ = reward_reference.function_arguments(source, {})
-    return {one.name: one.choices or ("true", "false") * ("bool" in one.type) for one in found}
+    return {argument.name: argument.choices or ("true", "false") * ("bool" in argument.type) for argument in found}
 
 
 def _overrides(current: str, earlier: list[str]) -> list[str]:
@@ -212,8 +213,8 @@ def _overrides(current: str, earlier: list[str]) -> list[str]:
     plain = key.lstrip("+~")
     if equals:
         before = value[: value.rfind(",") + 1]  # of a sweep
-        values = [one for one in _values(plain, value[len(before) :], earlier) if one not in before.split(",")]
-        return [f"{key}={before}{one}" for one in values]
+        values = _values(plain, value[len(before) :], earlier)
+        return [f"{key}={before}{choice}" for choice in values if choice not in before.split(",")]
     sign, parent = key.removesuffix(plain), plain.rpartition(".")[0]
     if plain.startswith("reward@"):
         return [f"{sign}reward@rewards.{name}=" for name in groups().get("reward", {})]
@@ -221,7 +222,7 @@ def _overrides(current: str, earlier: list[str]) -> list[str]:
         return [f"{sign}rewards.{name}." for name in section(_tree_of(earlier), "rewards")]
     if _ARGS.fullmatch(parent):
         return [f"{sign}{parent}.{name}=" for name in _arguments(parent, earlier)]
-    names = [f"{sign}{one.key}{'.' if one.is_branch else '='}" for one in keys_below(parent)]
+    names = [f"{sign}{known.key}{'.' if known.is_branch else '='}" for known in keys_below(parent)]
     if "." not in plain:
         names += [f"{sign or '+' * (not current and group in APPENDED_GROUPS)}{group}=" for group in groups()]
     return names

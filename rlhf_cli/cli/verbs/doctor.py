@@ -1,5 +1,5 @@
-"""rlhf doctor     what this machine has and lacks for training, and what to type: GPU, packages, extras, network,
-logins, cores, memory, disk, sandbox, Slurm. Exit code 2 if something that training needs is missing or does not fit.
+"""rlhf doctor     what training needs and this machine lacks, and the fix: GPU, packages, extras, network, logins,
+cores, memory, disk, sandbox. Exit code 2 if something that training needs is missing or does not fit.
 
   --json   {can_train, conditions: [{area, name, state, found, fix, is_needed}]}; state: ok, warn, missing, unfit
 """
@@ -18,8 +18,8 @@ from rlhf_cli.project.doctor import can_train, examine
 def run(options: Options) -> int:
     """Examine this machine, print the result and return the exit code."""
     if options.words:
-        what, got = "rlhf doctor takes no such word", options.words[0]
-        raise options.error(what, got=got, expected="rlhf doctor takes flags alone")
+        what, got = "rlhf doctor takes only flags", options.words[0]
+        raise options.error(what, got=got, expected="no words")
     conditions = examine()
     print_result(
         options,

@@ -21,7 +21,7 @@ for a reward model
                  `offset: auto` subtracts their mean
 
 for a policy
---samples N      completions a prompt beside the greedy one, sampled as in training (default 4; 0 for none)
+--samples N      completions per prompt beside the greedy one, sampled as in training (default 4; 0 for none)
 """
 
 from __future__ import annotations

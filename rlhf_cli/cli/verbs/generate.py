@@ -1,4 +1,4 @@
-"""rlhf generate RUN [key=value ...]       n completions a prompt, scored by the run's rewards: the best of n's value,
+"""rlhf generate RUN [key=value ...]       n completions per prompt, scored by the run's rewards: the best of n's value,
 rlhf generate MODEL +exp=NAME [...]     preference pairs, and the best answers as training data
 
 RUN is a run folder or run:NAME. MODEL is a folder, a hub id or run:NAME, with the prompts and rewards of the
@@ -6,7 +6,7 @@ experiment. The prompts are those of the training rows, because the output is tr
 runs with, use the held-out prompts. trainer.args.temperature=0.7 and the like set how to sample, model.path=CHECKPOINT
 takes another model.
 
--n N             completions a prompt (default 8)
+-n N             completions per prompt (default 8)
 --limit N        number of prompts, evenly spread over the rows (default 100)
 --all            all prompts
 --held-out       prompts that training does not see (data.eval)

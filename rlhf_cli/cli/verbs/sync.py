@@ -1,4 +1,4 @@
-"""rlhf sync RUN | SWEEP | FOLDER ...   send to wandb what runs recorded offline
+"""rlhf sync RUN | SWEEP | FOLDER ...   send offline records of runs to wandb
 
 Runs that were sent already, or are still training, are skipped. Needs a login: `wandb login`, or WANDB_API_KEY.
 
@@ -31,28 +31,28 @@ def run(options: Options) -> int:
     sendings = to_send([place_of(word, where="rlhf sync") for word in words])
     console = Screen()
     if not options.on("--dry-run"):
-        count = sum(one.state == "to send" for one in sendings)
+        count = sum(sending.state == "to send" for sending in sendings)
         with console.status(f"sending {count} to wandb ..."):
             sendings = send(sendings, upload=upload)
     if options.as_json:
         print_json(
             [
                 {
-                    **{"run": RunFolder(one.folder).shown, "state": one.state, "why": one.why},
-                    "files": [os.path.relpath(file) for file in one.files],
+                    **{"run": RunFolder(sending.folder).shown, "state": sending.state, "why": sending.why},
+                    "files": [os.path.relpath(file) for file in sending.files],
                 }
-                for one in sendings
+                for sending in sendings
             ]
         )
     else:
         _show(console, sendings)
-    return EXIT_CRASH if any(one.state == "not sent" for one in sendings) else EXIT_OK
+    return EXIT_CRASH if any(sending.state == "not sent" for sending in sendings) else EXIT_OK
 
 
 def _show(console: Console, sendings: list[Sending]) -> None:
-    width = max(len(one.state) for one in sendings)
-    for one in sendings:
-        style = _STYLES.get(one.state, "dim")
-        why = f"  [dim]{one.why}[/]" if one.why else ""
-        run = RunFolder(one.folder).shown
-        console.print(f"[{style}]{one.state:<{width}}[/]  {run}{why}", highlight=False, soft_wrap=True)
+    width = max(len(sending.state) for sending in sendings)
+    for sending in sendings:
+        style = _STYLES.get(sending.state, "dim")
+        why = f"  [dim]{sending.why}[/]" if sending.why else ""
+        run = RunFolder(sending.folder).shown
+        console.print(f"[{style}]{sending.state:<{width}}[/]  {run}{why}", highlight=False, soft_wrap=True)

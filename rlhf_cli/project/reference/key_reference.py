@@ -87,12 +87,12 @@ def about_keys(words: Sequence[str]) -> list[KeyReference]:
     if not words:
         return known
     typed = words[0].removesuffix(".")
-    if len(words) == 1 and (below := [one for one in known if _is_at_or_below(one.key, typed)]):
+    if len(words) == 1 and (below := [key for key in known if _is_at_or_below(key.key, typed)]):
         return below
     wanted = [word.lower() for word in words]
-    found = [one for one in known if all(word in f"{one.key} {one.text} {one.type}".lower() for word in wanted)]
+    found = [key for key in known if all(word in f"{key.key} {key.text} {key.type}".lower() for word in wanted)]
     if not found:
-        close = nearest(typed, [one.key for one in known] + [one.key.rpartition(".")[2] for one in known])
+        close = nearest(typed, [key.key for key in known] + [key.key.rpartition(".")[2] for key in known])
         raise _none_found("key", words, close)
     return found
 
@@ -167,7 +167,7 @@ def _arm_text(arm: object) -> str:
     if origin is dict:
         return f"{{name: {_type_text(args[1])}}}"
     if origin in (list, tuple) or origin is Sequence:
-        inside = ", ".join(dict.fromkeys(_type_text(one) for one in args if one is not Ellipsis))
+        inside = ", ".join(dict.fromkeys(_type_text(arg) for arg in args if arg is not Ellipsis))
         return f"[{inside}, {inside}]" if origin is tuple else f"[{inside}, ...]"
     if section_of(arm) is not None:
         return "section"
@@ -198,10 +198,10 @@ def metrics_about(words: Sequence[str]) -> list[MetricReference]:
     """
     known = list(all_metrics())
     wanted = [word.lower() for word in words]
-    found = [one for one in known if all(word in f"{one.name} {one.text}".lower() for word in wanted)]
+    found = [metric for metric in known if all(word in f"{metric.name} {metric.text}".lower() for word in wanted)]
     if not found:
-        raise _none_found("metric", words, nearest(" ".join(words), [one.name for one in known]))
-    return sorted(found, key=lambda one: not all(word in one.name.lower() for word in wanted)) if wanted else found
+        raise _none_found("metric", words, nearest(" ".join(words), [metric.name for metric in known]))
+    return sorted(found, key=lambda metric: not all(word in metric.name.lower() for word in wanted))
 
 
 def all_metrics() -> Iterator[MetricReference]:

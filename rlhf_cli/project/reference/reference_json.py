@@ -39,11 +39,11 @@ def reward_json(reward: RewardReference) -> dict[str, Any]:
 def trainer_json(trainer: TrainerReference, arguments: Iterable[TrainerArgument]) -> dict[str, Any]:
     """Return a trainer with the given arguments."""
     shown = []
-    for one in arguments:
-        tree = as_tree(one)
+    for argument in arguments:
+        tree = as_tree(argument)
         home, ours, _ = (tree.pop(name) for name in ("home", "ours", "origin"))
-        here = {} if one.origin is None else {"here": ours, "origin": str(one.origin)}
-        shown.append({**tree, "key": None if home else one.key, "set_by": home, **here})
+        here = {} if argument.origin is None else {"here": ours, "origin": str(argument.origin)}
+        shown.append({**tree, "key": None if home else argument.key, "set_by": home, **here})
     return {**as_tree(replace(trainer, arguments=())), "arguments": shown}
 
 
@@ -52,7 +52,7 @@ def described_tasks() -> tuple[list[dict[str, Any]], str]:
     try:
         return list_tasks(), ""
     except DataError as error:
-        return [], f"its tasks are not listed: {error.what} (try: {error.hint})"
+        return [], f"the tasks cannot be listed: {error.what} (try: {error.hint})"
 
 
 def described(schema: JsonTree, group: str) -> JsonTree:
@@ -62,10 +62,10 @@ def described(schema: JsonTree, group: str) -> JsonTree:
     found: JsonTree = {**schema, "properties": _of_keys(schema.get("properties"), of_group)}
     if isinstance(definitions := schema.get("$defs"), dict):
         found["$defs"] = {
-            name: {**one, "properties": _of_keys(one.get("properties"), [sections[name]])}
-            if isinstance(one, dict) and "properties" in one
-            else one
-            for name, one in definitions.items()
+            name: {**definition, "properties": _of_keys(definition.get("properties"), [sections[name]])}
+            if isinstance(definition, dict) and "properties" in definition
+            else definition
+            for name, definition in definitions.items()
         }
     return found
 

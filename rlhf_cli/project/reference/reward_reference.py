@@ -142,19 +142,20 @@ def function_arguments(
     and those with a default are arguments; the rest are columns. The shipped YAML, or a text that begins with `dataset
     column`, overrides this.
     """
-    is_factory = not any(one.name in REWARD_ARGUMENTS or one.takes_the_rest for one in source.parameters)
+    own = [known for known in source.parameters if not known.takes_the_rest and known.name not in REWARD_ARGUMENTS]
+    is_factory = len(own) == len(source.parameters)
     texts = source.docstring.arguments
     arguments, columns = [], []
-    for one in source.parameters:
-        if one.takes_the_rest or one.name in REWARD_ARGUMENTS:
-            continue
-        text, is_required = texts.get(one.name, ""), one.default is NO_DEFAULT
-        is_column = text.startswith("dataset column") or (is_required and not one.by_name and not source.is_class)
-        if is_column and not is_factory and one.name not in shipped:
-            columns.append(ColumnReference(one.name, is_required, text.removeprefix("dataset column").lstrip(":, ")))
+    for parameter in own:
+        text, is_required = texts.get(parameter.name, ""), parameter.default is NO_DEFAULT
+        is_column = text.startswith("dataset column") or (is_required and not parameter.by_name and not source.is_class)
+        if is_column and not is_factory and parameter.name not in shipped:
+            text = text.removeprefix("dataset column").lstrip(":, ")
+            columns.append(ColumnReference(parameter.name, is_required, text))
         else:
-            value = shipped.get(one.name)
-            arguments.append(ArgumentReference(one.name, one.type, one.default, one.choices, text, value))
+            value = shipped.get(parameter.name)
+            kind, default, choices = parameter.type, parameter.default, parameter.choices
+            arguments.append(ArgumentReference(parameter.name, kind, default, choices, text, value))
     return tuple(arguments), tuple(columns)
 
 
