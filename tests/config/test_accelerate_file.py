@@ -1,4 +1,4 @@
-"""A file of `accelerate config` fills what nobody said, and contradicts what somebody did."""
+"""A file of `accelerate config` fills unset keys of `launch`, and must not contradict set ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything in a frozen configuration that runs, submits or sends is asked about; every key is classified."""
+"""Every key of a frozen configuration that runs, submits or sends is listed; every key is classified."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def classes_of(key: str) -> list[str]:
 
 
 def test_every_key_is_classified_once() -> None:
-    """A new key is put into one of the tables by whoever adds it."""
+    """The author of a new key adds it to one of the tables."""
     wrong = {key: classes for key in sorted(keys()) if len(classes := classes_of(key)) != 1}
     assert len(keys()) > 150
     assert not any(map(classes_of, ("track.new", "new", "trainer.args.new", "launch.new", "rewards.*.new")))
@@ -118,7 +118,7 @@ def test_every_key_is_classified_once() -> None:
 
 
 def test_the_tables_name_keys_that_exist() -> None:
-    """A renamed key would be asked about for ever, or its old row would hide what the name comes to mean."""
+    """A row for a renamed key would hide a later key of that name."""
     known = {key for leaf in keys() for parts in [leaf.split(".")] for key in map(".".join, _starts(parts))}
     sections = {"launch.slurm", "launch.vllm"}
     numbers = {"trainer.args.vllm_server_port", "trainer.args.model_init_kwargs"}
@@ -184,7 +184,7 @@ SERVER = "rlhf_cli.rewards.server:RewardServer"
     ],
     ids=str,
 )
-def test_each_is_asked_about(config: JsonTree) -> None:
+def test_keys_that_are_listed(config: JsonTree) -> None:
     assert asked_of(config)
 
 
@@ -202,7 +202,7 @@ def test_each_is_asked_about(config: JsonTree) -> None:
     ],
     ids=str,
 )
-def test_these_are_not(config: JsonTree) -> None:
+def test_keys_that_are_not_listed(config: JsonTree) -> None:
     assert asked_of(config) == []
 
 

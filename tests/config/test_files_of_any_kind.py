@@ -1,4 +1,4 @@
-"""Experiment files in another encoding, pipes and circles are told with their file and line, never with a traceback."""
+"""Experiment files in another encoding, pipes and circles are refused with file and line, without a traceback."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it_is_named(case: str, by_hydra: None, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_file_is_refused_with_its_line(
+    case: str, by_hydra: None, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write, where = CASES[case]
     (workplace / "conf" / "exp").mkdir(parents=True)
     write(workplace / "conf" / "exp" / "mine.yaml")

@@ -23,7 +23,7 @@ ASK_FOR = {
     "rollout=continuous": ("exp=quickstart", "launch.rollout=continuous"),
     "offload": ("exp=quickstart", "launch.offload=true"),
 }
-"""Feature -> the words of an experiment that has it, and none of the others."""
+"""Feature -> the words of an experiment with this feature only."""
 
 CASES = [(name, feature) for name in STRATEGIES for feature in ASK_FOR]
 
@@ -110,7 +110,7 @@ def test_times_are_read_as_sbatch_does(text: str, meant: int | None) -> None:
         ("launch.slurm.partiton=x", "launch.slurm.partiton", "launch.slurm.partition"),
     ],
 )
-def test_what_is_refused(refused: Refused, word: str, key: str, says: str) -> None:
+def test_slurm_settings_that_are_refused(refused: Refused, word: str, key: str, says: str) -> None:
     error = refused("+exp=quickstart", "launch=slurm", word)
     assert str(error.where).startswith(key)
     assert says in str(error)

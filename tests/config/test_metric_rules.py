@@ -1,4 +1,4 @@
-"""Metrics that `stop`, `expect`, `sweep`, `--watch` and the best checkpoint name, and the grammar of these keys."""
+"""Test the metrics in `stop`, `expect`, `sweep`, `--watch` and the best checkpoint, and the grammar of these keys."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Refused = Callable[..., ConfigError]
 QUICK = "exp=quickstart"  # max_completion_length 16
 
 
-def test_bootstrap_wants_a_critic(refused: Refused, judged: Judged) -> None:
+def test_bootstrap_needs_a_critic(refused: Refused, judged: Judged) -> None:
     assert judged(QUICK, "trainer=ppo", "truncation=bootstrap").truncation.policy == "bootstrap"
     for trainer in ("grpo", "rloo"):
         error = refused(QUICK, f"trainer={trainer}", "truncation=bootstrap")
@@ -95,7 +95,7 @@ def mine(place: Path) -> None:
         ((DENSE, "truncation.mode=replace"), "replace"),
     ],
 )
-def test_bootstraps_mode_is_the_one_the_rewards_want(judged: Judged, words: tuple[str, ...], mode: str) -> None:
+def test_bootstraps_mode_follows_from_the_rewards(judged: Judged, words: tuple[str, ...], mode: str) -> None:
     assert judged(*PPO, *words).truncation.mode == mode
 
 
@@ -104,7 +104,7 @@ def test_bootstraps_mode_is_the_one_the_rewards_want(judged: Judged, words: tupl
     [("plain", False), ("unsaid", False), ("prose", False), ("nothere", False)]
     + [(name, True) for name in ("tokens", "spans", "quoted", "later")],
 )
-def test_a_function_says_by_its_annotation_that_it_is_dense(name: str, expected: bool) -> None:
+def test_an_annotation_marks_a_dense_function(name: str, expected: bool) -> None:
     assert is_dense(Reward(fn=f"./mine.py:{name}")) is expected
     assert is_dense(Reward(fn=f"./mine.py:{name}", spread="even"))
 

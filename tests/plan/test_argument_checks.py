@@ -1,13 +1,10 @@
-"""Bounds of TRL's arguments, compared with what torch and transformers refuse."""
+"""Test values of TRL's arguments that are out of range or exclude each other, and notices about arguments."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.tables.trl_values import RANGES
 from tests.support.planning import Refused, planned
 
 QUICK = ("exp=quickstart", "launch=cpu")
@@ -75,40 +72,6 @@ def test_a_warm_up_longer_than_the_run_gives_a_notice(words: tuple[str, ...], st
 def test_negative_control_a_warm_up_that_ends(value: str) -> None:
     made = planned(*QUICK, f"trainer.args.warmup_steps={value}", "trainer.args.max_steps=50")
     assert not [notice for notice in made.notices if notice.subject == "warm-up"]
-
-
-def bounds_of(name: str) -> list[tuple[float, bool]]:
-    """Return (value, whether it is within the bounds) on each bound of an argument and on both sides of it."""
-    (row,) = [row for row in RANGES if row.name == name]
-    there = [bound for bound in (row.at_least, row.above, row.at_most, row.below) if bound is not None]
-    tried = [bound + step for bound in there for step in (-1e-3, 0.0, 1e-3)]
-    return [(value, row.holds(value)) for value in tried]
-
-
-def test_the_bounds_are_those_of_the_libraries() -> None:
-    torch = pytest.importorskip("torch")
-    from transformers.generation import logits_process
-
-    def adam(**settings: float) -> Callable[[float], object]:
-        return lambda value: torch.optim.AdamW([torch.zeros(1)], **dict.fromkeys(settings, value))
-
-    makers: dict[str, Callable[[float], object]] = {
-        "temperature": lambda value: logits_process.TemperatureLogitsWarper(float(value)),
-        "min_p": logits_process.MinPLogitsWarper,
-        "repetition_penalty": lambda value: logits_process.RepetitionPenaltyLogitsProcessor(float(value)),
-        "adam_beta1": lambda value: torch.optim.AdamW([torch.zeros(1)], betas=(value, 0.9)),
-        "adam_beta2": lambda value: torch.optim.AdamW([torch.zeros(1)], betas=(0.9, value)),
-        "adam_epsilon": adam(eps=0),
-        "weight_decay": adam(weight_decay=0),
-    }
-    for name, make in makers.items():
-        for value, is_within in bounds_of(name):
-            try:
-                make(value)
-            except ValueError:
-                assert not is_within, (name, value)
-            else:
-                assert is_within, (name, value)
 
 
 def test_a_run_without_a_step(refused: Refused) -> None:

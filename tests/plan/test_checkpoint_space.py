@@ -42,7 +42,7 @@ def test_adam_keeps_two_numbers_beside_each_weight() -> None:
         (("trainer.args.beta=0.1", "trainer.args.sync_ref_model=true"), 4 * WEIGHTS, WEIGHTS),
     ],
 )
-def test_what_is_written(words: tuple[str, ...], checkpoint: int, model: int) -> None:
+def test_bytes_of_a_checkpoint_and_of_the_model(words: tuple[str, ...], checkpoint: int, model: int) -> None:
     found = space(*words)
     assert (found["checkpoint_bytes"], found["model_bytes"]) == (checkpoint, model)
 

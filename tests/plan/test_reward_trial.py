@@ -103,7 +103,9 @@ def found(words: list[str], name: str, capfd: pytest.CaptureFixture[str], *more:
         ("leaves", 19, "sys.exit(3)"),
     ],
 )
-def test_the_line_is_told(name: str, line: int, got: str, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_line_of_a_failure(
+    name: str, line: int, got: str, words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
     (problem,) = found(words, name, capfd)
     assert problem["kind"] == "RewardError"
     assert f"(mine.py:{line})" in problem["where"]
@@ -122,13 +124,13 @@ def test_a_function_that_dies_or_lacks_an_argument_in_a_worker(
     assert found(words, "isolated_with_state", capfd) == []
 
 
-def test_one_that_is_later_than_its_own_limit_is_refused(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_function_slower_than_its_limit_is_refused(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     (problem,) = found(words, "late", capfd, "rewards.x.timeout_s=0.5")
     assert "no answer within 0.5 s" in problem["got"]
 
 
 @pytest.mark.parametrize("name", ["later", "dense", "spans"])
-def test_sound_ones_pass(name: str, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+def test_sound_functions_pass(name: str, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert found(words, name, capfd) == []
 
 
@@ -139,12 +141,12 @@ def test_conversations_are_tried_with_messages(words: list[str], capfd: pytest.C
     assert "TypeError" in problem["got"]
 
 
-def test_what_may_fail_is_only_noted(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_tolerated_failure_gives_a_notice(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["check", *words, "rewards.x.fn=./mine.py:raises", "rewards.x.on_error=exclude"]) == 0
     assert "AttributeError" in capfd.readouterr().out
 
 
-def test_this_process_is_left_as_it_was(words: list[str], tmp_path: Path) -> None:
+def test_the_trial_leaves_this_process_unchanged(words: list[str], tmp_path: Path) -> None:
     """The function imports torch and keeps what it saw: neither happens in the process that goes on to train."""
     code = (
         "import sys; from rlhf_cli.cli import main\n"

@@ -1,4 +1,4 @@
-"""run:NAME: the newest finished run of an experiment, and what is said when there is none."""
+"""Test run:NAME: the newest finished run of an experiment, or an error with a command."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_critic_from_a_run_is_its_critic_where_it_had_one(tmp_path: Path, monk
 
 
 def test_a_sweep_names_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of them stands for it, whether the sweep is named or its experiment."""
+    """No run represents the sweep, whether the sweep or its experiment is named."""
     monkeypatch.chdir(tmp_path)
     for job in ("weight=0,seed=1", "weight=1,seed=1"):
         make_run(tmp_path / "runs/mine/sweep" / job, "finished", 1.0)

@@ -215,7 +215,7 @@ def planned(*typed: str) -> Plan:
 @pytest.mark.parametrize(
     ("name", "trainer", "row", "typed", "expected"), READ, ids=[f"{one[0]}, {one[1]}" for one in READ]
 )
-def test_what_is_read(
+def test_rows_that_are_read(
     name: str,
     trainer: str,
     row: dict[str, Any],
@@ -274,7 +274,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str | None]] = [
 
 
 @pytest.mark.parametrize(("trainer", "row", "chat_model", "hint"), REFUSED, indirect=["chat_model"])
-def test_what_is_refused(trainer: str, row: dict[str, Any], chat_model: str, hint: str | None, place: Path) -> None:
+def test_refused_rows(trainer: str, row: dict[str, Any], chat_model: str, hint: str | None, place: Path) -> None:
     """In the first row, and in a later one where the first is sound."""
     written(place, *[row] * 4)
     with pytest.raises(UserError) as error:
@@ -288,7 +288,7 @@ def test_what_is_refused(trainer: str, row: dict[str, Any], chat_model: str, hin
 
 
 @pytest.mark.parametrize("late", [{"messages": [*TALK, {"role": "narrator", "content": "a"}]}, {"messages": "no JSON"}])
-def test_the_row_is_named(late: dict[str, Any], chat_model: str, place: Path) -> None:
+def test_the_bad_row_is_named(late: dict[str, Any], chat_model: str, place: Path) -> None:
     sound = {"messages": TALK} if isinstance(late["messages"], list) else {"messages": json.dumps(TALK)}
     written(place, sound, sound, late)
     with pytest.raises(DataError) as error:
@@ -296,7 +296,7 @@ def test_the_row_is_named(late: dict[str, Any], chat_model: str, place: Path) ->
     assert "row 3" in str(error.value.where)
 
 
-def test_what_nobody_reads_is_said(chat_model: str, place: Path) -> None:
+def test_unread_columns(chat_model: str, place: Path) -> None:
     written(place, *[ORCA | {"prompt": "2+3?"}] * 8)
     assert planned(*words("dpo", chat_model)).unread == ("system", "question")
     written(place, *[ORCA | {"prompt": "2+3?", "margin": 1.0}] * 8)

@@ -1,4 +1,4 @@
-"""Names that settings once had, or have elsewhere: none of them is TRL's today, and what they point to is there."""
+"""Former names and names of other tools are not fields of today's TRL, and their replacements exist."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def test_no_row_names_a_field_of_today(todays: set[str]) -> None:
     assert len(FORMER_NAMES) > 100
 
 
-def test_negative_control_what_is_there_today_would_be_seen(todays: set[str]) -> None:
+def test_negative_control_todays_fields_are_noticed(todays: set[str]) -> None:
     assert {"learning_rate", "loss_type", "max_length"} <= todays
 
 
-def test_what_they_point_to_is_there(todays: set[str]) -> None:
+def test_replacements_exist(todays: set[str]) -> None:
     for row in FORMER_NAMES.values():
         answers = [*row.today.split(","), *(row.with_critic or "").split(",")]
         for answer in filter(None, answers):
@@ -52,14 +52,14 @@ def test_what_they_point_to_is_there(todays: set[str]) -> None:
                 assert field_at(parts) is not None or parts[-2] == "rename", row
 
 
-def test_a_row_a_name() -> None:
+def test_each_name_has_one_row() -> None:
     """A second row of a name would hide the first without a word."""
     source = importlib.import_module("rlhf_cli.tables.former_names")
     names = [name for by_today in source._TODAY.values() for several in by_today.values() for name in several.split()]
     assert len(names) == len(FORMER_NAMES)
 
 
-def test_what_people_say_is_no_value_and_what_it_means_is_one() -> None:
+def test_synonyms_are_not_values_but_their_meanings_are() -> None:
     for name, spoken in VALUE_SYNONYMS.items():
         if name in groups():
             assert not set(spoken) & set(groups()[name])

@@ -1,4 +1,4 @@
-"""What a row of a table says, held against the library that it speaks of, and what is computed from a row."""
+"""Compare the rows of the tables with the libraries, and test what is computed from a row."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ TRIED: dict[str, Try] = {
 }
 """Argument -> what takes it, or ends in a ValueError."""
 _STRICTER = {("top_p", False, False), ("logging_steps", False, True), ("dataloader_num_workers", True, False)}
-"""(Argument, whether above 0, whether below 0) where nobody refuses it: the share 0 keeps one token, transformers only
+"""(Argument, whether above 0, whether below 0) that the library accepts: the share 0 keeps one token, transformers only
 refuses a 0; and processes that would be started."""
 
 
@@ -95,7 +95,7 @@ def test_bounds_by_hand() -> None:
         assert [bounds.holds(value) for value in (*inside, *outside)] == [True] * len(inside) + [False] * len(outside)
 
 
-def test_trainers_that_generate_are_those_that_trl_makes_so() -> None:
+def test_trainer_rows_agree_with_trl() -> None:
     for name, row in TRAINERS.items():
         made = getattr(importlib.import_module(row.module), name)
         assert row.generates == hasattr(made, "_generate_and_score_completions"), name
@@ -116,7 +116,7 @@ def test_trainers_that_generate_are_those_that_trl_makes_so() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, row in TRAINERS.items() if row.measured is not None])
-def test_what_is_measured_of_a_row_is_what_trl_prepares(name: str) -> None:
+def test_the_measured_columns_are_those_that_trl_prepares(name: str) -> None:
     row = TRAINERS[name]
     made = importlib.import_module(row.module)
     source = inspect.getsource(inspect.getmodule(getattr(made, name)))  # type: ignore[arg-type]
@@ -134,7 +134,7 @@ def test_what_is_measured_of_a_row_is_what_trl_prepares(name: str) -> None:
         ("a.*", "a.b.c", True), ("a.b", "a", False),
     ],
 )  # fmt: skip
-def test_a_row_speaks_about_a_key_and_what_is_below_it(row: str, key: str, *, fits: bool) -> None:
+def test_a_row_applies_to_a_key_and_the_keys_below_it(row: str, key: str, *, fits: bool) -> None:
     assert ResumeRow(row, "taken", "").fits(key) is fits
 
 
@@ -158,7 +158,7 @@ def test_a_row_speaks_about_a_key_and_what_is_below_it(row: str, key: str, *, fi
         ("rewards.a.weight", "by name", None),
     ],
 )
-def test_the_first_row_that_fits_counts(key: str, effect: str, only_if: str | None) -> None:
+def test_the_first_matching_row_counts(key: str, effect: str, only_if: str | None) -> None:
     row = row_of(key)
     assert (row.effect, row.only_if) == (effect, only_if)
     assert row.else_never == (key == "launch.processes")
@@ -191,13 +191,13 @@ LLAMA: dict[str, object] = {"model_type": "llama"}
         ({**LLAMA, "rope_theta": None}, "not rotary"),
     ],
 )  # fmt: skip
-def test_what_of_a_configuration_keeps_rows_apart(config: dict[str, object], why: str | None) -> None:
+def test_configurations_that_prevent_packing(config: dict[str, object], why: str | None) -> None:
     found = why_config_not_packed(config, "sdpa")
     assert found is None if why is None else found is not None and why in found
     assert "its attention is eager" in str(why_config_not_packed(config, "eager"))
 
 
-def test_what_transformers_takes_for_a_key_that_is_left_out() -> None:
+def test_defaults_of_omitted_keys_are_transformers() -> None:
     for model_type, values in DEFAULTS_IF_OMITTED.items():
         config = transformers.AutoConfig.for_model(model_type)
         for key, value in values.items():
@@ -225,7 +225,7 @@ def test_strategies_by_their_stage() -> None:
     assert all(hasattr(DistributedType, one) for row in STRATEGIES.values() for one in row.distributed_types)
 
 
-def test_the_softmax_of_one_pass_is_as_large_as_a_tile_of_trl() -> None:
+def test_the_largest_softmax_equals_a_tile_of_trl() -> None:
     assert MAX_SOFTMAX_BYTES == 2048 * 32_768 * 4  # of a vocabulary of 32,768
 
 
@@ -271,7 +271,7 @@ def listed(config: Any, name: str) -> set[str]:
     return set(next(field for field in dataclasses.fields(config) if field.name == name).metadata["choices"])
 
 
-def test_what_is_compared_when_a_loss_is_computed() -> None:
+def test_choices_are_those_that_the_losses_compare() -> None:
     source = inspect.getsource(grpo_trainer)
     level = set(re.findall(r'self\.importance_sampling_level == "(\w+)"', source))
     assert set(CHOICES["importance_sampling_level"]) == level == {"token", "sequence"}
@@ -279,14 +279,14 @@ def test_what_is_compared_when_a_loss_is_computed() -> None:
     assert set(CHOICES["f_divergence_type"]) == divergence
 
 
-def test_what_is_listed_where_a_loss_is_unknown() -> None:
+def test_losses_are_those_that_dpo_lists() -> None:
     source = re.sub(r'"\n\s*"', "", inspect.getsource(dpo_trainer))
     match = re.search(r"Unknown loss type: \{loss_type\}\. Should be one of (\[.*?\])", source)
     assert match is not None
     assert set(CHOICES["DPOConfig.loss_type"]) == set(ast.literal_eval(match[1]))
 
 
-def test_what_stands_in_the_metadata_of_fields() -> None:
+def test_choices_are_those_in_the_metadata_of_fields() -> None:
     arguments = transformers.TrainingArguments
     assert set(CHOICES["truncation_mode"]) == listed(trl.DPOConfig, "truncation_mode")
     assert set(CHOICES["truncation_mode"]) == listed(trl.SFTConfig, "truncation_mode")
@@ -300,5 +300,5 @@ def test_what_stands_in_the_metadata_of_fields() -> None:
     assert set(CHOICES["include_num_input_tokens_seen"]) == set(ast.literal_eval(seen[1]))
 
 
-def test_negative_control_a_word_more_is_seen() -> None:
+def test_negative_control_an_extra_choice_is_noticed() -> None:
     assert {*CHOICES["truncation_mode"], "keep_middle"} != listed(trl.DPOConfig, "truncation_mode")

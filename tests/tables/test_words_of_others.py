@@ -1,4 +1,4 @@
-"""What hands used to other tools type is answered with what there is here."""
+"""Verbs and flags of other tools are answered with ours."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_no_verb_of_ours_is_one_of_others() -> None:
         ("train --multirn", "--multirun"),
     ],
 )
-def test_the_right_word(words: str, hint: str, capsys: Said) -> None:
+def test_the_hint_for_another_tools_word(words: str, hint: str, capsys: Said) -> None:
     assert main(words.split()) == 2
     assert f"try:      {hint}\n" in capsys.readouterr().err
 

@@ -128,7 +128,7 @@ def test_the_end_of_a_backward_pass_has_all_gradients() -> None:
         (("trainer.args.optim=paged_adamw_8bit",), "optimizer", WEIGHTS // 2),
     ],
 )
-def test_a_part_is_there_where_it_is_used(words: tuple[str, ...], part: str, there: int) -> None:
+def test_optional_parts(words: tuple[str, ...], part: str, there: int) -> None:
     assert at("generating", planned(*words)).parts.get(part, 0) == there
 
 
@@ -139,7 +139,7 @@ def test_dpo_holds_its_reference_unless_its_log_probabilities_are_computed_first
     assert "reference" not in at("learning", first).parts
 
 
-def test_of_an_adapter_alone_there_is_an_optimizer() -> None:
+def test_only_the_adapter_has_an_optimizer() -> None:
     """Rank 2 on the seven matrices of the layer: 2 x (in + out) each, and Adam's two numbers for each of these."""
     adapter = 2 * (4 * (16 + 16) + 3 * (16 + 64))
     assert at("generating", planned("model.lora.r=2")).parts["optimizer"] == 2 * 4 * adapter
@@ -225,7 +225,7 @@ def test_packed_rows_have_a_prompt_once(words: tuple[str, ...], completions: int
     assert parts["logits"] == 3 * 4 * 8 * ANSWER * 258 + 4 * EMBEDDING  # the softmax of the answers is kept
 
 
-def test_what_is_not_known_is_left_out_and_named() -> None:
+def test_unknown_parts_are_listed() -> None:
     """Unknown prompts count as empty; a trainer without TRL's fused head holds all its logits at once."""
     experiment = prepare(SMALL, keep_run_names=True).experiment
     plan = RunMemory(experiment, None, 8, Device()).plan()
