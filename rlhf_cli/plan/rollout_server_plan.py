@@ -140,69 +140,43 @@ def installed_vllm() -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def vllm_problems(experiment: Experiment, origins: Origins) -> list[UserError]:
-    """Return what prevents vLLM from generating here: it is not installed, its version does not fit, or the model
-    cannot be served.
-    """
-    launch = experiment.launch
-    where, problems, version = origins.where("launch.rollout"), list[UserError](), installed_vllm()
+def vllm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """Yield an error if vLLM is not installed, its version is not supported, or the model cannot be served."""
+    launch, model, where, version = (
+        experiment.launch,
+        experiment.model,
+        origins.where("launch.rollout"),
+        installed_vllm(),
+    )
     if version is None:
-        problems.append(
-            ConfigError(
-                "vLLM is not installed",
-                where=where,
-                got=f"launch.rollout={launch.rollout}",
-                expected="vLLM 0.28 to 0.30 beside TRL; also with a server, since TRL's client imports it",
-                hint=f"{INSTALL_VLLM}, or launch.rollout=hf",
-            )
+        yield ConfigError(
+            "vLLM is not installed",
+            where=where,
+            got=f"launch.rollout={launch.rollout}",
+            expected="vLLM 0.28 to 0.30 beside TRL; also with a server, since TRL's client imports it",
+            hint=f"{INSTALL_VLLM}, or launch.rollout=hf",
         )
     elif not LEAST_VLLM <= version < BELOW_VLLM:
-        problems.append(
-            ConfigError(
-                "this version of vLLM is not supported",
-                where=where,
-                got=f"vllm {importlib.metadata.version('vllm')}",
-                expected="0.28 to 0.30, for TRL 1.16 and torch 2.13",
-                hint=INSTALL_VLLM,
-            )
-        )
-    foreign = _foreign_server_problems(experiment, origins)
-    return [*problems, *_unserved(experiment, origins), *_taken_port(experiment, origins), *foreign]
-
-
-def _unserved(experiment: Experiment, origins: Origins) -> list[UserError]:
-    model, starts = experiment.model, experiment.launch.rollout_gpus
-    if model.build is not None:
-        what, got = "vLLM cannot serve an embedded model", "model.build"
-    elif starts and model.path is not None and Path(os.path.expanduser(model.path), "adapter_config.json").is_file():
-        what, got = "vllm serve needs a whole model, but this is an adapter", model.path
-    else:
-        return []
-    return [
-        ModelError(
-            what,
-            where=origins.where("model.build" if model.build is not None else "model.path"),
-            got=got,
-            expected="the folder or hub name of a whole model",
-            hint="model.path=FOLDER, or launch.rollout=hf",
-        )
-    ]
-
-
-def _taken_port(experiment: Experiment, origins: Origins) -> list[UserError]:
-    """Return an error if another program listens at the server's port: the run would use its answers."""
-    port = experiment.trainer.args.get("vllm_server_port")
-    if not experiment.launch.rollout_gpus or not isinstance(port, int) or (reason := port_problem(port)) is None:
-        return []
-    return [
-        ConfigError(
+        what, got = "this version of vLLM is not supported", f"vllm {importlib.metadata.version('vllm')}"
+        expected = "0.28 to 0.30, for TRL 1.16 and torch 2.13"
+        yield ConfigError(what, where=where, got=got, expected=expected, hint=INSTALL_VLLM)
+    key, what = "model.build", "vLLM cannot serve an embedded model" if model.build is not None else ""
+    if launch.rollout_gpus and Path(os.path.expanduser(str(model.path)), "adapter_config.json").is_file():
+        key, what = "model.path", "vllm serve needs a whole model, but this is an adapter"
+    if what:
+        got, expected = str(model.path or key), "the folder or hub name of a whole model"
+        hint = "model.path=FOLDER, or launch.rollout=hf"
+        yield ModelError(what, where=origins.where(key), got=got, expected=expected, hint=hint)
+    key, port = "trainer.args.vllm_server_port", experiment.trainer.args.get("vllm_server_port")
+    if launch.rollout_gpus and isinstance(port, int) and (reason := port_problem(port)) is not None:
+        yield ConfigError(
             "the port of the vLLM server is in use",
-            where=origins.where("trainer.args.vllm_server_port"),
+            where=origins.where(key),
             got=f"{_HOST}:{port}: {reason}",
             expected="a free port; the run chooses one without this argument",
-            hint=f"~trainer.args.vllm_server_port, or trainer.args.vllm_server_port={port + 1}",
+            hint=f"~{key}, or {key}={port + 1}",
         )
-    ]
+    yield from _foreign_server_problems(experiment, origins)
 
 
 def _foreign_server_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
@@ -230,7 +204,7 @@ def _foreign_server_problems(experiment: Experiment, origins: Origins) -> Iterat
         return
     path, served = experiment.model.path, _served_models(url)
     # The same model may lie in another folder on another machine.
-    if served and Path(str(path)).name not in {Path(name).name for name in served}:
+    if served and Path(str(path)).name not in {Path(model).name for model in served}:
         yield ConfigError(
             "the vLLM server serves another model",
             where=origins.where(f"trainer.args.{name}"),

@@ -109,37 +109,25 @@ def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
             )
 
 
-def rollout_warnings(experiment: Experiment) -> list[str]:
-    """Return a warning if vLLM's importance ratio is biased: its probabilities are truncated by the sampler, the
-    trainer's are not; or vLLM rounds more than a float32 run does.
+def rollout_warnings(experiment: Experiment) -> Iterator[str]:
+    """Yield a warning if vLLM's importance ratio is biased because its sampler truncates probabilities, or if vLLM
+    rounds more than a float32 run does.
     """
-    args = experiment.trainer.args
-    if not experiment.launch.rollout.startswith("vllm"):
-        return []
-    rounded = (
-        "launch.rollout=vllm computes in 16 bits even with launch.precision=float32: its log-probabilities are off"
-        " by some hundredths per token; launch.rollout=vllm_server follows launch.precision"
-    )
-    warnings = [rounded] if (experiment.launch.rollout, experiment.launch.precision) == ("vllm", "float32") else []
-    if not experiment.trainer.setting("vllm_importance_sampling_correction"):
-        return warnings
+    args, launch = experiment.trainer.args, experiment.launch
+    if (launch.rollout, launch.precision) == ("vllm", "float32"):
+        yield (
+            "launch.rollout=vllm computes in 16 bits even with launch.precision=float32: its log-probabilities are off"
+            " by some hundredths per token; launch.rollout=vllm_server follows launch.precision"
+        )
     neutral: dict[str, tuple[object, ...]] = {"top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0)}
     cut = [f"{name}={args[name]}" for name, values in neutral.items() if name in args and args[name] not in values]
-    if not cut:
-        return warnings
-    return [
-        *warnings,
-        f"{', '.join(cut)}: vLLM truncates its probabilities and the trainer does not, so the importance ratio is"
-        " biased (github.com/huggingface/trl/issues/6789); top_p=1, top_k=0 and min_p=0 avoid that",
-    ]
+    is_corrected = experiment.trainer.setting("vllm_importance_sampling_correction")
+    if cut and is_corrected and launch.rollout.startswith("vllm"):
+        yield (
+            f"{', '.join(cut)}: vLLM truncates its probabilities and the trainer does not, so the importance ratio is"
+            " biased (github.com/huggingface/trl/issues/6789); top_p=1, top_k=0 and min_p=0 avoid that"
+        )
 
-
-_TIME = re.compile(
-    r"(?:(?P<days>\d+)-(?P<day_hours>\d+)(?::(?P<day_minutes>\d+)(?::(?P<day_seconds>\d+))?)?"
-    r"|(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)"
-    r"|(?P<only_minutes>\d+))"
-)
-"""The forms of sbatch's --time: D-H, D-H:M, D-H:M:S, H:M:S, M:S and M."""
 
 _SET_BY_US = (
     *("array", "comment", "error", "export", "job-name", "no-requeue", "ntasks", "ntasks-per-node", "open-mode"),
@@ -177,14 +165,20 @@ def slurm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
 
 
 def seconds(time: str) -> int | None:
-    """Return the seconds that sbatch's --time means, or None if the text has another form."""
-    match = _TIME.fullmatch(time.strip())
-    if match is None:
+    """Return the seconds that sbatch's --time means, or None if the text has another form.
+
+    The forms are D-H, D-H:M, D-H:M:S, H:M:S, M:S and M.
+    """
+    days, dash, clock = time.strip().rpartition("-")
+    parts = clock.split(":")
+    if len(parts) > 3 or not all(re.fullmatch(r"\d+", part) for part in (*parts, *([days] if dash else []))):
         return None
-    part = {name: int(value) for name, value in match.groupdict().items() if value is not None}
-    days, hours = part.get("days", 0), part.get("day_hours", part.get("hours", 0))
-    minutes = part.get("day_minutes", part.get("minutes", part.get("only_minutes", 0)))
-    return ((days * 24 + hours) * 60 + minutes) * 60 + part.get("day_seconds", part.get("seconds", 0))
+    numbers = [int(part) for part in parts]
+    if dash:  # hours come first
+        hours, minutes, rest = [*numbers, 0, 0][:3]
+    else:  # a single number is minutes
+        hours, minutes, rest = [0, *numbers, 0] if len(numbers) == 1 else [0, *numbers][-3:]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + rest
 
 
 def strategy_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:

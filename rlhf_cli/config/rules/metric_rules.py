@@ -160,16 +160,16 @@ def stop_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
         if problem is None:
             continue
         why, close = problem
+        is_list = isinstance(experiment.stop, list)
         key = ".".join(part for part in ("stop", name, "when") if part)
         instead = rule.when.replace(rule.metric, close, 1) if close else None
-        # A part of a list entry cannot be typed alone.
-        is_typed = not isinstance(experiment.stop, list)
         yield ConfigError(
             f"a stop rule reads {rule.metric!r}: {why}",
-            where=origins.where(key if is_typed else "stop"),
+            where=origins.where("stop" if is_list else key),
             got=rule.when,
             expected=examples_of_metrics(experiment),
-            hint=None if instead is None else f"'{key}={instead}'" if is_typed else f"when: {instead}",
+            # A part of a list entry cannot be typed alone.
+            hint=None if instead is None else f"when: {instead}" if is_list else f"'{key}={instead}'",
         )
 
 
@@ -179,12 +179,12 @@ _NOTHING = "expect=null"
 
 def expect_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every expectation that this experiment cannot meet."""
+    last_step = experiment.trainer.args.get("max_steps")
     for name, target in entries_of(experiment.expect).items():
         key = ".".join(part for part in ("expect", name) if part)
-        where, prefix = origins.where(key), f"{key}."
+        where, prefix, equals = origins.where(key), f"{key}.", "="
         if isinstance(experiment.expect, list):  # a part of a list entry cannot be typed alone
-            where, prefix = f"{origins.where('expect')}, entry {int(name) + 1}", ""
-        equals = "=" if prefix else ": "
+            where, prefix, equals = f"{origins.where('expect')}, entry {int(name) + 1}", "", ": "
         if (problem := unlogged(target.metric, experiment)) is not None:
             why, close = problem
             not_yet = target.metric.startswith(EVALUATED) and not evaluates(experiment)
@@ -195,7 +195,6 @@ def expect_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
                 expected=examples_of_metrics(experiment),
                 hint=f"{prefix}metric{equals}{close}{_EVALUATE if not_yet else ''}" if close else _NOTHING,
             )
-        last_step = experiment.trainer.args.get("max_steps")
         if isinstance(target.at, int) and isinstance(last_step, int) and 0 < last_step < target.at:
             yield ConfigError(
                 f"an expectation reads step {target.at}, but the run ends at step {last_step}",

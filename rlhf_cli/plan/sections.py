@@ -1,16 +1,75 @@
-"""Translate the section `rewards` into components of a stack."""
+"""Translate the sections `data`, `reward_model` and `rewards` into what the data room and the reward stack take."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rlhf_cli.config.schema import reward_sections as schema
+from rlhf_cli.config.schema import model_and_data, reward_sections
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.source import DataSource, missing_column
+from rlhf_cli.errors import UserError
 from rlhf_cli.rewards.stack.aggregating import Schedule
 from rlhf_cli.rewards.stack.component import Component, ScoreGate
+
+if TYPE_CHECKING:
+    from rlhf_cli.data.preferences import PairRules
+
+
+def training_sources(experiment: Experiment) -> list[DataSource]:
+    """Return the sources of the training rows: a single source, or one per member of the mix."""
+    data = experiment.data
+    if data.mix is not None:
+        return [_source(experiment, member, f"data.mix.{name}") for name, member in data.mix.items()]
+    return [_source(experiment, data, "data")]
+
+
+def eval_sources(experiment: Experiment) -> list[DataSource]:
+    """Return the held-out source in a list.
+
+    The list is empty if held-out rows are a fraction of the training rows, or if there are no held-out rows.
+    """
+    held_out = experiment.data.eval
+    return [] if held_out is None or held_out.fraction is not None else [_source(experiment, held_out, "data.eval")]
+
+
+def _source(experiment: Experiment, section: model_and_data.Source, name: str) -> DataSource:
+    given = {key: getattr(section, key) for key in model_and_data.Source.model_fields}
+    return DataSource(**given, name=name, transcripts=experiment.data.transcripts, trainer=experiment.trainer.row)
+
+
+def describe_eval_rows(data: model_and_data.Data) -> str:
+    """Describe in words which rows an evaluation runs on."""
+    if data.eval is None:
+        return "training rows"
+    if data.eval.fraction is not None:
+        return f"the {data.eval.fraction:.0%} held out"
+    return str(data.eval.world or data.eval.path)
+
+
+def preference_rules(experiment: Experiment) -> PairRules:
+    """Return the rules for the pairs of an experiment; the defaults if it has no section `reward_model`."""
+    from rlhf_cli.data.preferences import PairRules
+
+    section = experiment.reward_model or reward_sections.RewardModel()
+    drops_bad_pairs = section.on_bad_pair == "drop"
+    if section.margin is None:
+        return PairRules(drops_bad_pairs=drops_bad_pairs)
+    values = section.margin.model_dump(exclude={"on_bad"})
+    return PairRules(**values, drops_bad_margins=section.margin.on_bad == "drop", drops_bad_pairs=drops_bad_pairs)
+
+
+def margin_problems(experiment: Experiment, columns: Sequence[str]) -> list[UserError]:
+    """Return an error for each column that a margin is computed from and the data lacks.
+
+    The list is empty if the columns are not known yet.
+    """
+    wanted = preference_rules(experiment).columns if columns else ()
+    return [missing_column(column, columns, "reward_model.margin") for column in wanted if column not in columns]
 
 
 @dataclass
@@ -38,10 +97,10 @@ def relative_to_cwd(text: str) -> str:
 A_CALL_S, A_ROW_S = 900.0, 60.0
 """Default time limits in seconds: for a call on a batch, and for an isolated call on a row."""
 KEEP_TIME = ("rlhf_cli.rewards.server:", "rlhf_cli.rewards.judge:", "rlhf_cli.rewards.code:")
-"""Ready-made functions with their own `timeout_s` per row: the time of a batch depends on its size."""
+"""Ready-made functions with their own `timeout_s` per row; the time of a batch depends on its size."""
 
 
-def component(name: str, reward: schema.Reward, score: Callable[..., object]) -> Component:
+def component(name: str, reward: reward_sections.Reward, score: Callable[..., object]) -> Component:
     """Return a component of the stack: `score` with the experiment's rules for it."""
     weight = reward.weight
     assert not isinstance(reward.offset, str), "resolve_runs made a number of it"
@@ -61,7 +120,7 @@ def component(name: str, reward: schema.Reward, score: Callable[..., object]) ->
     )
 
 
-def timeout_of(reward: schema.Reward) -> float | None:
+def timeout_of(reward: reward_sections.Reward) -> float | None:
     """Return how long a call may take in seconds (per row if it is isolated); None for no limit."""
     if reward.timeout_s != "auto":
         return reward.timeout_s if isinstance(reward.timeout_s, float) else None
@@ -70,7 +129,7 @@ def timeout_of(reward: schema.Reward) -> float | None:
     return None if reward.fn is None or reward.fn.startswith(KEEP_TIME) else A_CALL_S
 
 
-def describe_scorer(reward: schema.Reward, *, is_chat: bool) -> str:
+def describe_scorer(reward: reward_sections.Reward, *, is_chat: bool) -> str:
     """Describe the scorer for the start panel: a function, or a reward model and whether its texts end with eos.
 
     `is_chat`: it scores conversations. Neither these nor texts with eos tell an answer that was cut off.
@@ -89,7 +148,7 @@ def describe_scorer(reward: schema.Reward, *, is_chat: bool) -> str:
     return text + (f", texts end {ending}{unlike}" if ends or unlike else "")
 
 
-def _gate(gate: schema.Gate) -> ScoreGate:
+def _gate(gate: reward_sections.Gate) -> ScoreGate:
     low, high = float("-inf"), float("inf")
     if gate.between is not None:
         low, high = gate.between
