@@ -30,11 +30,11 @@ from rlhf_cli.rewards.stack.reward_functions import required_columns, resolve
 Value: TypeAlias = float | TokenValues | list[Span] | None
 """A row's reward: a number, None (does not apply), one entry per token, or (start, end, value) spans."""
 
-_UNKNOWN_COLUMN = "a_column_it_has_never_heard_of"
+_UNKNOWN_COLUMN = "an_unknown_column"
 _ROWS_ALONE = 8
 _WHY_INDEPENDENT = (
     ": a gate passes on only the rows that survive, so a row's value must not depend on the others "
-    "(row_independent=False where it is meant to)"
+    "(row_independent=False if that is intended)"
 )
 
 
@@ -111,7 +111,7 @@ def _call(
     if hasattr(returned, "tolist"):
         returned = returned.tolist()
     if isinstance(returned, str | Mapping) or not isinstance(returned, Sequence):
-        _fail(f"returned {_shown(returned)}; a list of one value a completion was expected")
+        _fail(f"returned {_shown(returned)}; expected a list with one value per completion")
     if len(returned) != len(some):
         _fail(f"returned {len(returned)} values for {len(some)} completions")
     return [
@@ -141,7 +141,7 @@ def _value(row: int, value: object, text: str, num_tokens: int) -> Value:
         as_token_values(value, num_tokens, list, "last")
     except ValueError as error:
         _fail(
-            f"row {row}: {error}; a list is one number or None a token (len(completion_ids[row]) of them), or "
+            f"row {row}: {error}; a list has one number or None per token (len(completion_ids[row])), or "
             "(start, end, value) spans in characters of the completion"
         )
     return [None if item is None else float(item) for item in value]
@@ -151,8 +151,8 @@ def _number(row: int, value: object) -> float:
     __tracebackhide__ = True
     if isinstance(value, int | float) and math.isfinite(value):
         return float(value)
-    problem = f"{value!r}" if isinstance(value, int | float) else f"{_shown(value)} is no number"
-    _fail(f"row {row}: {problem}; a finite number, or None where the reward does not apply, was expected")
+    problem = f"{value!r}" if isinstance(value, int | float) else f"{_shown(value)} is not a number"
+    _fail(f"row {row}: {problem}; expected a finite number, or None if the reward does not apply")
 
 
 def _function(reward: str | Callable[..., object], args: dict[str, object]) -> Callable[..., object]:
@@ -184,7 +184,7 @@ def _rows(
     rows = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
     for name, column in rows.items():
         if isinstance(column, str) or not isinstance(column, Sequence) or len(column) != len(completions):
-            raise ValueError(f"check_reward: `{name}` is a list of {len(completions)} values, one a completion")
+            raise ValueError(f"check_reward: `{name}` is a list of {len(completions)} values, one per completion")
     return {name: list(column) for name, column in rows.items()}
 
 

@@ -191,18 +191,18 @@ def preference_pairs(prompts: Sequence[SampledPrompt], *, by: str = TOTAL, least
         if len(ranked) < 2:
             left_out["fewer than two answers have a score and a text"] += 1
         elif chosen is None:
-            left_out["no answer ends"] += 1
+            left_out["no answer is finished"] += 1
         else:
             low = min(score for score, _ in ranked)
             rejected = next(one for one in ranked if one[0] == low)
             margin = chosen[0] - low
             key = _key(prompt.prompt, chosen[1].completion, rejected[1].completion)
             if margin <= 0:
-                left_out["the best that ends is no better than the worst"] += 1
+                left_out["the best finished answer scores no higher than the worst"] += 1
             elif margin < least_margin:
                 left_out[f"the margin is below {least_margin:g}"] += 1
             elif key in seen:
-                left_out["the same pair again"] += 1
+                left_out["a repeated pair"] += 1
             else:
                 seen.add(key)
                 rows.append(
@@ -242,11 +242,11 @@ def best_answers(
         if not ranked:
             left_out["no answer has a score and a text"] += 1
         elif not ended:
-            left_out["no answer ends"] += 1
+            left_out["no answer is finished"] += 1
         elif not good:
-            left_out[f"no answer that ends scores {at_least:g} or more"] += 1
+            left_out[f"no finished answer scores {at_least:g} or more"] += 1
         elif not new:
-            left_out["the same answers again"] += 1
+            left_out["repeated answers"] += 1
     return MadeRows(rows, dict(left_out))
 
 

@@ -90,7 +90,7 @@ def evaluation_of_json(content: Mapping[str, object]) -> Evaluation:
     """
     kind = content.get("kind")
     if not isinstance(kind, str) or kind not in _CLASSES:
-        raise ValueError(f"an evaluation is of a {' or a '.join(_CLASSES)}, not of {kind!r}")
+        raise ValueError(f"kind is {kind!r}, not {' or '.join(_CLASSES)}")
     return Evaluation(_adapter().validate_python(dict(content)), _adapter(kind).validate_python(dict(content)))
 
 

@@ -44,7 +44,7 @@ def make_room(folder: Path, *, overwrite: bool) -> None:
     there = [name for name in _ALL if (folder / name).exists()]
     if there and not overwrite:
         raise RunError(
-            "there are completions here already",
+            "this folder already has completions",
             where=shown(folder),
             got=", ".join(there),
             expected="a folder without them",
@@ -54,7 +54,7 @@ def make_room(folder: Path, *, overwrite: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(
-            "the completions have no place", where=str(folder), got=error.strerror, hint="--out FOLDER"
+            "the completions cannot be written", where=str(folder), got=error.strerror, hint="--out FOLDER"
         ) from error
 
 
@@ -99,7 +99,7 @@ def prompts_of(experiment: Experiment, *, data: str | None, held_out: bool, limi
         return load_training(experiment, limit=limit), "training rows"
     if held_out and experiment.data.eval is None:
         raise ConfigError(
-            "no rows were held out",
+            "the run held out no rows",
             where="data.eval",
             expected="data.eval.fraction=0.1, or a file of other rows",
             hint="--data FILE",
@@ -175,7 +175,7 @@ def _refuse_without_total(experiment: Experiment, by: str, end: EndOfRun) -> Non
     reason = why_no_total(experiment.rewards, experiment.aggregate, end.running) if by == TOTAL else None
     if reason is not None:
         raise ConfigError(
-            "a completion has no total of its own here",
+            "a completion has no total here",
             where="aggregate, rewards",
             got=reason,
             expected="--by REWARD, one of " + ", ".join(experiment.rewards),

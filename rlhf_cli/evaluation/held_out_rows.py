@@ -61,7 +61,7 @@ def load_held_out(
             dataset = hold_out(dataset, data.eval.fraction, experiment.seed)[1]
         elif or_training:
             warnings.append(
-                "these are TRAINING rows: the run held out none (data.eval.fraction=0.1 does, or --data FILE)"
+                "these are TRAINING rows, because the run held out none (data.eval.fraction=0.1, or --data FILE)"
             )
         else:
             raise ConfigError("no evaluation rows", where="data.eval", expected="--data FILE")

@@ -182,6 +182,6 @@ def _groups(rows: list[Row], column: str) -> dict[str, list[int]]:
         raise DataError(
             f"the column {column!r} has {len(groups)} different values",
             where="--slice",
-            expected=f"at most {_MOST_VALUES}: a column of kinds, not of texts or measurements",
+            expected=f"a column of at most {_MOST_VALUES} categories",
         )
     return dict(sorted(groups.items()))

@@ -129,7 +129,7 @@ def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[bool | Non
             f"the completions have no column {column!r}",
             where="--label",
             got="columns " + ", ".join(columns),
-            expected="a column that says of each answer whether it is good",
+            expected="a column of true and false",
             hint=nearest(column, columns),
         )
     labels: list[bool | None] = []
@@ -142,11 +142,11 @@ def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[bool | Non
             labels.append(text in _TRUE)
         else:
             raise DataError(
-                "a label is true or false",
+                "a label must be true or false",
                 where=f"--label {column}, row {number + 1} (the first row is 1)",
                 got=repr(value)[:80],
                 expected=f"{', '.join(_TRUE[:3])}, or {', '.join(_FALSE[:3])}",
-                advice="a column of grades correlates: it is no label. Write whether each answer is good",
+                advice="a column of grades is not a label: write whether each answer is good",
             )
     return labels
 

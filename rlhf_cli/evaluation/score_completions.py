@@ -62,9 +62,9 @@ def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTok
     where = "model.tokenizer" if model.tokenizer else "model.path"
     if name is None or name == NOT_GIVEN:
         raise ModelError(
-            f"{wanted_by} takes the policy's tokenizer, and no policy is named",
+            f"{wanted_by} needs the policy's tokenizer, and no policy is configured",
             where=where,
-            expected="a model folder or a hub id; only its tokenizer is read",
+            expected="a model folder or a hub id, to load its tokenizer",
             hint="model.path=FOLDER_OR_HUB_ID, or model=tiny",
         )
     if not Path(name).expanduser().exists():
@@ -105,7 +105,7 @@ def rewards_without_tokenizer(experiment: Experiment) -> dict[str, str]:
     model = experiment.model
     if model.build is not None or model.tokenizer is not None or model.path not in (None, NOT_GIVEN):
         return {}
-    why = "it counts the policy's tokens, and no policy is named: model.path=FOLDER_OR_HUB_ID, or model=tiny"
+    why = "it counts the policy's tokens, and no policy is configured: model.path=FOLDER_OR_HUB_ID, or model=tiny"
     return {
         name: why
         for name, reward in experiment.rewards.items()
@@ -146,7 +146,7 @@ def read_completions(path: Path, *, limit: int | None) -> list[Row]:
                 f"the file has no column {column!r}",
                 where=str(file),
                 got="columns " + ", ".join(rows[0]),
-                expected="prompt and completion, and whatever columns the rewards read",
+                expected="prompt, completion, and the columns that the rewards read",
                 hint=nearest(column, rows[0]),
             )
     table = RowTable(rows, tuple(dict.fromkeys(name for row in rows for name in row)))

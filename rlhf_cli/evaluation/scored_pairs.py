@@ -97,7 +97,7 @@ def pairs_of(rows: list[Row], *, as_chat: bool = False) -> Pairs:
     for column in ("chosen", "rejected"):
         if column not in rows[0]:
             raise DataError(
-                f"a reward model is evaluated on pairs, and there is no column {column!r}",
+                f"a reward model needs pairs, and there is no column {column!r}",
                 where="the evaluation rows",
                 got="columns " + ", ".join(rows[0]),
                 expected="prompt, chosen, rejected; or chosen and rejected with the prompt in both",
@@ -110,12 +110,12 @@ def pairs_of(rows: list[Row], *, as_chat: bool = False) -> Pairs:
 def _parted(row: Row, number: int, as_chat: bool) -> tuple[Completion, Completion, Completion]:
     prompt, chosen, rejected = row.get("prompt"), row["chosen"], row["rejected"]
     if not chosen or not rejected:
-        raise _odd(row, number, "something on both sides")
+        raise _odd(row, number, "an answer on both sides")
     if isinstance(chosen, str) and isinstance(rejected, str) and (prompt is None or isinstance(prompt, str)):
         if not as_chat:
             return prompt or "", chosen, rejected
         if prompt is None:
-            raise _odd(row, number, "a prompt of its own, which --chat makes the user's message")
+            raise _odd(row, number, "a prompt column, for the user's message of --chat")
         asked = [{"role": "user", "content": prompt}]
         return asked, [{"role": "assistant", "content": chosen}], [{"role": "assistant", "content": rejected}]
     if isinstance(prompt, list) and isinstance(chosen, str) and isinstance(rejected, str):
@@ -136,7 +136,7 @@ def _parted(row: Row, number: int, as_chat: bool) -> tuple[Completion, Completio
 
 def _odd(row: Row, number: int, expected: str) -> DataError:
     got = ", ".join(f"{name}: {type(row.get(name)).__name__}" for name in ("prompt", "chosen", "rejected"))
-    return DataError("this is no pair", where=f"the evaluation rows, row {number}", got=got, expected=expected)
+    return DataError("this is not a pair", where=f"the evaluation rows, row {number}", got=got, expected=expected)
 
 
 SUBSET = "subset"

@@ -44,7 +44,7 @@ def find_target(path: Path) -> Target:
     if is_alone:
         if not is_reward_model(str(path), where="rlhf eval"):
             raise RunError(
-                "a policy is evaluated by the rewards of its run",
+                "a policy needs the rewards of its run",
                 where=str(path),
                 got="a model folder without a run",
                 expected="the folder of the run, with config.yaml in it",
@@ -56,7 +56,7 @@ def find_target(path: Path) -> Target:
         raise RunError(
             "this run has no model yet",
             where=str(run.path),
-            got="no folder model/ in it, which a run writes when it has reached its last step",
+            got="no folder model/, which a run writes after its last step",
             hint=f"rlhf resume {run.shown}",
         )
     model_folder(str(run.model), where=str(run.model))  # makes an adapter's base in the cache again
@@ -97,7 +97,7 @@ class EvaluationRows:
         if not section.get("eval"):
             run = self.target.run
             raise ConfigError(
-                "evaluate on which rows?",
+                "there are no rows to evaluate on",
                 where="data.eval",
                 got="a model folder without a run" if run is None else "a run that held out no rows",
                 expected="--data FILE, or data.eval.path=FILE, data.eval.world=NAME",
@@ -128,7 +128,7 @@ def run_to_sample(path: Path) -> Target:
     path = path.expanduser()
     if not (path / "config.yaml").is_file() and not (path.parent / "config.yaml").is_file():
         raise RunError(
-            "completions are scored by the rewards of an experiment",
+            "completions need the rewards of an experiment",
             where=str(path),
             got="a model without a run" if path.is_dir() else "no such folder here, perhaps a model of the hub",
             expected="a run folder, or a model and an experiment",
@@ -163,7 +163,7 @@ def model_to_sample(named: str, run: RunFolder | None) -> Target:
 def _policy_of(path: Path) -> Target:
     target = find_target(path)
     if target.kind != POLICY:
-        raise RunError("a reward model writes no completions", got=target.label, expected="the run of a policy")
+        raise RunError("a reward model does not write completions", got=target.label, expected="the run of a policy")
     return target
 
 
@@ -171,7 +171,7 @@ def refuse_without_scores(rewards: list[str], by: str | None, label: str) -> Non
     """Raise ConfigError if there are no rewards, or no reward with the name `by`."""
     if not rewards:
         raise ConfigError(
-            "there is no reward to score the completions by",
+            "there is no reward to score the completions",
             where="rewards",
             got=f"{label}, which has none",
             expected="the run of an experiment with rewards, or such an experiment beside the model",
@@ -187,7 +187,7 @@ def refuse_greedy(temperature: object) -> None:
     """Raise ConfigError for a temperature of 0 or less, which makes all completions of a prompt equal."""
     if isinstance(temperature, int | float) and temperature <= 0:
         raise ConfigError(
-            "without a temperature all completions of a prompt are one and the same",
+            "without a temperature, all completions of a prompt are equal",
             where="trainer.args.temperature",
             got=temperature,
             expected="a temperature above 0",

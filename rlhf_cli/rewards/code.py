@@ -168,7 +168,7 @@ def code_passes_tests(
 
 
 def split_tests(tests: object, row: int) -> list[str]:
-    """Return a row's tests as a list. Raises RewardError, naming the row, if they are not text or not Python."""
+    """Return a row's tests as a list. Raise RewardError, naming the row, if they are not text or not Python."""
     if tests is None:
         return []
     if isinstance(tests, str):  # split it after each assert
@@ -180,7 +180,7 @@ def split_tests(tests: object, row: int) -> list[str]:
         return ["\n".join(ast.unparse(statement) for statement in part) for part in parts if part]
     if not isinstance(tests, Sequence) or not all(isinstance(text, str) for text in tests):
         raise RewardError(
-            "these are no tests",
+            "invalid tests",
             where=f"column tests, row {row}",
             got=repr(tests)[:200],
             expected="a text of assert statements, or a list of such texts",
@@ -195,7 +195,7 @@ def _parsed(text: str, row: int) -> ast.Module:
         return ast.parse(text)
     except (SyntaxError, ValueError) as error:
         raise RewardError(
-            f"a test is no Python: {error}",
+            f"a test is not Python: {error}",
             where=f"column tests, row {row}",
             got=text[:200],
             expected="assert f(1) == 2",

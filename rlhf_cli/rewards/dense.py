@@ -34,13 +34,13 @@ def split_spans(
             `(?=Step [0-9])`, separates without removing text.
     """
     if (by is None) == (regex is None) or by not in (None, "sentences", "lines"):
-        raise RewardError("no such parts", where="args.by", got=by, expected="sentences or lines, or else a regex")
+        raise RewardError("unknown parts", where="args.by", got=by, expected="sentences or lines, or a regex")
     if regex is not None:
         try:
             cuts = [match.span() for match in re.finditer(regex, text)]
         except re.error as error:
             raise RewardError(
-                "this is no regular expression", where="args.regex", got=f"{regex!r} ({error})", expected="Python's re"
+                "invalid regular expression", where="args.regex", got=f"{regex!r} ({error})", expected="Python's re"
             ) from error
     elif by == "lines":
         cuts = [match.span() for match in _BETWEEN_LINES.finditer(text)]

@@ -62,7 +62,7 @@ def language_of(text: str) -> str | None:
 def _check_language(language: str) -> None:
     if language not in LANGUAGES:
         raise RewardError(
-            "no such script",
+            "unknown script",
             where="args.language",
             got=language,
             expected=", ".join(LANGUAGES),

@@ -76,12 +76,12 @@ def length_ramp(
 def lengths_of(completions: Sequence[Completion], completion_ids: TokenIds | None, unit: Unit) -> list[int]:
     """Return the length of each completion in `unit`. Thinking counts, whichever field holds it.
 
-    Raises RewardError for tokens if `completion_ids` is None.
+    Raise RewardError for tokens if `completion_ids` is None.
     """
     if unit == "tokens":
         if completion_ids is None:
             raise RewardError(
-                "lengths in tokens need the token ids, and these completions come without",
+                "lengths in tokens need token ids, and these completions have none",
                 where="args.unit",
                 got=unit,
                 expected="completion_ids beside the completions",

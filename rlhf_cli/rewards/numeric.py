@@ -43,7 +43,7 @@ def answer_in(text: str, *, fallback: Fallback = "last_number") -> Fraction | No
 def gold_number(answer: object) -> Fraction | None:
     r"""Return the gold value of a number, of text that is a number, or of a solution with `#### x` or `\boxed{x}`.
 
-    Returns None for anything else.
+    Return None for anything else.
     """
     if answer is None or isinstance(answer, bool):
         return None

@@ -119,7 +119,7 @@ def _is_plain(text: str, entry: Mapping[str, Any]) -> bool:
 
 def _unreadable(stored: str, error: Exception) -> RewardError:
     return RewardError(
-        "this is no entry of a task of reasoning-gym",
+        "this is not an entry of a reasoning-gym task",
         where="column entry",
         got=f"{type(error).__name__}: {error}, in {stored:.200}",
         expected="the column as data=reasoning_gym writes it",

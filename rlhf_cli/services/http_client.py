@@ -128,13 +128,14 @@ class JsonClient:
             raise ServerSilent(
                 f"the server did not answer within retry_budget_s = {self.retry_budget_s:g} ({num_tries} tries)",
                 where=shown(busy.url),
-                got=busy.message + (f"; it asks to wait {busy.wait_s:.3g} s" if busy.wait_s > _LONGEST_WAIT_S else ""),
+                got=busy.message
+                + (f"; it asks for a wait of {busy.wait_s:.3g} s" if busy.wait_s > _LONGEST_WAIT_S else ""),
                 expected="an answer of 200",
             ) from None
         raise AssertionError("the last try returns or raises")
 
     def _wait_s(self, state: RetryCallState) -> float:
-        """Return how long to wait before the next try: not at all before another server is asked."""
+        """Return the seconds to wait before the next try; 0 before a try of another server."""
         if state.attempt_number % len(self.urls):
             return 0.0
         # Half of each wait is random, so that many clients of one busy server do not return at once.
@@ -143,7 +144,7 @@ class JsonClient:
         if isinstance(busy, _Busy) and time.monotonic() - self._warned_at_s > _WARNED_EVERY_S:
             self._warned_at_s = time.monotonic()
             left_s = self.retry_budget_s - (state.seconds_since_start or 0.0)
-            _log.warning(f"waiting up to {left_s:.0f} s for {shown(busy.url)}, which answered: {busy.message}")
+            _log.warning(f"waiting up to {left_s:.0f} s for {shown(busy.url)}: {busy.message}")
         return max(half_s + random.uniform(0, half_s), busy.wait_s if isinstance(busy, _Busy) else 0.0)
 
     async def _try(self, client: httpx2.AsyncClient, url: str, body: bytes, timeout_s: float) -> object:
@@ -184,7 +185,7 @@ class JsonClient:
         key = os.environ.get(self.api_key_env, "").strip()
         if not key or not key.isascii() or not key.isprintable():
             raise RewardError(
-                f"the environment variable {self.api_key_env} {'is no header text' if key else 'is not set'}",
+                f"the environment variable {self.api_key_env} {'is invalid in a header' if key else 'is not set'}",
                 where="args.api_key_env",
                 expected="the name of a variable that holds the key",
                 hint=f"export {self.api_key_env}=...",
@@ -220,16 +221,14 @@ def _plain_url(url: str, path: str) -> str:
         parsed = httpx2.URL("")
     if parsed.userinfo:
         raise RewardError(
-            "a URL must not contain a password: it is stored in the run folder",
+            "a URL must not contain a password, because it is stored in the run folder",
             where="args.url",
             got=f"{parsed.scheme}://***@{parsed.host}{parsed.path}",
             hint="api_key_env: NAME, the environment variable that holds a key",
         )
     if parsed.scheme not in ("http", "https") or not parsed.host:
         # Do not show it: a malformed url may still contain a password.
-        raise RewardError(
-            "this is not the URL of a server", where="args.url", expected="http://HOST:PORT/PATH, or https://"
-        )
+        raise RewardError("invalid URL of a server", where="args.url", expected="http://HOST:PORT/PATH, or https://")
     if path and not parsed.path.rstrip("/").endswith(path):
         parsed = parsed.copy_with(path=parsed.path.rstrip("/") + path)
     return str(parsed)

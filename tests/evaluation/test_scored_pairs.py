@@ -104,8 +104,8 @@ def test_plain_texts() -> None:
 @pytest.mark.parametrize(
     ("row", "got", "expected"),
     [
-        ({"prompt": "q", "chosen": None, "rejected": "y"}, "str, NoneType, str", "something on both sides"),
-        ({"prompt": "q", "chosen": "x", "rejected": ""}, "str, str, str", "something on both sides"),
+        ({"prompt": "q", "chosen": None, "rejected": "y"}, "str, NoneType, str", "an answer on both sides"),
+        ({"prompt": "q", "chosen": "x", "rejected": ""}, "str, str, str", "an answer on both sides"),
         ({"prompt": "q", "chosen": "x", "rejected": [BAD]}, "str, str, list", "text on both sides, or a list"),
         ({"prompt": "q", "chosen": [GOOD], "rejected": "y"}, "str, list, str", "text on both sides, or a list"),
         ({"prompt": 5, "chosen": "x", "rejected": "y"}, "int, str, str", "text on both sides, or a list"),
@@ -118,7 +118,7 @@ def test_plain_texts() -> None:
     ],
 )
 def test_what_is_no_pair(row: dict[str, Any], got: str, expected: str) -> None:
-    with pytest.raises(DataError, match="this is no pair") as caught:
+    with pytest.raises(DataError) as caught:
         pairs_of([{"prompt": "q", "chosen": "x", "rejected": "y"}, row])
     error = caught.value
     kinds = [kind.split(": ")[1] for kind in str(error.got).split(", ")]

@@ -33,14 +33,14 @@ class TestPairs:
         (row,) = preference_pairs([prompt(("a", 3.0, True), ("b", 2.0), ("c", 1.0, True))]).rows
         assert (row["chosen"], row["rejected"]) == ("b", "c")
         made = preference_pairs([prompt(("a", 3.0, True), ("c", 1.0))])
-        assert (made.rows, made.left_out) == ([], {"the best that ends is no better than the worst": 1})
-        assert preference_pairs([prompt(("a", 3.0, True), ("b", 1.0, True))]).left_out == {"no answer ends": 1}
+        assert (made.rows, made.left_out) == ([], {"the best finished answer scores no higher than the worst": 1})
+        assert preference_pairs([prompt(("a", 3.0, True), ("b", 1.0, True))]).left_out == {"no answer is finished": 1}
 
     def test_no_pair_without_a_difference(self) -> None:
         made = preference_pairs([prompt(("a", 1.0), ("b", 1.0)), prompt(("a", None), ("b", 1.0))])
         assert made.rows == []
         assert made.left_out == {
-            "the best that ends is no better than the worst": 1,
+            "the best finished answer scores no higher than the worst": 1,
             "fewer than two answers have a score and a text": 1,
         }
 
@@ -57,7 +57,7 @@ class TestPairs:
     def test_the_same_pair_once(self) -> None:
         made = preference_pairs([prompt(("a", 0.1), ("b", 0.0))] * 3 + [prompt(("a", 1.0), ("b", 0.0), text="r")])
         assert [row["prompt"] for row in made.rows] == ["q", "r"]
-        assert made.left_out == {"the same pair again": 2}
+        assert made.left_out == {"a repeated pair": 2}
 
 
 class TestBestAnswers:
@@ -76,16 +76,16 @@ class TestBestAnswers:
         ]
         made = best_answers(prompts, keep=3, at_least=1.0)
         assert [row["completion"] for row in made.rows] == ["a"]
-        assert made.left_out == {"no answer that ends scores 1 or more": 1, "no answer has a score and a text": 1}
+        assert made.left_out == {"no finished answer scores 1 or more": 1, "no answer has a score and a text": 1}
 
     def test_why_a_prompt_gives_none(self) -> None:
         cut, none, low = prompt(("a", 3.0, True)), prompt((" ", 3.0), ("b", None)), prompt(("a", 0.5), ("b", 9.0, True))
         made = best_answers([cut, cut, none, low], at_least=1.0)
         assert made.rows == []
         assert made.left_out == {
-            "no answer ends": 2,
+            "no answer is finished": 2,
             "no answer has a score and a text": 1,
-            "no answer that ends scores 1 or more": 1,
+            "no finished answer scores 1 or more": 1,
         }
 
     def test_by_a_reward(self) -> None:
@@ -95,4 +95,4 @@ class TestBestAnswers:
     def test_a_prompt_that_comes_again_adds_what_is_new(self) -> None:
         made = best_answers([prompt(("a", 1.0), ("b", 0.5)), prompt(("a", 1.0), ("b", 0.5)), prompt(("a", 1.0))])
         assert [row["completion"] for row in made.rows] == ["a", "b"]
-        assert made.left_out == {"the same answers again": 1}
+        assert made.left_out == {"repeated answers": 1}

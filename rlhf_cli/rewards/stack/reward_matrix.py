@@ -204,8 +204,7 @@ def token_rewards(
 
     A dense score is placed on its tokens. A plain score, or the number of a closed gate or a failure, is placed on the
     completion's last token. A row whose rewards a penalty replaces has everything on the last token: the rewards cancel
-    there, and no earlier token is charged for what the tokens before it earned. An excluded component rewards no
-    position.
+    there, and no earlier token pays for what others earned. An excluded component rewards no position.
 
     Args:
         token_values: `RewardStack.token_values`: reward name, row, divisor -> the row's values, None if not dense.

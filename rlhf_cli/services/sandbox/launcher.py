@@ -250,7 +250,7 @@ class Brood:
             return False
 
     def end(self) -> None:
-        """Stop, then kill all descendants, and repeat until all are gone. Raises RuntimeError if some survive."""
+        """Stop, then kill all descendants, and repeat until all are gone. Raise RuntimeError if some survive."""
         until = time.monotonic() + 5
         while self.reap():
             # Stop all before killing any, because a fork bomb replaces each process that is killed.
@@ -260,7 +260,7 @@ class Brood:
                 stopped |= new
             _signal(stopped, signal.SIGKILL)
             if time.monotonic() > until:
-                raise RuntimeError(f"processes that will not die: {sorted(stopped)}")
+                raise RuntimeError(f"these processes cannot be killed: {sorted(stopped)}")
             time.sleep(0.001)
 
 
@@ -311,7 +311,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def prctl(option: int, *arguments: int | ctypes.c_char_p) -> None:
-    """Make the system call prctl. Raises OSError."""
+    """Make the system call prctl. Raise OSError."""
     padded = [ctypes.c_ulong(word) if isinstance(word, int) else word for word in (*arguments, 0, 0, 0, 0)[:4]]
     if _libc.prctl(option, *padded):
         _fail(f"prctl {option}")
@@ -321,7 +321,7 @@ def unshare_all() -> None:
     """Give this process its own namespaces: mounts, network, processes (from the next fork on), and users.
 
     Root needs no user namespace and can really change to another user without one. Any other user is mapped to user
-    65534 there, and so loses all rights over the namespaces with the next exec. Raises OSError.
+    65534 there, and so loses all rights over the namespaces with the next exec. Raise OSError.
     """
     spaces = _NEW_NS | _NEW_PID | _NEW_NET | _NEW_IPC | _NEW_UTS
     user, group = os.geteuid(), os.getegid()
@@ -338,7 +338,7 @@ def new_root(root: str, visible: Sequence[str], scratch_bytes: int) -> None:
     """Switch to a root with `visible`, read-only, a few devices, /proc and an empty /tmp, and change to that /tmp.
 
     `root` is an empty folder to build it in; `scratch_bytes` is the size of /tmp. The caller must be the first process
-    of a process namespace. Raises OSError.
+    of a process namespace. Raise OSError.
     """
     _mount(None, "/", None, _RECURSIVE | _PRIVATE)
     _mount("tmpfs", root, "tmpfs", _NO_SUID | _NO_DEV, "size=1m,mode=755")
@@ -400,7 +400,7 @@ def write_rules() -> int | None:
 def socket_filter() -> bytes | None:
     """Return a seccomp program that refuses all sockets except Unix ones.
 
-    Returns None on an architecture whose system call numbers are not listed here.
+    Return None on an architecture whose system call numbers are not listed here.
     """
     known = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
     if platform.machine() not in known:

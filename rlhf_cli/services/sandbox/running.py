@@ -109,13 +109,13 @@ def run_code(
         isolation: `auto` takes the strongest that works here: bubblewrap, else namespaces, else limits alone (which is
             logged). Any other value is required to work.
 
-    Raises RewardError if the sandbox fails; errors of the program never raise.
+    Raise RewardError if the sandbox fails; errors of the program never raise.
     """
     for name, value in (("timeout_s", timeout_s), ("max_processes", max_processes), ("max_file_mb", max_file_mb)):
         if value <= 0:
             raise RewardError("a limit is not positive", where=f"args.{name}", got=value, expected="more than 0")
     if memory_mb < 64:
-        raise RewardError("too little for Python itself", where="args.memory_mb", got=memory_mb, expected="64 or more")
+        raise RewardError("Python needs more memory", where="args.memory_mb", got=memory_mb, expected="64 or more")
     program: Program = {
         "source": source,
         "timeout_s": timeout_s,
@@ -128,11 +128,11 @@ def run_code(
 
 
 def protections(isolation: Isolation = "auto") -> dict[str, bool]:
-    """Return which protections apply here, tested once per process. Raises RewardError if no mode works."""
+    """Return which protections apply here, tested once per process. Raise RewardError if no mode works."""
     mode = _pick(isolation)
     in_force, trouble = _probe(mode, shutil.which("bwrap"))
     if trouble:
-        raise RewardError("model-written code cannot be run here", got=trouble)
+        raise RewardError("model-written code cannot run here", got=trouble)
     walled = mode != "limits"
     return {
         "bubblewrap": mode == "bubblewrap",
@@ -150,10 +150,10 @@ def protections(isolation: Isolation = "auto") -> dict[str, bool]:
 def _pick(isolation: Isolation) -> Literal["bubblewrap", "namespaces", "limits"]:
     if isolation not in get_args(Isolation):
         raise RewardError(
-            "no such isolation", where="args.isolation", got=isolation, expected=" | ".join(get_args(Isolation))
+            "unknown isolation", where="args.isolation", got=isolation, expected=" | ".join(get_args(Isolation))
         )
     if sys.platform != "linux":
-        raise RewardError("model-written code is run on Linux only", where="args.isolation", got=sys.platform)
+        raise RewardError("model-written code runs on Linux only", where="args.isolation", got=sys.platform)
     if isolation == "auto":
         return _strongest(shutil.which("bwrap"))
     _, trouble = _probe(isolation, shutil.which("bwrap"))
@@ -177,11 +177,11 @@ def _strongest(bwrap: str | None) -> Literal["bubblewrap", "namespaces", "limits
         troubles.append(f"{mode}: {trouble}")
     in_force, trouble = _probe("limits", bwrap)
     if trouble is not None:
-        raise RewardError("model-written code cannot be run here", got="\n".join([*troubles, f"limits: {trouble}"]))
+        raise RewardError("model-written code cannot run here", got="\n".join([*troubles, f"limits: {trouble}"]))
     lacking = [f"it can read files {'open to all' if in_force['other_user'] else 'of the user rlhf runs as'}"]
     lacking += [] if in_force["environment_hidden"] else ["and the environment of that user's processes"]
     lacking += [] if in_force["no_network"] else ["it can reach the network"]
-    lacking += [] if in_force["process_limit"] else ["its processes are counted only now and then"]
+    lacking += [] if in_force["process_limit"] else ["its processes are counted only from time to time"]
     logging.getLogger("rlhf").warning(
         "model-written code runs with limits only: %s (docs/how-to/rewards.md). %s",
         ", ".join(lacking),
@@ -295,7 +295,7 @@ def _listen(
         raise RewardError(
             "the sandbox for model-written code failed",
             got=facts.get("failed") or err.text()[-500:].strip() or f"its launcher ended with {process.returncode}",
-            expected="a program that is started, whatever it does then",
+            expected="a sandbox that can start a program",
             advice="docs/how-to/rewards.md says what a machine has to allow",
         )
     reason = facts.get("killed_reason") if "returncode" in facts else "launcher"

@@ -146,7 +146,7 @@ class TestTextEndings:
         (["run:rm", "--rows", "0"], "expected: 1 or more"),
         (["run:rm", "--samples", "2"], "--samples is for a policy"),
         (["run:rm", "--slice", "nothing"], "no column 'nothing'"),
-        (["run:rm", "data.eval=null"], "evaluate on which rows?"),
+        (["run:rm", "data.eval=null"], "there are no rows to evaluate on"),
     ],
 )
 def test_refusals_of_eval(run: Path, words: list[str], told: str, capsys: Said) -> None:

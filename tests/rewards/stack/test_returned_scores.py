@@ -63,7 +63,6 @@ def test_the_wrong_length(returned: Any) -> None:
     length = len(returned.values if isinstance(returned, Tensor) else returned)
     error = refusal(returned)
     assert error.what == f"reward 'mine' returned {length} values for 2 completions"
-    assert error.expected == "a list of 2 numbers, one a completion; None where the reward does not apply"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +105,6 @@ def test_no_number(value: Any, got: str) -> None:
     error = refusal([1.0, value])
     assert error.what == "reward 'mine' returned no number for row 1"
     assert error.got == got
-    assert error.expected == "a finite number, or None where the reward does not apply"
 
 
 def test_a_matrix_is_refused() -> None:
