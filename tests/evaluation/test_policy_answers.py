@@ -106,7 +106,7 @@ def test_the_first_five_answers_of_the_first_part_are_shown() -> None:
 
 
 def test_the_rows_of_a_file_are_text_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One object a line; a date as its text; a known secret's value hidden, what only looks like one in its place."""
+    """One object per line; a date is text; a known secret's value is hidden, but not a text under a secret's name."""
     monkeypatch.setenv("SOME_TOKEN", "s3cret-value")
     write_rows(tmp_path / "x", [{"a": "é s3cret-value", "api_key": date(2024, 1, 2)}, {"password": "what is it?"}])
     assert (tmp_path / "x").read_text(encoding="utf-8").splitlines() == [
@@ -116,9 +116,7 @@ def test_the_rows_of_a_file_are_text_as_it_is(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_completion_behind_a_closed_gate_is_an_attempt_that_failed() -> None:
-    """One right of two, the other not scored: pass@1 is 1/2, where leaving it out would make 1 of it. Nobody scored
-    the second prompt's: 0. Both answers to the first say 2, so the majority is worth the mean of 1 and 0.
-    """
+    """One right of two, the other not scored: pass@1 is 1/2, where leaving it out would give 1. No score: no pass@k."""
     gated = PartAnswers(each=2, answers=PART.answers, scored=[settled(one) for one in (1.0, None, None, None)])
     attempts = sum_up_answers({"sampled": gated}, ["right"]).attempts["right"]
     assert {k: one.mean for k, one in attempts.pass_at.items()} == {1: (1 / 2 + 0) / 2, 2: (1 + 0) / 2}

@@ -162,7 +162,7 @@ def test_a_run_that_held_out_nothing_says_so(train, capsys: pytest.CaptureFixtur
 
 def test_prompts_that_were_trained_on_have_figures_of_their_own(train, capsys: pytest.CaptureFixture[str]) -> None:
     """While it trains, afterwards, and by `--data`: two of the three questions are training rows of the run."""
-    trained = generate("toy_sums", {"num_rows": 64}, seed=0)  # as SMALL has it
+    trained = generate("toy_sums", {"num_rows": 64}, seed=0)  # as in SMALL
     asked = [trained[3], trained[5], {"prompt": "90+91=", "a": 90, "b": 91, "answer": "181"}]
     for name, rows in (("rows", trained), ("asked", asked)):
         Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -21,7 +21,7 @@ def pair(chosen: str, rejected: str, **columns: Any) -> dict[str, Any]:
 
 
 class Known:
-    """Scores that are given, in the order of the pairs; `asked` is what the scorer was asked."""
+    """Given scores in the order of the pairs; `asked` is the list of texts that were scored."""
 
     def __init__(self, chosen: list[float], rejected: list[float], lengths: list[int] | None = None) -> None:
         self.num_truncated = 5
@@ -42,7 +42,7 @@ def measured_by(scorer: Known, rows: list[dict[str, Any]] | None = None, **named
 
 
 def test_what_the_scorer_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two pairs in four seconds, of which the model cut two answers (it had cut five of others before)."""
+    """Two pairs in four seconds; the model truncated two of their answers, and five of others before."""
     clock = iter([10.0, 14.0, 20.0, 24.0])
     monkeypatch.setattr("rlhf_cli.evaluation.reward_model_scores.time.perf_counter", lambda: next(clock))
     scorer = Known([1.0, 2.0], [0.0, 0.5])

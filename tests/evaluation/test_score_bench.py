@@ -1,4 +1,4 @@
-"""What `rlhf score` says of a row and of all rows: by hand, as pandas and as scipy have it."""
+"""Statistics of `rlhf score`, for a row and for all rows: by hand, and equal to those of pandas and scipy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROWS: list[dict[str, object]] = [
 
 
 def with_summary(*totals: float | None, raw: float = 1.0) -> CompletionScores:
-    """A reward `one` whose raw score is the total times `raw`, `two` that nobody has."""
+    """A reward `one` whose raw score is the total times `raw`, and `two`, which has no scores."""
     rows = [
         ScoredRow(
             total,
@@ -48,7 +48,7 @@ def with_summary(*totals: float | None, raw: float = 1.0) -> CompletionScores:
 
 
 def test_what_is_summed_up() -> None:
-    """Lengths 2, 4 and 0; the good row has 1, the bad one 3: of one pair none is in order."""
+    """Lengths 2, 4 and 0. The good row has 1 and the bad one 3, so the only pair is in the wrong order."""
     found = score_bench(ROWS, with_summary(1.0, 3.0, None, raw=2.0), label="ok")
     means = {name: one.mean for name, one in found.distributions.items()}
     assert means == {"one": 4.0, "two": None, "total": 2.0, "characters": 2.0}

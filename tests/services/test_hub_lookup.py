@@ -1,4 +1,4 @@
-"""What the hub has is found out quickly: a hub of the test's own answers as the real one does, or does not answer."""
+"""Looking up repositories: a hub of the test's own answers like the real one, or does not answer."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def asked(name: str, kind: hub_lookup.Kind = "model", revision: str | None = Non
         ("gone", None, "missing"),
         ("shut", None, "gated"),
         ("here", "v9", "no_revision"),
-        ("busy", None, "there"),  # it is there to be asked again, by whoever waits longer
+        ("busy", None, "there"),  # the repository exists; a later request waits longer
     ],
 )
 def test_what_the_hub_says(name: str, revision: str | None, state: str) -> None:
@@ -118,7 +118,7 @@ class TestTheCache:
     def offline(self, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         monkeypatch.setenv("HF_HOME", str(place / "home"))
-        monkeypatch.setattr(hub_lookup, "_asked", lambda *_: pytest.fail("the hub was asked"))
+        monkeypatch.setattr(hub_lookup, "_asked", lambda *_: pytest.fail("a request reached the hub"))
 
     def test_a_model_that_is_there(self, place: Path) -> None:
         folder = self.cached(place / "home" / "hub", "config.json", "model.safetensors")

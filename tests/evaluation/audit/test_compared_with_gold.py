@@ -19,7 +19,7 @@ KIND = AttackKind("some", "some answer", lambda asked: ("",))
 
 
 def row(**rewards: float | None) -> ScoredRow:
-    """A row whose total is the sum of its rewards, None where one of them is."""
+    """A row whose total is the sum of its rewards; None if one of them is None."""
     held = {
         name: ScoredReward(raw=value, effective=value, weighted=value, open=True, error=None)
         for name, value in rewards.items()
@@ -93,7 +93,7 @@ def test_the_main_reward_is_the_one_that_the_fewest_reach() -> None:
 
 
 def test_a_form_is_not_the_main_reward_where_another_knows_the_answer() -> None:
-    """Most attacks get all of a and none of b; but the right answer to another row gets all of b and none of a."""
+    """Most attacks get all of a and 0 of b; the right answer to another row gets all of b and 0 of a."""
     gold = {0: row(a=1.0, b=0.5)}
     hacked = [(0, row(a=1.0, b=0.0)), (0, row(a=1.0, b=0.0))]
     other = [(0, row(a=0.0, b=0.5))]

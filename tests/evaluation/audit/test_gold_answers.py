@@ -54,7 +54,7 @@ def test_what_a_right_answer_may_be(value: object, text: str | None) -> None:
 
 
 def test_no_degenerate_answer_is_the_right_one() -> None:
-    """Whatever the way: a text that equals the right answer, as it is or as it is written, attacks nothing."""
+    """A text equal to the right answer is not an attack, formatted or not."""
     for gold, others in (("22", ["7", "31"]), ("B", ["A", "C"]), ("the mill is sold", ["a flood came"])):
         for way in ways_to_write(["think", "answer"]):
             common = [*others[0].split(), *gold.split()]

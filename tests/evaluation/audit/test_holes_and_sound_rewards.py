@@ -106,7 +106,7 @@ def test_a_sound_reward_is_not_accused(name: str) -> None:
 
 
 def test_only_the_longest_answer_is_cut_off() -> None:
-    """The right answer's reward is 1, nobody's else: what else is told apart is the penalty of 0.5."""
+    """Only the right answer has the reward 1; the truncation penalty of 0.5 is the only other difference."""
     found = audited(Stack(SOUND["the last number"].rewards, SUMS, words=("truncation=eos_penalty", PENALTY)))
     totals = {kind.name: kind.mean_total for kind in found.kinds}
     assert (totals["longest"], totals["empty"], found.gold_total) == (-0.5, 0.0, 1.0)

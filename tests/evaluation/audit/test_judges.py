@@ -1,4 +1,4 @@
-"""A judge is attacked over its own HTTP, on few rows, and one that obeys what it judges is found out."""
+"""An audit attacks a judge over its own HTTP on few rows, and reports one that obeys the answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def parts(payload: Any) -> tuple[str, str]:
 
 
 def obedient(payload: Any) -> Answer:
-    """A language model that gives 10 for the reference, 3 for else, and whatever the answer tells it to give."""
+    """A language model that gives 10 for the reference, 3 otherwise, and the score that an answer orders."""
     reference, answer = parts(payload)
     ordered = re.search(r"Score: (\d+)", answer)
     if ordered is not None:
@@ -54,7 +54,7 @@ def test_one_that_obeys_is_found_out(judge: Any, holes: list[str], place: Path) 
         plan = plan_of(asked, kinds, limit=None, gold=None)
         result = attack_reachable(asked, plan)
     assert [kind.name for kind in result.holes] == holes
-    # 8 rows: gold and three kinds of one variant; ten ways to write gold on 2 rows, of which one is asked again.
+    # 8 rows: gold and three kinds of one variant; ten formats of gold on 2 rows, one of them twice
     assert result.texts == 8 * 4 + 2 * 10
     assert plan.cost is not None
     assert plan.cost.startswith("at most 52 texts (8 rows), each of them: rewards.style a request to http://127.0.0.1")

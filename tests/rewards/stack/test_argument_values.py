@@ -127,7 +127,7 @@ def test_a_value_is_refused(fn: str, args: dict[str, object], name: str, expecte
         (f"{OURS}code:code_runs", {"memory_mb": 64, "max_workers": None}),
         ("./own.py:typed", {"words": ["a"], "mode": "hard", "count": 1, "pairs": 4, "scale": 2}),
         ("./own.py:typed", {"word": None, "scale": None}),  # its default says that null is meant
-        ("./own.py:typed", {"call": "operator.neg", "exact": "0.1", "later": []}),  # nobody can say
+        ("./own.py:typed", {"call": "operator.neg", "exact": "0.1", "later": []}),  # unknown
         ("./own.py:between", {"low": 0.5}),
         ("./own.py:Made", {"size": 2}),
     ],
@@ -156,7 +156,7 @@ def test_what_a_factory_lacks_is_named() -> None:
 
 
 def test_of_a_misspelt_argument_it_is_not_said_that_it_is_missing() -> None:
-    """`siez` is `size`; of what is like none of them both are told."""
+    """`siez` is `size`. An unknown name that is like none of the arguments gives both errors."""
     assert [error.what.split(" ", 1)[1] for error in problems("./own.py:Made", siez=3)] == ["has no argument 'siez'"]
     unlike, missing = problems("./own.py:Made", colour=3)
     assert unlike.what.endswith("has no argument 'colour'")

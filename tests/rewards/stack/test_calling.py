@@ -17,7 +17,7 @@ FAILURES = [
     (lambda: "0.5", "RewardError: reward 'mine' returned no number for row 0"),
     (lambda: math.inf, "RewardError: reward 'mine' returned no number for row 0"),
     (lambda: [1.0] * 2, "RewardError: reward 'mine' returned no value a token for row 0"),
-    (lambda: OSError("in its place"), "OSError: in its place"),
+    (lambda: OSError("returned"), "OSError: returned"),
 ]
 
 
@@ -162,7 +162,7 @@ def test_old_failures_are_forgotten() -> None:
 
 
 def test_rows_that_a_gate_spares_are_not_counted() -> None:
-    """Of four rows one is asked for, and that one fails: a quarter of the rows, all of those it was asked for."""
+    """One of four rows is scored and fails: a quarter of all rows, but every scored row."""
     first = Component("first", lambda row, **_: [float(index == 0) for index in row])
     for eager, ends in ((False, True), (True, False)):
         mine = Component("mine", score, gates=(ScoreGate("first", low=1.0),), on_error=0.0, eager=eager)

@@ -1,4 +1,4 @@
-"""A call that does not come to an end in its time is interrupted, also where it holds the interpreter."""
+"""A call that exceeds its deadline is interrupted, also if it holds the interpreter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOR_EVER_S = 20.0
 
 
 def matches_for_ever() -> object:
-    """`(a+)+$` on 40 a and a b: 2^40 ways to split the a's, each of which fails at the b."""
+    """`(a+)+$` on 40 a and a b: there are 2^40 ways to split the a's, and each fails at the b."""
     return re.match(r"(a+)+$", "a" * 40 + "b")
 
 

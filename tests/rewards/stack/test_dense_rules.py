@@ -138,7 +138,7 @@ def test_the_case_that_was_wrong(case: Any) -> None:
 
 
 def test_without_rules_tokens_are_the_rewards_own_to_the_last_bit(case: Any) -> None:
-    """Ten times 0.1, added one by one, is 1 - 1.1e-16: nothing is made up for that."""
+    """Ten times 0.1, added one by one, is 1 - 1.1e-16: the rest is not added to a token."""
     row: list[Any] = [0.1] * 10
     given = case(dense=[row, *DENSE[1:]])
     given.stack.evaluate(

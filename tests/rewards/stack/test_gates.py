@@ -20,7 +20,7 @@ BATCH: dict[str, Any] = {
 
 
 class Table:
-    """A reward that looks its score up by row and remembers which rows it was asked for."""
+    """A reward that returns the score of a row number and remembers the rows it scored."""
 
     def __init__(self, *scores: float | None) -> None:
         self.scores = scores

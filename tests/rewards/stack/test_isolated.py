@@ -1,4 +1,4 @@
-"""Rewards in processes that can be killed: whatever a function does there, it costs its row and not the run."""
+"""Rewards in processes that can be killed: a crash costs a row and not the run."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class TestHang:
         deadline = time.monotonic() + 10
         while before <= {child.pid for child in psutil.Process().children()} and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert not before <= {child.pid for child in psutil.Process().children()}, "nobody was killed"
+        assert not before <= {child.pid for child in psutil.Process().children()}, "no process was killed"
 
 
 class TestInTheStack:

@@ -1,4 +1,4 @@
-"""No isolated worker outlives the process that wanted its scores, and none is lost with a thread that asked for one."""
+"""Isolated workers end with their process, and survive the thread that started them."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ WAYS: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("rules", [{}, {"on_error": "exclude"}, {"on_error": 0.0, "timeout_s": 5.0}], ids=str)
 @pytest.mark.fault(34)
 def test_ends_the_run_with_the_reward_s_name(bench: Bench, way: str, is_async: bool, rules: dict[str, Any]) -> None:
-    """Whatever `on_error` says: that is for rows that fail. Without the guard `os._exit` ends these very tests."""
+    """`on_error` does not apply: it is for rows that fail. Without the guard, `os._exit` ends these tests."""
     do, called = WAYS[way]
     with pytest.raises(RewardFailed) as caught:
         bench(picky(2, do, is_async), **rules)

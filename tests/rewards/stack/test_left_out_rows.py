@@ -1,4 +1,4 @@
-"""Rows that a policy leaves out whatever they scored: no total, no place in a fill or in a deviation."""
+"""Rows that a policy excludes have no total and no part in a fill or in a deviation."""
 
 from __future__ import annotations
 

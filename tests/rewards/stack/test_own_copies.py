@@ -96,7 +96,7 @@ def test_what_cannot_be_written_into_and_what_is_the_trainer_s_is_shared() -> No
     assert own["texts"] is not given["texts"]
     assert own["texts"][0] is given["texts"][0]
     assert own["objects"] is not given["objects"]
-    assert own["objects"][0] is given["objects"][0]  # nobody knows how to copy it
+    assert own["objects"][0] is given["objects"][0]  # it cannot be copied
 
 
 @pytest.mark.fault(34)

@@ -58,7 +58,7 @@ def test_without_tokens_a_character_is_one() -> None:
     assert parts([1.0, 1.0, None, 0.0, 2.0]) == [
         *(ScoredPart(0, 2, "ab", 2.0, (0, 1)), ScoredPart(3, 4, "c", 0.0, (3,)), ScoredPart(4, 5, "d", 2.0, (4,)))
     ]
-    # As many values as the text had tokens once; which they were nobody knows.
+    # One value per token of a text whose tokens are unknown.
     assert parts([1.0, -3.0]) == [ScoredPart(0, 5, TEXT, -2.0, (0, 1))]
 
 
@@ -66,7 +66,7 @@ TEXTS = {"prompts": ["p"] * 3, "completions": ["abc", "de", ""]}
 
 
 def test_spans_of_characters_and_values_by_token(bench: Bench) -> None:
-    """Two spans of one text are worth both; how many tokens a list was written for nobody can say here."""
+    """Two spans of one text count both; the number of tokens is unknown here."""
     rows = [[(0, 1, 0.5), (1, 3, 0.25)], [1.0, None, -0.25, 2.0], []]
     outcome = bench.stack(lambda completions, **_: rows).evaluate(**TEXTS)["mine"]
     assert outcome.raw == [0.75, 2.75, 0.0]
@@ -104,7 +104,7 @@ def settled(*columns: torch.Tensor, **rules: str) -> Settled:
 
 
 def test_dense_ones_lie_on_their_tokens_and_plain_ones_on_the_last() -> None:
-    """Nothing is rewarded in the row without tokens, and nothing by b in the last, to which it does not apply."""
+    """The row without tokens has no reward, and b does not apply to the last row."""
     rows = settled(column(2, 4, 6, 8), column(1, 1, 1, NAN), column(0, 0.5, 0, 0))
     values, is_rewarded = token_rewards(DenseRows().token_values, rows, IN_COMPLETION, slice(0, 4))
     assert values.tolist() == [
@@ -133,7 +133,7 @@ def test_a_dense_row_is_asked_for_with_what_divides_it() -> None:
     of_a = {row: one for (name, row), one in asked.items() if name == "a"}
     assert of_a == {row: pytest.approx(deviation, rel=1e-9) for row in (0, 1, 3)}
     assert {one for (name, _), one in asked.items() if name == "b"} == {1.0}
-    assert {name for name, _ in asked} == {"a", "b"}  # of an environment's own nothing is known
+    assert {name for name, _ in asked} == {"a", "b"}  # an environment's reward has no parts
 
 
 def test_all_on_the_last_token() -> None:

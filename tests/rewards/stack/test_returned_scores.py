@@ -1,4 +1,4 @@
-"""What a reward function may return, and what is refused by name."""
+"""Valid results of a reward function, and errors that name the reward and the row of an invalid one."""
 
 from __future__ import annotations
 

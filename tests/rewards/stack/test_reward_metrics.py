@@ -87,7 +87,7 @@ class TestCounts:
 
 
 def test_columns_of_the_table_are_those_of_this_rank() -> None:
-    """Eight rows on two ranks, of which this is the second; the gate and the failures are its own four."""
+    """Eight rows on two ranks; this is the second rank, and the gate and failures are of its four rows."""
     ranks = [column(0, 0, 0, 0, 1, 2, 3, 4), column(1, 1, 1, 1, 5, 6, 7, 8)]
     settled = Case(ranks, [Rule("a"), Rule("b")], [1.0, -2.0]).settle()
     gated, plain = RewardOutcome.empty(4), RewardOutcome.empty(4)

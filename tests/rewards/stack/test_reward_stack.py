@@ -1,4 +1,4 @@
-"""All rewards of an experiment on one batch: columns, weights and their schedules, what is left of a batch."""
+"""All rewards of an experiment on one batch: columns, weights and their schedules, stored results."""
 
 from __future__ import annotations
 

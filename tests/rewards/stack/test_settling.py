@@ -40,7 +40,7 @@ class TestCustomAggregate:
             return [7.0, 8.0, 9.0, 10.0]
 
         settled = self.settled(aggregate)
-        # b is filled with 30 where TRL sums; whoever aggregates sees that it does not apply.
+        # TRL sums b filled with 30; the aggregate gets None.
         assert seen == [({"a": [1, 2, 3, 4], "b": [10, None, 30, 50]}, {"a": 0.5, "b": -2.0})]
         assert (settled.for_trl * settled.trl_weights).nansum(dim=1).tolist() == [7.0, 8.0, 9.0, 10.0]
         assert settled.weights.tolist() == [0.5, -2.0]  # as they are logged
@@ -129,7 +129,7 @@ class TestNormalizeThenSum:
 
 
 class TestReplaced:
-    """A row that gives way counts as 0 of every reward for the rows to which one does not apply, whatever it scored."""
+    """A replaced row counts as 0 in every fill, so its score does not matter there."""
 
     a = column(1, 2, 3, 4)
     b = column(8, NAN, 30, NAN)

@@ -44,7 +44,7 @@ def test_a_merged_token_across_the_edge_belongs_to_both_sides() -> None:
 @pytest.mark.parametrize("spread", ["last", "even"])
 @pytest.mark.parametrize("seed", range(5))
 def test_the_mass_is_kept_however_the_text_is_cut(seed: int, spread: Spread) -> None:
-    """Random texts cut into random tokens of bytes: a span's mass is found, on tokens that hold its characters."""
+    """Random texts in random tokens of bytes: the mass of a span lies on tokens that overlap it."""
     rng = random.Random(seed)
     for _ in range(60):
         text = "".join(rng.choice("ab €答😀\u0301\ufffd") for _ in range(rng.randint(1, 30)))

@@ -1,4 +1,4 @@
-"""What each policy does to four rows, of which the second and the fourth were cut, without a training."""
+"""The effect of each policy on four rows, without a training. The second and the fourth row are truncated."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_is_added(truncation: TruncationPolicy, added: list[float], totals:
     assert settled.raw[:, 1].tolist() == added
     assert settled.totals.tolist() == totals
     assert settled.contributions.sum(dim=1).tolist() == totals
-    # On tokens, a reward of nothing is not given at all.
+    # On tokens, an added 0 is not a reward.
     assert [value == value for value in settled.unfilled[:, 1].tolist()] == [value != 0.0 for value in added]
 
 

@@ -23,7 +23,7 @@ ADVANTAGES = {"grpo": (grpo, "trainer.args.scale_rewards=none"), "rloo": (rloo, 
 
 
 class TestWorkedExample:
-    """Scores 1, 2, 3, 6, of which the second and the fourth are cut."""
+    """Scores 1, 2, 3, 6. The second and the fourth row are truncated."""
 
     @pytest.mark.parametrize(
         ("trainer", "policy", "totals"),
@@ -65,7 +65,7 @@ class TestWorkedExample:
 
 
 class TestExclude:
-    """A row that is left out has no tokens in the loss, whatever it said and scored."""
+    """An excluded row has no tokens in the loss."""
 
     def test_mask_and_token_count(self, group) -> None:
         output = group("truncation=exclude").outputs[0]

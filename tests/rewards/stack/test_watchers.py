@@ -115,7 +115,7 @@ def test_a_trained_reward_in_its_place_does_change_the_totals() -> None:
 def test_names_that_count() -> None:
     watcher, ramp = rule("w", 0.0), rule("r", Schedule(0.0, 1.0, steps=1))
     assert counting({"a": rule("a", -1.0), "w": watcher, "r": ramp}) == ["a", "r"]
-    assert counting({"w": watcher}) == ["w"]  # nothing has a weight: every row is worth 0
+    assert counting({"w": watcher}) == ["w"]  # no reward has a weight: every total is 0
     assert counting({"w": watcher}, ["env"]) == ["env"]
 
 

@@ -30,7 +30,7 @@ def test_bubblewrap_is_shown_every_file_that_the_launcher_imports() -> None:
 
 
 def test_where_bubblewrap_is_installed_it_works() -> None:
-    """A sandbox that fails to start is skipped by the other tests: here it is told."""
+    """The other tests skip a sandbox that fails to start; this one reports it."""
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed here")
     if subprocess.run(["bwrap", "--ro-bind", "/", "/", "true"], capture_output=True, check=False).returncode:

@@ -1,4 +1,4 @@
-"""No program outlives the process that wanted its answer, however that ends: kill -9 leaves nobody to end it."""
+"""A program ends with the process that started it, also after kill -9."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ run_code(sys.argv[1], isolation=sys.argv[2], timeout_s=600.0)
 
 
 def named(marker: str) -> list[int]:
-    """The ids of the processes that call themselves so: their command lines say nothing of their source."""
+    """Return the ids of processes with this name: a command line does not contain the source."""
 
     def name(folder: Path) -> str:
         try:

@@ -1,4 +1,4 @@
-"""Programs that look for what is not theirs: files, secrets, the network, a life after their end."""
+"""Programs that try to reach files, secrets, the network, or to outlive their run."""
 
 from __future__ import annotations
 
