@@ -21,11 +21,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import NoReturn, TypeAlias
 
+from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, as_completion, text_of
 from rlhf_cli.rewards.dense import Span
 from rlhf_cli.rewards.stack.component import token_ids
-from rlhf_cli.rewards.stack.returned_scores import TokenValues, as_token_values, place_spans
+from rlhf_cli.rewards.stack.returned_scores import TokenValues, as_scores, as_token_values, named_spans, place_spans
 from rlhf_cli.rewards.stack.reward_functions import required_columns, resolve
+from rlhf_cli.rewards.stack.token_offsets import characters
 
 Value: TypeAlias = float | TokenValues | list[Span] | None
 """A row's reward: a number, None (does not apply), one entry per token, or (start, end, value) spans."""
@@ -108,16 +110,15 @@ def _call(
     for column, length in extra_logs:
         if length != len(some):
             _fail(f"log_extra({column!r}, ...) was given {length} values for {len(some)} completions")
-    if hasattr(returned, "tolist"):
-        returned = returned.tolist()
-    if isinstance(returned, str | Mapping) or not isinstance(returned, Sequence):
-        _fail(f"returned {_shown(returned)}; expected a list with one value per completion")
-    if len(returned) != len(some):
-        _fail(f"returned {len(returned)} values for {len(some)} completions")
-    return [
-        _value(row, value, text_of(as_completion(given["completions"][index])), len(token_ids(given, index)))
-        for index, (row, value) in enumerate(zip(some, returned, strict=True))
-    ]
+
+    def read_dense(index: int, value: Sequence[object]) -> list[float | None] | list[Span]:
+        return _dense(some[index], value, text_of(as_completion(given["completions"][index])), token_ids(given, index))
+
+    try:
+        return list(as_scores("it", returned, len(some), read_dense))  # type: ignore[arg-type]
+    except RewardError as error:
+        row = f"row {some[error.row]}: " if error.row is not None else ""
+        _fail(f"{row}returned {error.got}; expected {error.expected}")
 
 
 def _same(wanted: list[Value], got: list[Value], some: list[int], circumstance: str, tolerance: float) -> None:
@@ -127,32 +128,19 @@ def _same(wanted: list[Value], got: list[Value], some: list[int], circumstance: 
             _fail(f"row {row} scores {wanted[row]!r}, but {value!r} {circumstance}")
 
 
-def _value(row: int, value: object, text: str, num_tokens: int) -> Value:
+def _dense(row: int, value: Sequence[object], text: str, ids: Sequence[int]) -> list[float | None] | list[Span]:
+    """Return the values per token, or the spans, of a dense row. A test knows no token borders, only the text."""
     __tracebackhide__ = True
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if not isinstance(value, list | tuple):
-        return None if value is None else _number(row, value)
     try:
-        if value and all(isinstance(item, list | tuple) for item in value):
-            # The token borders depend on the policy's tokenizer; only check that spans are within the text.
-            place_spans(value, [(place, place + 1) for place in range(len(text))], spread="last")
-            return [(int(start), int(end), float(mass)) for start, end, mass in value]
-        as_token_values(value, num_tokens, list, "last")
+        if (spans := named_spans(value)) is not None:
+            place_spans(spans, characters(text), spread="last")
+            return spans
+        return as_token_values(value, len(ids), list, "last") or []
     except ValueError as error:
         _fail(
             f"row {row}: {error}; a list has one number or None per token (len(completion_ids[row])), or "
             "(start, end, value) spans in characters of the completion"
         )
-    return [None if item is None else float(item) for item in value]
-
-
-def _number(row: int, value: object) -> float:
-    __tracebackhide__ = True
-    if isinstance(value, int | float) and math.isfinite(value):
-        return float(value)
-    problem = f"{value!r}" if isinstance(value, int | float) else f"{_shown(value)} is not a number"
-    _fail(f"row {row}: {problem}; expected a finite number, or None if the reward does not apply")
 
 
 def _function(reward: str | Callable[..., object], args: dict[str, object]) -> Callable[..., object]:
@@ -261,7 +249,7 @@ def _equal(before: object, after: object) -> bool:
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         return before.keys() == after.keys() and all(_equal(value, after[key]) for key, value in before.items())
     if isinstance(before, list | tuple) and isinstance(after, list | tuple):
-        return len(before) == len(after) and all(_equal(*pair) for pair in zip(before, after, strict=True))
+        return len(before) == len(after) and all(map(_equal, before, after))
     try:
         return before is after or bool(before == after)
     except Exception:  # an object without a truth value, such as an array or a frame

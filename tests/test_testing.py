@@ -131,10 +131,10 @@ def test_a_comparing_reward_can_be_allowed() -> None:
 @pytest.mark.parametrize(
     ("reward", "columns", "message"),
     [
-        (short, {}, "returned 2 values for 3 completions"),
-        (infinite, {}, "row 1: inf; a finite number, or None"),
-        (not_a_number, {}, "row 1: nan; a finite number, or None"),
-        (a_text, {}, "row 1: str 'good' is no number"),
+        (short, {}, "returned .* expected a list of 3 numbers"),
+        (infinite, {}, "row 1: returned inf; expected a finite number"),
+        (not_a_number, {}, "row 1: returned nan; expected a finite number"),
+        (a_text, {}, "row 1: returned str: 'good'"),
         (Counting(), {}, "row 0 scores 1.0, but 2.0 when called again: it is not deterministic"),
         (against_the_mean, {}, "row 0 scores .* but 0.0 when it is scored alone: a gate passes on only the rows"),
         (by_position, {}, "row 2 scores 2.0, but 0.0 when the rows come in reversed order"),

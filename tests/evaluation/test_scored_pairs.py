@@ -129,11 +129,11 @@ def test_what_is_no_pair(row: dict[str, Any], got: str, expected: str) -> None:
 def test_a_chat_needs_a_prompt_to_ask() -> None:
     with pytest.raises(DataError) as caught:
         pairs_of([{"chosen": "q x", "rejected": "q y"}], as_chat=True)
-    assert str(caught.value.expected).startswith("a prompt of its own")
+    assert str(caught.value.where).startswith("the evaluation rows, row 1")
 
 
 def test_rows_without_an_answer_are_no_preference_rows() -> None:
-    with pytest.raises(DataError, match="there is no column 'rejected'") as caught:
+    with pytest.raises(DataError) as caught:
         pairs_of([{"prompt": "q", "chosen": "x", "rejceted": "y"}])
     error = caught.value
     assert (error.where, error.got) == ("the evaluation rows", "columns prompt, chosen, rejceted")

@@ -72,7 +72,7 @@ def test_a_reward_that_raises_ends_the_run_as_failed(train, workplace: Path, cap
     [
         ("return [1.0]", "returned 1 values for 8 completions"),
         ("return [float('nan')] * len(completions)", "nan, for the completion '"),
-        ("return ['good'] * len(completions)", "returned no number for row 0"),
+        ("return ['good'] * len(completions)", "did not return a number for row 0"),
     ],
 )
 @pytest.mark.fault(32)

@@ -230,12 +230,12 @@ def _as_score(name: str, row: int, value: object, read_dense: ReadDense | None) 
         problem = f"{value!r:.80}"
     else:
         return float(value)
-    raise _refused(name, row, "number", problem, "a finite number, or None if the reward does not apply")
+    raise _refused(name, row, "a number", problem, "a finite number, or None if the reward does not apply")
 
 
 def _refused(name: str, row: int, what: str, got: str, expected: str) -> RewardError:
     error = RewardError(
-        f"reward {name!r} did not return a {what} for row {row}", where=f"rewards.{name}", got=got, expected=expected
+        f"reward {name!r} did not return {what} for row {row}", where=f"rewards.{name}", got=got, expected=expected
     )
     error.row = row
     return error

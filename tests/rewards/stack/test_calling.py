@@ -14,9 +14,9 @@ from tests.support.reward_bench import BATCH, Bench, Rows, picky, raises
 
 FAILURES = [
     (raises(ValueError("odd")), "ValueError: odd"),
-    (lambda: "0.5", "RewardError: reward 'mine' returned no number for row 0"),
-    (lambda: math.inf, "RewardError: reward 'mine' returned no number for row 0"),
-    (lambda: [1.0] * 2, "RewardError: reward 'mine' returned no value a token for row 0"),
+    (lambda: "0.5", "RewardError: reward 'mine' did not return a number for row 0"),
+    (lambda: math.inf, "RewardError: reward 'mine' did not return a number for row 0"),
+    (lambda: [1.0] * 2, "RewardError: reward 'mine' did not return values per token for row 0"),
     (lambda: OSError("returned"), "OSError: returned"),
 ]
 
@@ -110,7 +110,7 @@ def test_under_a_gate_the_row_is_named_by_its_place_in_the_batch() -> None:
     with pytest.raises(RewardError) as caught:
         stack.evaluate(**BATCH)
     stack.close()
-    assert caught.value.what == "reward 'mine' returned no number for row 3"
+    assert caught.value.row == 3
     assert str(caught.value.got).endswith("for the completion 'd' of the prompt 'three'")
 
 

@@ -103,7 +103,7 @@ def test_no_list(returned: Any, kind: str) -> None:
 @pytest.mark.fault(32, 33)
 def test_no_number(value: Any, got: str) -> None:
     error = refusal([1.0, value])
-    assert error.what == "reward 'mine' returned no number for row 1"
+    assert (error.where, error.row) == ("rewards.mine", 1)
     assert error.got == got
 
 
