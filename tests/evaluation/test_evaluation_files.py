@@ -59,5 +59,5 @@ def test_keys_of_other_versions() -> None:
 
 @pytest.mark.parametrize("content", [{}, {"kind": "weather"}, {"kind": ["policy"]}, {"kind": "policy", "rows": 3}])
 def test_what_is_no_evaluation(content: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="kind is|Field required"):
+    with pytest.raises(ValueError, match=r"kind is|Field required"):
         evaluation_of_json(content)
