@@ -97,7 +97,7 @@ def test_what_is_read_and_what_is_said(name: str, workplace: Path, monkeypatch: 
 
 
 def test_bytes_that_are_no_text(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A byte order mark is passed over; the line of what is not UTF-8 is said; gzip is unpacked, and told when cut."""
+    """Both readers skip a byte order mark, name the line that is not UTF-8, and refuse gzip that is cut off."""
     good = b"\xef\xbb\xbf" + b'{"a": "x"}\n' * 20
     for content in (good, good + b'{"a": "\xff"}\n', b'{"a": "\xff"}\n' + good):
         (workplace / "rows.jsonl").write_bytes(content)

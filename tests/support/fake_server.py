@@ -1,4 +1,4 @@
-"""A server for tests: on 127.0.0.1, answers what it is told to, remembers what it was asked."""
+"""A server on 127.0.0.1 for tests: it gives the answers that a test sets, and keeps the requests."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from trl.kernels import chunked_logprob
 def in_float64(model: Any) -> Any:
     """Turn a model's weights into float64, in place, and return it.
 
-    transformers' RMSNorm computes in float32 whatever its input is: torch's own takes its place.
+    transformers' RMSNorm computes in float32 for every input, so torch's RMSNorm replaces it.
     """
     for module in list(model.modules()):
         for name, norm in list(module.named_children()):

@@ -1,4 +1,4 @@
-"""Machines for tests: so many GPUs, by an nvidia-smi of ours."""
+"""Machines for tests: an nvidia-smi that reports a given number of GPUs."""
 
 from __future__ import annotations
 

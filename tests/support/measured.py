@@ -36,7 +36,7 @@ def around(mean: float, half: float, count: int = 4) -> Estimate:
 
 
 def reward_model(**changes: Any) -> RewardModelEvaluation:
-    """Four pairs of which three are in order."""
+    """Four pairs, three of them in order."""
     good = SliceAccuracy(1.0, 0.25, 1.0, 2, margin=2.5)
     values: dict[str, Any] = {
         "rows": 4,

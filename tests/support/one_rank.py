@@ -1,4 +1,4 @@
-"""One rank without a model: a frozen run, and a trainer that does as it is told in place of TRL's."""
+"""One rank without a model: a frozen run, and a trainer whose work the test defines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 
 
 class FakeTrainer:
-    """What a rank asks of a trainer. `work` is done in the place of training, `ends_at` the step that it comes to."""
+    """The parts of a trainer that a rank uses. It does `work` instead of training, and ends at step `ends_at`."""
 
     def __init__(self, work: Callable[[], None], *, ends_at: int = 3, max_steps: int = 3) -> None:
         self.work, self.ends_at = work, ends_at
@@ -68,7 +68,7 @@ def raising(error: BaseException) -> Callable[[], None]:
 
 
 def write_checkpoint(folder: RunFolder, step: int) -> Path:
-    """A checkpoint that verifies, of which nothing can be loaded."""
+    """Write a checkpoint that verifies but cannot be loaded."""
     checkpoint = folder.checkpoints / f"checkpoint-{step}"
     checkpoint.mkdir(parents=True)
     (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": step}))

@@ -1,6 +1,6 @@
-"""Rewards with one hole each, as the literature tells of them: what `rlhf audit` has to find.
+"""Rewards with one hole each, taken from the literature: `rlhf audit` must find all of them.
 
-They were written before the audit's answers, from reports of what policies did to rewards, and know nothing of them.
+They come from reports of policies that exploited rewards, and were written before the audit's answers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PROGRAMS = [
 
 
 def contains_gold(completions: Texts, answer: Texts, **kwargs: object) -> list[float]:
-    """Finding the answer anywhere pays whoever names all answers there are."""
+    """A reward that finds the answer anywhere pays for a list of all possible answers."""
     return [float(gold in text) for text, gold in zip(completions, answer, strict=True)]
 
 
@@ -91,7 +91,7 @@ def reflection_words(completions: Texts, **kwargs: object) -> list[float]:
 
 
 def runs_without_error(completions: Texts, **kwargs: object) -> list[float]:
-    """A program counts that ends well, whatever it does: sys.exit(0) (Baker et al., arXiv 2503.11926)."""
+    """A program counts if it exits with 0, even by sys.exit(0) (Baker et al., arXiv 2503.11926)."""
     scores = []
     for text in completions:
         code = re.sub(r"```\w*\n?", "", text)
@@ -135,12 +135,12 @@ def on_topic(prompts: Texts, completions: Texts, **kwargs: object) -> list[float
 
 
 def nothing_bad(completions: Texts, **kwargs: object) -> list[float]:
-    """Harmlessness alone: who says nothing has said nothing wrong (evasion: Bai et al., arXiv 2204.05862)."""
+    """Harmlessness alone: an empty answer is never wrong (evasion: Bai et al., arXiv 2204.05862)."""
     return [-1.0 * bool(re.search(r"(?i)damn|hate|kill", text)) for text in completions]
 
 
 def only_digits(completions: Texts, **kwargs: object) -> list[float]:
-    """`all` of nothing is true; and digits are in form whatever they say."""
+    """`all` of an empty list is true, and any digits have the right form."""
     return [float(all(character.isdigit() or character.isspace() for character in text)) for text in completions]
 
 

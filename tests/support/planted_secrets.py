@@ -31,7 +31,7 @@ NEEDLES = (
     *("querykey66", "serverpassw33", "noteplanted55", "promptplanted22"),
     *("lowerplanted77", "passwordplanted11", "urlplanted00"),
 )
-"""What of them a search looks for."""
+"""The parts of them that a search looks for."""
 
 REWARD = """
 import logging, os

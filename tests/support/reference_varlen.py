@@ -1,9 +1,9 @@
-"""What torch documents of `varlen_attn`, computed plainly: it stands in for the kernel, which no CPU has.
+"""A plain computation of torch's `varlen_attn` as documented, for CPUs, which lack the kernel.
 
-Segments by where they begin; key heads shared by groups of query heads only where that is asked for; a scale that is
-one over the root of the size where none is given; and the window (-1, 0) as flash-attention aligns it, to the bottom
-right: with 2 queries and 5 keys 1 1 1 1 0 over 1 1 1 1 1 (the docstring of `flash_attn_varlen_func`). The kernel works
-through `max_q` queries and `max_k` keys of a segment, so this reads no more of one, and it takes int32.
+Groups of query heads share key heads only with `enable_gqa`. The default scale is one over the root of the head size.
+The window (-1, 0) is aligned to the bottom right, as in flash-attention: with 2 queries and 5 keys 1 1 1 1 0 over
+1 1 1 1 1 (the docstring of `flash_attn_varlen_func`). Like the kernel, it reads at most `max_q` queries and `max_k`
+keys of a segment, and takes int32.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlhf_cli.models.packing import row_attention, varlen_kernel
 
 @dataclass
 class ReferenceVarlen:
-    """Notes its calls: how many queries, of what. `align`, `scale_by`, `error`: what a kernel may do otherwise."""
+    """Record the calls. `align`, `scale_by` and `error` make the kernel wrong."""
 
     align: str = "bottom right"
     scale_by: float | None = None
@@ -68,7 +68,7 @@ class ReferenceVarlen:
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, kernel: Any = None) -> Any:
-    """Have packed rows attend all at once on a CPU, in any precision, with the reference or with what is given."""
+    """Let packed rows attend all at once on a CPU, in any precision, with the reference or another kernel."""
     kernel = ReferenceVarlen() if kernel is None else kernel
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
     monkeypatch.setattr(varlen_kernel, "_distrusted", distrusted := [])

@@ -22,7 +22,7 @@ Rows = list[int]
 
 
 class Counting:
-    """A reward that remembers with what it was asked."""
+    """A reward that keeps its arguments."""
 
     def __init__(self, *scores: Any) -> None:
         self.scores = list(scores)

@@ -79,7 +79,7 @@ def before_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any]
 
 @pytest.fixture
 def says(before_training) -> Callable[..., None]:
-    """`says(*completions)`: lists of token ids, that the policy gives in turn, whatever it is asked."""
+    """`says(*completions)`: the policy gives these lists of token ids in turn, for any prompt."""
 
     def set_completions(*completions: list[int]) -> None:
         def set_on(trainer: Any) -> None:

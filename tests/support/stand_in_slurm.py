@@ -57,7 +57,7 @@ class StandInSlurm:
 
 
 def stand_in(folder: Path, patch: pytest.MonkeyPatch) -> StandInSlurm:
-    """Put the commands into `folder` and on PATH, and nothing that is really there of Slurm."""
+    """Put the commands into `folder` and on PATH, without a real Slurm's."""
     folder.mkdir()
     for name in ("sbatch", "srun", "squeue", "scontrol", "sinfo"):
         body = _SBATCH if name == "sbatch" else _SAYS

@@ -21,7 +21,7 @@ ONE_GROUP = [
 
 
 def frozen(place: Path, *words: str, name: str = "hand", max_steps: int | None = 8) -> RunFolder:
-    """A run folder that nobody has trained in."""
+    """Return the folder of a run that was not trained."""
     prepared = prepare([*ONE_GROUP, *words, f"run.name={name}", f"run.root={place / 'runs'}"])
     run = create_run(prepared.experiment, prepared.composed, files={})
     if max_steps is not None:
@@ -30,7 +30,7 @@ def frozen(place: Path, *words: str, name: str = "hand", max_steps: int | None =
 
 
 def write_table(run: RunFolder, step: int, *, number: int | None = None, **columns: list[object]) -> Path:
-    """Write the table of a step: columns by name, `rollout.*` as of round `number`, step - 1 if it is not given."""
+    """Write the table of a step: column -> values, `rollout.*` of round `number`, step - 1 by default."""
     num_rows = len(next(iter(columns.values())))
     count = step - 1 if number is None else number
     table: dict[str, list[object]] = {

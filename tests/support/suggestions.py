@@ -1,8 +1,8 @@
-"""Tells what a message says to type from what it says in words, and types it: the problem it was said of is then gone.
+"""Type what a message suggests, and check that the problem is gone.
 
-A hint is one thing to type, or several with `, or ` between them or a line each: a command, flags, overrides, a name in
-the place of a misspelt one, or a line of YAML. In capitals stands what the reader knows (VALUE, FILE), `...` stands for
-the rest of a command; ` # ` begins a comment, as for a shell. Anything else is an `advice`.
+A hint is one thing to type, or several on lines or with `, or ` between them: a command, flags, overrides, a name that
+replaces a misspelt one, or a line of YAML. Words in capitals are for the reader to fill in (VALUE, FILE), `...` is the
+rest of a command, ` # ` begins a comment, as in a shell. Anything else is an `advice`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _YAML = re.compile(r"^(- |- override )?[\w./@-]+: \S.*$")
 _ENGLISH = re.compile(r"^[a-z]{2,}[,;:]?$")
 _ENGLISH_BEHIND = re.compile(r": .* (in|under|if|it) ")
 _PLACE = re.compile(r"(?<![A-Za-z])[A-Z][A-Z_]{2,}|\.\.\.")
-"""What a reader puts something in the place of."""
+"""A part that the reader fills in."""
 
 
 MADE_UP = "cook"
-"""A verb that tests of the grammar have and nobody else."""
+"""A verb that only tests of the grammar have."""
 
 
 def alternatives(hint: str) -> list[str]:
-    """The things that a hint offers to type, one of them enough."""
+    """Return the alternatives that a hint offers."""
     # As for a shell, what stands behind ` # ` is a comment.
     without = re.sub(r"\s+# .*$", "", hint, flags=re.MULTILINE) if not hint.startswith("#") else hint
     return [part.strip() for part in re.split(r",? or (?=\S)|\n", without) if part.strip()]
@@ -149,7 +149,7 @@ def _key(word: str) -> str:
 
 
 def _typed(words: list[str], problem: UserError, suggested: list[str]) -> Iterator[list[str]]:
-    """Yield the command lines that somebody may type who follows a suggestion: beside what was there, or instead."""
+    """Yield the command lines that follow a suggestion: added to the typed words, or instead of some of them."""
     wrong = str(problem.where).partition(" ")[0]
     got = str(problem.got)
     is_override = all(_OVERRIDE.match(word) for word in suggested)
@@ -160,7 +160,7 @@ def _typed(words: list[str], problem: UserError, suggested: list[str]) -> Iterat
         whole = [word for text in suggested for word in text.split()]
         named = [word for word in rest if word == got or repr(word) in problem.what or word in whole]
         yield [*(word for word in rest if _key(word) != wrong and word not in named), *suggested]
-        # a deletion stands for what a file says; what was typed is just not typed
+        # a deletion removes a key of a file; a typed word is just left out
         yield [word for word in words if f"~{_key(word)}" not in suggested]
     elif len(suggested) == 1 and "(command line)" in str(problem.where):
         for number, word in enumerate(words):

@@ -74,7 +74,7 @@ def prompts() -> dict[str, Tensor]:
 
 
 def settings(**named: Any) -> GenerationConfig:
-    """Return how to generate; 24 tokens at most, sampled from all but padding unless something else is said."""
+    """Return how to generate; by default at most 24 tokens, sampled from all but padding."""
     given = {
         "do_sample": True,
         "top_k": 0,

@@ -41,7 +41,7 @@ def generate(
     Give either `task` with its `args`, or `tasks`: name -> {weight, args}, mixed at random by weight (1 if not given).
     Of all questions a fifth is held out, the same ones for every seed: `held_out` draws from these, else from the
     others. `answer` is null for a task that has no single right answer. `difficulty` is a number if the task has one,
-    else a text such as `num_terms=3, num_digits=2`, or null. Raise DataError for what the package does not take.
+    else a text such as `num_terms=3, num_digits=2`, or null. Raise DataError for arguments that the package refuses.
     """
     if (task is None) == (not tasks):
         raise DataError(
@@ -275,7 +275,7 @@ _TUPLE, _PAIRS = "__tuple__", "__pairs__"
 
 
 def _packed(value: object) -> object:
-    """Return a value of which JSON loses nothing: some verifiers compare tuples, or look numbers up as keys."""
+    """Return a value that JSON keeps whole: some verifiers compare tuples, or look numbers up as keys."""
     if isinstance(value, dict):
         if all(isinstance(key, str) for key in value):
             return {key: _packed(item) for key, item in value.items()}

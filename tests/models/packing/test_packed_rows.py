@@ -106,7 +106,7 @@ def test_a_short_beginning_is_not_shared() -> None:
 
 @pytest.mark.usefixtures("short")
 def test_no_other_groups_of_neighbours_save_more() -> None:
-    """Every way to cut six texts into runs of neighbours, each of which shares what all of it begin with, is tried."""
+    """Compare with every way to cut six texts into runs of neighbours that share their common beginning."""
     for seed in range(30):
         draw = random.Random(seed)
         first = [1] * draw.randrange(8)  # now and then most of what all have

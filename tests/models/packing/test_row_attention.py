@@ -1,7 +1,12 @@
-"""A packed pass gives every row the states that it has alone: against the model itself, one row at a time, unpadded."""
+"""A packed pass gives every row the states and gradients that it has alone, unpadded.
+
+Rows attend one after the other, or with one kernel call for all: `ReferenceVarlen` replaces torch's kernel, which needs
+a GPU. Two prompts have 4 tokens and differ in the last one, others have 1 and 2; answers have 3, 1, 2, 4 and no token.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +15,7 @@ from torch import Tensor
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
+    LlamaForSequenceClassification,
     MistralConfig,
     MistralForCausalLM,
     Qwen2Config,
@@ -21,7 +27,10 @@ from transformers import (
 from rlhf_cli.models.packing import row_attention
 from rlhf_cli.models.packing.packed_rows import PackedRows, packed_rows
 from rlhf_cli.models.packing.row_attention import model_inputs, register
+from rlhf_cli.models.packing.varlen_kernel import Heads, disable_varlen, joined_keys, why_wrong
+from rlhf_cli.models.reward_model_scorer import packed_scores
 from tests.support.float64 import in_float64
+from tests.support.reference_varlen import ReferenceVarlen, stand_in
 from tests.support.tolerances import EXACT, assert_equal, distance
 
 SHAPE: dict[str, Any] = {
@@ -52,6 +61,17 @@ def _registered() -> None:
     register()
 
 
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> ReferenceVarlen:
+    return stand_in(monkeypatch)
+
+
+@pytest.fixture(params=["row by row", "at once"])
+def calls(request: pytest.FixtureRequest) -> list[Any] | None:
+    """The calls of the kernel for all rows, or None if rows attend one after the other."""
+    return request.getfixturevalue("kernel").calls if request.param == "at once" else None
+
+
 def laid_out() -> PackedRows:
     rows = packed_rows(*padded(), 4, with_last=True)
     assert rows is not None
@@ -63,7 +83,7 @@ def states(model: Any, **inputs: object) -> Tensor:
 
 
 def alone(model: Any) -> Tensor:
-    """The states of every row's own part, computed with nothing beside it."""
+    """Return the states of every row's own part, computed for each row alone."""
     found = []
     for prompt, answer in zip(PROMPTS, ANSWERS, strict=True):
         whole = states(model, input_ids=torch.tensor([[*prompt, *answer]]))[0]
@@ -78,19 +98,16 @@ def model_of(family: str, dtype: torch.dtype = torch.float64) -> Any:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_states_are_those_of_the_row_alone(family: str) -> None:
+def test_states_equal_those_of_each_row_alone(family: str, calls: list[Any] | None) -> None:
+    """Every family has two key heads for four; scales, norms and biases differ."""
     model, rows = model_of(family), laid_out()
     found = states(model, **model_inputs(rows))[0, rows.states_around()]
     assert_equal(found, alone(model))
-
-
-CHECKPOINTING = pytest.mark.parametrize(
-    "checkpointing", [None, {"use_reentrant": False}, {"use_reentrant": True}], ids=str
-)
+    assert calls is None or len(calls) == 2  # one call per layer
 
 
 def enable_checkpointing(model: Any, given: dict[str, Any]) -> None:
-    """Compute layers again in the backward pass, under the name that this transformers has for it."""
+    """Compute layers again in the backward pass."""
     if hasattr(model, "activation_checkpointing_enable"):
         model.activation_checkpointing_enable(activation_checkpointing_kwargs=given)
     else:  # an older transformers
@@ -98,38 +115,32 @@ def enable_checkpointing(model: Any, given: dict[str, Any]) -> None:
     assert model.is_gradient_checkpointing
 
 
-def farthest_gradient(checkpointing: dict[str, Any] | None) -> float:
-    """Of all weights the largest distance of a packed pass's gradient from that of the rows alone, over its norm."""
+@pytest.mark.parametrize("checkpointing", [None, {"use_reentrant": False}, {"use_reentrant": True}], ids=str)
+def test_gradients_equal_those_of_the_rows_alone(checkpointing: dict[str, Any] | None, calls: list[Any] | None) -> None:
+    """Also if layers are computed again in the backward pass, in which no context of the forward pass is open."""
     model, rows = model_of("llama"), laid_out()
     weights = torch.randn(rows.states_around().shape[0], 32, dtype=torch.float64)
     (alone(model) * weights).sum().backward()
-    expected = [one.grad.clone() for one in model.model.parameters()]
+    expected = [weight.grad.clone() for weight in model.model.parameters()]
     model.zero_grad()
     if checkpointing is not None:
         enable_checkpointing(model, checkpointing)
         model.enable_input_require_grads()
     found = states(model.train(), **model_inputs(rows))[0, rows.states_around()]
     (found * weights).sum().backward()
-    pairs = zip((one.grad for one in model.model.parameters()), expected, strict=True)
-    return max(distance(one, other) for one, other in pairs)
+    pairs = zip((weight.grad for weight in model.model.parameters()), expected, strict=True)
+    assert max(distance(packed, wanted) for packed, wanted in pairs) < EXACT
+    assert calls is None or calls
 
 
-@CHECKPOINTING
-def test_gradients_are_those_of_the_rows_alone(checkpointing: dict[str, Any] | None) -> None:
-    """Also where layers are computed again in the backward pass, in which nothing of the forward pass is open."""
-    assert farthest_gradient(checkpointing) < EXACT
-
-
-def test_without_the_cuts_it_is_another_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: rows that see their neighbours do not pass for rows alone."""
+def test_negative_control_rows_that_see_their_neighbours_have_other_states(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = model_of("llama"), laid_out()
     monkeypatch.setattr(row_attention, "_cut", lambda segments, *qkv: [(qkv, None)])
     found = states(model, **model_inputs(rows))[0, rows.states_around()]
     assert distance(found, alone(model)) > 0.1
 
 
-def test_a_pass_without_it_is_untouched() -> None:
-    """What is registered gives a padded batch to transformers' function, to the last bit."""
+def test_a_padded_pass_is_unchanged_to_the_last_bit() -> None:
     model = model_of("llama", torch.float32)
     ids, mask = padded()
     ours = states(model, input_ids=ids, attention_mask=mask)
@@ -138,7 +149,80 @@ def test_a_pass_without_it_is_untouched() -> None:
     try:
         assert torch.equal(states(model, input_ids=ids, attention_mask=mask), ours)
         register()
-        register()  # twice is once
+        register()  # a second call changes nothing
         assert row_attention.ALL_ATTENTION_FUNCTIONS["sdpa"].__wrapped__ is registered.__wrapped__  # type: ignore[attr-defined]
     finally:
         row_attention.AttentionInterface.register("sdpa", registered)
+
+
+def test_the_layout_of_segments_by_hand() -> None:
+    """Prompts have 3 and 2 tokens; rows of 4, 1 and 2 tokens continue the first, the second and no prompt."""
+    joined = joined_keys([3, 2, 4, 1, 2], [0, 1, None], torch.device("cpu"))
+    assert joined.cu_queries.tolist() == [0, 3, 5, 9, 10, 12]
+    assert joined.cu_keys.tolist() == [0, 3, 5, 12, 15, 17]
+    assert joined.places.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 5, 6, 7, 8, 3, 4, 9, 10, 11]
+    assert (joined.max_queries, joined.max_keys) == (4, 7)
+    assert joined.cu_queries.dtype == joined.cu_keys.dtype == torch.int32
+
+
+def test_ungrouped_heads_need_no_argument_for_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.11 lacks `enable_gqa`: its kernel takes only heads that are not grouped."""
+
+    class Older(ReferenceVarlen):
+        def __call__(self, *args: Any, scale: float | None = None, window_size: tuple[int, int] = (-1, -1)) -> Tensor:
+            return super().__call__(*args, scale=scale, window_size=window_size)
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", Older())
+    heads = Heads(torch.device("cpu"), torch.bfloat16, num_heads=4, num_key_heads=4, size=8)
+    assert why_wrong(heads) is None
+    assert "enable_gqa" in (why_wrong(replace(heads, num_key_heads=2)) or "")
+
+
+def test_a_layer_is_recomputed_with_the_kernel_of_its_forward_pass(kernel: ReferenceVarlen) -> None:
+    """Also if another model finds the kernel wrong in between: a checkpoint needs the same tensors again."""
+    model, rows = model_of("llama").train(), laid_out()
+    enable_checkpointing(model, {"use_reentrant": False})
+    found = states(model, **model_inputs(rows))
+    disable_varlen("found wrong")
+    found.sum().backward()
+    assert len(kernel.calls) == 2 * 2  # layers, forward and again
+    states(model, **model_inputs(rows))
+    assert len(kernel.calls) == 2 * 2  # the next pass attends row by row
+
+
+def test_a_reward_models_scores_equal_those_of_texts_alone(kernel: ReferenceVarlen) -> None:
+    """It computes in inference mode; two texts begin with the same ten tokens."""
+    torch.manual_seed(0)
+    model = LlamaForSequenceClassification(LlamaConfig(**SHAPE, num_labels=1, pad_token_id=0)).eval()
+    in_float64(model)
+    texts = [[*range(2, 12), 20], [*range(2, 12), 21, 22], [30, 31]]
+    with torch.inference_mode():
+        expected = torch.cat([model(input_ids=torch.tensor([text])).logits[:, 0] for text in texts])
+        assert_equal(packed_scores(model, texts), expected)
+    assert kernel.calls == [10 + 1 + 2 + 2] * 2
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"dropout": 0.5}, {"is_causal": False}, {"position_bias": torch.ones(1, 4, 5, 5)}, {"softcap": 30.0}],
+    ids=lambda more: next(iter(more)),
+)
+def test_with_arguments_that_the_kernel_lacks_rows_attend_one_by_one(
+    more: dict[str, Any], kernel: ReferenceVarlen
+) -> None:
+    given: list[dict[str, Any]] = []
+
+    def attention(_module: Any, query: Tensor, *_: Any, **named: Any) -> tuple[Tensor, None]:
+        given.append(named)
+        return query.transpose(1, 2), None
+
+    rows = packed_rows(torch.tensor([[5, 6, 7]]), torch.ones(1, 3, dtype=torch.long), 1)
+    assert rows is not None
+    query = torch.randn(1, 4, sum(rows.lengths), 8)
+    segments = row_attention.Segments(rows)
+    attend = row_attention._by_row(attention)
+    attend(torch.nn.Identity(), query, query, query, segments.given, packed_rows=segments, **more)
+    assert given == [more] * len(rows.lengths)
+    assert not kernel.calls
+    attend(torch.nn.Identity(), query, query, query, segments.given, packed_rows=segments, dropout=0.0, scaling=0.3)
+    assert len(kernel.calls) == 1  # control: without them the kernel is called
