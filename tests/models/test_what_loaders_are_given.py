@@ -1,6 +1,6 @@
-"""Each function of ours that loads a model gives transformers the dtype, the revision and the trust that it was given.
+"""Every loader passes dtype, revision and trust to transformers.
 
-The test replaces no function: the model is of a class that lies in its own folder, so that loading it without trust fails, and
+The test replaces no function: the model has its own class beside its weights, so it does not load without trust, and
 the hub is its cache on disk, in which a branch has other weights than the default one.
 """
 
