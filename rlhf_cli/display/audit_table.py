@@ -28,22 +28,20 @@ def show_audit(console: Console, result: AuditResult) -> None:
         console.print(Text.assemble(("note      ", "yellow"), note))
     console.print()
     console.print(_table(result))
-    found = [*result.holes, *result.near]
-    for kind in found[:_MOST_SHOWN]:
+    holes = [*result.holes, *result.near]
+    for kind in holes[:_MOST_SHOWN]:
         console.print()
         _show_hole(console, kind)
-    if len(found) > _MOST_SHOWN:
-        console.print(f"\n... and {len(found) - _MOST_SHOWN} more, which --kinds shows", style="dim")
+    if len(holes) > _MOST_SHOWN:
+        console.print(f"\n... and {len(holes) - _MOST_SHOWN} more; --kinds shows them", style="dim")
     raised = {name: (kind, message) for kind in result.kinds for name, message in kind.errors.items()}
     for name, (kind, message) in raised.items():
-        console.print()
-        line = f"rewards.{name} raises on {kind.name} ({message}): a training ends there"
-        console.print(Text(f"{line}, unless rewards.{name}.on_error is exclude or a number", "yellow"))
+        line = f"\nrewards.{name} raises on {kind.name} ({message}), which ends a training"
+        console.print(Text(f"{line} unless rewards.{name}.on_error is exclude or a number", "yellow"))
     if result.advice:
-        console.print()
-        console.print(Text("what to do", "bold"))
-        for number, advice in enumerate(result.advice, 1):
-            _show_advice(console, number, advice)
+        console.print(Text("\nwhat to do", "bold"))
+    for number, advice in enumerate(result.advice, 1):
+        _show_advice(console, number, advice)
     console.print()
     if result.unrecognised:
         console.print(_unrecognised(result))
@@ -54,13 +52,13 @@ def show_audit(console: Console, result: AuditResult) -> None:
 def _show_gold(console: Console, result: AuditResult) -> None:
     if result.gold_source is None:
         console.print(
-            Text("no right answers: no column is known to hold them (--gold COLUMN). Kinds are compared", "yellow"),
-            Text("with each other alone: an honest answer has to get more than the first of them", "yellow"),
+            Text("no right answers: no column holds them, or it needs --gold COLUMN. The kinds are compared", "yellow"),
+            Text("only with each other: an honest answer must score more than the first of them", "yellow"),
         )
         return
     parts = ", ".join(f"{name} {figure(value)}" for name, value in result.gold_contributions.items())
     console.print(
-        f"gold: {result.gold_source}, written: {result.gold_way}; it gets {figure(result.gold_total)} ({parts})"
+        f"gold: {result.gold_source}, written: {result.gold_way}; total {figure(result.gold_total)} ({parts})"
     )
     console.print(Text(f"      {_shortened(result.gold_text or '')}", "dim"))
 
@@ -73,8 +71,8 @@ def _table(result: AuditResult) -> Table:
         margin = "-" if kind.margin is None else f"{kind.margin:+.3f}"
         share = [margin, f"{kind.beats}/{kind.rows}", f"{kind.ties}/{kind.rows}"] if has_gold else []
         rows.append([(mark, style), (kind.name, style), figure(kind.mean_total), *share, kind.let_in or ""])
-    numbers = ["gets", *(["less gold", "beats", "ties"] if has_gold else [])]
-    return plain_table(["", "answer"], numbers, ["let in by" if has_gold else "paid by"], rows=rows)
+    numbers = ["total", *(["minus gold", "beats", "ties"] if has_gold else [])]
+    return plain_table(["", "answer"], numbers, ["rewarded by"], rows=rows)
 
 
 def _show_hole(console: Console, kind: KindResult) -> None:
@@ -83,9 +81,9 @@ def _show_hole(console: Console, kind: KindResult) -> None:
     low, high = kind.share.low, kind.share.high
     if kind.is_hole and low is not None and high is not None:
         rows = f"{kind.beats + kind.ties} of {kind.rows} rows (95 %: {low:.0%} to {high:.0%})"
-        lines.append(f"as much as gold or more in {rows}")
+        lines.append(f"scores at least as much as gold in {rows}")
     elif kind.is_near:
-        lines.append("no hole yet: nearly gold's total, or all that its main reward gives")
+        lines.append("not a hole yet: its total is close to gold's, or it gets all of gold's main reward")
     for line in [*lines, _parts(kind.contributions)]:
         _indented(console, Text(line), 2)
 
@@ -96,8 +94,8 @@ def _indented(console: Console, text: Text, by: int) -> None:
 
 def _parts(contributions: Mapping[str, Contribution]) -> str:
     return ", ".join(
-        f"{name} {figure(one.attack)}" + (f" (gold {figure(one.gold)})" if one.gold is not None else "")
-        for name, one in contributions.items()
+        f"{name} {figure(part.attack)}" + (f" (gold {figure(part.gold)})" if part.gold is not None else "")
+        for name, part in contributions.items()
     )
 
 
@@ -109,10 +107,10 @@ def _show_advice(console: Console, number: int, advice: AuditAdvice) -> None:
 
 
 def _unrecognised(result: AuditResult) -> Text:
-    blind = "".join(f" rewards.{name} scores all texts alike." for name in result.blind)
+    blind = "".join(f" rewards.{name} gives every text the same score." for name in result.blind)
     return Text(
-        f"in {result.num_unrecognised} of {result.rows} rows the gold answer gets no more than the worst of these "
-        f"answers.{blind} Either the rewards do not pay for what is right, or they want it written otherwise: "
+        f"in {result.num_unrecognised} of {result.rows} rows the gold answer scores no more than the worst of these "
+        f"answers.{blind} Either the rewards do not reward right answers, or they expect another form: "
         "--gold '<answer>{answer}</answer>'",
         "red",
     )
@@ -120,18 +118,18 @@ def _unrecognised(result: AuditResult) -> Text:
 
 def _verdict(result: AuditResult) -> Text:
     if not result.kinds:
-        return Text("none of these kinds can be written without right answers", "yellow")
+        return Text("these kinds of answer cannot be written without right answers", "yellow")
     if result.is_sound is None:
         best = result.kinds[0]
-        return Text(f"no verdict without right answers; of these {best.name} gets most, {figure(best.mean_total)}")
+        return Text(f"no verdict without right answers; {best.name} scores most, {figure(best.mean_total)}")
     holes, near = (", ".join(kind.name for kind in kinds) for kinds in (result.holes, result.near))
-    comes = f"{near} come{'s' if len(result.near) == 1 else ''} near it"
+    close = f"{near} {'is' if len(result.near) == 1 else 'are'} close"
     if holes:
-        count, gets = ("1 hole", "gets") if len(result.holes) == 1 else (f"{len(result.holes)} holes", "get")
-        return Text(f"{count}: {holes} {gets} as much as gold, or more{f'; {comes}' if near else ''}", "red")
-    few = f"; {result.num_unrecognised} rows do not pay the gold answer at all" if result.num_unrecognised else ""
+        number, score = ("1 hole", "scores") if len(result.holes) == 1 else (f"{len(result.holes)} holes", "score")
+        return Text(f"{number}: {holes} {score} at least as much as gold{f'; {close}' if near else ''}", "red")
+    few = f"; {result.num_unrecognised} rows do not reward the gold answer" if result.num_unrecognised else ""
     if near:
-        return Text(f"no hole, but {comes}{few}", "yellow")
+        return Text(f"no hole, but {close}{few}", "yellow")
     return Text(f"no hole in {len(result.kinds)} kinds of answer{few}", "green")
 
 
@@ -141,7 +139,7 @@ def _shortened(text: str) -> str:
 
 
 _ANSWER = 16
-_LEGEND = "⟦trained on⟧; what stands outside is only read"
+_LEGEND = "⟦trained on⟧; the model only reads the rest"
 _QUANTILES = {"0": "least", "0.05": "5 %", "0.25": "25 %", "0.5": "median", "0.75": "75 %", "0.95": "95 %", "1": "most"}
 
 
@@ -150,7 +148,7 @@ def show_tried_rows(console: Console, tried: TriedRows) -> None:
     if tried.gold_source is not None:
         console.print(Text(f"right answers: {tried.gold_source}, written: {tried.gold_way}", "dim"))
     elif tried.answers:
-        console.print(Text("no column is known to hold right answers", "dim"))
+        console.print(Text("no column holds right answers", "dim"))
     for name, why in tried.left_out.items():
         console.print(Text(f"rewards.{name} is not tried: {why}", "yellow"))
     for note in tried.notes:
@@ -195,11 +193,12 @@ def answers_table(answers: list[TriedAnswer]) -> Table:
     names = list(answers[0].raw)
     rows: list[list[Cell]] = []
     for name in names:
-        scores: list[Cell] = [("raises", "red") if name in one.errors else figure(one.raw[name]) for one in answers]
+        scores = [("raises", "red") if name in answer.errors else figure(answer.raw[name]) for answer in answers]
         rows.append([name, *scores])
-    rows.append([("total", "bold"), *(figure(one.total) for one in answers)])
-    rows.append([("answer", "dim"), *((f"'{cut_end(one_line(one.text), _ANSWER)}'", "dim") for one in answers)])
-    table = plain_table(["reward"], [one.kind for one in answers], rows=rows, head="dim", indent=2)
+    rows.append([("total", "bold"), *(figure(answer.total) for answer in answers)])
+    texts = [f"'{cut_end(one_line(answer.text), _ANSWER)}'" for answer in answers]
+    rows.append([("answer", "dim"), *((text, "dim") for text in texts)])
+    table = plain_table(["reward"], [answer.kind for answer in answers], rows=rows, head="dim", indent=2)
     errors = [(name, answer.kind, error) for answer in answers for name, error in answer.errors.items()]
     for name, kind, error in errors[-1:]:
         table.caption = Text(f"rewards.{name} on {kind}: {error}", "red")
@@ -207,5 +206,7 @@ def answers_table(answers: list[TriedAnswer]) -> Table:
 
 
 def _lengths(seen: PromptsSeen) -> Table:
-    rows = [(one.of, str(one.count), *(f"{one.quantiles[at]:.0f}" for at in _QUANTILES)) for one in seen.lengths]
+    rows = [
+        (texts.of, str(texts.count), *(f"{texts.quantiles[at]:.0f}" for at in _QUANTILES)) for texts in seen.lengths
+    ]
     return plain_table(["tokens of"], ["texts", *_QUANTILES.values()], rows=rows, head="dim")

@@ -35,17 +35,19 @@ def draw_comparison(comparison: Comparison, file: Path) -> None:
     No display is needed. Raise UserError if matplotlib is not installed or no run has logged anything to draw.
     """
     if not can_draw():
-        raise UserError("no picture: matplotlib is not installed (pip install 'rlhf-cli[plot]')", where="--png")
+        raise UserError("matplotlib is not installed (pip install 'rlhf-cli[plot]')", where="--png")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     measures = comparison.measures[:_MOST_PANELS]
     num_panels = len(measures) + len(comparison.verdicts)
     if not num_panels:
-        raise UserError("no run has logged anything that could be drawn")
+        raise UserError("no run logged a metric to draw")
     columns = min(_COLUMNS, num_panels)
     rows = math.ceil(num_panels / columns)
-    height = 1.1 + 0.22 * max(len(comparison.estimates), *(len(one.differences) for one in comparison.verdicts), 4)
+    height = 1.1 + 0.22 * max(
+        len(comparison.estimates), *(len(verdict.differences) for verdict in comparison.verdicts), 4
+    )
     lines = _caption(comparison, _LETTERS_A_COLUMN * columns)
     figure = Figure(figsize=(4.6 * columns, 0.3 + 0.18 * len(lines) + height * rows), layout="constrained")
     FigureCanvasAgg(figure)
@@ -63,7 +65,7 @@ def draw_comparison(comparison: Comparison, file: Path) -> None:
 def _caption(comparison: Comparison, letters: int) -> list[str]:
     """Return the number of runs, the differing keys, and why there is no verdict, wrapped to `letters` characters."""
     seeds = max((len(setting.by_seed) for setting in comparison.grouped.settings), default=0)
-    counted = f"{len(comparison.runs)} runs, up to {seeds} seeds a setting"
+    counted = f"{len(comparison.runs)} runs, up to {seeds} seeds per setting"
     texts = [
         f"{counted}, 95 % intervals; {comparison.asked.window.in_words}",
         f"differs: {', '.join(comparison.grouped.keys) or 'nothing'}",
@@ -72,22 +74,22 @@ def _caption(comparison: Comparison, letters: int) -> list[str]:
     return [line for text in texts for line in textwrap.wrap(text, letters)]
 
 
-def _dot(axes: Axes, row: int, one: Estimate, colour: str) -> None:
+def _dot(axes: Axes, row: int, estimate: Estimate, colour: str) -> None:
     """Draw the mean of an estimate as a dot, with its interval as a line."""
-    if one.mean is not None:
-        axes.plot([one.mean], [row], "o", color=colour, markersize=5, zorder=3)
-    if one.low is not None and one.high is not None:
-        axes.plot([one.low, one.high], [row, row], color=colour, linewidth=1.6, zorder=2)
+    if estimate.mean is not None:
+        axes.plot([estimate.mean], [row], "o", color=colour, markersize=5, zorder=3)
+    if estimate.low is not None and estimate.high is not None:
+        axes.plot([estimate.low, estimate.high], [row, row], color=colour, linewidth=1.6, zorder=2)
 
 
 def _settings(axes: Axes, comparison: Comparison, measure: RunMeasure) -> None:
     """Draw a dot and an interval per setting, with its seeds as small grey dots below."""
     settings = comparison.grouped.settings
     for row, setting in enumerate(settings):
-        one = comparison.estimates[setting.name][measure.label]
+        estimate = comparison.estimates[setting.name][measure.label]
         seeds = [comparison.values[measure.label][run.name] for run in setting.runs]
         axes.plot(seeds, [row + 0.18] * len(seeds), ".", color=_GREY, markersize=4, zorder=1)
-        _dot(axes, row, one, _BLUE)
+        _dot(axes, row, estimate, _BLUE)
     title = measure.label if measure.sign >= 0 else f"{measure.label} (less is better)"
     _rows(axes, title, [setting.name for setting in settings])
 
@@ -95,10 +97,10 @@ def _settings(axes: Axes, comparison: Comparison, measure: RunMeasure) -> None:
 def _differences(axes: Axes, verdict: MeasureVerdict) -> None:
     """Draw one interval per difference, in orange if the verdict is better or worse."""
     axes.axvline(0, color=_GREY, linewidth=0.8)
-    for row, one in enumerate(verdict.differences):
-        _dot(axes, row, one.difference, _ORANGE if one.outcome in (BETTER, WORSE) else _BLUE)
-    names = [f"{one.value} - {one.other}" for one in verdict.differences]
-    _rows(axes, f"{verdict.measure.label}: differences by {verdict.key}, seed by seed", names)
+    for row, pair in enumerate(verdict.differences):
+        _dot(axes, row, pair.difference, _ORANGE if pair.outcome in (BETTER, WORSE) else _BLUE)
+    names = [f"{pair.value} - {pair.other}" for pair in verdict.differences]
+    _rows(axes, f"{verdict.measure.label}: differences by {verdict.key}, paired by seed", names)
 
 
 def _rows(axes: Axes, title: str, names: list[str]) -> None:

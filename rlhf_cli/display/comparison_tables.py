@@ -21,7 +21,9 @@ from rlhf_cli.display.tables import BlockColumn, plain_table, show_blocks
 from rlhf_cli.display.terminal import cut_middle
 from rlhf_cli.errors import RlhfError
 from rlhf_cli.numerics.intervals import Estimate
+from rlhf_cli.plan.batches import count
 from rlhf_cli.runs.run_overview import RunGroup
+from rlhf_cli.text.json_values import finite_or_none
 
 _MOST_KEYS_A_ROW = 4
 _LONGEST_NAME = 36
@@ -38,7 +40,7 @@ def show_settings(console: Console, comparison: Comparison) -> None:
     shown = [measure for measure in comparison.measures if shared_value(comparison, measure) is None]
     for measure in shown:
         estimates = [comparison.estimates[setting.name][measure.label] for setting in settings]
-        if any(one.mean is not None for one in estimates):
+        if any(estimate.mean is not None for estimate in estimates):
             columns.append(BlockColumn(column_title(measure), estimate_texts(estimates)))
     styles = ["dim" if front and setting.name in front.dominated else "" for setting in settings]
     show_blocks(console, columns, styles)
@@ -54,26 +56,21 @@ def show_runs(console: Console, comparison: Comparison) -> None:
     ]
     for measure in comparison.measures:
         numbers = [comparison.values[measure.label][run.name] for run in runs]
-        if not any(map(math.isfinite, numbers)):
-            continue
-        columns.append(BlockColumn(column_title(measure), number_texts(numbers)))
+        if any(map(math.isfinite, numbers)):
+            columns.append(BlockColumn(column_title(measure), number_texts(numbers)))
     show_blocks(console, columns, ["" if run.is_finished else "dim" for run in runs])
 
 
 def _setting_columns(comparison: Comparison) -> list[BlockColumn]:
     """Return the Pareto marks, then one column per differing key, or only the setting names if there are many keys."""
-    grouped = comparison.grouped
-    found = []
+    grouped, columns = comparison.grouped, []
     if (front := comparison.front) is not None:
         names = [setting.name for setting in grouped.settings]
         marks = [ON_FRONT if name in front.best else DOMINATED if name in front.dominated else " " for name in names]
-        found.append(BlockColumn("", marks, is_head=True, is_number=False))
+        columns.append(BlockColumn("", marks, is_head=True, is_number=False))
     if 0 < len(grouped.axes) <= _MOST_KEYS_A_ROW:
-        found += [
-            BlockColumn(axis.short, [setting.values[axis.key] for setting in grouped.settings], is_head=True)
-            for axis in grouped.axes
-        ]
-        return found
+        values = {axis.short: [setting.values[axis.key] for setting in grouped.settings] for axis in grouped.axes}
+        return [*columns, *(BlockColumn(short, texts, is_head=True) for short, texts in values.items())]
     names = []
     for setting in grouped.settings:
         runs = [*(run.name for run in setting.runs), *setting.left_out]
@@ -81,7 +78,7 @@ def _setting_columns(comparison: Comparison) -> list[BlockColumn]:
         names.append(
             cut_middle(name, _LONGEST_NAME) + (f" +{len(runs) - 1}" if name != setting.name and runs[1:] else "")
         )
-    return [*found, BlockColumn("setting" if grouped.axes else "", names, is_head=True, is_number=False)]
+    return [*columns, BlockColumn("setting" if grouped.axes else "", names, is_head=True, is_number=False)]
 
 
 def column_title(measure: RunMeasure) -> str:
@@ -91,12 +88,9 @@ def column_title(measure: RunMeasure) -> str:
 
 def shared_value(comparison: Comparison, measure: RunMeasure) -> float | None:
     """Return the value of a measure if all runs share it, else None. Always return None for a single setting."""
-    settings = [one for one in comparison.grouped.settings if one.runs]
-    numbers = {comparison.values[measure.label][run.name] for one in settings for run in one.runs}
-    if len(settings) < 2 or len(numbers) != 1:
-        return None
-    (only,) = numbers
-    return only if math.isfinite(only) else None
+    settings = [setting for setting in comparison.grouped.settings if setting.runs]
+    numbers = {comparison.values[measure.label][run.name] for setting in settings for run in setting.runs}
+    return finite_or_none(numbers.pop()) if len(settings) > 1 and len(numbers) == 1 else None
 
 
 def number_texts(numbers: Sequence[float]) -> list[str]:
@@ -107,14 +101,14 @@ def number_texts(numbers: Sequence[float]) -> list[str]:
 
 def estimate_texts(estimates: Sequence[Estimate]) -> list[str]:
     """Format estimates as `0.667 ± 0.047`, as `0.667 [0.62, 0.71]` if asymmetric, or as the mean alone."""
-    digits = _decimals([one.mean for one in estimates if one.mean is not None])
+    digits = _decimals([estimate.mean for estimate in estimates if estimate.mean is not None])
     texts = []
-    for one in estimates:
-        text = "-" if one.mean is None else f"{one.mean:.{digits}f}"
-        if one.mean is not None and one.low is not None and one.high is not None:
-            is_even = math.isclose(one.mean - one.low, one.high - one.mean, rel_tol=1e-6)
-            bounds = f"[{one.low:.{digits}f}, {one.high:.{digits}f}]"
-            text += f" ± {one.high - one.mean:.{digits}f}" if is_even else f" {bounds}"
+    for estimate in estimates:
+        mean, low, high = estimate.mean, estimate.low, estimate.high
+        text = "-" if mean is None else f"{mean:.{digits}f}"
+        if mean is not None and low is not None and high is not None:
+            is_even = math.isclose(mean - low, high - mean, rel_tol=1e-6)
+            text += f" ± {high - mean:.{digits}f}" if is_even else f" [{low:.{digits}f}, {high:.{digits}f}]"
         texts.append(text)
     return texts
 
@@ -140,12 +134,9 @@ def show_comparison(console: Console, comparison: Comparison, *, each_run: bool 
     _show_what_differs(console, comparison)
     console.print()
     show_settings(console, comparison)
-    if same := [
-        f"{one.label} {number_texts([number])[0]}"
-        for one in comparison.measures
-        if (number := shared_value(comparison, one)) is not None
-    ]:
-        _dim(console, f"the same in all runs: {', '.join(same)}")
+    shared = {measure.label: shared_value(comparison, measure) for measure in comparison.measures}
+    if same := [f"{label} {number_texts([number])[0]}" for label, number in shared.items() if number is not None]:
+        _dim(console, f"equal in all runs: {', '.join(same)}")
     if each_run:
         console.print()
         show_runs(console, comparison)
@@ -155,8 +146,7 @@ def show_comparison(console: Console, comparison: Comparison, *, each_run: bool 
     elif comparison.no_verdict is not None:
         console.print()
         console.print(Text(comparison.no_verdict, style="bold"))
-    found = [*comparison.notes, comparison.no_total, _starting_models(comparison)]
-    if notes := [note for note in found if note is not None]:
+    if notes := list(filter(None, [*comparison.notes, comparison.no_total, _starting_models(comparison)])):
         console.print()
     for note in notes:
         console.print(_bulleted(note, "yellow"))
@@ -173,18 +163,18 @@ def show_other_groups(console: Console, where: str, groups: Sequence[RunGroup], 
     console.print()
     columns = [
         BlockColumn("not shown", [os.path.relpath(group.path) for group, _ in rows], True, False),
-        BlockColumn("runs", [count for _, count in rows]),
+        BlockColumn("runs", [number for _, number in rows]),
         BlockColumn("swept", [", ".join(group.swept) or "single runs" for group, _ in rows], False, False),
     ]
     show_blocks(console, columns)
-    line = f"rlhf compare FOLDER shows one of them, rlhf compare {shlex.quote(f'{where}/*')} all in one table"
+    line = f"rlhf compare FOLDER compares one of them, rlhf compare {shlex.quote(f'{where}/*')} all of them"
     console.print(Text(line, style="dim"), soft_wrap=True)
 
 
 def show_left_out(console: Console, problems: Sequence[RlhfError]) -> None:
     """Print why runs are missing from the table. Print nothing if all are there."""
     if problems:
-        console.print(f"[yellow]left out: {len(problems)} {'run' if len(problems) == 1 else 'runs'}[/], unreadable")
+        console.print(f"[yellow]left out: {len(problems)} unreadable {'run' if len(problems) == 1 else 'runs'}[/]")
     for problem in problems:
         console.print(str(problem), markup=False, highlight=False, soft_wrap=True)
 
@@ -194,13 +184,11 @@ def _show_what_differs(console: Console, comparison: Comparison) -> None:
     places = [run.place for run in comparison.runs]
     common = places[0] if len(places) == 1 else _common(places)
     where = "" if common == os.curdir else f"{common}: "
-    counted = f"{len(places)} run{'s' if len(places) > 1 else ''}"
-    if len(grouped.settings) > 1:
-        counted += f", {len(grouped.settings)} settings"
-    console.print(Text(where + counted, style="bold"), soft_wrap=True)
+    settings = f", {len(grouped.settings)} settings" if len(grouped.settings) > 1 else ""
+    console.print(Text(f"{where}{count(len(places), 'run')}{settings}", style="bold"), soft_wrap=True)
     if not grouped.keys:
         if len(places) > 1:
-            _dim(console, "the configurations do not differ")
+            _dim(console, "the configurations are equal")
         return
     names = [run.name for run in comparison.runs]
     rows = [row for axis in [*grouped.axes, *grouped.seeds] for row in _rows_of(axis, names)]
@@ -218,29 +206,28 @@ def _rows_of(axis: DifferingKey, names: Sequence[str]) -> list[tuple[str, list[s
 
     A reward that some runs lack has the `names` of the runs that have it.
     """
-
-    def said(texts: Sequence[str]) -> list[str]:
+    others = sorted((key for key in axis.others if key != axis.key), key=lambda key: condition_of(key) is None)
+    places = sorted(range(len(axis.texts)), key=lambda place: number_or_text(axis.texts[place]))
+    rows = []
+    for key, texts in {axis.key: axis.texts, **{f"  {key}": axis.others[key] for key in others}}.items():
+        values = list(dict.fromkeys(texts[place] for place in places))
         if set(texts) == {PRESENT, ABSENT}:
             having = [name for name, text in zip(names, texts, strict=True) if text == PRESENT]
             few = ", ".join(having) if len(having) <= _MOST_WITH else f"{len(having)} of {len(names)} runs"
-            return [f"only in {few}"]
-        return list(dict.fromkeys(texts[place] for place in places))
-
-    others = sorted((key for key in axis.others if key != axis.key), key=lambda key: condition_of(key) is None)
-    places = sorted(range(len(axis.texts)), key=lambda place: number_or_text(axis.texts[place]))
-    texts = {axis.key: axis.texts, **{f"  {key}": axis.others[key] for key in others}}
-    return [(key, said(values)) for key, values in texts.items()]
+            values = [f"only in {few}"]
+        rows.append((key, values))
+    return rows
 
 
 def _show_verdicts(console: Console, comparison: Comparison) -> None:
     verdict = comparison.verdicts[0]
     against = f", each against {verdict.baseline}" if verdict.baseline is not None else ""
-    axis = next(one for one in comparison.grouped.axes if one.short == verdict.key)
+    axis = next(axis for axis in comparison.grouped.axes if axis.short == verdict.key)
     others = [key for key in axis.others if key != axis.key]
     also = f" (and {', '.join(others[:_MOST_WITH])}{', ...' if len(others) > _MOST_WITH else ''})" if others else ""
     console.print(Text(f"verdict on {verdict.key}{also}{against}", style="bold"))
-    for one in comparison.verdicts:
-        console.print(_bulleted(one.text))
+    for verdict in comparison.verdicts:
+        console.print(_bulleted(verdict.text))
 
 
 def _starting_models(comparison: Comparison) -> str | None:
@@ -257,25 +244,24 @@ def _starting_models(comparison: Comparison) -> str | None:
         return None
     more = {model: f" and {len(names) - 1} more" if names[1:] else "" for model, names in by_model.items()}
     named = "; ".join(f"{model[:_HASH]} in {names[0]}{more[model]}" for model, names in by_model.items())
-    return f"the same model by name, but they began with different weights ({named})"
+    return f"the runs name the same model but started from different weights ({named})"
 
 
 def _legend(comparison: Comparison) -> str:
-    said = [comparison.asked.window.in_words]
+    parts = [comparison.asked.window.in_words]
     if any(measure.kind == HELD_OUT for measure in comparison.measures):
-        said.append("held out: the latest evaluation")
-    if any(one.low is not None for of in comparison.estimates.values() for one in of.values()):
-        said.append("95 % intervals (mean over seeds, Student's t)")
+        parts.append("held out: the latest evaluation")
+    if any(estimate.low is not None for by_label in comparison.estimates.values() for estimate in by_label.values()):
+        parts.append("95 % intervals of the mean over seeds (Student's t)")
     if comparison.verdicts:
-        count = comparison.comparisons
-        together = f"all {count} hold together (Bonferroni)" if count > 1 else "Student's t"
-        said.append(f"verdicts by differences seed by seed, of means, {together}")
-    if comparison.front is not None:
-        by = ", ".join(comparison.front.by)
-        said.append(f"{ON_FRONT} front of {by} by their means; {DOMINATED} another is as good in all and better in one")
+        number = comparison.comparisons
+        together = f"all {number} intervals hold together (Bonferroni)" if number > 1 else "Student's t"
+        parts.append(f"verdicts: differences paired by seed, {together}")
+    if (front := comparison.front) is not None:
+        parts.append(f"{ON_FRONT} on the front of {', '.join(front.by)}; {DOMINATED} another setting is better")
     if any(measure.sign < 0 and shared_value(comparison, measure) is None for measure in comparison.measures):
-        said.append("↓ less is better")
-    return "; ".join(said)
+        parts.append("↓ less is better")
+    return "; ".join(parts)
 
 
 def _bulleted(text: str, style: str = "") -> Table:

@@ -41,7 +41,7 @@ def spinner(doing: str, *, shown: bool = True) -> Iterator[Callable[[str], None]
 
 
 _LINES = 4
-"""Without a terminal, print a line after each of so many parts of the completions."""
+"""Without a terminal, print a line after each quarter of the completions."""
 
 
 @contextmanager

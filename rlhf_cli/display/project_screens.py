@@ -1,4 +1,4 @@
-"""Print what `rlhf doctor`, `init` and `export` have to say."""
+"""Print the results of `rlhf doctor`, `init` and `export`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def show_conditions(console: Console, conditions: Sequence[Condition]) -> None:
     console.print(table)
     wrong = [condition.name for condition in conditions if condition.prevents_training]
     if can_train(conditions):
-        console.print("[green]ok[/], rlhf can train here; what is missing is needed for what stands beside it")
+        console.print(
+            "[green]ok[/], rlhf can train here; missing packages are needed only for the feature in their row"
+        )
     else:
         console.print(Text.assemble(("rlhf cannot train here", "bold red"), f": {', '.join(wrong)}"))
 
@@ -49,7 +51,7 @@ _SAYS = {
     ".gitignore": "keeps runs/ out of git",
     "data/completions.jsonl": "answers to try the rewards on",
 }
-_SAMPLE = "a sample to begin with"
+_SAMPLE = "a sample to start with"
 
 
 def show_project(
@@ -63,7 +65,7 @@ def show_project(
         )
     )
     for role, column in rename.items():
-        console.print(Text(f"the column {column!r} is read as {role}: data.rename in the experiment"))
+        console.print(Text(f"data.rename in the experiment reads the column {column!r} as {role}"))
     console.print("next:")
     for command in commands:
         console.print(Text(f"  {command}"), soft_wrap=True)
@@ -72,12 +74,12 @@ def show_project(
 def show_export(console: Console, given: ExportedModel) -> None:
     """Print where the exported model is, what it is, and the command that uploads it."""
     place = os.path.relpath(given.folder) if given.folder.is_relative_to(Path.cwd()) else str(given.folder)
-    how = "its adapter merged into its base" if given.merged else "its weights as they were saved"
+    how = "adapter merged into its base" if given.merged else "weights as saved"
     console.print(Text.assemble((place, "bold"), f": the {given.kind} of step {given.step}, {how}"))
     console.print(
-        Text(f"  {len(given.files)} files, {size(given.bytes)}; README.md is its card: read it before others do")
+        Text(f"  {len(given.files)} files, {size(given.bytes)}; README.md is its card: read it before you publish")
     )
     for note in given.notes:
         console.print(Text(f"  {note}", "yellow"))
     command = f"hf upload OWNER/NAME {shlex.quote(place)} --private"
-    console.print(Text(f"  {command}  # gives it away, with the card as you leave it"), soft_wrap=True)
+    console.print(Text(f"  {command}  # publishes it with this card"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Print what `rlhf list` and `rlhf show` answer: keys, metrics, rewards, options, a configuration with its origins."""
+"""Print keys, metrics, rewards, options and configurations for `rlhf list` and `rlhf show`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def show_option(console: Console, group: str, option: str, file: Path) -> None:
 
 def show_tasks(console: Console, tasks: Sequence[Mapping[str, Any]], missing: str) -> None:
     """Print the tasks of a package: name, an example in one line, arguments. Print `missing` if there are none."""
-    _heading(console, f"its {len(tasks)} tasks, with an example and the arguments of each" if tasks else missing)
+    _heading(console, f"{len(tasks)} tasks, with an example and arguments" if tasks else missing)
     for task in tasks:
         question, answer = (" ".join(str(task[part]).split()) for part in ("question", "answer"))
         arguments = ", ".join(f"{name} {default}" for name, default in task["arguments"].items())
@@ -97,15 +97,15 @@ def show_keys(console: Console, keys: Sequence[KeyReference]) -> None:
 
 def show_metrics(console: Console, metrics: Sequence[MetricReference]) -> None:
     """Print metrics under their group headings. Metrics with the same meaning share one entry."""
-    for number, (group, members) in enumerate(itertools.groupby(metrics, key=lambda one: one.group)):
+    for number, (group, members) in enumerate(itertools.groupby(metrics, key=lambda metric: metric.group)):
         if number:
             console.print()
         console.print(Text(group, style="bold"))
-        for (text, _), same in itertools.groupby(members, key=lambda one: (one.text, tuple(one.more.items()))):
+        for (text, _), same in itertools.groupby(members, key=lambda metric: (metric.text, tuple(metric.more.items()))):
             metrics_of_row = list(same)
-            names = ", ".join(one.name for one in metrics_of_row)
+            names = ", ".join(metric.name for metric in metrics_of_row)
             console.print(Text(f"  {names}", style="cyan"), soft_wrap=not console.is_terminal)
-            more = [("    ", f"{head}: {said}") for head, said in metrics_of_row[0].more.items()]
+            more = [("    ", f"{head}: {meaning}") for head, meaning in metrics_of_row[0].more.items()]
             show_pairs(console, [*([("    ", text)] if text else []), *more])
 
 
@@ -130,9 +130,9 @@ def show_reward(console: Console, reward: RewardReference) -> None:
             if argument.text:
                 show_pairs(console, [("   ", argument.text)])
     if reward.columns:
-        _heading(console, "columns of the data that it reads")
+        _heading(console, "columns of the data")
         columns = [
-            (f"  {one.name}", ("" if one.required else "if there is one: ") + one.text) for one in reward.columns
+            (f"  {column.name}", ("" if column.required else "optional: ") + column.text) for column in reward.columns
         ]
         show_pairs(console, columns)
     if reward.example is not None:
@@ -140,9 +140,9 @@ def show_reward(console: Console, reward: RewardReference) -> None:
     elif docstring.example:
         _heading(console, "example")
         console.print(Text(docstring.example), soft_wrap=True)
-    _heading(console, "to paste into an experiment")
+    _heading(console, "in an experiment")
     console.print(Text(reward.yaml.rstrip()), soft_wrap=True)
-    _heading(console, "or on the command line")
+    _heading(console, "on the command line")
     console.print(Text(f"  rlhf train +exp=NAME {reward.override}"), soft_wrap=True)
     console.print()
     where = f"{shown_path(reward.conf_file)}, " + shown_path(reward.source.file, reward.source.line)
@@ -161,9 +161,9 @@ def _default_text(default: object) -> str:
 def _show_example(console: Console, example: WorkedExample) -> None:
     args = ", ".join(f"{name}: {as_yaml(value)}" for name, value in example.args.items())
     prompt = f" to the prompt {example.prompt!r}" if example.prompt else ""
-    _heading(console, f"what it gives{prompt}" + (f", with args {{{args}}}" if args else ""))
+    _heading(console, f"example scores{prompt}" + (f", with args {{{args}}}" if args else ""))
     first = example.rows[0]
-    more = {"reply": "the answer to it", "num_tokens": "tokens"}
+    more = {"reply": "reply", "num_tokens": "tokens"}
     texts = ["completion", *first["columns"], *(head for name, head in more.items() if name in first)]
     rows = []
     for row in example.rows:
@@ -186,19 +186,19 @@ def show_trainer(console: Console, trainer: TrainerReference) -> None:
     console.print(Text.assemble(("trainer ", "cyan"), (trainer.name, "bold"), f"  {trainer.caption}"))
     runs = f"runs {trainer.trl} of TRL" + (", with a critic" if trainer.has_critic else "")
     console.print(Text.assemble((f"{runs}; file {shown_path(trainer.conf_file)}", "dim")), soft_wrap=True)
-    for config_class, group in itertools.groupby(trainer.arguments, key=lambda one: one.config_class):
+    for config_class, group in itertools.groupby(trainer.arguments, key=lambda argument: argument.config_class):
         console.print()
         console.print(Text.assemble(("of ", "dim"), (config_class, "bold")))
         for argument in group:
             value = as_yaml(argument.default if argument.origin is None else argument.ours)
-            said = f"-> {argument.home}" if argument.home else argument.text.partition(". ")[0].rstrip(".")
-            line = Text.assemble(f"  {argument.name:<36} ", (f"{value:<12} ", "dim"), said)
+            meaning = f"-> {argument.home}" if argument.home else argument.text.partition(". ")[0].rstrip(".")
+            line = Text.assemble(f"  {argument.name:<36} ", (f"{value:<12} ", "dim"), meaning)
             if console.is_terminal:
                 line.truncate(console.width, overflow="ellipsis")
             console.print(line, soft_wrap=True)
     console.print()
     console.print(
-        Text(f"rlhf list trainer {trainer.name} WORD shows all of the arguments that WORD occurs in", style="dim"),
+        Text(f"rlhf list trainer {trainer.name} WORD shows the arguments that contain WORD", style="dim"),
         soft_wrap=True,
     )
 
@@ -208,7 +208,7 @@ def show_arguments(console: Console, found: Sequence[TrainerArgument]) -> None:
     for number, argument in enumerate(found):
         if number:
             console.print()
-        instead = f"  in the place of TRL's {argument.name}" if argument.home else ""
+        instead = f"  replaces TRL's {argument.name}" if argument.home else ""
         console.print(Text.assemble((argument.key, "bold cyan"), (instead, "yellow")), soft_wrap=True)
         facts = [argument.type.replace("'", ""), f"default {as_yaml(argument.default)}"]
         facts += [f"here {as_yaml(argument.ours)} ({argument.origin})"] if argument.origin is not None else []
@@ -242,10 +242,10 @@ def _lines(node: Mapping[str, object], origins: Origins, prefix: str, depth: int
             yield from _lines(value, origins, key, depth + 1)
             continue
         origin = str(origins.by_key.get(key) or "default")
-        if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+        if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
             yield line, origin
-            for one in value:
-                yield Text(f"{'  ' * (depth + 1)}- {as_yaml(_without_nulls(one))}"), ""
+            for entry in value:
+                yield Text(f"{'  ' * (depth + 1)}- {as_yaml(_without_nulls(entry))}"), ""
             continue
         line.append(f" {as_written(value)}")
         yield line, origin
@@ -254,9 +254,9 @@ def _lines(node: Mapping[str, object], origins: Origins, prefix: str, depth: int
 def as_written(value: object) -> str:
     """Return a value as YAML on one line; an entry of a list without its null values."""
     if isinstance(value, list):
-        value = [_without_nulls(one) for one in value]
+        value = [_without_nulls(entry) for entry in value]
     return as_yaml(value)
 
 
 def _without_nulls(entry: object) -> object:
-    return {name: one for name, one in entry.items() if one is not None} if isinstance(entry, dict) else entry
+    return {name: value for name, value in entry.items() if value is not None} if isinstance(entry, dict) else entry

@@ -1,4 +1,4 @@
-"""Print the state of runs, whether they met their expectations, or came out the same again."""
+"""Print the state of runs, the outcomes of their expectations, and reproductions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def show_overview(console: Console, overview: Overview) -> None:
     if overview.notice is not None:
         # Later lines of squeue's message only follow from the first.
         first, _, _ = overview.notice.partition("\n")
-        console.print(f"[yellow]Slurm was not asked:[/] {first}", highlight=False)
+        console.print(f"[yellow]no answer from Slurm:[/] {first}", highlight=False)
 
 
 MOST_MISSED, _MOST_TYPED = 3, 2
@@ -60,30 +60,26 @@ def at_the_end(verified: VerifiedRun) -> Iterator[Text]:
         yield Text(line, style="dim")
         return
     outcomes = verified.outcomes
-    missed = [one for one in outcomes if one.state == MISSED]
-    met = sum(one.state == MET for one in outcomes)
+    missed = [outcome for outcome in outcomes if outcome.state == MISSED]
+    met = sum(outcome.state == MET for outcome in outcomes)
     yield Text(f"expected: {met} of {len(outcomes)} met", style=_STYLES[MISSED if missed else verified.state or MET])
-    for one in missed[:MOST_MISSED]:
-        yield Text(f"  missed: {missed_line(one)}", style="red")
+    for outcome in missed[:MOST_MISSED]:
+        yield Text(f"  missed: {missed_line(outcome)}", style="red")
     if len(missed) > MOST_MISSED:
-        yield Text(f"  and {len(missed) - MOST_MISSED} more: rlhf verify has all", style="red")
+        yield Text(f"  and {len(missed) - MOST_MISSED} more: rlhf verify shows all", style="red")
     changes = [word.lstrip("+") for word in typed if _may_change_the_result(word)]
     if missed and changes and not _expects(typed):
-        were = "were" if len(changes) > 1 else "was"
         more = f" and {len(changes) - _MOST_TYPED} more" if len(changes) > _MOST_TYPED else ""
-        typed_words = f"{', '.join(changes[:_MOST_TYPED])}{more}"
-        said = f"  it is expected of the experiment as written, and {typed_words} {were} typed"
-        yield Text(said, style="yellow")
+        shown = f"{', '.join(changes[:_MOST_TYPED])}{more}"
+        yield Text(f"  expectations hold for the experiment as written; {shown} changed it", style="yellow")
 
 
 def shortened_line(typed: Sequence[str]) -> str | None:
     """Return the line that says why a run is not judged: its length was typed, and its `expect` was not; else None."""
     lengths = [word.lstrip("+") for word in typed if word.lstrip("+").partition("=")[0] in _LENGTHS]
-    return (
-        f"expectations are not judged, because {', '.join(lengths)} was typed"
-        if lengths and not _expects(typed)
-        else None
-    )
+    if not lengths or _expects(typed):
+        return None
+    return f"expectations are not checked, because {', '.join(lengths)} was typed"
 
 
 def _expects(typed: Sequence[str]) -> bool:
@@ -93,26 +89,20 @@ def _expects(typed: Sequence[str]) -> bool:
 def show_verified(console: Console, runs: Sequence[VerifiedRun]) -> None:
     """Print the outcomes of every run; for several runs, also print a tally."""
     for run in runs:
-        told = told_state(run.status.state, run.status.reason)
-        was = "is" if told == run.status.state else "was"
-        where = "" if run.status.state == FINISHED else f", which {was} {told}"
-        at = f" at step {run.status.step}"
-        if not run.outcomes:
-            console.print(Text.assemble((run.folder.shown, "bold"), f"{where} expects nothing"), soft_wrap=True)
-            continue
-        assert run.state is not None
-        line = Text.assemble(
-            (run.folder.shown, "bold"), f"{where}{at if where else ''}: ", (run.state, _STYLES[run.state])
-        )
-        console.print(line, soft_wrap=True)
+        state = told_state(run.status.state, run.status.reason)
+        ending = "" if run.status.state == FINISHED else f" ({state} at step {run.status.step})"
+        outcome = "no expectations" if run.state is None else (run.state, _STYLES[run.state])
+        console.print(Text.assemble((run.folder.shown, "bold"), f"{ending}: ", outcome), soft_wrap=True)
         rows: list[list[Cell]] = []
-        for one in run.outcomes:
-            expected = one.expectation
-            came_to = one.why or "" if math.isnan(one.value) or one.state == OPEN else f"{one.value:.4g}"
-            state, metric = (one.state, _STYLES[one.state]), (expected.metric, "bold")
-            rows.append([state, metric, expected.place, expected.bound, came_to])
-        heads = ["expected", "metric", "at", "bound"]
-        console.print(plain_table(heads, ["came to"], rows=rows, head="dim"))
+        for expected in run.outcomes:
+            is_known = expected.state != OPEN and not math.isnan(expected.value)
+            value = f"{expected.value:.4g}" if is_known else expected.why or ""
+            expectation, style = expected.expectation, _STYLES[expected.state]
+            head: list[Cell] = [(expected.state, style), (expectation.metric, "bold")]
+            rows.append([*head, expectation.place, expectation.bound, value])
+        if rows:
+            heads = ["expected", "metric", "at", "bound"]
+            console.print(plain_table(heads, ["value"], rows=rows, head="dim"))
     if len(runs) > 1:
         console.print(tally(runs))
 
@@ -121,16 +111,15 @@ def tally(runs: Sequence[VerifiedRun]) -> Text:
     """Return one line that counts how many runs met their expectations."""
     states = [run.state for run in runs if run.state is not None]
     words = [f"{states.count(state)} {state}" for state in (MET, MISSED, OPEN) if state in states]
-    nothing = len(runs) - len(states)
-    words += [f"{nothing} expect{'s' if nothing == 1 else ''} nothing"] if nothing else []
+    words += [f"{len(runs) - len(states)} without expectations"] if len(states) < len(runs) else []
     style = next((_STYLES[state] for state in (MISSED, OPEN) if state in states), "green")
     return Text.assemble(f"{len(runs)} runs: ", (", ".join(words), style))
 
 
-def missed_line(one: ExpectationOutcome) -> str:
+def missed_line(missed: ExpectationOutcome) -> str:
     """Return a missed expectation in one line: `correct at the end 0.612, expected at least 0.75`."""
-    came_to = f": {one.why}" if math.isnan(one.value) else f" {one.value:.4g}"
-    return f"{one.expectation.metric} at {one.expectation.place}{came_to}, expected {one.expectation.bound}"
+    value = f": {missed.why}" if math.isnan(missed.value) else f" {missed.value:.4g}"
+    return f"{missed.expectation.metric} at {missed.expectation.place}{value}, expected {missed.expectation.bound}"
 
 
 def _may_change_the_result(word: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from rlhf_cli.display.tables import Cell, facts_grid, plain_table
 from rlhf_cli.display.terminal import cut_middle, span, sparkline
+from rlhf_cli.plan.batches import count
 
 STATE_STYLE = {
     "running": "cyan",
@@ -27,8 +27,6 @@ WAITING, STARTING = "waiting", "starting"
 PRUNED = "pruned"
 """State of a job that the search stopped because others did better. It counts as done."""
 _LEAST_OF_A_NAME = 12
-_REWARD = re.compile(r"^rewards/(.+)/mean$")
-"""A reward component is shown by its short name, any other metric by its full name."""
 _AROUND = 4
 """Lines other than jobs: the head, the totals, one about hidden jobs, and one below."""
 
@@ -70,7 +68,8 @@ def sweep_table(sweep: SweepRows, *, height: int, width: int) -> Group:
     loses its middle, because names differ at both ends.
     """
     shown = shown_rows(sweep.rows, max(1, height - _AROUND))
-    heads = ("state", "step", _REWARD.sub(r"\1", sweep.metric), "", "left")
+    metric = sweep.metric.removeprefix("rewards/").removesuffix("/mean")  # a reward by its name
+    heads = ("state", "step", metric, "", "left")
     cells = [
         (
             row.state,
@@ -89,12 +88,10 @@ def sweep_table(sweep: SweepRows, *, height: int, width: int) -> Group:
     for row, (state, *figures) in zip(shown, cells, strict=True):
         colour = STATE_STYLE.get(state, "dim")
         table.add_row(Text(cut_middle(row.name, most)), Text(state, colour), *map(Text, figures))
-    hidden = Counter(row.state for row in sweep.rows if row not in shown)
-    lines = (
-        [("not shown: " + ", ".join(f"{count} {state}" for state, count in hidden.items()), "dim")] if hidden else []
-    )
-    lines.append((totals(sweep), "bold"))
-    return Group(table, *(Text(line, style=style, overflow="ellipsis", no_wrap=True) for line, style in lines))
+    lines = {totals(sweep): "bold"}
+    if hidden := Counter(row.state for row in sweep.rows if row not in shown):
+        lines = {"not shown: " + ", ".join(f"{count} {state}" for state, count in hidden.items()): "dim", **lines}
+    return Group(table, *(Text(line, style, overflow="ellipsis", no_wrap=True) for line, style in lines.items()))
 
 
 def totals(sweep: SweepRows) -> str:
@@ -108,7 +105,7 @@ def totals(sweep: SweepRows) -> str:
         "waiting": count[WAITING],
     }
     parts += [f"{number} {what}" for what, number in counted.items() if number]
-    left = f"about {span(sweep.left_s)} left" if sweep.left_s is not None else "time left not known yet"
+    left = f"about {span(sweep.left_s)} left" if sweep.left_s is not None else "time left unknown"
     return f"{', '.join(parts)}; {span(sweep.elapsed_s)} so far, {left}"
 
 
@@ -126,7 +123,7 @@ def shown_rows(rows: Sequence[JobRow], most: int) -> list[JobRow]:
 
 def show_sweep(console: Console, num_runs: int, where_run: str, facts: Mapping[str, str]) -> None:
     """Print the heading of a sweep. `where_run` says how the runs are run (`2 at a time`)."""
-    console.print(f"[bold]sweep of {num_runs} {'run' if num_runs == 1 else 'runs'}[/], {where_run}", highlight=False)
+    console.print(f"[bold]sweep of {count(num_runs, 'run')}[/], {where_run}", highlight=False)
     console.print(facts_grid((f"  {name}", text) for name, text in facts.items()))
 
 
@@ -152,16 +149,16 @@ def show_planned(console: Console, sweep: str, jobs: Sequence[PlannedJob]) -> No
     to_come = [job for job in jobs if job.state in ("created", "missing")]
     begun = [job for job in jobs if job.state != "finished" and job not in to_come]
     if to_come:
-        what = "begin now" if to_come[0].what else "are left as they are"
-        console.print(f"  {len(to_come)} have never begun, and {what}", highlight=False)
+        what = "start now" if to_come[0].what else "stay as they are"
+        console.print(f"  {count(len(to_come), 'run')} not started yet: {what}", highlight=False)
     if not begun:
         return
     rows: list[list[Cell]] = []
     for job in begun:
         steps = f"{job.step}/{job.max_steps}" if job.max_steps is not None else ""
         state = (job.state, STATE_STYLE.get(job.state, ""))
-        rows.append([f"  {job.name}", state, steps, job.what or "is left as it is", job.reason])
-    console.print(plain_table(["  run", "state", "step", "now", "why it is not done"], rows=rows, gap=1))
+        rows.append([f"  {job.name}", state, steps, job.what or "stays as it is", job.reason])
+    console.print(plain_table(["  run", "state", "step", "now", "why it ended"], rows=rows, gap=1))
 
 
 _MOST = 10
@@ -193,7 +190,7 @@ def show_best_trials(console: Console, rows: Sequence[TrialRow], *, objectives: 
     """Print the best trials, best first, and the command `again`, which repeats the best one over several seeds."""
     done = [row for row in rows if row.values]
     if not done:
-        console.print(f"none of {len(rows)} trials came to a value", style="yellow")
+        console.print(f"no trial of {len(rows)} has a value", style="yellow")
         return
     sign = 1 if objectives[0].startswith("-") else -1
     best_first = sorted(done, key=lambda row: (not row.is_best, sign * row.values[0]))
@@ -206,8 +203,8 @@ def show_best_trials(console: Console, rows: Sequence[TrialRow], *, objectives: 
         figures = [*(f"{value:.4g}" for value in row.values), *(row.settings.get(key, "-") for key in keys)]
         table.append([(text, style) for text in (_BEST if row.is_best else "", name, *figures)])
     console.print(plain_table(["", "trial"], [*objectives, *keys], rows=table, gap=1))
-    kind = "nothing was better in all of these at once" if len(objectives) > 1 else "the best"
-    counts = ", ".join(f"{count} {state}" for state, count in Counter(row.state for row in rows).items())
-    console.print(f"[dim]{_BEST} {kind}; {counts}", highlight=False)
-    console.print("one seed each, and the best of many is also the luckiest; over seeds:", highlight=False)
+    kind = "no trial beats these on every objective" if len(objectives) > 1 else "the best"
+    states = ", ".join(f"{number} {state}" for state, number in Counter(row.state for row in rows).items())
+    console.print(f"[dim]{_BEST} {kind}; {states}", highlight=False)
+    console.print("each trial has one seed, so the best was also lucky; repeat it over seeds:", highlight=False)
     console.print(f"  {again}", markup=False, highlight=False, soft_wrap=True)

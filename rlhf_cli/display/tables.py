@@ -1,6 +1,6 @@
 """Draw tables in one style: no frame, headers that are never cut, numbers on the right.
 
-One that is too wide for the screen is drawn as several, one below another.
+A table that is too wide for the screen is split into several, one below another.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def plain_table(
 ) -> Table:
     """Return a table whose columns are `texts` (on the left), `numbers` (on the right), then `after` (on the left).
 
-    A column that has no room is folded, header included. Without any header, none is drawn.
+    A column without enough room is folded, header included. If all headers are empty, the header row is left out.
     """
     heads = [*texts, *numbers, *after]
     table = Table(box=None, padding=(0, gap, 0, indent), header_style=head, show_header=any(heads))
@@ -82,17 +82,19 @@ def show_blocks(console: Console, columns: Sequence[BlockColumn], styles: Sequen
     head = [column for column in columns if column.is_head]
     blocks: list[list[BlockColumn]] = [[]]
     room = console.width - sum(column.width + GAP for column in head)
-    for column in (one for one in columns if not one.is_head):
-        if blocks[-1] and sum(one.width + GAP for one in blocks[-1]) + column.width > room:
+    for column in columns:
+        if column.is_head:
+            continue
+        if blocks[-1] and sum(other.width + GAP for other in blocks[-1]) + column.width > room:
             blocks.append([])
         blocks[-1].append(column)
     for number, block in enumerate(blocks):
         shown = [*head, *block]
         table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
-        for one in shown:
-            table.add_column(Text(one.title), justify="right" if one.is_number else "left", overflow="fold")
+        for column in shown:
+            table.add_column(Text(column.title), justify="right" if column.is_number else "left", overflow="fold")
         for row in range(len(shown[0].cells)):
-            table.add_row(*(as_text(one.cells[row]) for one in shown), style=styles[row] if styles else None)
+            table.add_row(*(as_text(column.cells[row]) for column in shown), style=styles[row] if styles else None)
         if number:
             console.print()
         console.print(table)

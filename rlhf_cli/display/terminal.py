@@ -32,7 +32,7 @@ def figure(value: float | None) -> str:
 
 def no_total(reason: str) -> Text:
     """Return the line below a table whose rows have no total, with the reason."""
-    return Text(f"no row has a total alone: {reason}", style="yellow")
+    return Text(f"rows have no total of their own: {reason}", style="yellow")
 
 
 def cut_middle(text: str, most: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -17,11 +18,15 @@ from rlhf_cli.text.json_values import JsonValue
 
 if TYPE_CHECKING:
     from rlhf_cli.analysis.whatif.question import KeyChange
-    from rlhf_cli.analysis.whatif.what_if import OldNew, RoundDifference, WhatIf
+    from rlhf_cli.analysis.whatif.what_if import OldNew, WhatIf
 
 _MOST_ROUNDS = 8
 _LENGTH = "length"
 _NEITHER: OldNew = (None, None)
+_LEGEND = (
+    "order: Kendall's tau-b of the totals within groups, 1 if the order stays; best: groups with another best answer;"
+    " sign: advantages whose sign changes"
+)
 
 
 def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
@@ -46,24 +51,20 @@ def show_alternatives(console: Console, run: str, answers: Sequence[WhatIf]) -> 
     names = list(first.rounds[0].push) if any(map(_has_advantages, answers)) else []
     rows: list[list[Cell]] = []
     for answer in answers:
-        one = answer.rounds[0]
+        difference = answer.rounds[0]
         changes = ", ".join(_shown(change).removeprefix("rewards.") for change in answer.changes)
-        cells = [_figure(one.push.get(name, _NEITHER)[1], signed=True) for name in names]
-        rows.append([changes, *_ranks(one.tau, one.best_changed, one.sign_changed), *cells])
+        cells = [_figure(difference.push.get(name, _NEITHER)[1], signed=True) for name in names]
+        rows.append([changes, *_ranks(difference.tau, difference.best_changed, difference.sign_changed), *cells])
     pushed = [_figure(first.rounds[0].push[name][0], signed=True) for name in names]
     rows.append([("the run as it was", "dim"), "", "", "", *pushed])
-    table = plain_table(["what if"], ["order", "best", "sign", *names], rows=rows)
-    console.print(table)
-    pushes = "; then what they push at: their covariance with each raw score, and with the length in tokens"
-    console.print(
-        f"[dim]of step {first.rounds[0].step}. order: Kendall's tau-b within groups, 1 the same; best: groups whose"
-        f" best answer is another; sign: advantages that turn{pushes if names else ''}. --json has every round"
-    )
+    console.print(plain_table(["what if"], ["order", "best", "sign", *names], rows=rows))
+    pushes = "; other columns: push on each raw score and on the length in tokens" if names else ""
+    console.print(f"[dim]step {first.rounds[0].step}. {_LEGEND}{pushes}. --json has every round")
     _print_reasons(console, first)
 
 
 def _has_advantages(answer: WhatIf) -> bool:
-    return any(pair != _NEITHER for one in answer.rounds for pair in one.push.values())
+    return any(pair != _NEITHER for difference in answer.rounds for pair in difference.push.values())
 
 
 def _num_rounds(answer: WhatIf) -> str:
@@ -73,41 +74,42 @@ def _num_rounds(answer: WhatIf) -> str:
 
 
 def _shares(answer: WhatIf) -> Table:
-    names = dict.fromkeys(name for one in answer.rounds for name in one.share)
-    rows = [(name, _arrow(*_over([one.share.get(name, _NEITHER) for one in answer.rounds]))) for name in names]
+    names = dict.fromkeys(name for difference in answer.rounds for name in difference.share)
+    shares = {name: [difference.share.get(name, _NEITHER) for difference in answer.rounds] for name in names}
+    rows = [(name, _arrow(*_over(pairs))) for name, pairs in shares.items()]
     return plain_table(["reward"], ["share of advantages"], rows=rows)
 
 
 def _pushed(answer: WhatIf) -> Table:
     first = answer.rounds[0]
     rows = [
-        ["length in tokens" if name == _LENGTH else f"{name}, raw", _arrow(*pair, signed=True), _direction(first, name)]
+        ["length in tokens" if name == _LENGTH else f"{name}, raw", _arrow(*pair, signed=True), _direction(*pair)]
         for name, pair in first.push.items()
     ]
-    return plain_table(["push on ..."], [f"step {first.step}"], ["pushed"], rows=rows)
+    return plain_table(["push on ..."], [f"step {first.step}"], ["change"], rows=rows)
 
 
-def _direction(one: RoundDifference, name: str) -> str:
-    """Return a word for how the push on a score changes in the first round."""
-    old, new = one.push.get(name, _NEITHER)
+def _direction(old: float | None, new: float | None) -> str:
+    """Return a word for how the push on a score changes."""
     if old is None or new is None:
         return ""
     if abs(new - old) <= 1e-6 * max(abs(new), abs(old), 1e-6):
-        return "as before"
-    return ("higher" if new > old else "lower") + (", turned" if old * new < 0 else "")
+        return "none"
+    return ("up" if new > old else "down") + (", other sign" if old * new < 0 else "")
 
 
 def _rounds(answer: WhatIf) -> Table:
     rows: list[list[Cell]] = []
     rounds = answer.rounds
     step = max(1, -(-len(rounds) // _MOST_ROUNDS))
-    for one in [*rounds[: len(rounds) - 1 : step], rounds[-1]]:
-        groups = f"{one.num_answered}" if one.num_answered == one.num_groups else f"{one.num_answered}/{one.num_groups}"
-        ranks = _ranks(one.tau, one.best_changed, one.sign_changed)
-        rows.append([str(one.step), *ranks, _arrow(*one.mean_total), groups])
+    for shown in [*rounds[: len(rounds) - 1 : step], rounds[-1]]:
+        answered = shown.num_answered
+        groups = f"{answered}" if answered == shown.num_groups else f"{answered}/{shown.num_groups}"
+        ranks = _ranks(shown.tau, shown.best_changed, shown.sign_changed)
+        rows.append([str(shown.step), *ranks, _arrow(*shown.mean_total), groups])
     if len(rounds) > 1:
-        tau, best = answer.mean(lambda one: one.tau), answer.mean(lambda one: one.best_changed)
-        rows.append([("all", "bold"), *_ranks(tau, best, answer.mean(lambda one: one.sign_changed)), "", ""])
+        means = [answer.mean(attrgetter(name)) for name in ("tau", "best_changed", "sign_changed")]
+        rows.append([("all", "bold"), *_ranks(*means), "", ""])
     heads = ["step", "order", "best changes", "sign changes", "mean total", "groups"]
     return plain_table([], heads, rows=rows)
 
@@ -117,35 +119,31 @@ def _ranks(tau: float | None, best: float | None, sign: float | None) -> list[st
 
 
 def _print_notes(console: Console, answer: WhatIf) -> None:
-    notes = [
-        "push: covariance of the advantages with a raw score, within groups. order: Kendall's tau-b of the totals"
-        " within groups, 1 where none changes. best, sign: groups whose best answer is another, advantages that turn."
-        " Totals under other settings are in other units: the larger is not the better."
-    ]
-    if len(answer.rounds) > 1 and answer.rounds[0].step == 1:
-        notes.append(
-            "Step 1 is exact: any run of this seed begins with these rollouts. From the next round on the rollouts are"
-            " those of the policy as it was; with the other setting another policy would have written others."
-        )
-    elif answer.rounds[0].step > 1:
-        notes.append("The first rollouts are not stored: these are of a policy that the run's own setting has taught.")
-    console.print()
-    for note in notes:
-        console.print(f"[dim]{note}", highlight=False)
+    first = answer.rounds[0].step
+    console.print(
+        f"\n[dim]push: covariance of the advantages with a raw score, within groups. {_LEGEND}. Totals under different"
+        " settings have different units, so a larger total is not better.",
+        highlight=False,
+    )
+    if first > 1:
+        console.print("[dim]The first rollouts are not stored; the stored ones come from a trained policy.")
+    elif len(answer.rounds) > 1:
+        console.print("[dim]Step 1 is exact: every run with this seed starts with these rollouts. Later rollouts come")
+        console.print("[dim]from the policy of this run; a run with the changed settings would have other rollouts.")
     _print_reasons(console, answer)
 
 
 def _print_reasons(console: Console, answer: WhatIf) -> None:
-    unknown = sum(one.num_answered < one.num_groups for one in answer.rounds)
+    unknown = [difference for difference in answer.rounds if difference.num_answered < difference.num_groups]
     if unknown:
-        groups = sum(one.num_groups - one.num_answered for one in answer.rounds)
-        rows = sum(one.num_unknown for one in answer.rounds)
+        groups = sum(difference.num_groups - difference.num_answered for difference in unknown)
+        rows = sum(difference.num_unknown for difference in unknown)
         console.print(
-            f"[yellow]{groups} groups in {unknown} rounds are left out: of {rows} of their rows the log has no score, a"
-            " gate had turned them away. The groups that remain are no fair sample of all",
+            f"[yellow]{groups} groups in {len(unknown)} rounds are left out: {rows} of their rows have no score,"
+            " because a gate was closed. The remaining groups are a biased sample",
             highlight=False,
         )
-    for why, count in Counter(one.why for one in answer.rounds if one.why is not None).items():
+    for why, count in Counter(shown.why for shown in answer.rounds if shown.why is not None).items():
         which = "" if count == len(answer.rounds) else f" ({count} rounds)"
         console.print(f"[yellow]no advantages{which}: {why}", highlight=False)
     for text in answer.left_out:
@@ -154,8 +152,8 @@ def _print_reasons(console: Console, answer: WhatIf) -> None:
 
 def _over(rounds: Sequence[OldNew]) -> OldNew:
     """Return the mean old and the mean new value over the rounds in which each is defined."""
-    found = [[value for pair in rounds if (value := pair[side]) is not None] for side in (0, 1)]
-    old, new = (math.fsum(values) / len(values) if values else None for values in found)
+    sides = [[value for pair in rounds if (value := pair[side]) is not None] for side in (0, 1)]
+    old, new = (math.fsum(values) / len(values) if values else None for values in sides)
     return old, new
 
 
@@ -164,7 +162,8 @@ def _shown(change: KeyChange) -> str:
 
 
 def _value(value: JsonValue) -> str:
-    gates = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict) and "by" in one]
+    entries = value if isinstance(value, list) else [value]
+    gates = [entry for entry in entries if isinstance(entry, dict) and "by" in entry]
     if gates:
         return ", ".join(map(gate_in_words, gates))
     return "none" if value is None else str(value)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def show_plan(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> None:
     """Show what `run_once` would start: panel, processes, their commands. Start nothing."""
-    from rlhf_cli.display.plan_tables import show_launch
+    from rlhf_cli.display.start_panel import show_launch
 
     folder, launch = _planned_launch(prepared, plan, earlier)
     title, place = experiment_name(prepared.composed), os.path.relpath(folder)

@@ -33,7 +33,7 @@ def test_a_sweep(place: Path) -> None:
         "   weight  seeds        correct",
         "○       0      3  0.600 ± 0.248",
         "●     0.5      3  0.640 ± 0.237",
-        "the same in all runs: brevity 0.500",
+        "equal in all runs: brevity 0.500",
     ]
     assert lines[9] == "verdict on weight"
     assert lines[10] == "- 0.5 beats 0 on correct by 0.040 [0.015, 0.065] (3 seeds)."
@@ -65,7 +65,7 @@ def test_other_weights_under_the_same_name_are_told(place: Path) -> None:
         for seed, name in enumerate("ab")
     ]
     said = " ".join(" ".join(shown(runs)).split())
-    assert "began with different weights (aaaaaaaaaaaa in seed=0; bbbbbbbbbbbb in seed=1)" in said
+    assert "(aaaaaaaaaaaa in seed=0; bbbbbbbbbbbb in seed=1)" in said
 
 
 @pytest.mark.parametrize(

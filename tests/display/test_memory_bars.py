@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.display.plan_tables import memory_bars
+from rlhf_cli.display.start_panel import memory_bars
 from rlhf_cli.plan.devices import Device
 from rlhf_cli.plan.memory_estimate import MemoryPlan, Moment
 from tests.support.terminal import drawn
@@ -23,7 +23,7 @@ def test_a_bar_a_phase_and_its_parts_by_size(width: int) -> None:
     assert generation.split(maxsplit=2) == ["generation", "████" + 16 * "░", "3 GB  weights 2 GB, KV cache 1 GB"]
     assert training.split(maxsplit=2)[1] == 10 * "█" + 10 * "░"  # 8 of 16 GB
     assert training.endswith("8 GB  activations 6 GB, weights 2 GB")  # the fullest moment, without what is below 1 %
-    assert most == "most of it: activations, 75% (learning from 8 rows)"
+    assert most.endswith("activations, 75% (learning from 8 rows)")
     assert "11" not in "".join((heading, generation, training, most))  # 3 + 8: both are never there together
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.display.plan_tables import workload_lines
+from rlhf_cli.display.start_panel import workload_lines
 from tests.support.planning import planned
 
 GRPO = ("+exp=quickstart", "launch=cpu", "track=none")

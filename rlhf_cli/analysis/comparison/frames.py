@@ -48,7 +48,7 @@ def read_wandb(word: str, *, wanted: Wanted | None = None, api: Api | None = Non
     parts = word.removeprefix(PREFIX).strip("/").split("/")
     if len(parts) < 2 or not all(parts):
         raise RunError(
-            "these are no runs of wandb's",
+            "this does not name runs of wandb",
             got=word,
             expected="wandb:entity/project or wandb:entity/project/group",
             hint="rlhf compare wandb:my-team/rlhf/quickstart/20260131-101500",
@@ -64,11 +64,11 @@ def read_wandb(word: str, *, wanted: Wanted | None = None, api: Api | None = Non
         runs = [_logged(run, path, wanted) for run in found if "trainer" in run.config]
     except Exception as error:  # wandb raises its own, those of requests and plain ValueErrors
         raise RunError(
-            "wandb cannot be asked",
+            "wandb did not answer",
             where=word,
             got=str(error).splitlines()[0] if str(error) else type(error).__name__,
             expected="a login (`wandb login`, or WANDB_API_KEY), a network, and a project that you may read",
-            advice="rlhf compare runs/...: run folders hold the same metrics, and need no network",
+            advice="rlhf compare runs/...: run folders hold the same metrics and need no network",
         ) from error
     if not runs:
         hint = f"rlhf compare wandb:{path}" if group else None

@@ -24,8 +24,7 @@ def run(options: Options) -> int:
     prepared = prepare(options.words)
 
     from rlhf_cli.cli.output import print_json
-    from rlhf_cli.display.plan_tables import describe_launch
-    from rlhf_cli.display.start_panel import show_start
+    from rlhf_cli.display.start_panel import describe_launch, show_start
     from rlhf_cli.launch.dry_run import first_rows, planned_json
     from rlhf_cli.launch.freeze import existing_run, experiment_name, planned_folder
     from rlhf_cli.launch.resuming import resumed

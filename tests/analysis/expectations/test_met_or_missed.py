@@ -149,24 +149,25 @@ def typed(run: RunFolder, words: list[str]) -> VerifiedRun:
 def test_what_was_typed_is_named_only_where_something_is_missed(tmp_path: Path) -> None:
     met = configured(expect=[{"metric": "correct", "at_least": 1}])
     run = write_run(tmp_path / "run", met, {"rewards/correct/mean": [*RISING]})
-    assert "typed" not in printed(at_the_end(typed(run, ["trainer.args.learning_rate=1"])))
+    assert "learning_rate" not in printed(at_the_end(typed(run, ["trainer.args.learning_rate=1"])))
     missed = configured(expect=[{"metric": "correct", "at_least": 21}])
     other = write_run(tmp_path / "other", missed, {"rewards/correct/mean": [*RISING]})
     text = " ".join(printed(at_the_end(typed(other, ["+exp=quickstart", "seed=3", "a.b=1"]))).split())
-    assert "a.b=1 was typed" in text
+    assert "a.b=1" in text
     assert "seed" not in text
     text = printed(at_the_end(typed(other, [f"a.b{number}=1" for number in range(9)])))
-    assert "a.b0=1, a.b1=1 and 7 more were typed" in " ".join(text.split())
+    assert "a.b0=1, a.b1=1 and 7 more" in " ".join(text.split())
     text = printed(at_the_end(typed(other, ["++a.b=1", "++expect=[{metric: correct, at_least: 21}]"])))
     assert "expected: 0 of 1 met" in text
-    assert "typed" not in text
+    assert "a.b" not in text
 
 
 @pytest.mark.parametrize("word", ["trainer.args.max_steps=30", "++trainer.args.num_train_epochs=1"])
 def test_a_run_whose_length_was_typed_is_not_judged(word: str, tmp_path: Path) -> None:
     run = run_of(tmp_path, {"metric": "correct", "at_least": 21})
     said = " ".join(printed(at_the_end(typed(run, ["+exp=quickstart", word]))).split())
-    assert said == f"expectations are not judged, because {word.lstrip('+')} was typed"
+    assert word.lstrip("+") in said
+    assert "missed" not in said
     said = printed(at_the_end(typed(run, [word, "expect=[{metric: correct, at_least: 21}]"])))
     assert "expected: 0 of 1 met" in said, "what was typed as well is judged"
     assert verify(run).state == "missed", "rlhf verify judges: somebody asks"

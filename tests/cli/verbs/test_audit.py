@@ -68,9 +68,9 @@ class TestAudit:
         monkeypatch.setenv("COLUMNS", "80")
         holes = ["trainer=grpo", "data=file", "data.path=rows.csv", "rewards.right.fn=./rewards.py:right"]
         text = said(["audit", *holes, "--strict"], capsys, code=2)
-        assert "gold: column answer, written: as it is; it gets 1.000 (right 1.000)" in text
-        assert "as much as gold or more in 10 of 10 rows (95 %: 72% to 100%)" in text
-        assert text.rstrip().endswith("2 holes: many_answers, gold_in_junk get as much as gold, or more")
+        assert "gold: column answer, written: as it is; total 1.000 (right 1.000)" in text
+        assert "10 of 10 rows (95 %: 72% to 100%)" in text
+        assert "2 holes: many_answers, gold_in_junk" in text.splitlines()[-1]
         assert max(map(len, text.splitlines())) <= 80
         sound = [*holes, "rewards.right.fn=rlhf_cli.rewards.match:exact_match", "--strict"]
         assert said(["audit", *sound], capsys).rstrip().endswith("no hole in 16 kinds of answer")

@@ -34,7 +34,7 @@ def test_a_reward(capsys: Said) -> None:
 
 def test_the_yaml_and_the_override_of_a_page_work(capsys: Said, write: Callable[[str, str], Path]) -> None:
     shown = said(capsys, "reward", "digits_only")
-    pasted = shown.partition("to paste into an experiment\n")[2].partition("\nor on the command line")[0]
+    pasted = shown.partition("in an experiment\n")[2].partition("\non the command line")[0]
     write("conf/exp/mine.yaml", f"# @package _global_\n{pasted}")
     assert main(["check", "+exp=mine", "trainer.args.max_completion_length=32"]) == 0
     override = shown.partition("rlhf train +exp=NAME ")[2].splitlines()[0]

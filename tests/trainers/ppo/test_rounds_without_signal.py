@@ -34,7 +34,7 @@ def test_no_weight_moves(watch, where: str) -> None:
         if isinstance(one, Finding) and one.kind == "no_deviation"
     ]
     assert found.severity == "serious"
-    assert "every completion was cut off" in found.what
+    assert "rewards/truncation/fraction" in [part.metric for part in found.evidence]
     assert found.changes[0].words == "trainer.args.max_completion_length=4"
 
 
