@@ -123,6 +123,20 @@ def class_bodies(config_class: str) -> list[ast.ClassDef]:
     return chain[::-1]
 
 
+def constructor_models(trainer: str) -> list[str]:
+    """Return the models that a TRL trainer's constructor takes beside the policy and a copy of it, such as a teacher.
+
+    No key sets them, so such a trainer cannot run. An empty list if its source is not found where TRL keeps trainers.
+    """
+    module, trl = f"{trainer.removesuffix('Trainer').lower()}_trainer.py", package_dir("trl")
+    for file in (file for home in ("trainer", "experimental/*") for file in trl.glob(f"{home}/{module}")):
+        text = file.read_text(encoding="utf-8").partition(f"\nclass {trainer}(")[2]
+        signature = text.partition("    def __init__(")[2].partition("\n    ):")[0].partition("\n    ) ->")[0]
+        names = re.findall(r"^\s+(\w+)\s*[:=,]", signature, re.MULTILINE)
+        return [name for name in names if name.endswith("_model") and name != "ref_model"]
+    return []
+
+
 def _documented_choices(docstring: str) -> dict[str, tuple[str, ...]]:
     """Return field -> values, for the fields whose documentation lists them.
 

@@ -164,10 +164,6 @@ def most_prompts(rows: int, group: int) -> int:
     return math.ceil((group - math.gcd(rows, group) + rows) / group)
 
 
-_ROWS_OF_EXAMPLE = {"DPOTrainer": 2, "RewardTrainer": 2, "CPOTrainer": 2, "ORPOTrainer": 2, "TPOTrainer": 3}
-_FUSED_HEAD = ("GRPOTrainer", "RLOOTrainer", "GMPOTrainer", "SFTTrainer", "DPOTrainer", "KTOTrainer")
-
-
 @dataclass
 class RunMemory:
     """The models of a run on one device, and the bytes they need at each moment.
@@ -198,7 +194,7 @@ class RunMemory:
         experiment, lengths = self.experiment, self.lengths or RowLengths(0, 0)
         self._setting, self._whole = experiment.trainer.setting, experiment.trainer.whole
         self._leaves_out = [] if self.lengths is not None else ["prompts of unknown length"]
-        each = _ROWS_OF_EXAMPLE.get(experiment.trainer.trl, 1)
+        each = experiment.trainer.row.texts_per_row
         self._rows, self._prompt = each * (self._whole("per_device_train_batch_size") or 1), lengths.prompt
         self._answer = (self._whole("max_completion_length") or 256) if self.completions else 0
         limit, packing = self._whole("max_length") or 0, self._setting("packing") is True
@@ -220,7 +216,7 @@ class RunMemory:
         self._reward_bytes = sum(self._load_reward_models())
         if optimizer.removeprefix("paged_") not in _OPTIMIZERS:
             self._leaves_out.append(f"the state of the optimizer {optimizer}")
-        if experiment.trainer.trl not in _FUSED_HEAD and experiment.trainer.row.trains != "reward model":
+        if not experiment.trainer.row.bounds_logits and experiment.trainer.row.trains != "reward model":
             self._leaves_out.append(f"the logits of {experiment.trainer.trl}, all in memory at once")
 
     def _load_policy(self) -> Decoder:
@@ -328,7 +324,7 @@ class RunMemory:
         experiment = self.experiment
         if experiment.model.lora is not None:
             return False
-        if experiment.trainer.trl in ("DPOTrainer", "KTOTrainer"):
+        if experiment.trainer.row.copies_policy:
             return self._setting("precompute_ref_log_probs") is not True
         if experiment.kl is not None:
             return experiment.kl.where != "none"
@@ -361,7 +357,7 @@ class RunMemory:
         return {"activations": kept, "logits": logits} if logits > a_layer else {"activations": kept + a_layer}
 
     def _logits(self, rows: int, *, learns: bool) -> float:
-        if self.experiment.trainer.trl not in _FUSED_HEAD:
+        if not self.experiment.trainer.row.bounds_logits:
             return 0.0
         on_gpu, keeps = self.device.on_gpu, self.passes != "plain" and bool(self.completions)
         tokens = rows * (self._answer if self._answer and (on_gpu or keeps) else self._tokens)

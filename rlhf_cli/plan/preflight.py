@@ -94,6 +94,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
         arguments.range_problems(subject),
         arguments.contradictions(subject),
         arguments.refused_combinations(subject),
+        arguments.constructor_problems(subject),
         arguments.typed_twice(subject),
     )
     folders = report.run(hub.hub_problems(subject), ModelFolders(subject.experiment))

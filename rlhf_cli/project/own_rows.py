@@ -11,7 +11,7 @@ from rlhf_cli.data.column_kinds import ColumnKind, kind_of, label
 from rlhf_cli.data.peeking import Preview, peek
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ConfigError, DataError
-from rlhf_cli.tables.trl_trainers import TRAINERS
+from rlhf_cli.tables.trl_trainers import TRAINERS, ColumnSet, TrainerRow
 from rlhf_cli.text.suggest import nearest
 
 RowKind = Literal["prompts", "pairs", "judged", "demonstrations"]
@@ -22,17 +22,28 @@ RowKind = Literal["prompts", "pairs", "judged", "demonstrations"]
 class Training:
     """A trainer of conf/trainer, for a new project.
 
-    `what` completes the sentence "train ..." of a question. `tiny_rate` is the learning rate for the embedded model of
-    0.15 M parameters, `rate` the initial one for a real model: for policies trained on rewards, that of the GRPO paper
-    (arXiv 2402.03300), otherwise that of TRL's examples.
+    `trl` is the class of TRL's that it runs. `what` completes the sentence "train ..." of a question. `tiny_rate`
+    is the learning rate for the embedded model of 0.15 M parameters, `rate` the initial one for a real model: for
+    policies trained on rewards, that of the GRPO paper (arXiv 2402.03300), otherwise that of TRL's examples.
     """
 
     name: str
+    trl: str
     what: str
     rows: RowKind
     tiny_rate: str
     rate: str
     steps: int = 60
+
+    @property
+    def row(self) -> TrainerRow:
+        """Return the row of TRL's trainer that it runs."""
+        return TRAINERS[self.trl]
+
+    @property
+    def read_as_they_are(self) -> tuple[ColumnSet, ...]:
+        """Return the sets of columns that TRL reads without renaming, if a training reads several kinds of rows."""
+        return self.row.learns_from if self.rows in ("judged", "demonstrations") else ()
 
     @property
     def generates(self) -> bool:
@@ -41,15 +52,17 @@ class Training:
 
 
 _ROWS = (
-    Training("grpo", "a policy by rewards of yours, answers compared in groups", "prompts", "1.0e-3", "1.0e-6"),
-    Training("rloo", "a policy by rewards, each answer against the others (RLOO)", "prompts", "1.0e-3", "1.0e-6"),
-    Training("ppo", "a policy by rewards, with a critic (PPO)", "prompts", "3.0e-4", "1.0e-6", steps=160),
-    Training("sft", "a model on demonstrations: prompts with good answers", "demonstrations", "6.0e-3", "2.0e-5", 200),
-    Training("dpo", "a policy on pairs of a better and a worse answer (DPO)", "pairs", "5.0e-4", "1.0e-6"),
-    Training("orpo", "the same without a reference model (ORPO)", "pairs", "5.0e-4", "1.0e-6"),
-    Training("cpo", "the same with a supervised term (CPO)", "pairs", "5.0e-4", "1.0e-6"),
-    Training("kto", "a policy on single answers, each judged good or bad (KTO)", "judged", "5.0e-4", "1.0e-6"),
-    Training("reward", "a reward model on pairs of a better and a worse answer", "pairs", "1.0e-3", "1.0e-5"),
+    Training("grpo", "GRPOTrainer", "a policy by rewards of yours, compared in groups", "prompts", "1.0e-3", "1.0e-6"),
+    Training(
+        "rloo", "RLOOTrainer", "a policy by rewards, each answer against the others", "prompts", "1.0e-3", "1.0e-6"
+    ),
+    Training("ppo", "GRPOTrainer", "a policy by rewards, with a critic (PPO)", "prompts", "3.0e-4", "1.0e-6", 160),
+    Training("sft", "SFTTrainer", "a model on prompts with good answers", "demonstrations", "6.0e-3", "2.0e-5", 200),
+    Training("dpo", "DPOTrainer", "a policy on pairs of a better and a worse answer", "pairs", "5.0e-4", "1.0e-6"),
+    Training("orpo", "ORPOTrainer", "the same without a reference model", "pairs", "5.0e-4", "1.0e-6"),
+    Training("cpo", "CPOTrainer", "the same with a supervised term", "pairs", "5.0e-4", "1.0e-6"),
+    Training("kto", "KTOTrainer", "a policy on single answers, each judged good or bad", "judged", "5.0e-4", "1.0e-6"),
+    Training("reward", "RewardTrainer", "a reward model on pairs of two answers", "pairs", "1.0e-3", "1.0e-5"),
 )
 
 TRAININGS: dict[str, Training] = {row.name: row for row in _ROWS}
@@ -75,8 +88,6 @@ _SUM = re.compile(r"[\d\s+*/=?().-]{1,24}")
 _ANSWER = "answer"
 _LAST_NUMBER = re.compile(r"\d[\d,]*(\.\d+)?\D{0,3}$")
 """Finds a number at the end of an answer: `22`, `#### 1,234`, `= 5.5 m`."""
-_AS_THEY_ARE = {"sft": TRAINERS["SFTTrainer"].learns_from, "kto": TRAINERS["KTOTrainer"].learns_from}
-"""Maps a training to further sets of columns that TRL reads without renaming."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +164,7 @@ def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> Ow
             )
     mapped = _mapped(preview, training, typed)
     # TRL learns from some rows as they are: messages, pairs.
-    is_ready = any(set(columns) <= set(preview.columns) for columns in _AS_THEY_ARE.get(training.name, ()))
+    is_ready = any(set(columns) <= set(preview.columns) for columns in training.read_as_they_are)
     needed = [column for column in COLUMNS[training.rows] if column.is_needed and not is_ready]
     if missing := [column for column in needed if column.role not in mapped]:
         raise DataError(
@@ -181,7 +192,7 @@ def _other_training(preview: Preview, training: Training) -> str | None:
     """Return the flag of the first training that reads these columns as they are named."""
     for name, other in TRAININGS.items():
         needed = {column.role for column in COLUMNS[other.rows] if column.is_needed}
-        sets = [needed, *map(set, _AS_THEY_ARE.get(name, ()))]
+        sets = [needed, *map(set, other.read_as_they_are)]
         if other.rows != training.rows and any(columns <= set(preview.columns) for columns in sets):
             return f"--trains {name}"
     return None

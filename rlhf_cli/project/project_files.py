@@ -20,7 +20,6 @@ from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.plan.checks.prompt_checks import is_chat_model
 from rlhf_cli.project.own_rows import OwnRows, RowKind, Training
 from rlhf_cli.project.reference.function_source import NO_DEFAULT, functions_in, read_function
-from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
 
 TINY, SMOLLM2 = "tiny", "smollm2"
@@ -190,8 +189,6 @@ _SAMPLES: dict[RowKind, tuple[str, str, str, int]] = {
 }
 """Maps a kind of rows to the sample's world, its file, its description in the README, and its number of rows."""
 
-_BASED_ON = {"rloo": "RLOOTrainer", "sft": "SFTTrainer", "dpo": "DPOTrainer", "orpo": "ORPOTrainer"}
-_BASED_ON |= {"cpo": "CPOTrainer", "kto": "KTOTrainer", "reward": "RewardTrainer"}
 _PLAIN_YAML = re.compile(r"[A-Za-z./_][\w./-]*")
 _YAML_WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n", "~")
 
@@ -257,7 +254,7 @@ def _facts(choices: ProjectChoices, name: str) -> dict[str, object]:
         "answer_is_number": choices.answer_is_number,
         "brief_full": 2 if rows is None and model.is_tiny else characters // 4,
         "brief_zero": characters,
-        "config_class": TRAINERS[_BASED_ON.get(training.name, "GRPOTrainer")].config_class,
+        "config_class": training.row.config_class,
         "steps": training.steps if model.is_tiny else 200,
         "batch_size": choices.batch_size,
         "num_generations": choices.num_generations,

@@ -43,7 +43,9 @@ class TrainerRow:
     has none. `kl_in_reward`: its argument `beta` puts a KL divergence into the rewards. `trains`: the kind of
     model. `measured`: the columns that give the length of a row prepared by TRL: those at its start, and
     alternatives whose longest counts; None if TRL does not prepare rows. `splits_pairs`: a pair of answers becomes
-    two rows. `loss_divisor`: what its loss divides by, None if its argument `loss_type` decides.
+    two rows. `loss_divisor`: what its loss divides by, None if its argument `loss_type` decides. `texts_per_row`:
+    the texts that a row of the data puts through the model. `bounds_logits`: its loss never holds the logits of all
+    tokens at once. `copies_policy`: it loads a copy of the policy as reference.
     """
 
     name: str
@@ -59,6 +61,9 @@ class TrainerRow:
     measured: tuple[ColumnSet, ColumnSet] | None = None
     splits_pairs: bool = False
     loss_divisor: Normaliser | None = None
+    texts_per_row: int = 1
+    bounds_logits: bool = False
+    copies_policy: bool = False
 
     @property
     def generates(self) -> bool:
@@ -85,9 +90,12 @@ _PAIR = "chosen and rejected, and a prompt unless both begin with it"
 _REWARDED = frozenset({"rewards", "truncation"})
 
 _ROWS = (
-    TrainerRow("GRPOTrainer", algorithm="grpo", advantages="token", sections=_REWARDED | {"critic", "kl"}),
+    TrainerRow(
+        "GRPOTrainer", bounds_logits=True, algorithm="grpo", advantages="token", sections=_REWARDED | {"critic", "kl"}
+    ),
     TrainerRow(
         "RLOOTrainer",
+        bounds_logits=True,
         algorithm="rloo",
         advantages="completion",
         kl_in_reward=True,
@@ -97,6 +105,7 @@ _ROWS = (
     TrainerRow(
         "GMPOTrainer",
         "trl.experimental.gmpo",
+        bounds_logits=True,
         algorithm="grpo",
         advantages="completion",
         sections=_REWARDED,
@@ -104,6 +113,7 @@ _ROWS = (
     ),
     TrainerRow(
         "SFTTrainer",
+        bounds_logits=True,
         learns_from=(("prompt", "completion"), ("messages",), ("conversations",), (TEXT,), ("input_ids",)),
         expected_columns="prompt and completion, or messages, or text",
         along=(*_TEMPLATE, *IMAGES, "labels", "completion_mask", "assistant_masks"),
@@ -111,16 +121,34 @@ _ROWS = (
     ),
     TrainerRow(
         "DPOTrainer",
+        texts_per_row=2,
+        bounds_logits=True,
+        copies_policy=True,
         learns_from=_OF_PAIRS,
         expected_columns=_PAIR,
         along=("prompt", *_TEMPLATE, *IMAGES),
         measured=(("prompt_ids",), ("chosen_ids", "rejected_ids")),
     ),
-    TrainerRow("ORPOTrainer", "trl.experimental.orpo", learns_from=_OF_PAIRS, expected_columns=_PAIR, along=_PROMPT),
-    TrainerRow("CPOTrainer", "trl.experimental.cpo", learns_from=_OF_PAIRS, expected_columns=_PAIR, along=_PROMPT),
+    TrainerRow(
+        "ORPOTrainer",
+        "trl.experimental.orpo",
+        texts_per_row=2,
+        learns_from=_OF_PAIRS,
+        expected_columns=_PAIR,
+        along=_PROMPT,
+    ),
+    TrainerRow(
+        "CPOTrainer",
+        "trl.experimental.cpo",
+        texts_per_row=2,
+        learns_from=_OF_PAIRS,
+        expected_columns=_PAIR,
+        along=_PROMPT,
+    ),
     TrainerRow(
         "TPOTrainer",
         "trl.experimental.tpo",
+        texts_per_row=3,
         learns_from=(("chosen", "rejected", "reference"),),
         expected_columns="chosen, rejected and reference (the right answer), and a prompt unless all begin with it",
         along=("prompt", *_TEMPLATE),
@@ -128,6 +156,8 @@ _ROWS = (
     ),
     TrainerRow(
         "KTOTrainer",
+        bounds_logits=True,
+        copies_policy=True,
         learns_from=(("prompt", "completion", "label"), ("chosen", "rejected")),
         expected_columns="prompt, completion and label (true or false), or chosen and rejected with their prompt",
         along=("prompt", *_TEMPLATE, *IMAGES),
@@ -136,6 +166,7 @@ _ROWS = (
     ),
     TrainerRow(
         "RewardTrainer",
+        texts_per_row=2,
         learns_from=(("chosen", "rejected"), ("chosen_ids", "rejected_ids")),
         expected_columns=_PAIR,
         along=("prompt", "margin", *_TEMPLATE),

@@ -18,6 +18,7 @@ from accelerate import DistributedType
 from transformers.generation import logits_process as warpers
 from trl.trainer import dpo_trainer, grpo_trainer
 
+from rlhf_cli.config.trl_args import constructor_models
 from rlhf_cli.tables.passes import DEFAULTS_IF_OMITTED, MAX_SOFTMAX_BYTES, why_config_not_packed, why_values_not_packed
 from rlhf_cli.tables.resume_keys import RESUME_KEYS, ResumeRow, row_of
 from rlhf_cli.tables.strategies import STRATEGIES
@@ -113,6 +114,12 @@ def test_trainer_rows_agree_with_trl() -> None:
     assert {name for name, row in TRAINERS.items() if row.loss_divisor == "rows"} == {"RLOOTrainer", "GMPOTrainer"}
     assert TRAINERS["GRPOTrainer"].sections == {"rewards", "truncation", "critic", "kl"}
     assert TRAINERS["RewardTrainer"].sections == {"reward_model"}
+
+
+def test_a_trainer_of_a_known_shape_needs_no_other_model() -> None:
+    """Its constructor takes the policy and its data alone; `rlhf check` refuses a row for one with a teacher."""
+    assert not any(map(constructor_models, TRAINERS))
+    assert constructor_models("DistillationTrainer") == constructor_models("GKDTrainer") == ["teacher_model"]
 
 
 @pytest.mark.parametrize("name", [name for name, row in TRAINERS.items() if row.measured is not None])

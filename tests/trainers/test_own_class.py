@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from tests.support.small_runs import PPO_SMALL
@@ -159,3 +161,13 @@ def test_experimental_trainers_of_pairs(workplace: Path, name: str) -> None:
     folder = RunFolder(workplace / "runs" / name / "one")
     assert len(losses(folder)) == 2
     assert (folder.model / "model.safetensors").is_file()
+
+
+def test_a_class_that_needs_another_argument_is_refused(place: Path) -> None:
+    source = "from trl import GRPOTrainer\nclass Taught(GRPOTrainer):\n    def __init__(self, model, teacher): ...\n"
+    (place / "mine.py").write_text(source)
+    with pytest.raises(ConfigError) as caught:
+        prepare(["+exp=quickstart", "trainer.class=./mine.py:Taught"])
+    assert str(caught.value.where).startswith("trainer.class")
+    (place / "mine.py").write_text(source.replace("teacher,", "teacher=None,"))
+    prepare(["+exp=quickstart", "trainer.class=./mine.py:Taught"])

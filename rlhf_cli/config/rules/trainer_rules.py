@@ -89,6 +89,28 @@ def trainer_class_problems(experiment: Experiment, origins: Origins) -> Iterator
             )
         else:
             yield from _base_problems(module, _all_bases(name, classes), experiment.trainer.trl, where)
+            yield from _constructor_problems(classes.get(name), where)
+
+
+_GIVEN = {"self", "model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class", "peft_config"}
+"""The arguments of a constructor that rlhf gives, or leaves out if the experiment does not set them."""
+
+
+def _constructor_problems(node: ast.ClassDef | None, where: str) -> Iterator[UserError]:
+    """Yield an error if a class's own `__init__` needs an argument that no key sets, such as a teacher."""
+    for function in [item for item in (node.body if node else ()) if isinstance(item, ast.FunctionDef)]:
+        args = function.args
+        positional = [*args.posonlyargs, *args.args]
+        needed = positional[: len(positional) - len(args.defaults)]
+        needed += [arg for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True) if default is None]
+        unknown = [arg.arg for arg in needed if arg.arg not in _GIVEN]
+        if function.name == "__init__" and node is not None and unknown:
+            yield ConfigError(
+                f"{node.name} needs an argument {unknown[0]!r} that no key sets",
+                where=where,
+                got=f"__init__({', '.join(arg.arg for arg in positional)})",
+                expected="arguments of TRL's class, and others with a default",
+            )
 
 
 def _base_problems(module: str, bases: list[str], trl: str, where: str) -> Iterator[UserError]:

@@ -97,6 +97,19 @@ def refused_combinations(subject: Subject) -> Findings:
             )
 
 
+def constructor_problems(subject: Subject) -> Findings:
+    """Yield an error for a trainer whose constructor takes another model, which no key can give it."""
+    trl = subject.experiment.trainer.trl
+    if models := trl_args.constructor_models(trl):
+        yield ConfigError(
+            f"{trl} needs {models[0]}, which is an argument of its constructor",
+            where=subject.where("trainer.trl"),
+            expected="a trainer that takes the policy and its data alone",
+            hint="rlhf list trainer",
+            advice=f"a trainer.class of yours can load it and pass {models[0]} to super().__init__",
+        )
+
+
 def typed_twice(subject: Subject) -> Findings:
     """Yield a notice for every key that was typed with different values; the last one counts."""
     values: dict[str, list[str]] = {}
