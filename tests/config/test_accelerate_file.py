@@ -12,14 +12,11 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.config.accelerate_file import accelerate_environment
-from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.plan.prepare import prepare, prepare_from
+from tests.support.planning import Judged, Refused
 
 pytestmark = pytest.mark.usefixtures("place")
-Refused = Callable[..., ConfigError]
-Judged = Callable[..., Experiment]
 
 _SPEC = importlib.util.find_spec("trl")
 assert _SPEC is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,11 @@ from rlhf_cli.config.conf_folders import groups, search_dirs, shipped_dir
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.text.yaml_loader import SAFE_LOADER
 from tests.support import small_reward_runs
+from tests.support.planning import Write
 from tests.support.quick_loader import QuickLoader
 from tests.support.small_runs import PPO_SMALL, SMALL
 
 pytestmark = pytest.mark.usefixtures("place", "by_hydra")
-Write = Callable[[str, str], Path]
 
 
 def origin(composed: Composed, key: str) -> str:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from rlhf_cli.config.compose import compose, rewrite
 from rlhf_cli.errors import ConfigError, Problems
+from tests.support.planning import Refused, Write
 
 pytestmark = pytest.mark.usefixtures("place", "by_hydra")
-Write = Callable[[str, str], Path]
 
 
 @pytest.mark.parametrize(
@@ -51,8 +48,6 @@ def test_unknown_groups_and_options_and_hydras_own_settings_are_refused(typed: s
         rewrite(["+exp=quickstart", typed])
     assert (caught.value.where, caught.value.got, caught.value.hint) == ("command line", typed, hint)
 
-
-Refused = Callable[..., ConfigError]
 
 HEADER = "# @package _global_\n"
 

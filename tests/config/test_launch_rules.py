@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from rlhf_cli.config.rules.launch_rules import seconds
-from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError
 from rlhf_cli.tables.strategies import STRATEGIES
+from tests.support.planning import Judged, Refused
 
 pytestmark = pytest.mark.usefixtures("place")
-Refused = Callable[..., ConfigError]
-Judged = Callable[..., Experiment]
 
 ASK_FOR = {
     "critic.share=lora": ("exp=toy_ppo", "critic.share=lora", "model.lora.r=8"),

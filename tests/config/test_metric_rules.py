@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import Expectation, entries_of, read_expectations
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.sweeps.checked_jobs import refuse_unlogged_watch
+from tests.support.planning import Judged, Refused
 
 pytestmark = pytest.mark.usefixtures("place")
 
@@ -133,9 +131,6 @@ def test_a_step_that_never_comes() -> None:
     assert (error.got, error.hint) == ("at: 121", "expect.right.at=end")
     assert "ends at step 120" in error.what
 
-
-Judged = Callable[..., Experiment]
-Refused = Callable[..., ConfigError]
 
 QUICK = ("exp=quickstart", "data.eval.fraction=0.1")  # 8 generations
 BEST = "trainer.args.metric_for_best_model"

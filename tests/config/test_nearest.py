@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Literal
 
 import pytest
 from pydantic import BaseModel, Field
 
-from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.suggestions import meant_value
-from rlhf_cli.errors import ConfigError
+from tests.support.planning import Judged, Refused, Write
 
 pytestmark = pytest.mark.usefixtures("place")
 
@@ -50,10 +47,6 @@ class Sample(BaseModel):
 def test_the_suggested_value_is_the_one_that_was_meant(name: str, given: object, meant: str | None) -> None:
     assert meant_value(name, Sample.model_fields[name], given) == meant
 
-
-Write = Callable[[str, str], Path]
-Judged = Callable[..., Experiment]
-Refused = Callable[..., ConfigError]
 
 MINE = "# @package _global_\n# mine\ndefaults:\n  - /reward@rewards.short: brevity\n  - _self_\n"
 """Five lines: what a test adds begins at line 6."""

@@ -14,8 +14,8 @@ import yaml
 
 from rlhf_cli.cli import main
 from rlhf_cli.text.yaml_loader import SAFE_LOADER, OversizedYaml
+from tests.support.planning import Write
 
-Write = Callable[[str, str], Path]
 BOMB = "x0: &x0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n" + "".join(
     f"x{level}: &x{level} [{', '.join([f'*x{level - 1}'] * 9)}]\n" for level in range(1, 9)
 )

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
-from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import Kl
-from rlhf_cli.errors import ConfigError
+from tests.support.planning import Judged, Refused, Write
 
-Judged = Callable[..., Experiment]
-Refused = Callable[..., ConfigError]
 QUICK = "exp=quickstart"
 PPO = (QUICK, "trainer=ppo", "trainer.args.num_generations=1")
 SHARED = (*PPO, "critic.share=lora", "model.lora.r=16")
 
 
 pytestmark = pytest.mark.usefixtures("place")
-
-
-Write = Callable[[str, str], Path]
 
 
 ARGS = "trainer.args."

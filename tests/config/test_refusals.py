@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import RESERVED_ARGS
 from rlhf_cli.errors import ConfigError, Problems
 from rlhf_cli.plan.prepare import prepare
+from tests.support.planning import Judged, Refused, Write
 
 pytestmark = pytest.mark.usefixtures("place")
-Write = Callable[[str, str], Path]
-Judged = Callable[..., Experiment]
-Refused = Callable[..., ConfigError]
 
 MINE = """\
 # @package _global_

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.prepare import prepare
+from tests.support.planning import Judged, Refused
 
 pytestmark = pytest.mark.usefixtures("place")
-Judged = Callable[..., Experiment]
-Refused = Callable[..., ConfigError]
 
 QUICK = "exp=quickstart"  # rewards: correct, format, brevity
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError
+from tests.support.planning import Judged, Refused
 
-Judged = Callable[..., Experiment]
-Refused = Callable[..., ConfigError]
 QUICK = "exp=quickstart"
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rlhf_cli.config.expand import is_dense, truncation_warnings
-from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Reward
-from rlhf_cli.errors import ConfigError
+from tests.support.planning import Judged, Refused
 
 pytestmark = pytest.mark.usefixtures("place")
-Judged = Callable[..., Experiment]
-Refused = Callable[..., ConfigError]
 
 QUICK = "exp=quickstart"  # max_completion_length 16
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +13,9 @@ from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.run_plan import Plan
 from tests.support.model_copies import EMPTY_WEIGHTS, tokenizer_json
+from tests.support.planning import Write
 
 pytestmark = pytest.mark.usefixtures("place")
-Write = Callable[[str, str], Path]
 
 PPO = ("exp=quickstart", "trainer=ppo", "trainer.args.num_generations=1", "launch=cpu")
 CRITIC = {"architectures": ["LlamaForTokenClassification"], "id2label": {"0": "LABEL_0"}}

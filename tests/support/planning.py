@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import UserError
 from rlhf_cli.launch.freeze import existing_run
 from rlhf_cli.plan.preflight import preflight
@@ -15,6 +16,7 @@ from tests.support.suggestions import WRONG, useless
 
 Write = Callable[[str, str], Path]
 Refused = Callable[..., UserError]
+Judged = Callable[..., Experiment]
 ROWS = "".join(json.dumps({"prompt": f"{a}+1=", "a": a, "b": 1}) + "\n" for a in range(20))
 MINE = ("exp=quickstart", "data=file", "data.path=rows.jsonl")
 
