@@ -94,7 +94,7 @@ def _struck(strike: Strike, folder: RunFolder, words: list[str], reference: Refe
     seen = _seen(folder)
     later = text_file(place, folder, "later")
     verbs = ["status"] if seen["state"] else []
-    verbs += ["compare"] if seen["state"] and seen["step"] else []  # a run that has logged no step prints this
+    verbs += ["compare"] if seen["state"] and seen["step"] else []  # compare refuses a run without log events
     readers = {verb: typed([verb, str(folder.path)], place, later) for verb in verbs}
     return Blow(signal=strike.signal.name, victim=victim, at_s=round(at_s, 3), ended=ended, readers=readers, **seen)
 

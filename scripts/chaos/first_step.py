@@ -17,7 +17,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 from scripts.chaos.outcomes import Ended
 
 _LOOK_S = 0.02
-_FROM = re.compile(r"^going on from checkpoint-(\d+)", re.MULTILINE)
+_FROM = re.compile(r"^(?:going on|resuming) from checkpoint-(\d+)", re.MULTILINE)
 _BEGINS = "starting at step 0"
 
 

@@ -10,7 +10,7 @@ from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED
 from scripts.chaos.outcomes import Blow, Broken, Ended
 
 _SAVED = re.compile(r"saved step (\d+)")
-_NOTHING = "nothing is saved yet"
+_NOTHING = re.compile(r"nothing is saved yet|no checkpoint yet")
 _NOT_BEGUN = "nothing was being trained"
 _PARTS = ("model", "critic", "metrics")
 
@@ -60,7 +60,7 @@ def _after_wish(blow: Blow) -> list[str]:
     found = [] if blow.state == "preempted" else [f"its state is {blow.state}"]
     said = _SAVED.search(blow.ended.said)
     if said is None:
-        is_true = _NOTHING in blow.ended.said and blow.step == 0 and blow.checkpoint == 0
+        is_true = _NOTHING.search(blow.ended.said) is not None and blow.step == 0 and blow.checkpoint == 0
         return [*found, *([] if is_true else [f"step {blow.step} was not saved"])]
     if not int(said[1]) == blow.checkpoint == blow.step:
         steps = f"says {said[1]}, checkpoint {blow.checkpoint}, step {blow.step}"
