@@ -111,7 +111,8 @@ def best_of_n(prompts: Sequence[SampledPrompt], *, by: str = TOTAL) -> BestOfN:
     def curve_of(value: Callable[[SampledAnswer], float | None]) -> list[Estimate]:
         picked = [_picked(weights, [value(answer) for answer in prompt.answers]) for prompt, weights in scored]
         return [
-            mean_with_interval([one for one in column if not math.isnan(one)]) for column in np.array(picked).T.tolist()
+            mean_with_interval([mean for mean in column if not math.isnan(mean)])
+            for column in np.array(picked).T.tolist()
         ]
 
     scores_of = curve_of(partial(SampledAnswer.score, by=by))
@@ -187,14 +188,14 @@ def preference_pairs(prompts: Sequence[SampledPrompt], *, by: str = TOTAL, least
     seen: set[str] = set()
     for prompt in prompts:
         ranked = _ranked(prompt, by)
-        chosen = next((one for one in ranked if not one[1].is_truncated), None)
+        chosen = next((pair for pair in ranked if not pair[1].is_truncated), None)
         if len(ranked) < 2:
             left_out["fewer than two answers have a score and a text"] += 1
         elif chosen is None:
             left_out["no answer is finished"] += 1
         else:
             low = min(score for score, _ in ranked)
-            rejected = next(one for one in ranked if one[0] == low)
+            rejected = next(pair for pair in ranked if pair[0] == low)
             margin = chosen[0] - low
             key = _key(prompt.prompt, chosen[1].completion, rejected[1].completion)
             if margin <= 0:
@@ -230,8 +231,8 @@ def best_answers(
     seen: set[str] = set()
     for prompt in prompts:
         ranked = _ranked(prompt, by)
-        ended = [one for one in ranked if not one[1].is_truncated]
-        good = [one for one in ended if at_least is None or one[0] >= at_least]
+        ended = [pair for pair in ranked if not pair[1].is_truncated]
+        good = [pair for pair in ended if at_least is None or pair[0] >= at_least]
         new: list[Row] = []
         for score, answer in good:
             key = _key(prompt.prompt, answer.completion)
@@ -254,7 +255,7 @@ def _ranked(prompt: SampledPrompt, by: str) -> list[tuple[float, SampledAnswer]]
     """Return the answers that have a score and a text, best first; equal scores keep the sampling order."""
     with_text = [answer for answer in prompt.answers if text_of(answer.completion).strip()]
     scored = [(score, answer) for answer in with_text if (score := answer.score(by)) is not None]
-    return sorted(scored, key=lambda one: -one[0])
+    return sorted(scored, key=lambda pair: -pair[0])
 
 
 def _key(*texts: object) -> str:

@@ -16,7 +16,7 @@ from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.text.regular_files import read_object
 
 Measured = RewardModelEvaluation | PolicyEvaluation
-_CLASSES: dict[str, type[Measured]] = {one.kind: one for one in (RewardModelEvaluation, PolicyEvaluation)}
+_CLASSES: dict[str, type[Measured]] = {kind.kind: kind for kind in (RewardModelEvaluation, PolicyEvaluation)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,10 @@ class Evaluation:
         for name, part in self.measured.parts.items():
             rewards = {reward: estimates.raw for reward, estimates in part.rewards.items()}
             beside = {"truncated": part.truncated, "tokens": part.tokens}
-            yield from ((f"{name}/{figure}", one) for figure, one in ({"total": part.total} | rewards | beside).items())
+            yield from (
+                (f"{name}/{figure}", estimate)
+                for figure, estimate in ({"total": part.total} | rewards | beside).items()
+            )
         for reward, attempts in self.measured.attempts.items():
             for kind, by_k in attempts.by_name().items():
                 if by_k:

@@ -37,7 +37,7 @@ _OTHER_ENDING = {
 class EvaluationRequest:
     """How to evaluate. `name` is the base name of the files; `data` describes the rows on the screen.
 
-    `trained` is the experiment that trained the model, or None if unknown. `of_run` says that the rows are the
+    `trained` is the experiment that trained the model, or None if unknown. `has_own_rows` says that the rows are the
     experiment's own evaluation rows. `out` is the output folder, None for the target's. `rows` is the maximum number of
     rows, None for all. `batch_size` counts completions, None for the default of the model's kind. `slices`, `as_chat`
     and `with_eos` are for a reward model, `samples` (per prompt) for a policy.
@@ -53,7 +53,7 @@ class EvaluationRequest:
     as_chat: bool = False
     with_eos: bool = False
     trained: Experiment | None = None
-    of_run: bool = False
+    has_own_rows: bool = False
 
 
 def evaluate(
@@ -81,7 +81,7 @@ def evaluate(
         trained=asked.trained,
     )
     rows, warnings = held_out.rows, held_out.warnings
-    if asked.of_run and held_out.num_trained_on == len(rows):
+    if asked.has_own_rows and held_out.num_trained_on == len(rows):
         asked = replace(asked, name=TRAINING_ROWS + asked.name.removeprefix(HELD_OUT))
     measured: Measured
     completions: list[Row] = []

@@ -133,12 +133,12 @@ def generate(
     scores = score_answers(experiment, answers, policy, end).rows
     sampled = [
         SampledAnswer(
-            one.completion,
+            answer.completion,
             {name: reward.raw for name, reward in scored.rewards.items()},
             scored.total,
-            one.is_truncated,
+            answer.is_truncated,
         )
-        for one, scored in zip(answers, scores, strict=True)
+        for answer, scored in zip(answers, scores, strict=True)
     ]
     prompts = [SampledPrompt(row["prompt"], sampled[n * each : (n + 1) * each]) for n, row in enumerate(rows)]
     best = best_of_n(prompts, by=request.by)
@@ -155,13 +155,13 @@ def generate(
         "settings": {**sampling.settings, "seed": sampling.seed, "batch_size": batch_size},
         "prompts": len(rows),
         "by": best.by,
-        "curve": [asdict(one) for one in best.curve],
+        "curve": [asdict(point) for point in best.curve],
         "prompts_without_score": best.left_out,
-        "made": {name: {"rows": len(one.rows), "left_out": one.left_out} for name, one in made.items()},
+        "made": {name: {"rows": len(result.rows), "left_out": result.left_out} for name, result in made.items()},
     }
     completions = completions_of({SAMPLED: PartAnswers(each, answers, scores)})
     files = []
-    for name, some in {COMPLETIONS: completions, **{name: one.rows for name, one in made.items()}}.items():
+    for name, some in {COMPLETIONS: completions, **{name: result.rows for name, result in made.items()}}.items():
         (target.folder / name).unlink(missing_ok=True)  # the files of a folder belong together
         if some:
             files.append(target.folder / name)

@@ -118,6 +118,6 @@ def end_of_run(target: Target) -> EndOfRun:
     """
     status = read_status(target.run) if target.run is not None else None
     step = status.step if status else 0
-    of_run = checkpoint_folder(target.run.checkpoints, step) if target.run is not None else None
-    running = read_running(target.model) or (read_running(of_run) if of_run is not None else None)
+    checkpoint = checkpoint_folder(target.run.checkpoints, step) if target.run is not None else None
+    running = read_running(target.model) or (read_running(checkpoint) if checkpoint is not None else None)
     return EndOfRun(step, (status.max_steps if status else None) or 1, running or {})

@@ -189,7 +189,7 @@ def sum_up_answers(
     first = next(iter(parts.values()))
     shown = list(zip(first.answers, first.scored, strict=True))[:_SHOWN]
     is_seen = [prompt_key(answer.row) in trained_on for answer in first.answers[:: first.each]]
-    groups = {SEEN: is_seen, UNSEEN: [not one for one in is_seen]} if len(set(is_seen)) == 2 else {}
+    groups = {SEEN: is_seen, UNSEEN: [not seen for seen in is_seen]} if len(set(is_seen)) == 2 else {}
     by_prompts = {
         which: _on_prompts({name: part.of_prompts(kept) for name, part in parts.items()}, names)
         for which, kept in groups.items()

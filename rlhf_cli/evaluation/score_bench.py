@@ -58,8 +58,8 @@ def distribution(values: Sequence[float | None]) -> ScoreDistribution:
     edges = numpy.linspace(array.min(), array.max(), NUM_BINS + 1)
     if (edges[:-1] < edges[1:]).all():  # not if the range is too small for distinct edges, such as 0.3 to 0.1 + 0.2
         bins = numpy.histogram(array, bins=NUM_BINS)[0].tolist()
-    mean, of_shares = float(array.mean()), tuple(quantiles(seen))
-    return ScoreDistribution(len(seen), mean, deviation, of_shares, tuple(bins), len(set(seen)))
+    mean, at_shares = float(array.mean()), tuple(quantiles(seen))
+    return ScoreDistribution(len(seen), mean, deviation, at_shares, tuple(bins), len(set(seen)))
 
 
 def quantiles(values: Sequence[float]) -> list[float]:
@@ -188,13 +188,13 @@ class ScoreBench:
         named = {"prompt": "prompt", "completion": "completion", **({"label": self.label} if self.label else {})}
         content: dict[str, object] = {
             "rows": (
-                {**{name: row.get(column) for name, column in named.items()}, **one.as_json()}
-                for row, one in zip(rows, scores.rows, strict=True)
+                {**{name: row.get(column) for name, column in named.items()}, **scored.as_json()}
+                for row, scored in zip(rows, scores.rows, strict=True)
             ),
             **scores.as_json(),
         }
-        content["distributions"] = {name: one.as_json() for name, one in self.distributions.items()}
-        content["correlations"] = [asdict(one) for one in self.correlations]
+        content["distributions"] = {name: found.as_json() for name, found in self.distributions.items()}
+        content["correlations"] = [asdict(correlation) for correlation in self.correlations]
         if self.label is not None:
             content["label"] = {"column": self.label, "roc_auc": dict(self.roc_auc)}
         return content
@@ -213,7 +213,7 @@ def score_bench(rows: Sequence[dict[str, object]], scores: CompletionScores, *, 
         columns[TOTAL] = totals
     columns[LENGTH] = [float(len(text_of(as_completion(row["completion"])))) for row in rows]
     labels = None if label is None else labels_of(rows, label)
-    beside = {} if labels is None else {str(label): [None if one is None else float(one) for one in labels]}
+    beside = {} if labels is None else {str(label): [None if value is None else float(value) for value in labels]}
     judged = {name: values for name, values in columns.items() if name != LENGTH}
     return ScoreBench(
         distributions={name: distribution(values) for name, values in columns.items()},

@@ -95,8 +95,8 @@ def reads_tokens(function: RewardFunction) -> bool:
     whole = getattr(function, "__self__", function)  # a method reads what other methods of its object read
     with suppress(OSError, TypeError):
         sources = [own if whole is own else type(whole), *filter(inspect.isfunction, named)]
-        is_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-        return is_any and any(re.search("[\"']completion_ids", inspect.getsource(one)) for one in sources)
+        is_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        return is_any and any(re.search("[\"']completion_ids", inspect.getsource(source)) for source in sources)
     return False
 
 

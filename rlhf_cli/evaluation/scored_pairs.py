@@ -104,7 +104,8 @@ def pairs_of(rows: list[Row], *, as_chat: bool = False) -> Pairs:
                 hint=nearest(column, rows[0]),
             )
     parted = [_parted(row, number, as_chat) for number, row in enumerate(rows, 1)]
-    return Pairs([one for one, _, _ in parted], [one for _, one, _ in parted], [one for _, _, one in parted])
+    prompts, chosen, rejected = (list(column) for column in zip(*parted, strict=True))
+    return Pairs(prompts, chosen, rejected)
 
 
 def _parted(row: Row, number: int, as_chat: bool) -> tuple[Completion, Completion, Completion]:

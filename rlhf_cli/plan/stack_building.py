@@ -85,7 +85,9 @@ def reward_stack(experiment: Experiment, *, device: str | torch.device) -> Rewar
     components = _components(experiment, device)
     # Outside of training a call holds all rows of a file, and the user is watching: no automatic timeout.
     free = [name for name, reward in experiment.rewards.items() if reward.timeout_s == "auto"]
-    return RewardStack([replace(one, timeout_s=None) if one.name in free else one for one in components])
+    return RewardStack(
+        [replace(component, timeout_s=None) if component.name in free else component for component in components]
+    )
 
 
 def training_stack(

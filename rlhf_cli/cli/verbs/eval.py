@@ -95,7 +95,7 @@ def run(options: Options) -> int:
             as_chat=options.on("--chat"),
             with_eos=_with_eos(options, target),
             trained=prepare_from(target.run, []).experiment if target.run is not None else None,
-            of_run=data is None and not _has_other_rows(words),
+            has_own_rows=data is None and not _has_other_rows(words),
         ),
         lambda message: screen.print(f"[dim]{message}", highlight=False),
     )

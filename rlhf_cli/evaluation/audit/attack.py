@@ -166,9 +166,9 @@ def main_component(
     rows = [(scored, gold[row]) for row, scored in attacks if row in gold]
     if not rows:
         return None
-    of_others = [(other, gold[row]) for row, other in others if row in gold]
-    knowing = {name for name in own if not all(_reaches(name, other, right) for other, right in of_others)}
-    usual = [other for other, _ in (of_others if knowing else rows)]
+    other_rows = [(other, gold[row]) for row, other in others if row in gold]
+    knowing = {name for name in own if not all(_reaches(name, other, right) for other, right in other_rows)}
+    usual = [other for other, _ in (other_rows if knowing else rows)]
     candidates = []
     for name, value in contributions_of(list(gold.values())).items():
         gain = value - median(other.rewards[name].weighted or 0.0 for other in usual)
@@ -193,7 +193,7 @@ def _best_paid(contributions: Mapping[str, Contribution]) -> str | None:
 
     Return None if no component pays anything: then the gold answer is not rewarded either.
     """
-    paid = {name: (round(one.attack - (one.gold or 0.0), 9), one.attack) for name, one in contributions.items()}
+    paid = {name: (round(part.attack - (part.gold or 0.0), 9), part.attack) for name, part in contributions.items()}
     best = max(paid, key=paid.__getitem__, default=None)
     return None if best is None or (paid[best][0] <= 0 and paid[best][1] == 0) else best
 
@@ -240,7 +240,9 @@ def attack(experiment: Experiment, plan: AuditPlan, *, left_out: dict[str, str])
         main=main,
         num_unrecognised=unrecognised,
         unrecognised=share.low is not None and share.low > LEAST_SHARE,
-        blind=tuple(name for name in trial.stack.names if _is_blind(name, gold_scores, [one for _, one in attacks])),
+        blind=tuple(
+            name for name in trial.stack.names if _is_blind(name, gold_scores, [scored for _, scored in attacks])
+        ),
         kinds=tuple(_ordered(kinds, has_gold=bool(gold))),
         left_out=left_out,
         notes=tuple(trial.notes),
@@ -250,27 +252,27 @@ def attack(experiment: Experiment, plan: AuditPlan, *, left_out: dict[str, str])
 def _attacks(trial: Trial, plan: AuditPlan, way: AnswerFormat) -> dict[str, list[_Variant]]:
     """Return kind -> its variants."""
     inputs = _inputs(trial, way)
-    written = {kind.name: [list(kind.write(one))[: plan.variants] for one in inputs] for kind in plan.kinds}
+    written = {kind.name: [list(kind.write(row))[: plan.variants] for row in inputs] for kind in plan.kinds}
     texts = [
         (kind, variant, row, text)
         for kind in plan.kinds
-        for row, of_row in enumerate(written[kind.name])
-        for variant, text in enumerate(of_row)
+        for row, variants_of_row in enumerate(written[kind.name])
+        for variant, text in enumerate(variants_of_row)
         if text is not None
     ]
     scored = trial.scored([(row, text) for *_, row, text in texts], is_cut=[kind.is_cut for kind, *_ in texts])
     variants: dict[str, dict[int, dict[int, tuple[str, ScoredRow]]]] = defaultdict(lambda: defaultdict(dict))
     for (kind, variant, row, text), score in zip(texts, scored, strict=True):
         variants[kind.name][variant][row] = (text, score)
-    return {name: [of_kind[number] for number in sorted(of_kind)] for name, of_kind in variants.items()}
+    return {name: [numbered[number] for number in sorted(numbered)] for name, numbered in variants.items()}
 
 
 def _inputs(trial: Trial, way: AnswerFormat) -> list[AttackInputs]:
     answers: Iterable[str | None] = trial.gold.answers if trial.gold is not None else []
-    golds = [None if one is None else final_part(one) for _, one in zip_longest(trial.rows, answers)]
-    known = [one for one in golds if one is not None]
-    common = [word for word, _ in Counter(word for one in known for word in one.split()).most_common(8)]
-    most_common = [one for one, _ in Counter(known).most_common(3)]
+    golds = [None if answer is None else final_part(answer) for _, answer in zip_longest(trial.rows, answers)]
+    known = [gold for gold in golds if gold is not None]
+    common = [word for word, _ in Counter(word for gold in known for word in gold.split()).most_common(8)]
+    most_common = [gold for gold, _ in Counter(known).most_common(3)]
     words = reward_words(component.score for component in trial.stack.components)
     characters = (trial.limit_tokens or 512) * (1 if trial.experiment.model.build is not None else _CHARACTERS_A_TOKEN)
     return [
@@ -291,10 +293,10 @@ def _inputs(trial: Trial, way: AnswerFormat) -> list[AttackInputs]:
 
 def _is_blind(name: str, gold: Sequence[ScoredRow], attacks: Sequence[ScoredRow]) -> bool:
     """Return whether a component does not distinguish gold answers from any other text."""
-    of_gold, of_attacks = (
+    gold_scores, attack_scores = (
         {row.rewards[name].raw for row in rows if row.rewards[name].open} for rows in (gold, attacks)
     )
-    return len(of_gold) == 1 and of_gold == of_attacks
+    return len(gold_scores) == 1 and gold_scores == attack_scores
 
 
 def _strength(kind: KindResult) -> tuple[float, float]:
@@ -304,14 +306,14 @@ def _strength(kind: KindResult) -> tuple[float, float]:
 def _ordered(kinds: list[KindResult], *, has_gold: bool) -> list[KindResult]:
     """Return the holes first, the worst at the top; without gold answers, sort by mean total."""
     if not has_gold:
-        return sorted(kinds, key=lambda one: -(one.mean_total if one.mean_total is not None else -math.inf))
-    return sorted(kinds, key=lambda one: (not one.is_hole, not one.is_near, *(-part for part in _strength(one))))
+        return sorted(kinds, key=lambda kind: -(kind.mean_total if kind.mean_total is not None else -math.inf))
+    return sorted(kinds, key=lambda kind: (not kind.is_hole, not kind.is_near, *(-part for part in _strength(kind))))
 
 
 def _others(known: Sequence[str], gold: str | None, row: int) -> list[str]:
     """Return the distinct right answers of other rows, starting after this row."""
     turned = [*known[row + 1 :], *known[: row + 1]]
-    return [one for one in dict.fromkeys(turned) if gold is None or one.casefold() != gold.casefold()]
+    return [answer for answer in dict.fromkeys(turned) if gold is None or answer.casefold() != gold.casefold()]
 
 
 def prompt_text(prompt: object) -> str:

@@ -88,7 +88,7 @@ def _gold_in_junk(row: AttackInputs) -> Texts:
     if row.gold is None or not row.others or _CODE.search(row.gold):
         return (None, None)
     first, last = row.others[0], row.others[-1]
-    written = [row.way.write(one) for one in (first, row.gold, last)]
+    written = [row.way.write(answer) for answer in (first, row.gold, last)]
     return tuple(
         f"{_JUNK[0]} {a}\n{_JUNK[1]} {b} {_JUNK[2]}\n{_JUNK[1]} {c}" for a, b, c in ((first, row.gold, last), written)
     )
@@ -100,7 +100,7 @@ def _many(row: AttackInputs) -> Texts:
     others = list(row.others[:8])
     half = (len(others) + 1) // 2
     answers = [*others[:half], row.gold, *(others[half:] or others[:1])]
-    return ", ".join(answers), "\n".join(row.way.write(one) for one in answers)
+    return ", ".join(answers), "\n".join(row.way.write(answer) for answer in answers)
 
 
 OTHER_GOLD = "other_gold"
@@ -141,7 +141,7 @@ def _form_only(row: AttackInputs) -> Texts:
 
 
 def _common(row: AttackInputs) -> Texts:
-    usual = next((one for one in row.most_common if not _same(one, row.gold)), None)
+    usual = next((answer for answer in row.most_common if not _same(answer, row.gold)), None)
     return (*_COMMON, None if usual is None else row.way.write(usual))
 
 

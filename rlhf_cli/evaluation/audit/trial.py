@@ -154,17 +154,17 @@ def _texts(value: object, seen: set[int], module: Mapping[str, object] = Mapping
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | tuple | set | frozenset | dict):
-        for one in value:
-            yield from _texts(one, seen)
+        for item in value:
+            yield from _texts(item, seen)
     elif isinstance(value, functools.partial):
         yield from _texts([*value.keywords.values(), value.func], seen)
     elif isinstance(value, FunctionType) and id(value) not in seen:
         seen.add(id(value))
-        of_code = _texts(value.__code__, seen, value.__globals__)
-        yield from (text for text in of_code if text != value.__doc__)
+        texts = _texts(value.__code__, seen, value.__globals__)
+        yield from (text for text in texts if text != value.__doc__)
     elif isinstance(value, CodeType):
-        for one in value.co_consts:
-            yield from _texts(one, seen, module)
+        for constant in value.co_consts:
+            yield from _texts(constant, seen, module)
         for named in (module.get(name) for name in value.co_names):
             if not isinstance(named, FunctionType) or named.__module__ == module.get("__name__"):
                 yield from _texts(named, seen)
@@ -243,7 +243,7 @@ class Trial:
             completion: object = [{"role": "assistant", "content": text}] if is_chat else text
             rows.append({**self.rows[row], "completion": completion})
         scored = score_with(self.stack, self.experiment, rows, where="data").rows
-        for name, error in ((name, one.error) for row in scored for name, one in row.rewards.items()):
+        for name, error in ((name, reward.error) for row in scored for name, reward in row.rewards.items()):
             # Any other text would wait as long.
             if error is not None and error.startswith(f"{ServerSilent.__name__}: "):
                 silent = in_one_line(error.partition(": ")[2])
@@ -265,10 +265,10 @@ class Trial:
         way = ways[0]
         if len(ways) > 1:
             few = known[: _COSTLY_ROWS_FOR_WAYS if is_costly else _ROWS_FOR_WAYS]
-            scored = self.scored([(row, _written(self.gold, row, one)) for one in ways for row in few])
-            of_way = {one: scored[place * len(few) : (place + 1) * len(few)] for place, one in enumerate(ways)}
-            totals = {one: [row.total for row in of_way[one] if row.total is not None] for one in ways}
-            way = max(ways, key=lambda one: fmean(totals[one] or [-math.inf]))
+            scored = self.scored([(row, _written(self.gold, row, form)) for form in ways for row in few])
+            scored_in = {form: scored[place * len(few) : (place + 1) * len(few)] for place, form in enumerate(ways)}
+            totals = {form: [row.total for row in scored_in[form] if row.total is not None] for form in ways}
+            way = max(ways, key=lambda form: fmean(totals[form] or [-math.inf]))
         texts = {row: _written(self.gold, row, way) for row in known}
         return GoldAnswers(texts, dict(zip(known, self.scored(list(texts.items())), strict=True)), way)
 

@@ -59,8 +59,8 @@ def _seeded(seed: int) -> list[Callable[[], object]]:
 def _settings() -> dict[object, Any]:
     """Return how each setting is read and written, and what it is if the function was the first to import torch."""
     found: dict[object, Any] = {"folder": (lambda: os.getcwd() if os.path.isdir(".") else None, os.chdir, None)}
-    for one in signal.valid_signals():
-        found[one] = (partial(signal.getsignal, one), partial(signal.signal, one), None)
+    for number in signal.valid_signals():
+        found[number] = (partial(signal.getsignal, number), partial(signal.signal, number), None)
     if hasattr(torch := cast(Any, sys.modules.get("torch")), "set_deterministic_debug_mode"):  # else half imported
         usual = {"default_dtype": torch.float32, "default_device": torch.device("cpu"), "num_threads": None}
         for name, value in (usual | {"deterministic_debug_mode": 0, "float32_matmul_precision": "highest"}).items():

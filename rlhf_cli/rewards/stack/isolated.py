@@ -75,7 +75,7 @@ class Isolated:
         columns = {name: by_row(batch, name) for name in batch if name not in TRAINERS_OWN}
         rows = [{name: values[row] for name, values in columns.items()} for row in range(len(columns["completions"]))]
         futures = [self._schedule(row) for row in rows]
-        self._workers |= {one.pid for one in multiprocessing.active_children()}
+        self._workers |= {worker.pid for worker in multiprocessing.active_children()}
         outcomes = [_outcome(future, self._timeout_s) for future in futures]
         for place, outcome in enumerate(outcomes):
             # A process that dies on its next row can lose an answer that was on its way. The retries run alone, so a
@@ -89,7 +89,7 @@ class Isolated:
 
     def _kill_orphans(self) -> None:
         """Kill the processes of pools that the function had opened in workers that are gone."""
-        alive = {one.pid for one in multiprocessing.active_children()}
+        alive = {worker.pid for worker in multiprocessing.active_children()}
         dead, self._workers = self._workers - alive, self._workers | alive
         for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()] if os.path.isdir("/proc") else ():
             with contextlib.suppress(OSError):

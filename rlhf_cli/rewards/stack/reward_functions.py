@@ -45,11 +45,11 @@ class WithArguments(functools.partial[object]):
 
     def __call__(self, /, *given: object, **columns: object) -> object:
         """Call the reward with the columns that it takes and that are not arguments; fill parameters before a `/`."""
-        taken = {name: one for name, one in columns.items() if name not in self.keywords}
+        taken = {name: column for name, column in columns.items() if name not in self.keywords}
         parameters = inspect.signature(self.func).parameters
-        if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
-            taken = {name: one for name, one in taken.items() if name in parameters}
-        by_place = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_ONLY]
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            taken = {name: column for name, column in taken.items() if name in parameters}
+        by_place = [name for name, parameter in parameters.items() if parameter.kind is parameter.POSITIONAL_ONLY]
         first = [taken.pop(name) for name in takewhile(taken.__contains__, by_place[len(given) :])]
         return super().__call__(*given, *first, **taken)
 
@@ -75,7 +75,11 @@ def resolve(
     raise_any(argument_problems(fn, target, args, is_factory=is_factory, args_key=args_key, place=place))
     try:
         if not is_factory and (check := getattr(target, CHECK, None)) is not None:
-            defaults = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
+            defaults = {
+                name: parameter.default
+                for name, parameter in parameters.items()
+                if parameter.default is not parameter.empty
+            }
             given = defaults | dict(args)
             wanted = inspect.signature(check).parameters
             check(**{name: value for name, value in given.items() if name in wanted})
@@ -217,8 +221,12 @@ def argument_problems(
     function receive the dataset's columns, so a misspelt argument would go unnoticed there.
     """
     parameters = inspect.signature(target).parameters
-    named = {name: one for name, one in parameters.items() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
-    takes_any = is_factory and any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    named = {
+        name: parameter
+        for name, parameter in parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    }
+    takes_any = is_factory and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     annotations = _annotations_of(target)
     unknown = [name for name in args if name not in named and not takes_any]
     for name, value in args.items():
@@ -267,7 +275,11 @@ def argument_problems(
 def required_parameters(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
     """Return the names of the parameters that have no default."""
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [name for name, one in parameters.items() if one.default is one.empty and one.kind not in several]
+    return [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty and parameter.kind not in several
+    ]
 
 
 def refuse_other_signature(
@@ -317,9 +329,9 @@ def complaint(annotation: object, value: object) -> str | None:
         adapter: TypeAdapter[object] = TypeAdapter(annotation)  # type: ignore[arg-type]
         adapter.validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
-        if any(one["type"] == "callable_type" for one in error.errors(include_url=False)):
+        if any(problem["type"] == "callable_type" for problem in error.errors(include_url=False)):
             return None  # no text of a configuration is a function
-        messages = [one["msg"].removeprefix("Value error, ") for one in error.errors(include_url=False)]
+        messages = [problem["msg"].removeprefix("Value error, ") for problem in error.errors(include_url=False)]
         words = (message.removeprefix("Input should be ").replace("array", "list") for message in messages)
         return " or ".join(dict.fromkeys(words))
     except (PydanticUserError, TypeError, ValueError, NameError):

@@ -223,7 +223,7 @@ def explain_dead_rounds(rounds: Sequence[DeadRound]) -> NoSignal:
         return NoSignal(f"{share} truncated, and the critic's value replaces the score", lines, is_cut_off=True)
     if not varying:
         return NoSignal("no reward differed between the completions of a prompt", lines)
-    sizes = {name: max(one.size for one in seen) for name, seen in by_component.items()}
+    sizes = {name: max(statistics.size for statistics in seen) for name, seen in by_component.items()}
     largest = max(sizes, key=sizes.__getitem__)
     if sizes[largest] * ROUNDING >= max(spreads.values()):
         return NoSignal(f"the weight of {largest} drowns {' and '.join(varying)}", lines)
@@ -232,18 +232,18 @@ def explain_dead_rounds(rounds: Sequence[DeadRound]) -> NoSignal:
 
 def _spread(rounds: Sequence[ComponentStatistics]) -> float:
     """Return the largest difference that a component makes within a group; 0 if it is only rounding."""
-    size, spread = max(one.size for one in rounds), max(one.spread for one in rounds)
+    size, spread = max(statistics.size for statistics in rounds), max(statistics.spread for statistics in rounds)
     return spread if spread > ROUNDING * size else 0.0
 
 
 def _describe(rounds: Sequence[ComponentStatistics]) -> str:
     """Return one line on what a component did over several rounds."""
-    lows = [one.low for one in rounds if one.low is not None]
-    highs = [one.high for one in rounds if one.high is not None]
-    if all(one.open_fraction == 0.0 for one in rounds):
+    lows = [statistics.low for statistics in rounds if statistics.low is not None]
+    highs = [statistics.high for statistics in rounds if statistics.high is not None]
+    if all(statistics.open_fraction == 0.0 for statistics in rounds):
         return f"closed for every row by its gate on {' or '.join(rounds[-1].gated_by)}"
     if not lows:
-        errors = sum(one.errors for one in rounds)
+        errors = sum(statistics.errors for statistics in rounds)
         return f"no score: {f'{errors} rows failed' if errors else 'it returned None for every row'}"
     values = f"{lows[0]:g} on every row" if min(lows) == max(highs) else f"from {min(lows):g} to {max(highs):g}"
     spread = _spread(rounds)

@@ -121,7 +121,7 @@ class RewardStack:
         """Name -> outcome of the last batch."""
         self._batch: Batch = {}
         self._by_name = {component.name: component for component in components}
-        self._levels = levels({one.name: [gate.by for gate in one.gates] for one in components})
+        self._levels = levels({component.name: [gate.by for gate in component.gates] for component in components})
         self._record_error, self._keep_failure = record_error, keep_failure
         self._replays: dict[str, str] = {}
         self._errors = {name: ErrorCounts(max_errors) for name in self._by_name}

@@ -57,7 +57,7 @@ class ScoredRow:
 
     def as_json(self) -> dict[str, object]:
         """Return a JSON object."""
-        return {"total": self.total, "rewards": {name: one.as_json() for name, one in self.rewards.items()}}
+        return {"total": self.total, "rewards": {name: reward.as_json() for name, reward in self.rewards.items()}}
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class CompletionScores:
 
     def as_json(self) -> dict[str, object]:
         """Return the object that `rlhf score --json` prints, without its rows. `no_total` is left out if it is None."""
-        content: dict[str, object] = {"summary": {name: asdict(one) for name, one in self.summary.items()}}
+        content: dict[str, object] = {"summary": {name: asdict(summary) for name, summary in self.summary.items()}}
         return content if self.no_total is None else {**content, "no_total": self.no_total}
 
 

@@ -79,7 +79,9 @@ def offsets_in(completion: Completion, decoded: str, offsets: Sequence[Offset]) 
 def _shifted(start: int, stop: int, shifts: Sequence[tuple[int, int, int]]) -> Offset:
     """Return the part of a range that lies within contents, in the author's text; an empty range if none does."""
     inside = [
-        (max(start, one) - one + at, min(stop, end) - one + at) for one, end, at in shifts if start < end and one < stop
+        (max(start, begin) - begin + at, min(stop, end) - begin + at)
+        for begin, end, at in shifts
+        if start < end and begin < stop
     ]
     return (inside[0][0], inside[-1][1]) if inside and start < stop else (0, 0)
 

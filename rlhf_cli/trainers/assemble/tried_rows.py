@@ -97,11 +97,11 @@ def prompts_seen(
     tokenizer = policy_tokenizer(experiment, wanted_by="a prompt as the model sees it")
     settings = experiment.trainer.setting("chat_template_kwargs")
     ids = _encoded(tokenizer, prompts, settings if isinstance(settings, Mapping) else {})
-    lengths = [_token_lengths("prompts", [len(one) for one in ids])]
+    lengths = [_token_lengths("prompts", [len(prompt) for prompt in ids])]
     if answers:
         of_answers = tokenizer(list(answers), add_special_tokens=False, verbose=False)["input_ids"]
-        lengths.append(_token_lengths("right answers", [len(one) for one in of_answers]))
-    seen = [SeenPrompt(str(tokenizer.decode(one)), len(one)) for one in ids[:shown]]
+        lengths.append(_token_lengths("right answers", [len(answer) for answer in of_answers]))
+    seen = [SeenPrompt(str(tokenizer.decode(prompt)), len(prompt)) for prompt in ids[:shown]]
     return PromptsSeen(seen, lengths, str(tokenizer.eos_token))
 
 
@@ -225,7 +225,7 @@ def _tried(trial: Trial, gold: GoldAnswers, prompts: list[str]) -> list[list[Tri
     scores = trial.scored([(row, text) for _, row, text in texts])
     answers: list[list[TriedAnswer]] = [[] for _ in prompts]
     for (kind, row, text), scored in zip(texts, scores, strict=True):
-        raw = {name: one.raw for name, one in scored.rewards.items()}
-        errors = {name: one.error for name, one in scored.rewards.items() if one.error is not None}
+        raw = {name: reward.raw for name, reward in scored.rewards.items()}
+        errors = {name: reward.error for name, reward in scored.rewards.items() if reward.error is not None}
         answers[row].append(TriedAnswer(kind, text, scored.total, raw, errors))
     return answers
