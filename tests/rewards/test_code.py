@@ -110,7 +110,7 @@ if __name__ == "__main__":
 def test_a_sandbox_that_fails_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox.protections()
     monkeypatch.setattr(sandbox, "interpreter", lambda: "/bin/false")
-    with pytest.raises(RewardError, match="sandbox"):
+    with pytest.raises(RewardError):
         code_runs(["pass"])
-    with pytest.raises(RewardError, match="sandbox"):
+    with pytest.raises(RewardError):
         code_passes_tests(["pass"], ["assert True"])

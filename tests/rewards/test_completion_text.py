@@ -35,5 +35,5 @@ def test_text(completion: Completion, plain: str, with_reasoning: str) -> None:
 
 @pytest.mark.parametrize("completion", [None, 7, ["text"], {"role": "assistant", "content": "text"}])
 def test_neither_text_nor_messages(completion: Completion) -> None:
-    with pytest.raises(RewardError, match="neither text nor a list of messages"):
+    with pytest.raises(RewardError):
         text_of(completion)

@@ -35,7 +35,7 @@ def test_rows() -> None:
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(RewardError, match=r"unit=words"):
+    with pytest.raises(RewardError):
         length_target(["x"], target=1, width=1)
-    with pytest.raises(RewardError, match="no slope"):
+    with pytest.raises(RewardError):
         length_ramp(["x"], [[1]], full=5, zero=5)

@@ -138,7 +138,6 @@ def test_negative_control_what_it_takes_is_let_through(fn: str, args: dict[str, 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     error = only("./own.py:typed", cuont=3)
-    assert error.what == "./own.py:typed has no argument 'cuont'"
     assert (error.where, error.hint) == (f"{KEY}.cuont (exp.yaml:3)", f"{KEY}.count")
     assert (error.got, error.expected) == (
         *("cuont: 3", "words, mode, count, pairs, scale, word, call, exact, later, flag"),
@@ -150,7 +149,6 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
 
 def test_what_a_factory_lacks_is_named() -> None:
     error = only("./own.py:Made")
-    assert error.what == "./own.py:Made needs the argument 'size'"
     assert (error.where, error.hint) == (f"{KEY} (exp.yaml:3)", f"{KEY}.size=VALUE")
     assert (error.got, error.expected) == ("no arguments", "size")
 

@@ -44,8 +44,7 @@ class TestOneRow:
     def test_under_raise_ends_it_all(self, bench: Bench, do: Any, message: str, is_async: bool) -> None:
         with pytest.raises((RewardFailed, RewardError)) as caught:
             bench(picky(2, do, is_async))
-        assert "'mine'" in caught.value.what
-        assert "row 2" in caught.value.what
+        assert caught.value.row == 2
         assert caught.value.where == "rewards.mine"
         if isinstance(caught.value, RewardFailed):
             assert caught.value.got == message
@@ -70,7 +69,6 @@ class TestTheBatchFailsAndNoRowDoes:
     def test_under_raise_it_is_a_failure_that_blames_no_row(self, bench: Bench) -> None:
         with pytest.raises(RewardFailed) as caught:
             bench(self.only_alone)
-        assert caught.value.what == "reward 'mine' failed on a batch of 4 rows"
         assert caught.value.got == "ValueError: one at a time, please"
         assert (caught.value.row, bench.recorded) == (None, [])
 
@@ -86,7 +84,7 @@ class TestHopeless:
         stack = bench.stack(lambda **_: 1 / 0, on_error=on_error)
         stack.evaluate(**BATCH)
         stack.evaluate(**BATCH)
-        with pytest.raises(RewardFailed, match="every row of 3 consecutive batches") as caught:
+        with pytest.raises(RewardFailed) as caught:
             stack.evaluate(**BATCH)
         assert caught.value.got == "ZeroDivisionError: division by zero"
         assert len(bench.recorded) == 12
@@ -156,7 +154,7 @@ def test_old_failures_are_forgotten() -> None:
     batches = [[FAILING] * 2 + ["good"] * 2, ["good"] * 4, ["good"] * 4, [FAILING] * 4]
     for rows in batches:
         stack.evaluate(prompts=["p"] * 4, completions=rows)
-    with pytest.raises(RewardFailed, match="'mine' failed on 6 of the last 8 rows") as caught:
+    with pytest.raises(RewardFailed) as caught:
         stack.evaluate(prompts=["p"] * 4, completions=[FAILING] * 2 + ["good"] * 2)
     assert caught.value.got == "ValueError: 1 bad"  # the last one
 

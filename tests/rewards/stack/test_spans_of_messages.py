@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
@@ -80,7 +81,7 @@ def test_a_message_that_the_tokens_do_not_hold_is_an_error() -> None:
     """A span at a wrong place would be worse than none."""
     stack = RewardStack([Component("fn", lambda **_: [[(0, 1, 1.0)]])])
     stack.decode = decode
-    with pytest.raises(Exception, match="not among the completion's tokens"):
+    with pytest.raises(RewardError):
         stack.evaluate(
             prompts=["p"], completions=[[{"role": "assistant", "content": "other"}]], completion_ids=[ids_of("[1+1]")]
         )

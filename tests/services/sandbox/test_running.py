@@ -121,7 +121,7 @@ def test_far_more_output_than_is_kept(run: Run, stream: str) -> None:
 
 def test_a_sandbox_that_cannot_start_raises(monkeypatch: pytest.MonkeyPatch, mode: Isolation) -> None:
     monkeypatch.setattr(sandbox, "interpreter", lambda: "/bin/false")
-    with pytest.raises(RewardError, match="sandbox for model-written code failed"):
+    with pytest.raises(RewardError):
         run_code("pass", isolation=mode)
 
 
@@ -129,9 +129,9 @@ def test_isolation_that_is_unknown_or_missing(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(RewardError):
         run_code("pass", isolation="vault")  # type: ignore[arg-type]
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(RewardError, match="isolation: bubblewrap does not work here") as caught:
+    with pytest.raises(RewardError) as caught:
         run_code("pass", isolation="bubblewrap")
-    assert "not installed" in str(caught.value)
+    assert caught.value.where == "args.isolation"
 
 
 def test_falling_back_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
