@@ -47,33 +47,35 @@ def reward(name: str, *, mean: Values, std: float | Values = 0.5, **others: Valu
     return {**named, **{f"rewards/{name}/{other}": values for other, values in others.items()}}
 
 
-Result = tuple[str, str, list[str], tuple[int, int], list[str], list[str]]
-"""Severity, subject, the figures of the headline, first and last step, the metrics shown, the words to type."""
-
-
 def results(
     curves: Mapping[str, Values], setup: RunSetup = GRPO, *, max_steps: int | None = None, kind: str
-) -> list[Result | tuple[str]]:
-    """Return what a check makes of these curves: each finding, or `fine` or `unseen` for another result."""
-    seen: list[Result | tuple[str]] = []
+) -> list[str]:
+    """Return what a check makes of these curves: `fine`, `unseen`, or a line per finding.
+
+    A line is `severity subject @ first-last | metrics shown | figures of the headline | words to type`, where
+    `trainer.args.` is left out.
+    """
+    lines = []
     for result in run_check(kind, Log.of(events_of(curves), max_steps), setup):
         assert result.kind == kind
         if isinstance(result, Finding):
-            figures = re.findall(r"-?\d+(?:\.\d+)?%?", result.what)
-            metrics, words = [part.metric for part in result.evidence], [change.words for change in result.changes]
-            steps = result.first_step, result.last_step
-            seen.append((result.severity, result.subject, figures, steps, metrics, words))
+            metrics = ", ".join(part.metric for part in result.evidence)
+            figures = ", ".join(re.findall(r"-?\d+(?:\.\d+)?%?", result.what))
+            typed = ", ".join(change.words.removeprefix("trainer.args.") for change in result.changes)
+            head = " ".join(filter(None, (result.severity, result.subject)))
+            line = f"{head} @ {result.first_step}-{result.last_step} | {metrics} | {figures} | {typed}"
+            lines.append(line.rstrip())
         else:
-            seen.append(("fine" if isinstance(result, PassedCheck) else "unseen",))
-    return seen
+            lines.append("fine" if isinstance(result, PassedCheck) else "unseen")
+    return lines
 
 
 def verdict(curves: Mapping[str, Values], setup: RunSetup = GRPO, *, max_steps: int | None = None, kind: str) -> str:
-    """Return the first result of a check: a severity, `fine` or `unseen`; '' for none."""
-    return next((result[0] for result in results(curves, setup, max_steps=max_steps, kind=kind)), "")
+    """Return the first word of a check's results: a severity, `fine` or `unseen`; '' for no result."""
+    return next((line.split()[0] for line in results(curves, setup, max_steps=max_steps, kind=kind)), "")
 
 
 def words(curves: Mapping[str, Values], setup: RunSetup = GRPO, *, kind: str) -> list[str]:
-    """Return the words to type of the only finding."""
-    (result,) = results(curves, setup, kind=kind)
-    return result[5]  # type: ignore[misc]
+    """Return the words to type of all findings."""
+    checked = run_check(kind, Log.of(events_of(curves)), setup)
+    return [change.words for result in checked if isinstance(result, Finding) for change in result.changes]

@@ -35,6 +35,7 @@ def said(what: str | None) -> str | None:
     ("one", "other", "what"),
     [
         ({}, {}, None),
+        ({}, {"trainer.args.learning_rate": 1e-4, "trainer.args.save_steps": 7}, None),  # no conditions
         ({STEPS: 10}, {STEPS: 20}, f"steps differ with it ({STEPS} 10, 20)"),
         ({STEPS: -1, EPOCHS: 1}, {STEPS: -1, EPOCHS: 2}, f"steps differ with it ({EPOCHS} 1, 2)"),
         ({STEPS: 1, EPOCHS: 1}, {STEPS: 1, EPOCHS: 2}, None),  # the steps decide

@@ -6,9 +6,7 @@ import functools
 import re
 import shlex
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 
 from rlhf_cli.analysis.diagnosis.finding import RunSetup
@@ -46,123 +44,59 @@ CRITIC = {VALUE: [*[1.0] * 5, *line(0.25, 1.0, 15)], "ppo/returns_std": [1.0] * 
 SLOW = {"time/elapsed_s": [100.0] * 3, "time/share/reward/a": [0.5] * 3, "time/share/backward": [0.5] * 3}
 EMPTY = {CUT: [0.0] * 10, "completions/max_length": [1.0] * 10}
 RATE, SLOWER = "trainer.args.learning_rate", "trainer.args.learning_rate=0.00033"
-PLANTED: list[tuple[str, RunSetup, Curves, tuple[Any, ...]]] = [
+PLANTED: list[tuple[str, RunSetup, Curves]] = [
     (
-        *("non_finite", DPO),
+        "non_finite",
+        DPO,
         {"loss": [0.1, None, float("inf")], "grad_norm": [None, 1.0, 1.0], "learning_rate": [0.03] * 3},
-        ("serious", "", [], (0, 3), ["loss", "grad_norm"], [f"{RATE}=0.01", "trainer.args.max_grad_norm=0.5"]),
     ),
-    (
-        *("no_deviation", GRPO),
-        {ZERO: [1.0] * 20, "reward_std": [0.25] * 20, "reward": [0.0] * 10 + [1.0] * 10},
-        ("note", "", ["100%"], (11, 20), [ZERO, "reward"], ["trainer.args.temperature=1.2"]),
-    ),
-    (
-        *("no_deviation", PPO),
-        {"ppo/advantages_std": [0.0, 0.2], "ppo/advantages_mean": [0.0, 0.0]},
-        ("warning", "", ["1", "2", "0"], (1, 2), ["ppo/advantages_std"], []),
-    ),
-    (
-        *("overoptimised", PPO, watched(GOLD, line(0, 1))),
-        (
-            *("serious", "rewards/gold/mean", ["1"], (1, 20), ["rewards/gold/mean", "reward"]),
-            ["kl.coef=0.15", "trainer.args.max_steps=3", SLOWER],
-        ),
-    ),
-    (
-        *("learning", GRPO, total([0.5] * 20)),
-        ("serious", "", ["0.5", "0.5", "1", "20", "0.1"], (1, 20), ["reward"], [f"{RATE}=0.003", "debug=overfit"]),
-    ),
-    (
-        *("learning", DPO, {"loss": [0.5] * 20, "learning_rate": [0.5, 2.0]}),
-        ("serious", "", ["0.5", "0.5", "1", "20", "0.01"], (1, 20), ["loss"], [f"{RATE}=6", "debug=overfit_rows"]),
-    ),
-    ("kl", PPO, FAR, ("warning", "", ["1.2"], (1, 20), [KL], ["kl.coef=0.15", SLOWER])),
-    ("kl", DPO, {KL: parts(0, 0, 0, 0, 0.125, 0.5)}, ("warning", "", ["0", "0", "0.31"], (1, 12), [KL], [])),
-    (
-        *("truncation", GRPO, {CUT: [0.75] * 10}),
-        (
-            *("warning", "", ["75%", "32"], (1, 10), [CUT]),
-            ["trainer.args.max_completion_length=64", "truncation=eos_penalty"],
-        ),
-    ),
-    (
-        *("truncation", RunSetup(truncation="bootstrap", args={"max_completion_length": 64}), {CUT: [0.75] * 10}),
-        (
-            *("warning", "", ["75%", "64"], (1, 10), [CUT]),
-            ["trainer.args.max_completion_length=128", "truncation.mode=replace"],
-        ),
-    ),
-    (
-        *("truncation", GRPO, {CUT: line(0.0, 0.38)}),  # by a line from the seventh of twenty events on
-        (
-            *("warning", "", ["12%", "38%"], (1, 20), [CUT]),
-            ["trainer.args.max_completion_length=64", "truncation=eos_penalty"],
-        ),
-    ),
-    (
-        *("length", GRPO, {LENGTH: line(20, 35), **FLAT}),
-        ("warning", "", ["75%"], (1, 20), [LENGTH], ["truncation=soft_overlong", "trainer.args.beta=0.04", SLOWER]),
-    ),
-    (
-        *("entropy", GRPO, {"entropy": FALLEN, "reward": [0.5] * 20}),
-        (
-            *("serious", "", ["1", "0.062"], (1, 20), ["entropy", "reward"]),
-            ["trainer.args.temperature=1.2", "trainer.args.beta=0.04", SLOWER],
-        ),
-    ),
-    (
-        *("clipping", PPO, {CLIPPED: [0.0] * 10 + [0.5] * 10}),
-        ("warning", "", ["50%"], (11, 20), [CLIPPED], [SLOWER, "trainer.args.num_iterations=1"]),
-    ),
-    ("clipping", PPO, {CLIPPED: [0.0] * 12}, ("note", "", [], (1, 12), [CLIPPED], [f"{RATE}=0.003"])),
-    (
-        *("explained_variance", PPO, {EXPLAINED: [-0.5] * 20, "critic/learning_rate": [0.5, 2.0, 1.0]}),
-        (
-            *("warning", "", ["-0.5", "11", "20"], (11, 20), [EXPLAINED]),
-            ["critic.learning_rate=6", "critic.warmup_steps=32"],
-        ),
-    ),
-    (
-        *("value_loss", PPO, {**CRITIC, "critic/learning_rate": [0.25, 0.75]}),  # the second quarter is the lowest
-        (
-            *("warning", "", [f"{np.mean(CRITIC[VALUE][15:]) / np.mean(CRITIC[VALUE][5:10]):.1f}", "1.6"], (1, 20)),  # type: ignore[arg-type]
-            *([VALUE, "ppo/returns_std"], ["critic.learning_rate=0.25", "critic.max_grad_norm=0.5"]),
-        ),
-    ),
-    (
-        *("reward_errors", GRPO, judge(4.0, 1.0)),
-        (
-            *("warning", "judge", ["4.0%", "1.0%"], (1, 10), ["rewards/judge/errors"]),
-            ["rewards.judge.timeout_s=off", "rewards.judge.on_error=raise"],
-        ),
-    ),
-    (
-        *("gate", GATED, {"rewards/style/open_fraction": [0.0] * 10, "rewards/runs/mean": [0.25] * 10}),
-        (
-            *("serious", "style", ["0.0%"], (1, 10), ["rewards/style/open_fraction", "rewards/runs/mean"]),
-            ["rewards.style.gate=null"],
-        ),
-    ),
-    (
-        *("gate", GATED, {"rewards/style/open_fraction": [1.0] * 12}),
-        ("note", "style", [], (1, 12), ["rewards/style/open_fraction"], ["rewards.style.gate=null"]),
-    ),
-    (
-        *("redundant", GRPO, alike([0.0] * 10 + [-1.0] * 10, a=2.0)),
-        (
-            *("warning", "a/b", ["-1.00", "0.95", "100%"], (11, 20)),
-            *(["rewards/correlation/a/b"], ["rewards.b.weight=0"]),
-        ),
-    ),
-    (
-        *("time", GRPO, {**SLOW, "rewards/a/seconds": [12.5] * 3}),
-        (
-            *("note", "reward/a", ["50%"], (1, 3), ["time/share/reward/a", "rewards/a/seconds"]),
-            ["rewards.a.isolate=true"],
-        ),
-    ),
+    ("no_deviation", GRPO, {ZERO: [1.0] * 20, "reward_std": [0.25] * 20, "reward": [0.0] * 10 + [1.0] * 10}),
+    ("no_deviation", PPO, {"ppo/advantages_std": [0.0, 0.2], "ppo/advantages_mean": [0.0, 0.0]}),
+    ("overoptimised", PPO, watched(GOLD, line(0, 1))),
+    ("learning", GRPO, total([0.5] * 20)),
+    ("learning", DPO, {"loss": [0.5] * 20, "learning_rate": [0.5, 2.0]}),
+    ("kl", PPO, FAR),
+    ("kl", DPO, {KL: parts(0, 0, 0, 0, 0.125, 0.5)}),
+    ("truncation", GRPO, {CUT: [0.75] * 10}),
+    ("truncation", RunSetup(truncation="bootstrap", args={"max_completion_length": 64}), {CUT: [0.75] * 10}),
+    ("truncation", GRPO, {CUT: line(0.0, 0.38)}),
+    ("length", GRPO, {LENGTH: line(20, 35), **FLAT}),
+    ("entropy", GRPO, {"entropy": FALLEN, "reward": [0.5] * 20}),
+    ("clipping", PPO, {CLIPPED: [0.0] * 10 + [0.5] * 10}),
+    ("clipping", PPO, {CLIPPED: [0.0] * 12}),
+    ("explained_variance", PPO, {EXPLAINED: [-0.5] * 20, "critic/learning_rate": [0.5, 2.0, 1.0]}),
+    ("value_loss", PPO, {**CRITIC, "critic/learning_rate": [0.25, 0.75]}),
+    ("reward_errors", GRPO, judge(4.0, 1.0)),
+    ("gate", GATED, {"rewards/style/open_fraction": [0.0] * 10, "rewards/runs/mean": [0.25] * 10}),
+    ("gate", GATED, {"rewards/style/open_fraction": [1.0] * 12}),
+    ("redundant", GRPO, alike([0.0] * 10 + [-1.0] * 10, a=2.0)),
+    ("time", GRPO, {**SLOW, "rewards/a/seconds": [12.5] * 3}),
 ]
+EXPECTED = """
+serious @ 0-3 | loss, grad_norm |  | learning_rate=0.01, max_grad_norm=0.5
+note @ 11-20 | frac_reward_zero_std, reward | 100% | temperature=1.2
+warning @ 1-2 | ppo/advantages_std | 1, 2, 0 |
+serious rewards/gold/mean @ 1-20 | rewards/gold/mean, reward | 1 | kl.coef=0.15, max_steps=3, learning_rate=0.00033
+serious @ 1-20 | reward | 0.5, 0.5, 1, 20, 0.1 | learning_rate=0.003, debug=overfit
+serious @ 1-20 | loss | 0.5, 0.5, 1, 20, 0.01 | learning_rate=6, debug=overfit_rows
+warning @ 1-20 | kl/k1_policy_ref | 1.2 | kl.coef=0.15, learning_rate=0.00033
+warning @ 1-12 | kl/k1_policy_ref | 0, 0, 0.31 |
+warning @ 1-10 | rewards/truncation/fraction | 75%, 32 | max_completion_length=64, truncation=eos_penalty
+warning @ 1-10 | rewards/truncation/fraction | 75%, 64 | max_completion_length=128, truncation.mode=replace
+warning @ 1-20 | rewards/truncation/fraction | 12%, 38% | max_completion_length=64, truncation=eos_penalty
+warning @ 1-20 | completions/mean_length | 75% | truncation=soft_overlong, beta=0.04, learning_rate=0.00033
+serious @ 1-20 | entropy, reward | 1, 0.062 | temperature=1.2, beta=0.04, learning_rate=0.00033
+warning @ 11-20 | ppo/clip_fraction | 50% | learning_rate=0.00033, num_iterations=1
+note @ 1-12 | ppo/clip_fraction |  | learning_rate=0.003
+warning @ 11-20 | ppo/explained_variance | -0.5, 11, 20 | critic.learning_rate=6, critic.warmup_steps=32
+warning @ 1-20 | ppo/value_loss, ppo/returns_std | 2.5, 1.6 | critic.learning_rate=0.25, critic.max_grad_norm=0.5
+warning judge @ 1-10 | rewards/judge/errors | 4.0%, 1.0% | rewards.judge.timeout_s=off, rewards.judge.on_error=raise
+serious style @ 1-10 | rewards/style/open_fraction, rewards/runs/mean | 0.0% | rewards.style.gate=null
+note style @ 1-12 | rewards/style/open_fraction |  | rewards.style.gate=null
+warning a/b @ 11-20 | rewards/correlation/a/b | -1.00, 0.95, 100% | rewards.b.weight=0
+note reward/a @ 1-3 | time/share/reward/a, rewards/a/seconds | 50% | rewards.a.isolate=true
+""".strip().splitlines()
+"""What each of `PLANTED` gives, see `results`."""
 THIRD = {
     **reward("minus", mean=[0.5] * 20, std=[0.125] * 20, advantage_share=[0.0] * 20, weight=[-2.0] * 20),
     **reward("watched", mean=[0.5] * 20, advantage_share=[0.0] * 20, weight=[0.0] * 20),
@@ -177,27 +111,28 @@ DEAD = {
 }
 
 
-@pytest.mark.parametrize(("kind", "setup", "curves", "expected"), PLANTED)
-def test_finding(kind: str, setup: RunSetup, curves: Curves, expected: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize(
+    ("planted", "expected"), list(zip(PLANTED, EXPECTED, strict=True)), ids=[row[0] for row in PLANTED]
+)
+def test_finding(planted: tuple[str, RunSetup, Curves], expected: str) -> None:
+    kind, setup, curves = planted
     assert results(curves, setup, kind=kind) == [expected]
 
 
 def test_each_dead_reward_has_a_finding() -> None:
-    score = "rlhf score RUN"
     assert results(DEAD, kind="dead_reward") == [
-        ("serious", "same", ["0.25"], (1, 10), ["rewards/same/mean"], ["rewards.same.weight=0", score]),
-        ("unseen",),
-        ("serious", "never", [], (0, 10), ["rewards/never/mean"], ["rewards.never.weight=0", score]),
-        ("fine",),
+        "serious same @ 1-10 | rewards/same/mean | 0.25 | rewards.same.weight=0, rlhf score RUN",
+        "unseen",
+        "serious never @ 0-10 | rewards/never/mean |  | rewards.never.weight=0, rlhf score RUN",
+        "fine",
     ]
 
 
 def test_one_reward_shows_every_drowned_reward() -> None:
-    (finding,) = results(DROWNED, kind="one_reward")
     metrics = [f"rewards/{name}" for name in ("big/advantage_share", "small/advantage_share", "small/std")]
-    metrics += ["rewards/minus/advantage_share", "rewards/minus/std"]
-    advice = ["rewards.small.weight=0.33", "rewards.minus.weight=-1.3"]
-    assert finding == ("warning", "big", ["0.94"], (11, 20), metrics, advice)
+    shown = ", ".join([*metrics, "rewards/minus/advantage_share", "rewards/minus/std"])
+    advice = "rewards.small.weight=0.33, rewards.minus.weight=-1.3"
+    assert results(DROWNED, kind="one_reward") == [f"warning big @ 11-20 | {shown} | 0.94 | {advice}"]
     heavier = {**DROWNED, "rewards/big/weight": [-3.0] * 20, "rewards/big/std": [None] * 20}
     # The unlogged deviation counts as 1: a third of 3 is 1, twice the deviation of small.
     assert words(heavier, kind="one_reward") == ["rewards.small.weight=2", "rewards.minus.weight=-8"]
@@ -206,7 +141,7 @@ def test_one_reward_shows_every_drowned_reward() -> None:
 def test_redundant_pairs_have_a_finding_each() -> None:
     curves = alike([0.0] * 10 + [-1.0] * 10, a=2.0, c=1.0)
     curves |= {"rewards/correlation/a/c": [0.0] * 10 + [0.97] * 10, "rewards/correlation/b/c": [0.5] * 20}
-    assert [result[1] for result in results(curves, kind="redundant")] == ["a/b", "a/c"]  # type: ignore[misc]
+    assert [line.split()[1] for line in results(curves, kind="redundant")] == ["a/b", "a/c"]
     moving = {**alike([1.0] * 20, b=1.5), "rewards/a/weight": [1.0, 3.0] * 10}
     assert words(moving, kind="redundant") == ["rewards.a.weight=0"]  # a changing weight counts as 1
     assert verdict(alike([1.0] * 20, b=0.0), kind="redundant") == "fine"
@@ -284,12 +219,12 @@ def test_a_fall_is_searched_in_the_whole_run_and_its_last_three_quarters_and_hal
     gold: list[float], first: int | None
 ) -> None:
     (result,) = results(watched(gold, line(0, 1, 40)), PPO, kind="overoptimised")
-    assert result == ("fine",) if first is None else result[3] == (first, 40)  # type: ignore[misc]
+    assert result == "fine" if first is None else f" @ {first}-40 | " in result
 
 
 def test_every_watched_metric_is_checked() -> None:
     two = {**watched([0.5] * 4, line(0, 1)), **reward("best", mean=line(0.5, 0), weight=[0.0] * 20)}
-    assert [result[0] for result in results(two, DPO, kind="overoptimised")] == ["unseen", "serious"]
+    assert [line.split()[0] for line in results(two, DPO, kind="overoptimised")] == ["unseen", "serious"]
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(64.0, "serious"), (16.0, "unseen")])
@@ -308,18 +243,15 @@ def advice_by_key() -> dict[tuple[str, ...], str]:
     """Return words to type -> the kind of finding that advises them, one value for each key."""
     typed: dict[tuple[str, ...], str] = {}
     keys = set()
-    planted = [(kind, setup, curves) for kind, setup, curves, _ in PLANTED]
-    planted += [("dead_reward", GRPO, DEAD), ("one_reward", GRPO, DROWNED)]
-    for kind, setup, curves in planted:
+    for kind, setup, curves in [*PLANTED, ("dead_reward", GRPO, DEAD), ("one_reward", GRPO, DROWNED)]:
         experiment = "+exp=toy_ppo" if setup.has_critic else "+exp=quickstart"
         if setup.truncation == "bootstrap":
             experiment = "+exp=toy_ppo truncation=bootstrap"
-        for result in results(curves, setup, kind=kind):
-            for word in result[5] if len(result) > 1 else ():  # type: ignore[misc]
-                accepted = re.sub(r"^rewards\.\w+", "rewards.brevity", word)
-                if not word.startswith("rlhf ") and (key := (experiment, accepted.partition("=")[0])) not in keys:
-                    keys.add(key)
-                    typed[*experiment.split(), *shlex.split(accepted)] = kind
+        for word in words(curves, setup, kind=kind):
+            accepted = re.sub(r"^rewards\.\w+", "rewards.brevity", word)
+            if not word.startswith("rlhf ") and (key := (experiment, accepted.partition("=")[0])) not in keys:
+                keys.add(key)
+                typed[*experiment.split(), *shlex.split(accepted)] = kind
     return typed
 
 
