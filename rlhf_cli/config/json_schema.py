@@ -15,7 +15,7 @@ from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch, Sweep
 from rlhf_cli.config.schema.model_and_data import Data, Model
-from rlhf_cli.config.schema.reward_sections import Reward, Truncation
+from rlhf_cli.config.schema.reward_sections import Advantages, Reward, Truncation
 from rlhf_cli.config.schema.run_sections import Track
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.trl_args import RESERVED_ARGS
@@ -27,6 +27,7 @@ _SECTION_OF_GROUP: dict[str, type[BaseModel]] = {
     "data": Data,
     "model": Model,
     "reward": Reward,
+    "advantages": Advantages,
     "launch": Launch,
     "track": Track,
     "truncation": Truncation,

@@ -12,7 +12,7 @@ from rlhf_cli.config.compose import compose
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, caption, shipped_dir
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.config.schema.model_and_data import Data, Model
-from rlhf_cli.config.schema.reward_sections import Reward, Truncation
+from rlhf_cli.config.schema.reward_sections import Advantages, Reward, Truncation
 from rlhf_cli.config.schema.run_sections import Track
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.config.schema.trainer_sections import Trainer
@@ -41,6 +41,7 @@ SECTIONS: dict[str, type[Section]] = {
     "model": Model,
     "data": Data,
     "reward": Reward,
+    "advantages": Advantages,
     "truncation": Truncation,
     "launch": Launch,
     "track": Track,
