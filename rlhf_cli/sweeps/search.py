@@ -41,13 +41,11 @@ from rlhf_cli.sweeps.search_space import (
     Objective,
     SearchPlan,
     Space,
-    distribution,
     few_digits,
     never_logged,
     search_plan,
     value_so_far,
     without_section,
-    word_of,
 )
 from rlhf_cli.sweeps.sweep_grid import short_keys
 from rlhf_cli.sweeps.sweep_options import SWEEP_FILE, ResumeOptions, SweepOptions
@@ -299,7 +297,7 @@ class SearchStudy:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._space = space
-        self._distributions = {key: distribution(may_be) for key, may_be in space.items()}
+        self._distributions = {key: may_be.distribution() for key, may_be in space.items()}
         self._study: Study = optuna.create_study(
             storage=JournalStorage(JournalFileBackend(str(folder / JOURNAL))),
             study_name=_NAME,
@@ -363,7 +361,7 @@ class SearchStudy:
         return SearchTrial(trial.number, str(job) if job is not None else None, words, values, trial.state.name.lower())
 
     def _words(self, params: Mapping[str, object]) -> tuple[str, ...]:
-        return tuple(word_of(key, self._space[key], value) for key, value in params.items() if key in self._space)
+        return tuple(f"{key}={self._space[key].word(value)}" for key, value in params.items() if key in self._space)
 
 
 def _sampler(name: str, seed: int) -> BaseSampler:

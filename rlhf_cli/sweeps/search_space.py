@@ -42,9 +42,18 @@ class NumberRange:
         """Return the minimum and the maximum, as override values."""
         return [self.word(self.low), self.word(self.high)]
 
-    def word(self, value: float) -> str:
-        """Return a value as it is typed."""
-        return str(round(value)) if self.is_whole else repr(float(value))
+    def word(self, value: object) -> str:
+        """Return a value of Optuna's as it is typed."""
+        number = float(str(value))
+        return str(round(number)) if self.is_whole else repr(number)
+
+    def distribution(self) -> BaseDistribution:
+        """Return Optuna's distribution."""
+        from optuna.distributions import FloatDistribution, IntDistribution
+
+        if self.is_whole:
+            return IntDistribution(round(self.low), round(self.high), log=self.is_log)
+        return FloatDistribution(self.low, self.high, log=self.is_log)
 
     def __str__(self) -> str:
         kind = " whole numbers" if self.is_whole else ""
@@ -60,6 +69,16 @@ class OptionList:
     def corners(self) -> list[str]:
         """Return every value."""
         return list(self.values)
+
+    def word(self, value: object) -> str:
+        """Return a value of Optuna's as it is typed."""
+        return str(value)
+
+    def distribution(self) -> BaseDistribution:
+        """Return Optuna's distribution."""
+        from optuna.distributions import CategoricalDistribution
+
+        return CategoricalDistribution(self.values)
 
     def __str__(self) -> str:
         return ", ".join(self.values)
@@ -109,22 +128,6 @@ def from_section(section: Mapping[str, str], rewards: Iterable[str], typed: Iter
         may_be = _may_be(override, word)
         space |= {each: may_be for each in keys if each not in typed}
     return space
-
-
-def distribution(may_be: NumberRange | OptionList) -> BaseDistribution:
-    """Return Optuna's distribution."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    if isinstance(may_be, OptionList):
-        return CategoricalDistribution(may_be.values)
-    if may_be.is_whole:
-        return IntDistribution(round(may_be.low), round(may_be.high), log=may_be.is_log)
-    return FloatDistribution(may_be.low, may_be.high, log=may_be.is_log)
-
-
-def word_of(key: str, may_be: NumberRange | OptionList, value: object) -> str:
-    """Return a value that Optuna proposes as the override a user would type."""
-    return f"{key}={value}" if isinstance(may_be, OptionList) else f"{key}={may_be.word(float(str(value)))}"
 
 
 def _parse(word: str) -> Override | None:

@@ -14,12 +14,10 @@ from rlhf_cli.errors import ConfigError
 from rlhf_cli.sweeps.search_space import (
     NumberRange,
     OptionList,
-    distribution,
     from_section,
     read_objective,
     split_words,
     value_so_far,
-    word_of,
 )
 
 
@@ -42,7 +40,7 @@ def test_fixed_words_and_searched_words_are_separated() -> None:
 )
 def test_a_word_of_hydra_becomes_a_distribution_of_optuna(word: str, expected: object) -> None:
     _, space = split_words([word])
-    assert distribution(space["x"]) == expected
+    assert space["x"].distribution() == expected
 
 
 @pytest.mark.parametrize("word", ["x=interval(1,1)", "x=interval(2,1)", "x=tag(log,interval(0,1))", "x=choice(a)"])
@@ -65,13 +63,13 @@ def test_a_star_without_a_match_is_refused() -> None:
 @pytest.mark.parametrize(
     ("may_be", "value", "word"),
     [
-        (NumberRange(0, 1), 0.1, "k=0.1"),
-        (NumberRange(1, 8, is_whole=True), 4, "k=4"),
-        (OptionList(("none", "exclude")), "none", "k=none"),
+        (NumberRange(0, 1), 0.1, "0.1"),
+        (NumberRange(1, 8, is_whole=True), 4, "4"),
+        (OptionList(("none", "exclude")), "none", "none"),
     ],
 )
 def test_a_proposed_value_becomes_an_override(may_be: NumberRange | OptionList, value: object, word: str) -> None:
-    assert word_of("k", may_be, value) == word
+    assert may_be.word(value) == word
 
 
 def test_a_held_out_metric_counts_by_its_last_value() -> None:

@@ -89,12 +89,15 @@ def about_keys(words: Sequence[str]) -> list[KeyReference]:
     typed = words[0].removesuffix(".")
     if len(words) == 1 and (below := [key for key in known if _is_at_or_below(key.key, typed)]):
         return below
-    wanted = [word.lower() for word in words]
-    found = [key for key in known if all(word in f"{key.key} {key.text} {key.type}".lower() for word in wanted)]
+    found = [key for key in known if _has_words(f"{key.key} {key.text} {key.type}", words)]
     if not found:
         close = nearest(typed, [key.key for key in known] + [key.key.rpartition(".")[2] for key in known])
         raise _none_found("key", words, close)
     return found
+
+
+def _has_words(text: str, words: Sequence[str]) -> bool:
+    return all(word.lower() in text.lower() for word in words)
 
 
 def _none_found(what: str, words: Sequence[str], close: str | None) -> ConfigError:
@@ -197,11 +200,10 @@ def metrics_about(words: Sequence[str]) -> list[MetricReference]:
     Raise ConfigError if there is no such metric.
     """
     known = list(all_metrics())
-    wanted = [word.lower() for word in words]
-    found = [metric for metric in known if all(word in f"{metric.name} {metric.text}".lower() for word in wanted)]
+    found = [metric for metric in known if _has_words(f"{metric.name} {metric.text}", words)]
     if not found:
         raise _none_found("metric", words, nearest(" ".join(words), [metric.name for metric in known]))
-    return sorted(found, key=lambda metric: not all(word in metric.name.lower() for word in wanted))
+    return sorted(found, key=lambda metric: not _has_words(metric.name, words))
 
 
 def all_metrics() -> Iterator[MetricReference]:
