@@ -236,7 +236,7 @@ def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
                 header = _checked_header(row, where)
             elif len(row) != len(header):
                 raise DataError(
-                    f"{len(row)} cells in a table of {len(header)} columns",
+                    f"this row has {len(row)} cells, and the header {len(header)} columns",
                     where=where,
                     got=shorten(",".join(row)),
                     expected=", ".join(header),

@@ -180,26 +180,19 @@ def _read_hub(source: DataSource) -> datasets.Dataset:
 
 
 def _unreadable_hub(source: DataSource, error: Exception) -> DataError:
+    """Return the error for a hub dataset; the checks found it and its access, but not its split and subset."""
     hub_id, text = source.paths[0], str(error)
-    lower = text.lower()
-    hint, advice = None, None
-    # The checks have asked the hub whether the dataset exists and whether this user may read it.
-    if isinstance(error, ConnectionError) or "offline" in lower or "connect" in lower:
-        problem = "cannot be reached, and is not in the cache"
-        hint = f"hf download {hub_id} --repo-type dataset, or {source.name}.path=FILE"
-    elif "split" in lower:
-        problem, hint = f"has no split {source.split or 'train'!r}", f"{source.name}.split=NAME"
-    elif "config" in lower:
-        problem, hint = f"has no subset {source.subset!r}", f"{source.name}.subset=NAME"
-    else:
-        problem, advice = "could not be loaded", f"try it alone: datasets.load_dataset({hub_id!r})"
+    hints = {
+        "split": f"{source.name}.split=NAME",
+        "config": f"{source.name}.subset=NAME",
+        "": f"hf download {hub_id} --repo-type dataset, or {source.name}.path=FILE",
+    }
     return DataError(
-        f"the hub dataset {hub_id} {problem}",
+        f"the hub dataset {hub_id} could not be loaded",
         where=f"{source.name}.path",
         got=f"{type(error).__name__}: {text[:400]}",
         expected=f"a dataset of the hub, or a file: there is none at {Path(hub_id).absolute()}",
-        hint=hint,
-        advice=advice,
+        hint=next(hint for word, hint in hints.items() if word in text.lower()),
     )
 
 

@@ -83,14 +83,14 @@ class DataSource:
             )
         self.paths = (self.path,) if isinstance(self.path, str) else tuple(self.path or ())
         if self.path is not None and not self.paths:
-            raise DataError("an empty list of paths", where=f"{self.name}.path")
+            raise DataError("the list of paths is empty", where=f"{self.name}.path")
         only = self.paths[0] if len(self.paths) == 1 else ""
         is_id = _HUB_ID.fullmatch(only) is not None and not only.lower().endswith((*SUFFIXES, *_UNREADABLE))
         self.is_hub = is_id and not Path(only).exists()
         for key in ("subset", "revision"):
             if getattr(self, key) is not None and not self.is_hub:
                 where = f"{self.name}.{key}"
-                raise DataError(f"`{key}` belongs to a dataset of the hub", where=where, hint=f"~{where}")
+                raise DataError(f"only a hub dataset has a {key}", where=where, hint=f"~{where}")
         select = (0, self.select) if isinstance(self.select, int) else self.select
         if select is not None and not (len(select) == 2 and 0 <= select[0] < select[1]):
             raise DataError(

@@ -32,7 +32,7 @@ def made_from(name: str) -> tuple[Path | None, dict[str, int]]:
         made = json.loads((cache_folder("models") / name / _MANIFEST).read_text(encoding="utf-8"))
         return made["source"] and Path(made["source"]), dict(made["sizes"])
     except (OSError, ValueError, LookupError, TypeError):
-        return None, {_MANIFEST: -1}  # of no size: an empty manifest is damaged, too
+        return None, {_MANIFEST: -1}  # no file has this size: the folder counts as damaged
 
 
 def damaged_file(name: str) -> str | None:
@@ -93,7 +93,7 @@ def merged_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = Fa
         digest.update(file.read_bytes())
     base = Path(adapter_base(adapter) or "").expanduser()
     for file in sorted(file for pattern in _WEIGHTS for file in base.glob(pattern) if file.is_file()):
-        # Gigabytes: their times tell whether they were written anew.
+        # Gigabytes: their times show whether they were written again.
         digest.update(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())
     name = f"merged-{digest.hexdigest()[:12]}"
     return str(build_once(name, lambda folder: _merge(adapter, folder, dtype, trust_remote_code)))
@@ -119,7 +119,7 @@ def _merge(adapter: Path, folder: Path, dtype: str, trust_remote_code: bool) -> 
             tokenizer = AutoTokenizer.from_pretrained(base, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(
-            "this adapter cannot be put on its base",
+            "the adapter cannot be merged into its base",
             where="model.path",
             got=f"{adapter}: {type(error).__name__}: {error!s:.300}",
             expected=f"an adapter of {config.get('base_model_name_or_path')}, and that model",

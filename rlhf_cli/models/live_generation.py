@@ -5,8 +5,8 @@ row leaves batch and cache. transformers still defines the scores of tokens and 
 both before it calls this loop.
 
 For one sample per row, `torch.multinomial` draws an exponential number for every probability, row by row, and takes the
-largest quotient (the exponential race: Efraimidis and Spirakis 2006). We draw the numbers of the whole batch and use
-those of the remaining rows, so every row gets the tokens that transformers would have drawn.
+largest quotient (the exponential race: Efraimidis and Spirakis 2006). We skip the numbers of removed rows, so every row
+gets the tokens that transformers would have drawn, and the generator ends in the same state.
 """
 
 from __future__ import annotations
@@ -33,9 +33,24 @@ def draw(probabilities: Tensor, rows: Tensor, num_rows: int) -> Tensor:
 
     Tokens from probabilities that are not finite mean nothing: `refuse_not_finite` looks at their sum.
     """
-    races = probabilities.new_empty(num_rows, probabilities.shape[1]).exponential_()
     # In place: a vocabulary per row needs much memory.
-    return probabilities.div_(races if len(rows) == num_rows else races[rows]).argmax(dim=-1)
+    return probabilities.div_(_exponential(probabilities, rows, num_rows)).argmax(dim=-1)
+
+
+def _exponential(like: Tensor, rows: Tensor, num_rows: int) -> Tensor:
+    """Return (N, V) exponential numbers: the rows `rows` of (num_rows, V) drawn at once."""
+    num_tokens = like.shape[1]
+    if like.device.type != "cpu" or len(rows) == num_rows:  # an accelerator draws all faster than it skips some
+        numbers = like.new_empty(num_rows, num_tokens).exponential_()
+        return numbers if len(rows) == num_rows else numbers[rows]
+    numbers, after = torch.empty_like(like), 0
+    for place, row in enumerate([*rows.tolist(), num_rows]):
+        if row > after:  # an int64 uses the same 64 bits of the generator as an exponential number, but no logarithm
+            torch.empty((row - after) * num_tokens, dtype=torch.int64).random_()
+        if row < num_rows:
+            numbers[place].exponential_()
+        after = row + 1
+    return numbers
 
 
 def refuse_not_finite(total: float) -> None:

@@ -241,7 +241,7 @@ class RewardModelScorer:
             return min(known, default=None)
         if 0 < positions < asked:
             raise ModelError(
-                "max_length is more than the reward model has positions for",
+                "max_length exceeds the number of positions of the reward model",
                 where=where_reward_model(self.path),
                 got=asked,
                 expected=f"at most {positions}",

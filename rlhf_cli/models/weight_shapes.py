@@ -56,10 +56,10 @@ def damaged_weights(folder: Path) -> str | None:
             weights: Any = read_object(index)["weight_map"]
             parts = set(weights.values())
         except _MALFORMED as error:
-            return f"{index.name} is no index: {error!r}"
+            return f"{index.name} is not an index: {error!r}"
         missing = sorted(str(part) for part in parts if not (folder / str(part)).is_file())
         if missing:
-            return f"{len(missing)} of {len(parts)} parts are not there, the first is {missing[0]}"
+            return f"{len(missing)} of {len(parts)} parts are missing, the first is {missing[0]}"
     for file in sorted(folder.glob("*.safetensors")):
         with file.open("rb") as stream:
             if stream.read(8) == b"version ":
@@ -68,9 +68,9 @@ def damaged_weights(folder: Path) -> str | None:
             length, entries = _header(file)
             wanted = 8 + length + max((entry["data_offsets"][1] for entry in entries.values()), default=0)
         except _MALFORMED:
-            return f"{file.name} has no header of safetensors"
+            return f"{file.name} has no safetensors header"
         if file.stat().st_size != wanted:
-            return f"{file.name} has {file.stat().st_size} bytes and says that it has {wanted}"
+            return f"{file.name} has {file.stat().st_size} bytes, but its header says {wanted}"
     return None
 
 

@@ -33,7 +33,7 @@ def test_a_truncated_file(place: Path, refused: Refused) -> None:
     file.write_bytes(file.read_bytes()[:-5])
     error = refused(*MODEL)
     size = file.stat().st_size
-    assert f"{WEIGHTS} has {size} bytes and says that it has {size + 5}" in str(error.got)
+    assert f"{WEIGHTS} has {size} bytes, but its header says {size + 5}" in str(error.got)
 
 
 class TestBaseOfAnAdapter:

@@ -68,7 +68,7 @@ def demonstrations(world: str, num_rows: int, *, seed: int, name: str) -> list[d
     """
     if world not in DEMONSTRATIONS:
         raise DataError(
-            f"there are no demonstrations of a world {world!r}",
+            f"the world {world!r} has no demonstrations",
             where=name,
             got=world,
             expected=f"one of {', '.join(DEMONSTRATIONS)}",
@@ -102,14 +102,16 @@ def num_rows(world: str, args: Mapping[str, object], *, name: str = "data") -> i
                 hint=f"{name}.args.{close}" if close is not None else None,
             )
         alternatives: Sequence[Any] = get_args(hints[key]) if isinstance(hints[key], UnionType) else [hints[key]]
-        kinds = tuple(get_origin(one) or one for one in alternatives)
+        kinds = tuple(get_origin(kind) or kind for kind in alternatives)
         if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
             expected = " or ".join(kind.__name__ for kind in kinds if kind is not NoneType)
             raise DataError(f"wrong type for {key}", where=where, got=repr(value), expected=expected)
     count = args.get("num_rows", DEFAULT_NUM_ROWS)
     assert isinstance(count, int)
     if count < 1:
-        raise DataError("a world without rows", where=f"{name}.args.num_rows", got=count, expected="1 or more")
+        raise DataError(
+            "a world needs at least one row", where=f"{name}.args.num_rows", got=count, expected="1 or more"
+        )
     return count
 
 

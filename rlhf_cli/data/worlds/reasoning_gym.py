@@ -52,7 +52,7 @@ def generate(
             hint="task=chain_sum" if task is None else "task=null",
         )
     if tasks and args:
-        raise DataError("`args` are those of `task`; each of `tasks` has its own", where="args", got=args)
+        raise DataError("`args` belongs to `task`; each of `tasks` has its own", where="args", got=args)
     shares = [{"task": task, "args": args or {}, "weight": 1, "where": ""}] if task is not None else []
     for name, share in (tasks or {}).items():
         typed = share if isinstance(share, dict) else {"no mapping": share}
@@ -60,7 +60,7 @@ def generate(
         weight, is_known = given["weight"], set(given) == {"weight", "args"} and isinstance(given["args"], dict)
         if not is_known or type(weight) not in (int, float) or not 0 <= weight < float("inf"):
             raise DataError(
-                "a task has a weight, 0 or more, and arguments",
+                "a task takes a weight of 0 or more, and arguments",
                 where=f"tasks.{name}",
                 got=share,
                 expected="{weight: 1, args: {}}",
@@ -125,7 +125,7 @@ def build_task(task: str, args: Mapping[str, object], *, seed: int, where: str) 
     task_key, args_key = where.removesuffix(".") or "task", f"{where}args"
     if task in RUN_ANSWERS:
         what = f"the verifier of {task} runs what the model wrote as Python code"
-        advice = "take another task, or answers of your own with a reward of yours: docs/how-to/data.md"
+        advice = "use another task, or your own answers with your own reward: docs/how-to/data.md"
         raise DataError(what, where=task_key, got=task, expected="a task whose verifier only compares", advice=advice)
     if task not in known:
         close = nearest(task, known)
@@ -221,7 +221,7 @@ def _draw(share: Mapping[str, Any], seed: int, held_out: bool) -> Iterator[dict[
             missed += 1
             if missed == _TRIES:
                 what = f"the task {task} gave no {'held-out ' if held_out else ''}question in {_TRIES} tries"
-                advice = "arguments that allow more questions"
+                advice = "use arguments that allow more questions"
                 raise DataError(what, where=f"{share['where']}args", got=failure, advice=advice)
 
 
@@ -249,16 +249,16 @@ def _rows(shares: list[Mapping[str, Any]], num_rows: int, seed: int, held_out: b
     levels: list[Any] = [row["difficulty"] for row in rows]
     is_number = len(drawn) == 1 and all(len(level) == 1 and _is_number(*level.values()) for level in levels)
     for row, level in zip(rows, levels, strict=True):
-        said = ", ".join(f"{name}={value}" for name, value in level.items()) or None
-        row["difficulty"] = next(iter(level.values())) if is_number else said
+        text = ", ".join(f"{name}={value}" for name, value in level.items()) or None
+        row["difficulty"] = next(iter(level.values())) if is_number else text
     return rows
 
 
 def _difficulty(metadata: Mapping[str, Any]) -> dict[str, object]:
     """Return what the package names as a row's difficulty: the row's own number, else that or the range of all rows."""
-    said = metadata.get("difficulty") or {}
+    given = metadata.get("difficulty") or {}
     levels: dict[str, object] = {}
-    for name, setting in (said if isinstance(said, Mapping) else {"difficulty": said}).items():
+    for name, setting in (given if isinstance(given, Mapping) else {"difficulty": given}).items():
         own = metadata.get(name)
         if _is_number(own) or _is_number(setting):
             levels[name] = own if _is_number(own) else setting

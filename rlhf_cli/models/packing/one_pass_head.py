@@ -48,19 +48,9 @@ class Head:
     def __init__(self, chunked: type[torch.autograd.Function], *, has_entropy: bool) -> None:
         self._chunked, self._has_entropy = chunked, has_entropy
 
-    def apply(
-        self,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        temperature: float,
-        chunk_size: int,
-        softcap: float | None,
-        logit_scale: float,
-        outputs: tuple[str, ...],
-    ) -> HeadOutputs:
-        """Return what TRL's function would."""
+    def apply(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, *others: Any) -> HeadOutputs:
+        """Return the outputs of TRL's function."""
+        temperature, chunk_size, softcap, logit_scale, outputs = others
         if not self._has_entropy:
             outputs = tuple(name for name in outputs if name != "entropy")
         self.why_chunked = why_not_one_pass(hidden, weight)

@@ -44,7 +44,7 @@ def why_not_packed(model: PreTrainedModel | PeftModel) -> str | None:
     """
     if isinstance(model, PeftModel):
         if model.active_peft_config.is_prompt_learning:
-            return "virtual tokens stand before every prompt"
+            return "the adapter puts virtual tokens before every prompt"
         model = model.get_base_model()  # type: ignore[assignment]
     config = model.config
     text = config.get_text_config()
@@ -98,7 +98,7 @@ class Segments:
             if is_copied or mask.data_ptr() == given.data_ptr():
                 return
         got = "none" if mask is None else f"{str(mask.dtype).removeprefix('torch.')} {tuple(mask.shape)}"
-        raise ValueError(f"the model attends with a mask of its own ({got}), which packed rows have no place for")
+        raise ValueError(f"the model uses its own attention mask ({got}), which packed rows do not support")
 
     def go_at_once(self, heads: Heads) -> bool:
         """Return whether one kernel attends in all segments."""

@@ -143,11 +143,10 @@ def why_wrong(heads: Heads) -> str | None:
             raise
         except (RuntimeError, TypeError, ValueError) as error:
             return f"it raises {in_a_line(error)}"
-        exact = [one.detach().float().requires_grad_() for one in given]
+        exact = [tensor.detach().float().requires_grad_() for tensor in given]
         expected = _with_gradients(_a_segment_each(joined, *exact), exact)
-    farthest = max(
-        float((one.float() - other).norm() / other.norm()) for one, other in zip(found, expected, strict=True)
-    )
+    pairs = zip(found, expected, strict=True)
+    farthest = max(float((ours.float() - exact).norm() / exact.norm()) for ours, exact in pairs)
     return None if farthest <= _TOLERANCE else f"on random numbers it is {farthest:.2g} off"
 
 
@@ -173,7 +172,7 @@ def _a_segment_each(joined: JoinedKeys, query: Tensor, key: Tensor, value: Tenso
         shape = queries.shape[2], len(places)
         mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril(shape[1] - shape[0])
         group = query.shape[1] // key.shape[1]
-        keys, values = (one[:, :, places].repeat_interleave(group, dim=1) for one in (key, value))
+        keys, values = (whole[:, :, places].repeat_interleave(group, dim=1) for whole in (key, value))
         scores = (queries @ keys.transpose(2, 3) * _SCALING).masked_fill(~mask, -torch.inf)
         outputs.append(scores.softmax(dim=-1) @ values)
     return torch.cat(outputs, dim=2).transpose(1, 2)
@@ -222,8 +221,8 @@ def _why_never(heads: Heads) -> str | None:
         return f"it is computed in {str(heads.dtype).removeprefix('torch.')}"
     capability = torch.cuda.get_device_capability(heads.device)
     if capability < _CAPABILITY:
-        return f"the GPU is of compute capability {'.'.join(map(str, capability))}, and the kernels want 8.0"
+        return f"the GPU has compute capability {'.'.join(map(str, capability))}; the kernel needs 8.0"
     if heads.size > _LARGEST_HEAD or heads.size % _STEP_OF_HEADS:
-        return f"its heads are of size {heads.size}, and the kernels want multiples of 8 up to 256"
+        return f"its head size is {heads.size}; the kernel supports multiples of 8 up to 256"
     wrong = why_wrong(heads)
     return None if wrong is None else f"torch's varlen_attn was tried, and {wrong}"

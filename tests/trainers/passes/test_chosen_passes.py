@@ -64,7 +64,7 @@ def eager() -> Any:
         (eager, "its attention is eager; packed are sdpa"),
         (
             lambda: get_peft_model(policy(), PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM")),
-            "virtual tokens stand before every prompt",
+            "the adapter puts virtual tokens before every prompt",
         ),
     ],
 )
@@ -150,7 +150,7 @@ def test_a_model_with_a_mask_of_its_own_goes_trimmed(tmp_path: Path) -> None:
     expected, _ = trained(tmp_path / "trl", None, model=copy.deepcopy(doge), **alone)
     found, ours = trained(tmp_path / "ours", "auto", model=doge, **alone)
     assert ours.passes.mode == "trimmed"
-    assert "the model attends with a mask of its own (float32 (1, 4, " in ours.passes.why
+    assert "own attention mask (float32 (1, 4, " in ours.passes.why
     assert distance(found[0], expected[0]) < FLOAT32
 
 
