@@ -148,8 +148,8 @@ HAS_TIMERS = sys.platform == "linux" and hasattr(ctypes.CDLL(None), "timer_creat
 def start_timer(number: int, after_s: float, every_s: float) -> Callable[[], object]:
     """Send this thread the signal `number` after `after_s`, then every `every_s` seconds; return what ends that.
 
-    The timer is none of those that `signal.setitimer` and `signal.alarm` share: a library that sets these does not end
-    it. Outside of Linux there are only those, so that `number` has to be SIGALRM.
+    The timer is not the one that `signal.setitimer` and `signal.alarm` share, so a library that sets that one does not
+    end it. Outside Linux there is only the shared one, and `number` must be SIGALRM.
     """
     if not HAS_TIMERS:
         signal.setitimer(signal.ITIMER_REAL, after_s, every_s)

@@ -15,7 +15,7 @@ from rlhf_cli.analysis.diagnosis.finding import Evidence, Finding
 from rlhf_cli.analysis.diagnosis.run_diagnosis import RunDiagnosis
 from rlhf_cli.display.tables import facts_grid, plain_table
 from rlhf_cli.display.terminal import sparkline
-from rlhf_cli.runs.run_status import FINISHED, told_state
+from rlhf_cli.runs.run_status import FINISHED, describe_state
 
 _STYLES = {"serious": "bold red", "warning": "yellow", "note": "cyan"}
 _WIDTH = 24
@@ -29,7 +29,7 @@ def show_why(console: Console, run: RunDiagnosis) -> None:
     A run without findings whose learning cannot be judged, such as one of three steps, shows first what was not judged.
     """
     console.print(Text.assemble((run.folder.shown, "bold"), f": {run.ending}, {run.num_events} log events"))
-    if run.status.reason and told_state(run.status.state, run.status.reason) == run.status.state:
+    if run.status.reason and describe_state(run.status.state, run.status.reason) == run.status.state:
         reason = Text(indent(run.status.reason.rstrip(), "  "), "" if run.status.state == FINISHED else "red")
         console.print(reason, soft_wrap=True)  # the reason may hold a command, so keep it on one line for copying
     for name, why in run.slow_paths.items():

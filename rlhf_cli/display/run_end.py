@@ -27,7 +27,7 @@ from rlhf_cli.runs.metrics_file import (
 )
 from rlhf_cli.runs.phase_clock import phase_label, time_shares
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, RunFolder, checkpoint_folder, read_json
-from rlhf_cli.runs.run_status import Status, read_status, stopped_by_rule, told_state
+from rlhf_cli.runs.run_status import Status, describe_state, read_status, stopped_by_rule
 from rlhf_cli.runs.tracking.tracked_run import where_to_look
 from rlhf_cli.tables.metrics import LEARNING_METRICS, sign_of
 from rlhf_cli.text.json_values import section
@@ -128,7 +128,7 @@ def show_end(console: Console, folder: RunFolder) -> None:
             Group(*facts[:most_facts]) if most_facts else None,
         ]
         spaced = [line for part in parts if part is not None for line in ("", part)][1:]
-        title = f"[bold]{told_state(status.state, status.reason)} after {status.step} steps"
+        title = f"[bold]{describe_state(status.state, status.reason)} after {status.step} steps"
         return Panel(Group(*spaced), title=title, title_align="left", expand=False)
 
     sizes = [(*size, len(facts), True) for size in ((8, 3), (5, 1), (3, 1), (3, 0), (1, 0))]

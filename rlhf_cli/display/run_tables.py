@@ -15,7 +15,7 @@ from rlhf_cli.display.tables import BlockColumn, Cell, as_text, plain_table, sho
 from rlhf_cli.display.terminal import span
 from rlhf_cli.errors import in_one_line
 from rlhf_cli.runs.run_overview import Overview
-from rlhf_cli.runs.run_status import FINISHED, told_state
+from rlhf_cli.runs.run_status import FINISHED, describe_state
 
 _NUMBERS = ("step", "s/step", "left", "logged", "saved")
 
@@ -23,7 +23,7 @@ _NUMBERS = ("step", "s/step", "left", "logged", "saved")
 def show_overview(console: Console, overview: Overview) -> None:
     """Print one row per run without the empty columns, and why Slurm could not be queried."""
     rows = overview.rows
-    states = [told_state(row.state, row.reason).partition(" ")[0] for row in rows]  # the reason stands for itself
+    states = [describe_state(row.state, row.reason).partition(" ")[0] for row in rows]  # the reason stands for itself
     columns: dict[str, list[Cell]] = {
         "run": [row.run for row in rows],
         "state": [(state, STATE_STYLE.get(row.state, "")) for row, state in zip(rows, states, strict=True)],
@@ -89,7 +89,7 @@ def _expects(typed: Sequence[str]) -> bool:
 def show_verified(console: Console, runs: Sequence[VerifiedRun]) -> None:
     """Print the outcomes of every run; for several runs, also print a tally."""
     for run in runs:
-        state = told_state(run.status.state, run.status.reason)
+        state = describe_state(run.status.state, run.status.reason)
         ending = "" if run.status.state == FINISHED else f" ({state} at step {run.status.step})"
         outcome = "no expectations" if run.state is None else (run.state, _STYLES[run.state])
         console.print(Text.assemble((run.folder.shown, "bold"), f"{ending}: ", outcome), soft_wrap=True)

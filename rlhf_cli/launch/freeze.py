@@ -19,7 +19,7 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.runs.provenance import made_by, rewrite_config, write_provenance
 from rlhf_cli.runs.run_folder import RunFolder, write_text
-from rlhf_cli.runs.run_status import CREATED, FINISHED, QUEUED, RUNNING, read_status, told_state, update_status
+from rlhf_cli.runs.run_status import CREATED, FINISHED, QUEUED, RUNNING, describe_state, read_status, update_status
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 
 _PATHS = ("path", "fn", "model", "tokenizer", "class", "accelerate_config", "chat_template_path")
@@ -41,10 +41,10 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
         if experiment.run.resume == "auto" and _is_unbegun(folder.path):
             return None
         raise RunError(
-            "a folder of that name exists already, and it is no run",
+            "a folder of that name exists, and it is not a run",
             where=str(folder.path),
             got="no config.yaml in it",
-            expected="a name that is free",
+            expected="another name",
             hint=f"run.name={experiment.run.name}-2",
         )
     status, name = read_status(folder), experiment.run.name
@@ -57,10 +57,10 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
         hint = f"run.name=ANOTHER, or rlhf status {folder.shown}"
     elif experiment.run.resume == "never":
         problem = "exists already"
-        got = f"it is {told_state(status.state, status.reason)}, at step {status.step}"
+        got = f"it is {describe_state(status.state, status.reason)}, at step {status.step}"
         hint = f"run.name={name}-2" if status.state == FINISHED else "run.resume=auto"
     if problem:
-        expected = "a name that is free, or run.resume=auto to go on with that run"
+        expected = "another name, or run.resume=auto to continue that run"
         raise RunError(f"run {name!r} {problem}", where=str(folder.path), got=got, expected=expected, hint=hint)
     return folder
 
@@ -89,10 +89,10 @@ def create_run(
         raise RunError(f"run folder {folder.path} exists already", hint="run.name=ANOTHER") from None
     except OSError as error:
         raise RunError(
-            "the run folder cannot be made",
+            "the run folder cannot be created",
             where=str(folder.path),
             got=error.strerror,
-            expected="a folder that can be written to",
+            expected="a folder that you can write to",
             hint="run.root=SOMEWHERE_ELSE",
         ) from error
     frozen = _frozen(experiment, composed.references)

@@ -51,7 +51,7 @@ def gpus_of(plan: LaunchPlan) -> tuple[str, ...]:
 
 
 def take(gpus: Sequence[str], run: str) -> HeldGpus | None:
-    """Lock these GPUs for a run, or return None if another run has one. With shared GPUs, nothing is locked."""
+    """Lock these GPUs for a run, or return None if another run has one. Shared GPUs are not locked."""
     if os.environ.get(_SHARE) == "1":
         return HeldGpus(tuple(gpus), ())
     held: list[FileLock] = []
@@ -95,8 +95,8 @@ def gpus_held(plan: LaunchPlan, folder: RunFolder) -> Iterator[None]:
             "another run trains on the GPU" if len(gpus) == 1 else "another run trains on one of the GPUs",
             where=f"GPU {', '.join(gpus)}",
             got="\n".join(holders_of(gpus)),
-            expected="a GPU of its own for every run",
-            advice=f"CUDA_VISIBLE_DEVICES=ANOTHER rlhf ..., or wait for it; {_SHARE}=1 where two are to share it",
+            expected="each run has its own GPU",
+            advice=f"CUDA_VISIBLE_DEVICES=ANOTHER rlhf ..., or wait for it; {_SHARE}=1 lets two runs share it",
         )
     try:
         yield
@@ -130,7 +130,7 @@ def _folder() -> Path:
             found = folder.lstat()  # a link is no folder
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
                 return folder
-    raise _unusable("another user owns or can write it", cached)
+    raise _unusable("another user owns it or can write to it", cached)
 
 
 def _unusable(got: str, place: Path) -> RunError:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from rlhf_cli.plan.prepare import Prepared
 
 _JOIN_TIMEOUT_S = 900.0
-"""Rank 0 waits for the others this long, and they for its store."""
+"""Rank 0 waits this long for the others, and they wait this long for its store."""
 _HEARD_TIMEOUT_S = 60.0
 """Rank 0 waits this long for the others to read its exit code: they may still import torch."""
 _SHARED_FOLDER_S = 5.0
@@ -206,7 +206,7 @@ class _Board:
 def run_in_group(words: list[str], run: Callable[[Leader | None], int]) -> int:
     """Run a verb as the rank that the environment makes of this process; `words` are those after `rlhf`.
 
-    Return its exit code. Ranks other than 0 run nothing but the training of the folder that rank 0 names.
+    Return its exit code. Other ranks only train the folder that rank 0 names.
     """
     if starts_ranks():
         from rlhf_cli.launch.elastic import run_as_torchrun

@@ -1,4 +1,4 @@
-"""How the ranks of a run ended, with or without a record, what became of the run, and how to go on."""
+"""Say how the ranks of a run ended, with or without a record, which failed first, and how to continue."""
 
 from __future__ import annotations
 
@@ -14,12 +14,23 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, RankFailed, RlhfError, RunError, UserError
+from rlhf_cli.errors import (
+    EXIT_CRASH,
+    EXIT_PREEMPTED,
+    GuardStopped,
+    RankFailed,
+    RlhfError,
+    RunError,
+    UserError,
+    message_of,
+    with_causes,
+)
 from rlhf_cli.launch.stopping import preempted
-from rlhf_cli.runs.heartbeat import heartbeat_files, heartbeats, while_running
+from rlhf_cli.runs import heartbeat as beats
+from rlhf_cli.runs.heartbeat import Heartbeat, heartbeat_files, heartbeats, in_words, while_running
 from rlhf_cli.runs.process_identity import is_running
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, name_who_asked, read_status, update_status
+from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, read_status, set_stop_reason, update_status
 
 STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)
 """Exit codes of a rank after a request to stop: its own, or the signal if no handler was installed yet."""
@@ -31,8 +42,7 @@ _TORCH_KILLS_S = 20.0
 class RankFailure:
     """Why one rank failed or, with exit code 75, that it left after a request to stop.
 
-    `time` is in seconds since the epoch. `traceback` is empty if there is none. `host` is None if all ranks are on one
-    machine.
+    `time` is in seconds since the epoch. `traceback` is empty if there is none.
     """
 
     rank: int
@@ -41,7 +51,6 @@ class RankFailure:
     traceback: str = ""
     exit_code: int = EXIT_CRASH
     is_by_guard: bool = False
-    host: str | None = None
 
 
 def failure_file(folder: RunFolder, rank: int | str) -> Path:
@@ -123,8 +132,8 @@ def _describe_exit(rank: int, code: int, folder: RunFolder, log: Path) -> str:
     reward = ", ".join(beat.rewards) if beat else ""
     during = f" while reward {reward!r} ran" if reward else f" during {beat.phase}" if beat else ""
     if code >= 0:
-        return f"ended with code {code}{during} and did not say why; see {log}"
-    kernel = ", most likely out of memory: the kernel kills without a word (`dmesg | tail` says so)"
+        return f"ended with code {code}{during} without a message; see {log}"
+    kernel = ", most likely out of memory: see `dmesg | tail`"
     meaning = kernel if -code == signal.SIGKILL else f"; see {log}"
     return f"was killed by signal {-code} ({signal.Signals(-code).name}){during}{meaning}"
 
@@ -143,10 +152,10 @@ def raise_end(folder: RunFolder, end: RanksEnd, *, grace_s: float) -> None:
         for failure in end.failures:
             failure_file(folder, failure.rank).unlink(missing_ok=True)
         if status.state != PREEMPTED:
-            late = f"it did not end within {grace_s:g} s of being asked to"
+            late = f"it did not end within {grace_s:g} s of the request"
             update_status(folder, state=PREEMPTED, reason=late)
         elif end.asked_by:
-            name_who_asked(folder, end.asked_by)
+            set_stop_reason(folder, end.asked_by)
         raise preempted(folder, end.asked_by or read_status(folder).reason)
     raise error_of(folder, first)
 
@@ -157,14 +166,61 @@ def error_of(folder: RunFolder, first: RankFailure | None) -> RlhfError:
         reason = f"the ranks ended before the run had{while_running(folder.path)}; see {folder.log}"
         update_status(folder, state=FAILED, reason=reason)
         return RankFailed("training failed", where=str(folder.path), got=reason)
-    where = f" on {first.host}" if first.host else ""
     happened = f"failed: {first.message}" if first.traceback else first.message
-    reason = f"rank {first.rank}{where} {happened}" if where else first.message
-    update_status(folder, state=FAILED, reason=reason, failing_rank=first.rank)
+    update_status(folder, state=FAILED, reason=first.message, failing_rank=first.rank)
     if first.exit_code != EXIT_CRASH:
         return UserError(first.message)
     if first.is_by_guard:
         return GuardStopped(first.message)
     if first.traceback:
         print(first.traceback, file=sys.stderr)
-    return RankFailed(f"rank {first.rank}{where} {happened}", where=str(folder.path))
+    return RankFailed(f"rank {first.rank} {happened}", where=str(folder.path))
+
+
+_OF_GPU = ("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "HIP out of memory")
+_OF_CPU = ("can't allocate memory", "not enough memory: you tried to allocate", "Cannot allocate memory")
+_LEARNING = (
+    "a smaller trainer.args.per_device_train_batch_size with a larger gradient_accumulation_steps, "
+    "trainer.args.gradient_checkpointing=true, model.lora.r=16, or launch=fsdp2 on several GPUs"
+)
+_ADVICE = {
+    beats.LOADING: "model.lora.r=16 model.quantize=4bit, model.dtype=bfloat16, or launch=fsdp2 on several GPUs",
+    beats.GENERATION: "fewer completions at once (a smaller trainer.args.steps_per_generation or "
+    "per_device_train_batch_size), or a smaller trainer.args.max_completion_length",
+    beats.REWARDS: "a smaller rewards.NAME.batch_size, rewards.NAME.device=cpu for a reward model, or "
+    "rewards.NAME.isolate=true for a function",
+    beats.OPTIMIZER: "model.lora.r=16, trainer.args.optim=adafactor, or launch=zero2 on several GPUs",
+    beats.EVALUATION: "a smaller trainer.args.per_device_eval_batch_size",
+    beats.SAVING: "trainer.args.save_only_model=true (nothing resumes exactly), or model.lora.r=16",
+}
+"""Phase -> what needs less memory there; phases that are not listed learn."""
+
+
+def out_of_memory(error: BaseException, heartbeat: Heartbeat) -> RlhfError | None:
+    """Return the error with advice if `error` or one of its causes says that memory is full, else None."""
+    chain = list(with_causes(error))
+    cause = next((one for one in chain if _kind(one) is not None), None)
+    if cause is None:
+        return None
+    reward = next((name for one in chain if (name := getattr(one, "reward", None))), None)
+    on_gpu = _kind(cause) == "gpu"
+    phases = [phase for phase in heartbeat.phases if phase not in beats.PARTS] or [beats.LOADING]
+    doing = in_words(heartbeat.phases) + (f", reward {reward!r}" if reward is not None else "")
+    return RlhfError(
+        ("CUDA" if on_gpu else "the machine is") + f" out of memory: {doing}",
+        where=f"rank {heartbeat.rank}, {doing}",
+        got=str(cause).partition("  See documentation")[0].partition("\n")[0] or type(cause).__name__,
+        expected="that it fits",
+        advice=_ADVICE.get(phases[-1], _LEARNING).replace("NAME", reward or "NAME"),
+    )
+
+
+def _kind(error: BaseException) -> str | None:
+    """Return which memory an error says is full, "gpu" or "cpu"; None for other errors."""
+    if isinstance(error, MemoryError):
+        return "cpu"
+    text = message_of(error)
+    if type(error).__name__ == "OutOfMemoryError" or any(words in text for words in _OF_GPU):
+        return "gpu"
+    is_of_torch = isinstance(error, RuntimeError | OSError)
+    return "cpu" if is_of_torch and any(words in text for words in _OF_CPU) else None

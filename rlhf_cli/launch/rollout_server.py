@@ -110,7 +110,7 @@ _HINTS = (
     (r"unrecognized arguments: --(?P<name>[\w-]+)", "~launch.vllm.args.{name}"),
     (
         "less than (?:desired|requested)",
-        "trainer.args.vllm_gpu_memory_utilization=0.5  # or end what else holds this memory",
+        "trainer.args.vllm_gpu_memory_utilization=0.5  # or end the other process that holds memory",
     ),
     ("out of memory|memory for the cache blocks|available KV cache memory|Cannot allocate memory", _NEEDS_LESS),
 )
@@ -121,7 +121,7 @@ _HINTS = (
 class RolloutServer:
     """A server that was started: its plan, the process that ends it with the run, and the size of its log before.
 
-    `refused` is set when it was found deaf: a server whose engine has died waits for its connections to close, and a
+    `refused` is set when it does not answer: a server whose engine has died waits for its connections to close, and a
     trainer that sends weights waits for the server.
     """
 
@@ -155,7 +155,7 @@ class RolloutServer:
         code, cause = self.keeper.poll(), self.cause()
         by_signal = code is not None and code > _SIGNALS_FROM
         if code is None:
-            what = f"the vLLM server does not serve, {when}"
+            what = f"the vLLM server does not answer, {when}"
         elif by_signal:
             what = f"the vLLM server was killed by {signal.Signals(code - _SIGNALS_FROM).name}, {when}"
         else:
@@ -171,7 +171,7 @@ class RolloutServer:
         return RankFailed(what, where=os.path.relpath(self.plan.log), got=cause, hint=hint, advice=advice)
 
     def cause(self) -> str:
-        """Return the first errors in the log of this start, or its last lines if none is there.
+        """Return the first errors in the log of this start, or its last lines if it has no errors.
 
         The processes of a server report the same error one after another, below hundreds of lines of tracebacks.
         """

@@ -1,27 +1,93 @@
-"""List runs with their state, Slurm's jobs among them."""
+"""List runs with their state; one squeue asks Slurm for the state of all jobs."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.console import Console
-
-from rlhf_cli.config.schema.launch_sections import Launch
-from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.errors import RunError
-from rlhf_cli.launch.freeze import create_run, experiment_name
-from rlhf_cli.launch.slurm_node import SLURM_FOLDER
-from rlhf_cli.launch.slurm_queue import SlurmJob, ask_slurm
-from rlhf_cli.launch.slurm_submission import check_slurm, submit
-from rlhf_cli.plan.prepare import Prepared
-from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
-from rlhf_cli.runs.run_overview import Overview, RunState, pace
+from rlhf_cli.runs.run_overview import Overview, RunRow, pace
 from rlhf_cli.runs.run_status import KILLED, PREEMPTED, QUEUED, RUNNING, UNREADABLE, Status, read_status
 
-_JOB_NAME = "rlhf:"
+SLURM_TIMEOUT_S = 60.0
+_FORMAT = "%i|%T|%r|%j|%k"
+_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+_AT_WORK = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
+_NO_CLUSTER = ("resolve_ctls_from_dns_srv", "establish a configuration source")
+"""Messages of squeue if it is installed but has no cluster configured."""
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """A job in Slurm. `state` is Slurm's full state name, such as PENDING, RUNNING, TIMEOUT, NODE_FAIL.
+
+    `reason` is why it waits or ended, or ''; `comment` is the folder that it was submitted for.
+    """
+
+    state: str
+    reason: str = ""
+    name: str = ""
+    comment: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """Return whether the job is queued."""
+        return self.state in _WAITING
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the job is neither queued nor running."""
+        return self.state not in _WAITING | _AT_WORK
+
+
+@dataclass(frozen=True)
+class SlurmAnswer:
+    """Slurm's answer: job id -> job, for the jobs it knows. `problem` is why the query failed, or None."""
+
+    jobs: dict[str, SlurmJob]
+    problem: str | None = None
+
+
+def ask_slurm(job_ids: Collection[str], *, mine: bool = False) -> SlurmAnswer:
+    """Return Slurm's state of these jobs, `123` or `123_4`; with `mine`, also of every job of this user.
+
+    Without Slurm (no squeue, or no cluster) and without job ids, the answer is empty and has no problem.
+    """
+    if not job_ids and not mine:
+        return SlurmAnswer({})
+    if shutil.which("squeue") is None:
+        return SlurmAnswer({}, "squeue is not on this machine" if job_ids else None)
+    masters = sorted({job_id.partition("_")[0] for job_id in job_ids})
+    whose = ["--me"] if mine else ["--jobs", ",".join(masters)]
+    done = run_slurm("squeue", "--noheader", "--array", "--states=all", f"--format={_FORMAT}", *whose)
+    if done is None:
+        return SlurmAnswer({}, f"squeue did not answer within {SLURM_TIMEOUT_S:g} s")
+    # A query for a single job that squeue no longer lists fails.
+    if done.returncode != 0 and "Invalid job id" not in done.stderr:
+        is_none = not job_ids and any(sign in done.stderr for sign in _NO_CLUSTER)
+        return SlurmAnswer({}, None if is_none else done.stderr.strip() or "squeue failed")
+    jobs = {}
+    for line in done.stdout.splitlines():
+        if line.count("|") >= 4:
+            job_id, *parts = line.split("|", 4)
+            jobs[job_id] = SlurmJob(*("" if part in ("None", "(null)") else part for part in parts))
+    return SlurmAnswer(jobs)
+
+
+def run_slurm(*command: str) -> subprocess.CompletedProcess[str] | None:
+    """Run one of Slurm's commands; return None if it is missing or does not answer in time."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=SLURM_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+JOB_NAME = "rlhf:"
 _OF_OURSELVES = frozenset({"COMPLETED", "FAILED"})
 _SAYS_NOTHING = frozenset({"", "Priority", "Resources", "BeginTime"})
 """Slurm reasons that only mean that a job waits for its turn."""
@@ -47,19 +113,19 @@ def overview(places: list[Path], *, mine: bool = False) -> Overview:
     for folder, status in read.items():
         job = answer.jobs.get(status.job_id or "")
         if job is not None or answer.problem is None:
-            status = conclude(status, job)
+            status = with_job_state(status, job)
         rows.append(_row(folder, status, job))
     seen = {row.job_id for row in rows}
     for job_id, job in answer.jobs.items() if mine else ():
         # an unfinished job of ours, from a folder that was not scanned
-        if job.name.startswith(_JOB_NAME) and job_id not in seen and not job.has_ended:
+        if job.name.startswith(JOB_NAME) and job_id not in seen and not job.has_ended:
             state, shown = QUEUED if job.waits else RUNNING, job.comment or job.name
             reason = "in another folder" if job.reason in _SAYS_NOTHING else job.reason
-            rows.append(RunState(shown, state, job_id=job_id, slurm_state=job.state, reason=reason))
+            rows.append(RunRow(shown, state, job_id=job_id, slurm_state=job.state, reason=reason))
     return Overview(rows, answer.problem)
 
 
-def conclude(status: Status, job: SlurmJob | None) -> Status:
+def with_job_state(status: Status, job: SlurmJob | None) -> Status:
     """Return a status updated with Slurm's state of its job; `job` is None if Slurm does not know it.
 
     A run whose status is finished or failed stays so.
@@ -84,13 +150,13 @@ def conclude(status: Status, job: SlurmJob | None) -> Status:
     return replace(status, state=state, reason=reason)
 
 
-def _row(folder: RunFolder, status: Status, job: SlurmJob | None) -> RunState:
+def _row(folder: RunFolder, status: Status, job: SlurmJob | None) -> RunRow:
     s_per_step = log_age_s = left = None
     with suppress(OSError):
         s_per_step, log_age_s = pace(folder)
     if status.state in (RUNNING, QUEUED) and status.max_steps is not None and s_per_step is not None:
         left = max(0, status.max_steps - status.step) * s_per_step
-    return RunState(
+    return RunRow(
         run=folder.shown,
         state=status.state,
         step=status.step,
@@ -103,55 +169,3 @@ def _row(folder: RunFolder, status: Status, job: SlurmJob | None) -> RunState:
         slurm_state=job.state if job else None,
         reason=status.reason,
     )
-
-
-def submit_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:
-    """Submit a checked experiment, newly frozen, and return its folder.
-
-    Raises RunError if the folder cannot be created and ConfigError if Slurm refuses the job.
-    """
-    check_slurm(prepared.experiment.launch)  # before there is a folder
-    folder = create_run(prepared.experiment, prepared.composed, files=plan.files)
-    show_start(console, prepared.experiment, plan, title=experiment_name(prepared.composed), folder=folder.shown)
-    submit_frozen(console, folder)
-    return folder
-
-
-def submit_frozen(console: Console, folder: RunFolder) -> None:
-    """Submit a frozen run and print where to look. Raises ConfigError if Slurm refuses the job."""
-    (job_id,) = submit([folder], _launch(folder), folder=folder.path, name=f"{_JOB_NAME}{folder.label}")
-    _say(console, f"job {job_id}", f"{job_id}_0_log.out", folder.path, job_id)
-    console.print(f"run folder: {folder.shown}", soft_wrap=True, highlight=False)
-
-
-def submit_sweep(console: Console, runs: list[RunFolder], sweep_dir: Path) -> None:
-    """Submit the frozen runs of a sweep as one array, or one array per value of `launch` if that is swept.
-
-    Raises ConfigError if Slurm refuses an array.
-    """
-    arrays: dict[str, list[RunFolder]] = {}
-    for run in runs:
-        arrays.setdefault(_launch(run).model_dump_json(), []).append(run)
-    for of_one_launch in arrays.values():
-        name = f"{_JOB_NAME}{'/'.join(sweep_dir.parts[-2:])}"
-        ids = submit(of_one_launch, _launch(of_one_launch[0]), folder=sweep_dir, name=name)
-        master = ids[0].partition("_")[0]
-        shown = f"job {ids[0]}" if len(ids) == 1 else f"array {master}: {len(ids)} jobs, {ids[0]} to {ids[-1]}"
-        logs = f"{ids[0] if len(ids) == 1 else f'{master}_*'}_0_log.out"
-        _say(console, shown, logs, sweep_dir, master)
-
-
-def _launch(run: RunFolder) -> Launch:
-    return Launch.model_validate(run.read_config()["launch"])
-
-
-def _say(console: Console, what: str, logs: str, folder: Path, job_id: str) -> None:
-    shown = RunFolder(folder).shown
-    lines = (
-        f"submitted to Slurm: {what}",
-        f"  logs:   {shown}/{SLURM_FOLDER}/{logs}",
-        f"  watch:  rlhf status {shown}",
-        f"  cancel: scancel {job_id}",
-    )
-    for line in lines:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)

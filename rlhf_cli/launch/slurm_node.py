@@ -29,7 +29,7 @@ from typing import Any
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED
 from rlhf_cli.launch.rollout_server import free_ports
-from rlhf_cli.launch.slurm_queue import run_slurm
+from rlhf_cli.launch.run_states import run_slurm
 from rlhf_cli.plan.devices import ON_SLURM_NODE, planned_processes
 from rlhf_cli.runs.run_folder import RunFolder, open_run
 from rlhf_cli.runs.run_status import FAILED, KILLED, PREEMPTED, RUNNING, own_job_id, read_status, update_status
@@ -54,7 +54,7 @@ class OtherNodes:
         self._ended_at = self._ended_at or time.monotonic()
         if time.monotonic() < self._ended_at + _LEAVE_S:
             return False
-        self.reason = f"the other nodes did not start: srun ended with code {code}, and the job's log says why"
+        self.reason = f"the other nodes did not start: srun ended with code {code}, see the job's log"
         return True
 
     def end(self) -> None:
@@ -244,8 +244,8 @@ def _go_on_later(folder: RunFolder, attempts: list[dict[str, Any]]) -> None:
     latest = attempts[-_MOST_WITHOUT_PROGRESS:]
     if len(latest) == _MOST_WITHOUT_PROGRESS and all(one["step_at_end"] <= one["step_at_start"] for one in latest):
         reason = (
-            f"{len(latest)} jobs in a row ended at step {latest[-1]['step_at_end']}, where they had begun: "
-            "launch.slurm.time is too short for a step; not put back in line"
+            f"{len(latest)} jobs in a row ended at step {latest[-1]['step_at_end']}, where they started: "
+            "launch.slurm.time is too short for a step, so the job is not requeued"
         )
         update_status(folder, reason=reason)
         print(f"{reason}; rlhf resume {here} once it is longer", flush=True)
@@ -255,10 +255,10 @@ def _go_on_later(folder: RunFolder, attempts: list[dict[str, Any]]) -> None:
     problem = "" if done is None or done.returncode <= 0 else done.stderr.strip()
     if done is None or problem:
         problem = problem or "scontrol did not answer"
-        update_status(folder, reason=f"saved, and Slurm did not put the job back in line: {problem}")
-        print(f"not put back in line: {problem}; rlhf resume {here}", flush=True)
+        update_status(folder, reason=f"saved, but Slurm did not requeue the job: {problem}")
+        print(f"not requeued: {problem}; rlhf resume {here}", flush=True)
         return
-    print("saved; Slurm has the job back in line, and it goes on by itself", flush=True)
+    print("saved; Slurm has requeued the job, which will continue by itself", flush=True)
 
 
 def _add_attempt(folder: RunFolder, attempt: dict[str, Any]) -> list[dict[str, Any]]:

@@ -14,10 +14,16 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.errors import ConfigError
+from rlhf_cli.launch.freeze import create_run, experiment_name
+from rlhf_cli.launch.run_states import JOB_NAME, SLURM_TIMEOUT_S, run_slurm
 from rlhf_cli.launch.slurm_node import SLURM_FOLDER, RunInJob
-from rlhf_cli.launch.slurm_queue import SLURM_TIMEOUT_S, run_slurm
+from rlhf_cli.plan.prepare import Prepared
+from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FAILED, QUEUED, update_status
 
@@ -53,11 +59,11 @@ def refusal(said: str) -> ConfigError:
             "Slurm does not answer on this machine",
             where="launch.slurm",
             got=said,
-            expected="a login node of a cluster that is up: `sinfo` lists its partitions",
+            expected="a login node of a running cluster: `sinfo` lists its partitions",
             hint="launch=auto",
         )
     return ConfigError(
-        "Slurm does not take the job",
+        "Slurm refuses the job",
         where="launch.slurm",
         got=said,
         expected="no more than `sinfo -o '%P %c %m %G'` lists: partition, CPUs, MB of memory, GPUs of a node",
@@ -153,6 +159,58 @@ def _need_slurm() -> None:
         raise ConfigError(
             f"Slurm is not on this machine: there is no {missing[0]}",
             where="launch.slurm",
-            expected="a login node of a cluster that Slurm runs",
+            expected="a login node of a Slurm cluster",
             hint="launch=auto",
         )
+
+
+def submit_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:
+    """Submit a checked experiment, newly frozen, and return its folder.
+
+    Raises RunError if the folder cannot be created and ConfigError if Slurm refuses the job.
+    """
+    check_slurm(prepared.experiment.launch)  # before there is a folder
+    folder = create_run(prepared.experiment, prepared.composed, files=plan.files)
+    show_start(console, prepared.experiment, plan, title=experiment_name(prepared.composed), folder=folder.shown)
+    submit_frozen(console, folder)
+    return folder
+
+
+def submit_frozen(console: Console, folder: RunFolder) -> None:
+    """Submit a frozen run and print where to look. Raises ConfigError if Slurm refuses the job."""
+    (job_id,) = submit([folder], _launch(folder), folder=folder.path, name=f"{JOB_NAME}{folder.label}")
+    _say(console, f"job {job_id}", f"{job_id}_0_log.out", folder.path, job_id)
+    console.print(f"run folder: {folder.shown}", soft_wrap=True, highlight=False)
+
+
+def submit_sweep(console: Console, runs: list[RunFolder], sweep_dir: Path) -> None:
+    """Submit the frozen runs of a sweep as one array, or one array per value of `launch` if that is swept.
+
+    Raises ConfigError if Slurm refuses an array.
+    """
+    arrays: dict[str, list[RunFolder]] = {}
+    for run in runs:
+        arrays.setdefault(_launch(run).model_dump_json(), []).append(run)
+    for of_one_launch in arrays.values():
+        name = f"{JOB_NAME}{'/'.join(sweep_dir.parts[-2:])}"
+        ids = submit(of_one_launch, _launch(of_one_launch[0]), folder=sweep_dir, name=name)
+        master = ids[0].partition("_")[0]
+        shown = f"job {ids[0]}" if len(ids) == 1 else f"array {master}: {len(ids)} jobs, {ids[0]} to {ids[-1]}"
+        logs = f"{ids[0] if len(ids) == 1 else f'{master}_*'}_0_log.out"
+        _say(console, shown, logs, sweep_dir, master)
+
+
+def _launch(run: RunFolder) -> Launch:
+    return Launch.model_validate(run.read_config()["launch"])
+
+
+def _say(console: Console, what: str, logs: str, folder: Path, job_id: str) -> None:
+    shown = RunFolder(folder).shown
+    lines = (
+        f"submitted to Slurm: {what}",
+        f"  logs:   {shown}/{SLURM_FOLDER}/{logs}",
+        f"  watch:  rlhf status {shown}",
+        f"  cancel: scancel {job_id}",
+    )
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)

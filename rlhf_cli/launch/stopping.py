@@ -45,7 +45,7 @@ class Stopping:
         self._asked_at = float("-inf")
         self._timers: list[threading.Timer] = []
         if must_save_by is not None:
-            self._leave_in(max(0.0, must_save_by - time.time()), f"it had to be saved by {_clock(must_save_by)}")
+            self._leave_in(max(0.0, must_save_by - time.time()), f"it had to save by {_clock(must_save_by)}")
 
     def steps_begin(self) -> None:
         """Let requests wait for the end of a step from now on.
@@ -58,7 +58,7 @@ class Stopping:
         """Return whether to stop now: on request, or if another step might leave no grace before the deadline."""
         deadline = self._must_save_by
         if self.reason is None and deadline is not None and time.time() + longest_step_s + self._grace_s > deadline:
-            self.reason = f"it has to be saved by {_clock(deadline)}"
+            self.reason = f"it has to save by {_clock(deadline)}"
         return self.reason is not None
 
     def ask(self, reason: str) -> None:
@@ -128,7 +128,7 @@ def stopped_by_signals(stopping: Stopping) -> Iterator[None]:
 def say_heard(reason: str) -> None:
     """Print that the request was received and what happens next."""
     below_the_bar = "\n" if sys.stderr.isatty() else ""
-    text = f"{below_the_bar}{reason}: saving at the end of this step; once more ends it at once"
+    text = f"{below_the_bar}{reason}: saving at the end of this step; a second one stops at once"
     print(text, file=sys.stderr, flush=True)
 
 
@@ -143,10 +143,10 @@ def preempted(folder: RunFolder, reason: str | None = None) -> Preempted:
     """
     checkpoint, go_on = folder.last_checkpoint(), f"`rlhf resume {os.path.relpath(folder.path)}`"
     if checkpoint is None:
-        error = Preempted(f"nothing is saved yet; {go_on} begins again")
+        error = Preempted(f"no checkpoint yet; {go_on} restarts at step 0")
     else:
         step, reached = int(checkpoint.name.rpartition("-")[2]), read_status(folder).step
-        lost = f" (it had come to step {reached})" if reached > step else ""
+        lost = f" (training was at step {reached})" if reached > step else ""
         error = Preempted(f"saved step {step}{lost}; {go_on}")
     error.reason = reason
     return error

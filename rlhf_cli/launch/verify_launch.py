@@ -34,7 +34,7 @@ def refuse_other_world_size(launch: Launch) -> None:
     seen = int(os.environ.get("WORLD_SIZE", "1"))
     if asked != "auto" and asked != seen:
         raise ConfigError(
-            f"{asked} processes were asked for and {seen} came up",
+            f"launch asks for {asked} processes, and {seen} started",
             where="launch.processes",
             got=f"WORLD_SIZE={seen}",
             expected=str(asked),
@@ -52,26 +52,26 @@ def refuse_unless_as_asked(launch: Launch, trainer: TrlTrainer) -> None:
     seen = {"FSDP": f"FSDP {version}", "DEEPSPEED": f"ZeRO-{stage}"}.get(kind, kind)
     is_same = kind in row.distributed_types and row.zero_stage in (None, stage)
     on_cpu = launch.strategy == "fsdp2" and device == "cpu"
-    why = "; on a CPU accelerate runs it in place of FSDP without a word" if on_cpu else ""
+    why = "; on a CPU accelerate silently runs it in place of FSDP" if on_cpu else ""
     if not is_same or (launch.strategy == "fsdp2" and version != 2):
         raise _other("strategy", launch.strategy, f"{seen} on {device}{why}", "launch.strategy=ddp")
     asked = None if launch.processes == "auto" else launch.processes * launch.nodes
     if asked not in (None, accelerator.num_processes):
-        raise _other("processes", str(asked), str(accelerator.num_processes), "rlhf resume RUN  # it starts them all")
+        raise _other("processes", str(asked), str(accelerator.num_processes), "rlhf resume RUN  # starts all of them")
     if trainer.args.n_gpu > 1:
-        spread = f"one process spread over {trainer.args.n_gpu} GPUs by DataParallel"
+        spread = f"one process on {trainer.args.n_gpu} GPUs by DataParallel"
         hint = f"launch.processes={trainer.args.n_gpu}, or CUDA_VISIBLE_DEVICES=0"
         raise _other("processes", "one process on one GPU", spread, hint)
     precision = {"no": "float32"}.get(str(accelerator.mixed_precision), str(accelerator.mixed_precision))
     if launch.precision not in ("auto", precision):
-        unset = "or `env | grep ACCELERATE`, and unset what is there"
+        unset = "or unset the variables that `env | grep ACCELERATE` shows"
         raise _other("precision", launch.precision, precision, f"launch.precision={precision}", unset)
     if launch.device not in ("auto", device):
         raise _other("device", launch.device, device, f"launch.device={device}")
 
 
 def _other(key: str, asked: str, seen: str, hint: str, advice: str | None = None) -> UserError:
-    what, where = f"launch.{key} is not what this run has become", f"launch.{key}"
+    what, where = f"the run does not have the launch.{key} that was asked for", f"launch.{key}"
     return ConfigError(what, where=where, got=seen, expected=asked, hint=hint, advice=advice)
 
 

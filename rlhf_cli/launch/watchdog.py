@@ -92,7 +92,7 @@ class Watchdog:
     def from_outside(self) -> Iterator[mmap.mmap]:
         """Open a context in which a fork of this process watches it; `look` shows its looks in the memory."""
         with mmap.mmap(-1, mmap.PAGESIZE) as looks, tempfile.TemporaryFile() as dump:
-            faulthandler.register(_DUMP, file=dump, all_threads=True)  # in C: it writes whoever holds the GIL
+            faulthandler.register(_DUMP, file=dump, all_threads=True)  # in C: it needs no GIL
             owner = os.getpid()
             if (pid := os.fork()) == 0:
                 try:
@@ -155,9 +155,7 @@ class Watchdog:
                     log.write(printable(redacted(f"{failure.traceback}\n{failure.message}")) + "\n")
             if self.world_size == 1:  # else the process that started the ranks reads the record
                 shown = _SHOW_CURSOR if os.isatty(_STDERR) else ""
-                where = (
-                    f"{resume_hint(self.folder)}\nrun folder: {self.folder.shown}, whose log.txt has the whole stack"
-                )
+                where = f"{resume_hint(self.folder)}\nrun folder: {self.folder.shown}, with the whole stack in log.txt"
                 message = printable(redacted(f"error: {failure.message}\n{where}\n"))
                 os.write(_STDERR, (shown + message).encode())  # sys.stderr may be locked by the hanging thread
                 with contextlib.suppress(OSError):
@@ -193,17 +191,17 @@ def _failure_of(beat: Beat, stacks: tuple[tuple[str, ...], ...], timeout_s: floa
     if they could not be read. `is_stopped` means stopped by a signal such as SIGSTOP.
     """
     rewards = "reward " + ", ".join(map(repr, beat.rewards)) if beat.rewards else ""
-    what = f"no sign of life for {beat.age_s:.{0 if beat.age_s >= 10 else 1}f} s"
+    what = f"no progress for {beat.age_s:.{0 if beat.age_s >= 10 else 1}f} s"
     what += ": it is stopped, by a signal such as SIGSTOP" if is_stopped else f", in {rewards or beat.phase}"
-    hint = "launch.hang_timeout_s=3600  # or off, where it needs that long"
+    hint = "launch.hang_timeout_s=3600  # or off, if a step takes that long"
     if beat.rewards:
         key = f"rewards.{beat.rewards[0]}"
-        hint = f"{key}.timeout_s=60  # ends a call after so long\n{key}.isolate=true  # ends a row\n{hint}"
+        hint = f"{key}.timeout_s=60  # ends a call after 60 s\n{key}.isolate=true  # ends the row, not the run\n{hint}"
     error = RlhfError(
         what,
         where=f"rank {beat.rank}, {beat.phase}" + (f", {rewards}" if rewards else ""),
-        got="\n".join(_innermost(stacks)) or "nothing: it could not be asked where it is",
-        expected=f"that it gets on within launch.hang_timeout_s={timeout_s:g}",
+        got="\n".join(_innermost(stacks)) or "unknown: its stack could not be read",
+        expected=f"progress within launch.hang_timeout_s={timeout_s:g}",
         hint=hint,
     )
     told = "\n".join("\n".join(("thread:", *(f"  {line}" for line in stack))) for stack in stacks) or "  unknown"

@@ -132,7 +132,7 @@ def _explained(folder: RunFolder, experiment: Experiment, heartbeat: Heartbeat) 
         with refusals_named(experiment.trainer), naming_foreign_files(named):
             yield
     except Exception as error:
-        from rlhf_cli.launch.out_of_memory import out_of_memory
+        from rlhf_cli.launch.ranks_end import out_of_memory
 
         advice = out_of_memory(error, heartbeat) or full_disk(folder, error)
         if advice is None:
@@ -154,7 +154,7 @@ class _Training:
 
     def run(self) -> None:
         """Build the trainer, train to the end and save the model. Raise Preempted if the run was stopped."""
-        refuse_other_world_size(self.experiment.launch)  # before anything waits for ranks that nobody started
+        refuse_other_world_size(self.experiment.launch)  # before it waits for ranks that were not started
         with spinner("importing torch and TRL", shown=self.is_main):
             _import_libraries(self.experiment)
         from rlhf_cli.display.training_bar import TrainingBar
@@ -309,11 +309,11 @@ def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
     skipped: list[str] = shared[1]
     if checkpoint is None and skipped:
         raise RunError(
-            "no checkpoint of this run is whole",
+            "no checkpoint of this run is complete",
             where=str(folder.checkpoints),
             got="\n".join(skipped),
-            expected=f"one whose files are as its {MANIFEST} says",
-            advice="move these away, and the run starts at step 0",
+            expected=f"a checkpoint whose files match its {MANIFEST}",
+            advice="move the checkpoints away to start at step 0",
         )
     if is_main:
         for line in skipped:

@@ -69,7 +69,7 @@ def problem_with(checkpoint: Path) -> str | None:
     for name, (_, known) in listed.items():
         with (checkpoint / name).open("rb") as stream:
             if hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest() != known:
-                return f"{name} is not what was written (another {_HASH})"
+                return f"{name} has changed since it was written (another {_HASH})"
     return None
 
 
@@ -199,8 +199,8 @@ def missing_state(checkpoint: Path) -> list[str]:
 def refuse_missing(checkpoint: Path, missing: list[str]) -> NoReturn:
     """Raise the RunError that lists what a checkpoint lacks and how to resume anyway."""
     raise RunError(
-        f"the checkpoint lacks {' and '.join(missing)}: what follows would be another run",
+        f"the checkpoint lacks {' and '.join(missing)}, so the run cannot continue exactly",
         where=str(checkpoint),
         expected="a checkpoint written with trainer.args.save_only_model=false, and all of its files",
-        advice="run.resume_weights_only=true keeps the weights; optimizer, schedule and random numbers start anew",
+        advice="run.resume_weights_only=true keeps the weights; optimizer, schedule and random numbers start again",
     )

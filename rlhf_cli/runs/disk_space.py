@@ -36,14 +36,14 @@ def no_room(path: Path, *, needed: int | None, kept: Path | None, error: BaseExc
     is_limit = getattr(error, "errno", None) == errno.EFBIG or f"(os error {errno.EFBIG})" in message_of(error)
     wanted = "more than there is" if needed is None else f"at least {needed} bytes ({size(needed)})"
     return RunError(
-        "a file may not get that large here" if is_limit else "the disk is full",
+        "the file is larger than the limit allows" if is_limit else "the disk is full",
         where=str(path),
         got=f"{free} bytes ({size(free)}) free; {(message_of(error).splitlines() or [type(error).__name__])[0]}",
-        expected=f"{wanted} for what was being written, which is removed again",
+        expected=f"{wanted} for the file, which was removed again",
         advice=(
             "make room, then `rlhf resume`"
-            + (f": {kept.name} is whole and the run goes on from it" if kept is not None else "")
-            + "; trainer.args.save_total_limit=1 keeps one checkpoint only"
+            + (f": {kept.name} is complete, and the run continues from it" if kept is not None else "")
+            + "; trainer.args.save_total_limit=1 keeps one checkpoint"
         ),
     )
 

@@ -31,7 +31,7 @@ PARTS = frozenset({DATA, FORWARD, CHECKS, CLIPPING, LOGGING, OLD_LOGPS, REFERENC
 """Parts of the phases above. They are timed (phase_clock.py), but a displayed phase is always the whole one."""
 
 _BYTES = 2048
-_PATTERN = "pulse-rank*"
+_PATTERN = "heartbeat-rank*"
 _LAYOUT = struct.Struct("=dqq??36s")
 """Lines follow: the phase, then the names of the running rewards."""
 

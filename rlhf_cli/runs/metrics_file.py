@@ -127,7 +127,7 @@ def _number(event: Event, name: str) -> float:
     """Return a number that our writer puts into every event. Raises ValueError if it is not a number."""
     value = event[name]
     if not isinstance(value, int | float):
-        raise ValueError(f"{name} of a log event is no number: {value!r}")
+        raise ValueError(f"{name} of a log event is not a number: {value!r}")
     return value
 
 

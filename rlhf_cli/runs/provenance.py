@@ -203,7 +203,7 @@ def maker_of(record: Path) -> str:
     """Return the user and host that a provenance.json or sweep.json claims as the maker."""
     provenance = read_json(record)
     user, host = section(provenance, "made_by").get("user"), section(provenance, "host").get("name")
-    return f"{user or 'somebody'} on {host}" if host else str(user or "nobody knows whom")
+    return f"{user or 'somebody'} on {host}" if host else str(user or "an unknown user")
 
 
 def _mark(key: bytes, code: Sequence[str]) -> str:

@@ -128,7 +128,7 @@ def open_run(path: Path) -> RunFolder:
         held = runs_below(path) if path.is_dir() else []
         got = "a file" if path.is_file() else "no config.yaml in it" if path.is_dir() else "no such folder"
         if held:
-            got = "a sweep: several runs of one command" if is_sweep else f"a folder that holds {len(held)} runs"
+            got = "a sweep: several runs of one command" if is_sweep else f"a folder with {len(held)} runs"
         newest = max(held, key=lambda run: run.config.stat().st_mtime, default=None)
         raise RunError(
             f"{path} is not a run folder",
@@ -218,10 +218,10 @@ def read_json(path: Path) -> JsonTree:
 
 
 _WAYS_OUT = {
-    "config.yaml": "the run cannot go on without it; the command that made it is in provenance.json",
-    "provenance.json": "move it away: the run goes on, and data and reward code are not held against what they were",
-    "status.json": "move it away: `rlhf resume` goes on from the newest checkpoint that is whole",
-    "metrics.jsonl": "take that line out, or move the file away: the metrics so far are then gone, the checkpoints not",
+    "config.yaml": "the run cannot continue without it; provenance.json has the command that made it",
+    "provenance.json": "move it away: the run continues, without comparing data and reward code with the old ones",
+    "status.json": "move it away: `rlhf resume` continues from the newest complete checkpoint",
+    "metrics.jsonl": "delete that line, or move the file away: that loses the metrics, not the checkpoints",
 }
 
 
@@ -232,7 +232,7 @@ def unreadable(path: Path, got: str) -> RunError:
         f"{path.name.partition(':')[0]} cannot be read",
         where=os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path),
         got="an empty file" if size == 0 else got,
-        expected="what a run wrote there: a process that was killed, a full disk or an editor may have cut it",
+        expected="a file as the run wrote it: a kill, a full disk or an editor may have damaged it",
         advice=_WAYS_OUT.get(path.name.partition(":")[0], "move it away"),
     )
 
@@ -259,7 +259,9 @@ def runs_in(root: Path) -> list[RunFolder]:
     if not root.is_dir():
         return [open_run(root)]
     raise RunError(
-        f"no run lies below {root}", expected="a run, a sweep, or a folder of them", hint=f"ls {os.path.relpath(root)}"
+        f"there is no run below {root}",
+        expected="a run, a sweep, or a folder of them",
+        hint=f"ls {os.path.relpath(root)}",
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json, runs_below
+from rlhf_cli.runs.run_status import RunState
 from rlhf_cli.text.regular_files import parse_json
 
 _TAIL_BYTES = 1 << 16
@@ -20,11 +21,11 @@ _EVENTS = 20
 
 
 @dataclass(frozen=True)
-class RunState:
+class RunRow:
     """One row of `rlhf status`. Times are in seconds; unknown values are None."""
 
     run: str
-    state: str
+    state: RunState
     step: int = 0
     max_steps: int | None = None
     s_per_step: float | None = None
@@ -40,7 +41,7 @@ class RunState:
 class Overview:
     """All rows, and `notice`: why Slurm could not be queried, or None."""
 
-    rows: list[RunState]
+    rows: list[RunRow]
     notice: str | None
 
 
@@ -152,10 +153,10 @@ def refuse_links(folder: Path) -> None:
         shown = [f"{link.relative_to(folder)}{f' -> {link.readlink()}' if link.is_symlink() else ''}" for link in found]
         link, target = shlex.quote(str(found[0])), shlex.quote(str(found[0].resolve()))
         raise RunError(
-            "the run folder holds links that lead out of it, or pipes, and going on would write there",
+            "the run folder holds links to the outside, or pipes, and a resumed run would write there",
             where=str(folder),
             got="\n".join(shown[:_MOST_LINKS]),
-            expected="files and folders of its own",
+            expected="only files and folders",
             hint=f"rm {link} && cp -r {target} {link}",
         )
 

@@ -12,6 +12,7 @@ import shlex
 import signal
 import time
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -23,11 +24,27 @@ from rlhf_cli.runs.process_identity import ProcessIdentity, this_process
 from rlhf_cli.runs.run_folder import FIRST_RUN, RunFolder, overwrite, read_json, runs_below, unreadable, write_json
 from rlhf_cli.text.json_values import JsonTree
 
-CREATED, RUNNING, FINISHED, FAILED, PREEMPTED = "created", "running", "finished", "failed", "preempted"
-QUEUED = "queued"
-"""A scheduler has queued the run under `job_id`; no process of it lives yet."""
-KILLED = "killed"
-"""A reader sets this state if the status is `running` but the process is gone."""
+
+class RunState(StrEnum):
+    """The state of a run.
+
+    A scheduler has queued a QUEUED run under its job id; no process of it lives yet. A reader sets KILLED if the status
+    is RUNNING but the process is gone, UNREADABLE if status.json cannot be read, and
+    PRUNED if a search stopped the run.
+    """
+
+    CREATED = "created"
+    QUEUED = "queued"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    PREEMPTED = "preempted"
+    KILLED = "killed"
+    UNREADABLE = "unreadable"
+    PRUNED = "pruned"
+
+
+CREATED, QUEUED, RUNNING, FINISHED, FAILED, PREEMPTED, KILLED, UNREADABLE, PRUNED = RunState
 WRITER_LOCK = ".writer.lock"
 """A process that writes into a run folder holds a lock on this file (writer_lock.py)."""
 _FINAL = (FINISHED, FAILED, PREEMPTED)
@@ -42,7 +59,7 @@ class Status:
     `pid`, `host`, `start_ticks` and `boot` identify the main process. Unknown values are None.
     """
 
-    state: str
+    state: RunState
     step: int = 0
     max_steps: int | None = None
     reason: str | None = None
@@ -67,7 +84,7 @@ class Status:
 _STATUS = TypeAdapter(Status)
 
 
-def told_state(state: str, reason: str | None) -> str:
+def describe_state(state: str, reason: str | None) -> str:
     """Return a state in words; a run stopped by its user is `stopped by Ctrl-C`, not preempted."""
     return f"stopped by {CTRL_C}" if state == PREEMPTED and reason == CTRL_C else state
 
@@ -94,7 +111,7 @@ def read_status(folder: RunFolder) -> Status:
         raise unreadable(folder.status, f"{place}: {problem['msg']}, got {problem['input']!r}") from None
     process = status.process
     if status.state == RUNNING and (process is None or process.is_alive() is False):
-        reason = f"process {status.pid} is gone without a final status{while_running(folder.path)}"
+        reason = f"process {status.pid} ended without a final status{while_running(folder.path)}"
         status = replace(status, state=KILLED, reason=reason)
         _write_killed(folder, status, content)
     return status
@@ -112,11 +129,11 @@ def _write_killed(folder: RunFolder, killed: Status, content: JsonTree) -> None:
             write_json(folder.status, asdict(killed))
 
 
-ANOTHER_RANK = "another rank was asked to stop"
+ANOTHER_RANK = "another rank got a signal to stop"
 
 
-def name_who_asked(folder: RunFolder, asked_by: str) -> Status:
-    """Record who asked a run to end, and return its status; rank 0 only knows that it, or another rank, was asked."""
+def set_stop_reason(folder: RunFolder, asked_by: str) -> Status:
+    """Record who stopped a run, and return its status; rank 0 only knows that it, or another rank, got a signal."""
     status = read_status(folder)
     reason = status.reason or ""
     seen = next((text for text in (signal.SIGTERM.name, ANOTHER_RANK) if reason.startswith(text)), None)
@@ -155,10 +172,6 @@ def own_job_id() -> str | None:
     """Return the Slurm id of this process's job, `123` or, in an array, `123_4`; None outside Slurm."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
-
-
-UNREADABLE = "unreadable"
-"""The state of a run whose status.json cannot be read."""
 
 
 def run_result(folder: RunFolder) -> dict[str, object]:

@@ -56,5 +56,5 @@ def trained_with_eos(model: str | Path) -> bool | None:
             where=str(file),
             got=f"{type(error).__name__}: {error}",
             expected=f'{{"{_KEY}": true}} or false',
-            advice="without the file nothing is known, and texts are scored without the token",
+            advice="delete the file to score texts without the token",
         ) from error

@@ -100,11 +100,11 @@ def _taken_over(folder: RunFolder, *, take_over: bool, what: str) -> str | None:
         is_same_job = job is not None and job == before.slurm_job  # Slurm requeues a job only after all of it has ended
         if alive is None and not (take_over or is_same_job or before.process.is_of_this_boot()):
             raise RunError(
-                f"the {what} was last written to from another machine, and whether that goes on cannot be known here",
+                f"the {what} was last written to from another machine, and may still be running there",
                 where=str(folder.path),
                 got=before.describe(),
-                expected=f"a {what} that nobody else writes to: look on {before.process.host}",
-                advice="--take-over, where that process is gone",
+                expected=f"a {what} without another writer: look on {before.process.host}",
+                advice="--take-over, if that process is gone",
             )
         said = said or f"taken over from {before.describe()}, which ended without a final status"
     return said
@@ -112,15 +112,15 @@ def _taken_over(folder: RunFolder, *, take_over: bool, what: str) -> str | None:
 
 def _busy(folder: RunFolder, writer: Writer | None, what: str) -> RunError:
     if writer is None:
-        got = "another process, which is not recorded"
+        got = "an unknown process"
     elif writer.process.is_alive() is False:
-        got = f"{writer.describe()}; it is gone, and a process that it started still lives"
+        got = f"{writer.describe()}; it has ended, but a process that it started still lives"
     else:
         got = writer.describe()
     return RunError(
         "the run is being trained right now" if what == "run" else f"the {what} is being run right now",
         where=str(folder.path),
         got=got,
-        expected="one writer at a time: wait for it, or end it",
+        expected="one writer at a time: wait for it, or stop it",
         hint="run.name=ANOTHER",
     )

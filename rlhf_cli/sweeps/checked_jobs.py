@@ -14,8 +14,7 @@ from rlhf_cli.config.rules.metric_rules import examples_of_metrics, unlogged
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, Problems, RunError, UserError, raise_any
 from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again
-from rlhf_cli.launch.resume_run import take_as_ours
-from rlhf_cli.launch.resuming import Resumed, noted
+from rlhf_cli.launch.resuming import Resumed, noted, take_as_ours
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import Adjust, Prepared, prepare

@@ -16,7 +16,7 @@ from rlhf_cli.display.sweep_tables import PRUNED, STARTING, WAITING, JobRow, Swe
 from rlhf_cli.display.terminal import span
 from rlhf_cli.errors import RunError, in_one_line
 from rlhf_cli.runs.metrics_file import TOTAL, start_and_end
-from rlhf_cli.runs.run_status import FAILED, FINISHED, KILLED, PREEMPTED, RUNNING, Status, read_status, told_state
+from rlhf_cli.runs.run_status import FAILED, FINISHED, KILLED, PREEMPTED, RUNNING, Status, describe_state, read_status
 from rlhf_cli.sweeps.checked_jobs import ReadyJob
 from rlhf_cli.sweeps.sweep_options import SweepOptions
 from rlhf_cli.text.redaction import redacted
@@ -172,7 +172,7 @@ class SweepDisplay:
         ended = sum(job.ended_at is not None for job in self._watches)
         metric, left = self._metric or watch.usual_metric, self._left_s()
         start_to_end = start_and_end(watch.values_of(metric))
-        state, reason = told_state(status.state, status.reason), in_one_line(status.reason or "")
+        state, reason = describe_state(status.state, status.reason), in_one_line(status.reason or "")
         line = f"[{ended}/{len(self._watches) + self.num_to_come}] {watch.job.name} {state}"
         line += f" in {span(watch.took_s)}" if status.state == FINISHED else f" at step {status.step}"
         line += f", {metric} {start_to_end[1]:.3f}" if start_to_end is not None else ""

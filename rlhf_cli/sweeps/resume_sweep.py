@@ -8,15 +8,13 @@ from pathlib import Path
 from rlhf_cli.display.sweep_tables import PlannedJob, show_planned
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError, UserError, in_one_line
-from rlhf_cli.launch.resume_run import refuse_foreign_code, refuse_foreign_words
-from rlhf_cli.launch.resuming import Resumed, resumed
-from rlhf_cli.launch.run_states import submit_sweep
-from rlhf_cli.launch.slurm_submission import check_slurm
+from rlhf_cli.launch.resuming import Resumed, refuse_foreign_code, refuse_foreign_words, resumed
+from rlhf_cli.launch.slurm_submission import check_slurm, submit_sweep
 from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.provenance import other_versions
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_overview import refuse_links
-from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status, told_state
+from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, describe_state, read_status
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps.checked_jobs import (
     CheckedJob,
@@ -150,5 +148,5 @@ def _planned(sweep: SweepFolder, job: SweepJob, status: Status | None, options: 
         what = "starts" if status.state == CREATED else "starts again"
         what = what if checkpoint is None else f"continues from step {checkpoint.name.rpartition('-')[2]}"
     reason = in_one_line(status.reason or "") if status.state != FINISHED else ""
-    state, _, _ = told_state(status.state, status.reason).partition(" ")
+    state, _, _ = describe_state(status.state, status.reason).partition(" ")
     return PlannedJob(job.name, state, status.step, status.max_steps, what, reason)

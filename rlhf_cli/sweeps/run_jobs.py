@@ -20,7 +20,7 @@ from rlhf_cli.launch.gpu_locks import HeldGpus, gpus_of, holders_of, take, take_
 from rlhf_cli.plan.devices import visible_gpus
 from rlhf_cli.process import handled
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, name_who_asked, read_status, update_status
+from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, read_status, set_stop_reason, update_status
 from rlhf_cli.sweeps.checked_jobs import ReadyJob
 from rlhf_cli.sweeps.job_watch import JobWatch, SweepDisplay
 from rlhf_cli.sweeps.sweep_options import SweepOptions
@@ -247,7 +247,7 @@ def end_status(folder: RunFolder, code: int, *, asked_by: str | None) -> Status:
     except RunError as error:
         return Status(FAILED, reason=str(error))
     if status.state in (FINISHED, FAILED, PREEMPTED) and (code >= 0 or status.state == FINISHED):
-        return name_who_asked(folder, asked_by) if asked_by is not None else status
+        return set_stop_reason(folder, asked_by) if asked_by is not None else status
     if asked_by is not None and code in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGKILL, EXIT_PREEMPTED):
         return update_status(folder, state=PREEMPTED, reason=asked_by)
     if code < 0:

@@ -21,7 +21,7 @@ from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
 from rlhf_cli.launch.resuming import resumed
 from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, Status, update_status
+from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, RunState, Status, update_status
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps.checked_jobs import (
     ReadyJob,
@@ -148,7 +148,7 @@ class Trials:
         if status.state == PREEMPTED and number in self._pruned:
             self._study.tell(number, None, is_pruned=True)
             update_status(watch.job.folder, reason=f"{PRUNED}: others were better at step {status.step}")
-            return replace(status, state=PRUNED, reason=None)
+            return replace(status, state=RunState.PRUNED, reason=None)
         if status.state == PREEMPTED:
             return status  # it stays a running trial, and is resumed later
         if status.state != FINISHED:

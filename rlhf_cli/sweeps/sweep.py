@@ -11,8 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rlhf_cli.display.sweep_tables import show_sweep
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
-from rlhf_cli.launch.run_states import submit_sweep
-from rlhf_cli.launch.slurm_submission import check_slurm
+from rlhf_cli.launch.slurm_submission import check_slurm, submit_sweep
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps.checked_jobs import (

@@ -17,7 +17,7 @@ from rlhf_cli.config.imported_code import code_folders
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RunError
 from rlhf_cli.launch.freeze import create_run
-from rlhf_cli.launch.resume_run import refuse_foreign_code, take_as_ours
+from rlhf_cli.launch.resuming import refuse_foreign_code, take_as_ours
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_overview import refuse_links
@@ -181,7 +181,7 @@ class TestLinks:
         (run.model / "tokenizer.json").write_text("{}")
         (run.path / "eval").symlink_to(precious)
         assert main([verb, str(run.path)]) == 2
-        assert "lead out of it" in capsys.readouterr().err
+        assert "links" in capsys.readouterr().err
 
     def test_a_sweep(self, precious: Path, workplace: Path, capsys) -> None:
         sweep = workplace / "runs" / "swept"
@@ -189,7 +189,7 @@ class TestLinks:
         (sweep / "sweep.json").write_text("{}")
         (sweep / "comparison.csv").symlink_to(precious)
         assert main(["resume", str(sweep)]) == 2
-        assert "lead out of it" in capsys.readouterr().err
+        assert "links" in capsys.readouterr().err
 
 
 def test_a_folder_that_pip_installs_into_is_not_the_user_s_code(tmp_path: Path, monkeypatch) -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.launch.run_states import conclude, overview
-from rlhf_cli.launch.slurm_queue import SlurmJob
+from rlhf_cli.launch.run_states import SlurmJob, overview, with_job_state
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import Status, update_status
 from tests.support.stand_in_slurm import StandInSlurm, stand_in
@@ -47,7 +46,7 @@ def queued_run(place: Path, name: str, job_id: str | None, state: str = "queued"
 )
 def test_what_slurm_says_of_a_run(state: str, job: SlurmJob | None, shown: str, reason: str | None) -> None:
     saved = None if state == "queued" else "checkpoint-4"
-    concluded = conclude(Status(state, job_id="7", last_checkpoint=saved), job)
+    concluded = with_job_state(Status(state, job_id="7", last_checkpoint=saved), job)
     assert (concluded.state, concluded.reason) == (shown, reason)
 
 

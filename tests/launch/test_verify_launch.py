@@ -68,7 +68,7 @@ def test_something_else(asked: dict[str, object], trainer: Any, where: str, expe
     with pytest.raises(ConfigError) as caught:
         refuse_unless_as_asked(Launch.model_validate(asked), trainer)
     error = caught.value
-    assert error.what == f"{where} is not what this run has become"
+    assert error.where == where
     assert (error.where, error.expected) == (where, expected)
     assert str(error.got).startswith(got)
     assert error.exit_code == 2

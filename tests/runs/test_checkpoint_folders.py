@@ -191,7 +191,7 @@ class TestProblemWith:
             ),
             (
                 lambda path: (path / "model.safetensors").write_bytes(b"Weights"),
-                "model.safetensors is not what was written (another xxh3_128)",
+                "model.safetensors has changed since it was written (another xxh3_128)",
             ),
             (
                 lambda path: (path / MANIFEST).write_text('{"files": {"model.safetensors": {"size": 7, "md5": ""}}}'),

@@ -71,7 +71,7 @@ def test_the_smaller_files_of_a_run(workplace: Path) -> None:
     (run.checkpoints / "checkpoint-7" / MANIFEST).unlink()
     os.mkfifo(run.checkpoints / "checkpoint-7" / MANIFEST)
     assert MANIFEST in str(problem_with(run.checkpoints / "checkpoint-7"))
-    os.mkfifo(run.path / "pulse-rank0")
+    os.mkfifo(run.path / "heartbeat-rank0")
     assert heartbeat_files(run.path), "the name of such a file has changed"
     assert while_running(run.path) == ""
 

@@ -50,7 +50,7 @@ class TestOpenRun:
             (folder.parent / "sweep.json").write_text("{}")
             os.utime(folder / "config.yaml", (1, 1 if "s1" in name else 2))
         for typed, got, hint in (
-            ("runs", "a folder that holds 3 runs", "runs/quickstart/s2/a"),
+            ("runs", "a folder with 3 runs", "runs/quickstart/s2/a"),
             ("runs/quickstart/s1", "a sweep: several runs of one command", "runs/quickstart/s1"),
         ):
             with pytest.raises(RunError) as caught:

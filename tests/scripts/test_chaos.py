@@ -61,7 +61,7 @@ def test_another_result_is_a_loss(part: str) -> None:
         (replace(STOPPED, state="running"), LATER, "its state is running"),
         (replace(STOPPED, checkpoint=4), LATER, "what it saved is not where it was: says 5, checkpoint 4, step 5"),
         (replace(STOPPED, step=6), LATER, "what it saved is not where it was"),
-        (replace(STOPPED, ended=replace(STOPPED.ended, said="nothing is saved yet")), LATER, "step 5 was not saved"),
+        (replace(STOPPED, ended=replace(STOPPED.ended, said="no checkpoint yet")), LATER, "step 5 was not saved"),
         (
             replace(STOPPED, ended=replace(STOPPED.ended, said="nothing was being trained")),
             LATER,

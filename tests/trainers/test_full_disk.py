@@ -69,5 +69,5 @@ def test_the_older_one_is_whole_and_nothing_else_is_left(
         free, needed = told_bytes(told)
         assert free < needed
         assert needed >= bytes_below(folder.checkpoints / kept[0]) > 100_000
-        assert "checkpoint-1 is whole and the run goes on from it" in told
+        assert "checkpoint-1 is complete" in told
     assert "the disk is full" in (read_status(folder).reason or "")

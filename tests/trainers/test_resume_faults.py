@@ -124,7 +124,7 @@ def without(whole, place: Path, *names: str) -> RunFolder:
 @pytest.mark.fault(6)
 def test_it_is_refused_before_anything_is_loaded(whole, workplace: Path, capsys, monkeypatch, name, said) -> None:
     folder = without(whole, workplace / "cut", name)
-    monkeypatch.setattr("rlhf_cli.launch.resume_run.train_frozen", lambda *_, **__: pytest.fail("it was started"))
+    monkeypatch.setattr("rlhf_cli.launch.resuming.train_frozen", lambda *_, **__: pytest.fail("it was started"))
     before = folder.metrics.read_bytes()
     assert main(["resume", str(folder.path)]) == 2
     told = capsys.readouterr().err

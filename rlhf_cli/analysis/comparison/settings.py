@@ -23,7 +23,7 @@ from rlhf_cli.analysis.comparison.logged_run import (
 )
 from rlhf_cli.errors import in_one_line
 from rlhf_cli.numerics.intervals import Estimate, student
-from rlhf_cli.runs.run_status import told_state
+from rlhf_cli.runs.run_status import describe_state
 from rlhf_cli.text.json_values import section
 
 
@@ -114,7 +114,7 @@ def _why_left_out(run: LoggedRun, has_finished: bool) -> str | None:
         at = f" at step {run.step}" + (f" of {run.max_steps}" if run.max_steps is not None else "")
     else:
         return None
-    state, reason = told_state(run.state, run.reason), in_one_line(run.reason or "")
+    state, reason = describe_state(run.state, run.reason), in_one_line(run.reason or "")
     return state + at + (f": {reason}" if reason and state == run.state else "")
 
 

@@ -21,7 +21,7 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.phase_clock import TimeShares, phase_label, time_shares
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_status import CREATED, QUEUED, RUNNING, Status, read_status, told_state
+from rlhf_cli.runs.run_status import CREATED, QUEUED, RUNNING, UNREADABLE, Status, describe_state, read_status
 from rlhf_cli.tables.metrics import ELAPSED, FINDING_KINDS, OF_REWARD, SHARE
 from rlhf_cli.text.json_values import JsonTree, section
 
@@ -174,7 +174,8 @@ class RunDiagnosis:
         steps = f" of {status.max_steps}" if status.max_steps not in (None, status.step) else ""
         if status.state in (CREATED, QUEUED):
             return _IN_PROGRESS[status.state]
-        return f"{_IN_PROGRESS.get(status.state, told_state(status.state, status.reason))} at step {status.step}{steps}"
+        state = _IN_PROGRESS.get(status.state) or describe_state(status.state, status.reason)
+        return f"{state} at step {status.step}{steps}"
 
     @property
     def is_judged(self) -> bool:
@@ -211,7 +212,7 @@ def diagnose_readable(folder: RunFolder) -> RunDiagnosis:
         return diagnose(folder)
     except RunError as error:
         got = str(error.got).partition("\n")[0]
-        return RunDiagnosis(folder, Status("unreadable"), Diagnosis((), (), ()), 0, f"{error.what}: {got}")
+        return RunDiagnosis(folder, Status(UNREADABLE), Diagnosis((), (), ()), 0, f"{error.what}: {got}")
 
 
 _EVERY = 10

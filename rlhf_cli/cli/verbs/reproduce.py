@@ -27,7 +27,7 @@ from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK
 from rlhf_cli.launch.one_run import show_run_folder
 from rlhf_cli.launch.reproducing import reproduce
-from rlhf_cli.launch.resume_run import refuse_foreign_code
+from rlhf_cli.launch.resuming import refuse_foreign_code
 from rlhf_cli.runs.run_folder import open_run
 
 

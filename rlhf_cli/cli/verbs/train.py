@@ -79,7 +79,7 @@ def _new_run(options: Options, prepared: Prepared, leader: Leader | None) -> dic
     if is_dry:
         return _show_plan(prepared, plan, None)
     if experiment.launch.slurm is not None:
-        from rlhf_cli.launch.run_states import submit_once
+        from rlhf_cli.launch.slurm_submission import submit_once
 
         return {"dry_run": False, **run_result(submit_once(Screen(), prepared, plan))}
     return {"dry_run": False, **run_result(run_once(Screen(), prepared, plan, leader))}
@@ -87,8 +87,7 @@ def _new_run(options: Options, prepared: Prepared, leader: Leader | None) -> dic
 
 def _resumed_run(options: Options, prepared: Prepared, folder: RunFolder, leader: Leader | None) -> dict[str, object]:
     """Continue the run that `run.resume=auto` found, or show its plan; return the result for JSON."""
-    from rlhf_cli.launch.resume_run import resume_once
-    from rlhf_cli.launch.resuming import resumed
+    from rlhf_cli.launch.resuming import resume_once, resumed
 
     permissions = options.resume_options()
     run = resumed(folder, prepared, permissions.allowed)

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeAlias, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, TypeAdapter, model_validator
 
 from rlhf_cli.config.schema.section import OFF, Bounds, Section, one_or_several
+from rlhf_cli.runs.tracking.tracking_plan import Mode, TrackerName
 from rlhf_cli.tables.metrics import FINDING_KINDS
 
 
@@ -23,8 +24,8 @@ class Track(Section):
     `completions_every` N sends wandb a table of completions at most every N steps; the run folder has them all.
     """
 
-    tracker: Literal["wandb", "tensorboard", "trackio", "mlflow"] = "wandb"
-    mode: Literal["online", "offline", "none"] = "offline"
+    tracker: TrackerName = "wandb"
+    mode: Mode = "offline"
     project: str = "rlhf"
     entity: str | None = None
     tags: list[str] = Field(default_factory=list)

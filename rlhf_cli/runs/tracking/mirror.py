@@ -100,7 +100,7 @@ class Mirror:
     def start(self, run: TrackedRun) -> None:
         """Start the tracker, and print which later steps it already has and keeps."""
         assert self._tracker is not None
-        with self._dropped_on_error("when it was to begin"):
+        with self._dropped_on_error("at its start"):
             self._kept_to = self._tables_to = self._tracker.start(run)
             if self._kept_to > run.goes_on_from:
                 self.say(

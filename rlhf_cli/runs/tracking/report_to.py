@@ -36,7 +36,7 @@ class ReportingCallback(TrainerCallback):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Start reporting, or continue the run that an earlier attempt reported."""
-        with self._dropped_on_error("when it was to begin"):
+        with self._dropped_on_error("at its start"):
             self._inner = _BUILD[self._name](self._run)
             self._args = _reported_args(args, self._run, name=self._name)
             self._inner.on_train_begin(self._args, state, control)

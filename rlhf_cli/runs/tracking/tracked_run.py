@@ -162,11 +162,11 @@ def where_to_look(folder: RunFolder) -> dict[str, str]:
     if track.get("mode") == "none":
         return {}
     if unsent(folder.path):
-        return {f"rlhf sync {folder.shown}": "send it to wandb: what it recorded is here"}
+        return {f"rlhf sync {folder.shown}": "send the record to wandb"}
     commands = {
         "tensorboard": f"tensorboard --logdir {os.path.dirname(folder.shown)}",
         "trackio": f"trackio show --project {shlex.quote(str(track.get('project')))}",
         "mlflow": f"mlflow ui --backend-store-uri {shlex.quote(mlflow_store(folder))}",
     }
     command = commands.get(str(track.get("tracker")))
-    return {command: "its curves beside the others'"} if command is not None else {}
+    return {command: "compare its curves with others"} if command is not None else {}

@@ -42,11 +42,11 @@ def plan_tracking(mode: Mode, tracker: TrackerName = "wandb") -> TrackingPlan:
     """Decide how to record: online only with a login and a server that answers."""
     if mode != "online" or tracker != "wandb":
         return TrackingPlan(mode, tracker=tracker)
-    offline = "recording offline instead; `rlhf sync RUN` sends it later, track=wandb_offline asks for it"
+    offline = "recording offline instead; `rlhf sync RUN` sends it later, track=wandb_offline avoids this notice"
     try:
         host, port = wandb_address()
     except ValueError as error:
-        return TrackingPlan("offline", f"WANDB_BASE_URL is no address ({error}): {offline}")
+        return TrackingPlan("offline", f"WANDB_BASE_URL is not an address ({error}): {offline}")
     if not has_login(host):
         return TrackingPlan("offline", f"no wandb login (`wandb login`, or set WANDB_API_KEY): {offline}")
     if (silence := no_answer(host, port)) is not None:

@@ -1,4 +1,4 @@
-"""Find what wandb has recorded offline, say which runs have such records, and upload them with `wandb sync`.
+"""Find what wandb has recorded offline, and upload it with `wandb sync`.
 
 A record is a LevelDB log (github.com/google/leveldb, doc/log_format.md) after a header of seven bytes: blocks of 32 KiB
 that hold chunks of checksum (4 bytes), length (2), type (1) and that many bytes of data.
@@ -116,21 +116,23 @@ def check_server() -> None:
     try:
         host, port = wandb_address()
     except ValueError as error:
-        raise UserError("WANDB_BASE_URL is no address", got=str(error), hint="unset WANDB_BASE_URL") from None
+        raise UserError("WANDB_BASE_URL is not an address", got=str(error), hint="unset WANDB_BASE_URL") from None
     if not has_login(host):
         raise UserError(
             f"there is no wandb login for {host}",
             got="no WANDB_API_KEY, and no login in ~/.netrc",
-            expected="an account for the runs to go to",
+            expected="an account to send the runs to",
             hint="wandb login, or export WANDB_API_KEY=...",
         )
     if (silence := no_answer(host, port)) is not None:  # `wandb sync` would try for days
-        raise UserError("wandb cannot be reached", got=silence, advice="the same command again when there is a network")
+        raise UserError(
+            "wandb cannot be reached", got=silence, advice="type the same command again once the network is back"
+        )
 
 
 def _of_run(run: RunFolder) -> Sending:
     if records_of(run.path) and read_status(run).state == RUNNING:
-        return Sending(run.path, "still running", why="it is sent when it has ended")
+        return Sending(run.path, "still running", why="it is sent once it has ended")
     if waiting := unsent(run.path):
         return Sending(run.path, "to send", tuple(waiting))
     if records := records_of(run.path):

@@ -63,7 +63,7 @@ def test_runs_that_cannot_be_compared_are_listed_beside_the_others(sweep: str, p
         "correct is missing or null in name=grpo,weight=0,seed=9",
         "runs of different trainers (grpo, sft)",
         "left out: 3 unreadable runs",
-        "no run lies below empty",
+        "there is no run below empty",
         "nowhere is not a run folder",
         "line 1: 'garbage'",
     ):

@@ -62,7 +62,7 @@ def test_the_plan_of_a_resumed_run(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = begun("launch=cpu", "track=none")
-    monkeypatch.setattr("rlhf_cli.launch.resume_run.train_frozen", lambda *_, **__: pytest.fail("it was started"))
+    monkeypatch.setattr("rlhf_cli.launch.resuming.train_frozen", lambda *_, **__: pytest.fail("it was started"))
     before = {file: file.read_bytes() for file in place.rglob("*") if file.is_file()}
     assert main(["resume", run.shown, "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "nothing was started or written"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.launch.resume_run import was_in_words
+from rlhf_cli.launch.resuming import was_in_words
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status, update_status
 

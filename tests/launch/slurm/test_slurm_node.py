@@ -117,7 +117,7 @@ def test_a_warning_waits_until_the_run_listens_and_comes_once(slurm, folder, job
     assert (tmp_path / "seen").read_text() == str(int(signal.SIGUSR1))
     assert process.returncode == 75
     assert "scontrol requeue 7" in slurm.calls
-    assert "goes on by itself" in out
+    assert "requeued" in out
     (attempt,) = attempts(folder)
     assert (attempt["exit_code"], attempt["was_warned"], attempt["was_cancelled"]) == (75, True, False)
 

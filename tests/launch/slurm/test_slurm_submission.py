@@ -117,7 +117,7 @@ def test_no_slurm_here(slurm: StandInSlurm, place: Path, capsys, monkeypatch, na
     [
         (  # as sbatch 22.05 prints it
             "sbatch: error: invalid partition specified: gpo\nallocation failure: Invalid partition name specified",
-            ["Slurm does not take the job", "specified: gpo", "launch.slurm.partition=NAME", "sinfo -o"],
+            ["specified: gpo", "launch.slurm.partition=NAME", "sinfo -o"],
         ),
         ("sbatch: error: Unable to contact slurm controller (connect failure)", ["Slurm does not answer"]),
     ],

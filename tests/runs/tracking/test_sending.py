@@ -104,7 +104,7 @@ def test_each_run_says_what_becomes_of_it(place: Path, logged_in: None, by_wandb
         "b": ("not sent", "ERROR offline-run-20261122_101500-0123abcd: permission denied"),
         "c": ("already sent", ""),
         "d": ("nothing to send", "track=none"),
-        "e": ("still running", "it is sent when it has ended"),
+        "e": ("still running", "it is sent once it has ended"),
         "f": ("nothing to send", "tracked by mlflow"),
     }
 

@@ -77,7 +77,7 @@ def test_a_tracker_that_is_not_installed_is_told_by_check(
     words = ["check", "+exp=quickstart", "launch=cpu", f"track={tracker}"]
     assert main(words) == 2
     said = capsys.readouterr().err
-    assert f"track.tracker needs {tracker}, which is not installed" in said
+    assert f"where:    track.tracker (track/{tracker}.yaml" in said
     assert f"pip install 'rlhf-cli[{tracker}]'" in said
     assert main([*words, "track.mode=none"]) == 0  # negative control: nobody records with it
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: object() if name == tracker else there(name, *a))
