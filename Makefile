@@ -23,7 +23,7 @@ demo: $(STAMP)  ## train the quickstart experiment
 check: $(STAMP)  ## before a commit, in a minute: style, types, the house and what is typed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pytest -q -n 2 --dist loadfile tests/house tests/config tests/jobs
+	$(BIN)/pytest -q -n 2 --dist loadfile tests/house tests/config tests/cli/test_options.py
 
 # The files of tests in their order: by default those of few tests come last, and the longest runs are among them.
 test: $(STAMP)  ## style, types and the fast tests
@@ -74,7 +74,7 @@ test-pythons: $(STAMP)  ## the contracts of torch, transformers and TRL under Py
 CONTRACTS := tests/trainers/test_contract*.py tests/trainers/ppo/test_critic_contract.py tests/models/decoding/test_contract_generate.py
 
 # What depends on the kernels of MKL and ATen, under those of three processors: this one, one without AVX-512, one with SSE alone.
-KERNEL_TESTS := tests/numerics tests/rewards/stack tests/evaluation tests/models/packing tests/models/decoding \
+KERNEL_TESTS := tests/numerics tests/algorithms tests/rewards/stack tests/evaluation tests/models/packing tests/models/decoding \
   tests/models/test_packed_scores.py tests/models/test_reward_model_scorer.py tests/models/test_critic_model.py \
   tests/trainers/ppo tests/trainers/passes tests/trainers/generation tests/trainers/test_left_out_rows.py \
   tests/trainers/test_reward_training.py tests/trainers/test_rloo_baselines.py tests/trainers/test_stacked_rewards.py \
