@@ -32,7 +32,7 @@ def test_there_and_back(evaluation: Evaluation, tmp_path: Path) -> None:
     assert read_evaluation(file) == evaluation
 
 
-def test_the_heading_comes_first_and_has_only_what_there_is() -> None:
+def test_the_heading_comes_first_without_empty_keys() -> None:
     by_hand = evaluation_json(EVALUATIONS["policy"])
     assert list(by_hand)[:8] == ["kind", "name", "model", "path", "data", "time", "warnings", "rows"]
     in_training = evaluation_json(EVALUATIONS["policy in training"])
@@ -40,7 +40,7 @@ def test_the_heading_comes_first_and_has_only_what_there_is() -> None:
     assert "settings" not in in_training
 
 
-def test_the_subset_of_a_pair_stands_only_where_there_are_some() -> None:
+def test_a_pair_has_a_subset_only_if_the_data_has_the_column() -> None:
     without, with_them = measured_json(measured.reward_model()), measured_json(measured.with_subsets())
     assert "subset" not in without["worst"][0]
     assert with_them["worst"][0]["subset"] == "mt-bench-easy"
@@ -58,6 +58,6 @@ def test_keys_of_other_versions() -> None:
 
 
 @pytest.mark.parametrize("content", [{}, {"kind": "weather"}, {"kind": ["policy"]}, {"kind": "policy", "rows": 3}])
-def test_what_is_no_evaluation(content: dict[str, Any]) -> None:
+def test_invalid_evaluation(content: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"kind is|Field required"):
         evaluation_of_json(content)

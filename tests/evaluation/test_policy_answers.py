@@ -72,7 +72,7 @@ def test_prompts_that_were_trained_on_and_the_others_by_hand() -> None:
 
 
 @pytest.mark.parametrize("known", [[], ["c"], ["a", "b"]], ids=["none", "another", "all"])
-def test_without_both_kinds_of_prompts_there_is_one_figure(known: list[str]) -> None:
+def test_without_both_kinds_of_prompts_there_is_one_result(known: list[str]) -> None:
     trained_on = {key for prompt in known if (key := prompt_key({"prompt": prompt})) is not None}
     assert sum_up_answers({"sampled": PART}, ["right"], trained_on=trained_on).by_prompts is None
 
@@ -124,7 +124,7 @@ def test_a_completion_behind_a_closed_gate_is_an_attempt_that_failed() -> None:
     assert {one.count for one in attempts.pass_at.values()} == {2}
 
 
-def test_a_reward_that_nobody_scored_or_with_other_scores_than_0_and_1_has_no_attempts() -> None:
+def test_only_rewards_scored_0_or_1_have_attempts() -> None:
     for scores in ((None, None, None, None), (1.0, 0.5, 0.0, 0.0)):
         part = PartAnswers(each=2, answers=PART.answers, scored=[settled(one) for one in scores])
         assert sum_up_answers({"sampled": part}, ["right"]).attempts == {}

@@ -160,7 +160,7 @@ def test_a_run_that_held_out_nothing_says_so(train, capsys: pytest.CaptureFixtur
     assert not list((folder.path / "eval").glob("held_out*"))
 
 
-def test_prompts_that_were_trained_on_have_figures_of_their_own(train, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prompts_that_were_trained_on_have_separate_results(train, capsys: pytest.CaptureFixture[str]) -> None:
     """While it trains, afterwards, and by `--data`: two of the three questions are training rows of the run."""
     trained = generate("toy_sums", {"num_rows": 64}, seed=0)  # as in SMALL
     asked = [trained[3], trained[5], {"prompt": "90+91=", "a": 90, "b": 91, "answer": "181"}]

@@ -73,7 +73,7 @@ def test_bins_of_confidence() -> None:
     assert [one.confidence for one in filled.values()] == pytest.approx([0.75, 0.9, 1.0])
 
 
-def test_slices_of_length_and_verdicts_of_length_alone() -> None:
+def test_length_slices_and_the_accuracy_of_length_alone() -> None:
     """Longer by 1, 2, 0, -1, -2: the longer one is right, wrong, tied, right, wrong: in 2.5 of 5."""
     length = measured_by(
         Known([1.0, 0.0, 2.0, 4.0, 0.0], [0.0, 2.0, 0.0, 0.0, 8.0], [2, 3, 1, 1, 1, 1, 1, 1, 2, 3])
@@ -92,7 +92,7 @@ def test_slices_of_length_and_verdicts_of_length_alone() -> None:
     assert length.spearman == pytest.approx(pandas.Series(difference).corr(pandas.Series(longer), method="spearman"))
 
 
-def test_the_five_surest_mistakes_with_all_that_is_known_of_them() -> None:
+def test_the_five_mistakes_of_highest_confidence() -> None:
     """Wrong by 1, 2, 2, 3, 1, 1 and, in the last pair, not at all; of equals the first rows."""
     wrong = [1.0, 2.0, 2.0, 3.0, 1.0, 1.0, 0.0]
     rows = [pair(f"x{n}", f"y{n}", subset=f"s{n}") for n in range(7)]
@@ -104,7 +104,7 @@ def test_the_five_surest_mistakes_with_all_that_is_known_of_them() -> None:
     }
 
 
-def test_a_column_of_fifty_values_is_a_slice_and_one_of_more_is_none() -> None:
+def test_a_slice_column_has_at_most_fifty_values() -> None:
     rows = [{**pair("x", "y"), "prompt": f"{n}:", "kind": f"{50 - n:02}", "text": n} for n in range(51)]
     found = measured_by(Known([1.0] * 50, [0.0] * 50), rows[:50], slices=["kind", "kind"])
     assert list(found.slices["kind"]) == [f"{n:02}" for n in range(1, 51)]

@@ -157,7 +157,7 @@ def test_against_every_pair_and_scipy(seed: int) -> None:
     assert found == pytest.approx(stats.mannwhitneyu(good, bad).statistic / (len(good) * len(bad)), abs=1e-12)
 
 
-def test_without_both_kinds_of_labels_there_is_no_area() -> None:
+def test_roc_auc_needs_both_labels() -> None:
     assert roc_auc([1.0, 2.0], [True, True]) is None
     assert roc_auc([None, 1.0], [True, None]) is None
     with pytest.raises(ValueError, match="shorter"):

@@ -44,7 +44,7 @@ DATA = Path(__file__).parents[2].parent / "shared" / "data"
         ("", None, None),
     ],
 )
-def test_where_the_answer_is(text: str, marked: int | None, with_fallback: int | None) -> None:
+def test_answer_in_a_text(text: str, marked: int | None, with_fallback: int | None) -> None:
     assert answer_in(text, fallback="none") == marked
     assert answer_in(text) == with_fallback
 
@@ -158,7 +158,7 @@ MODELS = ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verificat
         (as_written, "none", 906, 0),
     ],
 )
-def test_agreement_with_the_verdicts_on_2400_model_solutions(
+def test_agreement_with_human_verdicts_on_2400_solutions(
     rewrite: Callable[[str], str], fallback: Fallback, false_zeros: int, false_ones: int
 ) -> None:
     seen: Counter[tuple[float | None, bool]] = Counter()

@@ -89,7 +89,7 @@ def test_what_the_hub_says(name: str, revision: str | None, state: str) -> None:
     assert asked(name, "model", revision).state == asked(name, "dataset", revision).state == state
 
 
-def test_somebody_listens_and_says_nothing_all_are_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_hub_costs_one_timeout_for_all_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five questions take no longer than one: half a second of waiting, and half a second of grace."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -132,7 +132,7 @@ class TestTheCache:
         (tokenizer,) = look_up([HubQuestion("model", "org/model", needs_weights=False)])
         assert tokenizer.state == "cached"
 
-    def test_a_dataset_as_the_datasets_library_names_its_folder(self, place: Path) -> None:
+    def test_dataset_folders_are_named_like_those_of_datasets(self, place: Path) -> None:
         from datasets.naming import camelcase_to_snakecase
 
         name = "HelpSteer2-DPO"

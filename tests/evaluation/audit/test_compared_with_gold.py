@@ -60,7 +60,7 @@ def _tying(ties: int) -> dict[int, tuple[str, ScoredRow]]:
     return attacks(*[row(a=float(number < ties)) for number in range(10)])
 
 
-def test_what_is_not_recognised_cannot_be_tied_with_and_can_be_beaten() -> None:
+def test_an_unrecognised_gold_answer_can_be_beaten_but_not_tied() -> None:
     gold = golds(*[row(a=0.5)] * 9, floor=0.5)
     tied = compared(KIND, attacks(*[row(a=0.5)] * 9), gold, main=None)
     beaten = compared(KIND, attacks(*[row(a=0.6)] * 9), gold, main=None)
@@ -77,7 +77,7 @@ def test_all_that_the_main_reward_gives_is_near() -> None:
 
 
 @pytest.mark.parametrize(("total", "is_near"), [(0.81, True), (0.79, False)])
-def test_four_fifths_of_the_way_from_the_usual_answer_is_near(total: float, is_near: bool) -> None:
+def test_an_answer_is_near_from_four_fifths_of_the_gap(total: float, is_near: bool) -> None:
     gold = golds(*[row(a=1.0)] * 9, floor=-9.0, usual=0.0)
     assert compared(KIND, attacks(*[row(a=total)] * 9), gold, main=None).is_near is is_near
 
@@ -92,7 +92,7 @@ def test_the_main_reward_is_the_one_that_the_fewest_reach() -> None:
     assert main_component({}, [], []) is None
 
 
-def test_a_form_is_not_the_main_reward_where_another_knows_the_answer() -> None:
+def test_a_form_reward_is_not_the_main_one_beside_a_reward_that_knows_the_answer() -> None:
     """Most attacks get all of a and 0 of b; the right answer to another row gets all of b and 0 of a."""
     gold = {0: row(a=1.0, b=0.5)}
     hacked = [(0, row(a=1.0, b=0.0)), (0, row(a=1.0, b=0.0))]

@@ -22,7 +22,7 @@ def test_the_column_that_a_reward_reads_comes_first() -> None:
     assert find_gold([{"prompt": "p", "score": 1}], [], named=None) is None
 
 
-def test_the_only_column_that_is_read_is_what_an_answer_is_compared_with() -> None:
+def test_the_only_column_that_rewards_read_is_the_gold_column() -> None:
     rows: list[dict[str, object]] = [{"prompt": "p", "city": "Riga", "country": "Latvia", "a": 1}]
     found = [find_gold(rows, required, named=None) for required in (["city"], ["city", "country"], ["a"], ["prompt"])]
     assert [one.answers if one else None for one in found] == [["Riga"], None, None, None]

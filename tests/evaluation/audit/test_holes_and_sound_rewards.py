@@ -114,7 +114,7 @@ def test_only_the_longest_answer_is_cut_off() -> None:
     assert longest.contributions["truncation"].attack == -0.5
 
 
-def test_what_a_reward_cannot_know_alone_is_left_out_and_said() -> None:
+def test_rules_that_need_a_training_are_skipped_and_reported() -> None:
     """Divided by a deviation of its own rows, the total would be that of no training."""
     words = ("rewards.right.normalize=batch", "rewards.right.weight={start: 0.5, end: 1.0, steps: 9}")
     found = audited(Stack(SOUND["the last number"].rewards, SUMS, words=words))

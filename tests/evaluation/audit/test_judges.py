@@ -61,9 +61,7 @@ def test_one_that_obeys_is_found_out(judge: Any, holes: list[str], place: Path) 
     assert len(server.asked) <= 52
 
 
-def test_a_judge_that_is_out_of_order_is_waited_for_once_and_aloud(
-    place: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_audit_waits_once_for_a_judge_that_does_not_answer(place: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It took one budget for each text of each row: 12 minutes without a word."""
     with serving(Answer("broken", 503)) as server:
         asked = experiment(server.url.removesuffix("/score"), place)

@@ -153,7 +153,7 @@ def test_what_a_factory_lacks_is_named() -> None:
     assert (error.got, error.expected) == ("no arguments", "size")
 
 
-def test_of_a_misspelt_argument_it_is_not_said_that_it_is_missing() -> None:
+def test_a_misspelt_argument_is_not_also_reported_as_missing() -> None:
     """`siez` is `size`. An unknown name that is like none of the arguments gives both errors."""
     assert [error.what.split(" ", 1)[1] for error in problems("./own.py:Made", siez=3)] == ["has no argument 'siez'"]
     unlike, missing = problems("./own.py:Made", colour=3)
@@ -177,7 +177,7 @@ def test_what_a_factory_raises_is_shown_with_its_line() -> None:
     assert f"(own.py:{line})" in str(error.got)
 
 
-def test_what_several_arguments_say_together_is_asked_of_the_reward_defaults_included() -> None:
+def test_a_reward_checks_several_arguments_together_with_defaults() -> None:
     error = only("./own.py:between", low=2)
     assert "low is to be below high" in str(error.got)
 
@@ -191,7 +191,7 @@ def test_what_several_arguments_say_together_is_asked_of_the_reward_defaults_inc
         ("argsother", "args.a=1", "argsother", "args.a=1"),
     ],
 )
-def test_what_a_reward_says_of_its_arguments_is_said_of_their_key(
+def test_an_error_about_an_argument_names_its_key(
     where: str | None, hint: str | None, at: str, told: str | None
 ) -> None:
     error = anchored(RewardError("odd", where=where, hint=hint), args_key="k", place=lambda key: f"{key} (here)")

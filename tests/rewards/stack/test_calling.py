@@ -66,7 +66,7 @@ class TestTheBatchFailsAndNoRowDoes:
             raise ValueError("one at a time, please")
         return [1.0]
 
-    def test_under_raise_it_is_a_failure_that_blames_no_row(self, bench: Bench) -> None:
+    def test_on_error_raise_fails_without_naming_a_row(self, bench: Bench) -> None:
         with pytest.raises(RewardFailed) as caught:
             bench(self.only_alone)
         assert caught.value.got == "ValueError: one at a time, please"
@@ -100,7 +100,7 @@ class TestHopeless:
             assert stack.evaluate(**BATCH)["mine"].num_errors == 3
 
 
-def test_under_a_gate_the_row_is_named_by_its_place_in_the_batch() -> None:
+def test_under_a_gate_the_error_names_the_row_of_the_batch() -> None:
     """The reward is shown rows 1 and 3 and answers nonsense for its second: that is row 3, whose prompt is `three`."""
     gate = Component("gate", lambda row, **_: [float(index % 2) for index in row])
     mine = Component("mine", lambda row, **_: [1.0, "odd"][: len(row)], gates=(ScoreGate("gate", low=1.0),))

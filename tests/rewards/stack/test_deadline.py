@@ -128,7 +128,7 @@ def of_several_threads() -> None:
     ],
     ids=["alarm that ends", "alarm(0)", "later alarm", "threads", "joined thread"],
 )
-def test_the_deadline_holds_whatever_the_call_does_with_alarms_and_threads(call: Callable[[], object]) -> None:
+def test_the_deadline_holds_if_the_call_uses_alarms_or_threads(call: Callable[[], object]) -> None:
     handler = signal.getsignal(signal.SIGALRM)
     assert takes(call, 0.2) < FOR_EVER_S / 2
     assert signal.getsignal(signal.SIGALRM) is handler
@@ -152,7 +152,7 @@ def test_the_deadline_does_not_break_the_alarm_of_the_call() -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [5.0, None])
-def test_an_alarm_that_is_left_behind_does_not_ring_in_the_trainer(timeout_s: float | None) -> None:
+def test_an_alarm_left_by_a_reward_is_removed(timeout_s: float | None) -> None:
     def leaves_one() -> None:
         signal.signal(signal.SIGALRM, lambda *_: 1 / 0)
         signal.setitimer(signal.ITIMER_REAL, 0.05)
@@ -161,7 +161,7 @@ def test_an_alarm_that_is_left_behind_does_not_ring_in_the_trainer(timeout_s: fl
     time.sleep(0.1)
 
 
-def test_what_those_who_called_hold_is_let_go_when_they_return() -> None:
+def test_a_call_keeps_no_references_after_it_returns() -> None:
     """Not when the garbage collector comes: a step's tensors are among what they hold."""
 
     class Held:

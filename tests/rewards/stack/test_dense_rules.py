@@ -137,7 +137,7 @@ def test_the_case_that_was_wrong(case: Any) -> None:
     assert values[1, 0, :2].tolist() == pytest.approx([0.75, -1.24])
 
 
-def test_without_rules_tokens_are_the_rewards_own_to_the_last_bit(case: Any) -> None:
+def test_without_rules_token_values_are_unchanged(case: Any) -> None:
     """Ten times 0.1, added one by one, is 1 - 1.1e-16: the rest is not added to a token."""
     row: list[Any] = [0.1] * 10
     given = case(dense=[row, *DENSE[1:]])

@@ -86,7 +86,7 @@ class TestWhatIsComputed:
         assert found.closed_by == [None, "a", None, "a"]
         assert (found.calls, found.calls_saved, found.num_open, found.num_excluded) == (2, 2, 2, 0)
 
-    def test_eager_is_asked_and_counts_as_closed_all_the_same(self) -> None:
+    def test_an_eager_reward_scores_closed_rows_that_still_count_as_closed(self) -> None:
         b = Table(0.5, 7, 0.1, 7)
         component = Component("b", b, gates=(at_least("a"),), eager=True)
         found = evaluated(Component("a", Table(1, 0, 1, 0)), component).outcomes["b"]
@@ -96,7 +96,7 @@ class TestWhatIsComputed:
         assert found.closed_by == [None, "a", None, "a"]
         assert (found.calls, found.calls_saved, found.num_open) == (4, 0, 2)
 
-    def test_a_chain_hands_on_what_survives(self) -> None:
+    def test_a_chain_of_gates_passes_on_open_rows(self) -> None:
         a, b, c = Table(1, 1, 1, 0), Table(1, 0, 1, 1), Table(5, 6, 7, 8)
         stack = evaluated(
             Component("c", c, gates=(at_least("b"),)), Component("b", b, gates=(at_least("a"),)), Component("a", a)
@@ -147,7 +147,7 @@ class TestLogExtra:
         log_extra("said", [f"row {index}" for index in row])
         return [1.0] * len(row)
 
-    def test_a_batch_in_which_nothing_is_said_has_the_column_too(self) -> None:
+    def test_a_batch_without_logged_values_still_has_the_column(self) -> None:
         """TRL would otherwise show the last batch's values beside this batch's completions."""
         a = Table(0, 1, 0, 1)
         stack = RewardStack([Component("a", a), Component("b", self.says, gates=(at_least("a"),))])

@@ -58,7 +58,7 @@ def drawn() -> tuple[float, float, float]:
     ],
 )
 @pytest.mark.parametrize("fails", [False, True])
-def test_random_streams_go_on_as_if_no_reward_had_been_called(seeds: Callable[[], object], fails: bool) -> None:
+def test_a_reward_does_not_change_the_trainings_random_numbers(seeds: Callable[[], object], fails: bool) -> None:
     def change() -> None:
         seeds()
         if fails:
@@ -74,7 +74,7 @@ def test_random_streams_go_on_as_if_no_reward_had_been_called(seeds: Callable[[]
     assert drawn() == expected
 
 
-def test_a_reward_that_draws_gets_the_same_for_the_same_batch_and_others_for_another() -> None:
+def test_random_numbers_of_a_reward_depend_on_the_batch_only() -> None:
     def noise(completions: list[str], **columns: object) -> list[float]:
         return [sum(drawn()) for _ in completions]
 
@@ -162,7 +162,7 @@ def meddles(completions, **columns):
 """
 
 
-def test_the_weights_are_those_of_a_reward_that_leaves_everything_alone(train, workplace: Path) -> None:
+def test_a_reward_that_changes_the_process_does_not_change_the_weights(train, workplace: Path) -> None:
     hashes = {}
     for name, which, at_import in (
         ("plain", "plain", ""),

@@ -105,7 +105,7 @@ def test_async_functions_and_columns(made: Made) -> None:
 
 
 @pytest.mark.fault(34)
-def test_everything_a_row_can_do_costs_that_row_alone(made: Made, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_row_costs_only_that_row(made: Made, capfd: pytest.CaptureFixture[str]) -> None:
     expected = {
         "raise": "ValueError: mine",
         "own": "Mine: this and that",  # its class takes two arguments, and is of no module that exists here
@@ -165,7 +165,7 @@ class TestInTheStack:
         assert (found.timeouts, found.num_errors, found.num_excluded, found.calls) == (1, 3, 1, 6)
         assert found.tokens[4] == [0.5, None, 1.0]
 
-    def test_what_it_raises_is_shown_with_the_lines_of_the_worker(self, made: Made) -> None:
+    def test_an_error_has_the_traceback_of_the_worker(self, made: Made) -> None:
         with pytest.raises(RewardFailed) as caught:
             self.evaluated(made("does"), "raise", "a", "raise")
         shown = "".join(traceback.format_exception(caught.value.__cause__))

@@ -75,7 +75,7 @@ def test_a_worker_that_hangs_ends_with_the_process_that_was_killed(place: Path, 
 
 
 @pytest.mark.fault(17)
-def test_rows_are_scored_when_all_workers_were_ended_at_once(place: Path) -> None:
+def test_rows_are_scored_after_all_workers_ended_at_once(place: Path) -> None:
     """As by a signal for every process of a job: seen in a real run, whose pool gave up, so that it failed unsaved."""
     isolated = Isolated("./mine.py:slow_at_first", {}, timeout_s=60.0)
     num_workers = min(8, os.cpu_count() or 1)

@@ -57,7 +57,7 @@ def test_a_task_of_an_async_reward_s_own(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("on_error", ["raise", "exclude"])
-def test_ctrl_c_while_a_reward_runs_is_no_failure_of_the_reward(bench: Bench, on_error: OnError) -> None:
+def test_ctrl_c_during_a_reward_is_not_a_failure_of_the_reward(bench: Bench, on_error: OnError) -> None:
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         bench(picky(2, lambda: signal.raise_signal(signal.SIGINT)), on_error=on_error)
@@ -69,7 +69,7 @@ def _leave_with(code: int) -> None:
     os._exit(code)
 
 
-def test_a_child_that_the_reward_forks_ends_as_it_wants_to(bench: Bench) -> None:
+def test_a_forked_child_of_a_reward_can_exit(bench: Bench) -> None:
     """multiprocessing itself ends a forked child by os._exit."""
 
     def reward(row: Rows, **_: Any) -> list[float]:

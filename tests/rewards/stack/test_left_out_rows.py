@@ -39,7 +39,7 @@ def test_they_have_no_score_and_show_what_they_had() -> None:
 
 
 @pytest.mark.parametrize("number", [0.0, -5.0])
-def test_a_closed_gates_number_does_not_bring_a_row_back(number: float) -> None:
+def test_a_closed_gates_number_does_not_include_an_excluded_row(number: float) -> None:
     """The gates of rows 1 and 2 are closed: row 1 is left out all the same, and row 2 is not."""
     fixed = column(NAN, number, number, *[NAN] * 5)
     found, _ = settled(fixed=fixed)

@@ -51,7 +51,7 @@ def test_an_error_without_a_text_has_one() -> None:
 
 @pytest.mark.parametrize("isolate", [False, True])
 @pytest.mark.parametrize("which", ["long", "unprintable", "leaves"])
-def test_nothing_that_is_stored_or_shown_is_long_and_the_reward_is_named(
+def test_long_errors_are_shortened_and_name_the_reward(
     train, workplace: Path, capfd: pytest.CaptureFixture[str], which: str, isolate: bool
 ) -> None:
     (workplace / "mine.py").write_text(MINE)

@@ -54,7 +54,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 @pytest.mark.fault(34)
-def test_another_reward_and_the_trainer_see_what_was_given() -> None:
+def test_other_rewards_and_the_trainer_see_unchanged_arguments() -> None:
     given, others = batch(), list[dict[str, Any]]()
     stack = RewardStack([Component("spoil", spoil), Component("look", seen_by(others))])
     outcomes = stack.evaluate(**given)
@@ -64,7 +64,7 @@ def test_another_reward_and_the_trainer_see_what_was_given() -> None:
     assert outcomes["look"].raw == [1.0, 2.0]
 
 
-def test_a_failed_batch_is_tried_again_with_what_was_given() -> None:
+def test_a_retried_batch_gets_unchanged_arguments() -> None:
     """Row by row, after the function has spoilt the batch and failed."""
     others: list[dict[str, Any]] = []
 
@@ -81,7 +81,7 @@ def test_a_failed_batch_is_tried_again_with_what_was_given() -> None:
     assert [row["answers"] for row in others[1:]] == [[["4", "four"]], [["4"]]]
 
 
-def test_what_cannot_be_written_into_and_what_is_the_trainer_s_is_shared() -> None:
+def test_immutable_values_and_the_trainers_own_are_shared() -> None:
     """That is what makes it cheap, and what lets a reward log."""
 
     class State:
@@ -100,7 +100,7 @@ def test_what_cannot_be_written_into_and_what_is_the_trainer_s_is_shared() -> No
 
 
 @pytest.mark.fault(34)
-def test_negative_control_the_function_spoils_what_it_is_given() -> None:
+def test_negative_control_the_function_changes_its_arguments() -> None:
     given = batch()
     spoil(**given)
     assert not same(given, batch())

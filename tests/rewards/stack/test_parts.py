@@ -33,7 +33,7 @@ def parts(row: Any, *, ids: list[int] | None = None, **rules: Any) -> list[Score
     return stack.parts("r", 0)
 
 
-def test_spans_are_parts_in_the_order_of_the_text() -> None:
+def test_spans_are_parts_in_text_order() -> None:
     """The two lines of a text got +1 and -1: the score is 0, and that is not all there is to say."""
     named = [(3, 5, 1.0), (0, 2, -1.0)]
     expected = [ScoredPart(0, 2, "ab", -1.0, (0,)), ScoredPart(3, 5, "cd", 1.0, (2,))]
@@ -103,7 +103,7 @@ def settled(*columns: torch.Tensor, **rules: str) -> Settled:
     return Case(list(columns), [Rule("a", **rules), Rule("b")], [2.0, -1.0, 3.0]).settle()  # type: ignore[arg-type]
 
 
-def test_dense_ones_lie_on_their_tokens_and_plain_ones_on_the_last() -> None:
+def test_dense_scores_lie_on_their_tokens_and_plain_ones_on_the_last() -> None:
     """The row without tokens has no reward, and b does not apply to the last row."""
     rows = settled(column(2, 4, 6, 8), column(1, 1, 1, NAN), column(0, 0.5, 0, 0))
     values, is_rewarded = token_rewards(DenseRows().token_values, rows, IN_COMPLETION, slice(0, 4))
@@ -116,7 +116,7 @@ def test_dense_ones_lie_on_their_tokens_and_plain_ones_on_the_last() -> None:
     assert is_rewarded.tolist() == [[True, False, True], [False, True, False], [False] * 3, [True, False, False]]
 
 
-def test_a_dense_row_that_a_penalty_replaces_has_all_of_it_on_the_last_token() -> None:
+def test_a_replaced_dense_row_has_everything_on_the_last_token() -> None:
     """a's 2 counts as a whole there: the penalty takes it back on the same token."""
     rows = replace(settled(column(2, 4, 6, 8), column(1, 1, 1, NAN), column(0, 0, 0, 0)), is_replaced=CUT_FIRST)
     values, is_rewarded = token_rewards(DenseRows().token_values, rows, IN_COMPLETION, slice(0, 4))

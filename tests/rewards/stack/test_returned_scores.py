@@ -119,7 +119,7 @@ def test_one_number_in_a_list_for_each_row_is_a_plain_score(rows: object) -> Non
     assert as_scores("mine", rows, 2, read_dense) == [1.0, 0.5]
 
 
-def test_one_number_in_a_list_is_a_value_a_token_where_the_completion_is_one_token() -> None:
+def test_a_list_of_one_number_is_dense_for_a_completion_of_one_token() -> None:
     def read_dense(row: int, value: Sequence[object]) -> TokenValues | None:
         return as_token_values(value, row + 1, list, "last")
 

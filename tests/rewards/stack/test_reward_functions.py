@@ -102,7 +102,7 @@ class TestRefused:
         assert (error.where, error.got, error.hint) == (WHERE, fn, hint)
         assert error.expected == "one of Scorer, later, make, makes_nothing, plain, with_arguments"
 
-    def test_a_file_that_is_no_python_is_named_with_its_line(self, write: Write) -> None:
+    def test_a_syntax_error_names_the_file_and_line(self, write: Write) -> None:
         write("half.py", "x = 1\ndef plain(:\n")
         assert str(refusal("./half.py:plain").got).endswith("(half.py:2)")
 

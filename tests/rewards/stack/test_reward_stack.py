@@ -13,7 +13,7 @@ from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from tests.support.reward_bench import TWO_ROWS, Counting
 
 
-def test_names_and_columns_in_the_order_given_whatever_is_evaluated_first() -> None:
+def test_names_and_columns_keep_the_given_order() -> None:
     stack = RewardStack(
         [Component("late", Counting(1, 2), gates=(ScoreGate("early"),)), Component("early", Counting(1, 2))]
     )

@@ -45,7 +45,7 @@ class TestCustomAggregate:
         assert (settled.for_trl * settled.trl_weights).nansum(dim=1).tolist() == [7.0, 8.0, 9.0, 10.0]
         assert settled.weights.tolist() == [0.5, -2.0]  # as they are logged
 
-    def test_tells_a_fixed_value_from_one_that_does_not_apply(self) -> None:
+    def test_a_fixed_value_differs_from_an_excluded_one(self) -> None:
         """A gate that is closed with 0 and a failure's -1 are scores; exclude, None and a failure left out are none."""
         seen: list[Any] = []
 
@@ -58,11 +58,11 @@ class TestCustomAggregate:
         Case(raw, list(self.rules), [1.0, 1.0], fixed, aggregate=aggregate).settle()
         assert seen == [[0.0, -1.0, None, 0.0]]
 
-    def test_none_takes_a_row_out_that_has_scores(self) -> None:
+    def test_a_total_of_none_excludes_a_row_with_scores(self) -> None:
         settled = self.settled(lambda rewards, weights: [1.0, 2.0, None, 4.0])
         assert settled.for_trl.isnan().all(dim=1).tolist() == [False, False, True, False]
 
-    def test_the_wrong_number_is_refused_with_both(self) -> None:
+    def test_a_wrong_number_of_totals_is_refused(self) -> None:
         with pytest.raises(RewardError) as caught:
             self.settled(lambda rewards, weights: [1.0, 2.0, 3.0])
         assert (caught.value.where, caught.value.got) == ("aggregate", "3 totals for 4 rows")
@@ -157,7 +157,7 @@ class TestReplaced:
         assert settled.effective[:, 0].tolist() == self.a.tolist()
         assert settled.effective[[0, 2], 1].tolist() == [8.0, 30.0]
 
-    def test_a_row_to_which_nothing_applies_is_worth_nothing_and_not_0(self) -> None:
+    def test_a_row_without_any_reward_is_unscorable(self) -> None:
         nothing = Case([column(NAN, 2, 3, 4), column(NAN, NAN, 30, 8)], [Rule("a"), Rule("b")], [1.0, 1.0])
         nothing.is_replaced = torch.tensor([True, False, False, False])
         settled = nothing.settle()

@@ -77,7 +77,7 @@ def test_a_span_lies_on_the_tokens_of_its_characters(name: str) -> None:
     assert [part.text for part in parts] == [text[place] for place in places]
 
 
-def test_a_message_that_the_tokens_do_not_hold_is_an_error() -> None:
+def test_a_message_that_is_not_in_the_tokens_is_an_error() -> None:
     """A span at a wrong place would be worse than none."""
     stack = RewardStack([Component("fn", lambda **_: [[(0, 1, 1.0)]])])
     stack.decode = decode

@@ -110,7 +110,7 @@ class TestDetection:
         assert run.event["rewards/truncation/fraction"] == 1.0
         assert run.event["rewards/truncation/score_after"] == pytest.approx(2.0, **ARITHMETIC)
 
-    def test_without_a_limit_what_does_not_end_was_cut_by_the_models_window(self, group) -> None:
+    def test_without_a_limit_a_row_without_an_ending_is_truncated(self, group) -> None:
         """TRL takes null there, and a short row without an ending is then not one that a stop string ended."""
         rows = (ROWS[0], [60, 61], *ROWS[2:])
         run = group("trainer.args.max_completion_length=null", rows=rows)

@@ -90,14 +90,14 @@ stack.close()
 """
 
 
-def test_one_that_raises_beside_an_async_one_leaves_nothing_behind() -> None:
+def test_an_error_beside_an_async_reward_cancels_that_reward() -> None:
     """The waiting coroutine is cancelled, not tried again, no warning is given and the process ends."""
     done = ends_in(RAISES_BESIDE_ASYNC)
     assert done.stdout.splitlines() == ["reward 'broken' failed on row 0", "let go"]
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_one_that_computes_stays_in_the_callers_thread(stack_of: Any) -> None:
+def test_a_computing_reward_stays_in_the_callers_thread(stack_of: Any) -> None:
     """Only there does a deadline's signal interrupt it; libraries that time themselves with signals work there too."""
     threads: dict[str, threading.Thread] = {}
 

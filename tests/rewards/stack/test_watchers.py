@@ -102,7 +102,7 @@ def unscorable() -> list[bool]:
     return [row in (1, 6) for row in range(8)]
 
 
-def test_a_trained_reward_in_its_place_does_change_the_totals() -> None:
+def test_negative_control_a_weighted_reward_changes_the_totals() -> None:
     """The comparison above can fail: a weight that is not 0, and a ramp that leaves 0, bring the rows back."""
     alone = settled(None, TruncationPolicy(), "sum", "group")
     for weight in (0.1, Schedule(0.0, 1.0, steps=3), Schedule(1.0, 0.0, fraction=0.5)):
@@ -155,7 +155,7 @@ def test_rows_of_score_and_evaluations_have_the_same_totals() -> None:
             assert (watched.no_total, watched.rows[1].total, watched.rows[1].rewards["w"].raw) == (None, None, 9.0)
 
 
-def test_rounds_in_which_only_a_watcher_scored_are_explained_so() -> None:
+def test_a_round_with_only_a_watching_reward_is_explained() -> None:
     rules = [rule("a", 1.0), rule("w", 0.0)]
     raw = torch.tensor([[NAN, 1.0], [NAN, 2.0]])
     made, _ = settle(
