@@ -15,7 +15,7 @@ from rlhf_cli.rewards.stack.reward_matrix import Settled
 
 @dataclass(frozen=True)
 class OwnAdvantages(Algorithm):
-    """The function's advantages replace TRL's. A round teaches nothing only if they are all 0, whatever the totals are.
+    """The function's advantages replace TRL's. A round teaches nothing if all of them are 0.
 
     `why_no_tokens` says why the loss takes one advantage per row; None if it also takes one per token.
     """

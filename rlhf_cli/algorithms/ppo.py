@@ -50,7 +50,7 @@ class Advantages:
     """GAE's results for a rollout, each (B, C). `raw` is before whitening; `used` trains the policy.
 
     `kl_reward` is the penalty's part in each token's reward; zeros if the penalty is not in the reward. `is_rounding`:
-    the round taught nothing but rounding, so `used` is 0.
+    the round held only rounding errors, so `used` is 0.
     """
 
     raw: Tensor

@@ -78,7 +78,7 @@ class Rloo(GroupAlgorithm):
         return is_linear and super().has_parts(aggregate, num_generations)
 
     def excess(self, advantages: Tensor, totals: Tensor, num_generations: int, logged: Sequence[float]) -> Tensor:
-        """Return the same; what is known of the KL is that it sums to 0 in each group, and what TRL logged."""
+        """Return the same. The KL must sum to 0 in each group, and the advantages must be those that TRL logged."""
         if not self.kl_coef:
             return super().excess(advantages, totals, num_generations, logged)
         difference = advantages - self.advantages(totals, num_generations)

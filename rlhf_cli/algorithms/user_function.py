@@ -7,13 +7,13 @@ another:
 - rewards: name -> (N,) settled scores (after offset, clip, normalize and gate), NaN where a reward does not apply.
 - weights: name -> weight at this step.
 - groups: (N,) number of the prompt in the round.
-- counted: (N,) bool, False = the row has no total and gets no advantage, whatever the function returns for it.
+- counted: (N,) bool, False = the row has no total; its advantage is always set to 0.
 - lengths: (N,) tokens of each completion.
 - step: optimizer steps before this round.
 
 It returns (N,) advantages, or N rows of one advantage per token (an array at least as wide as the longest completion,
-or lists); or a pair of the advantages and a dict, name of a reward -> its part of them. It must depend on nothing else:
-every rank calls it, and a resumed run begins without what it remembers.
+or lists); or a pair of the advantages and a dict, name of a reward -> its part of them. It must depend on
+its arguments alone: every rank calls it, and a resumed run starts without anything that it kept.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def gae(
     next_values = last_values.where(is_truncated, 0.0)
     following, uncredited = torch.zeros_like(next_values), torch.zeros_like(next_values)
     reversed_advantages = []
-    for reward, value, acts in zip(*(one.flip(1).unbind(1) for one in (rewards, values, is_action)), strict=True):
+    for reward, value, acts in zip(*(part.flip(1).unbind(1) for part in (rewards, values, is_action)), strict=True):
         uncredited = uncredited + reward
         advantage = uncredited + gamma * next_values - value + gamma * lam * following
         reversed_advantages.append(advantage.where(acts, 0.0))

@@ -164,4 +164,4 @@ def _variance(values: Sequence[float], groups: Sequence[Hashable]) -> float:
     for value, group in zip(values, groups, strict=True):
         deviations[group] = deviations.get(group, 0.0) + value - mean
     count = len(deviations)
-    return count / (count - 1) * sum(one * one for one in deviations.values()) / len(values) ** 2
+    return count / (count - 1) * sum(value * value for value in deviations.values()) / len(values) ** 2

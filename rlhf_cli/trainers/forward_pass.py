@@ -128,7 +128,7 @@ class Forward:
     """The parts of a trainer that a pass needs.
 
     `model` is called as it is, wrapped; `inner` is the language model in it. `may_move`: rows may be moved to the left.
-    `on_head` is told after a pass why it used TRL's head in chunks, None if it used the one-pass head.
+    `on_head` gets, after a pass, the reason for TRL's head in chunks; None for the one-pass head.
     """
 
     model: Callable[..., FusedCausalLMOutput]

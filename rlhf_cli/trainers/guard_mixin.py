@@ -60,7 +60,7 @@ def _rows(inputs: object, decode: Callable[[list[int]], object]) -> list[dict[st
 
 
 def _round(logs: TrlBatch) -> list[dict[str, object]]:
-    """Return the rows of the newest round of all ranks: prompt, completion, rewards by name, advantage."""
+    """Return the rows of the newest round of all ranks: prompt, completion, each named reward, advantage."""
     columns: dict[str, Iterable[object]] = {
         "prompt": logs.get("prompt", ()),
         "completion": logs.get("completion", ()),
@@ -147,7 +147,7 @@ class GuardMixin(ExtendedTrainer):
         except RuntimeError as error:
             if not any(text in message_of(error) for text in _NAN_PROBABILITIES):
                 raise
-            details = ["the policy's probabilities of the next token are NaN: its weights have left all bounds"]
+            details = ["the policy's probabilities of the next token are NaN: its weights diverged"]
             self.stop(["the policy's answer"], details, cause=error, alone=True)
 
     # --- rewards without a signal ---
@@ -245,7 +245,7 @@ class GuardMixin(ExtendedTrainer):
             f"{' and '.join(found)} {are} not finite: stopped before optimizer step {step}",
             where=f"{os.path.relpath(file)} has the batch",
             got="\n".join(details),
-            expected="finite numbers; nothing of this step was saved",
+            expected="finite numbers; this step was not saved",
             advice=str(way_out[0]),
         ) from cause
 
@@ -283,7 +283,7 @@ def _described(
     if "the loss" in found:
         lines.append("loss of the micro-batches: " + ", ".join(f"{loss.item():g}" for loss in losses))
     for what in [what for what in found if what != "the loss"]:
-        tensors = {name: one.grad if what == "the gradient" else one for name, one in parameters}
+        tensors = {name: tensor.grad if what == "the gradient" else tensor for name, tensor in parameters}
         known = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         bad = [name for name, tensor in known.items() if not _are_finite([tensor])]
         lines.append(
@@ -299,9 +299,9 @@ def _no_signal(rounds: Sequence[DeadRound]) -> GuardStopped:
     ending = "a larger trainer.args.max_completion_length, or truncation=eos_penalty, which teaches to end"
     return GuardStopped(
         f"no signal in {len(rounds)} rounds in a row: {found.cause}",
-        where=f"steps {rounds[0].step} to {rounds[-1].step}, every advantage of which was 0",
+        where=f"steps {rounds[0].step} to {rounds[-1].step}; all advantages were 0",
         got="\n".join(found.lines),
-        expected="totals that differ between completions of one prompt: without, nothing is learned",
+        expected="totals that differ between the completions of a prompt: only differences are learned",
         hint="guards.no_signal=off" if found.is_cut_off else "rlhf score +exp=NAME, or guards.no_signal=off",
         advice=ending if found.is_cut_off else None,
     )

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 class LoggingMixin(ExtendedTrainer):
     """For any TRL trainer: report phases to `extensions.heartbeat`, log the profile, and put TRL's tables into a file.
 
-    `lengths` has the measured rows by name of the data, if TRL prepares rows.
+    `lengths` maps the name of the data to its measured rows, if TRL prepares rows.
     """
 
     lengths: dict[str, PreparedLengths]

@@ -179,7 +179,7 @@ class PassMixin(ExtendedTrainer):
             return None
         model = self.accelerator.unwrap_model(self.model)
         why = why_no_varlen_for(model, self.accelerator)
-        return ALL_ROWS_AT_ONCE if why is None else f"a row each (SDPA): {why}"
+        return ALL_ROWS_AT_ONCE if why is None else f"one row at a time (SDPA): {why}"
 
     def slow_paths(self) -> dict[str, str]:
         found, passes, attention = super().slow_paths(), self.passes, self.row_attention
@@ -189,9 +189,9 @@ class PassMixin(ExtendedTrainer):
             found["one attention kernel for all rows"] = str(attention)
         if self._why_chunked is not None:
             found["the one-pass head"] = self._why_chunked
-        for one in self.extensions.rewards.stack.components if self.extensions.rewards else ():
-            if (why := getattr(one.score, "why_not_packed", None)) is not None:  # a reward model's
-                found[f"packing of texts for rewards.{one.name}"] = why
+        for component in self.extensions.rewards.stack.components if self.extensions.rewards else ():
+            if (why := getattr(component.score, "why_not_packed", None)) is not None:  # a reward model's
+                found[f"packing of texts for rewards.{component.name}"] = why
         return found
 
     # --- which rows go together ---

@@ -53,7 +53,7 @@ class PreparedLengths:
         where = "data" if name == "train" else "data.eval"
         if self.dropped == self.rows:
             raise DataError(
-                f"max_length leaves none of the {self.rows} rows",
+                f"max_length drops all {self.rows} rows",
                 where=where,
                 got=f"trainer.args.max_length={self.max_length}, and rows of {self.shortest} to {self.longest} tokens",
                 expected=f"at least {self.shortest} for the shortest row, {self.longest} for all of them",

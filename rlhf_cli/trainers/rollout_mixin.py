@@ -64,7 +64,7 @@ def computes_as_it_samples(model: nn.Module, mixed_precision: str) -> bool:
     In half precision, the two differ by some per cent of a token's probability, and the update is compared with TRL's
     pass. With dropout, the pass uses a different, thinned model.
     """
-    is_float32 = all(one.dtype is torch.float32 for one in model.parameters() if one.is_floating_point())
+    is_float32 = all(weight.dtype is torch.float32 for weight in model.parameters() if weight.is_floating_point())
     return mixed_precision == "no" and is_float32 and not drops_out(model)
 
 

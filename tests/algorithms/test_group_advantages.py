@@ -268,7 +268,7 @@ def tensor(rows: list[Row], dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def random_group(size: int, applies: list[int], seed: int) -> list[Row]:
-    """`size` rows; column k applies to so many of them, at random, and the last column to all."""
+    """`size` rows; column k applies to `applies[k]` random rows, and the last column to all."""
     draw = random.Random(seed)
     columns: list[Row] = []
     for count in applies:

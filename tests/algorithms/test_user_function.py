@@ -26,7 +26,7 @@ def parts(totals, rewards, off=0.0):
     return totals, {name: values + off for name, values in rewards.items()}
 
 def unknown_part(totals):
-    return totals, {"nobody": totals}
+    return totals, {"absent": totals}
 
 def short(totals):
     return totals[1:]
@@ -91,7 +91,7 @@ def test_parts_count_only_if_they_add_up(mine: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "args", "error", "where"),
     [
-        ("nobody", {}, RewardError, "advantages.fn"),
+        ("absent", {}, RewardError, "advantages.fn"),
         ("no_scores", {}, RewardError, "advantages.fn"),
         ("needs", {}, RewardError, "advantages.fn"),
         ("sees", {"scal": 1}, RewardError, "advantages.args.scal"),

@@ -134,7 +134,7 @@ _loads_to: list[torch.device | None] = [None]
 
 
 def _restored(inside: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-    """Return a tensor of the device from a file, where `torch.load` is asked for it."""
+    """Return a tensor of the device from a file, if `torch.load` gets that device."""
     device = _loads_to[-1]
     return OnDevice(inside, requires_grad) if device is None or device.type == NAME else inside
 

@@ -2,7 +2,7 @@
 
     python -m tests.device.run_module rlhf_cli train +exp=quickstart trainer.args.dataloader_pin_memory=false
 
-A violation that somebody caught ends in exit code 1, too, and so does a module that has nothing on the device.
+A caught violation ends in exit code 1, too, and so does a module that has nothing on the device.
 """
 
 from __future__ import annotations

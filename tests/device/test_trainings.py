@@ -23,7 +23,7 @@ TOKENS, MORE_TOKENS = 4, 12
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    """What every run did, by name."""
+    """Maps each run's name to its record."""
     folder = tmp_path_factory.mktemp("device")
     command = [sys.executable, "-m", "tests.device.trainings"]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

@@ -124,7 +124,7 @@ def resumed(name: str) -> dict[str, Any]:
 
 
 def on_the_device() -> dict[str, dict[str, Any]]:
-    """Return what every command did on the device, by name."""
+    """Return each command's name and its record on the device."""
     with trained_on():
         seen = {name: seen_in(typed(name)) for name in TRAININGS}
         seen |= {f"resume {name}": resumed(name) for name in RESUMED}

@@ -135,7 +135,7 @@ def test_all_right_of_few_prompts_is_worth_the_prompts() -> None:
 
 
 def test_rows_of_a_group_that_differ_more_than_chance_are_worth_no_more_than_they_are() -> None:
-    """One right a prompt: the share is the same whatever the prompts are, and V is 0, exactly or but for rounding."""
+    """One right a prompt: the share does not depend on the prompts, and V is 0 up to rounding."""
     assert wilson_of_groups([1.0, 0.0] * 6, [row // 2 for row in range(12)]) == wilson(6, 12)
     assert wilson_of_groups([0.0, 0.0, 1.0] * 10, [row // 3 for row in range(30)]) == wilson(10, 30)
 

@@ -22,7 +22,7 @@ from tests.support.tolerances import ARITHMETIC, assert_close, assert_equal
     [
         (1.1, 1.0, 2.0, 0.405, False),  # within the clip: (0.9)^2 / 2
         (1.5, 1.0, 2.0, 0.32, True),  # went towards R by more than 0.2: counts as at 1.2
-        (0.5, 1.0, 2.0, 1.125, False),  # went away from R: nothing is spared
+        (0.5, 1.0, 2.0, 1.125, False),  # went away from R: no token is spared
         (3.0, 1.0, 2.0, 0.5, False),  # past R, (1)^2 / 2, beats (0.8)^2 / 2 of the clipped one
         (0.5, 1.0, 0.0, 0.32, True),  # towards R from above
         (1.0, 1.0, 1.0, 0.0, False),

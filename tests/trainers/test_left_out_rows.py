@@ -30,7 +30,7 @@ LENGTHS = torch.tensor([6, 6, 2, 5, 6, 6, 3, 6])
 
 
 def round_of(trainer: Any, *, is_per_token: bool, seed: int = 0) -> dict[str, Tensor]:
-    """Eight ragged rows, with ratios to the rollout of which some are clipped; four are left out as the stack does it.
+    """Eight ragged rows, some with clipped ratios to the rollout; four are left out as the stack does it.
 
     A row left out has a zeroed mask, no advantage, and is not in the tokens that are counted.
     """

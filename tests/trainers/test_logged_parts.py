@@ -80,7 +80,7 @@ def test_spans_with_text_reward_and_advantage(train, workplace: Any, says, befor
 
 
 def test_a_rank_without_parts_has_the_columns_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns are gathered one by one: a rank that has one less gathers something else in its place, or waits for ever.
+    """Columns are gathered one by one: a rank that has one less gathers another column instead, or waits for ever.
 
     Here `b` gives every row of this rank a plain score, and the other rank names parts for it.
     """

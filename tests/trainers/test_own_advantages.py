@@ -63,7 +63,7 @@ def test_a_function_of_rows(train, mine: Path, words: tuple[str, ...]) -> None:
     assert shares(folder) == []
     assert read_json(folder.provenance)["sha256"]["advantages"]
     assert f"advantages.fn: {mine}:ranks" in asked_of(folder.read_config())
-    # whatif calls the function on the stored scores, with the weights that are asked about
+    # whatif calls the function on the stored scores, with the new weights
     halved = advantages_if(folder, "rewards.correct.weight=0.5")[1]
     assert halved == pytest.approx(
         [x - 0.5 * c for x, c in zip(stored["advantage"], stored["correct"], strict=True)], abs=1e-6

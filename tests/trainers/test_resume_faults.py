@@ -89,7 +89,7 @@ class TestFaults:
 
     @pytest.mark.fault(1)
     def test_killed_after_the_last_checkpoint_and_before_the_model(self, whole, workplace: Path, capsys) -> None:
-        """A step more than were asked for would be another model: here the learning rate does not end at 0, nor an
+        """One step too many would give another model: here the learning rate does not end at 0, nor an
         epoch (of four steps) with the run.
         """
         run = whole("trainer.args.lr_scheduler_type=constant", "trainer.args.max_steps=7")

@@ -1,4 +1,4 @@
-"""Hold what is asked of a run, and its alternatives."""
+"""Hold a question about a run, and its alternatives."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def alternatives(words: list[str]) -> list[list[str]]:
 
     Return one list if no word has several values. Raise ConfigError for more than 50 combinations.
     """
-    combinations = [list(one) for one in itertools.product(*map(_values, words))]
+    combinations = [list(chosen) for chosen in itertools.product(*map(_values, words))]
     if len(combinations) > 50:
         raise ConfigError(
-            "so many what-ifs fill no table",
+            "these are too many alternatives for a table",
             where="command line",
             got=f"{len(combinations)} combinations",
             expected="at most 50",
-            advice="fewer values a word",
+            advice="give fewer values per word",
         )
     return combinations
 

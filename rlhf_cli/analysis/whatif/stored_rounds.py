@@ -22,7 +22,7 @@ Columns = dict[str, list[object]]
 
 @dataclass(frozen=True)
 class StoredRound:
-    """One round of training: `columns` of the table by name, one entry per row.
+    """One round of training: `columns` maps a name to the column, with one entry per row.
 
     `number` counts the rounds from 0, `updates` are the optimizer steps before the round was sampled.
     """
@@ -90,7 +90,7 @@ def read_rounds(run: RunFolder) -> StoredRounds:
             left_out.append(f"{file.name}: {problem.what}")
     if not rounds:
         raise DataError(
-            "none of this run's tables holds a whole round of training",
+            "no table of this run holds a whole round of training",
             where=f"{run.shown}/completions",
             got="\n".join(left_out[:5]) + (f"\nand {len(left_out) - 5} more" if len(left_out) > 5 else ""),
             expected="tables with the columns " + ", ".join(trl_values.ALL),

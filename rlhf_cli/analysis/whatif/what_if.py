@@ -84,7 +84,7 @@ class RoundRecomputer:
         self.scores = {name: StoredScores(name) for name in experiment.rewards}
         components = [component(name, reward, self.scores[name]) for name, reward in experiment.rewards.items()]
         # Stored scores need no timeout.
-        self.stack = RewardStack([replace(one, timeout_s=None, eager=False) for one in components])
+        self.stack = RewardStack([replace(item, timeout_s=None, eager=False) for item in components])
         self._settle_rules = SettleRules(
             self.stack.components, self.aggregate, self.num_generations, self.truncation, self.algorithm.fill
         )
@@ -172,16 +172,16 @@ class RoundRecomputer:
         return algorithm.shares(side.settled.names, contributions, side.advantages[is_answered].double(), each)
 
     def _why_no_totals(self, is_unknown: Tensor) -> str | None:
-        for one in (one for one in self.stack.components if one.name in self._counted):
-            if one.normalize == "running" and self._has_gap:
+        for item in (item for item in self.stack.components if item.name in self._counted):
+            if item.normalize == "running" and self._has_gap:
                 return (
-                    f"rewards.{one.name}.normalize=running divides by all scores so far, and not all rounds are stored"
+                    f"rewards.{item.name}.normalize=running divides by all scores so far, and not all rounds are stored"
                 )
-            if one.normalize in ("running", "batch") and bool(is_unknown.any()):
+            if item.normalize in ("running", "batch") and bool(is_unknown.any()):
                 self._has_gap = True
-                return f"rewards.{one.name}.normalize={one.normalize} divides by scores that the log lacks"
-            if self._max_steps is None and isinstance(one.weight, Schedule) and one.weight.steps is None:
-                return f"rewards.{one.name}.weight follows a schedule, and how long the training is to be is not known"
+                return f"rewards.{item.name}.normalize={item.normalize} divides by scores that the log lacks"
+            if self._max_steps is None and isinstance(item.weight, Schedule) and item.weight.steps is None:
+                return f"rewards.{item.name}.weight follows a schedule, and the length of the training is unknown"
         return None
 
     def _evaluated(self, stored: StoredRound, names: list[str]) -> tuple[Tensor, Tensor]:
@@ -257,7 +257,7 @@ def round_difference(
     by_score = {name: column[is_answered] for name, column in scored.items()}
     of_old, of_new = (side.maker.shares(side, is_answered) for side in (old, new))
     totals = [side.settled.row_totals[is_answered].double() for side in (old, new)]
-    mean_before, mean_after = (_mean(one[~one.isnan()]) for one in totals)
+    mean_before, mean_after = (_mean(values[~values.isnan()]) for values in totals)
     return RoundDifference(
         step=stored.step,
         num_groups=len(answered),
@@ -285,7 +285,7 @@ def push(advantages: Tensor | None, scores: Tensor, num_generations: int) -> flo
 
 
 def _sign_changed(old: Tensor, new: Tensor) -> float | None:
-    signs = [torch.where(one.abs() > _NOTHING, torch.sign(one), 0.0) for one in (old, new)]
+    signs = [torch.where(side.abs() > _NOTHING, torch.sign(side), 0.0) for side in (old, new)]
     return _mean((signs[0] * signs[1] < 0).double())
 
 
@@ -310,7 +310,7 @@ class WhatIf:
 
     def mean(self, figure: Callable[[RoundDifference], float | None]) -> float | None:
         """Return the mean of a figure over the rounds in which it is defined."""
-        values = [value for one in self.rounds if (value := figure(one)) is not None]
+        values = [value for difference in self.rounds if (value := figure(difference)) is not None]
         return math.fsum(values) / len(values) if values else None
 
 
@@ -324,16 +324,16 @@ def what_if(question: WhatIfQuestion, stored: StoredRounds, max_steps: int | Non
     old, new = recomputers(question, max_steps)
     rounds: list[RoundDifference] = []
     try:
-        for one in stored.rounds:
-            if one.num_rows % old.num_generations:
+        for round_ in stored.rounds:
+            if round_.num_rows % old.num_generations:
                 raise DataError(
                     "the rows are no whole groups",
-                    where=f"step {one.step}",
-                    got=f"{one.num_rows} rows, trainer.args.num_generations={old.num_generations}",
+                    where=f"step {round_.step}",
+                    got=f"{round_.num_rows} rows, trainer.args.num_generations={old.num_generations}",
                     expected="a table as the run has written it",
                 )
-            before, after, error, why = recompute_both(one, old, new)
-            rounds.append(round_difference(one, before, after, error, why))
+            before, after, error, why = recompute_both(round_, old, new)
+            rounds.append(round_difference(round_, before, after, error, why))
     finally:
         old.stack.close()
         new.stack.close()
@@ -371,7 +371,7 @@ def recompute_both(
             if why is None and bool((penalty.isnan() & ~after.compared.isnan()).any()):
                 why = "the KL in the reward of rows that were left out is not stored"
         if error > REPLAYED:
-            why = "the KL that is in the normalised advantages cannot be told apart from the rewards"
+            why = "the normalised advantages contain a KL, which cannot be separated from the rewards"
             if not (has_kl and is_scaled):
                 why = "the run's own settings do not give the advantages that it stored"
     if why is not None:
@@ -392,7 +392,7 @@ def _refuse_failures(new: Experiment, stored: StoredRounds) -> None:
     for name, reward in new.rewards.items():
         if reward.on_error != "raise":
             continue
-        failed = next((one for one in stored.rounds if any(one.texts(f"{name}.error"))), None)
+        failed = next((round_ for round_ in stored.rounds if any(round_.texts(f"{name}.error"))), None)
         if failed is not None:
             raise ConfigError(
                 "with this setting the run would have ended",

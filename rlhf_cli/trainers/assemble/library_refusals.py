@@ -47,7 +47,7 @@ def refusals_named(trainer: Trainer) -> Iterator[None]:
 
 
 def refusal(trainer: Trainer, error: Exception) -> ConfigError:
-    """Return the error for what a library refuses; it names the given arguments that the message mentions."""
+    """Return the error for a value that a library refuses; it names the given arguments in the library's message."""
     words = set(re.findall(r"\w+", str(error)))
     keys = [f"trainer.args.{name}" for name in trainer.args if name in words]
     quoted = [name for name in re.findall(r"`(\w+)`", str(error)) if name in trl_args.fields_of(trainer.trl)]

@@ -250,7 +250,7 @@ def _padding_of_reward_model(experiment: Experiment, policy: str) -> str | None:
     tokenizer = tokenizer_of(experiment, policy)
     if tokenizer.pad_token not in (None, tokenizer.eos_token):
         return None
-    special = [one.content for _, one in sorted(tokenizer.added_tokens_decoder.items()) if one.special]
+    special = [token.content for _, token in sorted(tokenizer.added_tokens_decoder.items()) if token.special]
     return padding_beside(tokenizer.eos_token, special, tokenizer.chat_template)
 
 
@@ -273,7 +273,7 @@ def _check_learns(trainer: ExtendedTrainer) -> None:
         raise ModelError(
             "there is nothing to train",
             where="trainer.class, model",
-            got=f"{type(trainer.model).__name__}: none of its {len(parameters)} tensors takes a gradient",
+            got=f"{type(trainer.model).__name__}: {len(parameters)} tensors, and no gradient reaches any",
             expected="weights with requires_grad, or an adapter that was loaded with is_trainable=True",
             hint="model.lora.r=16",
         )
@@ -309,11 +309,11 @@ class TrainingEvaluation:
         from rlhf_cli.evaluation.policy_results import PartAnswers, sum_up_answers
         from rlhf_cli.rewards.stack.scored_rows import settled_rows
 
-        everything = [one for answers in by_mode.values() for one in answers.answers]
+        everything = [answer for answers in by_mode.values() for answer in answers.answers]
         settled = settled_rows(
             self.components,
-            [one.raw for one in everything],
-            [one.fixed for one in everything],
+            [answer.raw for answer in everything],
+            [answer.fixed for answer in everything],
             weights,
             aggregate=self.aggregate,
             running=running or {},
@@ -327,7 +327,10 @@ class TrainingEvaluation:
             logging.getLogger("rlhf").warning("evaluations have no total: %s", settled.no_total)
             self._has_warned = True
         evaluation = sum_up_answers(
-            parts, [one.name for one in self.components], no_total=settled.no_total, trained_on=self.trained_on
+            parts,
+            [component.name for component in self.components],
+            no_total=settled.no_total,
+            trained_on=self.trained_on,
         )
         if self.writes:
             self._write(evaluation, parts, step)
@@ -341,7 +344,7 @@ class TrainingEvaluation:
         folder.mkdir(parents=True, exist_ok=True)
         name = f"step-{step}"
         first = next(iter(parts.values()))
-        shared = sum(prompt_key(one.row) in self.trained_on for one in first.answers[:: first.each])
+        shared = sum(prompt_key(answer.row) in self.trained_on for answer in first.answers[:: first.each])
         heading = Heading(
             name=name,
             step=step,
@@ -365,12 +368,12 @@ def metrics_of(evaluation: PolicyEvaluation) -> dict[str, float | None]:
         metrics[f"{name}/total"] = part.total.mean
         metrics[f"{name}/total/low"] = part.total.low
         metrics[f"{name}/total/high"] = part.total.high
-        metrics |= {f"{name}/rewards/{reward}": one.raw.mean for reward, one in part.rewards.items()}
+        metrics |= {f"{name}/rewards/{reward}": scores.raw.mean for reward, scores in part.rewards.items()}
         metrics[f"{name}/truncated"] = part.truncated.mean
         metrics[f"{name}/tokens"] = part.tokens.mean
         for which, some in (evaluation.by_prompts or {}).items():
             metrics[f"{name}/total/{which}"] = some.parts[name].total.mean
     for reward, attempts in evaluation.attempts.items():
         for kind, by_count in attempts.by_name().items():
-            metrics |= {f"{kind}@{count}/{reward}": one.mean for count, one in by_count.items()}
+            metrics |= {f"{kind}@{count}/{reward}": share.mean for count, share in by_count.items()}
     return metrics

@@ -133,8 +133,10 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
     def _warn_of_dense_rewards(self) -> None:
         """Warn in the first round if all rewards that count are dense: `check` only reads annotations."""
         outcomes = self.reward_stack.outcomes
-        counted = [outcomes[name] for name in counting({one.name: one for one in self.reward_stack.components})]
-        rows = [row for one in counted for row in zip(one.raw, one.tokens, strict=True) if row[0] is not None]
+        counted = [outcomes[name] for name in counting({item.name: item for item in self.reward_stack.components})]
+        rows = [
+            row for outcome in counted for row in zip(outcome.raw, outcome.tokens, strict=True) if row[0] is not None
+        ]
         is_plain = not self.truncation.needs_critic or any(tokens is None for _, tokens in rows)
         if rows and not is_plain and self.accelerator.is_main_process:
             logging.getLogger("rlhf").warning(Bootstrap.REPLACES_DENSE)

@@ -1,7 +1,7 @@
 """What stored rollouts would have taught is what a real run with these settings has stored: held against such runs.
 
 The completions are given, so that every run of a test has the same ones, in later rounds as well. There GRPO's
-advantages depend on nothing but the scores, which grow with the step; RLOO's hold the policy's own KL where beta is
+advantages depend only on the scores, which grow with the step; RLOO's hold the policy's own KL where beta is
 not 0, and only their first step can be held against another run. A run draws its completions by its seed, so with
 sampled ones the first step is the same rollouts: the last test.
 """
@@ -60,13 +60,13 @@ Run = Callable[..., RunFolder]
 
 @pytest.fixture(scope="module")
 def made() -> dict[tuple[str, ...], RunFolder]:
-    """The runs of the first name, which are asked; one a set of overrides."""
+    """The runs that the questions are about: one per set of overrides."""
     return {}
 
 
 @pytest.fixture
 def run(train, says, workplace: Path, made: dict[tuple[str, ...], RunFolder]) -> Run:
-    """`run(*overrides, name=...)`: three steps on the given completions; `base`, which is asked, is made once."""
+    """`run(*overrides, name=...)`: three steps on the given completions; `base`, the run in question, is made once."""
     begin(workplace)
     says(*ROWS)
 
@@ -106,7 +106,7 @@ def test_rloo(run: Run, words: tuple[str, ...]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("trainer", [(), ("trainer=rloo",)], ids=["grpo", "rloo"])
 def test_sampled_completions(trainer: tuple[str, ...], workplace: Path) -> None:
-    """Nothing is given here but the seed: two runs draw the same first completions, bit for bit."""
+    """Only the seed is given: two runs draw the same first completions, bit for bit."""
     words = ["train", "+exp=quickstart", "launch=cpu", "track=none", "trainer.args.max_steps=1", *trainer]
     asked = ("rewards.brevity.weight=2", "primary={by: correct, at_least: 1.0, otherwise: exclude}")
     assert main([*words, "run.name=base"]) == 0

@@ -1,4 +1,4 @@
-"""Which of a run's tables are rounds of training that are whole, and what is said of the others."""
+"""Read whole rounds of training from a run's tables, and report the tables that are skipped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_rounds_in_order_each_once(run: RunFolder) -> None:
     write_table(run, 3, number=1, **PLAIN, **{"rollout.step": [2, 2]})
     write_table(run, 2, number=0, **PLAIN, **{"rollout.step": [0, 0]})
     write_table(run, 1, number=0, **PLAIN, **{"rollout.step": [0, 0]})
-    (run.path / "completions" / "mine.parquet").write_text("none of ours")
+    (run.path / "completions" / "mine.parquet").write_text("not one of ours")
     found = read_rounds(run)
     assert [(one.number, one.updates, one.step) for one in found.rounds] == [(0, 0, 1), (1, 2, 3)]
     assert found.left_out == ()
@@ -64,7 +64,7 @@ def test_tables_without_our_columns_are_named(run: RunFolder) -> None:
     file = write_table(run, 1, **PLAIN)
     table = pyarrow.parquet.read_table(file)
     pyarrow.parquet.write_table(table.drop_columns(["rollout.round"]), file)
-    with pytest.raises(DataError, match="none of this run's tables holds a whole round") as raised:
+    with pytest.raises(DataError) as raised:
         read_rounds(run)
     assert "completions_00001.parquet: it has no column rollout.round" in str(raised.value)
 

@@ -64,7 +64,7 @@ def test_clipped_totals_of_rloo(place: Path) -> None:
     )
     write_table(run, 1, **scores(advantage=was))
     (found,) = answer(run, LESS).rounds
-    assert (found.why, found.share) == (None, {})  # of a clipped total nobody can say whose it is
+    assert (found.why, found.share) == (None, {})  # a clipped total has no parts
     assert found.mean_total == pytest.approx((0.825, 0.45), **ARITHMETIC)
     assert advantages_if(run, LESS)[1] == pytest.approx(would, **ARITHMETIC)
 

@@ -16,7 +16,7 @@ EOS = 1
 """Of the byte tokenizer, which has the printable bytes, `!` the first, behind two special tokens."""
 
 
-# One group of four, of tests/analysis/whatif/test_by_hand.py, and a weight that is asked about.
+# One group of four, of tests/analysis/whatif/test_by_hand.py, and the weight in question.
 CORRECT, FORMAT, BREVITY = [1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.5, 1.0, 0.0, 0.0]
 WAS = [1.1 - 0.825, 0.7 - 0.825, 1.5 - 0.825, -0.825]
 WOULD = [0.35 - 0.45, 0.7 - 0.45, 0.75 - 0.45, -0.45]
@@ -77,7 +77,7 @@ BASE = [
     "guards.max_error_share=1",
     "trainer.args.learning_rate=0.05",
 ]
-"""On top of SMALL: four rewards, one of which does not apply to all rows and one of which fails on some."""
+"""On top of SMALL: four rewards: one does not apply to all rows, and one fails on some."""
 
 
 def begin(place: Path) -> None:
@@ -86,7 +86,7 @@ def begin(place: Path) -> None:
 
 
 def advantages_if(run: RunFolder, *words: str) -> dict[int, list[float] | None]:
-    """Return step -> advantages that the stored rollouts would have got under `words`; None where nobody can say."""
+    """Return step -> advantages of the stored rollouts under `words`; None if they are unknown."""
     old, new = recomputers(ask(run, list(words)), read_status(run).max_steps)
     found: dict[int, list[float] | None] = {}
     for stored in read_rounds(run).rounds:

@@ -48,7 +48,7 @@ def test_the_greedy_half_is_what_rlhf_eval_says_of_the_same_weights(train, train
     assert (during["rows"], during["kind"], during["data"]) == (NUM_HELD_OUT, "policy", "the 25% held out")
     assert during["parts"]["greedy"] == after["parts"]["greedy"]
     assert during["parts"]["sampled"]["total"]["count"] == NUM_HELD_OUT
-    # It moves, so that the one above is not equal whatever the weights.
+    # It moves; otherwise the test above would pass with any weights.
     assert evaluation(folder, 1)["parts"]["greedy"] != during["parts"]["greedy"]
     # The same prompts were answered, each so often as it should be.
     lines = (folder.path / "eval" / "training" / "step-3.completions.jsonl").read_text().splitlines()

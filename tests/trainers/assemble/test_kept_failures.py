@@ -1,4 +1,4 @@
-"""What is kept of a reward's failed batch: the rows it was given, the first of each error, no more than so many."""
+"""Keep the rows of a reward's failed batches: the first batch of each error, up to a limit."""
 
 from __future__ import annotations
 

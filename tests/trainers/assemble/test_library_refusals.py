@@ -1,4 +1,4 @@
-"""What TRL and transformers refuse when they build a trainer is said with the key, by `check` and by the run.
+"""`check` and the run name the key of a value that TRL or transformers refuses.
 
 The expectation is TRL's own: with our table emptied, the same words reach TRL's constructor, which refuses them too.
 """

@@ -54,7 +54,7 @@ class TestCutOff:
         return row.total
 
     def test_every_policy_by_hand(self, place: Path) -> None:
-        """Of 2: less a penalty of 0.5; -0.5 in its place; no total; nothing taken. The ramp's last 8 of 16 tokens: 14
+        """Of 2: less a penalty of 0.5; replaced by -0.5; no total; nothing taken. The ramp's last 8 of 16 tokens: 14
         are 6 of 8 on their way to -1, and an answer that was cut has all 16.
         """
         penalty = ("truncation=eos_penalty", "truncation.penalty=0.5")

@@ -107,7 +107,7 @@ class TestRollout:
 
 
 def test_a_gpu_that_emulates_bfloat16_trains_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch counts the emulation of a T4 as support unless it is told not to; there it is slower than float32."""
+    """torch counts a T4's emulation as support by default; bf16 is slower there than float32."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     asked = cast(Experiment, SimpleNamespace(launch=Launch(device="auto", precision="auto")))

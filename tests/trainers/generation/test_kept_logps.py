@@ -48,7 +48,7 @@ def trained(
     own: Any = None,
     **settings: Any,
 ) -> tuple[list[Tensor], Any]:
-    """Return the gradients of every step and the trainer; `generation` None is TRL's trainer with nothing of ours."""
+    """Return the gradients of every step and the trainer; `generation` None runs TRL's trainer without our mixins."""
     trl_trainer = getattr(trl, f"{trainer}Trainer")
     bases: tuple[type, ...] = (Counted, *([own] if own is not None else []), trl_trainer)
     if generation is not None:
@@ -123,7 +123,7 @@ def test_negative_control_others_probabilities_are_other_gradients(
 def test_values_that_are_not_those_of_a_pass_are_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One token of a row is off by 0.02 nats: rounds from the first on are recomputed, which is said once."""
+    """One token of a row is off by 0.02 nats: all rounds are recomputed, with one warning."""
     theirs, stock = trained(tmp_path / "theirs", None)
     padded = KeptLogps.padded
 
@@ -177,7 +177,7 @@ def test_answers_of_several_turns_are_not_those_of_the_last(
     ours, live = trained(tmp_path / "ours", "auto", own=generates, **more)
     assert farthest(ours, theirs) < 1e-5
     assert not logged(live, f"{NAME}/mean")
-    assert live._why_not_kept is None  # they were never used, so none was found to be wrong
+    assert live._why_not_kept is None  # they were never used, so no error was detected
 
 
 @pytest.mark.parametrize("reason", ["plain", "on policy", "dropout", "half precision"])

@@ -37,7 +37,7 @@ def prompts() -> list[list[int]]:
 
 
 class Given:
-    """Mixed into a TRL trainer, it answers without a model: the n-th answer is the same whoever asks."""
+    """Mixed into a TRL trainer, it answers without a model: the n-th answer is always the same."""
 
     _answers: torch.Generator
 
@@ -62,7 +62,7 @@ def trained(
     dtype: torch.dtype = torch.float32,
     **settings: Any,
 ) -> tuple[list[Tensor], Any]:
-    """Return the gradients of every step and the trainer; `passes` None is TRL's trainer with nothing of ours."""
+    """Return the gradients of every step and the trainer; `passes` None runs TRL's trainer without our mixins."""
     trl_trainer = getattr(trl, f"{trainer}Trainer")
     bases: tuple[type, ...] = (Given, *mixed, trl_trainer)
     if passes is not None:

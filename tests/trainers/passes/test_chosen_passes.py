@@ -272,7 +272,7 @@ class TestTrainer:
         expected, _ = trained(tmp_path / "trl", None, **IN_FLOAT64)
         found, ours = trained(tmp_path / "ours", "packed", **IN_FLOAT64)
         assert ours.passes.describe() == "packed"
-        assert ours.row_attention.startswith(f"a row each (SDPA): packed with torch's varlen_attn, {said}")
+        assert ours.row_attention.startswith(f"one row at a time (SDPA): packed with torch's varlen_attn, {said}")
         assert f"packed rows attend row by row: with torch's varlen_attn {said}" in caplog.text
         assert len(kernel.calls) in (0, 2)  # the trial's alone
         assert distance(found[0], expected[0]) < EXACT

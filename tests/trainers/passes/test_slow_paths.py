@@ -56,7 +56,7 @@ def test_what_is_off_from_the_start(
 def test_what_the_first_step_shows(
     train, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, workplace: Path
 ) -> None:
-    """A softmax above the limit, a score processor that nobody knows, and a reward model whose trial fails."""
+    """A softmax above the limit, an unknown score processor, and a reward model whose trial fails."""
     monkeypatch.setattr(one_pass_head, "MAX_SOFTMAX_BYTES", 1)
     monkeypatch.setattr("rlhf_cli.models.live_generation.why_not_call", lambda *_: "a processor may look at other rows")
     monkeypatch.setattr("rlhf_cli.models.reward_model_scorer.RewardModelScorer._packed", lambda *_: [0.0, 0.0, 0.0])

@@ -38,7 +38,7 @@ def token_losses(
     is_corrected: bool = True,
     temperature: float = 1.0,
 ) -> list[tuple[Tensor, Tensor]]:
-    """(policy losses, critic losses) of the tokens, a row each. `is_corrected`: the KL is weighed with the ratio."""
+    """(policy losses, critic losses) of the tokens, one list per row. `is_corrected`: the ratio weighs the KL."""
     found = []
     for row, (prompt, completion) in enumerate(unpadded(batch)):
         if not completion:

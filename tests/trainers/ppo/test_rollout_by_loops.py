@@ -21,7 +21,7 @@ from tests.support.tolerances import assert_equal
 LENGTHS, WIDTH, NAMES = (4, 1, 3, 0), 5, ("a", "b")
 """Tokens of four rows; the last was left out."""
 ON = torch.tensor([True, False, False, True])
-"""Rows whose return goes on with the critic's value, a row that was left out among them."""
+"""Rows whose return includes the critic's last value; one of them was left out."""
 SETTINGS = Ppo(gamma=0.9, gae_lambda=0.8)
 ONE: Any = SimpleNamespace(reduce=lambda sums, reduction: {"sum": sums}[reduction])
 """An accelerator of one rank."""
