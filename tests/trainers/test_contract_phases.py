@@ -15,7 +15,7 @@ from transformers import Trainer, get_scheduler
 from transformers.trainer_utils import speed_metrics
 from trl.trainer.grpo_config import GRPOConfig
 
-from rlhf_cli.analysis.whatif.question import _SCALES
+from rlhf_cli.trainers.assemble.algorithm import _SCALES
 from rlhf_cli.trainers.logging_mixin import LoggingMixin
 from rlhf_cli.trainers.pass_mixin import PassMixin
 from rlhf_cli.trainers.rollout_mixin import RolloutMixin

@@ -110,7 +110,7 @@ def test_every_combination_of_values() -> None:
 
 def test_at_most_fifty() -> None:
     assert len(alternatives(["a=range(0,10)", "b=range(0,5)"])) == 50
-    with pytest.raises(ConfigError, match="fill no table") as caught:
+    with pytest.raises(ConfigError) as caught:
         alternatives(["a=range(0,17)", "b=range(0,3)"])
     error = caught.value
     assert (error.where, error.got) == ("command line", "51 combinations")
