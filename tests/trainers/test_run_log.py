@@ -12,7 +12,7 @@ from rlhf_cli.trainers.assemble.policy_loading import quantization
 from rlhf_cli.trainers.checkpoint_mixin import _is_plain
 from tests.support.small_runs import SMALL
 
-WARNING = "evaluation rows have a prompt that is also trained on"
+WARNING = "data.eval: all 4"
 
 
 def test_shared_prompts_and_trls_tables_are_in_the_log(
