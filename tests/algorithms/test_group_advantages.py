@@ -159,7 +159,7 @@ def test_shares_by_hand() -> None:
     assert list(Rloo().shares("ab", MATRIX, advantages, 4)) == ["a", "b"]
 
 
-def test_of_the_kl_only_its_sum_and_the_log_of_trl_are_known() -> None:
+def test_a_kl_must_sum_to_0_and_equal_the_log_of_trl() -> None:
     algorithm, totals = Rloo(kl_coef=0.1), MATRIX.sum(dim=1)
     kl = algorithm.advantages(torch.tensor([0.5, 0.1, -0.2, 0.0]), 4)
     advantages = algorithm.advantages(totals, 4) + kl
@@ -280,15 +280,15 @@ def random_group(size: int, applies: list[int], seed: int) -> list[Row]:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("size", "count"), [(size, count) for size in (2, 3, 4) for count in range(size + 1)])
-class TestSoManyOfSoMany:
-    def test_parts_are_those_of_the_definition(self, size: int, count: int, seed: int) -> None:
+class TestRewardsOfSomeRows:
+    def test_parts_equal_the_definition(self, size: int, count: int, seed: int) -> None:
         groups = [random_group(size, [count, size - count], seed + 10 * number) for number in range(3)]
         found = Rloo().parts(tensor([row for group in groups for row in group]), size)
         expected = [part for group in groups for part in by_hand(group)]
         assert_equal(found, torch.tensor(expected, dtype=torch.float64))
         assert (expected[0][0] == 0.0) == (count < 2 or groups[0][0][0] is None)  # no other row to compare
 
-    def test_trls_baseline_makes_them_of_the_scores(self, size: int, count: int, seed: int) -> None:
+    def test_the_baseline_of_trl_gives_the_same_advantages(self, size: int, count: int, seed: int) -> None:
         group = random_group(size, [count, size - count], seed)
         scores = scores_to_leave_out(tensor(group), size)
         assert not scores.isnan().any()
@@ -297,7 +297,7 @@ class TestSoManyOfSoMany:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_where_nothing_is_excluded_scores_are_what_they_were_to_the_last_bit(dtype: torch.dtype) -> None:
+def test_scores_without_gaps_stay_the_same_bit_for_bit(dtype: torch.dtype) -> None:
     rewards = torch.randn(12, 3, generator=torch.Generator().manual_seed(0), dtype=dtype) * 1e3
     assert torch.equal(scores_to_leave_out(rewards, 4), rewards)
     rewards[5] = math.nan
@@ -308,7 +308,7 @@ def test_where_nothing_is_excluded_scores_are_what_they_were_to_the_last_bit(dty
     assert is_changed.nonzero().tolist() == [[4, 1], [6, 1], [7, 1]]
 
 
-def test_a_sum_leaves_out_what_is_not_there() -> None:
+def test_a_sum_skips_missing_scores() -> None:
     rewards = torch.tensor([[1.0, NAN, 2.0], [NAN, NAN, NAN], [0.5, 1.0, 0.0]])
     found = summed(rewards * torch.tensor([1.0, 10.0, -0.5])).tolist()
     assert found[0] == 0.0
@@ -366,7 +366,7 @@ def test_oracle(seed: int, num_generations: int, scale: Scale) -> None:
     assert_close(single, expected)
 
 
-def test_controls_the_oracle_sees_each_part() -> None:
+def test_negative_controls_each_part_of_the_formula_matters() -> None:
     """With a part of the formula left out, the numbers above are missed by far."""
     values, is_rewarded = ragged(1)
     expected = torch.tensor(oracle(values, is_rewarded, 4, "group"))
