@@ -40,7 +40,7 @@ def _change(start: float, end: float, sign: int = 1) -> list[Cell]:
 
 
 def _losses(events: Sequence[Event]) -> Table | None:
-    """Return the start and end of losses and accuracies on training and held-out rows, or None if none is logged.
+    """Return the start and end of losses and accuracies on training and held-out rows, or None without them.
 
     On training rows the values are the means of the first and last tenth of the log events; on held-out rows they are
     the first and last value.

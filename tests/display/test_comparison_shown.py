@@ -53,7 +53,7 @@ def test_at_any_width_nothing_is_cut(place: Path, width: int) -> None:
     assert "…" not in text
 
 
-def test_other_weights_under_the_same_name_are_told(place: Path) -> None:
+def test_other_weights_under_the_same_name_are_noted(place: Path) -> None:
     """A warm start on another machine, a branch that moved on the hub: nothing in the configurations shows it."""
     runs = [
         write_run(
@@ -82,7 +82,7 @@ def test_as_many_decimals_as_the_column_needs(numbers: list[float], texts: list[
     assert number_texts(numbers) == texts
 
 
-def test_a_reward_that_only_one_run_has_is_one_line_and_what_nobody_logged_no_column(place: Path) -> None:
+def test_a_reward_of_one_run_is_one_line_and_unlogged_measures_have_no_column(place: Path) -> None:
     """Its six keys were six rows of the table of differences, and its column held dashes."""
     judged = {
         "fn": "./judge.py:Judge",
@@ -103,4 +103,4 @@ def test_a_reward_that_only_one_run_has_is_one_line_and_what_nobody_logged_no_co
     assert not any("judge.py" in line for line in lines)
     heads = [line.split() for line in lines if "correct" in line.split() and "verdict" not in line]
     assert heads
-    assert not any({"brevity", "length"} & set(head) for head in heads), "nobody logged these"
+    assert not any({"brevity", "length"} & set(head) for head in heads), "unlogged measures have no column"

@@ -1,4 +1,4 @@
-"""Text of others reaches every screen and none of its control codes the terminal: rows, answers, errors, names, files.
+"""Every screen shows foreign text (rows, answers, errors, names, files) without its control codes.
 
 What a terminal acts on is ECMA-48's: C0 and C1, ESC first; what turns the reading direction is Unicode's UAX 9.
 """
@@ -184,6 +184,6 @@ def test_negative_control_rich_passes_them_on() -> None:
 
 
 def test_every_console_is_a_screen() -> None:
-    """A console of rich's own would pass control codes on: none is made beside `Screen`."""
+    """A console of rich's own would pass control codes on, so only `Screen` may be used."""
     sources = {file: file.read_text() for file in Path(rlhf_cli.__file__).parent.rglob("*.py")}
     assert [file for file, source in sources.items() if re.search(r"(?<![\w.])Console\(", source)] == []

@@ -92,7 +92,7 @@ def busy(place: Path) -> RunFolder:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_after_a_run_stand_twenty_lines_at_most_with_two_commands(place: Path, width: int) -> None:
-    """Seventeen of the panel, two commands; the verb prints the run folder below. Nothing is said twice."""
+    """Seventeen lines of the panel and two commands; the verb prints the run folder below."""
     folder = busy(place)
     lines = printed(lambda console: show_end(console, folder), width=width)
     assert len(lines) <= 19

@@ -56,7 +56,7 @@ def test_gates_and_schedules(place: Path) -> None:
 
 
 def test_a_reward_models_stage(place: Path) -> None:
-    """Rows, held-out rows, margin and centring, of which nothing was shown before."""
+    """The panel shows rows, held-out rows, margin and centring."""
     margin = "reward_model.margin={chosen: score_chosen, rejected: score_rejected, transform: log1p}"
     prepared = prepare(["exp=toy_reward", "launch=cpu", "track=none", "reward_model.center=0.01"], keep_run_names=True)
     plan = preflight(prepared.experiment, prepared.composed)

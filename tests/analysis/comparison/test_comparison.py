@@ -47,7 +47,7 @@ def test_one_seed_has_neither_interval_nor_verdict(place: Path) -> None:
 
 
 def pair(*changes: dict[str, Any]) -> list[LoggedRun]:
-    """Runs with these values at these dotted keys, and nothing else that differs."""
+    """Return runs that differ only in these dotted keys."""
     base = configured()
     return [
         in_memory(f"run {number}", settings={**dict(flat(base)), **one}, weights=weights_of(base))

@@ -1,4 +1,4 @@
-"""Runs in a notebook and from wandb's server, by a stand-in for its public API."""
+"""Runs as frames in a notebook, and runs from wandb by a stand-in for its public API."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scripts import structure
 from tests.support.logged_runs import configured, in_memory, write_run, write_sweep
 
 
-def test_a_run_with_many_metrics_warns_of_nothing(place: Path) -> None:
+def test_many_metrics_cause_no_pandas_warning(place: Path) -> None:
     curves = {f"metric_{number}": [float(number)] * 2 for number in range(150)}  # pandas warns above 100 columns
     write_run(place / "many", configured(0.0, 0), curves)
     metrics = rlhf_cli.load_runs(place / "many").metrics
@@ -30,7 +30,7 @@ def test_a_run_with_many_metrics_warns_of_nothing(place: Path) -> None:
     assert metrics.index.names == ["run", "step"]
 
 
-def test_a_row_a_run_and_a_row_an_event(place: Path) -> None:
+def test_one_row_per_run_and_per_event(place: Path) -> None:
     curves = {"reward": [0.1, 0.2, 0.3], "late": [None, 0.5]}
     write_run(place / "runs" / "a", configured(0.0), curves)
     write_run(place / "runs" / "b", configured(0.5), {"reward": [0.4]}, state="failed")
@@ -53,7 +53,7 @@ def test_two_events_of_one_step_are_two_rows(place: Path) -> None:
     assert list(metrics["eval_loss"].dropna()) == [0.7]
 
 
-def test_runs_of_wandb_beside_those_of_folders(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_from_wandb_and_from_folders_together(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, list[bool]]] = []
 
     def read(word: str, *, wanted: Callable[[str], bool]) -> list[LoggedRun]:
@@ -67,7 +67,7 @@ def test_runs_of_wandb_beside_those_of_folders(place: Path, monkeypatch: pytest.
     assert loaded.metrics["loss"].tolist() == [0.1, 0.5]
 
 
-def test_to_import_the_package_imports_no_pandas() -> None:
+def test_importing_the_package_does_not_import_pandas() -> None:
     program = "import sys, rlhf_cli; print([name for name in ('pandas', 'numpy', 'scipy') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -88,7 +88,7 @@ def test_the_example_of_the_page_runs(place: Path, capsys: pytest.CaptureFixture
 
 @dataclass
 class StoredRun:
-    """As wandb gives it: names of transformers' callback, TRL's arguments beside the experiment, summary rows."""
+    """A run as wandb returns it: names of transformers' callback, TRL's arguments beside the experiment."""
 
     id: str
     config: JsonTree
@@ -120,7 +120,7 @@ def stored(weight: float, seed: int, value: float, **named: str) -> StoredRun:
     return StoredRun(f"{weight}-{seed}", config, rows, **named)
 
 
-def test_a_group_is_compared_as_run_folders_are() -> None:
+def test_a_group_of_wandb_is_compared_like_run_folders() -> None:
     api = StandIn([stored(weight, seed, 0.5 + weight) for weight in (0.0, 0.5) for seed in (0, 1)])
     runs = named(read_wandb("wandb:team/rlhf/quickstart/sweep", api=api))
     assert api.asked == [("team/rlhf", {"group": "quickstart/sweep"})]
@@ -136,14 +136,14 @@ def test_a_group_is_compared_as_run_folders_are() -> None:
     assert compare(runs).estimates["weight=0.5"]["correct"].mean == 1.0
 
 
-def test_what_is_no_training_is_passed_over() -> None:
-    """The report of a group is a run of wandb's, too, without a configuration."""
+def test_runs_without_a_trainer_are_skipped() -> None:
+    """The report of a group is also a run in wandb, without a configuration."""
     api = StandIn([stored(0.0, 0, 0.5), StoredRun("report", {}, [{"_step": 0, "report": "html"}])])
     assert [run.place for run in read_wandb("wandb:a/b/c", api=api)] == ["wandb:a/b/0.0-0"]
 
 
-def test_what_is_read_of_a_run() -> None:
-    """Steps under whatever name, and an event of a step in between; what stands beside the experiment is left out."""
+def test_fields_read_from_a_wandb_run() -> None:
+    """Steps have several names, an event may lie between steps, and keys beside the experiment are left out."""
     rows: list[dict[str, object]] = [
         {"_step": 3, "_runtime": 1.0, "step": 1, "loss": 0.5},
         {"global_step": 2, "train/loss": 0.25, "eval/loss": 0.75, "epoch": None},
@@ -168,12 +168,12 @@ def test_what_is_read_of_a_run() -> None:
     assert (odd.state, odd.max_steps, odd.step) == ("odd", None, 0)
 
 
-def test_no_login_says_what_is_missing() -> None:
+def test_a_missing_login_is_explained() -> None:
     class LoggedOut(StandIn):
         def runs(self, path: str, filters: dict[str, object] | None = None) -> list[StoredRun]:
             raise ValueError("api_key not configured (no-tty)")
 
-    with pytest.raises(RunError, match="wandb cannot be asked") as error:
+    with pytest.raises(RunError, match="wandb did not answer") as error:
         read_wandb("wandb:a/b/c", api=LoggedOut([]))
     assert (error.value.where, error.value.got) == ("wandb:a/b/c", "api_key not configured (no-tty)")
     assert "wandb login" in str(error.value.expected)

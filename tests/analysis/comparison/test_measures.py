@@ -40,13 +40,13 @@ HELD_OUT = [
 ]
 
 
-def test_what_runs_are_compared_by() -> None:
+def test_default_measures_of_runs_with_rewards() -> None:
     run = in_memory("x", **FULL)
     assert defaults(run) == [*COMPONENTS, TOTAL, *COSTS, HELD_OUT_TOTAL, *HELD_OUT]
     assert defaults(run, "they differ") == [*COMPONENTS, *COSTS, *HELD_OUT]
 
 
-def test_without_rewards_what_is_learnt() -> None:
+def test_default_measures_of_runs_without_rewards() -> None:
     run = in_memory("x", loss=[1.0], accuracy=[1.0], **{"rewards/margins": [1.0], "eval_accuracy": [1.0], "odd": [1.0]})
     assert defaults(run) == [
         ("loss", "loss", "learnt", -1),
@@ -63,7 +63,7 @@ def with_files(*evaluations: dict[str, dict[str, float]]) -> list[Any]:
     return [replace(in_memory(f"r{number}"), evaluations=one) for number, one in enumerate(evaluations)]
 
 
-def test_of_evaluation_files_the_one_that_most_runs_have() -> None:
+def test_the_evaluation_that_most_runs_have_is_compared() -> None:
     runs = with_files(
         {"rare": {"accuracy": 0.5}, "all": {"greedy/total": 1.0, "greedy/a": 0.25}}, {"all": {"ece": 0.1}}
     )
@@ -84,7 +84,7 @@ def test_of_evaluation_files_the_one_that_most_runs_have() -> None:
         ("a", "rewards/a/mean", "a", 1),
         ("-a", "rewards/a/mean", "a", -1),
         ("kl", "kl/k1_policy_ref", "kl", -1),
-        ("length", "completions/mean_length", "length", 1),  # what is asked about has a direction
+        ("length", "completions/mean_length", "length", 1),  # a typed measure has a direction
         ("-length", "completions/mean_length", "length", -1),
         ("truncation", "completions/clipped_ratio", "truncated", -1),
         ("reward", "reward", "reward", 1),
@@ -95,7 +95,7 @@ def test_of_evaluation_files_the_one_that_most_runs_have() -> None:
         ("rewards/a/std", "rewards/a/std", "rewards/a/std", 1),
     ],
 )
-def test_what_a_word_means(word: str, metric: str, label: str, sign: int) -> None:
+def test_typed_measures(word: str, metric: str, label: str, sign: int) -> None:
     found = asked_measure(word, [in_memory("x", **FULL)], where="--on")
     assert (found.metric, found.label, found.sign) == (metric, label, sign)
 
@@ -110,7 +110,7 @@ def test_what_a_word_means(word: str, metric: str, label: str, sign: int) -> Non
         *(("eval_sampled/total", 1), ("eval_maj@8/errors", 1), ("completions/clipped_ratio", -1), ("num_tokens", 0)),
     ],
 )
-def test_which_way_is_better_by_a_name(metric: str, sign: int) -> None:
+def test_direction_by_name(metric: str, sign: int) -> None:
     assert sign_of(metric) == sign
 
 
@@ -130,6 +130,6 @@ CURVES = in_memory("x", **{"m": [1.0, 9.0, 4.0, 2.0], "n": [2.0, 1.0, 1.0, 2.0],
     ],
 )
 def test_the_number_of_a_run(metric: str, up_to: int | None, number: float) -> None:
-    """Of a curve the mean of its last two events, of evaluations the latest one that has a number."""
+    """A curve gives the mean of its last two events, evaluations give the latest number."""
     found = RunMeasure("x", metric, "asked").of(CURVES, Window("last", 2), up_to)
     assert found == pytest.approx(number, nan_ok=True)

@@ -1,4 +1,4 @@
-"""metrics.jsonl as columns, as strict as the reader of events; and what of a curve counts, by hand."""
+"""metrics.jsonl as columns, as strict as the reader of events; windows of a curve by hand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def whole() -> str:
     return "".join(json.dumps(event) + "\n" for event in EVENTS)
 
 
-def test_the_numbers_are_those_that_the_reader_of_events_gives(tmp_path: Path, whole: str) -> None:
+def test_columns_equal_the_events(tmp_path: Path, whole: str) -> None:
     file = write(tmp_path, whole)
     columns = read_columns(file)
     assert list(columns) == ["loss", "reward", "late", "eval_loss"]
@@ -52,7 +52,7 @@ def columns_from(*events: dict[str, Any]) -> MetricColumns:
     return columns_of([{"time_s": 1.0, **event} for event in events])
 
 
-def test_what_is_neither_a_number_nor_null_is_left_out_of_its_metric_alone() -> None:
+def test_other_values_than_numbers_and_null_are_left_out() -> None:
     """A text, a bool, a list; the number beside it in the same event counts."""
     odd = ("x", True, [1], {"a": 1})
     columns = columns_from(*({"step": step, "a": value, "b": step} for step, value in enumerate((0.5, *odd, None, 2))))
@@ -63,7 +63,7 @@ def test_what_is_neither_a_number_nor_null_is_left_out_of_its_metric_alone() -> 
 
 
 def test_counts_and_the_last_step_are_those_of_all_events() -> None:
-    """Whatever order they have, and whether anything of them is wanted."""
+    """Neither their order nor the wanted metrics matter."""
     events: list[dict[str, Any]] = [{"step": 2, "a": 1}, {"step": 9.0, "b": 1}, {"step": 3, "a": 1}, {"step": 5}]
     assert (columns_from(*events).num_events, columns_from(*events).last_step) == (4, 9)
     unwanted = columns_of(events, lambda name: False)
@@ -96,11 +96,11 @@ def test_the_best_stretch_is_the_best_running_mean() -> None:
 
 @pytest.mark.parametrize("width", [6, 7, 10, 24, 38])
 def test_a_stretch_of_ones_is_one(width: int) -> None:
-    """What is right every time is expected to be `at_least: 1`; six times a sixth is less in floats."""
+    """The mean of ones is exactly 1, as `at_least: 1` expects; six times a sixth is less in floats."""
     assert Window("best", width).of(curve(*[1.0] * 50)) == 1.0
 
 
-def test_null_is_an_event_without_a_number() -> None:
+def test_a_null_counts_for_the_width_of_a_window() -> None:
     """Of four events the last two: null and 4. Of -4, -2, null, -3, -3 the means of two are -3 and -3 beside those with
     a null, which are not 0 and not -2.
     """
@@ -111,7 +111,7 @@ def test_null_is_an_event_without_a_number() -> None:
     assert Window("best", 2).of(curve(1.0, math.nan, 2.0)) == 2.0  # no stretch is whole: the best event
 
 
-def test_a_window_as_it_is_typed() -> None:
+def test_typed_windows() -> None:
     assert (parse_window("last"), parse_window("last-20")) == (Window(), Window("last", 20))
     assert (str(Window()), Window().in_words) == ("last", "mean of the last tenth of the log events")
     assert (str(Window("last", 2)), Window("last", 2).in_words) == ("last-2", "mean of the last 2 log events")

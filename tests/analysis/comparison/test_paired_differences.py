@@ -46,8 +46,8 @@ def test_the_p_value_is_scipys() -> None:
     assert found.p_adjusted == pytest.approx(4 * p)
 
 
-def test_control_unpaired_nothing_would_be_seen() -> None:
-    """What the seeds add is nine times what the differences deviate by, and is in both means."""
+def test_negative_control_an_unpaired_test_sees_no_difference() -> None:
+    """The seeds vary nine times as much as the differences, in both means."""
     from scipy import stats
 
     assert stats.ttest_ind(list(B.values()), list(A.values())).pvalue > 0.4
@@ -56,7 +56,7 @@ def test_control_unpaired_nothing_would_be_seen() -> None:
 @pytest.mark.parametrize("comparisons", [1, 2, 5, 9, 10, 20, 30, 100])
 @pytest.mark.parametrize("scale", [0.2, 1.0, 3.0])
 def test_decision_and_interval_never_contradict_each_other(comparisons: int, scale: float) -> None:
-    """Beyond doubt is what leaves out zero, and that is what has p times m below 5 %."""
+    """A difference is decided if its interval excludes zero, and exactly then p times m is below 5 %."""
     there = {seed: value + scale * (B[seed] - value) - (1 - scale) * 0.02 for seed, value in A.items()}
     found = paired_difference({"a": A, "b": there}, "b", "a", sign=1, comparisons=comparisons)
     low, high = found.difference.low, found.difference.high
@@ -72,7 +72,7 @@ def test_where_less_is_better_more_is_worse() -> None:
 
 
 def test_correction_makes_the_interval_wider_and_the_verdict_harder() -> None:
-    """p is 0.003, so of 20 comparisons nothing is left of it; a probability is at most 1."""
+    """p is 0.003, which 20 comparisons raise above 5 %; a probability is at most 1."""
     assert paired_difference(BOTH, "b", "a", sign=1, comparisons=20).outcome == UNDECIDED
     assert paired_difference(BOTH, "b", "a", sign=1, comparisons=1000).p_adjusted == 1.0
 
@@ -92,7 +92,7 @@ def test_one_difference_has_no_interval_and_no_verdict(common: dict[str, float])
     assert found.difference.mean == (pytest.approx(0.4) if "0" in common else None)
 
 
-def test_equal_in_every_seed_is_no_proof_of_anything() -> None:
+def test_equal_differences_decide_nothing() -> None:
     """A deviation of zero would make an interval without width, and a verdict of any difference at all."""
     assert paired_difference({"a": A, "b": A}, "b", "a", sign=1, comparisons=1).outcome == EQUAL
     higher = dict.fromkeys(A, 0.25)
@@ -101,7 +101,7 @@ def test_equal_in_every_seed_is_no_proof_of_anything() -> None:
 
 
 @pytest.mark.parametrize("size", [1.0, 1e5, -1e5])
-def test_what_rounding_leaves_of_equal_differences_is_no_deviation(size: float) -> None:
+def test_rounding_of_equal_differences_is_no_deviation(size: float) -> None:
     """Differences of 0.1 deviate by the rounding of what they are differences of, which is at least 1e9 times less
     than they are: with a t of a billion they would be beyond any doubt.
     """
@@ -111,7 +111,7 @@ def test_what_rounding_leaves_of_equal_differences_is_no_deviation(size: float) 
         found = paired_difference({"a": there, "b": here}, "b", "a", sign=1, comparisons=1)
         assert (found.outcome, found.difference.low, found.effect) == (outcome, None, None)
         assert found.difference.mean == pytest.approx(gap)
-    # Negative control: a deviation of a millionth is none of rounding.
+    # Negative control: a deviation of a millionth is larger than rounding.
     there = {seed: value - 0.1 - 1e-6 * int(seed) for seed, value in here.items()}
     assert paired_difference({"a": there, "b": here}, "b", "a", sign=1, comparisons=1).outcome == BETTER
 
@@ -152,7 +152,7 @@ def test_a_huge_effect_is_always_seen(seeds: int, comparisons: int) -> None:
 
 @pytest.mark.parametrize("comparisons", [1, 3, 12])
 @pytest.mark.parametrize("effect", [0.1, 0.3, 0.7, 1.3, 2.5, 6.0, 15.0, 60.0, 1e4])
-def test_so_many_seeds_are_enough_and_one_less_is_not(effect: float, comparisons: int) -> None:
+def test_the_number_of_seeds_is_the_smallest_with_enough_power(effect: float, comparisons: int) -> None:
     """One after another from two on, with scipy.stats' noncentral t: the first whose power is 80 %."""
     from scipy import stats
 
@@ -166,7 +166,7 @@ def test_so_many_seeds_are_enough_and_one_less_is_not(effect: float, comparisons
     assert seeds_needed(effect, comparisons=comparisons) == seeds_needed(-effect, comparisons=comparisons) == least
 
 
-def test_no_effect_needs_more_than_anybody_has() -> None:
+def test_a_tiny_effect_has_no_number_of_seeds() -> None:
     assert seeds_needed(0.0) is None
     assert seeds_needed(1e-4) is None
 

@@ -29,7 +29,7 @@ def runs_of(*settings: dict[str, Any], num_steps: int = 1) -> list[LoggedRun]:
     ]
 
 
-def test_seeds_and_values_go_by_their_size_and_words_come_last() -> None:
+def test_values_are_sorted_by_size_before_words() -> None:
     cells = [(weight, seed) for weight in ("high", 10, 9) for seed in (10, 9)]
     grouped = group_over_seeds(named(runs_of(*({"a.weight": weight, "seed": seed} for weight, seed in cells))))
     assert [one.name for one in grouped.settings] == ["weight=9", "weight=10", "weight=high"]
@@ -56,7 +56,7 @@ def test_why_a_run_does_not_count() -> None:
     ]
 
 
-def test_where_no_run_has_finished_curves_are_read_as_far_as_all_go() -> None:
+def test_unfinished_runs_are_compared_up_to_their_common_step() -> None:
     short, long = runs_of({"seed": 0}, num_steps=2)[0], runs_of({"seed": 1}, num_steps=5)[0]
     silent = replace(runs_of({"seed": 2})[0], metrics=in_memory("x").metrics)
     stopped = [replace(run, state="failed") for run in (short, long, silent)]
@@ -69,7 +69,7 @@ def test_where_no_run_has_finished_curves_are_read_as_far_as_all_go() -> None:
 
 
 def test_keys_that_change_together_are_named_by_the_first_that_is_no_condition() -> None:
-    """Steps, batch and model are conditions of a training; only where nothing else changes do they give the name."""
+    """Steps, batch and model are training conditions: they name a group only if all its keys are conditions."""
     steps, model = "trainer.args.max_steps", "model.path"
     both = runs_of({steps: 10, "a.weight": 0, "b": 5}, {steps: 20, "a.weight": 1, "b": 6})
     assert names_of(both) == ["weight=0", "weight=1"]
@@ -123,7 +123,7 @@ def names(runs: list[LoggedRun]) -> list[str]:
     return [run.name for run in runs]
 
 
-def test_what_changes_nothing_of_the_training_is_no_difference(place: Path) -> None:
+def test_keys_that_do_not_affect_training_are_ignored(place: Path) -> None:
     """Where a run lies, what is tracked and how often it is saved: tables/resume_keys.py says which keys these are."""
     saving = configured(track={"mode": "none"})
     saving["trainer"]["args"]["save_steps"] = 5  # type: ignore[index, call-overload]
@@ -145,7 +145,7 @@ def test_all_seeds_are_seeds(place: Path) -> None:
 GATE = {"by": "correct", "at_least": 1.0, "at_most": None, "equals": None, "between": None, "otherwise": "zero"}
 
 
-def test_gates_that_differ_in_what_a_row_gets_are_told_apart(place: Path) -> None:
+def test_gates_with_another_otherwise_are_different(place: Path) -> None:
     gated = [
         configured(rewards={"format": {"fn": "a:b", "gate": [GATE | {"otherwise": otherwise}]}})
         for otherwise in ("zero", "exclude")
@@ -163,11 +163,11 @@ def test_gates_that_differ_in_what_a_row_gets_are_told_apart(place: Path) -> Non
         (GATE | {"at_least": None, "between": [0.5, 2]}, "0.5 <= correct <= 2"),
     ],
 )
-def test_a_value_is_said_as_it_is_typed(value: object, text: str) -> None:
+def test_values_are_shown_as_typed(value: object, text: str) -> None:
     assert value_text(value) == text
 
 
-def test_what_a_search_set_stays_apart(place: Path) -> None:
+def test_keys_of_a_search_stay_separate(place: Path) -> None:
     """Every trial has another value of both weights, so that either would tell the trials apart."""
     folders = []
     for number, (correct, brevity) in enumerate([(0.8473095986776095, 1.25), (1.2055267521432877, 0.5)]):

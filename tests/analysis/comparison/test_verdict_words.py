@@ -82,7 +82,7 @@ SAID = {
     ),
     "less": ({"a": [0.1, 0.2, 0.3], "b": [0.5, 0.61, 0.7]}, "a beats b on m (less is better) by 0.40"),
     "none": ({"a": [0.1, 0.2, 0.3], "b": [0.2, 0.1, 0.31]}, "No clear difference in m between a and b (3 seeds)."),
-    "none of three": (
+    "three undecided": (
         {"a": [0.1, 0.2, 0.3], "b": [0.2, 0.1, 0.31], "c": [0.3, 0.12, 0.2]},
         "No clear difference in m between a, b and c (3 seeds).",
     ),

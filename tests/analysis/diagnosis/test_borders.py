@@ -176,13 +176,13 @@ TRUNCATION = [
     # A line over the last seven tenths of 20 events, 14 of them: 13 steps of 0.0075 are 0.0975, of 0.008 0.104.
     (line(0.05, 0.05 + 19 * 0.0075), "fine"),
     (line(0.05, 0.05 + 19 * 0.008), "warning"),
-    # As steep, with 0.14 and 0.16 in the last six events, of which the middle is 2.5 steps before the end.
+    # As steep, with 0.14 and 0.16 in the last six events; their middle is 2.5 steps before the end.
     (line(0.14 - 16.5 * 0.008, 0.14 + 2.5 * 0.008), "fine"),
     (line(0.16 - 16.5 * 0.008, 0.16 + 2.5 * 0.008), "warning"),
     (line(0.45, 0.25), "fine"),
     (line(0.0, 0.4, 11), "fine"),
     (line(0.0, 0.4, 12), "warning"),
-    # Level but for its first tenths, which nobody looks at any more.
+    # Level except for its first tenths, which no longer count.
     ([0.0] * 6 + [0.3] * 14, "fine"),
 ]
 
@@ -284,7 +284,7 @@ VALUE_LOSS = [
 
 
 def judge(errors: float, timeouts: float = 0.0, n: int = 10) -> Curves:
-    """Of a hundred rows a round so many fail, in so many of these the time ran out."""
+    """Return a reward with a hundred rows per round, of them `errors` failures and `timeouts` timeouts."""
     return reward("judge", mean=[0.5] * n, calls=[100.0] * n, errors=[errors] * n, timeouts=[timeouts] * n)
 
 
@@ -389,7 +389,7 @@ ONE_REWARD = [
     (shares([1.0] * 20, [0.0] * 20, std=[0.0] * 20), None, "fine"),
     (shares([1.0] * 20, [0.0] * 20), 60, "warning"),
     (shares([1.0] * 20, [0.0] * 20), 61, "unseen"),
-    (shares([1.0] * 20, [0.0] * 9), None, "fine"),  # nothing is known of the other's share
+    (shares([1.0] * 20, [0.0] * 9), None, "fine"),  # the share of the other reward is unknown
     (reward("big", mean=[0.5] * 20, advantage_share=[1.0] * 20), None, "fine"),
 ]
 

@@ -1,4 +1,4 @@
-"""Curves grow with every log event and leave out what is no number; a trend is told from noise, against scipy."""
+"""Curves grow with every log event and skip other values than numbers; trends in noise, against scipy."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def remembering(rho: float, n: int, rng: np.random.Generator) -> np.ndarray:
 
 @pytest.mark.parametrize(("rho", "n", "most"), [(0.0, 30, 0.01), (0.3, 60, 0.015), (0.6, 120, 0.02), (0.9, 120, 0.04)])
 def test_noise_alone_is_seldom_a_trend(rho: float, n: int, most: float) -> None:
-    """At 0.005 on one side, 500 draws. Noise that remembers for ten steps of a hundred is told wrongly more often."""
+    """At 0.005 on one side, 500 draws. Noise with a memory of ten steps in a hundred fails more often."""
     rng = np.random.default_rng(7)
     lines = [curve(remembering(rho, n, rng)).trend() for _ in range(500)]
     assert np.mean([line is not None and line.rises(0.005) for line in lines]) <= most
@@ -82,7 +82,7 @@ def test_negative_control_without_the_memory_it_would_be_one_in_six() -> None:
     assert np.mean([line.pvalue / 2 < 0.005 and line.slope > 0 for line in lines]) > 0.15
 
 
-def test_a_curve_that_bends_is_told_as_risen() -> None:
+def test_a_bent_curve_has_risen() -> None:
     """It rises by 0.99 and stays up, under noise of 0.1: 30 points tell that in nearly all draws."""
     rng, x = np.random.default_rng(1), np.linspace(0, 1, 30)
     lines = [curve(1 - np.exp(-5 * x) + 0.1 * rng.standard_normal(30)).trend() for _ in range(100)]

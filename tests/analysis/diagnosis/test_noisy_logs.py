@@ -1,4 +1,4 @@
-"""Faults in noisy logs are found, and logs that look like them are not; the borders are in test_borders.py."""
+"""Noisy logs without a fault give no finding; test_borders.py has the borders."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_negative_control(kind: str, curves: Curves, setup: RunSetup) -> None:
     assert found({**rewards, **curves}, setup, kind=kind) == []
 
 
-def test_it_would_end_with_its_best_tenth() -> None:
+def test_max_steps_is_the_end_of_the_best_tenth() -> None:
     """A tenth of 40 events is four, and the gold is at its best in those of the steps 21 to 24."""
     gold = [*noisy(0.5, 0.5, 0.02, n=20), *[0.95] * 4, *noisy(0.8, 0.2, 0.02, n=16)]
     (finding,) = found(watched(gold, noisy(0.0, 1.0, 0.05)), PPO, kind="overoptimised")
@@ -91,7 +91,7 @@ def test_the_weights_to_try() -> None:
         assert finding.changes[0].words == words
 
 
-def test_no_weight_without_bound_is_advised() -> None:
+def test_a_huge_weight_becomes_a_normalisation() -> None:
     """0.5 / (3 * 0.002) would be a weight of 83: the scores are on another scale, and are to be normalised."""
     curves = {**shares(0.98, 0.02), "rewards/small/std": [0.002] * 40}
     (finding,) = found(curves, kind="one_reward")
@@ -99,7 +99,7 @@ def test_no_weight_without_bound_is_advised() -> None:
 
 
 def test_normalised_scores_deviate_by_one() -> None:
-    """Half of the other's deviation: 0.5 / (3 * 1) = 0.17, whatever the raw deviation is."""
+    """Half of the other's deviation: 0.5 / (3 * 1) = 0.17 for any raw deviation."""
     curves = {**shares(0.98, 0.02), "rewards/small/std": [0.002] * 40}
     setup = replace(GRPO, rewards={"small": {"normalize": "batch"}})
     (finding,) = found(curves, setup, kind="one_reward")

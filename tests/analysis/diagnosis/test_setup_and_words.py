@@ -1,4 +1,4 @@
-"""What a diagnosis reads of a configuration, how it words curves, and how its looks are put together."""
+"""How a diagnosis reads a configuration, fits trends and collects its checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlhf_cli.tables.metrics import FINDING_KINDS
 from tests.support.planted_logs import events_of, reward
 
 
-def test_a_configuration_is_read_leniently() -> None:
+def test_malformed_entries_of_a_configuration_get_defaults() -> None:
     config: dict[str, Any] = {
         "trainer": {
             "name": "ppo",
@@ -62,7 +62,7 @@ def test_the_worst_is_first_and_equals_keep_their_order(monkeypatch: pytest.Monk
     assert [one.kind for one in look(Log(), RunSetup()).findings] == list("cbead")
 
 
-def test_a_look_sees_every_kind_once_and_leaves_out_what_needs_rewards() -> None:
+def test_every_kind_is_checked_once_and_reward_kinds_need_rewards() -> None:
     def kinds(events: Any, wanted: Any = None) -> set[str]:
         found = look(Log.of(events), RunSetup(), wanted)
         return {one.kind for one in (*found.findings, *found.fine, *found.unseen)}
@@ -121,8 +121,8 @@ def test_a_trend_is_judged_by_students_t(freedom: float, alpha: float) -> None:
     assert (low, high) == (pytest.approx(2 - 0.5 * two), pytest.approx(2 + 0.5 * two))
 
 
-def test_a_line_without_noise_is_sure_of_itself() -> None:
-    """Also where it lies far from 0, or all its values are tiny: what is left of it is rounding."""
+def test_a_line_without_noise_has_no_error() -> None:
+    """This also holds far from 0 and for tiny values, where only rounding is left."""
     for values in (np.arange(5.0), 1e6 + np.arange(20.0), 1e-7 * np.arange(20.0), np.full(20, 1e8)):
         found = curve(values).trend()
         assert found is not None

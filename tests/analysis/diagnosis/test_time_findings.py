@@ -1,4 +1,4 @@
-"""Where the time went and what is said of it: logs of a few events with shares that are planted."""
+"""Findings on the time of phases, from logs with planted shares."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REWARDS = {"judge": {"args": {"max_concurrency": 8}}, "slow": {"fn": "./mine.py:
 
 
 def seen(shares: dict[str, float], elapsed_s: float = 100.0, events: int = 5, **config: Any) -> list[CheckResult]:
-    """What is said of so many log events of equal shares; what is left of the time is backward."""
+    """Return the results for `events` log events with these shares; the rest of the time is backward."""
     whole = {**shares, "backward": 1 - sum(shares.values())}
     event = {"loss": 1.0, "time/elapsed_s": elapsed_s, **{f"time/share/{key}": share for key, share in whole.items()}}
     log = Log.of([{"step": number, **event} for number in range(1, events + 1)])
@@ -44,9 +44,7 @@ def seen(shares: dict[str, float], elapsed_s: float = 100.0, events: int = 5, **
         ({"waiting": 0.3}, {}, ["trainer.args.max_completion_length=128"]),
     ],
 )
-def test_what_takes_too_much_is_found_with_what_to_type(
-    shares: dict[str, float], config: dict[str, Any], words: list[str]
-) -> None:
+def test_a_slow_phase_has_advice(shares: dict[str, float], config: dict[str, Any], words: list[str]) -> None:
     """A share of 0.2 that is to be 0.05 happens a quarter as often; 0.12 a third, rounded up; 0.5 a tenth."""
     (found,) = seen(shares, **config)
     ((key, share),) = shares.items()
@@ -56,7 +54,7 @@ def test_what_takes_too_much_is_found_with_what_to_type(
     assert [change.words for change in found.changes] == words
 
 
-def test_without_a_profile_and_after_two_events_nothing_can_be_said() -> None:
+def test_no_result_without_a_profile_or_with_two_events() -> None:
     assert isinstance(seen({"saving": 0.9}, events=2)[0], SkippedCheck)
     (unseen,) = time_spent(Log.of([{"step": 1, "loss": 1.0}]), RunSetup())
     assert isinstance(unseen, SkippedCheck)
@@ -68,13 +66,13 @@ def test_without_a_profile_and_after_two_events_nothing_can_be_said() -> None:
     [("generation", 0.75), ("saving", 0.125), ("logging", 0.125), ("evaluation", 0.375), ("waiting", 0.25),
      ("rest", 0.375), ("reward/slow", 0.375)],
 )  # fmt: skip
-def test_each_phase_is_found_from_its_own_share_on(key: str, least: float) -> None:
-    """A tenth, a fifth, three or seven tenths: a little more than what is said, and a little less."""
+def test_each_phase_has_its_own_limit(key: str, least: float) -> None:
+    """A tenth, a fifth, three or seven tenths: a little above each limit, and a little below."""
     assert isinstance(seen({key: least})[0], Finding)
     assert isinstance(seen({key: 0.75 * least})[0], PassedCheck)
 
 
-def test_a_finding_of_time_says_all_of_it() -> None:
+def test_evidence_of_a_slow_reward() -> None:
     event = {"time/elapsed_s": 100.0, "time/share/reward/judge": 0.5, "time/share/rest": 0.5}
     event |= {"rewards/judge/seconds": 12.5}
     log = Log.of([{"step": step, **event} for step in (2, 4, 6)])
@@ -93,7 +91,7 @@ def test_a_finding_of_time_says_all_of_it() -> None:
     assert len(second.evidence) == 1
 
 
-def test_a_minute_is_worth_saying() -> None:
+def test_phases_below_a_minute_are_ignored() -> None:
     """0.75 of 80 s are a minute; of 79 s they are less."""
     for elapsed_s, kind in ((16.0, Finding), (15.8, PassedCheck)):
         assert isinstance(seen({"generation": 0.75}, elapsed_s=elapsed_s)[0], kind)

@@ -1,4 +1,4 @@
-"""A running training says each finding once, as soon as it can be told, and none that is switched off."""
+"""A training reports each finding once, as soon as possible, unless its kind is off."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ DEAD = {**reward("a", mean=[1.0] * 40, std=0.0), **reward("b", mean=noisy(0.2, 0
 
 
 def said(watch: Watch, first: int = 0) -> list[tuple[int, str]]:
-    """(step, kind) of everything that is said."""
+    """Return (step, kind) of every reported finding."""
     events = events_of(DEAD)[first:]
     return [(step, one.kind) for step, event in enumerate(events, first + 1) for one in watch.take(step, event)]
 
 
-def test_each_is_said_once_and_as_soon_as_it_can_be_told() -> None:
+def test_each_finding_is_reported_once_and_as_soon_as_possible() -> None:
     """Ten log events are enough for a reward that is constant: step 10, of 40."""
     assert said(Watch(GRPO, list(FINDING_KINDS), 40)) == [(10, "dead_reward")]
 
 
-def test_what_was_said_before_the_run_went_on_is_not_said_again() -> None:
+def test_findings_before_a_resume_are_not_reported_again() -> None:
     assert said(Watch(GRPO, list(FINDING_KINDS), 40, events_of(DEAD)[:20]), 20) == []
 
 
-def test_what_is_switched_off_is_not_said() -> None:
+def test_kinds_that_are_off_are_not_reported() -> None:
     assert said(Watch(GRPO, [kind for kind in FINDING_KINDS if kind != "dead_reward"], 40)) == []
     assert said(Watch(GRPO, [], 40)) == []
 
 
-def test_a_note_is_for_why_alone() -> None:
+def test_notes_are_not_reported() -> None:
     never_clipped = {**reward("a", mean=noisy(0.2, 0.8, 0.05)), "ppo/clip_fraction": [0.0] * 40}
     setup = SimpleNamespace(**{**vars(GRPO), "args": {"num_iterations": 4}, "number": lambda name, default: 4.0})
     watch = Watch(setup, ["clipping"], 40)  # type: ignore[arg-type]
     assert [watch.take(step, event) for step, event in enumerate(events_of(never_clipped), 1)] == [[]] * 40
 
 
-def test_looks_become_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_become_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
     """1,000 events: at 10, 20, ... 100, and then each a tenth later: 110, 121, ... 24 more until 1,000."""
     from rlhf_cli.analysis.diagnosis import run_diagnosis as module
 

@@ -1,4 +1,4 @@
-"""What a run was expected to come to, held against logs that are written by hand, and what is said of it at its end."""
+"""Outcomes of expectations on logs written by hand, and their lines at the end of a run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def outcome(place: Path, *, state: str = "finished", **expected: JsonValue) -> E
         (20, 19.5),
     ],
 )
-def test_where_it_is_read(tmp_path: Path, at: str | int, value: float) -> None:
+def test_the_number_at_each_place(tmp_path: Path, at: str | int, value: float) -> None:
     met, missed = outcome(tmp_path / "a", at=at, at_least=value), outcome(tmp_path / "b", at=at, at_least=value + 1e-9)
     assert (met.value, met.state, missed.state) == (value, "met", "missed")
     assert met.metric == "rewards/correct/mean"
@@ -70,7 +70,7 @@ def test_the_best_is_the_lowest_where_little_is_asked_for(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("state", ["running", "failed", "preempted"])
-def test_what_is_not_there_yet_is_open(tmp_path: Path, state: str) -> None:
+def test_later_expectations_are_open(tmp_path: Path, state: str) -> None:
     """A run that can still go on has missed nothing; what it has passed is known."""
     end = outcome(tmp_path / "end", at="end", at_least=1, state=state)
     assert (end.state, end.why) == ("open", "the run is at step 20")
@@ -78,7 +78,7 @@ def test_what_is_not_there_yet_is_open(tmp_path: Path, state: str) -> None:
     assert outcome(tmp_path / "to come", at=25, at_least=10, state=state).state == "open"
 
 
-def test_a_step_that_a_finished_run_never_came_to(tmp_path: Path) -> None:
+def test_a_step_beyond_the_end_is_missed(tmp_path: Path) -> None:
     one = outcome(tmp_path, at=25, at_least=1)
     assert (one.state, one.why) == ("missed", "the run ended at step 20")
     assert math.isnan(one.value)
@@ -96,7 +96,7 @@ def test_null_is_no_number(tmp_path: Path) -> None:
     assert (one.state, one.why) == ("missed", "it was logged as null")
 
 
-def test_an_evaluation_is_no_batch_among_many(tmp_path: Path) -> None:
+def test_evaluations_are_not_averaged(tmp_path: Path) -> None:
     """Of 30 evaluations `end` is the last, `best` the best and `first` the first, not means of three."""
     values: list[float | None] = [float(step) for step in range(1, 31)]
     expected: list[JsonValue] = [
@@ -146,7 +146,7 @@ def typed(run: RunFolder, words: list[str]) -> VerifiedRun:
     return replace(verify(run), typed=tuple(words))
 
 
-def test_what_was_typed_is_named_only_where_something_is_missed(tmp_path: Path) -> None:
+def test_typed_words_are_named_only_after_a_miss(tmp_path: Path) -> None:
     met = configured(expect=[{"metric": "correct", "at_least": 1}])
     run = write_run(tmp_path / "run", met, {"rewards/correct/mean": [*RISING]})
     assert "learning_rate" not in printed(at_the_end(typed(run, ["trainer.args.learning_rate=1"])))
@@ -170,7 +170,7 @@ def test_a_run_whose_length_was_typed_is_not_judged(word: str, tmp_path: Path) -
     assert "missed" not in said
     said = printed(at_the_end(typed(run, [word, "expect=[{metric: correct, at_least: 21}]"])))
     assert "expected: 0 of 1 met" in said, "what was typed as well is judged"
-    assert verify(run).state == "missed", "rlhf verify judges: somebody asks"
+    assert verify(run).state == "missed", "rlhf verify judges every run"
 
 
 def test_a_sweep_prints_the_first_misses_or_that_it_is_not_judged(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every toy experiment comes to what it expects, and planted regressions are told: minutes each."""
+"""Every toy experiment meets its expectations, and planted regressions miss them: minutes each."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def trained(toys: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Tra
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exp", TOYS)
-def test_a_toy_comes_to_what_it_expects(trained: Trained, exp: str) -> None:
+def test_a_toy_meets_its_expectations(trained: Trained, exp: str) -> None:
     for run, words in STAGES.get(exp, {}).items():
         trained(run, *words)
     assert main(["verify", trained(f"{exp}/one")]) == 0
@@ -87,11 +87,10 @@ def test_a_toy_comes_to_what_it_expects(trained: Trained, exp: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BY_NAME)
-def test_a_planted_regression_is_told(toys: Path, monkeypatch: pytest.MonkeyPatch, workplace: Path, name: str) -> None:
-    """Trained whole, for what an experiment expects is of its end; the unspoilt runs are those of the test above.
-
-    A run that breaks down would be told, too; then the plant is what is broken.
-    """
+def test_a_planted_regression_is_missed(
+    toys: Path, monkeypatch: pytest.MonkeyPatch, workplace: Path, name: str
+) -> None:
+    """Train the planted run to its end, where expectations apply; the test above trains the unchanged experiments."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     verified = run_planted(BY_NAME[name], toys / "planted")
     assert (verified.state, verified.status.state) == (MISSED, FINISHED)

@@ -81,7 +81,7 @@ def test_no_secret_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Files of a run were cleaned when they were written; of runs from elsewhere the page does it itself."""
     monkeypatch.setenv("MY_API_KEY", "very-secret-0815")
     said = "very-secret-0815 and hf_abcdefghijklmnopqrstuvwxyz and very-secret-0815"
-    # Cut after 2000 characters, the second one would be half a secret that nobody knows any more.
+    # Cut after 2000 characters, the second one would be half a secret, which no redaction recognises.
     text = "very-secret-0815 ".ljust(1990, "x") + "very-secret-0815"
     write_reported(tmp_path / "sweep", text=text, prompt=said, said=said)
     html = write_report([tmp_path / "sweep"], tmp_path / "report.html").read_text(encoding="utf-8")
