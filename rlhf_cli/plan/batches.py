@@ -71,9 +71,9 @@ class StagePlan:
         return " x ".join(parts) + f" = {self.per_device * self.processes * self.accumulation} a step"
 
     def describe_steps(self) -> str:
-        """Describe the length of the run: `63, 1 epoch`, or `known when the data is read`."""
+        """Describe the length of the run: `63, 1 epoch`, or `unknown until the data is read`."""
         if self.steps is None:
-            return "known when the data is read"
+            return "unknown until the data is read"
         return f"{self.steps}" + (f", {count(self.epochs, 'epoch')}" if self.epochs is not None else "")
 
 

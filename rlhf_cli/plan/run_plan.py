@@ -109,7 +109,7 @@ class Plan:
     """How rows go through the models of a trainer that generates; None if only the loaded model can tell."""
 
     def describe_steps(self) -> str:
-        """Describe the optimizer steps: `320 = 20 rounds x 16; 4 x 8 completions a device each`."""
+        """Describe the optimizer steps: `320 = 20 rounds x 16; 4 x 8 completions per device`."""
         if self.stage is not None:
             return self.stage.describe_steps()
         work, batches = self.workload, self.batches
@@ -117,12 +117,12 @@ class Plan:
         assert work.steps_a_round is not None
         a_round = f"{work.steps_a_round:.4g}"
         if work.steps is None or work.rounds is None:
-            return f"known when the data is read, {a_round} a round"
-        each = f"{batches.accumulation} x {batches.per_device} completions a device each"
+            return f"unknown until the data is read, {a_round} a round"
+        each = f"{batches.accumulation} x {batches.per_device} completions per device"
         if work.steps_a_round == 1:
-            return f"{work.steps}, a round each; {each}"
-        said = f"{work.steps} = {count(work.rounds, 'round')} x {a_round}; {each}"
-        return said + ("" if work.rounds.is_integer() else "; the last round is not learned from whole")
+            return f"{work.steps}, one round each; {each}"
+        text = f"{work.steps} = {count(work.rounds, 'round')} x {a_round}; {each}"
+        return text + ("" if work.rounds.is_integer() else "; the last round is used in part")
 
     def as_json(self) -> dict[str, object]:
         """Return the plan as JSON values: a part is null if the run does not have it, a number if the data decides."""

@@ -82,7 +82,7 @@ def test_what_a_run_cannot_do(refused: Refused, write, text: str, got: str) -> N
 
 
 def test_a_frozen_run_does_not_need_the_file(write) -> None:
-    """`rlhf eval` reads a run on another machine; its configuration holds what the file said."""
+    """`rlhf eval` reads a run on another machine; its configuration holds what the file printed."""
     file = write(FSDP2)
     prepared = prepare(["exp=quickstart", word(file.relative_to(file.parent)), "run.name=one"])
     folder = create_run(prepared.experiment, prepared.composed, files={})

@@ -80,7 +80,7 @@ def leaves_of(kind: object, path: tuple[str, ...] = ()) -> Iterator[str]:
         if isinstance(arm, type) and issubclass(arm, BaseModel):
             for name, field in arm.model_fields.items():
                 yield from leaves_of(field.annotation, (*path, field.alias or name))
-        elif origin in (list, dict) and any(_is_section(one) for one in arms_of(inner[-1])):
+        elif origin in (list, dict) and any(_is_section(arm) for arm in arms_of(inner[-1])):
             yield from leaves_of(inner[-1], (*path, "*"))
         elif arm not in (int, float, type(None)) and not (origin is tuple and set(inner) <= {int, float}):
             yield ".".join(path)

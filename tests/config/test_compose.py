@@ -57,7 +57,7 @@ def test_the_files_that_were_merged_are_hydras_own_list(words: list[str]) -> Non
         with open_dict(whole):
             del whole["hydra"]
     ours = [default for default in theirs if not str(default.config_path).startswith("hydra/")]
-    assert [(one.config_path, one.package) for one in merged] == [(one.config_path, one.package) for one in ours]
+    assert [(file.config_path, file.package) for file in merged] == [(file.config_path, file.package) for file in ours]
     assert len(ours) < len(theirs)
     assert words[0].removeprefix("+exp=") in str(merged[-1].config_path)
     assert config == whole

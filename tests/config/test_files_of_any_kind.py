@@ -44,9 +44,9 @@ def test_a_bad_file_is_refused_with_its_line(
     (workplace / "conf" / "exp").mkdir(parents=True)
     write(workplace / "conf" / "exp" / "mine.yaml")
     assert main(["check", "+exp=mine"]) == 2
-    said = capsys.readouterr().err
-    assert f"conf/exp/{where}" in said
-    assert "Traceback" not in said
+    printed = capsys.readouterr().err
+    assert f"conf/exp/{where}" in printed
+    assert "Traceback" not in printed
 
 
 def test_a_bad_file_that_is_not_used_hides_nothing(

@@ -21,12 +21,12 @@ FILES = [(group, file) for group, options in groups().items() for file in option
 
 def complaints(group: str, content: object) -> list[str]:
     found = Draft202012Validator(configuration_schema(group)).iter_errors(content)
-    return [".".join(map(str, best_match([one]).absolute_path)) for one in found]
+    return [".".join(map(str, best_match([error]).absolute_path)) for error in found]
 
 
 def test_it_accepts_what_is_shipped() -> None:
     found = {file: complaints(group, yaml.safe_load(file.read_text()) or {}) for group, file in FILES}
-    assert {file: said for file, said in found.items() if said} == {}
+    assert {file: printed for file, printed in found.items() if printed} == {}
 
 
 @pytest.mark.parametrize(

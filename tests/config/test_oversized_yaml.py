@@ -33,11 +33,11 @@ def refused(place: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., st
     def call(*words: str) -> str:
         began = time.process_time()
         code = main(list(words))
-        said = capsys.readouterr().err
-        assert (code, "Traceback" in said) == (2, False), said
+        printed = capsys.readouterr().err
+        assert (code, "Traceback" in printed) == (2, False), printed
         assert time.process_time() - began < 20
-        assert len(said) < 2000
-        return said
+        assert len(printed) < 2000
+        return printed
 
     return call
 
@@ -45,17 +45,17 @@ def refused(place: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., st
 @pytest.mark.parametrize("says", TEXTS)
 def test_a_file_of_the_users(says: str, write: Write, refused: Callable[..., str]) -> None:
     write("conf/exp/mine.yaml", "# @package _global_\n" + TEXTS[says])
-    said = refused("check", "+exp=mine")
-    assert says in said
-    assert "conf/exp/mine.yaml:" in said
+    printed = refused("check", "+exp=mine")
+    assert says in printed
+    assert "conf/exp/mine.yaml:" in printed
 
 
 @pytest.mark.parametrize("says", TEXTS)
 def test_a_run_folder_that_somebody_sent(says: str, write: Write, refused: Callable[..., str]) -> None:
     write("runs/x/sent/config.yaml", TEXTS[says])
-    said = refused("resume", "runs/x/sent")
-    assert says in said
-    assert "runs/x/sent/config.yaml" in said
+    printed = refused("resume", "runs/x/sent")
+    assert says in printed
+    assert "runs/x/sent/config.yaml" in printed
 
 
 def test_an_accelerate_file(write: Write, refused: Callable[..., str]) -> None:
@@ -80,5 +80,5 @@ def test_a_name_of_300_letters(key: str, refused: Callable[..., str]) -> None:
     name = "a" * 300
     word = f"{key}={name}" if "{}" not in key else f"{key.format(name)}=rlhf_cli.rewards.toy:sums_correct"
     model = ["~model.build"] if key == "model.path" else []
-    said = refused("check", "+exp=quickstart", *model, word.replace("model.path=", "model.path=./"))
-    assert "128" in said or "too long" in said
+    printed = refused("check", "+exp=quickstart", *model, word.replace("model.path=", "model.path=./"))
+    assert "128" in printed or "too long" in printed

@@ -34,7 +34,7 @@ def test_switches(words: tuple[str, ...], off: set[str]) -> None:
 
 def test_what_is_no_switch(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "+exp=quickstart", "warn.redundnt=off", "warn.kl=3"]) == 2
-    said = capsys.readouterr().err
-    assert "unknown key 'warn.redundnt'" in said
-    assert "try:      warn.redundant" in said
-    assert "expected: on or off" in said
+    printed = capsys.readouterr().err
+    assert "unknown key 'warn.redundnt'" in printed
+    assert "try:      warn.redundant" in printed
+    assert "expected: on or off" in printed

@@ -56,8 +56,8 @@ def test_the_plan_says_what_the_model_will_say(family: str, changed: dict[str, A
     config = CONFIG_MAPPING[family](**shape, **changed)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").train()
     why = why_not_packed(model) or (DROPS if drops_in_training(model) else None)
-    said = of(json.loads(config.to_json_string()))
-    assert said == (Passes("packed") if why is None else Passes("trimmed", why))
+    printed = of(json.loads(config.to_json_string()))
+    assert printed == (Passes("packed") if why is None else Passes("trimmed", why))
 
 
 @pytest.mark.parametrize("family", DEFAULTS_IF_OMITTED)

@@ -151,7 +151,7 @@ def test_the_trial_leaves_this_process_unchanged(words: list[str], tmp_path: Pat
     code = (
         "import sys; from rlhf_cli.cli import main\n"
         f"assert main(['check', *{words!r}, 'rewards.x.fn=./mine.py:heavy']) == 0\n"
-        "(mine,) = [one for name, one in sys.modules.items() if name.startswith('rlhf_cli.user_files.mine')]\n"
+        "(mine,) = [module for name, module in sys.modules.items() if name.startswith('rlhf_cli.user_files.mine')]\n"
         "assert mine.calls == [] and 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, env=dict(os.environ))

@@ -71,9 +71,9 @@ class TestHeldOut:
         self, write: Write, words: tuple[str, ...], train: dict[str, object], held: dict[str, object]
     ) -> None:
         write("rows.jsonl", lines(*[train] * 20))
-        for shared, said in ((2, "2 of 3 evaluation rows"), (3, "all 3 evaluation rows"), (0, None)):
+        for shared, text in ((2, "2 of 3 evaluation rows"), (3, "all 3 evaluation rows"), (0, None)):
             write("held.jsonl", lines(*[train] * shared, *[held] * (3 - shared)))
             plan = planned(*words, "data=file", "data.path=rows.jsonl", "data.eval.path=held.jsonl", *self.EVALUATED)
             notices = [notice.text for notice in plan.notices if notice.subject == "data.eval"]
-            assert len(notices) == (said is not None)
-            assert said is None or notices[0].startswith(said)
+            assert len(notices) == (text is not None)
+            assert text is None or notices[0].startswith(text)

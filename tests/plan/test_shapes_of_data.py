@@ -213,7 +213,7 @@ def planned(*typed: str) -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("name", "trainer", "row", "typed", "expected"), READ, ids=[f"{one[0]}, {one[1]}" for one in READ]
+    ("name", "trainer", "row", "typed", "expected"), READ, ids=[f"{case[0]}, {case[1]}" for case in READ]
 )
 def test_rows_that_are_read(
     name: str,

@@ -25,7 +25,7 @@ def test_ppo_learns_from_a_round_in_16_steps() -> None:
     assert (work.max_tokens, work.epochs) == (4096, 512 / 2000)
     shown = lines(*PPO, "trainer.args.max_steps=20")
     assert shown["steps"].startswith("20 = 1.25 rounds x 16; ")
-    assert shown["steps"].endswith("the last round is not learned from whole")
+    assert shown["steps"].endswith("the last round is used in part")
     assert "512 completions of 512 prompts (0.256 times the data), 4096 tokens generated at most" in shown["in all"]
     assert lines(*PPO, "trainer.args.max_steps=32")["steps"].startswith("32 = 2 rounds x 16; 1 x 64")
 

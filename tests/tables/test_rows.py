@@ -229,7 +229,7 @@ def test_strategies_by_their_stage() -> None:
     refused = [set(STRATEGIES[f"zero{stage}"].conflicts) for stage in (1, 2, 3)]
     assert refused[0] == refused[1] == refused[2] - {"model.quantize"}
     assert len(refused[0]) == 3
-    assert all(hasattr(DistributedType, one) for row in STRATEGIES.values() for one in row.distributed_types)
+    assert all(hasattr(DistributedType, kind) for row in STRATEGIES.values() for kind in row.distributed_types)
 
 
 def test_the_largest_softmax_equals_a_tile_of_trl() -> None:

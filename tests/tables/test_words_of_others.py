@@ -44,9 +44,9 @@ def at_a_terminal(**environment: str) -> str:
     env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"} | environment
     subprocess.run([sys.executable, "-m", "rlhf_cli", "tarin"], stderr=follower, env=env, check=False)
     os.close(follower)
-    said = os.read(leader, 4096).decode()
+    printed = os.read(leader, 4096).decode()
     os.close(leader)
-    return said
+    return printed
 
 
 def test_error_is_red_at_a_terminal_and_nowhere_else(capsys: Said) -> None:

@@ -342,7 +342,7 @@ def test_an_evaluation_of_more_rows_than_a_micro_batch() -> None:
     evaluating = at("evaluating 12 rows at a time", plan).parts
     assert evaluating["activations"] == 120 * (4 * (3 * 64 + 16) + 8 * 16)
     assert evaluating["logits"] == 4 * 4 * 120 * 258
-    assert not any(one.what.startswith("eval") for one in planned(*words[:2]).moments)  # 8, as in training
+    assert not any(moment.what.startswith("eval") for moment in planned(*words[:2]).moments)  # 8, as in training
 
 
 def test_vllm_takes_its_share_and_leaves_when_it_sleeps() -> None:
@@ -459,7 +459,7 @@ def test_the_peak_is_one_moment_and_never_a_sum() -> None:
     assert shown["fullest"]["training"]["total_bytes"] == sum(training.parts.values())
     assert shown["fullest"]["training"]["parts_bytes"].keys() == {part.replace(" ", "_") for part in training.parts}
     assert "KV_cache" in shown["fullest"]["generation"]["parts_bytes"]
-    assert [one["what"] for one in shown["moments"]] == [one.what for one in plan.moments]
+    assert [moment["what"] for moment in shown["moments"]] == [moment.what for moment in plan.moments]
     assert (shown["unknown"], shown["device"]) == (None, "CPU")
 
 

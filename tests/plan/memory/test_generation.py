@@ -19,7 +19,9 @@ SHAPES = {"KV cache": (64, 72, 3), "logits": (20_000, 4, 2)}
 """What takes most -> the vocabulary, the new tokens, the layers."""
 
 
-def allocated_bytes(shape: str, *, ends: bool = False, is_plain: bool = False, keeps: bool = False, **said: Any) -> int:
+def allocated_bytes(
+    shape: str, *, ends: bool = False, is_plain: bool = False, keeps: bool = False, **settings: Any
+) -> int:
     """The largest sum of what was allocated less what was freed; rows end at EOS, or none before the last token."""
     words, new, layers = SHAPES[shape]
     torch.manual_seed(0)
@@ -28,8 +30,10 @@ def allocated_bytes(shape: str, *, ends: bool = False, is_plain: bool = False, k
     model.generation_config.eos_token_id = EOS if ends else None
     ids = torch.randint(2, words, (ROWS // GROUP, PROMPT)).repeat_interleave(GROUP, 0)
     generating = Generating(is_plain=is_plain)
-    generating.logps_temperature = said.get("temperature", 1.0) if keeps else None
-    config = GenerationConfig(do_sample=True, top_k=0, max_new_tokens=new, pad_token_id=0, disable_compile=True, **said)
+    generating.logps_temperature = settings.get("temperature", 1.0) if keeps else None
+    config = GenerationConfig(
+        do_sample=True, top_k=0, max_new_tokens=new, pad_token_id=0, disable_compile=True, **settings
+    )
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         found = generating.generate(
             model.generate, input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config

@@ -85,10 +85,12 @@ def test_every_matrix_that_transformers_builds(family: str, tied: bool) -> None:
         scorer = AutoModelForSequenceClassification.from_config(config)
         adapted = get_peft_model(policy, LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear"))
     for built, model in ((policy, decoder), (scorer, replace(decoder, scores=True))):
-        there = sum(one.numel() for name, one in built.named_parameters() if one.dim() == 2 and "lora" not in name)
+        there = sum(
+            weight.numel() for name, weight in built.named_parameters() if weight.dim() == 2 and "lora" not in name
+        )
         assert model.matrix_weights == MATRICES
         assert model.trained_weights == MATRICES + model.embedding_weights == there
-    trained = sum(one.numel() for one in adapted.parameters() if one.requires_grad)
+    trained = sum(weight.numel() for weight in adapted.parameters() if weight.requires_grad)
     with_lora = replace(decoder, lora_rank=4)
     assert with_lora.trained_weights == with_lora.adapter_weights == trained
 

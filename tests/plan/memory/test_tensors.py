@@ -50,7 +50,7 @@ def model_of(family: str, precision: str, *, lora: bool = False) -> tuple[nn.Mod
 
 def saved_bytes(model: nn.Module, autocast: bool, **inputs: object) -> int:
     """Bytes of every storage that a pass of a model's body saves and that is no parameter's."""
-    own = {one.untyped_storage().data_ptr() for one in model.parameters()}
+    own = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     kept: list[torch.Tensor] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -60,7 +60,7 @@ def saved_bytes(model: nn.Module, autocast: bool, **inputs: object) -> int:
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
     with hooks, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         model.base_model(**inputs, use_cache=False)  # type: ignore[operator]
-    storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in kept}
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
     return sum(size for place, size in storages.items() if place not in own)
 
 
@@ -179,7 +179,7 @@ def head_peak(kind: str, words: int, *, learns: bool) -> int:
         if learns:
             logps.sum().backward()
     peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
-    return int(peak) - sum(one.untyped_storage().nbytes() for one in (hidden, weight, targets))
+    return int(peak) - sum(tensor.untyped_storage().nbytes() for tensor in (hidden, weight, targets))
 
 
 @pytest.mark.parametrize("learns", [False, True], ids=["forward", "gradient"])
