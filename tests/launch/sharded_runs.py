@@ -33,7 +33,7 @@ from tests.support.small_runs import PPO_SMALL
 
 
 def fsdp_on_cpu(patch: pytest.MonkeyPatch) -> None:
-    """Let accelerate run FSDP where it was asked for on a CPU, as long as `patch` lasts."""
+    """Let accelerate run FSDP on a CPU while `patch` is active."""
     init = AcceleratorState.__init__
 
     def told(self: AcceleratorState, *args: Any, fsdp_plugin: Any = None, **named: Any) -> None:

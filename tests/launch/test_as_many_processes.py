@@ -38,6 +38,6 @@ def test_where_a_round_is_split_trl_s_shuffle_makes_other_minibatches_of_it(fold
 
 @pytest.mark.slow
 def test_control_another_run_ends_elsewhere(folders) -> None:
-    """What is told apart: the two trainers that begin with the same weights and the same completions."""
+    """Compare two trainers that start with the same weights and the same completions."""
     dense, row = (weights(folders[1][name], "model") for name in ("dense", "row"))
     assert largest_difference(dense, row) > 1e-3

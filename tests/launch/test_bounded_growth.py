@@ -52,7 +52,7 @@ class Leftovers(TrainerCallback):
 def test_no_tensor_of_a_step_and_no_class_waits_for_the_garbage_collector(
     train, train_ppo, before_training, freezes: None, trainer: str
 ) -> None:
-    """In a process of half a million objects it comes to the old ones after thousands of steps."""
+    """In a process with half a million objects, Python collects the old ones after thousands of steps."""
     leftovers = Leftovers()
     before_training(lambda made: made.add_callback(leftovers))
     code, _ = (train_ppo if trainer == "ppo" else train)("trainer.args.max_steps=4")

@@ -1,4 +1,4 @@
-"""Pretended ranks under torch's elastic agent: who is asked to stop, who is waited for, killed and named."""
+"""Pretended ranks under torch's elastic agent: signals, waiting, killing, and the rank that failed first."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 @pytest.fixture
 def two(folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Two:
-    """`two(program, grace_s=...)` runs two ranks of that program, with a folder for what they have to say."""
+    """`two(program, grace_s=...)` runs two ranks of that program."""
     monkeypatch.setattr(elastic, "_SAVING_S", 0.2)
 
     def run(program: str, grace_s: float = 30.0) -> None:
@@ -97,7 +97,7 @@ def test_the_rank_that_failed_is_named_and_the_one_that_hangs_is_ended(two: Two,
 
 @pytest.mark.fault(23)
 def test_a_rank_that_was_killed_is_the_cause_of_what_the_other_says(two: Two, folder: RunFolder) -> None:
-    """The other notices at once, and has said so before anybody looks: seen in a real run, whose rank 0 was blamed."""
+    """The other rank fails and records it before the agent looks. In a real run, rank 0 was blamed."""
     program = """
 me = folder / "pid"
 if rank == 1:
@@ -138,7 +138,7 @@ time.sleep(60)
 @pytest.mark.fault(17, 20)
 def test_a_signal_is_handed_to_every_rank(two: Two, folder: RunFolder, number: signal.Signals, capsys) -> None:
     """Ctrl-C, too, as SIGTERM: the ranks are in sessions of their own and no terminal tells them anything.
-    Whoever asked is told once that he was heard.
+    The request is confirmed once.
     """
     at_once_ready(folder, lambda: os.kill(os.getpid(), number))
     with pytest.raises(Preempted):
@@ -255,7 +255,7 @@ def until(condition: Callable[[], object], timeout_s: float = 30.0) -> str:
 
 
 def is_gone(pid: int) -> bool:
-    """Dead; one that nobody has waited for has still an entry."""
+    """Return whether a process has ended; an unreaped one counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:

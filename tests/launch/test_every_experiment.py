@@ -122,7 +122,7 @@ def without_recipe(names: list[str]) -> list[str]:
 def test_every_experiment_has_a_recipe() -> None:
     assert without_recipe(shipped()) == []
     assert len(shipped()) == len(RECIPES) == 28
-    # What has to be said beside a name is said here, too, and nothing that is not there.
+    # The words listed here for an experiment exist, and no experiment is missing.
     for name, words in NEEDS.items():
         keys = {word.partition("=")[0] for word in RECIPES[name][0]}
         assert {word.partition("=")[0] for word in words} <= keys, name
@@ -130,7 +130,7 @@ def test_every_experiment_has_a_recipe() -> None:
 
 @pytest.fixture
 def stand_ins(workplace: Path) -> Path:
-    """A policy and a reward model of one size in the current folder, in the place of the Hub's and of earlier runs."""
+    """A policy and a reward model of one size in the current folder, instead of the Hub's and those of earlier runs."""
     save_random_reward_model(workplace / "judge")
     policy = tiny_model_path(BUILD, list, lambda step, steps: None)
     (workplace / "policy").symlink_to(policy, target_is_directory=True)

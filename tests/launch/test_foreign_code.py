@@ -72,7 +72,7 @@ def test_another_user_is_asked_and_told_what_would_run(with_code: RunFolder, pla
 
 
 def test_a_forged_user_and_host_are_not_believed(with_code: RunFolder, place: Path, monkeypatch) -> None:
-    """Whoever packs a folder can write a name into it; a mark is of the key of whoever reads it."""
+    """Another user can write any name into a folder, but a mark needs the reader's own key."""
     provenance = read_json(with_code.provenance)
     for mark in ("", "0" * 64, None):
         forged = {**provenance["made_by"], "mark": mark}

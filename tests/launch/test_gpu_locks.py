@@ -1,4 +1,4 @@
-"""GPU locks lie where nobody else can write: another user can make the folder in /tmp first, with links in it."""
+"""GPU locks are in a folder that only this user can write, even if another user made the one in /tmp first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run given secrets in every way tells none of them: every byte of its folder and of the terminal is searched.
+"""A run that got secrets in every way shows no secret in its folder or at the terminal.
 
 The negative control is the same run with the redaction switched off: the search then finds every one of them.
 """
@@ -36,7 +36,7 @@ def told(workplace: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 
 @pytest.fixture
 def switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is hidden, nothing stays a reference."""
+    """Turn off hiding secrets and keeping references."""
     monkeypatch.setattr(redaction, "_forms", lambda values: [])
     monkeypatch.setattr(redaction, "_SHAPES", {})
     monkeypatch.setattr(redaction, "_IN_TEXT", ())

@@ -153,7 +153,7 @@ def test_two_processes_go_on_in_the_middle_of_their_rollouts(both: Both, workpla
         assert (folder.path / place / never_stopped.name).read_bytes() == never_stopped.read_bytes(), place
 
 
-# A guard that sees something on one rank alone stops both, at one place, and the user is told once.
+# A guard that fires on one rank stops both at the same step, with one message.
 
 
 OWN = """

@@ -36,7 +36,7 @@ def _parameters(folder: Path) -> list[torch.Tensor]:
 
 def test_seconds_go_to_what_took_them(train, workplace: Path) -> None:
     """The reward sleeps SLOW_S a step; all shares of every event add up to 1; two log events after one another have the
-    seconds between them. Negative controls: what cannot have happened has none, and without a profile nothing is logged
+    seconds between them. Negative controls: phases that did not run have no time, and without a profile nothing logged
     of it, while losses and weights are the same to the last digit.
     """
     (workplace / "mine.py").write_text(SLOW)
@@ -53,7 +53,7 @@ def test_seconds_go_to_what_took_them(train, workplace: Path) -> None:
         assert took["reward/slow"] == pytest.approx(event["rewards/slow/seconds"], abs=OTHERS_S)
         assert all(took[name] > 0 for name in ("generation", "forward", "backward", "optimizer", "checks", "logging"))
         assert took["reference_logps"] > 0
-        assert took["old_logps"] == 0  # each rollout is used once, so that none are asked for
+        assert took["old_logps"] == 0  # each rollout is used once, so they are not computed
         assert took["evaluation"] == 0
     assert seconds(events[2])["saving"] > 0  # after step 2, before the event of step 3
     assert seconds(events[1])["saving"] == 0

@@ -1,4 +1,4 @@
-"""What was typed for a run that goes on: taken, allowed by name, or refused, all at once and before anything is loaded.
+"""Changes typed for a resumed run: accepted, allowed with --allow, or refused, all at once before loading anything.
 
 Which keys leave the result alone is argued here from what they do in transformers' and TRL's documentation of their
 arguments, not read from the table: saving, logging, evaluating, watching, waiting.

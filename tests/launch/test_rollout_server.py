@@ -178,7 +178,7 @@ def test_one_whose_engine_died_is_lost_although_it_lives(server: ServerPlan, mon
 
 
 def test_a_port_of_somebody_else(server: ServerPlan) -> None:
-    """Another run's server would answer in the place of ours."""
+    """Another run's server would answer instead of ours."""
     with socket.socket() as somebody:
         somebody.bind(("127.0.0.1", server.port))
         somebody.listen()

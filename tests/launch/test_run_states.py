@@ -1,4 +1,4 @@
-"""What is said of a run: its own last words, and Slurm's where it has ended without any."""
+"""The state of a run: its own, or Slurm's if it ended without recording one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def queued_run(place: Path, name: str, job_id: str | None, state: str = "queued"
         ("preempted", SlurmJob("PENDING", "BeginTime"), "queued", "goes on from checkpoint-4"),
         ("preempted", SlurmJob("FAILED"), "preempted", None),  # by its own exit code
         ("preempted", None, "preempted", None),
-        # Its own last word, whatever became of the job that it lay in.
+        # A final state of the run wins over that of its job.
         ("finished", SlurmJob("TIMEOUT"), "finished", None),
     ],
 )

@@ -38,7 +38,7 @@ class Started:
         self.folder = RunFolder(place / "runs" / "quickstart" / "long")
 
     def reaches(self, step: int) -> int:
-        """Wait until the run has made so many steps; return how many it has."""
+        """Wait until the run has made `steps` steps; return its number of steps."""
         return int(
             self.until(lambda: self.folder.status.is_file() and max(0, read_status(self.folder).step - step + 1))
         )
@@ -58,7 +58,7 @@ class Started:
             try:
                 words = (place / "cmdline").read_bytes().split(b"\0")
                 variables = dict(one.partition(b"=")[::2] for one in (place / "environ").read_bytes().split(b"\0"))
-            except OSError:  # it has ended, or is somebody else's
+            except OSError:  # it has ended, or belongs to another user
                 continue
             if b"rlhf_cli.launch.rank_process" in words and str(self.folder.path).encode() in words:
                 found[int(place.name)] = int(variables[b"RANK"])

@@ -74,7 +74,7 @@ def test_the_step_before_it_is_saved_and_the_run_goes_on_as_if_it_had_not_been_s
 
 
 def test_after_the_last_step_the_run_finishes_without_it(train, asked_at) -> None:
-    """Nothing is left to train: the model is saved, and `rlhf eval` makes the evaluation."""
+    """The training is complete: the model is saved, and `rlhf eval` can evaluate it."""
     asking = asked_at(3)
     code, folder = train(*OF_POLICY)
     assert (code, asking.batches, read_status(folder).state) == (0, 1, "finished")

@@ -20,7 +20,7 @@ from rlhf_cli.plan.prepare import prepare
 
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], threading.Event]:
-    """What was said before the process would have left, and whether it has."""
+    """The messages before the process would exit, and an event that it would."""
     left = threading.Event()
     codes: list[str] = []
 
@@ -91,7 +91,7 @@ def test_a_deadline_that_is_none_is_refused(deadline: str) -> None:
 
 @pytest.mark.fault(18)
 def test_every_rank_stops_where_one_is_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank that nobody asked, beside one that was: what all_reduce makes of their flags decides for both."""
+    """One rank got a signal and the other did not: all_reduce of their flags decides for both."""
     import torch
 
     from rlhf_cli.analysis.diagnosis import live_rules

@@ -62,7 +62,7 @@ def both(request: pytest.FixtureRequest, strategy: str, run: Callable[..., Runs]
 
 
 def loaded(folder: RunFolder, part: str) -> dict[str, torch.Tensor]:
-    """The weights as somebody has them who loads `part` alone, tied ones once more."""
+    """Return the weights that loading `part` alone gives, with tied ones twice."""
     auto = LOADED_BY.get(folder.path.name.split("-")[0], AutoModelForCausalLM)
     if part.endswith("critic"):
         auto = AutoModelForTokenClassification
@@ -120,7 +120,7 @@ def test_a_run_killed_after_its_first_checkpoint_ends_as_it_would_have(both) -> 
 
 
 def test_control_another_run_does_not_agree(run: Callable[..., Runs]) -> None:
-    """A learning rate one part in a hundred higher is told apart, by what is compared and how."""
+    """The comparison detects a learning rate that is 1 % higher."""
     plain, other = run("ddp"), run("ddp", "trainer.args.learning_rate=0.00101")
     for name in TRAINERS:
         learned = moved(plain[name], "model")

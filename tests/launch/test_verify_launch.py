@@ -1,4 +1,4 @@
-"""A run refuses to become something else than was asked for, and says how packed rows attend."""
+"""A run refuses a launch that differs from the requested one, and says how packed rows attend."""
 
 from __future__ import annotations
 

@@ -82,5 +82,5 @@ def test_a_service_that_is_killed_is_told_on_the_screen_and_at_the_end(train, be
     assert re.search(r"^warning: wandb failed at step \d", out, re.MULTILINE)
     assert f"  rlhf sync {folder.shown}  # send the record to wandb" in out
     assert re.search(r"wandb failed at step \d and has the run in part", out)
-    wandb.teardown()  # as at the end of the process: nothing of the dead service is left
+    wandb.teardown()  # as at the end of the process: no part of the dead service remains
     assert "Traceback" not in err

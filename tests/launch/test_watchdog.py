@@ -151,7 +151,7 @@ run_rank(train)
 def test_the_time_for_which_a_process_was_stopped_does_not_count(
     alone: Alone, folder: RunFolder, number: signal.Signals, stopped_s: float
 ) -> None:
-    """As by `docker pause`: it trains on, whatever the clock says."""
+    """As with `docker pause`: the run continues although the clock has gone on."""
     go_on(folder, number, for_s=stopped_s)
     ended = alone(STEPS)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -132,7 +132,7 @@ class TestFailures:
         assert written["traceback"].rstrip().endswith("ValueError: no such number")
         assert "rank 0 failed" in folder.log.read_text()
         assert "in fail_in_training" in folder.log.read_text()
-        assert fake.closed == 1  # nothing waits for a reward that nobody asks any more
+        assert fake.closed == 1  # no thread waits for an abandoned reward
         assert not folder.model.exists()
 
     @pytest.mark.parametrize("seen", ["2", "1"])
@@ -252,7 +252,7 @@ def test_a_repeated_warning_is_written_and_counted_once_and_a_log_is_appended_to
         for step in (1, 1, 2):
             LIBRARY.warning("at step %d", step)
             LIBRARY.error("größer als 3")
-            LIBRARY.debug("of interest to nobody")
+            LIBRARY.debug("of no interest")
         assert count() == 2
     with logging_into(folder, 3) as count:
         LIBRARY.info("second")

@@ -107,7 +107,7 @@ class TestCommit:
     @pytest.mark.parametrize("call", range(1, 20))
     @pytest.mark.fault(2)
     def test_killed_while_one_of_that_step_is_replaced(self, tmp_path: Path, call: int) -> None:
-        """It is the only one. The eighth call takes the old one away, the ninth puts the new one in its place."""
+        """It is the only one. The eighth call moves the old one away, the ninth moves the new one there."""
         commit(staged(tmp_path, 7, b"old"))
         assert calls_until_killed(staged(tmp_path, 7, b"new"), call) == min(call, 11)
         assert [path.name for _, path in checkpoints_in(tmp_path)] == ([] if call == 9 else ["checkpoint-7"])
@@ -120,7 +120,7 @@ class TestCommit:
     def test_a_disk_that_refuses_the_new_one_leaves_the_old_one_in_its_place(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Whoever clears up after the error would remove the old one with what was staged."""
+        """Cleaning up after the error would remove the old one with the staging folder."""
         commit(staged(tmp_path, 7, b"old"))
         path, rename = staged(tmp_path, 7, b"new"), Path.rename
 

@@ -1,4 +1,4 @@
-"""What a rank says of what it is doing, as somebody else reads it."""
+"""The record of what a rank is doing, as another process reads it."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_a_phase_has_what_no_other_within_it_has(heartbeat: Heartbeat, clock: Ph
 
 
 def test_rewards_that_run_at_once_share_the_time(heartbeat: Heartbeat, clock: PhaseClock, hands: Hands) -> None:
-    """a runs alone for 2 s, with b for 6 s (3 s each), then b alone for 1 s; 4 s are nobody's. Together 13 s."""
+    """a runs alone for 2 s, with b for 6 s (3 s each), then b alone for 1 s; 4 s belong to no reward. Together 13 s."""
     heartbeat.enter(TRAINING)
     with heartbeat.during(REWARDS):
         hands.move(4)
@@ -114,8 +114,8 @@ def test_to_wait_for_others_interrupts_what_was_done(heartbeat: Heartbeat, clock
 
 
 def test_a_device_is_waited_for_before_its_phase_ends(heartbeat: Heartbeat, clock: PhaseClock, hands: Hands) -> None:
-    """A pass is asked for in 1 s and computed in 9 more: they are the pass's, and not those of what comes after it.
-    What is asked for in logging is waited for by nobody: the next pass of the model has it.
+    """A pass is queued in 1 s and computed in 9 more: all 10 count for the pass, not for the next phase.
+    The clock does not wait for work queued while logging: it counts for the next pass.
     """
     queue = list[float]()
 

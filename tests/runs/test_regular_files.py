@@ -1,4 +1,4 @@
-"""Files that somebody else made: pipes, devices, deep, endless and damaged ones are one line, and hide no other run."""
+"""Files of other users: pipes, devices, deep, endless and damaged ones give one line, and hide no other run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What state a run is in, whatever became of its process."""
+"""The state of a run, also after its process was killed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_whoever_reads_the_status_of_a_run_that_crashed_corrects_its_file(make_r
 
 
 def test_a_run_that_somebody_works_on_is_left_as_it_is(make_run: MakeRun, dead_pid: int) -> None:
-    """A run that goes on has not said so yet; nor is a file that was written meanwhile overwritten."""
+    """A resumed run has not written its state yet; a file written meanwhile is not overwritten."""
     folder = make_run(status={"state": "running", "pid": dead_pid, "host": HERE})
     with only_writer(folder):
         assert read_status(folder).state == "killed"
@@ -72,7 +72,7 @@ def test_a_run_that_somebody_works_on_is_left_as_it_is(make_run: MakeRun, dead_p
 
 
 def test_a_process_that_ended_and_was_not_asked_how_is_dead(make_run: MakeRun) -> None:
-    """Under a container's init nobody may ever ask; the kernel keeps its number, and answers kill(pid, 0)."""
+    """A container's init may never reap it: the kernel keeps its pid, and kill(pid, 0) succeeds."""
     child = subprocess.Popen(["true"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     folder = make_run(status={"state": "running", "pid": child.pid, "host": HERE})

@@ -24,7 +24,7 @@ DAMAGE = {
     "another shape": lambda whole: b'["not", "what", "was", "expected"]\n',
 }
 HARMLESS = {("metrics.jsonl", "cut"), ("metrics.jsonl", "empty"), ("metrics.jsonl", "zeros"), ("config.yaml", "cut")}
-"""A kill cuts the last line, and a run that has logged nothing has no line. YAML that is cut may still be YAML."""
+"""A kill cuts the last line, and a run without log events has no line. YAML that is cut may still be YAML."""
 
 
 @pytest.fixture(scope="module")

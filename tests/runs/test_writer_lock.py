@@ -1,4 +1,4 @@
-"""One run, one writer: a second is told who the first is, a run that was left is taken over where that can be known."""
+"""One run, one writer: the error names the first writer, a run that was left is taken over where that can be known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Slurm of this one machine, for as long as somebody needs it."""
+"""Start a real Slurm on this machine for the tests."""
 
 from __future__ import annotations
 

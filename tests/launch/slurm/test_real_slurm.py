@@ -78,7 +78,7 @@ def test_out_of_time_saved_put_back_and_whole(slurm: Path, capsys: pytest.Captur
     """A minute is all the first attempt has, and its rewards alone would take 90 s, after some 10 to start.
 
     Slurm looks for jobs that come to their end every 30 s, and so tells this one to save 8 to 38 s before. What comes
-    of two attempts has the weights of a run that nobody interrupted.
+    of two attempts has the weights of an uninterrupted run.
     """
     (slurm / "slow.py").write_text(SLOW)
     words = ["trainer.args.max_steps=30", *slow(3), "run.name=cut"]
@@ -98,7 +98,7 @@ def test_out_of_time_saved_put_back_and_whole(slurm: Path, capsys: pytest.Captur
 
 
 def test_what_is_cancelled_says_so(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """While it trains it saves first; while it waits nothing of it is there yet."""
+    """A cancelled run saves if it trains; if it waits, it has made no file yet."""
     (slurm / "slow.py").write_text(SLOW)
     words = ["trainer.args.max_steps=300", *slow(1)]
     assert main(["train", *ON_SLURM, *words, "run.name=one"]) == 0

@@ -78,7 +78,7 @@ def job(folder: RunFolder, tmp_path: Path) -> Callable[..., subprocess.Popen[str
 
 @pytest.fixture
 def job_here(folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
-    """`job_here(program)` is the job in this process, for what needs no signal; returns its exit code."""
+    """`job_here(program)` runs the job in this process, without signals, and returns its exit code."""
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGCONT)}
     monkeypatch.setattr(slurm_node, "_POLL_S", 0.02)
 

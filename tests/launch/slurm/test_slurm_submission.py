@@ -1,4 +1,4 @@
-"""What sbatch is given, and what is refused before it is asked: with a stand-in for Slurm."""
+"""The script for sbatch, and the refusals before it, with a stand-in for Slurm."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ def slurm(two_nodes: dict[str, str], workplace: Path, monkeypatch: pytest.Monkey
 
 
 def test_two_nodes_are_told_to_save_and_end_where_two_processes_do(slurm: Path, capsys) -> None:
-    """The warning comes to the batch process of the first node alone; the rank of the other stops at the same step.
-    The job goes on by itself, and the model is that of two processes on one machine that nobody interrupted.
+    """Slurm warns the first node's batch process; the rank of the other node stops at the same step.
+    The job continues by itself, and its model equals that of two uninterrupted processes on one machine.
     """
     (slurm / "slow.py").write_text(SLOW)
     words = ["trainer.args.max_steps=12", HALF, *slow(1.5)]

@@ -134,7 +134,7 @@ def _environment() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Training]]:
-    """`start(*words)` begins a run; whatever is left of it in the end is killed."""
+    """`start(*words)` starts a run; the rest of it is killed at the end."""
     started: list[Training] = []
 
     def of(*words: str) -> Training:
@@ -172,7 +172,7 @@ class Trained:
 
 @pytest.fixture(scope="module")
 def trained(start: Callable[..., Training], tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """A run to its end, and what two others would be told while its server serves."""
+    """A complete run, and what two other runs print while its server is up."""
     (port,) = free_ports(1)
     at_port, url = f"trainer.args.vllm_server_port={port}", f"http://127.0.0.1:{port}"
     training = start(EAGER, at_port)

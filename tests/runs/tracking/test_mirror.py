@@ -1,4 +1,4 @@
-"""A tracker that fails costs a run nothing but its mirror; no tracker gets a secret."""
+"""A run survives a tracker that fails; no tracker gets a secret."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.planted_secrets import tellers
 
 @dataclass
 class Told:
-    """A tracker that keeps what it is told, and raises in the methods named."""
+    """A tracker that keeps its calls, and raises in the given methods."""
 
     raises: tuple[str, ...] = ()
     said: list[str] = field(default_factory=list)

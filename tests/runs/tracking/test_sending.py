@@ -22,7 +22,7 @@ Said = pytest.CaptureFixture[str]
 
 
 def record(folder: RunFolder, name: str = "offline-run-20261122_101500-0123abcd", *, sent: bool = False) -> Path:
-    """Put a record of wandb's into a folder, which nobody reads."""
+    """Put a record of wandb's into a folder; its content does not matter."""
     file = folder.path / "wandb" / name / "run-0123abcd.wandb"
     file.parent.mkdir(parents=True)
     file.write_bytes(b":W&B")
@@ -33,7 +33,7 @@ def record(folder: RunFolder, name: str = "offline-run-20261122_101500-0123abcd"
 
 @pytest.fixture
 def logged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Somebody is logged in at a server that takes connections."""
+    """Pretend a login at a server that takes connections."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{listening.getsockname()[1]}")
         monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
@@ -42,7 +42,7 @@ def logged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def by_wandb(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[Path]]]:
-    """`by_wandb(refuses=...)`: a client that sends all but the runs named; returns what it is asked to send."""
+    """`by_wandb(refuses=...)`: a client that sends all but the runs named; returns the runs that it gets."""
 
     def put(refuses: str = "nobody") -> list[list[Path]]:
         asked: list[list[Path]] = []

@@ -79,7 +79,7 @@ def test_a_tracker_that_is_not_installed_is_told_by_check(
     said = capsys.readouterr().err
     assert f"where:    track.tracker (track/{tracker}.yaml" in said
     assert f"pip install 'rlhf-cli[{tracker}]'" in said
-    assert main([*words, "track.mode=none"]) == 0  # negative control: nobody records with it
+    assert main([*words, "track.mode=none"]) == 0  # negative control: it is not used
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: object() if name == tracker else there(name, *a))
     capsys.readouterr()
     assert main(words) == 0

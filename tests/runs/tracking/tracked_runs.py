@@ -17,7 +17,7 @@ from rlhf_cli.runs.tracking.mirror import Mirror
 from rlhf_cli.runs.tracking.tracking_plan import TrackerName, TrackingPlan
 
 Mirrored = Callable[..., list[str]]
-"""`mirrored(folder)` sends what a run folder has logged to a tracker; returns what was said."""
+"""`mirrored(folder)` sends what a run folder has logged to a tracker; returns the printed lines."""
 
 REWARDS = (0.1, 0.9, 0.4, 0.5)
 """The totals of steps 1 to 4; the component `correct` has half of them."""
