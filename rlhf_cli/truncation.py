@@ -163,3 +163,8 @@ POLICIES: dict[str, type[TruncationPolicy]] = {
 """Every policy by its name."""
 MODES = tuple(sorted({mode for policy in POLICIES.values() for mode in policy.modes}))
 """Every value of `truncation.mode`."""
+
+
+def policy_named(name: str) -> type[TruncationPolicy]:
+    """Return the policy of a stored run; one that this version does not know counts as `none`."""
+    return POLICIES.get(name, TruncationPolicy)

@@ -19,6 +19,7 @@ from rlhf_cli.analysis.diagnosis.finding import (
 from rlhf_cli.analysis.diagnosis.logged import ENOUGH, ENOUGH_FOR_TREND, LATE, SURE, Curve, Log, Trend, rounded
 from rlhf_cli.analysis.diagnosis.policy_findings import closer, slower
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
+from rlhf_cli.truncation import policy_named
 
 _ALWAYS_NUMBERS = ("loss", "ppo/policy_loss", "ppo/value_loss", "kl", "kl/k1_policy_ref", "entropy")
 _SKIPPED_STEPS = 0.05
@@ -96,7 +97,8 @@ def _rounds_without_signal(log: Log, setup: RunSetup) -> CheckResult:
     what = f"in {int(is_dead.sum())} of {len(spread)} rounds every advantage was 0, so they taught nothing"
     cut = log.curve("rewards/truncation/fraction")
     fixes: list[Fix] = []
-    if setup.truncation in ("bootstrap", "exclude") and cut.first(share).mean == 1.0:
+    policy = policy_named(setup.truncation)
+    if (policy.needs_critic or policy.excludes) and cut.first(share).mean == 1.0:
         what += "; every completion was truncated, and the scores of truncated completions do not count"
         fixes = [
             Fix(f"trainer.args.max_completion_length={2 * setup.limit}", "gives completions room to end"),

@@ -8,6 +8,7 @@ import numpy as np
 
 from rlhf_cli.analysis.diagnosis.finding import CheckResult, Fix, PassedCheck, RunSetup, Severity, SkippedCheck
 from rlhf_cli.analysis.diagnosis.logged import ENOUGH, ENOUGH_FOR_TREND, LATE, SURE, Log, rounded
+from rlhf_cli.truncation import policy_named
 
 _FAR = 1.0
 """Nats per token: the policy gives each of its tokens e times the reference's probability. Runs of
@@ -87,7 +88,7 @@ def truncation(log: Log, setup: RunSetup) -> CheckResult:
     fixes = [Fix(f"trainer.args.max_completion_length={2 * setup.limit}", "gives completions room to end")]
     if setup.truncation == "none":
         fixes.append(Fix("truncation=eos_penalty", "a truncated completion pays a penalty"))
-    elif setup.truncation == "bootstrap":
+    elif policy_named(setup.truncation).needs_critic:
         fixes.append(
             Fix("truncation.mode=replace", "a truncated completion then gets only the value that the critic expects")
         )

@@ -13,12 +13,7 @@ from rlhf_cli.numerics.reward_columns import Fill
 from rlhf_cli.rewards.stack.aggregating import Schedule, counting
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_matrix import Settled, SettleRules, add_truncation, settle, token_rewards
-from rlhf_cli.rewards.stack.reward_metrics import (
-    DeadRound,
-    component_metrics,
-    component_statistics,
-    explain_dead_rounds,
-)
+from rlhf_cli.rewards.stack.reward_metrics import component_metrics
 from rlhf_cli.rewards.stack.scored_rows import settled_rows
 from rlhf_cli.truncation import Endings, EosPenalty, Exclude, SoftOverlong, TruncationPolicy
 from tests.support.tolerances import EXACT, distance
@@ -153,13 +148,3 @@ def test_rows_of_score_and_evaluations_have_the_same_totals() -> None:
             )
             assert [row.total for row in watched.rows] == [row.total for row in alone.rows]
             assert (watched.no_total, watched.rows[1].total, watched.rows[1].rewards["w"].raw) == (None, None, 9.0)
-
-
-def test_a_round_with_only_a_watching_reward_is_explained() -> None:
-    rules = [rule("a", 1.0), rule("w", 0.0)]
-    raw = torch.tensor([[NAN, 1.0], [NAN, 2.0]])
-    made, _ = settle(
-        raw, torch.full_like(raw, NAN), torch.tensor([1.0, 0.0]), SettleRules(rules, num_generations=2), {}
-    )
-    round_ = DeadRound(1, component_statistics(made, rules, [(2.0, 0.0)] * 2, 2), 0.0)
-    assert explain_dead_rounds([round_]).lines[0] == "a: no score: it returned None for every row"
