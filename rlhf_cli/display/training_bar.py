@@ -35,12 +35,13 @@ def steps_per_round(args: TrainingArguments) -> float:
     return float(micro_batches * cast(Any, args).num_iterations / args.gradient_accumulation_steps)
 
 
-def evaluations_after(args: TrainingArguments, state: TrainerState) -> int:
-    """Return how many evaluations the Trainer will start after the current step, which is evaluated already."""
+def evaluations_after(args: TrainingArguments, state: TrainerState, *, is_evaluated: bool = True) -> int:
+    """Return how many evaluations are to come; `is_evaluated` says whether that of the current step is done."""
     if args.eval_strategy == IntervalStrategy.STEPS:
-        first = max(state.global_step + 1, math.ceil(args.eval_delay))
+        next_step = state.global_step + is_evaluated
+        first = max(next_step, math.ceil(args.eval_delay))
         due = range(-(-first // state.eval_steps) * state.eval_steps, state.max_steps + 1, state.eval_steps)
-        is_last_extra = state.max_steps % state.eval_steps != 0 and state.global_step < state.max_steps
+        is_last_extra = state.max_steps % state.eval_steps != 0 and first <= state.max_steps
         return len(due) + is_last_extra
     if args.eval_strategy == IntervalStrategy.EPOCH:
         return max(0, math.ceil(state.num_train_epochs) - max(math.floor(state.epoch or 0), math.ceil(args.eval_delay)))
@@ -160,9 +161,8 @@ class TrainingBar(TrainerCallback):
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.left.step_ends()
-        self.left.estimate(
-            state.max_steps - state.global_step, evaluations_after(args, state) + self._is_due(args, state)
-        )
+        evaluations = evaluations_after(args, state, is_evaluated=False)
+        self.left.estimate(state.max_steps - state.global_step, evaluations)
         self._bar.update(self._task, completed=state.global_step, count=self._count(state))
 
     def on_log(
@@ -216,12 +216,6 @@ class TrainingBar(TrainerCallback):
         summary = describe_held_out(dict(metrics or {}))
         if summary:
             self.print(Text(f"step {state.global_step}, held out: {summary}"))
-
-    def _is_due(self, args: Any, state: TrainerState) -> bool:
-        """Return whether the Trainer evaluates right after this step."""
-        if args.eval_strategy != IntervalStrategy.STEPS or args.eval_delay > state.global_step:
-            return False
-        return state.global_step % state.eval_steps == 0 or state.global_step >= state.max_steps
 
     # --- lines ---
 

@@ -156,21 +156,25 @@ def compare(
     if asked.metrics:
         measures = [asked_measure(word, runs, where="--metrics", all_names=all_names) for word in asked.metrics]
     judged = [asked_measure(word, runs, where="--on", all_names=all_names) for word in asked.on]
-    measures += [one for one in judged if one.label not in {measure.label for measure in measures}]
-    if no_total is not None and any(one.kind == TOTALS for one in measures):
+    labels = {measure.label for measure in measures}
+    measures += [measure for measure in judged if measure.label not in labels]
+    if no_total is not None and any(measure.kind == TOTALS for measure in measures):
         grouped.notes.append(f"{no_total}; --metrics shows it nevertheless")
-    values = {one.label: {run.name: one.of(run, asked.window, grouped.up_to) for run in runs} for one in measures}
+    values = {
+        measure.label: {run.name: measure.of(run, asked.window, grouped.up_to) for run in runs} for measure in measures
+    }
     estimates = {
         setting.name: {
-            one.label: estimate_over([values[one.label][run.name] for run in setting.runs]) for one in measures
+            label: estimate_over([numbers[run.name] for run in setting.runs]) for label, numbers in values.items()
         }
         for setting in grouped.settings
     }
     axis = _axis(grouped, asked)
     baseline = _baseline(axis, asked.baseline)
     if not judged:
-        judged = [one for one in measures if one.kind == COMPONENT]
-        judged = judged or [one for one in measures if one.kind == LEARNT][:1] if not asked.metrics else measures
+        components = [measure for measure in measures if measure.kind == COMPONENT]
+        learnt = [measure for measure in measures if measure.kind == LEARNT]
+        judged = measures if asked.metrics else components or learnt[:1]
     unfair = why_unfair(grouped, axis, baseline) if axis is not None else None
     no_verdict = unfair or _why_no_verdict(asked, axis, grouped)
     verdicts: list[MeasureVerdict] = []
@@ -180,7 +184,7 @@ def compare(
     front = _front(asked, measures, estimates) if unfair is None and not apart else None
     notes = [*grouped.notes, *_notes(grouped, measures, values)]
     if apart and unfair is None:
-        notes.append(f"no front: settings differ in {', '.join(apart)}, and not each was run under all of these")
+        notes.append(f"no front: settings differ in {', '.join(apart)}, and not every combination was run")
     return Comparison(asked, grouped, measures, values, estimates, no_total, verdicts, no_verdict, front, notes)
 
 
@@ -254,10 +258,10 @@ def _front(
     if len(by) < 2 or len(estimates) < 2:
         return None
     means = {
-        name: [math.nan if (mean := of[one.label].mean) is None else mean for one in by]
-        for name, of in estimates.items()
+        name: [math.nan if (mean := by_label[measure.label].mean) is None else mean for measure in by]
+        for name, by_label in estimates.items()
     }
-    return pareto_front([one.label for one in by], [one.sign or 1 for one in by], means)
+    return pareto_front([measure.label for measure in by], [measure.sign or 1 for measure in by], means)
 
 
 def _few(names: Sequence[str]) -> str:
@@ -287,39 +291,36 @@ def _notes(
     return notes
 
 
+_RUN_FIELDS = ("name", "place", "state", "step", "max_steps", "reason", "trainer")
+
+
 def comparison_json(comparison: Comparison, problems: Sequence[RlhfError] = ()) -> dict[str, object]:
     """Return the whole comparison as JSON values; NaN becomes null."""
     grouped, front = comparison.grouped, comparison.front
     return {
         "window": str(comparison.asked.window),
         "differs": [
-            {"key": one.key, "short": one.short, "keys": list(one.others), "values": list(dict.fromkeys(one.texts))}
-            for one in [*grouped.axes, *grouped.seeds]
+            {"key": axis.key, "short": axis.short, "keys": list(axis.others), "values": list(dict.fromkeys(axis.texts))}
+            for axis in [*grouped.axes, *grouped.seeds]
         ],
         "measures": [
-            {"label": one.label, "metric": one.metric, "kind": one.kind, "direction": one.direction}
-            for one in comparison.measures
+            {name: getattr(measure, name) for name in ("label", "metric", "kind", "direction")}
+            for measure in comparison.measures
         ],
         "settings": [
             {
                 "name": setting.name,
                 "values": dict(setting.values),
                 "seeds": {seed: run.name for seed, run in setting.by_seed.items()},
-                "estimates": {label: asdict(one) for label, one in comparison.estimates[setting.name].items()},
+                "estimates": {label: asdict(value) for label, value in comparison.estimates[setting.name].items()},
             }
             for setting in grouped.settings
         ],
         "runs": [
             {
-                "name": run.name,
-                "place": run.place,
-                "state": run.state,
-                "step": run.step,
-                "max_steps": run.max_steps,
-                "reason": run.reason,
-                "trainer": run.trainer,
+                **{name: getattr(run, name) for name in _RUN_FIELDS},
                 "differs": {key: texts[place] for key, texts in grouped.keys.items()},
-                "values": {label: finite_or_none(of[run.name]) for label, of in comparison.values.items()},
+                "values": {label: finite_or_none(numbers[run.name]) for label, numbers in comparison.values.items()},
             }
             for place, run in enumerate(comparison.runs)
         ],
@@ -332,10 +333,10 @@ def comparison_json(comparison: Comparison, problems: Sequence[RlhfError] = ()) 
                 "baseline": verdict.baseline,
                 "text": verdict.text,
                 "winner": verdict.winner,
-                "values": {value: asdict(one) for value, one in verdict.arms.items()},
+                "values": {value: asdict(estimate) for value, estimate in verdict.arms.items()},
                 "differences": [
-                    {**asdict(one), "degrees": max(0, len(one.seeds) - 1), "seeds_needed": one.seeds_needed}
-                    for one in verdict.differences
+                    {**asdict(pair), "degrees": max(0, len(pair.seeds) - 1), "seeds_needed": pair.seeds_needed}
+                    for pair in verdict.differences
                 ],
             }
             for verdict in comparison.verdicts

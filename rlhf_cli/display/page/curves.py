@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -79,39 +79,35 @@ def plotted_metrics(runs: Sequence[LoggedRun], *, no_total: str | None) -> list[
     """Return the logged metrics to plot, in page order. `no_total` is why totals cannot be compared, or None."""
     logged = {name: None for run in runs for name in run.metrics}
     rewards = [name for name in reward_names(runs) if f"rewards/{name}/mean" in logged]
-    if not rewards:
-        learnt = [PlottedMetric(name, title, COMPONENTS) for name, title in _LEARNT.items() if name in logged]
-        health = [one for one in _health(logged) if one.name not in _LEARNT]
-        return [*learnt, *health, *_evaluated(logged, no_total)]
-    titles = {f"rewards/{name}/mean": name for name in rewards}
-    titles |= {TOTAL: "total"} if TOTAL in logged and no_total is None else {}
-    gates = {f"rewards/{name}/open_fraction": f"{name}: gate open, share of rows" for name in rewards}
-    closed = {name for name in gates if any(bool((run.metrics.series(name).values < 1).any()) for run in runs)}
-    titles |= {name: title for name, title in gates.items() if name in closed}
-    shares, correlations = {}, {}
-    for parts in (name.split("/") for name in logged if name.startswith("rewards/")):
-        if parts[1] == "correlation":
-            correlations["/".join(parts)] = f"{' with '.join(parts[2:])}: correlation"
-        elif len(parts) == 3 and parts[2] == "advantage_share":
-            shares["/".join(parts)] = f"{parts[1]}: share of the advantages"
-    found = [PlottedMetric(*one, COMPONENTS) for one in list(titles.items())[:_MOST_IN_SECTION]]
-    found += [PlottedMetric(*one, SHARES) for one in list(shares.items())[:_MOST_IN_SECTION]]
-    found += [PlottedMetric(*one, SHARES) for one in list(correlations.items())[:_MOST_CORRELATIONS]]
-    return [*found, *_health(logged), *_evaluated(logged, no_total)]
-
-
-def _health(logged: Iterable[str]) -> list[PlottedMetric]:
-    known = set(logged)
-    return [PlottedMetric(name, title, HEALTH) for name, title in _HEALTH.items() if name in known]
-
-
-def _evaluated(logged: Iterable[str], no_total: str | None) -> list[PlottedMetric]:
-    found = []
-    for name in filter(_EVALUATED.match, logged):
-        if not (name.endswith("/total") and no_total is not None):
-            title = name.removeprefix("eval_").replace("rewards/", "").replace("/", ": ").replace("_", " ")
-            found.append(PlottedMetric(name, title, EVALUATIONS))
-    return found[:_MOST_IN_SECTION]
+    components, shares, correlations = dict(_LEARNT), {}, {}
+    if rewards:
+        components = {f"rewards/{name}/mean": name for name in rewards} | ({} if no_total else {TOTAL: "total"})
+        gates = {f"rewards/{name}/open_fraction": f"{name}: gate open, share of rows" for name in rewards}
+        closed = {name for name in gates if any((run.metrics.series(name).values < 1).any() for run in runs)}
+        components |= {name: title for name, title in gates.items() if name in closed}
+        for parts in (name.split("/") for name in logged if name.startswith("rewards/")):
+            if parts[1] == "correlation":
+                correlations["/".join(parts)] = f"{' with '.join(parts[2:])}: correlation"
+            elif len(parts) == 3 and parts[2] == "advantage_share":
+                shares["/".join(parts)] = f"{parts[1]}: share of the advantages"
+    evaluated = {
+        name: name.removeprefix("eval_").replace("rewards/", "").replace("/", ": ").replace("_", " ")
+        for name in filter(_EVALUATED.match, logged)
+        if no_total is None or not name.endswith("/total")
+    }
+    health = {name: title for name, title in _HEALTH.items() if name not in components}
+    sections = [
+        (COMPONENTS, components, _MOST_IN_SECTION),
+        (SHARES, shares, _MOST_IN_SECTION),
+        (SHARES, correlations, _MOST_CORRELATIONS),
+        (HEALTH, health, _MOST_IN_SECTION),
+        (EVALUATIONS, evaluated, _MOST_IN_SECTION),
+    ]
+    return [
+        PlottedMetric(name, title, section)
+        for section, titles, most in sections
+        for name, title in [entry for entry in titles.items() if entry[0] in logged][:most]
+    ]
 
 
 MOST_VALUES = 250_000
