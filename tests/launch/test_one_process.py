@@ -136,7 +136,7 @@ def test_a_policy_that_never_writes_its_end_is_told(train, says, capsys) -> None
     says([5, 5, 5, 5])
     code, folder = train("guards.no_signal=off", "trainer.args.max_steps=10")
     assert code == 0
-    warning = "100% of the completions are cut off at 4 tokens"
+    warning = "100% of the completions are truncated at 4 tokens"
     assert warning in " ".join(capsys.readouterr().out.split())
     assert warning in folder.log.read_text()
     assert read_status(folder).warnings >= 1
