@@ -144,8 +144,8 @@ def refuse_unlogged_watch(metric: str | None, experiments: Sequence[Experiment])
     """Raise ConfigError if no experiment can log the watched metric. With `metric` None, do nothing."""
     if metric is None:
         return
-    problems = [problem for experiment in experiments if (problem := unlogged(metric, experiment)) is not None]
-    if len(problems) < len(experiments):
+    problems = [unlogged(metric, experiment) for experiment in experiments]
+    if None in problems or problems[0] is None:
         return
     why, close = problems[0]
     raise ConfigError(

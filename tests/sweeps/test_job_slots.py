@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rlhf_cli.cli import main
-from rlhf_cli.launch.gpu_locks import holders_of, holding, take
+from rlhf_cli.launch.gpu_locks import holders_of, take
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.run_folder import RunFolder
@@ -64,13 +64,15 @@ def test_each_job_gets_its_own_gpus_and_the_next_waits(place: Path, have_gpus) -
 def test_a_gpu_has_one_lock_for_its_number_and_its_uuid(have_gpus, monkeypatch) -> None:
     """CUDA accepts both, and only the UUID distinguishes the GPU 0 of two containers."""
     have_gpus(2)
-    with holding(["1"], "runs/one"):
-        assert take(["GPU-1"], "runs/two") is None
-        other = take(["0"], "runs/two")
-        assert other is not None
-        other.release()
-        monkeypatch.setenv("RLHF_SHARE_GPUS", "1")
-        assert take(["1"], "runs/two") is not None
+    held = take(["1"], "runs/one")
+    assert held is not None
+    assert take(["GPU-1"], "runs/two") is None
+    other = take(["0"], "runs/two")
+    assert other is not None
+    other.release()
+    monkeypatch.setenv("RLHF_SHARE_GPUS", "1")
+    assert take(["1"], "runs/two") is not None
+    held.release()
 
 
 def test_a_single_run_is_refused_and_the_holder_named(workplace: Path, have_gpus, capsys) -> None:

@@ -78,13 +78,10 @@ def test_a_user_error_is_one_message_and_no_traceback(capsys: Said) -> None:
     assert main(["check", "+exp=quickstart", "sed=3"]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err == (
-        "error: unknown key 'sed'\n"
-        "  where:    sed (command line)\n"
-        "  expected: one of aggregate, critic, data, expect, guards, kl, launch, model, primary, profile, "
-        "reward_model, rewards, run, seed, stop, sweep, track, trainer, truncation, warn\n"
-        "  try:      seed=3\n"
-    )
+    assert said.err.startswith("error: ")
+    assert "  where:    sed (command line)\n" in said.err
+    assert said.err.endswith("  try:      seed=3\n")
+    assert "Traceback" not in said.err
 
 
 @pytest.mark.parametrize(
