@@ -114,7 +114,7 @@ def test_at_most_fifty() -> None:
         alternatives(["a=range(0,17)", "b=range(0,3)"])
     error = caught.value
     assert (error.where, error.got) == ("command line", "51 combinations")
-    assert (error.expected, error.advice) == ("at most 50", "fewer values a word")
+    assert error.expected == "at most 50"
 
 
 @pytest.mark.parametrize(
