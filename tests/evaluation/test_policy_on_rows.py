@@ -169,7 +169,7 @@ def test_prompts_that_were_trained_on_have_separate_results(train, capsys: pytes
     evaluated = ["trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1", "trainer.args.max_steps=1"]
     code, folder = train("data.eval.path=asked.jsonl", *evaluated)
     assert code == 0
-    assert "2 of 3 evaluation rows have a prompt that is also trained on" in capsys.readouterr().out
+    assert "2 of 3 evaluation rows have a prompt that the model is trained on" in capsys.readouterr().out
     (event,) = [event for event in read_metrics(folder.metrics) if "eval_greedy/total" in event]
     both = [event[f"eval_greedy/total/{which}"] for which in ("seen", "unseen")]
     assert event["eval_greedy/total"] == pytest.approx((2 * both[0] + both[1]) / 3)
