@@ -114,11 +114,9 @@ def _wrong_leaves(composed: Composed) -> Iterator[UserError]:
     for key, text in composed.origins.not_as_written.items():
         what, place = f"YAML reads another number in {key} than the one you wrote", composed.origins.where(key)
         got = f"{text}, which YAML reads in base {60 if ':' in text else 8}"
-        digits = int("".join(filter(str.isdigit, text)))
+        hint = None if key in lists else f"{key}={int(''.join(filter(str.isdigit, text)))}"
         expected = "a number without a colon or a leading zero, or a text in quotes"
-        yield ConfigError(
-            what, where=place, got=got, expected=expected, hint=None if key in lists else f"{key}={digits}"
-        )
+        yield ConfigError(what, where=place, got=got, expected=expected, hint=hint)
     for key, value in leaves(composed.tree):
         name, where = key.rpartition(".")[2], composed.origins.where
         if is_secret_key(name):
