@@ -189,8 +189,8 @@ def test_sigterm_to_a_rank_or_an_agent_saves_and_the_run_can_be_resumed(
     assert (status.state, status.last_checkpoint) == ("preempted", f"checkpoint-{status.step}")
     if launcher == "kubeflow":
         return
-    words = ["resume", run_named("stopped").shown, f"trainer.args.max_steps={status.step + 1}"]
-    again = start("torchrun", *words)
+    words = [f"trainer.args.max_steps={status.step + 1}", "--allow", "trainer.args.max_steps"]
+    again = start("torchrun", "resume", run_named("stopped").shown, *words)
     assert [command.wait() for command in again] == [0, 0], [command.printed for command in again]
     assert read_status(run_named("stopped")).step == status.step + 1
 
