@@ -198,8 +198,8 @@ def test_a_folder_that_pip_installs_into_is_not_the_user_s_code(tmp_path: Path, 
     own.mkdir()
     (installed / "library-1.0.dist-info").mkdir(parents=True)
     monkeypatch.setenv("PYTHONPATH", f"{own}{os.pathsep}{installed}")
-    found = code_folders(
-        cast(Experiment, SimpleNamespace(rewards={}, aggregate=None, trainer=SimpleNamespace(own_class=None)))
-    )
+    trainer = SimpleNamespace(own_class=None)
+    experiment = SimpleNamespace(rewards={}, aggregate=None, advantages=None, trainer=trainer)
+    found = code_folders(cast(Experiment, experiment))
     assert own in found
     assert installed not in found

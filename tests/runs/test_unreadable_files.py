@@ -78,7 +78,7 @@ def test_compare_goes_on_with_the_rest(damaged, capsys, name: str, how: str) -> 
     assert main(["compare", "runs/quickstart"]) == 0
     told = capsys.readouterr().out
     assert "fine" in told
-    assert "left out: 1 run, unreadable" in told
+    assert "left out: 1 unreadable run" in told
     assert f"{name} cannot be read" in told
 
 

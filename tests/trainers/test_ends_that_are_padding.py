@@ -49,13 +49,13 @@ def check(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_check_says_what_is_padded_with_and_what_no_model_can_see(workplace: Path, capsys) -> None:
     model_copy(workplace / "base", tokenizer_config=SAME)
     words = ("+exp=toy_reward", "model=local", "model.path=base")
-    assert "trainer.args.pad_token: it pads with <pad>" in check(capsys, *words)
+    assert "trainer.args.pad_token: pads with <pad>" in check(capsys, *words)
     assert "the model never reads it" in check(capsys, *words, "trainer.args.pad_token='<eos>'")
     assert "pad_token" not in check(capsys, *words, "trainer.args.pad_token='<pad>'")
     scorer = {"architectures": ["LlamaForSequenceClassification"], "num_labels": 1, "id2label": {"0": "a"}}
     model_copy(workplace / "judge", tokenizer_config=SAME, config=scorer)
     judged = ("+exp=quickstart", "+rewards.judge.model=judge", "rewards.judge.with_eos=true")
-    assert "with_eos has no effect, and it cannot tell a cut answer" in check(capsys, *judged)
+    assert "with_eos has no effect, and it cannot tell a cut-off answer" in check(capsys, *judged)
     chat = check(capsys, *judged, "data.prompt=[{role: user, content: '{prompt}'}]")
     assert "its chat template ends every answer, cut off or not" in chat
     assert "with eos" not in chat

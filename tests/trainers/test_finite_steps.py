@@ -199,7 +199,7 @@ def test_five_rounds(train: Any, workplace: Path, trainer: str, capsys: pytest.C
     assert (code, read_status(folder).state) == (1, "failed")
     said = capsys.readouterr().err
     assert "no signal in 5 rounds in a row: no reward differed" in said
-    assert f"steps 1 to {9 if trainer == 'ppo' else 5}," in said
+    assert f"steps 1 to {9 if trainer == 'ppo' else 5};" in said
     assert "flat: 0.7 on every row, weight 1" in said
     assert "Traceback" not in said
     assert read_status(folder).step == (8 if trainer == "ppo" else 4)  # of the fifth round no step is taken

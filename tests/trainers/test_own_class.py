@@ -169,5 +169,5 @@ def test_a_class_that_needs_another_argument_is_refused(place: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         prepare(["+exp=quickstart", "trainer.class=./mine.py:Taught"])
     assert str(caught.value.where).startswith("trainer.class")
-    (place / "mine.py").write_text(source.replace("teacher,", "teacher=None,"))
+    (place / "mine.py").write_text(source.replace("teacher)", "teacher=None)"))
     prepare(["+exp=quickstart", "trainer.class=./mine.py:Taught"])
