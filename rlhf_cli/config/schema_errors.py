@@ -178,11 +178,13 @@ def _meant_value(path: Path, given: JsonValue) -> str | None:
 
 
 def _section_choice(path: Path, given: JsonValue, origins: Origins) -> str | None:
-    """Return the ready-made section meant by a word or null, as in `track: null`, or by a path beside a `build`."""
+    """Return the ready-made section meant by a word or null (`track: null`), or by a path beside `build` or `world`."""
     group = _dotted(path)
     options = groups().get(group, {})
     if group == "model" and isinstance(given, dict) and bool(given.get("path")) == bool(given.get("build")):
         return f"model=local model.path={given.get('path') or 'FOLDER_OR_HUB_ID'}"
+    if group == "data" and isinstance(given, dict) and isinstance(file := given.get("path"), str):
+        return f"data=file data.path={file}"
     if group in APPENDED_GROUPS or not options or isinstance(given, dict | list | int | float):
         return None
     word = "null" if given is None else str(given)

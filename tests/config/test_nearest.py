@@ -64,6 +64,7 @@ def mine(write: Write, text: str) -> None:
         ("trainer.args.max_tokens=64", "trainer.args.max_completion_length"),
         ("aggregate=normalise_then_sum", "aggregate=normalize_then_sum"),
         ("model.path=Some/Model-0.5B", "model=local model.path=Some/Model-0.5B"),
+        ("data.path=mine.jsonl", "data=file data.path=mine.jsonl"),
         ("model=run:quickstart", "model=local model.path=run:quickstart"),
         ("data=some/rows.jsonl", "data=file data.path=some/rows.jsonl"),
     ],
