@@ -1,1 +1,1 @@
-"""Make advantages of rewards: one file per estimator, each with its advantages and the part of every named reward."""
+"""Estimate advantages: one file per estimator, with the part of every named reward. TRL computes GRPO's and RLOO's."""

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from pydantic import ValidationError
 
 from rlhf_cli.analysis.comparison.measures import number_of
-from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, Window, WindowKind, read_columns
+from rlhf_cli.analysis.comparison.metric_arrays import MetricColumns, Window, WindowKind, read_columns
 from rlhf_cli.config.rules.metric_rules import logged_name
 from rlhf_cli.config.schema.run_sections import Expectation, read_expectations
 from rlhf_cli.errors import RunError

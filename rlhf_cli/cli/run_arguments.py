@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlhf_cli.analysis.comparison.frames import is_wandb, read_wandb
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, named, read_runs
-from rlhf_cli.analysis.comparison.metric_columns import Wanted
+from rlhf_cli.analysis.comparison.metric_arrays import Wanted
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.schema.experiment import valid_keys
 from rlhf_cli.errors import ConfigError, RunError, UserError

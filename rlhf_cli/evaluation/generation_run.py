@@ -25,7 +25,7 @@ from rlhf_cli.evaluation.policy_results import PartAnswers, completions_of
 from rlhf_cli.evaluation.score_completions import EndOfRun
 from rlhf_cli.evaluation.scored_pairs import Row
 from rlhf_cli.evaluation.targets import Target
-from rlhf_cli.plan.sections import describe_eval_rows
+from rlhf_cli.plan.sources_and_components import describe_eval_rows
 from rlhf_cli.rewards.stack.aggregating import why_no_total
 from rlhf_cli.runs.run_folder import SAMPLED, write_json, write_rows
 

@@ -13,7 +13,7 @@ from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.evaluation.score_completions import EndOfRun
 from rlhf_cli.evaluation.scored_pairs import Row
 from rlhf_cli.evaluation.targets import Target
-from rlhf_cli.plan.sections import eval_sources, training_sources
+from rlhf_cli.plan.sources_and_components import eval_sources, training_sources
 from rlhf_cli.runs.reward_records import read_running
 from rlhf_cli.runs.run_folder import checkpoint_folder
 from rlhf_cli.runs.run_status import read_status

@@ -28,7 +28,7 @@ from rlhf_cli.errors import DataError, ModelError, UserError, raise_any
 from rlhf_cli.evaluation.scored_pairs import Row
 from rlhf_cli.models.tokenizer_files import load_tokenizer
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
-from rlhf_cli.plan.sections import StateOfTrainer
+from rlhf_cli.plan.sources_and_components import StateOfTrainer
 from rlhf_cli.plan.stack_building import aggregate_of, reward_stack
 from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.aggregating import Aggregate

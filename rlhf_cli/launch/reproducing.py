@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rlhf_cli.analysis.comparison.metric_columns import read_columns
+from rlhf_cli.analysis.comparison.metric_arrays import read_columns
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.metric_rules import STEP
 from rlhf_cli.errors import RunError

@@ -21,7 +21,7 @@ from rlhf_cli.plan.checks import prompt_checks as prompts
 from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report, RewardFacts, Schedule, Subject
 from rlhf_cli.plan.devices import planned_device, planned_processes, runs_on_cpu
 from rlhf_cli.plan.run_plan import Plan
-from rlhf_cli.plan.sections import describe_scorer, relative_to_cwd
+from rlhf_cli.plan.sources_and_components import describe_scorer, relative_to_cwd
 from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RewardError
-from rlhf_cli.plan.sections import component, timeout_of
+from rlhf_cli.plan.sources_and_components import component, timeout_of
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.component import Batch, Component, FailedCall, by_row
 from rlhf_cli.rewards.stack.reward_functions import RewardFunction, import_function, resolve

@@ -12,7 +12,7 @@ import yaml
 from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.plan.sections import KEEP_TIME, component, timeout_of
+from rlhf_cli.plan.sources_and_components import KEEP_TIME, component, timeout_of
 from rlhf_cli.rewards.stack.component import ScoreGate
 
 pytestmark = pytest.mark.usefixtures("place")

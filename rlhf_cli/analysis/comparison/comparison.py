@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 from rlhf_cli.analysis.comparison.logged_run import DifferingKey, LoggedRun, differences, is_seed, reward_names
 from rlhf_cli.analysis.comparison.measures import COMPONENT, LEARNT, TOTALS, RunMeasure, asked_measure, default_measures
-from rlhf_cli.analysis.comparison.metric_columns import Window
+from rlhf_cli.analysis.comparison.metric_arrays import Window
 from rlhf_cli.analysis.comparison.settings import (
     GroupedRuns,
     conditions_apart,

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, differences, flat, named, read_runs, weights_of
-from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, Wanted, columns_of
+from rlhf_cli.analysis.comparison.metric_arrays import MetricColumns, Wanted, columns_of
 from rlhf_cli.errors import RlhfError, RunError
 from rlhf_cli.runs.metrics_file import Event
 from rlhf_cli.runs.run_folder import RunFolder, runs_in

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, Wanted, read_columns
+from rlhf_cli.analysis.comparison.metric_arrays import MetricColumns, Wanted, read_columns
 from rlhf_cli.config.schema.reward_sections import gate_text
 from rlhf_cli.errors import RunError
 from rlhf_cli.evaluation.evaluation_files import read_evaluation

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, reward_names
-from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, Window
+from rlhf_cli.analysis.comparison.metric_arrays import MetricColumns, Window
 from rlhf_cli.errors import UserError
 from rlhf_cli.runs.metrics_file import TOTAL
 from rlhf_cli.tables.metrics import LEARNING_METRICS, sign_of

@@ -36,7 +36,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.numerics.calibration import best_changes, kendall_tau_b
 from rlhf_cli.numerics.score_scaling import RunningDeviation
-from rlhf_cli.plan.sections import component
+from rlhf_cli.plan.sources_and_components import component
 from rlhf_cli.plan.stack_building import aggregate_of
 from rlhf_cli.rewards.stack.aggregating import Schedule, counting
 from rlhf_cli.rewards.stack.reward_matrix import Settled, SettleRules, add_truncation, settle

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare, comparison_json
 from rlhf_cli.analysis.comparison.measures import is_shown
-from rlhf_cli.analysis.comparison.metric_columns import parse_window, read_columns
+from rlhf_cli.analysis.comparison.metric_arrays import parse_window, read_columns
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import none_named, read_by_words

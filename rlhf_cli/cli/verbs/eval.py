@@ -44,7 +44,7 @@ from rlhf_cli.evaluation.targets import EvaluationRows, Target, find_target, wor
 from rlhf_cli.launch.resuming import refuse_foreign_code
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
 from rlhf_cli.plan.prepare import Prepared, is_run_name, prepare, prepare_from
-from rlhf_cli.plan.sections import describe_eval_rows
+from rlhf_cli.plan.sources_and_components import describe_eval_rows
 from rlhf_cli.runs.run_folder import HELD_OUT, POLICY, REWARD_MODEL
 from rlhf_cli.runs.run_overview import refuse_links
 from rlhf_cli.runs.text_endings import trained_with_eos

@@ -23,7 +23,7 @@ from rlhf_cli.evaluation.audit.degenerate_answers import KINDS, OTHER_GOLD, Atta
 from rlhf_cli.evaluation.audit.trial import AnswerFormat, Trial, final_part, open_trial, reward_words
 from rlhf_cli.evaluation.score_completions import rewards_without_tokenizer
 from rlhf_cli.numerics.intervals import wilson
-from rlhf_cli.plan.sections import KEEP_TIME, training_sources
+from rlhf_cli.plan.sources_and_components import KEEP_TIME, training_sources
 from rlhf_cli.rewards.completion_text import content_text
 from rlhf_cli.rewards.stack.scored_rows import ScoredRow
 from rlhf_cli.text.suggest import nearest

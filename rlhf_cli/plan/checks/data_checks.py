@@ -17,7 +17,7 @@ from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import DataError, RewardError, UserError
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ModelFolders, ReadSource, RewardFacts, Subject
 from rlhf_cli.plan.run_plan import Notice
-from rlhf_cli.plan.sections import eval_sources, margin_problems, preference_rules, training_sources
+from rlhf_cli.plan.sources_and_components import eval_sources, margin_problems, preference_rules, training_sources
 from rlhf_cli.tables.trl_trainers import TEXT
 from rlhf_cli.text.suggest import nearest
 

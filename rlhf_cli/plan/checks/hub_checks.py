@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlhf_cli.errors import DataError, ModelError, UserError
 from rlhf_cli.plan.checks.facts import Check, ModelFolders, Subject
-from rlhf_cli.plan.sections import eval_sources, training_sources
+from rlhf_cli.plan.sources_and_components import eval_sources, training_sources
 
 if TYPE_CHECKING:
     from rlhf_cli.services.hub_lookup import HubAnswer, HubQuestion

@@ -24,7 +24,7 @@ from rlhf_cli.errors import RewardError, RlhfError, UserError, with_causes
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, RewardFacts, Subject
 from rlhf_cli.plan.checks.prompt_checks import has_conversations
 from rlhf_cli.plan.run_plan import Notice
-from rlhf_cli.plan.sections import KEEP_TIME, StateOfTrainer, component, timeout_of
+from rlhf_cli.plan.sources_and_components import KEEP_TIME, StateOfTrainer, component, timeout_of
 from rlhf_cli.process import die_with
 from rlhf_cli.rewards.stack.reward_functions import (
     import_function,

@@ -26,7 +26,7 @@ from rlhf_cli.errors import ModelError
 from rlhf_cli.models.scalar_heads import loading_unsharded
 from rlhf_cli.models.tokenizer_files import padding_beside
 from rlhf_cli.numerics.score_scaling import RunningDeviation
-from rlhf_cli.plan.sections import describe_eval_rows, eval_sources, preference_rules, training_sources
+from rlhf_cli.plan.sources_and_components import describe_eval_rows, eval_sources, preference_rules, training_sources
 from rlhf_cli.plan.stack_building import aggregate_of, training_stack
 from rlhf_cli.rewards.stack import truncated_rows
 from rlhf_cli.rewards.stack.aggregating import Aggregate

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.analysis.comparison.measures import RunMeasure, asked_measure, default_measures
-from rlhf_cli.analysis.comparison.metric_columns import Window
+from rlhf_cli.analysis.comparison.metric_arrays import Window
 from rlhf_cli.tables.metrics import sign_of
 from tests.support.logged_runs import in_memory
 

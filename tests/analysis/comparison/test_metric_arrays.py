@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_cli.analysis.comparison.metric_columns import (
+from rlhf_cli.analysis.comparison.metric_arrays import (
     MetricColumns,
     Series,
     Window,
