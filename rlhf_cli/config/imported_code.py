@@ -21,7 +21,8 @@ from rlhf_cli.config.schema.experiment import Experiment
 _KEY = "code["
 _IMPORTING_CALLS = ("import_module", "__import__")
 _INSTALLED = ("site-packages", "dist-packages")
-_STANDARD = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
+_STANDARD = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "scripts")}
+"""The standard library, and the commands that pip installs, such as `rlhf` itself: an update of pip rewrites them."""
 _NOT_THEIRS = (*_STANDARD, Path(__file__).resolve().parents[1])
 _PATH_AT_START = frozenset(sys.path)
 

@@ -93,6 +93,9 @@ def _facts(experiment: Experiment, plan: Plan, folder: str | None, *, is_whole: 
         facts |= _method_and_workload(experiment, plan)
     else:
         facts["steps"] = plan.describe_steps()
+    if experiment.advantages is not None:
+        arguments = ", ".join(f"{name}={value}" for name, value in experiment.advantages.args.items())
+        facts["advantages"] = f"{experiment.advantages.fn}{f'  ({arguments})' if arguments else ''}"
     if truncation.policy != "none":
         facts["truncation"] = truncation.rule.in_words
     facts["processes"] = f"{plan.processes} (device {launch.device}, precision {launch.precision})"

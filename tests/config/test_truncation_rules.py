@@ -8,6 +8,7 @@ import pytest
 
 from rlhf_cli.config.expand import is_dense, truncation_warnings
 from rlhf_cli.config.schema.reward_sections import Reward
+from rlhf_cli.truncation import POLICIES
 from tests.support.planning import Judged, Refused
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -20,7 +21,7 @@ def test_bootstrap_needs_a_critic(refused: Refused, judged: Judged) -> None:
     for trainer in ("grpo", "rloo"):
         error = refused(QUICK, f"trainer={trainer}", "truncation=bootstrap")
         assert error.where == "truncation.policy (truncation/bootstrap.yaml:2)"
-        assert error.expected == "one of none, eos_penalty, exclude, soft_overlong"
+        assert error.expected == f"one of {', '.join(name for name, rule in POLICIES.items() if not rule.needs_critic)}"
         assert error.hint == "trainer=ppo, or truncation=eos_penalty"
 
 

@@ -32,7 +32,8 @@ def test_what_will_happen(place: Path) -> None:
     assert lines["correct"].split()[0] == "1"
     assert lines["passes"] == "packed"
     assert read("trainer.args.torch_compile=true")["passes"] == "trimmed: it is compiled for rows of one shape"
-    assert "critic" not in lines
+    assert not {"critic", "advantages"} & lines.keys()
+    assert "published:pass_at_k" in read("advantages=pass_at_k")["advantages"]
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def allows_more(requirement: Requirement, highest: Version, lowest: Version | No
 def test_both_bounds_are_versions_that_were_tested(requirement: Requirement) -> None:
     """The lowest is in constraints-low.txt, the highest in constraints-high.txt, if they differ from CI's."""
     name = canonicalize_name(requirement.name)
+    assert name in USUAL, f"add the version of {name} that was tested to constraints.txt or ELSEWHERE"
     highest, lowest = (pins(f"constraints-{end}.txt").get(name, USUAL[name]) for end in ("high", "low"))
     lowest = None if name in ELSEWHERE else lowest
     assert allows_more(requirement, highest, lowest) == []

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
+import sysconfig
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import cast
 
 import pytest
 import yaml
 
 from rlhf_cli.cli import main
+from rlhf_cli.config import imported_code
 from rlhf_cli.config.imported_code import code_folders
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RunError
@@ -203,3 +206,18 @@ def test_a_folder_that_pip_installs_into_is_not_the_user_s_code(tmp_path: Path, 
     found = code_folders(cast(Experiment, experiment))
     assert own in found
     assert installed not in found
+
+
+def test_a_command_that_pip_installs_is_not_the_user_s_code(tmp_path: Path, monkeypatch) -> None:
+    """Typed above its environment, `rlhf` itself is a module of the process; an update of pip rewrites it."""
+    command, mine = Path(sysconfig.get_path("scripts")) / "rlhf", tmp_path / "mine.py"
+    mine.write_text("")
+    for name, file in (("__command__", command), ("__mine__", mine)):
+        module = ModuleType(name)
+        module.__file__ = str(file)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(imported_code, "code_folders", lambda experiment: {command.parents[2], tmp_path})
+    known = frozenset(sys.modules) - {"__command__", "__mine__"}
+    trainer = SimpleNamespace(own_class=None)
+    experiment = SimpleNamespace(rewards={}, aggregate=None, advantages=None, trainer=trainer)
+    assert list(imported_code.imported_since(known, cast(Experiment, experiment)).values()) == [mine]

@@ -44,7 +44,7 @@ def ask(run: RunFolder, words: list[str]) -> WhatIfQuestion:
             "nothing would have been different",
             where="command line",
             got=" ".join(words) or "no word",
-            expected="another weight, gate, clip, offset, normalize, aggregate or truncation than the run had",
+            expected="another weight, gate, clip, offset, normalize, aggregate, advantages or truncation",
             hint=_example(old),
         )
     problems = [problem for change in asked if (problem := _problem(change, old)) is not None]
@@ -63,8 +63,8 @@ def _problem(change: KeyChange, old: Experiment) -> UserError | None:
             "this decides what is sampled or learned, not what a stored completion is worth",
             where=change.key,
             got=f"{change.old} -> {change.new}",
-            expected="rewards.NAME.weight, gate, offset, clip, normalize, on_error; aggregate, primary, truncation;"
-            " trainer.args.scale_rewards, normalize_advantages, reward_clip_range",
+            expected="rewards.NAME.weight, gate, offset, clip, normalize, on_error; aggregate, advantages, primary,"
+            " truncation; trainer.args.scale_rewards, normalize_advantages, reward_clip_range",
             advice="rlhf train asks it of a training",
         )
     close = nearest(name, old.rewards) if is_new else None
