@@ -23,8 +23,10 @@ from tests.trainers.small_stages import SMALL_STAGE, STAGES, TINY, Stage, weight
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_finished_run(stage: Stage, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.backends.cuda.enable_cudnn_sdp(True)
     code, folder = stage(name, "trainer.args.save_steps=2")
     assert code == 0
+    assert not torch.backends.cuda.cudnn_sdp_enabled(), "its gradients are NaN for some lengths (pytorch #196678)"
     assert (read_status(folder).state, read_status(folder).step) == ("finished", 4)
     assert [path.name for path in sorted(folder.checkpoints.iterdir())] == ["checkpoint-2", "checkpoint-4"]
     events = read_metrics(folder.metrics)

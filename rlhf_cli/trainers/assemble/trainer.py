@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from datasets import Dataset
 from transformers import TrainingArguments
 
@@ -131,6 +132,7 @@ def assemble(
     row = experiment.trainer.row
     trainer_class = trainer_class_of(experiment.trainer)
     args = trl_config(experiment, folder)
+    _refuse_cudnn_attention()
     stack = None
     if row.generates:
         on_progress(_rewards_in_words(experiment))
@@ -191,6 +193,15 @@ def assemble(
     if "reward_model" in row.sections:
         _show_pairs(trainer, experiment, folder, on_pairs)
     return trainer
+
+
+def _refuse_cudnn_attention() -> None:
+    """Let torch's attention use another of its kernels than cuDNN's, which is the default on an H100.
+
+    In torch 2.11 to 2.13 the gradient of a query that attends to nothing (padding on the left) is NaN there if rows of
+    n tokens with n % 128 == 64 have a mask (pytorch issue 196678, TRL issue 7181; seen on an H200).
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def _rewards_in_words(experiment: Experiment) -> str:
