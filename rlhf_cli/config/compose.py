@@ -61,6 +61,8 @@ class Composed:
     """The configuration file of the run that this is based on; None for a new experiment."""
     references: References = field(default_factory=dict)
     """The texts that came from the environment; files of a run must not contain their values."""
+    typed: tuple[str, ...] = ()
+    """The words of the command line, as they were typed."""
 
 
 def compose(typed: list[str], frozen: tuple[JsonTree, Path | None] | None = None) -> Composed:
@@ -103,7 +105,9 @@ def compose(typed: list[str], frozen: tuple[JsonTree, Path | None] | None = None
         _let_typed_sources_win(tree, origins)
     if frozen is None:
         _refuse_unread_group(tree, origins, overrides)
-    return Composed(tree, choices if chosen is None else chosen, origins, tuple(overrides), file, references)
+    return Composed(
+        tree, choices if chosen is None else chosen, origins, tuple(overrides), file, references, tuple(typed)
+    )
 
 
 def rewrite(typed: list[str]) -> list[str]:

@@ -59,7 +59,7 @@ def _machine_commands(prepared: Prepared, launch: LaunchPlan, earlier: RunFolder
         return {}
     if prepared.experiment.launch.slurm is not None:
         return {"first node": launch.resume_command, "other nodes": f"srun {launch.resume_command}"}
-    words = ["train", *prepared.composed.overrides] if earlier is None else ["resume", earlier.shown]
+    words = ["train", *prepared.composed.typed] if earlier is None else ["resume", earlier.shown]
     return {"every machine": torchrun_command(launch, words)}
 
 

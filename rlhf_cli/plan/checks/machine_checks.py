@@ -105,8 +105,8 @@ def network_notice(subject: Subject) -> Findings:
     """Yield a notice if the run has several machines: their network must be trusted."""
     if subject.experiment.launch.nodes > 1:
         text = (
-            f"the {subject.experiment.launch.nodes} machines exchange pickles through ports without a password: "
-            "anyone who reaches these ports can run code there. Use a network of trusted machines only"
+            f"the {subject.experiment.launch.nodes} machines exchange pickles through ports that ask for no "
+            "password. Anyone who reaches these ports can run code there. Use a network of trusted machines only"
         )
         yield Notice("launch", text)
 

@@ -42,7 +42,7 @@ def test_two_machines(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("launch=cpu", "launch.nodes=2", "run.name=mine", TWO[1])
     (line,) = [line for line in said(capsys, *words).splitlines() if line.startswith("every machine  ")]
     assert "torchrun --nnodes=2 --nproc-per-node=1 " in line
-    assert {"+exp=quickstart", "launch=cpu", "++launch.nodes=2"} <= set(line.partition("rlhf train ")[2].split())
+    assert {"+exp=quickstart", "launch=cpu", "launch.nodes=2"} <= set(line.partition("rlhf train ")[2].split())
     assert main(["train", "+exp=quickstart", "track=none", *words]) == 2
     error = capsys.readouterr().err
     assert "where:    launch.nodes (command line)" in error
