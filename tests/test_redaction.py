@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import rlhf_cli
-
 from rlhf_cli.text import redaction
 from rlhf_cli.text.redaction import (
     forgetting,

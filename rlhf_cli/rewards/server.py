@@ -26,7 +26,7 @@ class RewardServer:
 
     Args:
         url: of one server, or a list of equivalent URLs, which are used in turn.
-        api_key_env: name of the environment variable that holds the key, sent as a bearer token in the header `Authorization`.
+        api_key_env: name of the environment variable that holds the key, sent as a bearer token.
         timeout_s: limit for one attempt.
         retry_budget_s: limit for one batch with all attempts; 429, 5xx and lost connections are retried.
         batch_size: rows per request.
