@@ -197,6 +197,12 @@ def _print_json_of(error: BaseException) -> None:
         print_problems(error)
 
 
+def _has_launcher() -> bool:
+    from rlhf_cli.plan.rank_group import has_launcher
+
+    return has_launcher()
+
+
 def _run(verb: str, words: list[str]) -> int:
     """Run a verb and return its exit code, also if it fails or is stopped."""
     try:
@@ -204,7 +210,7 @@ def _run(verb: str, words: list[str]) -> int:
         with stopped_early():
             with _quick_start():
                 module = importlib.import_module(f"rlhf_cli.cli.verbs.{verb}")
-            if verb in _LONG:
+            if verb in _LONG and _has_launcher():
                 from rlhf_cli.launch.group import run_in_group
 
                 return run_in_group(

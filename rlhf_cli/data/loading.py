@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 from uuid import uuid4
 
 import datasets
@@ -19,12 +19,12 @@ from datasets.arrow_writer import ArrowWriter
 
 from rlhf_cli.data import worlds
 from rlhf_cli.data.column_kinds import ColumnKind, Kind, ListKind, RecordKind
-from rlhf_cli.data.data_files import Format, find_files
-from rlhf_cli.data.file_readers import read_by_arrow
 from rlhf_cli.data.preparing import prepare
 from rlhf_cli.data.source import DataSource, Template
 from rlhf_cli.errors import DataError
-from rlhf_cli.services.hub_lookup import HubQuestion, look_up
+
+if TYPE_CHECKING:
+    from rlhf_cli.data.data_files import Format
 
 Feature: TypeAlias = "datasets.List | datasets.Json | datasets.Value | dict[str, Feature]"
 
@@ -91,6 +91,8 @@ def _split(dataset: datasets.Dataset, source: DataSource) -> datasets.Dataset:
 
 
 def _read_files(source: DataSource) -> datasets.Dataset:
+    from rlhf_cli.data.data_files import find_files  # a world needs no file, and no reader of files
+
     paths, file_format = find_files(source)
     if file_format.read is None:
         file_format.scan(paths, 1)  # raises an error that names the invalid file or the columns that differ
@@ -116,6 +118,8 @@ def _read_files(source: DataSource) -> datasets.Dataset:
 
 def _write(file: Path, paths: Sequence[Path], file_format: Format, source: DataSource) -> None:
     """Write the rows of the files into an Arrow file. Raise DataError if they are invalid."""
+    from rlhf_cli.data.file_readers import read_by_arrow
+
     assert file_format.read is not None
     kinds = file_format.scan(paths, texts=source.texts).kinds
     features = features_of(kinds)
@@ -166,6 +170,8 @@ _TYPES = {
 
 
 def _read_hub(source: DataSource) -> datasets.Dataset:
+    from rlhf_cli.services.hub_lookup import HubQuestion, look_up
+
     hub_id = source.paths[0]
     # Without a network `datasets` tries six times, which takes 25 seconds or more.
     answer = look_up([HubQuestion("dataset", hub_id, source.revision)])[0]

@@ -40,7 +40,6 @@ from rlhf_cli.text.redaction import redacted
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
 
-    from rlhf_cli.plan.prepare import Prepared
 
 _JOIN_TIMEOUT_S = 900.0
 """Rank 0 waits this long for the others, and they wait this long for its store."""
@@ -71,6 +70,12 @@ class Leader:
             expected="a sweep without a launcher, or a launcher for each run",
             hint=command,
         )
+
+    def size_words(self, words: list[str]) -> list[str]:
+        """Return the overrides that say how many ranks the launcher started, unless the user typed such numbers."""
+        sizes = {"launch.processes": self.group.local_size, "launch.nodes": self.group.nodes}
+        typed = {word.partition("=")[0].lstrip("+~") for word in words}
+        return [f"{key}={number}" for key, number in sizes.items() if key not in typed]
 
     def begin(self, console: Console, folder: RunFolder, *, resume: bool) -> None:
         """Tell all ranks to train `folder`. Return once all have answered that they can.
@@ -232,47 +237,6 @@ def run_in_group(words: list[str], run: Callable[[Leader | None], int]) -> int:
     finally:
         atexit.register(leader.end, code)  # after the error was printed
     return code
-
-
-def size_words(leader: Leader | None, words: list[str]) -> list[str]:
-    """Return the overrides that say how many ranks the launcher started, unless the user typed such numbers."""
-    if leader is None:
-        return []
-    sizes = {"launch.processes": leader.group.local_size, "launch.nodes": leader.group.nodes}
-    typed = {word.partition("=")[0].lstrip("+~") for word in words}
-    return [f"{key}={number}" for key, number in sizes.items() if key not in typed]
-
-
-def refuse_other_size(leader: Leader | None, prepared: Prepared, planned: int) -> None:
-    """Raise ConfigError if the launcher started another number of ranks, or is absent for several machines."""
-    launch, where = prepared.experiment.launch, prepared.composed.origins.where
-    if leader is None and launch.nodes > 1 and launch.slurm is None:
-        raise ConfigError(
-            "a run on several machines needs a launcher, which starts this command on each of them",
-            where=where("launch.nodes"),
-            got=f"launch.nodes={launch.nodes}",
-            expected="torchrun on each machine, launch=slurm, or one machine",
-            hint="launch.nodes=1",
-            advice=f"torchrun --nnodes={launch.nodes} --nproc-per-node=GPUS --rdzv-backend=c10d "
-            "--rdzv-endpoint=HOST:29500 --no-python rlhf train ... on each machine; rlhf train --dry-run prints it",
-        )
-    if leader is None:
-        return
-    if planned != leader.group.world_size:
-        raise ConfigError(
-            f"the run has {planned} ranks, and the launcher has started {leader.group.world_size}",
-            where=where("launch.processes"),
-            got=f"launch.nodes={launch.nodes} and launch.processes={launch.processes}",
-            expected=f"{leader.group.nodes} machines of {leader.group.local_size} ranks",
-            hint=f"launch.nodes={leader.group.nodes} launch.processes={leader.group.local_size}",
-        )
-    if launch.rollout_gpus:
-        raise ConfigError(
-            "a vLLM server that the run starts needs `rlhf train` without a launcher",
-            where=where("launch.rollout_gpus"),
-            got=f"launch.rollout_gpus={launch.rollout_gpus}",
-            hint="launch.rollout_gpus=0 trainer.args.vllm_server_base_url=http://HOST:8000",
-        )
 
 
 def _follow(group: RankGroup) -> int:

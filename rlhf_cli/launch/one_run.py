@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console
 
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.display.start_panel import show_start
-from rlhf_cli.errors import CTRL_C, GuardStopped, Preempted, RankFailed, UserError
+from rlhf_cli.errors import CTRL_C, ConfigError, GuardStopped, Preempted, RankFailed, UserError
 from rlhf_cli.launch.freeze import create_run, experiment_name, new_folder
 from rlhf_cli.launch.gpu_locks import gpus_held
-from rlhf_cli.launch.group import Leader, leave_together, refuse_other_size
 from rlhf_cli.launch.ranks_end import error_of, first_failure, forget_failures, resume_hint
 from rlhf_cli.launch.stopping import preempted
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
@@ -19,6 +20,9 @@ from rlhf_cli.process import environment
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, read_status, update_status
 from rlhf_cli.runs.writer_lock import only_writer
+
+if TYPE_CHECKING:
+    from rlhf_cli.launch.group import Leader
 
 
 def run_once(console: Console, prepared: Prepared, plan: Plan, leader: Leader | None = None) -> RunFolder:
@@ -89,7 +93,10 @@ def _run_in_this_process(
         with environment(plan.shared):
             run_rank(folder, resume=resume)
     except Preempted:
-        leave_together()
+        if leader is not None:
+            from rlhf_cli.launch.group import leave_together
+
+            leave_together()
         raise
     except Exception:
         first = first_failure(folder) if plan.world_size > 1 else None
@@ -124,3 +131,35 @@ def _run_processes(console: Console, folder: RunFolder, plan: LaunchPlan, launch
 def show_run_folder(console: Console, folder: RunFolder) -> None:
     """Print the path of the run folder, the last line of every run."""
     console.print(f"run folder: {folder.shown}", soft_wrap=True, highlight=False)
+
+
+def refuse_other_size(leader: Leader | None, prepared: Prepared, planned: int) -> None:
+    """Raise ConfigError if the launcher started another number of ranks, or is absent for several machines."""
+    launch, where = prepared.experiment.launch, prepared.composed.origins.where
+    if leader is None and launch.nodes > 1 and launch.slurm is None:
+        raise ConfigError(
+            "a run on several machines needs a launcher, which starts this command on each of them",
+            where=where("launch.nodes"),
+            got=f"launch.nodes={launch.nodes}",
+            expected="torchrun on each machine, launch=slurm, or one machine",
+            hint="launch.nodes=1",
+            advice=f"torchrun --nnodes={launch.nodes} --nproc-per-node=GPUS --rdzv-backend=c10d "
+            "--rdzv-endpoint=HOST:29500 --no-python rlhf train ... on each machine; rlhf train --dry-run prints it",
+        )
+    if leader is None:
+        return
+    if planned != leader.group.world_size:
+        raise ConfigError(
+            f"the run has {planned} ranks, and the launcher has started {leader.group.world_size}",
+            where=where("launch.processes"),
+            got=f"launch.nodes={launch.nodes} and launch.processes={launch.processes}",
+            expected=f"{leader.group.nodes} machines of {leader.group.local_size} ranks",
+            hint=f"launch.nodes={leader.group.nodes} launch.processes={leader.group.local_size}",
+        )
+    if launch.rollout_gpus:
+        raise ConfigError(
+            "a vLLM server that the run starts needs `rlhf train` without a launcher",
+            where=where("launch.rollout_gpus"),
+            got=f"launch.rollout_gpus={launch.rollout_gpus}",
+            hint="launch.rollout_gpus=0 trainer.args.vllm_server_base_url=http://HOST:8000",
+        )

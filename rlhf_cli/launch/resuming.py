@@ -9,6 +9,7 @@ import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -19,8 +20,7 @@ from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.errors import RunError
 from rlhf_cli.launch.freeze import freeze_again
 from rlhf_cli.launch.gpu_locks import gpus_held
-from rlhf_cli.launch.group import Leader, refuse_other_size
-from rlhf_cli.launch.one_run import show_end_of, show_run_folder, train_frozen
+from rlhf_cli.launch.one_run import refuse_other_size, show_end_of, show_run_folder, train_frozen
 from rlhf_cli.launch.resume_changes import (
     ABSENT,
     Change,
@@ -55,6 +55,9 @@ from rlhf_cli.runs.run_status import (
 )
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.text.json_values import JsonTree, section
+
+if TYPE_CHECKING:
+    from rlhf_cli.launch.group import Leader
 
 _LONGEST = 300
 

@@ -26,9 +26,7 @@ from transformers import (
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    TrainingArguments,
 )
-from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 from transformers.utils import find_adapter_config_file
 from transformers.utils import logging as transformers_logging
 
@@ -159,25 +157,6 @@ def _quiet_transformers() -> Iterator[None]:
         yield
     finally:
         transformers_logging.set_verbosity(verbosity)
-
-
-@contextmanager
-def loading_unsharded(args: TrainingArguments) -> Iterator[None]:
-    """Open a context in which transformers loads models unsharded under every strategy.
-
-    Once a process enables ZeRO-3 in TrainingArguments, transformers shards every model: also a reward model, which each
-    rank runs on its own, a critic, which is trained outside the engine, and the base of an adapter that is merged.
-    """
-    # From our own argument, or from accelerate's config file; transformers checks both.
-    config = getattr(args, "hf_deepspeed_config", None) or getattr(args.deepspeed_plugin, "dschf", None)
-    if config is None:
-        yield
-        return
-    unset_hf_deepspeed_config()
-    try:
-        yield
-    finally:
-        set_hf_deepspeed_config(config)
 
 
 class ValueHead(nn.Linear):

@@ -22,6 +22,7 @@ _IN_TORCHRUN = "TORCHELASTIC_RUN_ID"
 _CONNECT_TIMEOUT_S = 2.0
 _SLURM_TIMEOUT_S = 20
 _FIRST_PORT, _NUM_PORTS = 20_000, 20_000
+_SIGNS = frozenset({"RANK", "WORLD_SIZE", "PET_NNODES", "PET_NPROC_PER_NODE", "SLURM_STEP_NUM_TASKS"})
 GLOO = "GLOO_SOCKET_IFNAME"
 """The variable that names the only interface gloo listens on."""
 NODE = "GROUP_RANK"
@@ -66,6 +67,11 @@ class RankGroup:
         }
         name = os.environ.get(GLOO) or interface_of(_own_address(self.host))
         return found | ({GLOO: name} if name else {})
+
+
+def has_launcher(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the environment has a variable that launchers set."""
+    return bool(_SIGNS.intersection(environment))
 
 
 def starts_ranks(environment: Mapping[str, str] = os.environ) -> bool:

@@ -13,9 +13,9 @@ from transformers.integrations import deepspeed
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.model_folders import require_model
-from rlhf_cli.models.scalar_heads import loading_unsharded
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.models.tokenizer_files import PromptTokens
+from rlhf_cli.trainers.assemble.policy_loading import loading_unsharded
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from rlhf_cli.analysis.diagnosis.finding import Finding, RunSetup
-from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
-from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
 from rlhf_cli.runs.metrics_file import Event, plain_metrics, read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from rlhf_cli.analysis.diagnosis.finding import Finding
+    from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
+    from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
 
 _log = logging.getLogger("rlhf")
 
@@ -35,6 +37,9 @@ class WarnOfFindings(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self.kinds:
+            from rlhf_cli.analysis.diagnosis.finding import RunSetup
+            from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
+
             setup = RunSetup.of(self.folder.read_config(), self.folder.shown)
             self.watch = Watch(setup, self.kinds, state.max_steps, read_metrics(self.folder.metrics))
 

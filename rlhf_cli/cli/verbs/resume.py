@@ -20,6 +20,7 @@ of a sweep
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -29,13 +30,15 @@ from rlhf_cli.cli.run_arguments import one_named
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, RunError
 from rlhf_cli.launch.dry_run import show_plan
-from rlhf_cli.launch.group import Leader
 from rlhf_cli.launch.resuming import refuse_foreign_code, resume_once, resumed, say_finished
 from rlhf_cli.plan.prepare import is_run_name, prepare_from
 from rlhf_cli.runs.run_folder import RunFolder, open_run
 from rlhf_cli.runs.run_status import FINISHED, QUEUED, newest_run, own_job_id, read_status, run_result, with_newest
 from rlhf_cli.sweeps.resume_sweep import resume_sweep
 from rlhf_cli.sweeps.sweep_options import ResumeOptions, is_sweep
+
+if TYPE_CHECKING:
+    from rlhf_cli.launch.group import Leader
 
 
 def run(options: Options, leader: Leader | None = None) -> int:

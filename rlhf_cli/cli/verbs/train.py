@@ -17,18 +17,21 @@ submitted to Slurm; `rlhf status` shows its state.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rlhf_cli.cli.options import Options
-from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.launch.freeze import existing_run
-from rlhf_cli.launch.group import Leader, size_words
 from rlhf_cli.launch.one_run import run_once
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import Prepared, prepare
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import run_result
+
+if TYPE_CHECKING:
+    from rlhf_cli.launch.group import Leader
 
 
 def run(options: Options, leader: Leader | None = None) -> int:
@@ -39,13 +42,15 @@ def run(options: Options, leader: Leader | None = None) -> int:
         return _sweep(options)
     options.refuse_sweep_flags("rlhf train -m ...")
     _refuse_search(options.words)
-    prepared = prepare([*options.words, *size_words(leader, options.words)])
+    prepared = prepare([*options.words, *(leader.size_words(options.words) if leader is not None else ())])
     earlier = existing_run(prepared.experiment, prepared.composed)
     if earlier is None:
         result = _new_run(options, prepared, leader)
     else:
         result = _resumed_run(options, prepared, earlier, leader)
     if options.as_json:
+        from rlhf_cli.cli.output import print_json
+
         print_json(result)
     return EXIT_OK
 
@@ -55,6 +60,8 @@ def _sweep(options: Options) -> int:
 
     end = sweep.run(options.sweep_options(), options.words)
     if options.as_json:
+        from rlhf_cli.cli.output import print_json
+
         print_json(end.as_json())
     return end.code
 

@@ -12,7 +12,6 @@ from rlhf_cli.data.overlong_prompts import check_overlong, describe_overlong, pr
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Messages, check_rendering
 from rlhf_cli.data.rows import RowTable, values_of
 from rlhf_cli.errors import ConfigError, ModelError, UserError
-from rlhf_cli.models.model_folders import describe_model
 from rlhf_cli.models.tokenizer_files import (
     EMBEDDED_TOKENIZER,
     TokenizerFiles,
@@ -42,6 +41,8 @@ def tokenizer_problems(subject: Subject, data: DataFacts, folders: ModelFolders)
     experiment, model = subject.experiment, subject.experiment.model
     where = subject.where("model.tokenizer" if model.tokenizer else "model.path")
     if model.tokenizer is not None:
+        from rlhf_cli.models.model_folders import describe_model
+
         describe_model(model.tokenizer, where=where, needs_model=False)
     template = model.chat_template
     if (other := experiment.trainer.args.get("chat_template_path")) is not None:
@@ -95,6 +96,8 @@ def _template_of(tokenizer: str, where: str) -> str | None:
 
     `prepare` has put a Jinja file of that name into `model.chat_template`. Raise ModelError if there is no such folder.
     """
+    from rlhf_cli.models.model_folders import describe_model
+
     describe_model(tokenizer, where=where, needs_model=False)
     folder = Path(tokenizer).expanduser()
     return read_tokenizer(folder, where=where).chat_template if folder.is_dir() else None

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from rlhf_cli.algorithms.base import Algorithm
-from rlhf_cli.algorithms.grpo import Grpo, Scale
-from rlhf_cli.algorithms.own_advantages import OwnAdvantages
-from rlhf_cli.algorithms.ppo import Ppo
-from rlhf_cli.algorithms.process_rewards import ProcessRewards
-from rlhf_cli.algorithms.rloo import Rloo
-from rlhf_cli.algorithms.user_function import AdvantageFunction
 from rlhf_cli.config.rules.reward_rules import per_sequence_args
 from rlhf_cli.config.schema.experiment import Experiment
+
+if TYPE_CHECKING:  # an experiment imports its own algorithm only
+    from rlhf_cli.algorithms.base import Algorithm
+    from rlhf_cli.algorithms.grpo import Grpo, Scale
+    from rlhf_cli.algorithms.own_advantages import OwnAdvantages
+    from rlhf_cli.algorithms.ppo import Ppo
+    from rlhf_cli.algorithms.process_rewards import ProcessRewards
+    from rlhf_cli.algorithms.rloo import Rloo
 
 _SCALES: dict[object, Scale] = {True: "group", False: "none", "group": "group", "batch": "batch", "none": "none"}
 """TRL also accepts a bool."""
 
 
 def _ppo(experiment: Experiment) -> Ppo:
+    from rlhf_cli.algorithms.ppo import Ppo
+
     ppo = experiment.trainer.ppo
     assert ppo is not None
     return Ppo(ppo.gamma, ppo.gae_lambda, ppo.whiten_advantages, ppo.shuffle_by == "prompt")
 
 
 def _rloo(experiment: Experiment) -> Rloo:
+    from rlhf_cli.algorithms.rloo import Rloo
+
     setting = experiment.trainer.setting
     clip = setting("reward_clip_range")
     return Rloo(
@@ -36,6 +41,9 @@ def _rloo(experiment: Experiment) -> Rloo:
 
 
 def _grpo(experiment: Experiment) -> Grpo | ProcessRewards:
+    from rlhf_cli.algorithms.grpo import Grpo
+    from rlhf_cli.algorithms.process_rewards import ProcessRewards
+
     # normalize_then_sum: the stack z-scores within the group, then TRL divides by the batch's deviation.
     whole_batch = experiment.aggregate == "normalize_then_sum"
     scale = "batch" if whole_batch else _SCALES[experiment.trainer.setting("scale_rewards")]
@@ -43,6 +51,9 @@ def _grpo(experiment: Experiment) -> Grpo | ProcessRewards:
 
 
 def _own(experiment: Experiment) -> OwnAdvantages:
+    from rlhf_cli.algorithms.own_advantages import OwnAdvantages
+    from rlhf_cli.algorithms.user_function import AdvantageFunction
+
     section, row = experiment.advantages, experiment.trainer.row
     assert section is not None
     per_row = [f"the loss of {row.name}"] if row.advantages == "completion" else []

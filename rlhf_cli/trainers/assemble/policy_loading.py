@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from datasets import Dataset
 from transformers import AutoConfig, PreTrainedTokenizerBase, TrainingArguments
+from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 from trl import is_conversational
 
 from rlhf_cli.config.schema.experiment import Experiment
@@ -22,7 +24,6 @@ from rlhf_cli.data.overlong_prompts import (
     without_overlong,
 )
 from rlhf_cli.data.worlds import demonstrations
-from rlhf_cli.models.model_folders import require_model
 from rlhf_cli.models.tiny import tiny_model_path
 from rlhf_cli.models.tokenizer_files import PromptTokens, load_tokenizer, no_chat_template, no_end_token
 
@@ -35,11 +36,31 @@ OnProgress = Callable[[str], None]
 """Called with a description of the work that begins."""
 
 
+@contextmanager
+def loading_unsharded(args: TrainingArguments) -> Iterator[None]:
+    """Open a context in which transformers loads models unsharded under every strategy.
+
+    Once a process enables ZeRO-3 in TrainingArguments, transformers shards every model: also a reward model, which each
+    rank runs on its own, a critic, which is trained outside the engine, and the base of an adapter that is merged.
+    """
+    # From our own argument, or from accelerate's config file; transformers checks both.
+    config = getattr(args, "hf_deepspeed_config", None) or getattr(args.deepspeed_plugin, "dschf", None)
+    if config is None:
+        yield
+        return
+    unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        set_hf_deepspeed_config(config)
+
+
 def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
     """Return the policy's path or hub id; first build an embedded model, or merge an adapter into its base."""
     model = experiment.model
     if model.build is None:
-        from rlhf_cli.models.cache import merged_model
+        from rlhf_cli.models.cache import merged_model  # not for a model that is built here
+        from rlhf_cli.models.model_folders import require_model
 
         assert model.path is not None
         trusts = model.trust_remote_code

@@ -15,8 +15,6 @@ import torch
 from datasets import Dataset
 from transformers import TrainingArguments
 
-from rlhf_cli.algorithms.base import Algorithm
-from rlhf_cli.algorithms.ppo import Ppo
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import RewardModel
 from rlhf_cli.data.learnt_columns import check_columns, only_learnt
@@ -24,7 +22,6 @@ from rlhf_cli.data.loading import load_split, quiet
 from rlhf_cli.data.rows import describe_shared, hold_out, prompt_key, prompt_keys, shared_prompts
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.scalar_heads import loading_unsharded
 from rlhf_cli.models.tokenizer_files import padding_beside
 from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.plan.sources_and_components import describe_eval_rows, eval_sources, preference_rules, training_sources
@@ -38,13 +35,21 @@ from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.run_folder import RunFolder, in_training, write_json, write_rows
 from rlhf_cli.tables.trl_trainers import TEXT
 from rlhf_cli.trainers.assemble.algorithm import algorithm_of
-from rlhf_cli.trainers.assemble.policy_loading import OnProgress, lora_config, policy_path, readable_rows, tokenizer_of
+from rlhf_cli.trainers.assemble.policy_loading import (
+    OnProgress,
+    loading_unsharded,
+    lora_config,
+    policy_path,
+    readable_rows,
+    tokenizer_of,
+)
 from rlhf_cli.trainers.assemble.trl_config import trainer_class_of, trl_config
 from rlhf_cli.trainers.build_trainer import extended_class
 from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, RewardSetup
 from rlhf_cli.trainers.step_profile import StepProfile, TokenSlots
 
 if TYPE_CHECKING:
+    from rlhf_cli.algorithms.base import Algorithm
     from rlhf_cli.evaluation.policy_results import PartAnswers, PolicyAnswers, PolicyEvaluation
     from rlhf_cli.evaluation.scored_pairs import ScoredPair
 
@@ -156,8 +161,11 @@ def assemble(
         logging.getLogger("rlhf").warning("data.eval: %s", describe_shared(shared, len(eval_dataset)))
     algorithm = algorithm_of(experiment) if row.generates else None
     ppo = None
-    if isinstance(algorithm, Ppo):
+    if experiment.trainer.ppo is not None:
+        from rlhf_cli.algorithms.ppo import Ppo
         from rlhf_cli.trainers.assemble.ppo_setup import ppo_setup
+
+        assert isinstance(algorithm, Ppo)
 
         on_progress("loading the critic")
         with loading_unsharded(args):
