@@ -29,8 +29,8 @@ class RunState(StrEnum):
     """The state of a run.
 
     A scheduler has queued a QUEUED run under its job id; no process of it lives yet. A reader sets KILLED if the status
-    is RUNNING but the process is gone, UNREADABLE if status.json cannot be read, and
-    PRUNED if a search stopped the run.
+    is RUNNING but the process is gone, UNREADABLE if status.json cannot be read. A sweep has three more for its jobs:
+    WAITING and STARTING before the process has begun, and PRUNED if the search stopped the run, which counts as done.
     """
 
     CREATED = "created"
@@ -42,9 +42,11 @@ class RunState(StrEnum):
     KILLED = "killed"
     UNREADABLE = "unreadable"
     PRUNED = "pruned"
+    WAITING = "waiting"
+    STARTING = "starting"
 
 
-CREATED, QUEUED, RUNNING, FINISHED, FAILED, PREEMPTED, KILLED, UNREADABLE, PRUNED = RunState
+CREATED, QUEUED, RUNNING, FINISHED, FAILED, PREEMPTED, KILLED, UNREADABLE, PRUNED, WAITING, STARTING = RunState
 WRITER_LOCK = ".writer.lock"
 """A process that writes into a run folder holds a lock on this file (writer_lock.py)."""
 _FINAL = (FINISHED, FAILED, PREEMPTED)

@@ -12,6 +12,7 @@ from pathlib import Path
 from rlhf_cli.config.compose import composing
 from rlhf_cli.config.rules.metric_rules import examples_of_metrics, unlogged
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.display.sweep_progress import JobProgress
 from rlhf_cli.errors import ConfigError, Problems, RunError, UserError, raise_any
 from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again
 from rlhf_cli.launch.resuming import Resumed, noted, take_as_ours
@@ -114,18 +115,15 @@ def new_sweep_folder(jobs: Sequence[CheckedJob]) -> Path:
     return folder
 
 
-@dataclass(frozen=True)
-class ReadyJob:
-    """A run folder to be trained.
+@dataclass(kw_only=True, eq=False)
+class ReadyJob(JobProgress):
+    """A run folder to be trained, and how far it is.
 
-    `resume` continues from its newest checkpoint; `take_over` says that its last process, on another machine, is dead.
+    `take_over` says that its last process, on another machine, is dead.
     """
 
-    name: str
-    folder: RunFolder
     experiment: Experiment
     plan: Plan
-    resume: bool = False
     take_over: bool = False
 
     @property
@@ -157,16 +155,17 @@ def refuse_unlogged_watch(metric: str | None, experiments: Sequence[Experiment])
     )
 
 
-def ready_again(begun: Resumed, name: str, *, take_over: bool, dry_run: bool = False) -> ReadyJob:
-    """Return a frozen job, started or not, ready to run. Unless `dry_run`, note allowed changes in its folder."""
+def ready_again(begun: Resumed, name: str, *, take_over: bool) -> ReadyJob:
+    """Return a frozen job, started or not, ready to run; note allowed changes in its folder."""
     assert begun.plan is not None  # it is None only for a finished run
-    if not dry_run:
-        if begun.files:
-            experiment, composed = begun.prepared.experiment, begun.prepared.composed
-            freeze_again(begun.folder, experiment, composed, files=begun.plan.files, note=noted(begun))
-        take_as_ours(begun.folder)
+    experiment, plan = begun.prepared.experiment, begun.plan
+    if begun.files:
+        freeze_again(begun.folder, experiment, begun.prepared.composed, files=plan.files, note=noted(begun))
+    take_as_ours(begun.folder)
     is_begun = begun.status.state != CREATED
-    return ReadyJob(name, begun.folder, begun.prepared.experiment, begun.plan, resume=is_begun, take_over=take_over)
+    return ReadyJob(
+        name=name, folder=begun.folder, experiment=experiment, plan=plan, resume=is_begun, take_over=take_over
+    )
 
 
 @dataclass(frozen=True)
@@ -211,10 +210,11 @@ def _entry(job: SweepJob) -> dict[str, object]:
     return {"name": job.name, "values": dict(job.values), "overrides": list(job.words)}
 
 
-def freeze(folder: Path, job: CheckedJob) -> RunFolder:
+def freeze(sweep: Path, job: CheckedJob) -> ReadyJob:
     """Freeze one job into the sweep's folder. Raise RunError if that is not writable."""
-    prepared = job.prepared
-    return create_run(prepared.experiment, prepared.composed, files=job.plan.files, at=folder / job.job.name)
+    name, experiment = job.job.name, job.prepared.experiment
+    folder = create_run(experiment, job.prepared.composed, files=job.plan.files, at=sweep / name)
+    return ReadyJob(name=name, folder=folder, experiment=experiment, plan=job.plan)
 
 
 def typed_words(folder: Path) -> list[str]:

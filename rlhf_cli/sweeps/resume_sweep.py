@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlhf_cli.display.sweep_tables import PlannedJob, show_planned
+from rlhf_cli.display.sweep_tables import show_planned
 from rlhf_cli.display.terminal import Screen
-from rlhf_cli.errors import EXIT_OK, ConfigError, UserError, in_one_line
+from rlhf_cli.errors import EXIT_OK, ConfigError, UserError
 from rlhf_cli.launch.resuming import Resumed, refuse_foreign_code, refuse_foreign_words, resumed
 from rlhf_cli.launch.slurm_submission import check_slurm, submit_sweep
 from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.provenance import other_versions
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_overview import refuse_links
-from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, describe_state, read_status
+from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps.checked_jobs import (
     CheckedJob,
@@ -55,12 +55,12 @@ def resume_sweep(folder: Path, allowed: ResumeOptions, options: SweepOptions, wo
     with only_writer(RunFolder(sweep.path), take_over=allowed.take_over, what="sweep"):
         statuses = [(job, _status(sweep, job)) for job in sweep.jobs]
         wanted = [(job, status) for job, status in statuses if _is_wanted(status, options)]
-        plans = [_planned(sweep, job, status, options) for job, status in statuses]
+        plans = {job.name: (status, _planned(sweep, job, status, options)) for job, status in statuses}
         show_planned(console, RunFolder(sweep.path).shown, plans)
         for changed in {other_versions(sweep.run_of(job)) for job, status in wanted if status is not None} - {None}:
             console.print(f"warning: runs started with other versions: {changed}", highlight=False, soft_wrap=True)
         jobs = _ready(sweep, wanted, allowed, dry_run=options.dry_run)
-        if jobs and not options.dry_run and jobs[0].experiment.launch.slurm is None:
+        if jobs and jobs[0].experiment.launch.slurm is None:
             return SweepEnd(run_ready(console, sweep, jobs, options), sweep.path)
         if not wanted:
             is_done = all(status is not None and status.state == FINISHED for _, status in statuses)
@@ -107,7 +107,7 @@ def _is_wanted(status: Status | None, options: SweepOptions) -> bool:
 def _ready(
     sweep: SweepFolder, wanted: Sequence[tuple[SweepJob, Status | None]], allowed: ResumeOptions, *, dry_run: bool
 ) -> list[ReadyJob]:
-    """Return the jobs ready to run. Raise all their problems before anything is written."""
+    """Return the jobs ready to run, none with `dry_run`. Raise all their problems before anything is written."""
     problems = JobProblems()
     command = f"rlhf resume {RunFolder(sweep.path).shown}"
     begun: dict[str, Resumed] = {}
@@ -127,26 +127,19 @@ def _ready(
     except UserError as error:
         problems.add(error, ", ".join(job.name for job in missing))
     problems.raise_any(len(wanted))
-    ready = []
-    for job, _ in wanted:
-        if job.name in begun:
-            ready.append(ready_again(begun[job.name], job.name, take_over=allowed.take_over, dry_run=dry_run))
-        else:
-            fresh = new[job.name]
-            folder = sweep.run_of(job) if dry_run else freeze(sweep.path, fresh)
-            ready.append(ReadyJob(job.name, folder, fresh.prepared.experiment, fresh.plan))
-    return ready
+    return [
+        ready_again(begun[job.name], job.name, take_over=allowed.take_over)
+        if job.name in begun
+        else freeze(sweep.path, new[job.name])
+        for job, _ in (() if dry_run else wanted)
+    ]
 
 
-def _planned(sweep: SweepFolder, job: SweepJob, status: Status | None, options: SweepOptions) -> PlannedJob:
-    """Return the table row that says what is done with a job, and why."""
-    if status is None:
-        return PlannedJob(job.name, "missing", 0, None, "" if options.only_failed else "starts", "")
-    what = _LEFT_ALONE.get(status.state, "")
-    if _is_wanted(status, options):
-        checkpoint = sweep.run_of(job).last_checkpoint()
-        what = "starts" if status.state == CREATED else "starts again"
-        what = what if checkpoint is None else f"continues from step {checkpoint.name.rpartition('-')[2]}"
-    reason = in_one_line(status.reason or "") if status.state != FINISHED else ""
-    state, _, _ = describe_state(status.state, status.reason).partition(" ")
-    return PlannedJob(job.name, state, status.step, status.max_steps, what, reason)
+def _planned(sweep: SweepFolder, job: SweepJob, status: Status | None, options: SweepOptions) -> str:
+    """Return what is done with a job now, '' for nothing."""
+    if not _is_wanted(status, options):
+        return _LEFT_ALONE.get(status.state, "") if status is not None else ""
+    checkpoint = sweep.run_of(job).last_checkpoint()
+    if checkpoint is not None:
+        return f"continues from step {checkpoint.name.rpartition('-')[2]}"
+    return "starts" if status is None or status.state == CREATED else "starts again"

@@ -10,19 +10,26 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Protocol
 
 from rich.console import Console
 
-from rlhf_cli.display.sweep_tables import PRUNED
+from rlhf_cli.display.sweep_progress import SweepDisplay
 from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, EXIT_USER_ERROR, RunError
 from rlhf_cli.launch.gpu_locks import HeldGpus, gpus_of, holders_of, take, take_free
 from rlhf_cli.plan.devices import visible_gpus
 from rlhf_cli.process import handled
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, read_status, set_stop_reason, update_status
+from rlhf_cli.runs.run_status import (
+    FAILED,
+    FINISHED,
+    PREEMPTED,
+    PRUNED,
+    Status,
+    read_status,
+    set_stop_reason,
+    update_status,
+)
 from rlhf_cli.sweeps.checked_jobs import ReadyJob
-from rlhf_cli.sweeps.job_watch import JobWatch, SweepDisplay
 from rlhf_cli.sweeps.sweep_options import SweepOptions
 from rlhf_cli.sweeps.warm_processes import JobRequest, WarmProcesses
 
@@ -75,29 +82,36 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
 """Signals sent to the jobs on the first, second and third request to stop: save, end at once, be killed."""
 
 
-class JobsToCome(Protocol):
-    """Jobs that are created while others run: the trials of a search, where the next depends on earlier results.
-
-    `next_job` returns the next one, or None if there are no more. `should_stop` says once per job whether it should be
-    stopped. `ended` records how one ended, and returns the status to show.
-    """
+class JobsToCome:
+    """Jobs that are created while others run, as a search does with its trials; of a grid, none."""
 
     @property
-    def num_to_come(self) -> int: ...
-    def next_job(self) -> ReadyJob | None: ...
-    def should_stop(self, watch: JobWatch) -> bool: ...
-    def ended(self, watch: JobWatch, status: Status) -> Status: ...
+    def num_to_come(self) -> int:
+        """Return how many jobs are still to be created or resumed."""
+        return 0
+
+    def next_job(self) -> ReadyJob | None:
+        """Return the next job, or None if there are no more."""
+        return None
+
+    def should_stop(self, job: ReadyJob) -> bool:
+        """Return, True at most once, whether a running job should be stopped."""
+        return False
+
+    def ended(self, job: ReadyJob, status: Status) -> Status:
+        """Record how a job ended, and return the status to show."""
+        return status
 
 
 def run_jobs(
-    console: Console, jobs: Sequence[ReadyJob], options: SweepOptions, *, to_come: JobsToCome | None = None
+    console: Console, jobs: Sequence[ReadyJob], options: SweepOptions, to_come: JobsToCome | None = None
 ) -> int:
-    """Run the jobs and return the exit code of the sweep.
+    """Run the jobs, then those `to_come`, and return the exit code of the sweep.
 
     The code is 0 if all are done, 75 if the sweep was stopped, 1 if any job crashed, 2 if all failures were user
-    errors. `to_come` creates further jobs one by one. Raise RlhfError if the process that forks the jobs has died.
+    errors. Raise RlhfError if the process that forks the jobs has died.
     """
-    runner = _Runner(console, jobs, options, to_come)
+    runner = _Runner(console, jobs, options, to_come or JobsToCome())
     asking = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), runner.ask)
     with handled(asking | {signal.SIGHUP: signal.SIG_IGN}):
         try:
@@ -107,17 +121,14 @@ def run_jobs(
 
 
 class _Runner:
-    """The waiting and running jobs, and how each ended."""
+    """The waiting and running jobs, by their place in the sweep, and how each ended."""
 
-    def __init__(
-        self, console: Console, jobs: Sequence[ReadyJob], options: SweepOptions, to_come: JobsToCome | None
-    ) -> None:
+    def __init__(self, console: Console, jobs: Sequence[ReadyJob], options: SweepOptions, to_come: JobsToCome) -> None:
         self._to_come = to_come
-        total = len(jobs) + (to_come.num_to_come if to_come is not None else 0)
-        self._at_once = min(options.at_once, max(1, total))
+        self._at_once = min(options.at_once, max(1, len(jobs) + to_come.num_to_come))
         self._threads = threads_of_each(self._at_once)
         self._processes = WarmProcesses(threads=self._threads)
-        self._watches = [JobWatch(job) for job in jobs]
+        self._jobs = list(jobs)
         self._waiting = deque(range(len(jobs)))
         self._running: dict[int, Slot] = {}
         self._pids: dict[int, int] = {}
@@ -125,7 +136,7 @@ class _Runner:
         self._asked: list[str] = []
         self._heard = 0
         self._has_said_busy = False
-        self._display = SweepDisplay(console, self._watches, options)
+        self._display = SweepDisplay(console, self._jobs, at_once=self._at_once, metric=options.watch)
 
     def ask(self, number: int, _: FrameType | None = None) -> None:
         """Record a request to stop. It is handled in the main loop."""
@@ -141,7 +152,7 @@ class _Runner:
                 for event in self._processes.events(_LOOK_EVERY_S):
                     if event.pid is not None:
                         self._pids[event.id] = event.pid
-                        self._watches[event.id].begins()  # restart its clock after the shared imports
+                        self._jobs[event.id].begins()  # restart its clock after the shared imports
                         self._signal(event.id, times=self._heard)
                     elif event.code is not None:
                         self._end(event.id, event.code)
@@ -159,28 +170,26 @@ class _Runner:
             slot.held.release()
 
     def _may_begin(self) -> bool:
-        """Return whether a job may start, after creating the next trial of a search if no job is waiting."""
+        """Return whether a job may start, after creating the next one if none is waiting."""
         if self._asked:
             return False
-        if not self._waiting and self._to_come is not None and (job := self._to_come.next_job()) is not None:
-            self._watches.append(JobWatch(job))
-            self._waiting.append(len(self._watches) - 1)
-            self._display.num_to_come = self._to_come.num_to_come
+        if not self._waiting and (job := self._to_come.next_job()) is not None:
+            self._jobs.append(job)
+            self._waiting.append(len(self._jobs) - 1)
+        self._display.num_to_come = self._to_come.num_to_come
         return bool(self._waiting)
 
     def _prune(self) -> None:
-        """Stop the trials of a search that do worse than others did."""
-        for number in self._running if self._to_come is not None else ():
-            watch = self._watches[number]
-            watch.look()
-            if self._to_come is not None and number in self._pids and self._to_come.should_stop(watch):
+        """Stop the jobs that are not worth their time."""
+        for number in self._pids:
+            if self._to_come.should_stop(self._jobs[number]):
                 self._signal(number, times=1)
 
     def _begin_next(self) -> bool:
         """Start the first waiting job. Return False if no GPU is free for it now."""
         number = self._waiting[0]
-        watch = self._watches[number]
-        job, slot = watch.job, slot_for(watch.job, self._threads)
+        job = self._jobs[number]
+        slot = slot_for(job, self._threads)
         if slot is None:
             if not self._has_said_busy and not self._running:  # others hold the GPUs, not this sweep
                 self._has_said_busy = True
@@ -188,8 +197,8 @@ class _Runner:
             return False
         self._waiting.popleft()
         self._running[number] = slot
-        watch.begins()
-        self._display.began(watch)
+        job.begins()
+        self._display.began(job)
         self._processes.begin(
             JobRequest(
                 id=number,
@@ -206,20 +215,19 @@ class _Runner:
         return True
 
     def _end(self, number: int, code: int) -> None:
-        watch = self._watches[number]
+        job = self._jobs[number]
         self._running.pop(number).held.release()
         self._pids.pop(number, None)
-        status = end_status(watch.job.folder, code, asked_by=self._asked[0] if self._heard else None)
-        watch.ends(status)
+        status = end_status(job.folder, code, asked_by=self._asked[0] if self._heard else None)
+        job.ends(status)
         if status.state == FAILED:
             code = code if code in (EXIT_CRASH, EXIT_USER_ERROR) else EXIT_CRASH
         else:
             code = EXIT_OK if status.state == FINISHED else EXIT_PREEMPTED
-        if self._to_come is not None:
-            status = self._to_come.ended(watch, status)
-            watch.state = status.state
+        status = self._to_come.ended(job, status)
+        job.state = status.state
         self._codes.append(EXIT_OK if status.state == PRUNED else code)
-        self._display.ended(watch, status)
+        self._display.ended(job, status)
 
     def _stop_where_asked(self) -> None:
         while self._heard < min(len(self._asked), len(_SIGNALS)):

@@ -8,20 +8,19 @@ search can resume.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from rlhf_cli.config.schema.launch_sections import Sweep
-from rlhf_cli.display.sweep_tables import PRUNED, TrialRow, show_best_trials, show_search
+from rlhf_cli.display.sweep_tables import TrialRow, show_best_trials, show_search
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
 from rlhf_cli.launch.resuming import resumed
 from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, RunState, Status, update_status
+from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, PRUNED, Status, update_status
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps.checked_jobs import (
     ReadyJob,
@@ -34,14 +33,12 @@ from rlhf_cli.sweeps.checked_jobs import (
     refuse_unlogged_watch,
     typed_words,
 )
-from rlhf_cli.sweeps.job_watch import JobWatch
 from rlhf_cli.sweeps.outcome import SweepEnd, print_folder, report
-from rlhf_cli.sweeps.run_jobs import run_jobs
+from rlhf_cli.sweeps.run_jobs import JobsToCome, run_jobs
 from rlhf_cli.sweeps.search_space import (
-    Objective,
     SearchPlan,
-    Space,
     few_digits,
+    in_words,
     never_logged,
     search_plan,
     value_so_far,
@@ -54,7 +51,6 @@ if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler
-    from optuna.trial import FrozenTrial
 
 JOURNAL = "search.jsonl"
 _NAME = "search"
@@ -67,24 +63,17 @@ _MOST_REFUSED = 5
 """After this many invalid proposals in a row, the space is wrong rather than the proposals."""
 
 
-class Trials:
-    """The jobs of a search.
+class Trials(JobsToCome):
+    """The jobs of a search: those that an earlier command left unfinished, then new ones up to the requested number."""
 
-    Those that an earlier command left unfinished come first, then new ones up to the requested number.
-    """
-
-    def __init__(
-        self, folder: Path, plan: SearchPlan, study: SearchStudy, say: Callable[[str], object], allowed: ResumeOptions
-    ) -> None:
-        self._allowed = allowed
-        self._folder = folder
-        self._plan = plan
-        self._study = study
-        self._say = say
-        self._number_of: dict[str, int] = {}
-        self._left = [trial for trial in study.trials() if trial.state == "running"]
-        self._asked = len(study.trials())
-        self._pruned: set[int] = set()
+    def __init__(self, folder: Path, plan: SearchPlan, say: Callable[[str], object], allowed: ResumeOptions) -> None:
+        self.study = open_study(folder, plan)
+        self._folder, self._plan, self._say, self._allowed = folder, plan, say, allowed
+        known = self.study.get_trials(deepcopy=False)
+        self._left = [trial for trial in known if trial.state.name == "RUNNING"]
+        self._asked = len(known)
+        self._trial_of: dict[str, Trial] = {}
+        self._pruned: set[str] = set()
 
     @property
     def num_to_come(self) -> int:
@@ -96,74 +85,79 @@ class Trials:
 
         Raise the UserError of an invalid proposal if it is the last of several in a row.
         """
+        from optuna.trial import Trial, TrialState
+
         while self._left:
-            trial = self._left.pop(0)
-            if trial.job is not None and (self._folder / trial.job / "config.yaml").is_file():
-                run = RunFolder(self._folder / trial.job)
+            left = self._left.pop(0)
+            run = RunFolder(self._folder / str(left.user_attrs.get(_JOB)))
+            if run.config.is_file():
                 begun = resumed(run, prepare_from(run, []), self._allowed.allowed)
-                self._number_of[trial.job] = trial.number
-                return ready_again(begun, trial.job, take_over=self._allowed.take_over)
-            self._study.tell(trial.number, None)  # killed between its proposal and its freezing
+                self._trial_of[run.path.name] = Trial(self.study, left._trial_id)
+                return ready_again(begun, run.path.name, take_over=self._allowed.take_over)
+            self.study.tell(left.number, state=TrialState.FAIL)  # killed between its proposal and its freezing
         refused = 0
         while self._asked < self._plan.sweep.trials:
-            asked = self._study.ask()
+            trial = self.study.ask({**self._plan.space})
             self._asked += 1
-            job = self._plan.job(asked.number, asked.words)
+            job = self._plan.job(trial.number, words_of(trial.params))
             try:
-                (trial_job,) = checked([job], adjust=without_section)
+                (checked_job,) = checked([job], adjust=without_section)
             except UserError as error:
-                self._study.tell(asked.number, None)
+                self.study.tell(trial, state=TrialState.FAIL)
                 self._say(f"{job.name} cannot be run: {error.what}")
                 refused += 1
                 if refused == _MOST_REFUSED:
                     raise
                 continue
             add_job(self._folder, job)
-            folder = freeze(self._folder, trial_job)
-            self._study.belongs_to(asked.number, job.name)
-            self._number_of[job.name] = asked.number
-            return ReadyJob(job.name, folder, trial_job.prepared.experiment, trial_job.plan)
+            ready = freeze(self._folder, checked_job)
+            trial.set_user_attr(_JOB, job.name)
+            self._trial_of[job.name] = trial
+            return ready
         return None
 
-    def should_stop(self, watch: JobWatch) -> bool:
+    def should_stop(self, job: ReadyJob) -> bool:
         """Report a job's progress to the study, and return whether it does worse than others did at the same point."""
-        number = self._number_of[watch.job.name]
-        if self._plan.sweep.prune == "off" or number in self._pruned or not watch.max_steps or not watch.step:
+        if self._plan.sweep.prune == "off" or job.name in self._pruned:
             return False
-        objective = self._plan.objectives[0]
-        value = value_so_far(objective, watch.values_of(objective.metric))
-        percent = 100 * watch.step // watch.max_steps
-        if value is None or percent >= 100 or not self._study.report(number, percent, value):
+        job.look()
+        trial, objective = self._trial_of[job.name], self._plan.objectives[0]
+        value = value_so_far(objective, job.values_of(objective.metric))
+        percent = 100 * job.step // job.max_steps if job.max_steps else 0
+        if value is None or not job.step or percent >= 100:
             return False
-        self._pruned.add(number)
-        return True
+        if percent not in self.study.get_trials(deepcopy=False)[trial.number].intermediate_values:
+            trial.report(value, percent)
+        if trial.should_prune():
+            self._pruned.add(job.name)
+        return job.name in self._pruned
 
-    def ended(self, watch: JobWatch, status: Status) -> Status:
+    def ended(self, job: ReadyJob, status: Status) -> Status:
         """Report a job's result to the study, and return its status: `pruned` if it was stopped here.
 
         Raise RunError if it finished without ever logging an objective, because then no trial will.
         """
-        number = self._number_of[watch.job.name]
-        objectives = self._plan.objectives
-        if status.state == PREEMPTED and number in self._pruned:
-            self._study.tell(number, None, is_pruned=True)
-            update_status(watch.job.folder, reason=f"{PRUNED}: others were better at step {status.step}")
-            return replace(status, state=RunState.PRUNED, reason=None)
-        if status.state == PREEMPTED:
+        from optuna.trial import TrialState
+
+        if status.state == PREEMPTED and job.name not in self._pruned:
             return status  # it stays a running trial, and is resumed later
-        if status.state != FINISHED:
-            self._study.tell(number, None)
-            return status
-        values = [value_so_far(objective, watch.values_of(objective.metric)) for objective in objectives]
-        known = [value for value in values if value is not None]
-        if len(known) == len(values):
-            self._study.tell(number, known)
-            return status
-        self._study.tell(number, None)
-        unlogged = next((objective for objective in objectives if objective.metric not in watch.logged()), None)
-        if unlogged is not None and not any(trial.state == "complete" for trial in self._study.trials()):
-            raise never_logged(unlogged, watch.logged(), where=watch.job.folder.shown)
-        self._say(f"{watch.job.name} finished and logged no finite value of its objective")
+        trial, state = self._trial_of[job.name], TrialState.FAIL
+        wanted = [
+            (objective, value_so_far(objective, job.values_of(objective.metric))) for objective in self._plan.objectives
+        ]
+        values = [value for _, value in wanted if value is not None]
+        if status.state == PREEMPTED:
+            state = TrialState.PRUNED
+            update_status(job.folder, reason=f"{PRUNED}: others were better at step {status.step}")
+            status = replace(status, state=PRUNED, reason=None)
+        elif status.state == FINISHED and len(values) == len(wanted):
+            state = TrialState.COMPLETE
+        self.study.tell(trial, values if state == TrialState.COMPLETE else None, state=state, skip_if_finished=True)
+        if status.state == FINISHED and state == TrialState.FAIL:
+            unlogged = next((objective for objective, _ in wanted if objective.metric not in job.points), None)
+            if unlogged is not None and not self.study.best_trials:
+                raise never_logged(unlogged, job.points, where=job.folder.shown)
+            self._say(f"{job.name} finished and logged no finite value of its objective")
         return status
 
 
@@ -213,155 +207,74 @@ def continue_search(
     the errors of `resumed` for a trial that cannot resume.
     """
     with only_writer(RunFolder(folder), take_over=allowed.take_over, what="sweep"):
-        study = SearchStudy(folder, plan.sweep, plan.objectives, plan.space, seed=plan.seed)
+        trials = Trials(folder, plan, lambda line: console.print(line, style="yellow", markup=False), allowed)
         if options.dry_run:
-            _show_found(console, plan, study)
-            _show_left(console, plan, study, folder)
+            _show_found(console, plan, trials.study, folder)
             console.print("nothing was started or written")
             return EXIT_OK
-        trials = Trials(folder, plan, study, lambda line: console.print(line, style="yellow", markup=False), allowed)
         try:
             watched = options.watch or plan.objectives[0].metric
-            return run_jobs(console, [], replace(options, watch=watched), to_come=trials)
+            return run_jobs(console, [], replace(options, watch=watched), trials)
         finally:
-            _show_found(console, plan, study)
-            _show_left(console, plan, study, folder)
+            _show_found(console, plan, trials.study, folder)
             report(console, folder)
             print_folder(console, folder)
-
-
-def _show_left(console: Console, plan: SearchPlan, study: SearchStudy, folder: Path) -> None:
-    """Print how many trials are left, if any."""
-    if left := plan.sweep.trials - sum(trial.state != "running" for trial in study.trials()):
-        shown = shlex.quote(RunFolder(folder).shown)
-        line = f"{left} of {plan.sweep.trials} trials are left; `rlhf resume {shown}` continues"
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def _show_heading(console: Console, plan: SearchPlan, folder: Path, options: SweepOptions) -> None:
     at_once = f", {options.at_once} at a time" if options.at_once > 1 else ""
     how = f"{plan.sweep.trials} by {plan.sweep.sampler}{_HOW[plan.sweep.prune]}{at_once}"
-    space = {key: str(may_be) for key, may_be in plan.space.items()}
+    space = {key: in_words(distribution) for key, distribution in plan.space.items()}
     facts = space | {"trials": how, "folder": RunFolder(folder).shown}
     show_search(console, [*map(str, plan.objectives)], facts)
 
 
-def _show_found(console: Console, plan: SearchPlan, study: SearchStudy) -> None:
-    best = {trial.number for trial in study.best()}
-    tried = study.trials()
+def _show_found(console: Console, plan: SearchPlan, study: Study, folder: Path) -> None:
+    """Print the best trials, the command that repeats the best one, and how many trials are left, if any."""
+    tried, best = study.get_trials(deepcopy=False), study.best_trials
+    is_best = {trial.number for trial in best}
     short = short_keys(list(plan.space))
     rows = [
         TrialRow(
-            name=trial.job or str(trial.number),
-            settings={short[key]: few_digits(value) for key, _, value in (word.partition("=") for word in trial.words)},
-            values=trial.values if trial.state == "complete" else (),
-            state=trial.state,
-            is_best=trial.number in best,
+            name=str(trial.user_attrs.get(_JOB, trial.number)),
+            settings={short[key]: few_digits(str(value)) for key, value in trial.params.items()},
+            values=tuple(trial.values or ()) if trial.state.name == "COMPLETE" else (),
+            state=trial.state.name.lower(),
+            is_best=trial.number in is_best,
         )
         for trial in tried
     ]
-    first = next((trial for trial in tried if trial.number in best), None)
     fixed = [word for word in plan.fixed if not word.startswith("run.name=")]
-    again = ["rlhf", "train", "-m", *fixed, *(first.words if first else ()), _SEEDS]
+    again = ["rlhf", "train", "-m", *fixed, *(words_of(best[0].params) if best else ()), _SEEDS]
     show_best_trials(console, rows, objectives=[*map(str, plan.objectives)], again=shlex.join(again))
+    if left := plan.sweep.trials - sum(row.state != "running" for row in rows):
+        shown = shlex.quote(RunFolder(folder).shown)
+        line = f"{left} of {plan.sweep.trials} trials are left; `rlhf resume {shown}` continues"
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
-@dataclass(frozen=True)
-class SearchTrial:
-    """A trial: its number, its settings as overrides, and its result.
-
-    `job` is the sweep's job that runs it, None until there is one. `values` has one entry per objective, or is empty if
-    there are none. `state` is Optuna's name: complete, pruned, fail or running.
-    """
-
-    number: int
-    job: str | None
-    words: tuple[str, ...]
-    values: tuple[float, ...]
-    state: str
+def words_of(params: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the values that Optuna proposed as overrides."""
+    return tuple(f"{key}={value}" for key, value in params.items())
 
 
-class SearchStudy:
-    """The stored trials of one search, finished and running, and the sampler that proposes new ones."""
+def open_study(folder: Path, plan: SearchPlan) -> Study:
+    """Return the study in a sweep's folder, with all its trials; create it if there is none."""
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
 
-    def __init__(self, folder: Path, sweep: Sweep, objectives: Sequence[Objective], space: Space, *, seed: int) -> None:
-        """Open the study in a sweep's folder, or create it. Raise ConfigError if Optuna is not installed."""
-        try:
-            import optuna
-        except ImportError:
-            raise ConfigError(
-                "a search needs Optuna, which is not installed", where="sweep", hint="pip install 'rlhf-cli[search]'"
-            ) from None
-        from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
-
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._space = space
-        self._distributions = {key: may_be.distribution() for key, may_be in space.items()}
-        self._study: Study = optuna.create_study(
-            storage=JournalStorage(JournalFileBackend(str(folder / JOURNAL))),
-            study_name=_NAME,
-            directions=[objective.direction for objective in objectives],
-            pruner=_pruner(sweep.prune),
-            load_if_exists=True,
-        )
-        # A resumed search needs other random numbers: with the same ones it would repeat its first trials.
-        self._study.sampler = _sampler(sweep.sampler, seed + len(self._study.get_trials(deepcopy=False)))
-        self._running: dict[int, Trial] = {}
-
-    def ask(self) -> SearchTrial:
-        """Return the next trial."""
-        trial = self._study.ask(self._distributions)
-        self._running[trial.number] = trial
-        return SearchTrial(trial.number, None, self._words(trial.params), (), "running")
-
-    def belongs_to(self, number: int, job: str) -> None:
-        """Record which job of the sweep a trial is."""
-        self._trial(number).set_user_attr(_JOB, job)
-
-    def report(self, number: int, percent: int, value: float) -> bool:
-        """Report a trial's objective after `percent` of its training, and return whether it should be stopped.
-
-        Only for a single objective. A second value for the same percentage is ignored.
-        """
-        trial = self._trial(number)
-        if percent not in self._study.get_trials(deepcopy=False)[number].intermediate_values:
-            trial.report(value, percent)
-        return bool(trial.should_prune())
-
-    def tell(self, number: int, values: Sequence[float] | None, *, is_pruned: bool = False) -> None:
-        """Report the result of a trial. `values` is None if it failed."""
-        from optuna.trial import TrialState
-
-        state = TrialState.PRUNED if is_pruned else TrialState.COMPLETE if values is not None else TrialState.FAIL
-        self._study.tell(number, values if state is TrialState.COMPLETE else None, state=state, skip_if_finished=True)
-        self._running.pop(number, None)
-
-    def trials(self) -> list[SearchTrial]:
-        """Return every proposed trial, in order."""
-        return [self._described(trial) for trial in self._study.get_trials(deepcopy=False)]
-
-    def best(self) -> list[SearchTrial]:
-        """Return the best trial, or the Pareto front for several objectives; empty if no trial is complete."""
-        complete = [trial for trial in self._study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
-        return [self._described(trial) for trial in self._study.best_trials] if complete else []
-
-    def _trial(self, number: int) -> Trial:
-        """Return a running trial, also one that another process asked for."""
-        if number not in self._running:
-            from optuna.trial import Trial
-
-            self._running[number] = Trial(self._study, self._study.get_trials(deepcopy=False)[number]._trial_id)
-        return self._running[number]
-
-    def _described(self, trial: FrozenTrial) -> SearchTrial:
-        job = trial.user_attrs.get(_JOB)
-        values = tuple(float(value) for value in trial.values or ())
-        words = self._words(trial.params)
-        return SearchTrial(trial.number, str(job) if job is not None else None, words, values, trial.state.name.lower())
-
-    def _words(self, params: Mapping[str, object]) -> tuple[str, ...]:
-        return tuple(f"{key}={self._space[key].word(value)}" for key, value in params.items() if key in self._space)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        storage=JournalStorage(JournalFileBackend(str(folder / JOURNAL))),
+        study_name=_NAME,
+        directions=[objective.direction for objective in plan.objectives],
+        pruner=_pruner(plan.sweep.prune),
+        load_if_exists=True,
+    )
+    # A resumed search needs other random numbers: with the same ones it would repeat its first trials.
+    study.sampler = _sampler(plan.sweep.sampler, plan.seed + len(study.get_trials(deepcopy=False)))
+    return study
 
 
 def _sampler(name: str, seed: int) -> BaseSampler:

@@ -29,76 +29,21 @@ if TYPE_CHECKING:
 _EXPECTED = "interval(0, 1), tag(log, interval(1e-6, 1e-4)), int(interval(1, 8)), range(1, 9) or choice(a, b)"
 
 
-@dataclass(frozen=True)
-class NumberRange:
-    """All numbers from `low` to `high`, both included. `is_log` samples on a logarithmic scale."""
-
-    low: float
-    high: float
-    is_log: bool = False
-    is_whole: bool = False
-
-    def corners(self) -> list[str]:
-        """Return the minimum and the maximum, as override values."""
-        return [self.word(self.low), self.word(self.high)]
-
-    def word(self, value: object) -> str:
-        """Return a value of Optuna's as it is typed."""
-        number = float(str(value))
-        return str(round(number)) if self.is_whole else repr(number)
-
-    def distribution(self) -> BaseDistribution:
-        """Return Optuna's distribution."""
-        from optuna.distributions import FloatDistribution, IntDistribution
-
-        if self.is_whole:
-            return IntDistribution(round(self.low), round(self.high), log=self.is_log)
-        return FloatDistribution(self.low, self.high, log=self.is_log)
-
-    def __str__(self) -> str:
-        kind = " whole numbers" if self.is_whole else ""
-        return f"{self.low:g} to {self.high:g}{kind}{', logarithmic' if self.is_log else ''}"
-
-
-@dataclass(frozen=True)
-class OptionList:
-    """One of several values, as they are typed."""
-
-    values: tuple[str, ...]
-
-    def corners(self) -> list[str]:
-        """Return every value."""
-        return list(self.values)
-
-    def word(self, value: object) -> str:
-        """Return a value of Optuna's as it is typed."""
-        return str(value)
-
-    def distribution(self) -> BaseDistribution:
-        """Return Optuna's distribution."""
-        from optuna.distributions import CategoricalDistribution
-
-        return CategoricalDistribution(self.values)
-
-    def __str__(self) -> str:
-        return ", ".join(self.values)
-
-
-Space = dict[str, NumberRange | OptionList]
+Space = dict[str, "BaseDistribution"]
 """Key or config group -> its possible values."""
 
 
-def split_words(words: Iterable[str]) -> tuple[list[str], Space]:
-    """Return the words that apply to every trial, and the space of the others."""
+def split_words(words: Iterable[str]) -> tuple[list[str], dict[str, Override]]:
+    """Return the words that apply to every trial, and the others as key -> override with several values."""
     fixed: list[str] = []
-    space: Space = {}
+    swept: dict[str, Override] = {}
     for word in words:
         override = _parse(word)
         if override is None or not override.is_sweep_override():
             fixed.append(word)
-            continue
-        space[word.partition("=")[0].lstrip("+")] = _may_be(override, word)
-    return fixed, space
+        else:
+            swept[word.partition("=")[0].lstrip("+")] = override
+    return fixed, swept
 
 
 def from_section(section: Mapping[str, str], rewards: Iterable[str], typed: Iterable[str]) -> Space:
@@ -125,8 +70,7 @@ def from_section(section: Mapping[str, str], rewards: Iterable[str], typed: Iter
         if override is None or not override.is_sweep_override():
             what = f"{key} has only one value, so there is nothing to search"
             raise ConfigError(what, where=f"sweep.space.{key}", got=text, expected=_EXPECTED)
-        may_be = _may_be(override, word)
-        space |= {each: may_be for each in keys if each not in typed}
+        space |= dict.fromkeys((each for each in keys if each not in typed), distribution_of(override))
     return space
 
 
@@ -137,30 +81,57 @@ def _parse(word: str) -> Override | None:
         return None  # composing reports the error
 
 
-def _may_be(override: Override, word: str) -> NumberRange | OptionList:
-    sweep = override.value()
-    numbers: NumberRange | None = None
-    if isinstance(sweep, IntervalSweep):
-        assert sweep.start is not None
-        assert sweep.end is not None
-        is_whole = "int" in sweep.tags or (isinstance(sweep.start, int) and isinstance(sweep.end, int))
-        numbers = NumberRange(float(sweep.start), float(sweep.end), "log" in sweep.tags, is_whole)
-    elif isinstance(sweep, RangeSweep) and sweep.step == 1 and isinstance(sweep.start, int):
-        numbers = NumberRange(float(sweep.start), float(sweep.stop or 0) - 1, "log" in sweep.tags, is_whole=True)
-    if numbers is not None:
-        if numbers.low < numbers.high and not (numbers.is_log and numbers.low <= 0):
-            return numbers
+def distribution_of(override: Override) -> BaseDistribution:
+    """Return Optuna's distribution of an override with several values.
+
+    Raise ConfigError for one that is empty or has a single value, and if Optuna is not installed.
+    """
+    try:
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+    except ImportError:
+        raise ConfigError(
+            "a search needs Optuna, which is not installed", where="sweep", hint="pip install 'rlhf-cli[search]'"
+        ) from None
+    sweep, word = override.value(), override.input_line
+    if isinstance(sweep, IntervalSweep) or (
+        isinstance(sweep, RangeSweep) and sweep.step == 1 and isinstance(sweep.start, int)
+    ):
+        low, high = sweep.start or 0, (sweep.end if isinstance(sweep, IntervalSweep) else (sweep.stop or 0) - 1) or 0
+        is_log, is_whole = "log" in sweep.tags, "int" in sweep.tags or (isinstance(low, int) and isinstance(high, int))
+        with suppress(ValueError):  # Optuna's, of an empty interval
+            numbers = (
+                IntDistribution(round(low), round(high), log=is_log)
+                if is_whole
+                else FloatDistribution(low, high, log=is_log)
+            )
+            if not numbers.single():
+                return numbers
         raise ConfigError(
             "this interval is empty",
             where="command line",
             got=word,
-            expected="a smaller number, then a larger one" + ("; above 0, for logarithms" if numbers.is_log else ""),
+            expected="a smaller number, then a larger one" + ("; above 0, for logarithms" if is_log else ""),
         )
     if isinstance(sweep, ChoiceSweep | RangeSweep):
         values = tuple(dict.fromkeys(str(value) for value in override.sweep_string_iterator()))
         if len(values) > 1:
-            return OptionList(values)
+            return CategoricalDistribution(values)
     raise ConfigError("there is nothing to search", where="command line", got=word, expected=_EXPECTED)
+
+
+def ends_of(distribution: BaseDistribution) -> list[str]:
+    """Return the least and the largest number, or every option, as override values."""
+    has = distribution._asdict()
+    return [str(value) for value in has.get("choices", (has.get("low"), has.get("high")))]
+
+
+def in_words(distribution: BaseDistribution) -> str:
+    """Return `0 to 1, logarithmic`, `1 to 8 whole numbers` or `none, exclude`."""
+    has = distribution._asdict()
+    if "choices" in has:
+        return ", ".join(has["choices"])
+    kind = " whole numbers" if isinstance(has["low"], int) else ""
+    return f"{has['low']:g} to {has['high']:g}{kind}{', logarithmic' * has['log']}"
 
 
 _HELD_OUT = "eval_"
@@ -239,10 +210,9 @@ class SearchPlan:
 
     def corners(self) -> list[SweepJob]:
         """Return jobs that together set every key to its ends, or to each of its options."""
-        first = {key: may_be.corners()[0] for key, may_be in self.space.items()}
-        rows = [first]
-        for key, may_be in self.space.items():
-            rows += [{**first, key: corner} for corner in may_be.corners()[1:]]
+        ends = {key: ends_of(distribution) for key, distribution in self.space.items()}
+        first = {key: values[0] for key, values in ends.items()}
+        rows = [first, *({**first, key: value} for key, values in ends.items() for value in values[1:])]
         names = names_of(rows)
         words = [tuple(f"{key}={value}" for key, value in row.items()) for row in rows]
         return [SweepJob(name, row, (*self.fixed, *typed)) for name, row, typed in zip(names, rows, words, strict=True)]
@@ -255,12 +225,9 @@ def search_plan(typed: list[str]) -> SearchPlan | None:
     invalid, and ConfigError for a space that is empty, contains the seed, or changes the objective itself.
     """
     is_typed = any(_is_of_section(word) for word in typed)
+    fixed, swept = split_words(typed)
     try:
-        fixed, from_words = split_words(typed)
-        words = [*fixed, *(f"{key}={may_be.corners()[0]}" for key, may_be in from_words.items())]
-        with suppress(UserError):
-            words = words if is_typed else list(grid_of(typed).jobs[0].words)
-        experiment = prepare(words).experiment
+        experiment = prepare(_words_of_one_run(typed, fixed, swept, is_typed=is_typed)).experiment
     except UserError:
         if is_typed:
             raise
@@ -269,11 +236,22 @@ def search_plan(typed: list[str]) -> SearchPlan | None:
     if sweep is None:
         return None
     typed_keys = [word.partition("=")[0].lstrip("+") for word in fixed]
-    space = {**from_section(sweep.space, experiment.rewards, typed_keys), **from_words}
+    space = from_section(sweep.space, experiment.rewards, typed_keys)
+    space |= {key: distribution_of(override) for key, override in swept.items()}
     objectives = tuple(read_objective(text, experiment.rewards) for text in sweep.objective)
     _refuse(space, objectives, list(experiment.rewards))
     kept = tuple(word for word in fixed if not _is_of_section(word))
     return SearchPlan(sweep, objectives, space, kept, experiment.seed)
+
+
+def _words_of_one_run(
+    typed: list[str], fixed: list[str], swept: Mapping[str, Override], *, is_typed: bool
+) -> list[str]:
+    """Return the words of the first job of a grid, or those with the first end of each interval."""
+    if not is_typed:
+        with suppress(UserError):
+            return list(grid_of(typed).jobs[0].words)
+    return [*fixed, *(f"{key}={ends_of(distribution_of(override))[0]}" for key, override in swept.items())]
 
 
 def without_section(tree: JsonTree, origins: Origins) -> None:

@@ -58,15 +58,15 @@ def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
         return SweepEnd(EXIT_OK, folder, is_dry=True)
     with _progress(console, f"freezing {len(jobs)} runs", len(jobs)) as tell:
         begin_sweep(folder, typed, [axis.key for axis in grid.axes], grid.jobs)
+        ready = []
         for done, job in enumerate(jobs, start=1):
-            freeze(folder, job)
+            ready.append(freeze(folder, job))
             tell(done)
     sweep = SweepFolder(folder, grid.jobs)
     if for_slurm:
-        submit_sweep(console, [sweep.run_of(job) for job in sweep.jobs], sweep.path)
+        submit_sweep(console, [job.folder for job in ready], sweep.path)
         print_folder(console, sweep.path)
         return SweepEnd(EXIT_OK, sweep.path)
-    ready = [ReadyJob(job.job.name, sweep.run_of(job.job), job.prepared.experiment, job.plan) for job in jobs]
     with only_writer(RunFolder(sweep.path), what="sweep"):
         return SweepEnd(run_ready(console, sweep, ready, options), sweep.path)
 

@@ -4,8 +4,7 @@ A fork is isolated: what a job changes or breaks does not affect the others. mul
 because with a living child it outlives the process that started it, even if that is killed, and a terminal's signals
 reach it. This server dies with the sweep and its children die with it; only the sweep communicates with them.
 
-Requests are lines of JSON on one pipe, `{"id": 0, "environment": {...}, ...}` for each job to start. Answers are lines
-on another: `{"ready": true}`, `{"id": 0, "pid": 4711}`, `{"id": 0, "code": 0}`. A negative code is a signal.
+The sweep sends a `JobRequest` for each job to start through a pipe, and the server answers with `JobEvent`s.
 """
 
 from __future__ import annotations
@@ -13,12 +12,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
-import json
 import logging
+import multiprocessing
 import multiprocessing.util
 import os
-import select
-import selectors
 import signal
 import subprocess
 import sys
@@ -27,7 +24,9 @@ import time
 import traceback
 import weakref
 from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NamedTuple
 
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, Preempted, RewardFailed, RlhfError
 from rlhf_cli.launch.freeze import plan_frozen
@@ -60,10 +59,10 @@ class JobRequest:
 
 _LAST_LINES = 20
 _CLEARING_UP_S = 5.0
+_LOOK_EVERY_S = 0.05
 
 
-@dataclass(frozen=True)
-class JobEvent:
+class JobEvent(NamedTuple):
     """A job's process has started, as `pid`, or ended, with its exit code or the negative number of a signal."""
 
     id: int
@@ -81,22 +80,17 @@ class WarmProcesses:
     def __init__(self, *, threads: int | None) -> None:
         self._threads = threads
         self._server: subprocess.Popen[bytes] | None = None
-        self._requests = self._answers = -1
         self._output = Path()
-        self._buffer = b""
 
     def begin(self, request: JobRequest) -> None:
         """Request the start of a job."""
         if self._server is None:
             self._server = self._start()
-        rest = memoryview(json.dumps(asdict(request)).encode() + b"\n")
         with contextlib.suppress(BrokenPipeError):  # `events` then raises with the reason
-            while rest:
-                rest = rest[os.write(self._requests, rest) :]
+            self._pipe.send(asdict(request))
 
     def _start(self) -> subprocess.Popen[bytes]:
-        server_in, self._requests = os.pipe()
-        self._answers, server_out = os.pipe()
+        self._pipe, theirs = multiprocessing.Pipe()
         environment = {
             **os.environ,
             # Ask NVML whether there is a GPU, because a CUDA call would break forking.
@@ -107,20 +101,19 @@ class WarmProcesses:
         }
         if self._threads is not None:
             environment["OMP_NUM_THREADS"] = str(self._threads)
-        descriptors = map(str, (os.getpid(), server_in, server_out))
+        module, pipe = "rlhf_cli.sweeps.warm_processes", theirs.fileno()
         with tempfile.NamedTemporaryFile("w", prefix="rlhf-sweep-", delete=False) as output:
             self._output = Path(output.name)
             server = subprocess.Popen(
-                [sys.executable, "-m", "rlhf_cli.sweeps.warm_processes", *descriptors],
+                [sys.executable, "-m", module, str(os.getpid()), str(pipe)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env=environment,
-                pass_fds=(server_in, server_out),
+                pass_fds=[pipe],
                 start_new_session=True,
             )
-        os.close(server_in)
-        os.close(server_out)
+        theirs.close()
         return server
 
     def events(self, timeout_s: float) -> list[JobEvent]:
@@ -131,25 +124,24 @@ class WarmProcesses:
         if self._server is None:  # no job has started because all GPUs are taken
             time.sleep(timeout_s)
             return []
-        if not select.select([self._answers], [], [], timeout_s)[0]:
-            return []
-        read = os.read(self._answers, 1 << 16)
-        if not read:
+        found: list[JobEvent] = []
+        try:
+            while self._pipe.poll(0 if found else timeout_s):
+                found.append(JobEvent(*self._pipe.recv()))
+        except (EOFError, OSError):
             lines = self._output.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
             raise RlhfError(
                 "the process that starts the runs of the sweep has ended, and all of its runs with it",
                 got="\n".join([f"exit code {self._server.wait()}", *lines]),
                 hint="rlhf resume SWEEP",
-            )
-        *answers, self._buffer = (self._buffer + read).split(b"\n")
-        return [JobEvent(**answer) for answer in map(json.loads, answers) if "id" in answer]
+            ) from None
+        return found
 
     def close(self) -> None:
         """End the server and every remaining job."""
         if self._server is None:
             return
-        os.close(self._requests)
-        os.close(self._answers)
+        self._pipe.close()
         try:
             self._server.wait(_CLEARING_UP_S)
         except subprocess.TimeoutExpired:
@@ -163,8 +155,8 @@ _NOT_FOR_US = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 def main(argv: list[str]) -> None:
-    """Serve the sweep with process id `argv[0]`, reading requests from descriptor `argv[1]`, answering on `argv[2]`."""
-    parent, requests, answers = (int(word) for word in argv)
+    """Serve the sweep with process id `argv[0]` on the pipe that is descriptor `argv[1]`."""
+    parent, pipe = (int(word) for word in argv)
     die_with(parent)
     for number in _NOT_FOR_US:
         signal.signal(number, signal.SIG_IGN)
@@ -177,42 +169,27 @@ def main(argv: list[str]) -> None:
         raise RuntimeError("an import has initialised CUDA, which no child of a fork can use")
     gc.collect()
     gc.freeze()  # otherwise each child's first collection would write to, and so copy, all imported objects
-    _Server(requests, answers).serve()
+    _Server(Connection(pipe)).serve()
     leave(EXIT_OK)
 
 
 class _Server:
     """Starts a job for every request, and reports when each has ended."""
 
-    def __init__(self, requests: int, answers: int) -> None:
-        self._requests, self._answers = requests, answers
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
         self._jobs: dict[int, int] = {}
         """Process id -> job id."""
-        self._woken, self._wakes = os.pipe()
-        os.set_blocking(self._wakes, False)
-        os.set_blocking(self._woken, False)
 
     def serve(self) -> None:
         """Serve until the sweep closes its end of the pipe."""
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
-        self._say(ready=True)
-        buffer = b""
-        with selectors.DefaultSelector() as selector:
-            for descriptor in (self._requests, self._woken):
-                selector.register(descriptor, selectors.EVENT_READ)
-            while True:
-                ready = {key.fd for key, _ in selector.select()}
-                if self._woken in ready:
-                    os.read(self._woken, 4096)
-                    self._say_ended()
-                if self._requests in ready:
-                    read = os.read(self._requests, 1 << 16)
-                    if not read:
-                        return
-                    *lines, buffer = (buffer + read).split(b"\n")
-                    for line in lines:
-                        self._begin(JobRequest(**json.loads(line)))
+        while True:
+            if self._pipe.poll(_LOOK_EVERY_S):
+                try:
+                    self._begin(JobRequest(**self._pipe.recv()))
+                except (EOFError, OSError):
+                    return
+            self._say_ended()
 
     def _begin(self, request: JobRequest) -> None:
         server = os.getpid()
@@ -230,19 +207,17 @@ class _Server:
                 leave(code)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOT_FOR_US)
         self._jobs[pid] = request.id
-        self._say(id=request.id, pid=pid)
+        self._pipe.send((request.id, pid))
 
     def _become_a_process(self, server: int) -> None:
         """Undo the server's setup in the child. A new session keeps the terminal's signals away from it."""
-        signal.set_wakeup_fd(-1)
-        for number in (*_NOT_FOR_US, signal.SIGCHLD):
+        for number in _NOT_FOR_US:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.setsid()
         die_with(server)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOT_FOR_US)
-        for descriptor in (self._requests, self._answers, self._woken, self._wakes):
-            os.close(descriptor)
+        self._pipe.close()
         _forget_exits()
 
     def _say_ended(self) -> None:
@@ -250,10 +225,7 @@ class _Server:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            self._say(id=self._jobs.pop(pid), code=os.waitstatus_to_exitcode(status))
-
-    def _say(self, **answer: object) -> None:
-        os.write(self._answers, json.dumps(answer).encode() + b"\n")
+            self._pipe.send((self._jobs.pop(pid), None, os.waitstatus_to_exitcode(status)))
 
 
 def _forget_exits() -> None:

@@ -29,7 +29,8 @@ ON_GPUS = [word for word in SMALL if word != "launch=cpu"]
 
 def job(place: Path, *words: str) -> ReadyJob:
     prepared = prepare(["+exp=quickstart", "track=none", *words])
-    return ReadyJob("one", RunFolder(place), prepared.experiment, preflight(prepared.experiment, prepared.composed))
+    plan = preflight(prepared.experiment, prepared.composed)
+    return ReadyJob(name="one", folder=RunFolder(place), experiment=prepared.experiment, plan=plan)
 
 
 @contextmanager

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.sweeps.search_space import (
-    NumberRange,
-    OptionList,
+    distribution_of,
+    ends_of,
     from_section,
+    in_words,
     read_objective,
     split_words,
     value_so_far,
@@ -22,9 +23,10 @@ from rlhf_cli.sweeps.search_space import (
 
 
 def test_fixed_words_and_searched_words_are_separated() -> None:
-    fixed, space = split_words(["+exp=quickstart", "seed=3", "a=interval(0,1)", "b=[1,2]", "truncation=none,exclude"])
+    fixed, swept = split_words(["+exp=quickstart", "seed=3", "a=interval(0,1)", "b=[1,2]", "truncation=none,exclude"])
     assert fixed == ["+exp=quickstart", "seed=3", "b=[1,2]"]
-    assert space == {"a": NumberRange(0.0, 1.0), "truncation": OptionList(("none", "exclude"))}
+    found = {key: distribution_of(override) for key, override in swept.items()}
+    assert found == {"a": FloatDistribution(0.0, 1.0), "truncation": CategoricalDistribution(("none", "exclude"))}
 
 
 @pytest.mark.parametrize(
@@ -39,20 +41,21 @@ def test_fixed_words_and_searched_words_are_separated() -> None:
     ],
 )
 def test_a_word_of_hydra_becomes_a_distribution_of_optuna(word: str, expected: object) -> None:
-    _, space = split_words([word])
-    assert space["x"].distribution() == expected
+    _, swept = split_words([word])
+    assert distribution_of(swept["x"]) == expected
 
 
 @pytest.mark.parametrize("word", ["x=interval(1,1)", "x=interval(2,1)", "x=tag(log,interval(0,1))", "x=choice(a)"])
 def test_an_empty_space_is_refused(word: str) -> None:
+    _, swept = split_words([word])
     with pytest.raises(ConfigError) as raised:
-        split_words([word])
+        distribution_of(swept["x"])
     assert raised.value.got == word
 
 
 def test_a_star_matches_every_reward_except_typed_keys() -> None:
     space = from_section({"rewards.*.weight": "interval(0,2)"}, ["correct", "style"], ["rewards.correct.weight"])
-    assert space == {"rewards.style.weight": NumberRange(0.0, 2.0)}
+    assert space == {"rewards.style.weight": FloatDistribution(0.0, 2.0)}
 
 
 def test_a_star_without_a_match_is_refused() -> None:
@@ -61,15 +64,16 @@ def test_a_star_without_a_match_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("may_be", "value", "word"),
+    ("distribution", "ends", "words"),
     [
-        (NumberRange(0, 1), 0.1, "0.1"),
-        (NumberRange(1, 8, is_whole=True), 4, "4"),
-        (OptionList(("none", "exclude")), "none", "none"),
+        (FloatDistribution(0, 1e-5, log=False), ["0.0", "1e-05"], "0 to 1e-05"),
+        (IntDistribution(1, 8, log=True), ["1", "8"], "1 to 8 whole numbers, logarithmic"),
+        (CategoricalDistribution(("none", "exclude")), ["none", "exclude"], "none, exclude"),
     ],
 )
-def test_a_proposed_value_becomes_an_override(may_be: NumberRange | OptionList, value: object, word: str) -> None:
-    assert may_be.word(value) == word
+def test_the_ends_of_a_space_become_overrides(distribution: BaseDistribution, ends: list[str], words: str) -> None:
+    assert ends_of(distribution) == ends
+    assert in_words(distribution) == words
 
 
 def test_a_held_out_metric_counts_by_its_last_value() -> None:

@@ -7,17 +7,18 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+from optuna import Study
+from optuna.distributions import FloatDistribution
+from optuna.trial import FrozenTrial, Trial
 
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.launch_sections import Sweep
-from rlhf_cli.display.sweep_tables import PRUNED
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, Status, claim, read_status, update_status
-from rlhf_cli.sweeps.checked_jobs import begin_sweep, open_sweep
-from rlhf_cli.sweeps.job_watch import JobWatch
-from rlhf_cli.sweeps.search import SearchStudy, Trials
-from rlhf_cli.sweeps.search_space import NumberRange, SearchPlan, Space, read_objective, search_plan
+from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, PRUNED, Status, claim, read_status, update_status
+from rlhf_cli.sweeps.checked_jobs import ReadyJob, begin_sweep, open_sweep
+from rlhf_cli.sweeps.search import Trials, open_study
+from rlhf_cli.sweeps.search_space import SearchPlan, Space, read_objective, search_plan
 from rlhf_cli.sweeps.sweep_options import ResumeOptions
 from tests.support.small_runs import SMALL
 
@@ -36,28 +37,30 @@ class Searched:
         self.said: list[str] = []
         if not folder.exists():
             begin_sweep(folder, WORDS, list(plan.space), [])
-        self.memory = SearchStudy(folder, plan.sweep, plan.objectives, plan.space, seed=0)
-        self.trials = Trials(folder, plan, self.memory, self.said.append, ResumeOptions())
+        self.trials = Trials(folder, plan, self.said.append, ResumeOptions())
 
-    def begins(self) -> JobWatch:
+    @property
+    def tried(self) -> list[FrozenTrial]:
+        return self.trials.study.trials
+
+    def begins(self) -> ReadyJob:
         job = self.trials.next_job()
         assert job is not None
-        watch = JobWatch(job)
-        watch.begins()
-        return watch
+        job.begins()
+        return job
 
-    def logs(self, watch: JobWatch, step: int, value: float | None, *, metric: str = METRIC) -> None:
+    def logs(self, job: ReadyJob, step: int, value: float | None, *, metric: str = METRIC) -> None:
         event = {"step": step, "time_s": float(step), metric: value, "loss": 0.1}
-        with watch.job.folder.metrics.open("a") as stream:
+        with job.folder.metrics.open("a") as stream:
             stream.write(json.dumps(event) + "\n")
-        claim(watch.job.folder)
-        update_status(watch.job.folder, step=step, max_steps=100)
-        watch.look()
+        claim(job.folder)
+        update_status(job.folder, step=step, max_steps=100)
+        job.look()
 
-    def ends(self, watch: JobWatch, state: str = FINISHED) -> Status:
-        status = update_status(watch.job.folder, state=state)
-        watch.ends(status)
-        return self.trials.ended(watch, status)
+    def ends(self, job: ReadyJob, state: str = FINISHED) -> Status:
+        status = update_status(job.folder, state=state)
+        job.ends(status)
+        return self.trials.ended(job, status)
 
 
 def test_trials_are_frozen_one_by_one_and_the_best_is_found(place: Path) -> None:
@@ -67,14 +70,13 @@ def test_trials_are_frozen_one_by_one_and_the_best_is_found(place: Path) -> None
         search.logs(watch, 100, value)
         assert search.ends(watch).state == FINISHED
     assert search.trials.next_job() is None
-    (best,) = search.memory.best()
-    assert best.values == (0.9,)
+    (best,) = search.trials.study.best_trials
+    assert best.values == [0.9]
     jobs = open_sweep(place / "sweep").jobs
-    assert [job.name for job in jobs] == [trial.job for trial in search.memory.trials()]
-    frozen = RunFolder(place / "sweep" / str(best.job)).read_config()
+    assert [job.name for job in jobs] == [trial.user_attrs["job"] for trial in search.tried]
+    frozen = RunFolder(place / "sweep" / best.user_attrs["job"]).read_config()
     assert frozen["sweep"] is None  # a trial is not a search itself
-    weights = {word.partition("=")[0]: float(word.partition("=")[2]) for word in best.words}
-    assert frozen["rewards"]["brevity"]["weight"] == weights["rewards.brevity.weight"]
+    assert frozen["rewards"]["brevity"]["weight"] == best.params["rewards.brevity.weight"]
 
 
 def test_a_stopped_search_resumes_its_unfinished_trial(place: Path) -> None:
@@ -88,21 +90,21 @@ def test_a_stopped_search_resumes_its_unfinished_trial(place: Path) -> None:
     second = Searched(place / "sweep")
     assert second.trials.num_to_come == 2  # the stopped one and the third
     again = second.begins()
-    assert again.job.name == stopped.job.name
-    assert again.job.resume
+    assert again.name == stopped.name
+    assert again.resume
     second.logs(again, 100, 0.8)
     second.ends(again)
-    assert second.memory.best()[0].job == stopped.job.name
-    assert second.begins().job.name not in {done.job.name, stopped.job.name}
+    assert second.trials.study.best_trial.user_attrs["job"] == stopped.name
+    assert second.begins().name not in {done.name, stopped.name}
     assert second.trials.next_job() is None
 
 
 def test_a_trial_that_was_never_frozen_has_failed(place: Path) -> None:
     search = Searched(place / "sweep")
-    search.memory.ask()  # killed before it was frozen
+    search.trials.study.ask({**search.plan.space})  # killed before it was frozen
     again = Searched(place / "sweep")
-    assert again.begins().job.name.startswith("trial=1,")
-    assert again.memory.trials()[0].state == "fail"
+    assert again.begins().name.startswith("trial=1,")
+    assert again.tried[0].state.name == "FAIL"
 
 
 def test_a_worse_trial_is_stopped_and_counts_as_done(place: Path) -> None:
@@ -116,10 +118,9 @@ def test_a_worse_trial_is_stopped_and_counts_as_done(place: Path) -> None:
     bad = search.begins()
     search.logs(bad, 60, 0.1)
     assert search.trials.should_stop(bad)
-    assert not search.trials.should_stop(bad)  # reported once
     assert search.ends(bad, PREEMPTED).state == PRUNED
-    assert read_status(bad.job.folder).reason == "pruned: others were better at step 60"
-    assert search.memory.trials()[-1].state == "pruned"
+    assert read_status(bad.folder).reason == "pruned: others were better at step 60"
+    assert search.tried[-1].state.name == "PRUNED"
 
 
 def test_an_objective_that_is_never_logged_ends_the_search(place: Path) -> None:
@@ -131,25 +132,21 @@ def test_an_objective_that_is_never_logged_ends_the_search(place: Path) -> None:
     assert caught.value.hint == "sweep.objective=rewards/corect/mean"
 
 
-SPACE: Space = {"w": NumberRange(0.0, 1.0)}
+SPACE: Space = {"w": FloatDistribution(0.0, 1.0)}
 BEST = 0.3
 
 
-def memory(
-    folder: Path, *, objective: str = "m", space: Space = SPACE, seed: int = 0, **section: object
-) -> SearchStudy:
+def study(folder: Path, *, objective: str = "m", **section: object) -> Study:
     """Return the study of a search; several objectives are separated by commas."""
-    objectives = [read_objective(text) for text in objective.split(",")]
     sweep = Sweep.model_validate({"objective": objective.split(","), **section})
-    return SearchStudy(folder, sweep, objectives, space, seed=0)
+    return open_study(folder, SearchPlan(sweep, tuple(map(read_objective, sweep.objective)), SPACE, (), 0))
 
 
-def proposed(search: SearchStudy, *, less_is_better: bool = False) -> tuple[int, float]:
-    asked = search.ask()
-    value = float(asked.words[0].removeprefix("w="))
-    distance = abs(value - BEST)
-    search.tell(asked.number, [distance if less_is_better else -distance])
-    return asked.number, value
+def proposed(search: Study, *, less_is_better: bool = False) -> float:
+    trial = search.ask({**SPACE})
+    distance = abs(trial.params["w"] - BEST)
+    search.tell(trial, distance if less_is_better else -distance)
+    return float(trial.params["w"])
 
 
 @pytest.mark.parametrize("objective", ["m", "-m"])
@@ -158,34 +155,36 @@ def test_late_proposals_are_nearer_to_the_best_than_chance(tmp_path: Path, objec
 
     The mean of 15 of them is below half of that in three of a thousand cases.
     """
-    search = memory(tmp_path, objective=objective)
-    values = [proposed(search, less_is_better=objective == "-m")[1] for _ in range(30)]
+    search = study(tmp_path, objective=objective)
+    values = [proposed(search, less_is_better=objective == "-m") for _ in range(30)]
     assert fmean(abs(value - BEST) for value in values[15:]) < 0.29 / 2
-    (best,) = search.best()
-    assert float(best.words[0].removeprefix("w=")) == min(values, key=lambda value: abs(value - BEST))
+    assert search.best_params["w"] == min(values, key=lambda value: abs(value - BEST))
 
 
 def test_several_objectives_give_a_pareto_front(tmp_path: Path) -> None:
     """With more of the first and less of the second, (2, 3) loses to (3, 2); (1, 1), (0, 0) and (3, 2) remain."""
-    search = memory(tmp_path, objective="m,-n")
+    search = study(tmp_path, objective="m,-n")
     for values in ((1.0, 1.0), (2.0, 3.0), (0.0, 0.0), (3.0, 2.0)):
-        search.tell(search.ask().number, values)
-    assert sorted(trial.values for trial in search.best()) == [(0.0, 0.0), (1.0, 1.0), (3.0, 2.0)]
+        search.tell(search.ask({**SPACE}), values)
+    assert sorted(trial.values for trial in search.best_trials) == [[0.0, 0.0], [1.0, 1.0], [3.0, 2.0]]
 
 
 @pytest.mark.parametrize(("prune", "stopped"), [("halving", True), ("median", True), ("off", False)])
 def test_a_trial_that_does_worse_than_the_others_is_stopped(tmp_path: Path, prune: str, stopped: bool) -> None:
-    search = memory(tmp_path, prune=prune)
+    def is_stopped(trial: Trial, percent: int, value: float) -> bool:
+        trial.report(value, percent)
+        return bool(trial.should_prune())
+
+    search = study(tmp_path, prune=prune)
     for value in (1.0, 0.9, 0.8, 0.95, 0.85, 0.7):
-        number = search.ask().number
+        trial = search.ask({**SPACE})
         for percent in (12, 34, 100):
-            search.report(number, percent, value)
-        search.tell(number, [value])
-    bad = search.ask().number
-    assert search.report(bad, 5, 0.0) is False  # before the first rung
-    assert search.report(bad, 34, 0.0) is stopped
-    good = search.ask().number
-    assert search.report(good, 34, 2.0) is False
+            is_stopped(trial, percent, value)
+        search.tell(trial, value)
+    bad = search.ask({**SPACE})
+    assert is_stopped(bad, 5, 0.0) is False  # before the first rung
+    assert is_stopped(bad, 34, 0.0) is stopped
+    assert is_stopped(search.ask({**SPACE}), 34, 2.0) is False
 
 
 OBJECTIVE = "sweep.objective=rewards/correct/mean"
@@ -219,7 +218,7 @@ def test_a_typed_interval_is_searched_beside_the_section(place: Path) -> None:
     plan = search_plan([*SMALL, *SEARCH, "trainer.args.learning_rate=tag(log,interval(1e-5,1e-3))"])
     assert plan is not None
     assert list(plan.space) == ["rewards.format.weight", "rewards.brevity.weight", "trainer.args.learning_rate"]
-    assert plan.space["trainer.args.learning_rate"] == NumberRange(1e-5, 1e-3, is_log=True)
+    assert plan.space["trainer.args.learning_rate"] == FloatDistribution(1e-5, 1e-3, log=True)
     assert [word for word in plan.fixed if "sweep" in word] == []
     assert len(plan.corners()) == 4  # all at their minimum, then each of the three at its maximum
 

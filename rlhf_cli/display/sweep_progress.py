@@ -1,0 +1,270 @@
+"""Watch the jobs of a sweep from outside, and show them: a table at a terminal, else a line as each starts and ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from rlhf_cli.display.sweep_tables import STATE_STYLE
+from rlhf_cli.display.tables import plain_table
+from rlhf_cli.display.terminal import cut_middle, span, sparkline
+from rlhf_cli.errors import RunError, in_one_line
+from rlhf_cli.runs.metrics_file import TOTAL, start_and_end
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_overview import pace
+from rlhf_cli.runs.run_status import (
+    FAILED,
+    FINISHED,
+    KILLED,
+    PREEMPTED,
+    PRUNED,
+    RUNNING,
+    STARTING,
+    WAITING,
+    RunState,
+    Status,
+    describe_state,
+    read_status,
+)
+from rlhf_cli.text.redaction import redacted
+
+_INSTEAD = ("loss", "mean_token_accuracy")
+
+
+@dataclass(kw_only=True, eq=False)
+class JobProgress:
+    """A job of a sweep, and what can be seen of it from outside.
+
+    `resume`: it continues from its newest checkpoint. `began_at` and `ended_at` are on the monotonic clock, None until
+    they happen; `left_s` are the estimated seconds to its end, None if unknown. `points` are the logged values by
+    metric and step.
+    """
+
+    name: str
+    folder: RunFolder
+    resume: bool = False
+    state: RunState = WAITING
+    step: int = 0
+    max_steps: int | None = None
+    began_at: float | None = None
+    ended_at: float | None = None
+    left_s: float | None = None
+    points: dict[str, dict[int, float]] = field(default_factory=dict)
+    _offset: int = 0
+
+    @property
+    def usual_metric(self) -> str:
+        """Return the metric to show unless the user names one: the total reward, else the loss."""
+        return next((name for name in (TOTAL, *_INSTEAD) if self.points.get(name)), TOTAL)
+
+    @property
+    def took_s(self) -> float | None:
+        """Return its duration, or None if it has not ended."""
+        return None if self.began_at is None or self.ended_at is None else self.ended_at - self.began_at
+
+    def begins(self) -> None:
+        """Record that its process is about to start."""
+        self.began_at, self.state = time.monotonic(), STARTING
+
+    def ends(self, status: Status) -> None:
+        """Record how it ended."""
+        self._read()
+        self.ended_at, self.state, self.step = time.monotonic(), status.state, status.step
+
+    def look(self) -> None:
+        """Read what it has written since the last call. What cannot be read now is read next time."""
+        with contextlib.suppress(RunError, OSError):
+            status = read_status(self.folder)
+            if status.state == RUNNING and self.state == STARTING:
+                self.state = RUNNING
+            self.max_steps = status.max_steps
+            if self.state != STARTING:
+                self.step = status.step
+            self._read()
+            per_step, _ = pace(self.folder)
+            if per_step is not None and self.max_steps is not None:
+                self.left_s = max(0, self.max_steps - self.step) * per_step
+
+    def values_of(self, metric: str) -> list[float]:
+        """Return the logged values of a metric so far, ordered by step."""
+        return [value for _, value in sorted(self.points.get(metric, {}).items())]
+
+    def _read(self) -> None:
+        file = self.folder.metrics
+        if not file.is_file():
+            return
+        if file.stat().st_size < self._offset:  # a resumed run truncated it to a checkpoint
+            self._offset = 0
+            self.points.clear()
+        with file.open("rb") as stream:
+            stream.seek(self._offset)
+            *lines, rest = stream.read().split(b"\n")
+            self._offset = stream.tell() - len(rest)
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                self._take(json.loads(line))
+
+    def _take(self, event: object) -> None:
+        step = event.get("step") if isinstance(event, dict) else None
+        if not isinstance(event, dict) or not isinstance(step, int) or "train_runtime" in event:
+            return
+        for name, value in event.items():
+            if isinstance(value, int | float) and name not in ("step", "time_s"):
+                self.points.setdefault(name, {})[step] = float(value)
+
+
+_LEAST_OF_A_NAME = 12
+_AROUND = 4
+"""Lines other than jobs: the head, the totals, one about hidden jobs, and one below."""
+_REDRAW_EVERY_S = 0.5
+
+
+class SweepDisplay:
+    """Shows a sweep's jobs as they start and end. It is a context manager; leaving it removes the table.
+
+    `at_once` jobs run at a time. `metric` is the one to show, None for each job's usual one. `num_to_come` is the
+    number of jobs that are not created yet.
+    """
+
+    num_to_come: int = 0
+
+    def __init__(self, console: Console, jobs: Sequence[JobProgress], *, at_once: int, metric: str | None) -> None:
+        self._console, self._jobs, self._at_once, self._metric = console, jobs, at_once, metric
+        self._began_at = time.monotonic()
+        self._drawn_at = float("-inf")
+        self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
+
+    def __enter__(self) -> SweepDisplay:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def look(self) -> None:
+        """Redraw the table if there is one and it is due."""
+        if not self._console.is_terminal or time.monotonic() < self._drawn_at + _REDRAW_EVERY_S:
+            return
+        for job in self._running():
+            job.look()
+        self._live.update(self.table(self._console.height, self._console.width), refresh=True)
+        self._drawn_at = time.monotonic()
+
+    def began(self, job: JobProgress) -> None:
+        """Print that a job starts, where no table shows it."""
+        if not self._console.is_terminal:
+            begun = sum(other.began_at is not None for other in self._jobs)
+            self._say(f"[{begun}/{self._total}] {job.name} begins{' again' if job.resume else ''}")
+
+    def ended(self, job: JobProgress, status: Status) -> None:
+        """Print how a job ended, with its reason if it failed."""
+        if self._console.is_terminal and status.state == FINISHED:
+            return
+        ended = sum(other.ended_at is not None for other in self._jobs)
+        metric, left = self._metric or job.usual_metric, self.left_s()
+        start_to_end = start_and_end(job.values_of(metric))
+        state, reason = describe_state(status.state, status.reason), in_one_line(status.reason or "")
+        line = f"[{ended}/{self._total}] {job.name} {state}"
+        line += f" in {span(job.took_s)}" if status.state == FINISHED else f" at step {status.step}"
+        line += f", {metric} {start_to_end[1]:.3f}" if start_to_end is not None else ""
+        if status.state == FINISHED:
+            line += f" (about {span(left)} left)" if left else ""
+        elif reason and state == status.state:
+            line += f": {reason}"
+        self._say(line, style=STATE_STYLE.get(status.state))
+        if status.state in (FAILED, KILLED):
+            shown = shlex.quote(job.folder.shown)
+            self._say(f"  rlhf why {shown}  # the error; {job.folder.console.name} there has all of its output")
+
+    def say(self, line: str) -> None:
+        """Print a line above the table."""
+        self._say(line, style="yellow")
+
+    def left_s(self) -> float | None:
+        """Return the estimated seconds until the last job ends, or None if the time of a job is unknown.
+
+        A job takes as long as the finished ones did on average, else as long as the running ones will take.
+        """
+        now, running = time.monotonic(), self._running()
+        took = [job.took_s for job in self._jobs if job.took_s is not None and job.state == FINISHED]
+        known = took or [now - (job.began_at or now) + job.left_s for job in running if job.left_s is not None]
+        if not known:
+            return None
+        one_s = sum(known) / len(known)
+        left_s = [one_s if job.left_s is None else job.left_s for job in running]
+        left_s += [one_s] * (sum(job.state == WAITING for job in self._jobs) + self.num_to_come)
+        return max(sum(left_s) / self._at_once, max(left_s, default=0.0))
+
+    def table(self, height: int, width: int) -> Group:
+        """Return the table of the jobs in at most `height` lines.
+
+        Running jobs are preferred, then the latest to end, then waiting ones. A name that does not fit into `width`
+        columns loses its middle, because names differ at both ends.
+        """
+        shown = shown_jobs(self._jobs, max(1, height - _AROUND))
+        begun = next((job for job in self._jobs if job.began_at is not None), None)
+        metric = self._metric or (begun.usual_metric if begun is not None else "")
+        heads = ("state", "step", metric.removeprefix("rewards/").removesuffix("/mean"), "", "left")
+        cells = [self._cells(job) for job in shown]
+        used = sum(max(map(len, column)) + 1 for column in zip(heads, *cells, strict=True))
+        most = max(_LEAST_OF_A_NAME, width - used - 1)
+        table = plain_table(["run"], gap=1)
+        for head, is_number in zip(heads, (False, True, False, True, True), strict=True):
+            table.add_column(Text(head), justify="right" if is_number else "left", no_wrap=True)
+        for job, (state, *figures) in zip(shown, cells, strict=True):
+            name, colour = Text(cut_middle(job.name, most)), STATE_STYLE.get(state, "dim")
+            table.add_row(name, Text(state, colour), *map(Text, figures))
+        lines = {self._totals(): "bold"}
+        if hidden := Counter(job.state for job in self._jobs if job not in shown):
+            lines = {"not shown: " + ", ".join(f"{count} {state}" for state, count in hidden.items()): "dim", **lines}
+        return Group(table, *(Text(line, style, overflow="ellipsis", no_wrap=True) for line, style in lines.items()))
+
+    def _cells(self, job: JobProgress) -> tuple[str, ...]:
+        values = job.values_of(self._metric or job.usual_metric)
+        step = f"{job.step}/{job.max_steps}" if job.max_steps is not None else ""
+        left = span(job.left_s) if job.state == RUNNING else ""
+        return job.state, step, sparkline(values), f"{values[-1]:.3f}" if values else "", left
+
+    def _totals(self) -> str:
+        """Return the progress of the sweep in one line."""
+        count, left = Counter(job.state for job in self._jobs), self.left_s()
+        counted = {
+            "of them pruned": count[PRUNED],
+            "failed": count[FAILED] + count[KILLED],
+            "stopped": count[PREEMPTED],
+            "waiting": count[WAITING],
+        }
+        parts = [f"{count[FINISHED] + count[PRUNED]} of {self._total} done"]
+        parts += [f"{number} {what}" for what, number in counted.items() if number]
+        ends = f"about {span(left)} left" if left is not None else "time left unknown"
+        return f"{', '.join(parts)}; {span(time.monotonic() - self._began_at)} so far, {ends}"
+
+    @property
+    def _total(self) -> int:
+        return len(self._jobs) + self.num_to_come
+
+    def _running(self) -> list[JobProgress]:
+        return [job for job in self._jobs if job.state in (STARTING, RUNNING)]
+
+    def _say(self, line: str, style: str | None = None) -> None:
+        self._console.print(redacted(line), style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def shown_jobs(jobs: Sequence[JobProgress], most: int) -> list[JobProgress]:
+    """Return at most `most` jobs in their order, preferring running ones, then the latest to end, then waiting ones."""
+
+    def importance(place: int) -> tuple[int, float]:
+        ended_at = jobs[place].ended_at
+        return (1, -ended_at) if ended_at is not None else (2 if jobs[place].state == WAITING else 0, place)
+
+    return [jobs[place] for place in sorted(sorted(range(len(jobs)), key=importance)[:most])]
