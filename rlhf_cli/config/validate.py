@@ -10,6 +10,7 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.metric_rules import evaluation_problems, expect_problems, stop_problems, sweep_problems
 from rlhf_cli.config.rules.reward_rules import reward_problems, truncation_problems
+from rlhf_cli.config.rules.sampling_rules import sampling_problems
 from rlhf_cli.config.rules.trainer_rules import (
     advantage_problems,
     ppo_problems,
@@ -60,6 +61,7 @@ def validate(composed: Composed) -> Experiment:
             (ppo_problems, True),
             (advantage_problems, experiment.advantages is not None),
             (truncation_problems, True),
+            (sampling_problems, experiment.sampling.keep_groups is not None),
             (template_problems, True),
             (quantize_problems, experiment.model.quantize is not None),
             (evaluation_problems, True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -29,7 +30,7 @@ from rlhf_cli.runs.phase_clock import phase_label, time_shares
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, RunFolder, checkpoint_folder, read_json
 from rlhf_cli.runs.run_status import Status, describe_state, read_status, stopped_by_rule
 from rlhf_cli.runs.tracking.tracked_run import where_to_look
-from rlhf_cli.tables.metrics import LEARNING_METRICS, sign_of
+from rlhf_cli.tables.metrics import DRAWS, LEARNING_METRICS, UNUSED_TOKENS, sign_of
 from rlhf_cli.text.json_values import section
 
 
@@ -103,7 +104,11 @@ def time_line(events: list[Event]) -> Text | None:
     shown, more = phases[:_MOST_PHASES], phases[_MOST_PHASES:]
     shown += [(f"{len(more)} more", sum(share for _, share in more))] if more else []
     elapsed = f"{shares.elapsed_s:.2g} s" if shares.elapsed_s < _SHORT_S else span(shares.elapsed_s)
-    return Text(f"time {elapsed}: {', '.join(f'{label} {share:.0%}' for label, share in shown)}", style="dim")
+    line = f"time {elapsed}: {', '.join(f'{label} {share:.0%}' for label, share in shown)}"
+    draws, unused = (series(events, name)[1] for name in (DRAWS, UNUSED_TOKENS))
+    if draws and unused:  # of sampling.keep_groups
+        line += f"; rounds drawn {fmean(draws):.1f} times, {fmean(unused):.0%} of their tokens not trained on"
+    return Text(line, style="dim")
 
 
 _SPARKS = 24

@@ -96,6 +96,10 @@ OF_TRUNCATION_TOO = ("weighted_mean", "weight", "advantage_share")
 OF_KL = ("weighted_mean", "advantage_share")
 OF_VALUE = ("advantage_share",)
 
+DRAWS, UNUSED_TOKENS = "sampling/draws", "sampling/unused_token_share"
+OF_SAMPLING = (DRAWS, "sampling/differing_share", "sampling/filled_share", "sampling/tokens", UNUSED_TOKENS)
+"""What `sampling.keep_groups` costs."""
+
 FAMILIES = frozenset(name.partition("/")[0] for name in OF_A_CRITIC + OF_REWARDS if "/" in name)
 """First parts of names; all names of these families are listed here."""
 

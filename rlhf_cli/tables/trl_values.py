@@ -197,5 +197,8 @@ TRUNCATED = "rollout.truncated"
 TOKENS = "rollout.tokens"
 """Its length in tokens, including the end-of-sequence token."""
 
+KEPT = "sampling.kept"
+"""Whether the row is trained on; only a run with `sampling.keep_groups` has this column."""
+
 ALL = (ROUND, STEP, TRUNCATED, TOKENS)
 """With these and the raw scores, a round's rewards can be recomputed exactly (docs/how-to/scoring.md)."""

@@ -1,4 +1,4 @@
-"""Build the subclass of a TRL trainer that runs experiments: at most nine mixins above it, one concern each.
+"""Build the subclass of a TRL trainer that runs experiments: at most ten mixins above it, one concern each.
 
 docs/development/architecture.md lists them. Their order matters, outermost first:
 
@@ -7,7 +7,8 @@ docs/development/architecture.md lists them. Their order matters, outermost firs
 - RolloutMixin, above PPO, which puts the model into evaluation mode: it compares log-probabilities in training mode.
 - PpoMixin, above the guards: the policy's gradient is checked before the critic takes its step.
 - GuardMixin, above the evaluation, which it breaks off, and above the rewards, whose signal it watches.
-- EvaluationMixin, PassMixin, RewardMixin, which returns to TRL what TRL sums, and LeftOutMixin below it.
+- EvaluationMixin, PassMixin, SamplingMixin, which draws a round several times, RewardMixin, which returns to TRL what
+  TRL sums, and LeftOutMixin below it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ def extended_class(trl_trainer: type, extensions: Extensions) -> type[ExtendedTr
     mixins: tuple[type, ...] = (LoggingMixin, CheckpointMixin, GuardMixin)
     if extensions.rewards is not None:
         mixins = (LoggingMixin, CheckpointMixin, RolloutMixin, GuardMixin, EvaluationMixin, PassMixin, RewardMixin)
+        if extensions.rewards.keep_groups is not None:
+            from rlhf_cli.trainers.sampling_mixin import SamplingMixin
+
+            mixins = (*mixins[:-1], SamplingMixin, RewardMixin)
     if extensions.ppo is not None:
         from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 

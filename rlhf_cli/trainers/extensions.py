@@ -36,6 +36,14 @@ SumUp = Callable[
 
 
 @dataclass(frozen=True)
+class KeepGroups:
+    """Draw a round up to `tries` times for groups whose raw reward `by` differs; `total` means their total."""
+
+    by: str
+    tries: int
+
+
+@dataclass(frozen=True)
 class RewardSetup:
     """How a generating trainer scores its completions, in training and in an evaluation.
 
@@ -43,7 +51,7 @@ class RewardSetup:
     this many consecutive rounds whose advantages are all 0; None for never. `sum_up` computes metrics from the
     answers of an evaluation; None keeps TRL's own evaluation. `loss_divisor`: the divisor of the trainer's loss,
     None if it follows from `loss_type`. `passes`: how rows go through the models. `generation`: how completions are
-    generated.
+    generated. `keep_groups`: which groups a round keeps; None draws it once.
     """
 
     stack: RewardStack
@@ -56,6 +64,7 @@ class RewardSetup:
     loss_divisor: Normaliser | None = None
     passes: PassSetting = "auto"
     generation: GenerationSetting = "auto"
+    keep_groups: KeepGroups | None = None
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from rlhf_cli.text.json_values import JsonTree
 _HARMLESS = {
     "": "primary.by primary.otherwise kl.where kl.controller critic.init critic.share truncation.policy "
     "truncation.mode profile warn guards.no_signal stop.when stop.*.when expect.metric expect.*.metric expect.at "
-    "expect.*.at sweep.objective sweep.sampler sweep.prune",
+    "expect.*.at sweep.objective sweep.sampler sweep.prune sampling.keep_groups.by",
     "data.": "world args path subset split revision rename select transcripts prompt overlong_prompts "
     "mix.*.world mix.*.args mix.*.path mix.*.subset mix.*.split mix.*.revision mix.*.rename mix.*.select "
     "eval.world eval.args eval.path eval.subset eval.split eval.revision eval.rename eval.select",

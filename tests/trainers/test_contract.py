@@ -21,7 +21,7 @@ from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.trainers.build_trainer import extended_class
 from rlhf_cli.trainers.checkpoint_mixin import CheckpointMixin
 from rlhf_cli.trainers.evaluation_mixin import EvaluationMixin
-from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, RewardSetup
+from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, KeepGroups, RewardSetup
 from rlhf_cli.trainers.guard_mixin import GuardMixin
 from rlhf_cli.trainers.left_out_mixin import LeftOutMixin
 from rlhf_cli.trainers.logging_mixin import LoggingMixin
@@ -30,6 +30,7 @@ from rlhf_cli.trainers.ppo.critic import PpoSetup
 from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 from rlhf_cli.trainers.reward_mixin import RewardMixin
 from rlhf_cli.trainers.rollout_mixin import RolloutMixin
+from rlhf_cli.trainers.sampling_mixin import SamplingMixin
 from tests.support.signatures import ON_POLICY, parameters
 
 
@@ -61,6 +62,22 @@ def test_rewards_are_passed_as_functions_and_weights(trainer) -> None:
     source = inspect.getsource(trainer)
     for name in ("self.reward_weights", "self._log_completion_extra", "self._pending_extra_logs", "self._logs"):
         assert name in source, name
+
+
+@pytest.mark.parametrize("trainer", ON_POLICY)
+def test_a_scored_round_is_a_dictionary_of_tensors_by_row_with_at_most_one_scalar(trainer) -> None:
+    """trainers/sampling_mixin.py joins rows of several; prompts are padded on the left, all else on the right."""
+    source = inspect.getsource(trainer._generate_and_score_completions)
+    output = source[source.index("        output = {") :]
+    plain = set(re.findall(r'"(\w+)": \w+,', output)) | set(re.findall(r'output\["(\w+)"\] = (?!forward)', output))
+    by_row = {"prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages", "old_per_token_logps"}
+    by_row |= {"importance_sampling_ratio", "sampling_per_token_logps", "ref_per_token_logps", "tool_mask", "old_logps"}
+    assert plain <= by_row | {"num_items_in_batch", "num_images", "num_tiles"}  # images are refused
+    assert source.count('padding_side="left"') == 2
+    assert re.search(r"tool_mask, padding_value=1", source) or "tool_mask" not in source
+    for name in ("prompt", "completion", "advantages"):
+        assert f'self._logs["{name}"].extend(' in source
+    assert "maxlen=args.generation_batch_size" in inspect.getsource(trainer.__init__)
 
 
 def test_a_round_is_shuffled_by_a_function_of_its_module() -> None:
@@ -158,6 +175,10 @@ def test_a_trainer_that_generates_has_these_mixins_in_this_order(trainer) -> Non
     ours = extended_class(trainer, Extensions(rewards=rewards))
     assert ours.__name__ == trainer.__name__
     assert ours.__mro__[1:] == (LoggingMixin, CheckpointMixin, RolloutMixin, *inner, *trainer.__mro__)
+    kept = RewardSetup(stack=RewardStack([]), keep_groups=KeepGroups("correct", 3))
+    inner_kept = (*inner[:3], SamplingMixin, *inner[3:])
+    ours = extended_class(trainer, Extensions(rewards=kept))
+    assert ours.__mro__[1:] == (LoggingMixin, CheckpointMixin, RolloutMixin, *inner_kept, *trainer.__mro__)
     ppo: Any = PpoSetup(None, None, None)  # type: ignore[arg-type]
     ours = extended_class(trainer, Extensions(rewards=rewards, ppo=ppo))
     assert ours.__mro__[1:] == (LoggingMixin, CheckpointMixin, RolloutMixin, PpoMixin, *inner, *trainer.__mro__)
@@ -221,9 +242,11 @@ def missing_from_trl(names: set[str]) -> set[str]:
 
 def test_every_name_of_trl_that_our_mixins_use_is_there() -> None:
     mixins = (CheckpointMixin, EvaluationMixin, LeftOutMixin, LoggingMixin, PpoMixin, *PpoMixin.__bases__, RolloutMixin)
+    mixins += (SamplingMixin,)
     source = "\n".join(inspect.getsource(one) for one in mixins)
     ours = {name for one in (ExtendedTrainer, *mixins) for name in (*vars(one), *one.__annotations__)}
-    ours |= {"__dict__", "_clip_range", "aggregate", "critic", "is_dense", "kl", "ppo", "reward_stack", "truncation"}
+    ours |= {"__dict__", "_clip_range", "aggregate", "critic", "is_dense", "keep_groups", "kl", "ppo", "reward_stack"}
+    ours |= {"truncation"}
     own = {"_trained", "load_state", "save_state", "slow_paths"}
     overridden = set(re.findall(r"super\([^)]*\)\.(\w+)", source)) - own
     names = set(re.findall(r"\bself\.(\w+)", source)) - ours | overridden

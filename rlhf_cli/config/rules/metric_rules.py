@@ -123,6 +123,7 @@ def _known(experiment: Experiment) -> list[str]:
     has_critic = experiment.trainer.has_critic
     known += metrics.OF_A_CRITIC if has_critic else ()
     known += metrics.WITH_BETA if has_critic or experiment.trainer.args.get("beta") else ()
+    known += metrics.OF_SAMPLING if experiment.sampling.keep_groups is not None else ()
     parts: dict[str, tuple[str, ...]] = dict.fromkeys(experiment.rewards, metrics.OF_A_REWARD)
     parts["truncation"] = (*metrics.OF_TRUNCATION, *metrics.OF_TRUNCATION_TOO)
     parts |= {"kl": metrics.OF_KL, "value": metrics.OF_VALUE} if has_critic else {}

@@ -19,7 +19,7 @@ from rlhf_cli.config.schema.model_and_data import Data, Model
 from rlhf_cli.config.schema.reward_sections import Advantages, Gate, Reward, RewardModel, Truncation
 from rlhf_cli.config.schema.run_sections import ONE_WORD, Expectations, Guards, Profile, Run, StopRules, Track, Warn
 from rlhf_cli.config.schema.section import Section
-from rlhf_cli.config.schema.trainer_sections import Critic, Kl, Trainer
+from rlhf_cli.config.schema.trainer_sections import Critic, Kl, Sampling, Trainer
 from rlhf_cli.tables.algorithms import ALGORITHMS, AlgorithmRow
 
 
@@ -29,7 +29,8 @@ class Experiment(Section):
     `seed` seeds all random numbers of the run. `rewards` maps names to rewards. `primary` is a gate on every other
     reward; null has none. `aggregate` says how the rewards are combined: `sum`, `normalize_then_sum` or a function
     of the user's. `advantages` names a function that makes the advantages; null leaves them to the trainer.
-    `profile` says what is measured of the time: `phases` logs the share of each phase, `off` measures nothing.
+    `sampling` says which completions are kept, `profile` what is measured of the
+    time: `phases` logs the share of each phase, `off` measures nothing.
     `stop` holds rules that end a run, `expect` results that it has to reach. The sections `critic`, `kl` and
     `reward_model` are null for trainers that do not use them. `sweep` is null unless `rlhf train -m` searches.
     """
@@ -48,6 +49,7 @@ class Experiment(Section):
     kl: Kl | None = None
     reward_model: RewardModel | None = None
     truncation: Truncation = Truncation()
+    sampling: Sampling = Sampling()
     guards: Guards = Guards()
     stop: StopRules = None
     expect: Expectations = None

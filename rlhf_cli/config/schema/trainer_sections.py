@@ -132,3 +132,20 @@ class Trainer(Section):
         if not self.has_critic:
             return self.args
         return {name: value for name, value in self.args.items() if name not in PpoArgs.model_fields}
+
+
+class KeepGroups(Section):
+    """A round that is drawn again until its groups differ in a reward.
+
+    `by` names the reward whose raw score has to differ between the completions of a prompt; `total` means the rewards'
+    total. `tries` is how often a round is drawn at most.
+    """
+
+    by: str
+    tries: int = Field(default=3, ge=1)
+
+
+class Sampling(Section):
+    """Which of the sampled completions are trained on. `keep_groups` keeps groups that differ; null keeps all."""
+
+    keep_groups: KeepGroups | None = None

@@ -10,7 +10,7 @@ from rlhf_cli.config.compose import EXPECT_AFRESH
 from rlhf_cli.data.rows import describe_shared, prompt_keys, shared_prompts
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import ConfigError, DataError
-from rlhf_cli.plan.batches import plan_batches, plan_stage
+from rlhf_cli.plan.batches import BatchPlan, plan_batches, plan_stage
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, Schedule, Subject
 from rlhf_cli.plan.devices import runs_on_cpu
 from rlhf_cli.plan.run_plan import Notice
@@ -169,6 +169,7 @@ def round_problems(subject: Subject, data: DataFacts) -> Check[Schedule]:
             "so the weights depend slightly on the number of processes"
         )
         yield Notice("minibatches", text)
+    yield from _sampling_findings(subject, data, batches)
     kl, rows = experiment.kl, batches.completions_a_round
     if kl is not None and kl.controller != "fixed" and kl.controller.horizon <= MAX_RELATIVE_KL_ERROR * rows:
         yield ConfigError(
@@ -179,6 +180,34 @@ def round_problems(subject: Subject, data: DataFacts) -> Check[Schedule]:
             hint=f"kl.controller.horizon={20 * rows}",
         )
     return Schedule(batches, None, batches.steps)
+
+
+def _sampling_findings(subject: Subject, data: DataFacts, batches: BatchPlan) -> Findings:
+    """Yield what forbids `sampling.keep_groups`, and a notice for a filter by the total."""
+    experiment, of_rank = subject.experiment, batches.per_device * batches.steps_per_generation
+    keep, key = experiment.sampling.keep_groups, "sampling.keep_groups"
+    if keep is None:
+        return
+    if of_rank % batches.num_generations:
+        size = f"{_ARGS}per_device_train_batch_size"
+        yield ConfigError(
+            f"{key} needs whole groups in every process",
+            where=subject.where(size),
+            got=f"{of_rank} completions a process and round, {batches.num_generations} to a group",
+            expected=f"a multiple of {_ARGS}num_generations={batches.num_generations}",
+            hint=f"{size}={batches.num_generations}, or {key}=null",
+        )
+    if images := {"image", "images"} & set(data.columns):
+        yield ConfigError(
+            f"{key} cannot join images", where=subject.where(key), got=", ".join(images), hint=f"{key}=null"
+        )
+    if keep.by == "total" and experiment.rewards:
+        named = experiment.primary.by if experiment.primary is not None else next(iter(experiment.rewards))
+        text = (
+            "by the total keeps every group in which any reward differs, length as well; "
+            f"{key}.by={named} asks for a difference that matters"
+        )
+        yield Notice("sampling", text)
 
 
 def stage_problems(subject: Subject, data: DataFacts, schedule: Schedule) -> Check[Schedule]:

@@ -88,9 +88,14 @@ def share_of_dead_groups(totals: Tensor, group_size: int) -> float:
 
     TRL checks for a deviation below 1e-8, which misses eight totals of 1.68572: their deviation is 2.5e-7.
     """
-    totals = totals.double().unflatten(0, (-1, group_size))
-    largest = totals.nan_to_num(0.0).abs().max(dim=1).values
-    return (spread_within(totals) <= ROUNDING * largest).double().mean().item()
+    return 1 - differing_groups(totals, group_size).double().mean().item()
+
+
+def differing_groups(values: Tensor, group_size: int) -> Tensor:
+    """Return (groups,) bool, whether the values (N,) within a group differ by more than rounding; NaN is ignored."""
+    values = values.double().unflatten(0, (-1, group_size))
+    largest = values.nan_to_num(0.0).abs().max(dim=1).values
+    return spread_within(values) > ROUNDING * largest
 
 
 def spread_within(values: Tensor) -> Tensor:

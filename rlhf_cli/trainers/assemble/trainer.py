@@ -45,7 +45,7 @@ from rlhf_cli.trainers.assemble.policy_loading import (
 )
 from rlhf_cli.trainers.assemble.trl_config import trainer_class_of, trl_config
 from rlhf_cli.trainers.build_trainer import extended_class
-from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, RewardSetup
+from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, KeepGroups, RewardSetup
 from rlhf_cli.trainers.step_profile import StepProfile, TokenSlots
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def _reward_setup(
     args: TrainingArguments,
     trained_on: frozenset[bytes],
 ) -> RewardSetup:
-    section, aggregate = experiment.trainer, aggregate_of(experiment)
+    section, aggregate, keep = experiment.trainer, aggregate_of(experiment), experiment.sampling.keep_groups
     sum_up = TrainingEvaluation(
         folder,
         stack.components,
@@ -245,6 +245,7 @@ def _reward_setup(
         passes=section.passes,
         generation="plain" if section.passes == "plain" else section.generation,
         sum_up=sum_up,
+        keep_groups=None if keep is None else KeepGroups(keep.by, keep.tries),
     )
 
 
