@@ -25,6 +25,7 @@ ASKED = frozenset(
     {
         *("trainer.class", "model.trust_remote_code", "launch.slurm", "launch.vllm"),
         *("launch.accelerate_config", "track.entity", "sweep.space"),
+        *("tools", "environment", "rollout"),
         *(f"trainer.args.{name}" for name in _OF_TRL.split()),
     }
 )

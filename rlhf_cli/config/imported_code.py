@@ -83,7 +83,9 @@ def code_folders(experiment: Experiment) -> set[Path]:
 def _modules(experiment: Experiment) -> list[str]:
     """Return the modules that the experiment names, without the function: `./file.py`, `package.module`."""
     named = [*(reward.fn for reward in experiment.rewards.values()), experiment.aggregate, experiment.trainer.own_class]
-    named += [experiment.advantages.fn] if experiment.advantages is not None else []
+    named += [section.fn for section in (experiment.advantages, experiment.rollout) if section is not None]
+    named += [tool.fn for tool in experiment.tools.values()]
+    named += [environment.own_class for environment in experiment.environments.values()]
     return [module for name in named if name and (module := name.rpartition(":")[0])]
 
 

@@ -11,6 +11,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.metric_rules import evaluation_problems, expect_problems, stop_problems, sweep_problems
 from rlhf_cli.config.rules.reward_rules import reward_problems, truncation_problems
 from rlhf_cli.config.rules.sampling_rules import sampling_problems
+from rlhf_cli.config.rules.tool_rules import tool_problems
 from rlhf_cli.config.rules.trainer_rules import (
     advantage_problems,
     ppo_problems,
@@ -62,6 +63,7 @@ def validate(composed: Composed) -> Experiment:
             (advantage_problems, experiment.advantages is not None),
             (truncation_problems, True),
             (sampling_problems, experiment.sampling.keep_groups is not None),
+            (tool_problems, True),
             (template_problems, True),
             (quantize_problems, experiment.model.quantize is not None),
             (evaluation_problems, True),

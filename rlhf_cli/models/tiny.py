@@ -25,9 +25,29 @@ from rlhf_cli.models.cache import build_once, save_whole
 PAD, EOS = "<pad>", "<eos>"
 
 _CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}{% endfor %}"
+    "{% for message in messages %}{{ message['role'] + ': ' + message['content'] }}"
+    "{% for call in message['tool_calls'] or [] %}{{ '[' + call['function']['name'] }}"
+    "{% for key, value in call['function']['arguments'].items() %}"
+    "{{ ' ' if loop.first else ';' }}{{ key }}={{ value }}{% endfor %}{{ ']' }}{% endfor %}"
+    "{{ eos_token + '\\n' if message['tool_calls'] else '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
 )
+_RESPONSE_TEMPLATE = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": "assistant: ",
+    "fields": {
+        "tool_calls": {
+            "open_pattern": r"\[(?P<name>[A-Za-z_]\w*) ?",
+            "close": "]",
+            "repeats": True,
+            "content": "kv-lines",
+            "content_args": {"line_sep": ";", "kv_sep": "="},
+            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+        },
+        "content": {"close_pattern": rf"{EOS}|$", "content": "text", "content_args": {"strip": False}},
+    },
+}
+"""How a call in an answer is read back, `[add a=1;b=2]`."""
 
 
 def byte_tokenizer(context_tokens: int) -> PreTrainedTokenizerFast:
@@ -47,6 +67,7 @@ def byte_tokenizer(context_tokens: int) -> PreTrainedTokenizerFast:
         padding_side="left",
         model_max_length=context_tokens,
         chat_template=_CHAT_TEMPLATE,
+        response_template=_RESPONSE_TEMPLATE,
     )
 
 

@@ -19,6 +19,7 @@ from rlhf_cli.plan.checks import machine_checks as machine
 from rlhf_cli.plan.checks import model_checks as model
 from rlhf_cli.plan.checks import prompt_checks as prompts
 from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report, RewardFacts, Schedule, Subject
+from rlhf_cli.plan.checks.tool_checks import conversation_problems, interaction_problems
 from rlhf_cli.plan.devices import planned_device, planned_processes, runs_on_cpu
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.plan.sources_and_components import describe_scorer, relative_to_cwd
@@ -105,6 +106,8 @@ def _check(subject: Subject, report: Report) -> _Checked:
     rewards = report.run(reward_checks.reward_problems(subject, data), RewardFacts())
     aggregate = report.run(reward_checks.aggregate_problems(subject), {})
     aggregate |= report.run(reward_checks.advantage_problems(subject), {})
+    aggregate |= report.run(interaction_problems(subject), {})
+    report.run_all(conversation_problems(subject, data))
     report.run_all(model.passes_problems(subject, folders), model.critic_problems(subject))
     report.run_all(data_checks.column_problems(subject, data, rewards))
     schedule = report.run(arguments.round_problems(subject, data), Schedule())

@@ -126,14 +126,16 @@ def timeout_of(reward: reward_sections.Reward) -> float | None:
         return reward.timeout_s if isinstance(reward.timeout_s, float) else None
     if reward.isolate:
         return A_ROW_S
-    return None if reward.fn is None or reward.fn.startswith(KEEP_TIME) else A_CALL_S
+    return None if reward.model is not None or str(reward.fn).startswith(KEEP_TIME) else A_CALL_S
 
 
 def describe_scorer(reward: reward_sections.Reward, *, is_chat: bool) -> str:
-    """Describe the scorer for the start panel: a function, or a reward model and whether its texts end with eos.
+    """Describe the scorer for the start panel: a function or method, or a model and whether its texts end with eos.
 
     `is_chat`: it scores conversations. Neither these nor texts with eos tell an answer that was cut off.
     """
+    if reward.environment is not None:
+        return f"{reward.environment} of the environment"
     if reward.model is None:
         relative = relative_to_cwd(str(reward.fn))
         return relative if relative == reward.fn else f".{os.sep}{relative}"  # as ./rewards.py:short

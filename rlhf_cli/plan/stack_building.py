@@ -21,6 +21,7 @@ from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.trl_values import TRAINERS_OWN
 from rlhf_cli.text.redaction import redacted_tree
+from rlhf_cli.tools_and_environments import EnvironmentScore
 
 if TYPE_CHECKING:
     import torch
@@ -129,6 +130,8 @@ def _components(experiment: Experiment, device: str | torch.device) -> list[Comp
                 with_eos=reward.with_eos,
                 may_pack=experiment.trainer.passes in ("auto", "packed"),
             )
+        elif reward.environment is not None:
+            score = EnvironmentScore(reward.environment, f"rewards.{name}.environment")
         elif reward.isolate:
             from rlhf_cli.rewards.stack.isolated import Isolated
 

@@ -117,7 +117,7 @@ def kind_of_file(name: str) -> str:
 WhatIf = Literal["settles", "scores", "ignored"]
 _OF_A_REWARD: dict[WhatIf, str] = {
     "settles": "weight offset clip normalize gate on_error",
-    "scores": "fn model args",
+    "scores": "fn model environment args",
     "ignored": "eager timeout_s isolate batch_size device",
 }
 WHATIF_KEYS: dict[str, WhatIf] = {

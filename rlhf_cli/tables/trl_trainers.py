@@ -45,7 +45,8 @@ class TrainerRow:
     alternatives whose longest counts; None if TRL does not prepare rows. `splits_pairs`: a pair of answers becomes
     two rows. `loss_divisor`: what its loss divides by, None if its argument `loss_type` decides. `texts_per_row`:
     the texts that a row of the data puts through the model. `bounds_logits`: its loss never holds the logits of all
-    tokens at once. `copies_policy`: it loads a copy of the policy as reference.
+    tokens at once. `copies_policy`: it loads a copy of the policy as reference. `has_tools`: its constructor takes
+    tools, environments and a rollout function.
     """
 
     name: str
@@ -64,6 +65,7 @@ class TrainerRow:
     texts_per_row: int = 1
     bounds_logits: bool = False
     copies_policy: bool = False
+    has_tools: bool = False
 
     @property
     def generates(self) -> bool:
@@ -91,7 +93,12 @@ _REWARDED = frozenset({"rewards", "truncation"})
 
 _ROWS = (
     TrainerRow(
-        "GRPOTrainer", bounds_logits=True, algorithm="grpo", advantages="token", sections=_REWARDED | {"critic", "kl"}
+        "GRPOTrainer",
+        bounds_logits=True,
+        algorithm="grpo",
+        advantages="token",
+        sections=_REWARDED | {"critic", "kl"},
+        has_tools=True,
     ),
     TrainerRow(
         "RLOOTrainer",
@@ -106,6 +113,7 @@ _ROWS = (
         "GMPOTrainer",
         "trl.experimental.gmpo",
         bounds_logits=True,
+        has_tools=True,
         algorithm="grpo",
         advantages="completion",
         sections=_REWARDED,

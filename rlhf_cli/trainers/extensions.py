@@ -16,6 +16,7 @@ from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.tables.passes import GenerationSetting, PassSetting
 from rlhf_cli.tables.trl_trainers import Normaliser
+from rlhf_cli.tools_and_environments import Interactions
 from rlhf_cli.trainers.step_profile import StepProfile
 from rlhf_cli.truncation import TruncationPolicy
 
@@ -51,7 +52,8 @@ class RewardSetup:
     this many consecutive rounds whose advantages are all 0; None for never. `sum_up` computes metrics from the
     answers of an evaluation; None keeps TRL's own evaluation. `loss_divisor`: the divisor of the trainer's loss,
     None if it follows from `loss_type`. `passes`: how rows go through the models. `generation`: how completions are
-    generated. `keep_groups`: which groups a round keeps; None draws it once.
+    generated. `keep_groups`: which groups a round keeps; None draws it once. `interactions`: the tools, environments
+    and rollout function, None without them.
     """
 
     stack: RewardStack
@@ -65,6 +67,7 @@ class RewardSetup:
     passes: PassSetting = "auto"
     generation: GenerationSetting = "auto"
     keep_groups: KeepGroups | None = None
+    interactions: Interactions | None = None
 
 
 @dataclass(frozen=True)

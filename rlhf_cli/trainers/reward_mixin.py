@@ -36,6 +36,7 @@ from rlhf_cli.rewards.stack.reward_metrics import (
 )
 from rlhf_cli.rewards.stack.truncated_rows import FLAG, find_truncated, truncation_metrics
 from rlhf_cli.runs.metrics_file import table_file
+from rlhf_cli.tools_and_environments import KINDS
 from rlhf_cli.trainers.left_out_mixin import LeftOutMixin
 from rlhf_cli.truncation import COMPONENT, Endings
 
@@ -55,6 +56,7 @@ class RewardMixin(LeftOutMixin):
     _given: Given
     _running: dict[str, RunningDeviation]
     _counts: Tensor
+    _tool_metrics: dict[str, float]
 
     def __init__(self, *args: Any, **named: Any) -> None:
         rewards = self.extensions.rewards
@@ -109,8 +111,23 @@ class RewardMixin(LeftOutMixin):
         if given.is_clipped:
             self.reward_clip_range = None  # until TRL has computed advantages
         self._counts = outcome_counts(outcomes, self.accelerator)
+        self._tool_metrics = self._count_tools(completions)
         self._log_table(inputs, outcomes)
         return given.matrix.to(device)
+
+    def _count_tools(self, completions: Any) -> dict[str, float]:
+        """Return `tools/NAME/calls`, `errors` and `timeouts` of all ranks in this round; empty without tools."""
+        assert self.extensions.rewards is not None
+        interactions = self.extensions.rewards.interactions
+        if interactions is None or not (counts := interactions.metrics(completions)):
+            return {}
+        own = torch.tensor(list(counts.values()), dtype=torch.float32, device=self.accelerator.device)
+        everyones = self.accelerator.reduce(own, "sum").tolist()
+        return {
+            f"tools/{name}/{kind}": value
+            for name, row in zip(counts, everyones, strict=True)
+            for kind, value in zip(KINDS, row, strict=True)
+        }
 
     def _on_cpu(self, raw: Tensor, fixed: Tensor, endings: Endings) -> tuple[Tensor, Tensor, Endings]:
         """Return the three of all ranks, on the CPU, in a single copy from a GPU.
@@ -173,6 +190,8 @@ class RewardMixin(LeftOutMixin):
         for name, value in truncation_metrics(settled, self._endings).items():
             metrics[name].append(value)
         for name, value in shares.items():
+            metrics[name].append(value)
+        for name, value in self._tool_metrics.items():
             metrics[name].append(value)
         for index, name in enumerate(settled.names):
             overwrite_last(self._logs["rewards"][name], settled.raw[:, index].tolist())

@@ -28,8 +28,8 @@ _HARMLESS = {
     "mix.*.world mix.*.args mix.*.path mix.*.subset mix.*.split mix.*.revision mix.*.rename mix.*.select "
     "eval.world eval.args eval.path eval.subset eval.split eval.revision eval.rename eval.select",
     "model.": "path revision dtype tokenizer chat_template quantize lora.target_modules build.warm_start.worlds",
-    "rewards.*.": "model weight.shape offset normalize gate.by gate.otherwise gate.*.by gate.*.otherwise eager trial "
-    "on_error timeout_s isolate spread dtype device with_eos",
+    "rewards.*.": "model environment weight.shape offset normalize gate.by gate.otherwise gate.*.by gate.*.otherwise "
+    "eager trial on_error timeout_s isolate spread dtype device with_eos",
     "reward_model.": "margin.column margin.chosen margin.rejected margin.transform margin.on_bad on_bad_pair",
     "launch.": "processes device precision strategy offload rollout must_save_by hang_timeout_s",
     "track.": "tracker project tags notes",
@@ -228,11 +228,22 @@ def test_a_model_with_code_of_its_own_is_named() -> None:
 def test_the_files_of_every_function_that_a_key_names_are_noted(place: Path) -> None:
     """The walk finds each `fn`, `aggregate` and `class`; their files are hashed, and a change is refused on resume."""
     named = {key for key in keys() if key.rpartition(".")[2] in ("fn", "class", "aggregate")}
-    assert named == {"rewards.*.fn", "advantages.fn", "aggregate", "trainer.class"}
+    of_rollouts = {"tools.*.fn", "environment.class", "environment.*.class", "rollout.fn"}
+    assert named == {"rewards.*.fn", "advantages.fn", "aggregate", "trainer.class"} | of_rollouts
     words = ["rewards.correct.fn=./a.py:f", "advantages.fn=./b.py:f", "aggregate=./c.py:f", "trainer.class=./d.py:f"]
-    for name in "abcd":
+    for name in "abcdefg":
         (place / f"{name}.py").write_text(
             "def f(totals): ...\nclass f: ...\n" if name == "d" else "def f(totals): ...\n"
         )
     experiment = prepare(["+exp=quickstart", "~rewards.correct.args", *words]).experiment
     assert sorted(file.name for file in imported_code(experiment).values()) == ["a.py", "b.py", "c.py", "d.py"]
+    for words, files in (
+        (["tools.x.fn=./e.py:f", "environment.class=./f.py:f"], ["e.py", "f.py"]),
+        (["environment.one.class=./e.py:f", "environment.two.class=./f.py:f"], ["e.py", "f.py"]),
+        (["rollout.fn=./g.py:f"], ["g.py"]),
+    ):
+        experiment = prepare(["+exp=quickstart", *words]).experiment
+        assert sorted(file.name for file in imported_code(experiment).values()) == files
+        assert {line.partition(":")[0] for line in asked_of(experiment.model_dump(mode="json"))} >= {
+            word.partition("=")[0] for word in words
+        }

@@ -26,7 +26,7 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
         yield ConfigError(
             f"trainer={trainer.name} needs at least one reward",
             where="rewards",
-            expected="named entries under `rewards:`, each with `fn` or `model`",
+            expected="named entries under `rewards:`, each with `fn`, `model` or `environment`",
             hint="+exp=quickstart, or reward@rewards.short=brevity",
         )
     if experiment.rewards and not takes_rewards:

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from rlhf_cli.config.schema.launch_sections import Launch, Sweep
 from rlhf_cli.config.schema.model_and_data import Data, Model
 from rlhf_cli.config.schema.reward_sections import Advantages, Gate, Reward, RewardModel, Truncation
+from rlhf_cli.config.schema.rollout_sections import Environment, Environments, Rollout, Tool, environments_of
 from rlhf_cli.config.schema.run_sections import ONE_WORD, Expectations, Guards, Profile, Run, StopRules, Track, Warn
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.config.schema.trainer_sections import Critic, Kl, Sampling, Trainer
@@ -29,6 +30,8 @@ class Experiment(Section):
     `seed` seeds all random numbers of the run. `rewards` maps names to rewards. `primary` is a gate on every other
     reward; null has none. `aggregate` says how the rewards are combined: `sum`, `normalize_then_sum` or a function
     of the user's. `advantages` names a function that makes the advantages; null leaves them to the trainer.
+    `tools` maps names to functions that the model may call. `environment` is a class with a state for every rollout, or
+    several by name. `rollout` names a function that generates; null leaves it to the trainer.
     `sampling` says which completions are kept, `profile` what is measured of the
     time: `phases` logs the share of each phase, `off` measures nothing.
     `stop` holds rules that end a run, `expect` results that it has to reach. The sections `critic`, `kl` and
@@ -45,6 +48,9 @@ class Experiment(Section):
     primary: Gate | None = None
     aggregate: str = "sum"
     advantages: Advantages | None = None
+    tools: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")], Tool] = Field(default_factory=dict)
+    environment: Environments = None
+    rollout: Rollout | None = None
     critic: Critic | None = None
     kl: Kl | None = None
     reward_model: RewardModel | None = None
@@ -67,6 +73,11 @@ class Experiment(Section):
         name = "own" if self.advantages is not None else name
         assert name is not None, "the trainer learns from rows"
         return ALGORITHMS[name]
+
+    @property
+    def environments(self) -> dict[str | None, Environment]:
+        """Return the environments by the name in the column `environment`; None is the only one, for all rows."""
+        return environments_of(self.environment)
 
 
 def valid_keys(path: Sequence[int | str]) -> list[str]:

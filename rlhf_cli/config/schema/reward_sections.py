@@ -58,19 +58,20 @@ def gate_text(gate: Mapping[str, Any]) -> str:
 
 
 class Reward(Section):
-    """A named reward: a function or a reward model, and how its score is used.
+    """A named reward: a function, a reward model or the environment, and how its score is used.
 
-    Give either `fn` (module:function or ./file.py:function) or `model` (a folder, hub id or run:NAME). `args` are the
-    function's arguments. A score goes through these steps: raw, offset, clip, normalize, gate, weight. `offset` is
-    subtracted; `auto` is the mean that `rlhf eval` measured. `clip` is [low, high]; null does not clip. `normalize`
-    divides by the standard deviation of the `batch`, of the `group`, or of a `running` estimate. `gate` is a condition,
-    or a list of them; null counts every row. `weight` multiplies the result in the total; 0 only logs the reward.
-    `eager` also scores rows that a gate excludes. `on_error` is what a row gets if its scoring fails: `raise` ends the
-    run, `exclude` leaves the row out of the reward, a number is its score. `timeout_s` limits a call in seconds: for a
-    batch, or for a row if the function is isolated; `off` has no limit, and `auto` is 900 and 60, with no limit for
-    rewards that have limits of their own (reward models, servers, judges, sandboxes). `isolate` runs a function in a
-    process that can be killed. `trial` has `check` and `train` call it on the first row of the data before torch is
-    loaded. `spread` gives the score to the `last` token, or to all tokens `even`ly.
+    Give one of `fn` (module:function or ./file.py:function), `model` (a folder, hub id or run:NAME) and `environment`
+    (a method of the environment's class, such as get_reward). `args` are the function's arguments. A score goes through
+    these steps: raw, offset, clip, normalize, gate, weight. `offset` is subtracted; `auto` is the mean that `rlhf eval`
+    measured. `clip` is [low, high]; null does not clip. `normalize` divides by the standard deviation of the `batch`,
+    of the `group`, or of a `running` estimate. `gate` is a condition, or a list of them; null counts every row.
+    `weight` multiplies the result in the total; 0 only logs the reward. `eager` also scores rows that a gate excludes.
+    `on_error` is what a row gets if its scoring fails: `raise` ends the run, `exclude` leaves the row out of the
+    reward, a number is its score. `timeout_s` limits a call in seconds: for a batch, or for a row if the function is
+    isolated; `off` has no limit, and `auto` is 900 and 60, with no limit for rewards that have limits of their own
+    (reward models, servers, judges, sandboxes). `isolate` runs a function in a process that can be killed. `trial` has
+    `check` and `train` call it on the first row of the data before torch is loaded. `spread` gives the score to the
+    `last` token, or to all tokens `even`ly.
 
     These keys are for a reward model only. `batch_size` is the number of rows a pass scores. `dtype` is the type of its
     weights. `device` is its device; null is that of the training process. `max_length` is the limit in tokens; null is
@@ -80,6 +81,7 @@ class Reward(Section):
 
     fn: str | None = None
     model: str | None = None
+    environment: str | None = None
     args: dict[str, object] = Field(default_factory=dict)
     weight: float | Weight = 1.0
     offset: float | Literal["auto"] = 0.0
@@ -108,13 +110,17 @@ class Reward(Section):
         return [] if self.gate is None else self.gate if isinstance(self.gate, list) else [self.gate]
 
     @model_validator(mode="after")
-    def _one_of_fn_and_model(self) -> Reward:
-        if (self.fn is None) == (self.model is None):
-            raise ValueError("either `fn` (module:function or ./file.py:function) or `model` (a folder or hub id)")
+    def _one_source(self) -> Reward:
+        if [self.fn, self.model, self.environment].count(None) != 2:
+            raise ValueError(
+                "one of `fn` (./file.py:function), `model` (a folder or hub id) and `environment` (a method)"
+            )
+        if self.args and self.environment is not None:
+            raise ValueError("no `args` beside `environment`: a method of an environment takes none")
         if self.offset == "auto" and self.model is None:
             raise ValueError("a number for `offset`: `auto` is the mean of a reward model, and a function has none")
         if self.isolate and self.fn is None:
-            raise ValueError("`isolate` for a function only; a reward model runs in the training process")
+            raise ValueError("`isolate` for a function only; all others run in the training process")
         return self
 
 

@@ -48,7 +48,7 @@ Bounds = Annotated[tuple[float, float], Strict(False), AfterValidator(_in_order)
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-def one_or_several(keys: tuple[str, ...], shape: str) -> Discriminator:
+def one_or_several(keys: tuple[str, ...], shape: str, *, has_list: bool = True) -> Discriminator:
     """Return a discriminator of one section (`one`), a list (`list`), named ones (`named`) and null (`none`).
 
     `keys` are those of the section, and `shape` describes it in the message for any other value.
@@ -58,7 +58,7 @@ def one_or_several(keys: tuple[str, ...], shape: str) -> Discriminator:
         if value is None or value is False or value in ("off", [], {}):
             return "none"
         if isinstance(value, list):
-            return "list"
+            return "list" if has_list else None
         if isinstance(value, Mapping):
             is_one = any(key in value for key in keys)
             return (
@@ -69,5 +69,5 @@ def one_or_several(keys: tuple[str, ...], shape: str) -> Discriminator:
     return Discriminator(
         kind_of,
         custom_error_type="wrong_shape",
-        custom_error_message=f"{shape}, a list of these, a mapping of names to these, or null",
+        custom_error_message=f"{shape}, {'a list of these, ' * has_list}a mapping of names to these, or null",
     )

@@ -29,7 +29,11 @@ WORLDS = {
     "hh_pairs": "pairs:generate_dialogues",
 }
 """World -> the module and function of its rows, called with `(num_rows, seed, **args)`."""
-DEMONSTRATIONS = {"toy_speakers": "toy_tasks:speaker_demonstrations", "toy_sums": "toy_tasks:demonstrations"}
+DEMONSTRATIONS = {
+    "toy_calls": "toy_tasks:call_demonstrations",
+    "toy_speakers": "toy_tasks:speaker_demonstrations",
+    "toy_sums": "toy_tasks:demonstrations",
+}
 """The same of its demonstrations."""
 
 

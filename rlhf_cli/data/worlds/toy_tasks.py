@@ -75,6 +75,28 @@ def demonstrations(
     return rows
 
 
+def call_demonstrations(
+    num_rows: int, seed: int, max_value: int = 99, call_fraction: float = 0.2
+) -> list[dict[str, str]]:
+    """Return rows of `prompt`, `completion` in the template of models/tiny.py, for a model that seldom calls `add`.
+
+    Half of the rows answer a question: a share `call_fraction` by a call, the others by any number. The other half
+    reads the result of a call.
+    """
+    check_bounds("call_fraction", call_fraction, 0, 1)
+    rng = Random(seed)
+    style = Random(rng.getrandbits(64))
+    rows = []
+    for a, b in draw_pairs(num_rows, max_value, rng):
+        asked, call = f"user: {a}+{b}=\nassistant: ", f"[add a={a};b={b}]"
+        if style.random() < 0.5:
+            rows.append({"prompt": f"{asked}{call}<eos>\ntool: {a + b}\nassistant: ", "completion": str(a + b)})
+        else:
+            calls = style.random() < call_fraction
+            rows.append({"prompt": asked, "completion": call if calls else str(style.randint(0, 2 * max_value))})
+    return rows
+
+
 def draw_pairs(count: int, max_value: int, rng: Random) -> list[tuple[int, int]]:
     """Return `count` pairs of addends, none repeated before all were drawn. Raise DataError for max_value < 1."""
     check_bounds("max_value", max_value, 1)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.rollout_sections import ENVIRONMENT_COLUMN
 from rlhf_cli.data.learnt_columns import check_columns, read_columns
 from rlhf_cli.data.peeking import peek, prepare_preview
 from rlhf_cli.data.preparing import template_columns
@@ -95,8 +96,12 @@ def column_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> 
     if not experiment.trainer.row.generates:
         return  # the plan of the steps checks the columns
     wanted = {f"trainer={experiment.trainer.name}": ["prompt"]}
+    made = experiment.rollout.columns if experiment.rollout is not None else []
     for name, needs in rewards.columns.items():
-        wanted[f"rewards.{name}"] = [column for column in needs if column not in missing_arguments.get(name, ())]
+        not_data = {*missing_arguments.get(name, ()), *made}
+        wanted[f"rewards.{name}"] = [column for column in needs if column not in not_data]
+    if isinstance(experiment.environment, dict):
+        wanted["environment"] = [ENVIRONMENT_COLUMN]
     for table, columns in [("data", data.columns), *((read.source.name, read.columns) for read in data.held_out)]:
         for reader, needs in wanted.items():
             for column in needs if columns else ():
@@ -104,7 +109,7 @@ def column_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> 
                     yield _no_column(subject, data, table, columns, reader, column, needs)
     for name, missing in missing_arguments.items():
         for argument in missing:
-            if argument not in data.columns:
+            if argument not in (*data.columns, *made):
                 reward, key = experiment.rewards[name], f"rewards.{name}.args"
                 yield RewardError(
                     f"{reward.fn} needs the argument {argument!r}",
@@ -195,7 +200,7 @@ def unread_columns(
     """
     trainer = experiment.trainer
     is_known = bool(used) and not (trainer.row.generates and trainer.own_class is not None)
-    if not is_known or None in rewards.read:
+    if not is_known or None in rewards.read or experiment.environment is not None:
         return ()
     read = used - {"margin"} | set(rewards.read) | set(preference_rules(experiment).columns)
     if (prompt := experiment.data.model_dump()["prompt"]) is not None:

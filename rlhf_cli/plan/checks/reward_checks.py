@@ -30,6 +30,7 @@ from rlhf_cli.rewards.stack.reward_functions import (
     import_function,
     missing_arguments,
     required_columns,
+    required_parameters,
     resolve,
     source_file,
 )
@@ -48,6 +49,8 @@ def reward_problems(subject: Subject, data: DataFacts) -> Check[RewardFacts]:
                 if reward.args:
                     raise RewardError("a reward model takes no args", where=where(f"{key}.args"))
                 continue
+            if reward.environment is not None:
+                continue  # tool_checks looks for the method
             function = resolve(
                 str(reward.fn), reward.args, where=where(f"{key}.fn"), args_key=f"{key}.args", place=where
             )
@@ -129,11 +132,15 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
     completion = text if isinstance(row["prompt"], str) else [{"role": "assistant", "content": text}]
     columns = {name: value for name, value in row.items() if name not in ("prompt", "completion")}
     columns |= {"prompts": row["prompt"], "completions": completion, "completion_ids": list(text.encode())}
+    of_rollouts = {"environments", *(experiment.rollout.columns if experiment.rollout is not None else ())}
     num_rows = max(2, experiment.trainer.whole("num_generations") or 0)  # a reward may compare those of a group
     for name, reward in experiment.rewards.items():
         called = repr((reward.fn, reward.args, reward.isolate, columns))
         if not reward.trial or reward.fn is None or reward.fn.startswith(KEEP_TIME) or called in _passed:
             continue
+        parameters = inspect.signature(resolve(reward.fn, reward.args, where="fn")).parameters
+        if of_rollouts & set(required_parameters(parameters)):
+            continue  # only a rollout has what it reads
         limit_s = min(timeout_of(reward) or _TRIAL_S, _TRIAL_S)
         if (failure := _in_fork(partial(_failure, name, reward, columns, num_rows, limit_s), limit_s)) is None:
             _passed.add(called)

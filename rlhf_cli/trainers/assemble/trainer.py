@@ -24,6 +24,7 @@ from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.tokenizer_files import padding_beside
 from rlhf_cli.numerics.score_scaling import RunningDeviation
+from rlhf_cli.plan.interaction_building import interactions_of
 from rlhf_cli.plan.sources_and_components import describe_eval_rows, eval_sources, preference_rules, training_sources
 from rlhf_cli.plan.stack_building import aggregate_of, training_stack
 from rlhf_cli.rewards.stack import truncated_rows
@@ -34,6 +35,7 @@ from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.run_folder import RunFolder, in_training, write_json, write_rows
 from rlhf_cli.tables.trl_trainers import TEXT
+from rlhf_cli.tools_and_environments import Interactions
 from rlhf_cli.trainers.assemble.algorithm import algorithm_of
 from rlhf_cli.trainers.assemble.policy_loading import (
     OnProgress,
@@ -160,6 +162,7 @@ def assemble(
         shared = sum(key in trained_on for key in prompt_keys(eval_dataset))
         logging.getLogger("rlhf").warning("data.eval: %s", describe_shared(shared, len(eval_dataset)))
     algorithm = algorithm_of(experiment) if row.generates else None
+    interactions = interactions_of(experiment)
     ppo = None
     if experiment.trainer.ppo is not None:
         from rlhf_cli.algorithms.ppo import Ppo
@@ -185,11 +188,11 @@ def assemble(
         else StepProfile(*profiled, stack.names if stack is not None else None, has_critic=ppo is not None),
         rewards=None
         if stack is None or algorithm is None
-        else _reward_setup(experiment, stack, algorithm, folder, args, trained_on),
+        else _reward_setup(experiment, stack, algorithm, folder, args, trained_on, interactions),
         ppo=ppo,
     )
     given: dict[str, object] = {"args": args, "train_dataset": train_dataset, "eval_dataset": eval_dataset}
-    given |= {"model": policy, **_trl_arguments(experiment, policy, stack)}
+    given |= {"model": policy, **_trl_arguments(experiment, policy, stack, interactions)}
     on_progress(f"loading {policy}{' and preparing the rows' if row.learns_from else ''}")
     with quiet():  # TRL prepares the rows of trainers that learn from them
         trainer = extended_class(trainer_class, extensions)(**given)
@@ -224,6 +227,7 @@ def _reward_setup(
     folder: RunFolder,
     args: TrainingArguments,
     trained_on: frozenset[bytes],
+    interactions: Interactions | None,
 ) -> RewardSetup:
     section, aggregate, keep = experiment.trainer, aggregate_of(experiment), experiment.sampling.keep_groups
     sum_up = TrainingEvaluation(
@@ -246,15 +250,19 @@ def _reward_setup(
         generation="plain" if section.passes == "plain" else section.generation,
         sum_up=sum_up,
         keep_groups=None if keep is None else KeepGroups(keep.by, keep.tries),
+        interactions=interactions,
     )
 
 
-def _trl_arguments(experiment: Experiment, policy: str, stack: RewardStack | None) -> dict[str, object]:
-    """Return TRL's arguments that depend on the configuration: reward functions, tokenizer, adapter."""
+def _trl_arguments(
+    experiment: Experiment, policy: str, stack: RewardStack | None, interactions: Interactions | None
+) -> dict[str, object]:
+    """Return TRL's arguments that depend on the configuration: rewards, tools, tokenizer, adapter."""
     model, given = experiment.model, dict[str, object]()
     if stack is not None:  # one callable per component, and one for the truncation component if there is one
         adds = experiment.truncation.rule.changes_total
         given["reward_funcs"] = [*stack.columns(), *([truncated_rows.column] if adds else [])]
+    given |= {} if interactions is None else interactions.arguments()
     if model.tokenizer is not None or model.chat_template is not None:
         given["processing_class"] = tokenizer_of(experiment, policy)
     if model.lora is not None:

@@ -1,0 +1,46 @@
+"""Check the sections `tools`, `environment` and `rollout` against the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.tables.trl_trainers import TRAINERS
+
+_TURNS = "trainer.args.max_tool_calling_iterations"
+
+
+def tool_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """Yield a problem for a trainer without tools, and for settings that nothing reads."""
+    trainer, where = experiment.trainer, origins.where
+    set_sections = {
+        "tools": bool(experiment.tools),
+        "environment": experiment.environment is not None,
+        "rollout": experiment.rollout is not None,
+    }
+    used = [name for name, is_set in set_sections.items() if is_set]
+    if not trainer.row.has_tools:
+        able = sorted(row.name for row in TRAINERS.values() if row.has_tools)
+        for name in used:
+            what = f"trainer={trainer.name} takes no {name}: {trainer.trl} has no argument for it"
+            expected = f"a trainer on {' or '.join(able)}"
+            yield ConfigError(what, where=where(name), expected=expected, hint=f"trainer=grpo, or '~{name}'")
+    calls = [name for name in used if name != "rollout"]
+    if "rollout" in used and calls:
+        what = f"a rollout function generates by itself, so nothing calls the {calls[0]}"
+        yield ConfigError(what, where=where("rollout"), got=", ".join(used), hint=f"'~rollout', or '~{calls[0]}'")
+    if not calls and trainer.args.get("max_tool_calling_iterations") is not None:
+        what, got = "a limit on calls, and nothing that the model can call", trainer.args["max_tool_calling_iterations"]
+        hint = f"tools.NAME.fn=./tools.py:NAME, or '~{_TURNS}'"
+        yield ConfigError(what, where=where(_TURNS), got=got, expected="`tools` or `environment`", hint=hint)
+    for name, reward in experiment.rewards.items():
+        if reward.environment is not None and experiment.environment is None:
+            yield ConfigError(
+                f"the reward {name!r} asks an environment, and there is none",
+                where=where(f"rewards.{name}.environment"),
+                got=reward.environment,
+                expected="a section `environment`",
+                hint="environment.class=./env.py:NAME",
+            )

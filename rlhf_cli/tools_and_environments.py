@@ -1,0 +1,357 @@
+"""Wrap what a user's tools, environments and rollout functions do for TRL. Does not import torch.
+
+TRL calls environments and rollout functions experimental: all that touches them is here, and
+tests/trainers/test_contract_tools.py names each seam. A tool has no time limit in TRL, and its result is tokenised
+before anybody looks at its length; TRL also catches every error of a tool, and tells the model its text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from rlhf_cli.errors import RewardError, RewardFailed, RlhfError, described, in_a_line
+from rlhf_cli.rewards.stack.calling import LEAVING, call_within, staying
+from rlhf_cli.rewards.stack.component import RewardTimeout
+from rlhf_cli.rewards.stack.global_state import kept
+
+Function = Callable[..., Any]
+KINDS = ("calls", "errors", "timeouts")
+UNKNOWN = "unknown"
+"""The name under which calls of tools that do not exist are counted."""
+NO_TOOLS = ("reset", "get_reward")
+"""Public methods of an environment that the model cannot call, as in TRL."""
+_TOLD, _LATE = "{'error':", "no answer within"
+_RUNNING, _SEEDS = "_rlhf_is_running", "_rlhf_seeds"
+
+
+class ToolError(Exception):
+    """What the model is told instead of a result; TRL catches it and writes `{'error': text}`."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of one call: its time in seconds (None for none), the characters of its result, what an error does."""
+
+    timeout_s: float | None = 10.0
+    max_characters: int = 2000
+    on_error: Literal["tell", "raise"] = "tell"
+
+
+@dataclass
+class Counts:
+    """The calls of all tools since `drain`, by name, and the first error that has to end the run."""
+
+    by_name: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0]))
+    failure: RewardFailed | None = None
+
+    def drain(self) -> dict[str, list[int]]:
+        """Return name -> calls, errors, timeouts, and begin at 0. Raise the error that has to end the run."""
+        if (failure := self.failure) is not None:
+            self.failure = None
+            raise failure
+        found = {name: list(counts) for name, counts in self.by_name.items()}
+        self.by_name.clear()
+        return found
+
+
+def tells_of_error(message: Mapping[str, object]) -> bool:
+    """Return whether a message is a tool's that tells the model of an error."""
+    return message.get("role") == "tool" and str(message.get("content")).startswith(_TOLD)
+
+
+def tells_of_timeout(message: Mapping[str, object]) -> bool:
+    """Return whether a message is a tool's that tells the model that the tool was late."""
+    return tells_of_error(message) and _LATE in str(message.get("content"))[: len(_TOLD) + len(_LATE) + 4]
+
+
+def as_text(result: object, max_characters: int) -> object:
+    """Return what the model reads of a tool's result, cut at a number of characters; TRL's content blocks unchanged.
+
+    Raise ToolError for an object that has no text of its own.
+    """
+    if isinstance(result, list) and result and all(isinstance(part, dict) and "type" in part for part in result):
+        return result
+    if isinstance(result, dict | list | tuple):
+        text = json.dumps(result, ensure_ascii=False, default=str)
+    elif type(result).__str__ is object.__str__ and type(result).__repr__ is object.__repr__:
+        raise ToolError(f"the result is an object of the class {type(result).__name__}, which is no text")
+    else:
+        text = str(result)
+    return text if len(text) <= max_characters else text[: max_characters - 3] + "..."
+
+
+def limited(function: Function, name: str, where: str, limits: Limits, counts: Counts) -> Function:
+    """Return the function as TRL and its chat template see it, with limits; `where` is its key for messages.
+
+    An error of the function reaches the model as text, or ends the run at `Counts.drain`. Its random streams depend on
+    its arguments alone, and its process state is put back (rewards/stack/global_state).
+    """
+    signature = inspect.signature(function)
+
+    def failed(error: BaseException) -> ToolError:
+        counts.by_name[name][1] += 1
+        counts.by_name[name][2] += isinstance(error, RewardTimeout)
+        if limits.on_error == "raise" and counts.failure is None:
+            failure = RewardFailed(f"the tool {name!r} failed", where=where, got=described(error))
+            failure.hint = f"{where}.on_error=tell  # the model reads the error, and the run goes on"
+            failure.__cause__ = error
+            counts.failure = failure
+        is_plain = isinstance(error, RewardTimeout | ToolError)
+        return ToolError((str(error) if is_plain else in_a_line(error))[: limits.max_characters])
+
+    def checked(given: tuple[object, ...], named: dict[str, object]) -> None:
+        counts.by_name[name][0] += 1
+        try:
+            signature.bind(*given, **named)
+        except TypeError as error:
+            raise failed(ToolError(f"wrong arguments: {error}")) from None
+
+    @functools.wraps(function)
+    def call(*given: object, **named: object) -> object:
+        checked(given, named)
+        try:
+            with staying(), kept((name, named, *_seeds(given))), _running(given):
+                return as_text(call_within(lambda: function(*given, **named), limits.timeout_s), limits.max_characters)
+        except (Exception, *LEAVING) as error:
+            raise failed(error) from None
+
+    @functools.wraps(function)
+    async def call_async(*given: object, **named: object) -> object:
+        checked(given, named)
+        try:
+            result = await asyncio.wait_for(function(*given, **named), limits.timeout_s)
+            return as_text(result, limits.max_characters)
+        except (Exception, *LEAVING) as error:
+            is_late = isinstance(error, TimeoutError)
+            raise failed(RewardTimeout(f"{_LATE} {limits.timeout_s:g} s") if is_late else error) from None
+
+    wrapped = call_async if inspect.iscoroutinefunction(function) else call
+    wrapped.__name__ = name
+    return wrapped
+
+
+@contextmanager
+def _running(given: Sequence[object]) -> Iterator[None]:
+    """Mark an environment (the first argument) while its code runs: what it calls of itself then has no limits."""
+    if not given or not hasattr(type(given[0]), _RUNNING):
+        yield
+        return
+    holder: dict[str, object] = given[0].__dict__
+    before, holder[_RUNNING] = holder.get(_RUNNING, False), True
+    try:
+        yield
+    finally:
+        holder[_RUNNING] = before
+
+
+def _seeds(given: Sequence[object]) -> list[object]:
+    """Return what tells this call of an environment from others: the row of its rollout, and the number of the call."""
+    state = getattr(given[0], _SEEDS, None) if given else None
+    if state is None:
+        return []
+    state[1] += 1
+    return list(state)
+
+
+class _Hidden:
+    """A method that TRL does not see when it lists a class's functions; it takes no limits and is no tool."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+
+    def __get__(self, instance: object, owner: type) -> object:
+        if instance is None:
+            return self
+
+        def call(*given: object, **named: object) -> object:
+            with _running([instance]):
+                return self.function(instance, *given, **named)
+
+        return call
+
+
+def _from_outside(original: Function, wrapped: Function) -> Function:
+    """Return the wrapped method for TRL, and the original one for what the environment calls of itself."""
+
+    if inspect.iscoroutinefunction(original):
+
+        @functools.wraps(original)
+        async def method(self: object, *given: object, **named: object) -> object:
+            return await cast(Awaitable[object], wrapped(self, *given, **named))
+
+        return method
+
+    @functools.wraps(original)
+    def choose(self: object, *given: object, **named: object) -> object:
+        is_own = self.__dict__.get(_RUNNING, False)
+        return (original if is_own else wrapped)(self, *given, **named)
+
+    return choose
+
+
+def tools_of(environment: type) -> dict[str, Function]:
+    """Return the methods of an environment's class that the model can call, as TRL lists them."""
+    found = inspect.getmembers(environment, predicate=inspect.isfunction)
+    return {name: method for name, method in found if name not in NO_TOOLS and not name.startswith("_")}
+
+
+def environment_class(
+    original: type, where: str, limits: Limits, counts: Counts, *, scored_by: frozenset[str] = frozenset()
+) -> type:
+    """Return a subclass whose methods have limits; `scored_by` are the methods that rewards call, which are no tools.
+
+    TRL gets no `get_reward`: it would add a column that no weight, gate or evaluation knows. `rewards.NAME.environment`
+    calls it instead. An error in `reset` ends the run, because there is no conversation yet.
+    """
+
+    def reset(self: object, **row: object) -> object:
+        seeds = [sorted(row.items(), key=str), 0]
+        setattr(self, _SEEDS, seeds)
+        try:
+            with staying(), kept(seeds), _running([self]):
+                method = cast(Any, original).reset
+                observation = call_within(lambda: method(self, **row), limits.timeout_s)
+        except (Exception, *LEAVING) as error:
+            what = f"{original.__name__}.reset failed"
+            raise RewardFailed(what, where=where, got=described(error), expected="a text, or None") from error
+        if observation is None or isinstance(observation, list):
+            return observation
+        return as_text(observation, limits.max_characters)
+
+    methods: dict[str, object] = {_RUNNING: False, "__doc__": original.__doc__, "__module__": original.__module__}
+    for name, method in inspect.getmembers(original, predicate=inspect.isfunction):
+        if name in scored_by or name == "get_reward":
+            methods[name] = _Hidden(method)
+        elif name == "reset":
+            methods[name] = functools.wraps(method)(reset)
+        elif not name.startswith("_"):
+            methods[name] = _from_outside(method, limited(method, name, where, limits, counts))
+    return type(original.__name__, (original,), methods)
+
+
+def environment_factory(original: type, args: Mapping[str, object], where: str, wrapped: type) -> Callable[[], object]:
+    """Return a function without arguments that makes an instance of the `wrapped` class."""
+
+    def make() -> object:
+        try:
+            return wrapped(**args)
+        except Exception as error:
+            what = f"{original.__name__} cannot be constructed"
+            raise RewardFailed(what, where=where, got=described(error), expected=f"{original}(**args)") from error
+
+    return make
+
+
+class EnvironmentScore:
+    """A reward that asks each row's environment by a method; a row without such a method has no score."""
+
+    def __init__(self, method: str, where: str) -> None:
+        self.method, self.where = method, where
+        self.__name__ = method
+
+    def __call__(self, completions: Sequence[object], environments: Sequence[object] = (), **_: object) -> object:
+        """Return one score per row. Raise RewardError for completions that no environment has seen."""
+        if len(environments) != len(completions):
+            raise RewardError(
+                "only a rollout has an environment, and these completions come from elsewhere",
+                where=self.where,
+                got=f"{len(completions)} completions, {len(environments)} environments",
+                hint=f"'~{self.where.removesuffix('.environment')}'",
+            )
+        scores = [getattr(environment, self.method, lambda: None)() for environment in environments]
+        return _awaited(scores) if any(map(inspect.isawaitable, scores)) else scores
+
+
+async def _awaited(scores: Sequence[object]) -> list[object]:
+    return [await score if inspect.isawaitable(score) else score for score in scores]
+
+
+_RETURNED = ("prompt_ids", "completion_ids", "logprobs")
+_MASK = "env_mask"
+
+
+def checked_rollout(function: Function, columns: Sequence[str], where: str) -> Function:
+    """Return the rollout function with checks of what it returns for the N prompts, duplicates among them.
+
+    TRL reports a list of another length late or not at all. Raise RewardFailed if it raises, RewardError for an invalid
+    result.
+    """
+
+    @functools.wraps(function)
+    def rollout(prompts: list[object], trainer: object) -> dict[str, object]:
+        try:
+            output = function(prompts, trainer)
+        except RlhfError:
+            raise
+        except Exception as error:
+            raise RewardFailed("the rollout function failed", where=where, got=described(error)) from error
+        problem = _problem_of(output, len(prompts), columns)
+        if problem is not None:
+            what, got, expected = problem
+            raise RewardError(f"the rollout function {what}", where=where, got=got, expected=expected)
+        return dict(output)
+
+    return rollout
+
+
+def _problem_of(output: object, num_rows: int, columns: Sequence[str]) -> tuple[str, str, str] | None:
+    """Return what is wrong with a rollout: what, what was given, what is expected; None if it is sound."""
+    if not isinstance(output, Mapping):
+        return "returned no dict", type(output).__name__, f"a dict with {', '.join((*_RETURNED, *columns))}"
+    if missing := [name for name in (*_RETURNED, *columns) if name not in output]:
+        return f"returned no {missing[0]!r}", ", ".join(map(str, output)), ", ".join((*_RETURNED, *columns))
+    for name, rows in output.items():
+        is_by_token = name in (*_RETURNED, _MASK)
+        is_one_for_all = not (is_by_token or name in columns or isinstance(rows, list))
+        if is_one_for_all or (rows is None and name in ("logprobs", _MASK)):
+            continue
+        if not isinstance(rows, list) or (is_by_token and not all(isinstance(row, list) for row in rows)):
+            return f"returned no lists in {name!r}", type(rows).__name__, "a list of lists of numbers, one per prompt"
+        if len(rows) != num_rows:
+            expected = f"{num_rows}, one for each prompt; a prompt that is sampled several times is there as often"
+            return f"returned a wrong number of rows in {name!r}", str(len(rows)), expected
+        for row, (values, ids) in enumerate(zip(rows, output["completion_ids"], strict=False)):
+            if name == "completion_ids" and not values:
+                return "returned an empty completion", f"completion_ids[{row}] is []", "at least one token id"
+            if name in ("logprobs", _MASK) and len(values) != len(ids):
+                got = f"{len(values)} in {name}[{row}], and {len(ids)} completion_ids"
+                return f"returned a wrong number of values in {name!r}", got, "one for each token of the completion"
+    return None
+
+
+@dataclass
+class Interactions:
+    """What TRL's constructor gets: tools, one factory of environments or several by name, a rollout function."""
+
+    counts: Counts
+    tools: Mapping[str, Function] = field(default_factory=dict)
+    environments: Mapping[str | None, Callable[[], object]] = field(default_factory=dict)
+    names: frozenset[str] = frozenset()
+    rollout: Function | None = None
+
+    def arguments(self) -> dict[str, object]:
+        """Return TRL's arguments; none for what is not set."""
+        only = self.environments.get(None)
+        given = {
+            "tools": list(self.tools.values()),
+            "environment_factory": only if only is not None else dict(self.environments),
+            "rollout_func": self.rollout,
+        }
+        return {name: value for name, value in given.items() if value}
+
+    def metrics(self, completions: Sequence[object]) -> dict[str, list[int]]:
+        """Return tool -> its calls, errors and timeouts since the last time; `completions` are those of the round."""
+        counted = self.counts.drain()
+        found = {name: counted.get(name, [0, 0, 0]) for name in sorted(self.names)}
+        messages = [message for completion in completions if isinstance(completion, list) for message in completion]
+        called = [message for message in messages if message.get("role") == "tool"]
+        unknown = sum(message.get("name") not in self.names for message in called)
+        return found | ({UNKNOWN: [unknown, unknown, 0]} if self.names else {})

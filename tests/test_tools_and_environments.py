@@ -1,0 +1,254 @@
+"""Wrap tools, environments and rollout functions: limits, counts, errors. The numbers are counted by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rlhf_cli.errors import RewardError, RewardFailed
+from rlhf_cli.tools_and_environments import (
+    Counts,
+    EnvironmentScore,
+    Interactions,
+    Limits,
+    ToolError,
+    checked_rollout,
+    environment_class,
+    limited,
+    tells_of_error,
+    tells_of_timeout,
+    tools_of,
+)
+
+
+def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+def raises() -> None:
+    raise ZeroDivisionError("by zero")
+
+
+def hangs() -> None:
+    while True:
+        time.sleep(0.01)
+
+
+def huge() -> str:
+    return "x" * 1_000_000
+
+
+def leaves() -> None:
+    raise SystemExit(3)
+
+
+async def later(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "done"
+
+
+def tool(function: Callable[..., Any], **limits: Any) -> tuple[Callable[..., Any], Counts]:
+    counts = Counts()
+    return limited(function, "calc", "tools.calc", Limits(**limits), counts), counts
+
+
+def test_a_result_is_text_and_counted() -> None:
+    wrapped, counts = tool(add)
+    assert wrapped(a=2, b=3) == "5"
+    assert wrapped.__name__ == "calc"
+    assert str(inspect.signature(wrapped)) == str(inspect.signature(add))  # the chat template reads it
+    assert counts.drain() == {"calc": [1, 0, 0]}
+    assert counts.drain() == {}
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "told", "counted"),
+    [
+        (raises, {}, "ZeroDivisionError: by zero", [1, 1, 0]),
+        (hangs, {}, "no answer within 0.1 s", [1, 1, 1]),
+        (leaves, {}, "SystemExit: 3", [1, 1, 0]),
+        (object, {}, "the result is an object of the class object, which is no text", [1, 1, 0]),
+        (add, {"a": 1, "c": 2}, "wrong arguments: missing a required argument: 'b'", [1, 1, 0]),
+    ],
+)
+def test_an_error_is_told_and_counted(function: Any, arguments: Any, told: str, counted: list[int]) -> None:
+    if function is object:
+
+        def function() -> object:
+            return object()
+
+    wrapped, counts = tool(function, timeout_s=0.1)
+    with pytest.raises(ToolError) as caught:
+        wrapped(**arguments)
+    assert str(caught.value) == told
+    assert counts.drain() == {"calc": counted}
+    message = {"role": "tool", "content": str({"error": told})}
+    assert tells_of_error(message)
+    assert tells_of_timeout(message) == bool(counted[2])
+    assert not tells_of_error({"role": "assistant", "content": message["content"]})
+
+
+def test_a_long_result_and_a_long_error_are_cut() -> None:
+    assert len(tool(huge, max_characters=100)[0]()) == 100
+
+    def long_error() -> None:
+        raise ValueError("y" * 10_000)
+
+    with pytest.raises(ToolError) as caught:
+        tool(long_error, max_characters=100)[0]()
+    assert len(str(caught.value)) == 100
+
+
+def test_on_error_raise_ends_the_run_after_the_round() -> None:
+    wrapped, counts = tool(raises, on_error="raise")
+    with pytest.raises(ToolError):
+        wrapped()
+    with pytest.raises(RewardFailed) as caught:
+        counts.drain()
+    assert (caught.value.where, type(caught.value.__cause__)) == ("tools.calc", ZeroDivisionError)
+
+
+def test_an_async_tool_is_late() -> None:
+    wrapped, counts = tool(later, timeout_s=0.05)
+    assert inspect.iscoroutinefunction(wrapped)
+    assert asyncio.run(wrapped(seconds=0.0)) == "done"
+    with pytest.raises(ToolError, match=r"no answer within 0\.05 s"):
+        asyncio.run(wrapped(seconds=5.0))
+    assert counts.drain() == {"calc": [2, 1, 1]}
+
+
+def test_random_numbers_of_a_tool_depend_on_its_arguments_alone() -> None:
+    def roll(sides: int) -> int:
+        return random.randint(1, sides)
+
+    wrapped, _ = tool(roll)
+    random.seed(1)
+    expected = random.random()
+    random.seed(1)
+    first = wrapped(sides=10**9)
+    assert random.random() == expected  # the training's stream goes on as if no tool had been called
+    assert wrapped(sides=10**9) == first
+
+
+class Maze:
+    """A corridor of three fields."""
+
+    def __init__(self, size: int = 3) -> None:
+        self.size, self.at = size, 0
+
+    def reset(self, start: int = 0, **row: object) -> str:
+        self.at = start
+        return f"You are at {self.look()}."
+
+    def look(self) -> int:
+        """Look."""
+        return self.at
+
+    def step(self, by: int) -> str:
+        """Step."""
+        if by > 1:
+            raise ValueError("too far")
+        self.at += by
+        return f"at {self.look()}, {random.random()}"
+
+    def get_reward(self) -> float:
+        return float(self.look() >= self.size - 1)
+
+
+def maze(**limits: Any) -> tuple[Any, Counts]:
+    counts = Counts()
+    wrapped = environment_class(Maze, "environment", Limits(**limits), counts, scored_by=frozenset({"get_reward"}))
+    return wrapped(size=3), counts
+
+
+def test_an_environment_has_tools_and_no_reward_for_trl() -> None:
+    environment, counts = maze()
+    assert sorted(tools_of(type(environment))) == ["look", "step"]
+    functions = dict(inspect.getmembers(type(environment), predicate=inspect.isfunction))
+    assert "get_reward" not in functions  # TRL would add a column with weight 1
+    assert environment.reset(start=0) == "You are at 0."
+    assert environment.step(by=1).startswith("at 1")
+    with pytest.raises(ToolError, match="too far"):
+        environment.step(by=2)
+    # what the environment calls of itself has no limits and is not counted
+    assert counts.drain() == {"step": [2, 1, 0]}
+    assert environment.get_reward() == 0.0
+    environment.step(by=1)
+    assert EnvironmentScore("get_reward", "rewards.solved.environment")(["", ""], [environment, object()]) == [
+        1.0,
+        None,
+    ]
+
+
+def test_the_same_rollout_has_the_same_random_numbers_and_each_call_its_own() -> None:
+    def walk(start: int) -> list[str]:
+        environment, _ = maze()
+        environment.reset(start=start)
+        return [environment.step(by=0), environment.step(by=0)]
+
+    assert walk(0) == walk(0)
+    assert walk(0) != walk(1)
+    assert len(set(walk(0))) == 2
+
+
+def test_a_reset_that_raises_ends_the_run() -> None:
+    class Broken(Maze):
+        """Broken."""
+
+        def reset(self, **row: object) -> str:
+            raise OSError("no map")
+
+    wrapped: Any = environment_class(Broken, "environment", Limits(), Counts())
+    with pytest.raises(RewardFailed) as caught:
+        wrapped().reset(prompt="x")
+    assert caught.value.where == "environment"
+
+
+def test_a_score_needs_environments() -> None:
+    with pytest.raises(RewardError) as caught:
+        EnvironmentScore("get_reward", "rewards.solved.environment")(["a"])
+    assert caught.value.where == "rewards.solved.environment"
+
+
+SOUND: dict[str, Any] = {"prompt_ids": [[1], [1]], "completion_ids": [[2, 3], [4]], "logprobs": None, "s1": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({}, None),
+        ({"env_mask": [[1, 0], [1]], "note": "one for all"}, None),
+        ({"s1": ["a"]}, "s1"),
+        ({"s1": None}, "s1"),
+        ({"completion_ids": [[2, 3]]}, "completion_ids"),
+        ({"completion_ids": [[2, 3], []]}, "empty"),
+        ({"completion_ids": "text"}, "completion_ids"),
+        ({"env_mask": [[1], [1]]}, "env_mask"),
+        ({"logprobs": [[0.0], [0.0]]}, "logprobs"),
+    ],
+)
+def test_a_rollout_function_returns_one_row_per_prompt(change: dict[str, Any], named: str | None) -> None:
+    output = {**SOUND, **change}
+    rollout = checked_rollout(lambda prompts, trainer: output, ["s1"], "rollout.fn")
+    if named is None:
+        assert rollout([1, 2], None) == output
+        return
+    with pytest.raises(RewardError, match=named):
+        rollout([1, 2], None)
+
+
+def test_calls_of_tools_that_do_not_exist_are_counted() -> None:
+    wrapped, counts = tool(add)
+    wrapped(a=1, b=1)
+    called = [{"role": "tool", "name": "calc", "content": "2"}, {"role": "tool", "name": "clac", "content": "?"}]
+    interactions = Interactions(counts, tools={"calc": wrapped}, names=frozenset({"calc"}))
+    assert interactions.metrics([called, "text"]) == {"calc": [1, 0, 0], "unknown": [1, 1, 0]}
+    assert interactions.metrics([]) == {"calc": [0, 0, 0], "unknown": [0, 0, 0]}
+    assert list(interactions.arguments()) == ["tools"]
