@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.display.tables import BlockColumn, Cell, plain_table, show_blocks
-from rlhf_cli.display.terminal import BARS, cut_end, figure, no_total, one_line
+from rlhf_cli.display.terminal import cut_end, figure, no_total, one_line
 from rlhf_cli.evaluation.best_of_n import BestOfN, MadeRows
 from rlhf_cli.evaluation.evaluation_files import Evaluation
 from rlhf_cli.evaluation.policy_results import SEEN, UNSEEN, PolicyEvaluation
-from rlhf_cli.evaluation.score_bench import ScoreBench, ScoreDistribution
+from rlhf_cli.evaluation.score_bench import ScoreBench
 from rlhf_cli.evaluation.scored_pairs import LengthBias, RewardModelEvaluation, ScoredPair, SliceAccuracy
 from rlhf_cli.numerics.intervals import Estimate, attempt_counts
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredReward
@@ -232,21 +232,12 @@ def show_scores(console: Console, rows: Rows, scores: CompletionScores) -> None:
 
 
 def show_distributions(console: Console, bench: ScoreBench) -> None:
-    """Print the distribution of each component's raw scores: deviation, quantiles and a histogram."""
+    """Print the distribution of each component's raw scores: deviation and quantiles."""
     spreads = bench.distributions.values()
     facts: dict[str, list[Cell]] = {"deviation": [figure(spread.deviation) for spread in spreads]}
-    for column, place in {"least": 0, "5 %": 1, "median": 3, "95 %": 5, "most": 6}.items():
-        facts[column] = [f"{spread.quantiles[place]:.4g}" if spread.quantiles else "-" for spread in spreads]
-    histograms = BlockColumn("least to most", [f"{histogram(spread):<16}" for spread in spreads], is_number=False)
-    _by_name(console, "raw scores", list(bench.distributions), facts, histograms)
-
-
-def histogram(scores: ScoreDistribution) -> str:
-    """Return the bins as a line of bars: a blank for an empty bin, the tallest bar for the largest bin."""
-    if len(scores.bins) < 2:
-        return "all equal" if scores.count else ""
-    most = max(scores.bins)
-    return "".join(" " if count == 0 else BARS[round(count / most * (len(BARS) - 1))] for count in scores.bins)
+    for column, share in {"least": "0", "5 %": "0.05", "median": "0.5", "95 %": "0.95", "most": "1"}.items():
+        facts[column] = [f"{spread.quantiles[share]:.4g}" if spread.quantiles else "-" for spread in spreads]
+    _by_name(console, "raw scores", list(bench.distributions), facts)
 
 
 def show_correlations(console: Console, bench: ScoreBench) -> None:
@@ -262,13 +253,11 @@ def show_correlations(console: Console, bench: ScoreBench) -> None:
         _by_name(console, "rank correlation", names[:-1], facts)
 
 
-def _by_name(
-    console: Console, title: str, names: Sequence[str], facts: Mapping[str, Sequence[Cell]], *more: BlockColumn
-) -> None:
+def _by_name(console: Console, title: str, names: Sequence[str], facts: Mapping[str, Sequence[Cell]]) -> None:
     """Print one row per name under `title`. Columns that do not fit continue in another table."""
     console.print()
     columns = [BlockColumn(column, cells) for column, cells in facts.items()]
-    show_blocks(console, [BlockColumn(title, names, is_head=True, is_number=False), *columns, *more])
+    show_blocks(console, [BlockColumn(title, names, is_head=True, is_number=False), *columns])
 
 
 def _cell(score: ScoredReward) -> Cell:

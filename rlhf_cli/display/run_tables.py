@@ -127,40 +127,20 @@ def _may_change_the_result(word: str) -> bool:
     return key not in ("exp", "expect", "track", "seed") and not key.startswith(("run.", "track.", "warn"))
 
 
-_HASH = 12
-_OTHERS = 6
-
-
 def show_reproduction(console: Console, result: Reproduction) -> None:
-    """Print the verdict, what was compared, and possible causes of a difference."""
-    logs, difference = result.logs, result.logs.difference
-    counted = f"{logs.num_numbers} numbers in {logs.num_events} log events"
-    if result.is_equal:
-        console.print(Text.assemble(("equal", "bold green"), f": {counted}, up to step {logs.last_step}"))
-    elif difference is None:
-        text = f": {counted} are equal up to step {logs.last_step}, but the weights differ"
-        console.print(Text.assemble(("differs", "bold red"), text))
-    else:
-        before, after = (difference.before, difference.after)
-        size = ""
-        if isinstance(before, int | float) and isinstance(after, int | float):
-            size = f" (by {abs(after - before):.2g})"
-        was, now = (f"{value:.7g}" if isinstance(value, float) else value for value in (before, after))
-        where, metric = f" first at step {difference.step}: ", (difference.metric, "bold")
-        console.print(Text.assemble(("differs", "bold red"), where, metric, f" was {was}, is {now}{size}"))
-        if difference.others:
-            more = len(difference.others) - _OTHERS
-            names = ", ".join(difference.others[:_OTHERS]) + (f" and {more} more" if more > 0 else "")
-            console.print(Text(f"  and at the same step {names}"))
-        equal = f"everything up to step {logs.equal_steps}" if logs.equal_steps else "nothing before that"
-        console.print(Text(f"  {equal} is equal"))
-    for part, (old, new) in result.weights.items():
-        hashes = f"sha256 {old[:_HASH]}" if old == new else f"sha256 {old[:_HASH]} -> {new[:_HASH]}"
-        console.print(Text(f"  {part}: {'the same' if old == new else 'other'} weights, {hashes}"))
-    if result.causes:
-        title = "different, without an effect" if result.is_equal else "possible causes"
-        rows = [[f"  {cause.kind}", cause.name, f"{cause.before} -> {cause.after}"] for cause in result.causes]
-        console.print(Text(title, style="bold"))
-        console.print(plain_table(["", "", ""], rows=rows))
-    elif not result.is_equal:
-        console.print("no recorded cause: settings, data, reward code, versions, threads and processor are the same")
+    """Print whether two runs are equal, the first difference, the weights, and what else differs."""
+    verdict = ("equal", "bold green") if result.equal else ("differs", "bold red")
+    found = result.first_difference
+    text = f": {result.numbers} numbers up to step {result.steps}"
+    if found is not None:
+        also = f", and so are {len(result.also)} other metrics of that step" if result.also else ""
+        text = f" first at step {result.first_step}: {found.name} was {found.before}, is {found.after}{also}"
+    console.print(Text.assemble(verdict, text), soft_wrap=True)
+    pairs = [
+        *((f"weights of {part.name}", part) for part in result.weights),
+        *((one.name, one) for one in result.causes),
+    ]
+    rows = [[f"  {name}", *(f"{value!s:.20}" for value in (pair.before, pair.after))] for name, pair in pairs]
+    if rows:
+        console.print(plain_table(["", "before", "after"], rows=rows, head="dim"))
+    console.print(f"run folder: {result.again}", soft_wrap=True, highlight=False)

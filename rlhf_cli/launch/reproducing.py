@@ -25,22 +25,18 @@ from rlhf_cli.text.json_values import JsonTree, section
 
 
 def reproduce(
-    console: Console, earlier: RunFolder, words: list[str], *, steps: int | None
+    console: Console, earlier: RunFolder, words: list[str], steps: int | None
 ) -> tuple[RunFolder, int | None]:
-    """Train a run again with the typed overrides; return the new run and its last step (None: its end).
+    """Train a run again with the typed overrides; return the new, untracked run and its last step (None: its end).
 
-    `steps` limits the steps, None for as many as `earlier` logged. The new run is not tracked, and `earlier` is not
-    changed. Raise RunError if there are too few steps to compare, the errors of `prepare_from` and `preflight`, and any
-    error that ends the run.
+    `steps` None means as many as `earlier` logged. Raise RunError if there are too few steps to compare or Slurm would
+    train, and the errors of `prepare_from`, `preflight` and the training.
     """
     status, logged = read_status(earlier), read_columns(earlier.metrics).last_step
-    where = str(earlier.path)
-    if not logged:
-        got, hint = f"it is {status.state}, at step {status.step}", f"rlhf resume {earlier.shown}"
-        raise RunError("the run has logged nothing to compare with", where=where, got=got, hint=hint)
-    if steps is not None and steps > logged:
-        hint = f"--steps {logged}"
-        raise RunError("the run has fewer steps", where=where, got=f"--steps {steps}", expected=hint, hint=hint)
+    where, slurm_way = str(earlier.path), f"rlhf reproduce {earlier.shown} launch=auto"
+    if not logged or (steps or 0) > logged:
+        hint = f"--steps {logged}" if logged else f"rlhf resume {earlier.shown}"
+        raise RunError("the run has too few steps to compare", where=where, got=f"{logged} logged steps", hint=hint)
     num_steps = steps or logged
     is_whole = num_steps == logged and status.state == FINISHED and stopped_by_rule(status) is None
 
@@ -53,13 +49,7 @@ def reproduce(
     prepared = prepare_from(earlier, words if is_tracked else [*words, "track=none"], adjust=adjust)
     experiment = prepared.experiment
     if experiment.launch.slurm is not None:
-        raise RunError(
-            "the run was submitted to Slurm, and reproduce trains on this machine",
-            where=where,
-            got="launch.slurm",
-            expected="another launch, within a job on the same kind of machine",
-            hint=f"rlhf reproduce {earlier.shown} launch=auto",
-        )
+        raise RunError("reproduce trains on this machine, not in Slurm", where=where, hint=slurm_way)
     plan = preflight(experiment, prepared.composed)
     choices = {key: str(value) for key, value in section(read_json(earlier.provenance), "choices").items()}
     composed = replace(prepared.composed, choices={**choices, **prepared.composed.choices})
@@ -70,7 +60,8 @@ def reproduce(
     with gpus_held(launch, RunFolder(folder)):
         run = create_run(experiment, composed, files=plan.files, at=folder)
         with only_writer(run):
-            count = f"{num_steps} steps" if num_steps > 1 else "the first step"
-            console.print(f"{count} of {earlier.shown} again, in {run.shown}", soft_wrap=True, highlight=False)
+            console.print(
+                f"{num_steps} steps of {earlier.shown} again, in {run.shown}", soft_wrap=True, highlight=False
+            )
             train_frozen(console, run, launch, experiment.launch, resume=False)
     return run, None if is_whole else num_steps

@@ -8,10 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
-from rlhf_cli.display.evaluation_tables import histogram, pair_table, show_evaluation, show_parts, show_scores
+from rlhf_cli.display.evaluation_tables import pair_table, show_evaluation, show_parts, show_scores
 from rlhf_cli.evaluation.evaluation_files import Evaluation
 from rlhf_cli.evaluation.policy_results import ShownAnswer
-from rlhf_cli.evaluation.score_bench import ScoreDistribution, distribution
 from rlhf_cli.evaluation.scored_pairs import ScoredPair
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
 from rlhf_cli.rewards.stack.token_offsets import ScoredPart
@@ -54,13 +53,6 @@ def test_rows_and_summary() -> None:
         "right       0.500      0.500     1.000  100%         0       1      3",
         "short           -          -         -   67%         1       0      2",
     ]
-
-
-def test_a_histogram_by_hand() -> None:
-    """Of bins 4, 0, 1, 2 the tallest bar is for 4; 0 is a blank; 1 of 4 is bar 1.75, rounded 2, of 0 to 7."""
-    assert histogram(ScoreDistribution(7, 0.0, 1.0, (), (4, 0, 1, 2), 7)) == "█ ▃▅"
-    assert histogram(distribution([1.0, 1.0])) == "all equal"
-    assert histogram(distribution([])) == ""
 
 
 def test_each_part_has_its_reward_behind_it() -> None:

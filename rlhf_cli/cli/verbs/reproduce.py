@@ -1,22 +1,18 @@
-"""rlhf reproduce RUN [key=value ...]   run it again from its folder, in a new one, and compare: every metric except
-times to the last bit, and the weights; or the first step and metric that differ, and recorded differences that may be
-the cause: settings, data, reward code, starting model, versions, threads, processor. RUN is not changed
+"""rlhf reproduce RUN [key=value ...]   run it again in runs/reproduced, untracked, and compare to the last bit: every
+metric except times, and the weights; or the first difference and its possible causes. RUN is not changed
 
-key=value shows what a change affects first. The new run is in runs/reproduced and is not tracked.
+key=value shows what a change affects first. Exit code 0 if the runs are equal, 1 if they differ.
 
   --steps N        only the first N steps, with the schedules of the whole run
   --against RUN    compare with this existing run, and train nothing
-  --trust          run its code, submit its jobs and ask its servers, even if another user made it
+  --trust          run its code and ask its servers, even if another user made it
   --json           an object: `equal`, `first_difference`, `weights`, `causes`
-
-Exit code 0 if the runs are equal, 1 if they differ.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-
-from rich.console import Console
 
 from rlhf_cli.analysis.reproducibility import compare_again
 from rlhf_cli.cli.options import Options
@@ -25,7 +21,6 @@ from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.display.run_tables import show_reproduction
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK
-from rlhf_cli.launch.one_run import show_run_folder
 from rlhf_cli.launch.reproducing import reproduce
 from rlhf_cli.launch.resuming import refuse_foreign_code
 from rlhf_cli.runs.run_folder import open_run
@@ -33,22 +28,17 @@ from rlhf_cli.runs.run_folder import open_run
 
 def run(options: Options) -> int:
     """Run a run again, print whether the result is the same, and return the exit code."""
-    words, steps, other = options.words, options.number("--steps"), options.text("--against")
+    words, up_to, other = options.words, options.number("--steps"), options.text("--against")
     named = one_named(words, "rlhf reproduce", "a run folder or run:NAME")
     earlier = run_at(named, words, where="rlhf reproduce")
-    if other is None:
-        refuse_foreign_code(earlier, trust=options.on("--trust"), command=f"rlhf reproduce {earlier.shown}")
-        again, up_to = reproduce(wide_console(), earlier, words, steps=steps)
-    elif words:
+    if other is not None and words:
         hint = f"rlhf reproduce {named} --against {other}"
         raise options.error("--against trains no run, so no key can be changed", got=" ".join(words), hint=hint)
+    if other is None:
+        refuse_foreign_code(earlier, trust=options.on("--trust"), command=f"rlhf reproduce {earlier.shown}")
+        again, up_to = reproduce(wide_console(), earlier, words, up_to)
     else:
-        again, up_to = open_run(Path(other)), steps
+        again = open_run(Path(other))
     result = compare_again(earlier, again, up_to=up_to)
-
-    def show(console: Console) -> None:
-        show_reproduction(console, result)
-        show_run_folder(console, result.after)
-
-    print_result(options, result.as_json, show)
-    return EXIT_OK if result.is_equal else EXIT_CRASH
+    print_result(options, lambda: asdict(result), lambda console: show_reproduction(console, result))
+    return EXIT_OK if result.equal else EXIT_CRASH

@@ -1,138 +1,137 @@
-"""Two logs that should be equal are compared up to their first difference, without clocks."""
+"""Two runs that should be equal are compared up to their first difference, without clocks."""
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from rlhf_cli.analysis.reproducibility import NOT_LOGGED, Reproduction, compare_logs
+from rlhf_cli.analysis.reproducibility import NOT_LOGGED, Reproduction, compare_again
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.metrics import is_of_the_clock
 
 Log = list[dict[str, Any]]
+SETTINGS = {"seed": 0, "trainer": {"args": {"learning_rate": 1e-3, "logging_steps": 1}}, "run": {"name": "one"}}
+PROVENANCE: dict[str, Any] = {
+    "sha256": {"config": "c", "data": "d"},
+    "starting_model": {"path": "/m", "commit": None, "weights_sha256": "f"},
+    "versions": {"torch": "2.13.0", "wandb": None},
+    "host": {"name": "here", "processor": "A"},
+    "git": {"commit": "0"},
+}
 
 
-def log(num_steps: int = 6) -> Log:
-    """Return a log of rewards with evaluations after steps 3 and 6, and the line that summarises the call."""
+def log(**changes: dict[str, Any]) -> Log:
+    """Return six steps, an evaluation after the third, and the line that summarises the call; `s4` changes step 4."""
     events: Log = []
-    for step in range(1, num_steps + 1):
-        own = {"loss": 0.1 / step, "grad_norm": 1.0, "learning_rate": 1e-3, "reward": step / 7}
-        of_reward = {"rewards/correct/mean": step / 9, "rewards/correct/seconds": 0.01 * step, "kl": None}
-        events.append({"step": step, "time_s": 1.1 * step, **own, **of_reward, "step_time": 0.3})
-        if step % 3 == 0:
-            events.append({"step": step, "time_s": 1.1 * step, "eval_loss": 0.2, "eval_runtime": 3.0})
-    return [*events, {"step": num_steps, "time_s": 9.0, "train_runtime": 9.0, "train_loss": 0.05}]
+    for step in range(1, 7):
+        logged = {"loss": 0.1 / step, "reward": step / 7, "rewards/a/seconds": 0.01 * step, "kl": None}
+        events.append({"step": step, "time_s": 1.1 * step, **logged, **changes.get(f"s{step}", {})})
+        if step == 3:
+            events.append({"step": 3, "time_s": 3.5, "eval_loss": 0.2, **changes.get("eval", {})})
+    return [*events, {"step": 6, "time_s": 9.0, "train_runtime": 9.0, "train_loss": 0.05}]
 
 
-def changed(place: int, **values: object) -> Log:
-    events = copy.deepcopy(log())
-    events[place] |= values
-    return events
+@pytest.fixture
+def compared(tmp_path: Path):
+    """`compared(log, log, ...)`: two runs with these logs, settings and facts, compared."""
+
+    def compare(
+        one: Log, two: Log, *, settings: Any = None, facts: Any = None, up_to: int | None = None
+    ) -> Reproduction:
+        runs = [RunFolder(tmp_path / name) for name in ("one", "two")]
+        added = [({}, {}), (settings or {}, facts or {})]
+        for run, events, (more, known) in zip(runs, (one, two), added, strict=True):
+            run.path.mkdir(exist_ok=True)
+            run.metrics.write_text("".join(json.dumps(event) + "\n" for event in events))
+            run.config.write_text(yaml.safe_dump({**SETTINGS, **more}))
+            run.provenance.write_text(json.dumps({**PROVENANCE, **known}))
+        return compare_again(*runs, up_to=up_to)
+
+    return compare
 
 
-def test_clocks_are_not_compared() -> None:
-    other = log()
-    for event in other:
-        event |= {name: 99.0 for name in event if is_of_the_clock(name)}
-    compared = compare_logs(log(), other)
-    assert compared.difference is None
-    assert (compared.last_step, compared.equal_steps, compared.num_events) == (6, 6, 8)
-    # Six events with loss, grad_norm, learning_rate, reward, the reward's mean and kl; two with an evaluation's loss.
-    assert compared.num_numbers == 6 * 6 + 2
+def test_equal_but_for_the_clock(compared) -> None:
+    found = compared(log(), log(s2={"rewards/a/seconds": 9.0, "time_s": 77.0}))
+    assert (found.equal, found.steps, found.first_step, found.causes) == (True, 6, None, [])
+    assert found.numbers == 6 * 3 + 1  # loss, reward and kl of six steps; the loss of one evaluation
 
 
-def test_the_last_bit_counts() -> None:
-    value = log()[4]["reward"]
-    compared = compare_logs(log(), changed(4, reward=value * (1 + 2**-52)))
-    assert compared.difference is not None
-    assert (compared.difference.step, compared.difference.metric) == (4, "reward")
+@pytest.mark.parametrize(
+    ("change", "step", "metric", "before", "after"),
+    [
+        ({"s4": {"reward": 4 / 7 * (1 + 2**-52)}}, 4, "reward", 4 / 7, 4 / 7 * (1 + 2**-52)),  # the last bit counts
+        ({"s1": {"kl": 0.0}}, 1, "kl", None, 0.0),  # null is equal only to null
+        ({"s2": {"entropy": 1.0}}, 2, "entropy", NOT_LOGGED, 1.0),
+        ({"s3": {"loss": 5.0}, "eval": {"eval_loss": 1.0}}, 3, "loss", 0.1 / 3, 5.0),  # an evaluation follows its step
+        ({"s5": {"loss": 9.0, "kl": 2.0, "reward": 0.0}}, 5, "reward", 5 / 7, 0.0),  # the order of computation
+    ],
+)
+def test_the_first_difference(change: Any, step: int, metric: str, before: Any, after: Any, compared) -> None:
+    found = compared(log(), log(**change))
+    assert found.first_difference is not None
+    assert not found.equal
+    assert (found.first_step, found.first_difference.name) == (step, metric)
+    assert (found.first_difference.before, found.first_difference.after) == (before, after)
 
 
-def test_null_is_equal_only_to_null() -> None:
-    compared = compare_logs(log(), changed(0, kl=0.0))
-    assert compared.difference is not None
-    assert (compared.difference.before, compared.difference.after) == (None, 0.0)
-    lacking = log()
-    del lacking[0]["kl"]
-    found = compare_logs(log(), lacking).difference
-    assert found is not None
-    assert (found.metric, found.before, found.after) == ("kl", None, NOT_LOGGED)
+def test_all_that_differs_at_the_step_and_nothing_later(compared) -> None:
+    found = compared(log(), log(s3={"loss": 5.0}, eval={"eval_reward": 1.0}, s4={"loss": 7.0}))
+    assert (found.first_step, found.also) == (3, ["eval_reward"])
+    assert compared(log(), log(s4={"loss": 7.0}), up_to=3).equal
 
 
-def test_a_run_that_ended_earlier() -> None:
-    compared = compare_logs(log(), [event for event in log() if event["step"] < 5])
-    assert compared.difference is not None
-    assert (compared.difference.step, compared.difference.metric) == (5, "log event")
-    assert compare_logs(log(), [event for event in log() if event["step"] < 5], up_to=4).difference is None
+def test_a_run_that_ended_earlier_differs(compared) -> None:
+    short = [event for event in log() if event["step"] < 5]
+    found = compared(log(), short)
+    assert (found.first_step, found.first_difference.after) == (5, NOT_LOGGED)
+    assert compared(log(), short, up_to=4).equal
+    assert not compared(short, log()).equal
 
 
-def test_an_evaluation_that_differs_with_its_step_is_named_after_it() -> None:
-    other = changed(3, eval_loss=0.25, eval_reward=1.0)
-    other[2] |= {"loss": 5.0}
-    found = compare_logs(log(), other)
-    assert found.difference is not None
-    assert (found.difference.step, found.difference.metric) == (3, "loss")
-    assert found.difference.others == ("eval_reward", "eval_loss")
-    assert (found.last_step, found.num_events, found.equal_steps) == (3, 4, 2)
+def test_several_events_of_a_step_are_compared_in_their_order(compared) -> None:
+    one = [{"step": 1, "time_s": 1.0, "loss": loss} for loss in (1.0, 2.0, 3.0)]
+    other = [{"step": 1, "time_s": 1.0, "loss": loss} for loss in (1.0, 9.0, 8.0)]
+    found = compared(one, other)
+    assert (found.first_difference.before, found.first_difference.after, found.numbers) == (2.0, 9.0, 3)
 
 
-def test_events_are_compared_by_kind_and_position() -> None:
-    """An evaluation may be logged before its step; events of one kind are compared in their order."""
-    swapped = log()
-    swapped[2], swapped[3] = swapped[3], swapped[2]
-    assert compare_logs(log(), swapped).difference is None
-    one = [{"step": 1, "loss": 1.0}, {"step": 1, "loss": 2.0}, {"step": 1, "loss": 3.0}]
-    other = [{"step": 1, "loss": 1.0}, {"step": 1, "loss": 9.0}, {"step": 1, "loss": 8.0}]
-    found = compare_logs(one, other)
-    assert found.difference is not None
-    assert (found.difference.before, found.difference.after, found.difference.others) == (2.0, 9.0, ("loss",))
-    assert (found.num_events, found.num_numbers) == (3, 3)
+@pytest.mark.parametrize(
+    ("settings", "facts", "causes"),
+    [
+        ({"seed": 1}, {}, ["seed"]),
+        ({"trainer": {"args": {"learning_rate": 1e-3, "logging_steps": 10}}}, {}, ["trainer.args.logging_steps"]),
+        ({"run": {"name": "two"}, "warn": {"kl": False}, "expect": "x", "track": {"mode": "none"}}, {}, []),
+        ({}, {"sha256": {"config": "x", "data": "e"}}, ["sha256.data"]),
+        ({}, {"starting_model": {"path": "/n", "weights_sha256": "0"}}, ["starting_model.weights_sha256"]),
+        ({}, {"versions": {"torch": "2.14.0", "wandb": "1"}}, ["versions.torch"]),
+        ({}, {"host": {"name": "there", "processor": "B"}, "git": None}, ["host.processor"]),
+        ({}, {"torch_threads": 2}, []),  # the first run is of a version that did not record it
+    ],
+)
+def test_possible_causes(settings: Any, facts: Any, causes: list[str], compared) -> None:
+    found = compared(log(), log(), settings=settings, facts=facts)
+    assert ([cause.name for cause in found.causes], found.equal) == (causes, True)
 
 
-@pytest.mark.parametrize("last", [{"train_runtime": 3.0}, {"train_loss": 0.5}])
-def test_the_summary_of_a_call_is_not_compared(last: dict[str, float]) -> None:
-    found = compare_logs([{"step": 1, "loss": 1.0}, {"step": 1, **last}], [{"step": 1, "loss": 1.0}])
-    assert (found.difference, found.num_events) == (None, 1)
-    resumed = compare_logs([{"step": 1, **last}, {"step": 2, "loss": 1.0}], [{"step": 2, "loss": 2.0}]).difference
-    assert resumed is not None
-    assert (resumed.before, resumed.after) == (1.0, 2.0)
+def test_weights_are_compared_at_the_same_step(compared, tmp_path: Path) -> None:
+    """A checkpoint that only one run kept is not compared, nor missing weights at the end."""
+    for name, weights in (("one", b"one"), ("two", b"two")):
+        for step, content in ((3, b"same"), (6, weights)):
+            folder = tmp_path / name / "checkpoints" / f"checkpoint-{step}"
+            folder.mkdir(parents=True)
+            (folder / "model.safetensors").write_bytes(content)
+    (tmp_path / "one" / "checkpoints" / "checkpoint-5").mkdir()
+    for step, is_equal in ((3, True), (6, False)):
+        found = compared(log(), log(), up_to=step)
+        assert ([part.name for part in found.weights], found.equal) == ([f"checkpoint-{step}"], is_equal)
+    assert compared(log(), log(), up_to=5).weights == compared(log(), log()).weights == []
 
 
-def test_empty_logs_are_equal_and_runs_only_with_equal_weights(tmp_path: Path) -> None:
-    logs = compare_logs([], [])
-    assert (logs.last_step, logs.equal_steps, logs.difference) == (0, 0, None)
-    run = RunFolder(tmp_path)
-    assert Reproduction(run, run, logs, {"model": ("a", "a")}, ()).is_equal
-    assert not Reproduction(run, run, logs, {"model": ("a", "a"), "critic": ("a", "b")}, ()).is_equal
-
-
-def test_metrics_are_named_in_the_order_of_a_step() -> None:
-    """Unknown metrics come last, an evaluation's metric has the place of its name, ties keep their order."""
-    names = [
-        "zzz",
-        "grad_norm",
-        "critic/loss",
-        "loss",
-        "entropy",
-        "kl",
-        "reward_std",
-        "reward",
-        "rewards/a/mean",
-        "epoch",
-    ]
-    found = compare_logs([{"step": 1, **dict.fromkeys(names, 0.0)}], [{"step": 1, **dict.fromkeys(names, 1.0)}])
-    assert found.difference is not None
-    expected = ["epoch", "rewards/a/mean", "reward_std", "reward", "kl", "entropy", "loss", "critic/loss", "grad_norm"]
-    assert [found.difference.metric, *found.difference.others] == [*expected, "zzz"]
-
-
-def test_the_table_of_clocks_has_all_that_differs_between_two_equal_runs(
-    train, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_of_clocks_has_all_that_differs_between_two_equal_runs(train) -> None:
     """Two equal runs differ in clocks only, and in every clock that they log."""
     words = ["trainer.args.eval_strategy=steps", "trainer.args.eval_steps=3", "data.eval.fraction=0.1"]
     logs = [
