@@ -14,7 +14,6 @@ from rich.text import Text
 from rlhf_cli.display.tables import Cell, facts_grid, plain_table
 from rlhf_cli.project.doctor import Condition, State, can_train
 from rlhf_cli.project.export.exported_folder import ExportedModel
-from rlhf_cli.runs.disk_space import size
 
 _STYLE = {State.OK: "green", State.WARN: "yellow", State.MISSING: "dim", State.UNFIT: "red"}
 _NEEDED = "bold red"
@@ -76,9 +75,7 @@ def show_export(console: Console, given: ExportedModel) -> None:
     place = os.path.relpath(given.folder) if given.folder.is_relative_to(Path.cwd()) else str(given.folder)
     how = "adapter merged into its base" if given.merged else "weights as saved"
     console.print(Text.assemble((place, "bold"), f": the {given.kind} of step {given.step}, {how}"))
-    console.print(
-        Text(f"  {len(given.files)} files, {size(given.bytes)}; README.md is its card: read it before you publish")
-    )
+    console.print(Text(f"  {len(given.files)} files; README.md is its card: read it before you publish"))
     for note in given.notes:
         console.print(Text(f"  {note}", "yellow"))
     command = f"hf upload OWNER/NAME {shlex.quote(place)} --private"

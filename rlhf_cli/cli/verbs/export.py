@@ -1,13 +1,12 @@
 """rlhf export RUN     write the model of a finished run to a folder to publish: whole weights (an adapter is merged
-into its base), tokenizer, a card with rewards, data, evaluations and provenance. transformers and vLLM load it as it
-is.
+into its base), tokenizer and a card. transformers and vLLM load it as it is.
 
 RUN is a run folder or run:NAME. Secrets and the paths of this machine are left out.
 
   --out FOLDER       write there; RUN/export without it. An existing folder is refused
   --checkpoint N     the weights of checkpoint-N, also of an unfinished run
   --trust            run the code that comes with the model, which the folder will then contain
-  --json             {folder, kind, step, merged, files, bytes, weights_sha256, notes}
+  --json             {folder, kind, step, merged, files, weights_sha256, notes}
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.redaction import redacted, redacted_tree
 
-_RECORDS = ("text_endings.json", "training_format.json")
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json")
 _TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "*.tiktoken"),
@@ -34,14 +33,13 @@ _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """An exported folder: its contents and the hash of its weights. `bytes` is the size of all its files."""
+    """An exported folder: its contents, the hash of its weights, and notes about them."""
 
     folder: Path
     kind: str
     step: int
     merged: bool
     files: list[str]
-    bytes: int
     weights_sha256: str | None
     notes: list[str]
 
@@ -54,35 +52,23 @@ def export_model(source: SourceModel, folder: Path, say: Callable[[str], None]) 
     incomplete.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(
-            "the export needs a new or empty folder",
-            where=str(folder),
-            got=", ".join(sorted(path.name for path in folder.iterdir())[:6]) if folder.is_dir() else "a file",
-            hint=f"--out {folder}-2",
-        )
+        raise RunError("the export needs a new or empty folder", where=str(folder), hint=f"--out {folder}-2")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
         staged = Path(temporary, folder.name)
         staged.mkdir()
-        notes = _fill(source, staged, say)
+        _write_model(source, staged, say)
+        notes = _write_documents(source, staged)
         if folder.is_dir():
             folder.rmdir()
         staged.rename(folder)
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    return ExportedModel(
-        folder=folder,
-        kind=source.kind,
-        step=source.step,
-        merged=source.base is not None,
-        files=files,
-        bytes=sum((folder / name).stat().st_size for name in files),
-        weights_sha256=weights_hash(folder),
-        notes=notes,
-    )
+    is_merged = source.base is not None
+    return ExportedModel(folder, source.kind, source.step, is_merged, files, weights_hash(folder), notes)
 
 
-def _fill(source: SourceModel, folder: Path, say: Callable[[str], None]) -> list[str]:
-    """Write all files of the model and return notes about it."""
+def _write_model(source: SourceModel, folder: Path, say: Callable[[str], None]) -> None:
+    """Write weights, configuration and tokenizer. Raise ModelError if the weights are incomplete."""
     if source.base is None:
         say("copying the weights")
         _copy(source.folder, folder, _WEIGHTS)
@@ -91,25 +77,32 @@ def _fill(source: SourceModel, folder: Path, say: Callable[[str], None]) -> list
         from rlhf_cli.project.export.merged_weights import write_merged_weights  # imports torch
 
         write_merged_weights(source, source.base, folder)
-    _copy(source.folder, folder, (*_RECORDS, *(["*.py"] if source.trust_remote_code else [])))
+    code = ["*.py"] if source.trust_remote_code else []
+    _copy(source.folder, folder, ("text_endings.json", "training_format.json", *code))
     if not _copy(source.folder, folder, _TOKENIZER):
         _save_tokenizer(source, folder)
     clean_configs(folder, source.kind)
     shapes = stored_shapes(folder)
     named = section(read_json(folder / "model.safetensors.index.json"), "weight_map")
     if shapes is None or (lost := sorted(set(named) - {shape.name for shape in shapes})):
-        raise ModelError(
-            "the exported weights are incomplete",
-            where=str(source.folder),
-            got="no safetensors that can be read" if shapes is None else f"no file holds {lost[0]}",
-            expected="whole weights, as save_pretrained writes them",
-        )
-    tree = redacted_tree(source.run.read_config())
-    text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120)
-    text = f"# the {source.kind} at step {source.step}\n{_without_places(source, text)}"
-    (folder / "training_config.yaml").write_text(text, encoding="utf-8")
+        got = "no safetensors that can be read" if shapes is None else f"no file holds {lost[0]}"
+        expected = "whole weights, as save_pretrained writes them"
+        raise ModelError("the exported weights are incomplete", where=str(source.folder), got=got, expected=expected)
+
+
+def _write_documents(source: SourceModel, folder: Path) -> list[str]:
+    """Write the configuration and the card without secrets and this machine's folders; return the card's notes.
+
+    The folder in which the run started becomes `.`, the home `~`.
+    """
     card, notes = model_card(source, folder)
-    (folder / "README.md").write_text(_without_places(source, redacted(card)), encoding="utf-8")
+    config = yaml.safe_dump(redacted_tree(source.run.read_config()), sort_keys=False, allow_unicode=True, width=120)
+    start = str(read_json(source.run.provenance).get("cwd") or source.run.path.parent)
+    places = {start: ".", os.path.realpath(start): ".", str(Path.home()): "~"}
+    for name, text in (("training_config.yaml", config), ("README.md", redacted(card))):
+        for place, short in sorted(places.items(), key=lambda item: -len(item[0])):
+            text = text.replace(place, short) if len(place) > 1 else text
+        (folder / name).write_text(text, encoding="utf-8")
     return notes
 
 
@@ -132,9 +125,7 @@ def clean_configs(folder: Path, kind: Kind) -> None:
     for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
         if (folder / name).is_file():
             content = {key: value for key, value in read_json(folder / name).items() if key not in _OF_TRAINING}
-            if name == "config.json" and "use_cache" in content:
-                content["use_cache"] = True
-            _write(folder / name, content)
+            _write(folder / name, {**content, **({"use_cache": True} if "use_cache" in content else {})})
     generation = folder / "generation_config.json"
     if kind != "policy":
         generation.unlink(missing_ok=True)
@@ -156,13 +147,3 @@ def _save_tokenizer(source: SourceModel, folder: Path) -> None:
         AutoTokenizer.from_pretrained(place, trust_remote_code=source.trust_remote_code).save_pretrained(str(folder))
     except (OSError, ValueError) as error:
         raise ModelError("the model has no tokenizer", where=place, got=f"{error!s:.300}") from error
-
-
-def _without_places(source: SourceModel, text: str) -> str:
-    """Return a text without this machine's folders: replace the run's start folder by `.` and the home by `~`."""
-    start = str(read_json(source.run.provenance).get("cwd") or source.run.path.parent)
-    places = {start: ".", os.path.realpath(start): ".", str(Path.home()): "~"}
-    for place, short in sorted(places.items(), key=lambda item: -len(item[0])):
-        if len(place) > 1:
-            text = text.replace(place, short)
-    return text

@@ -5,10 +5,6 @@ The sum W + s B A is computed in float32 and rounded once, to the dtype in which
 
 from __future__ import annotations
 
-import contextlib
-import json
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -30,11 +26,16 @@ def write_merged_weights(source: SourceModel, base: str, folder: Path) -> None:
 
     Raise ModelError if the base is stored quantised, is missing, or cannot be loaded.
     """
-    with _loading(source):
+    transformers_logging.disable_progress_bar()
+    try:
         dtype = _stored_dtype(base, trust_remote_code=source.trust_remote_code)
         model = merged(source)
         nn.Module.to(model, dtype)
         model.save_pretrained(str(folder))
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        got, expected = f"{type(error).__name__}: {error!s:.400}", f"the adapter as saved, and its base {base}"
+        what = f"this {source.kind} cannot be loaded"
+        raise ModelError(what, where=str(source.folder), got=got, expected=expected) from error
 
 
 def merged(source: SourceModel) -> PreTrainedModel:
@@ -55,48 +56,17 @@ def merged(source: SourceModel) -> PreTrainedModel:
 def _stored_dtype(base: str, *, trust_remote_code: bool) -> torch.dtype:
     """Return the dtype in which the base's weights are stored. Raise ModelError if they are quantised or missing."""
     folder = Path(str(model_folder(base, where=base))).expanduser()
-    if folder.is_dir():
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    elif folder.is_absolute() or base.startswith("."):
-        raise ModelError(
-            "the base model of this adapter is missing",
-            where=base,
-            got="no such folder",
-            expected="the folder that the adapter was trained on",
-            advice="put it back, or set base_model_name_or_path in adapter_config.json to its new place",
-        )
-    else:
-        config = AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code).to_dict()
-    if quantized := config.get("quantization_config"):
-        method = quantized.get("quant_method", "an unknown method") if isinstance(quantized, dict) else quantized
+    if not folder.is_dir() and (folder.is_absolute() or base.startswith(".")):
+        advice = "put it back, or set base_model_name_or_path in adapter_config.json to its new place"
+        expected = "the folder that the adapter was trained on"
+        raise ModelError("the base model of this adapter is missing", where=base, expected=expected, advice=advice)
+    config = AutoConfig.from_pretrained(folder if folder.is_dir() else base, trust_remote_code=trust_remote_code)
+    if quantized := getattr(config, "quantization_config", None):
         raise ModelError(
             "an adapter cannot be merged into a quantised base: rounding would lose what it learnt",
             where=base,
-            got=f"quantization_config: {method}",
+            got=f"quantization_config: {quantized}",
             expected="an adapter on weights in float32, bfloat16 or float16",
             advice="publish the adapter as it is, RUN/model: transformers and vLLM load it on its base",
         )
-    stored = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
-    dtype = getattr(torch, stored, torch.float32)
-    return dtype if isinstance(dtype, torch.dtype) else torch.float32
-
-
-@contextlib.contextmanager
-def _loading(source: SourceModel) -> Iterator[None]:
-    """Open a context without progress bars, in which failures to load become ModelErrors."""
-    shows_bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # for peft and transformers to resolve
-            yield
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
-        raise ModelError(
-            f"this {source.kind} cannot be loaded",
-            where=str(source.folder),
-            got=f"{type(error).__name__}: {error!s:.400}",
-            expected=f"the adapter as the run saved it, and its base {source.base}",
-        ) from error
-    finally:
-        if shows_bars:
-            transformers_logging.enable_progress_bar()
+    return config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32

@@ -1,20 +1,15 @@
-"""Write the model card of an exported model.
-
-The card does not reveal the user's folders: paths are reduced to their last part.
-"""
+"""Write the model card of an exported model, with huggingface_hub's ModelCard and the template beside this file."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from huggingface_hub import ModelCardData
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from huggingface_hub import ModelCard, ModelCardData
 
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import RunError
 from rlhf_cli.evaluation.evaluation_files import read_evaluation
-from rlhf_cli.models.tokenizer_files import architectures_of
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.project.export.source_model import SourceModel
 from rlhf_cli.runs.provenance import weights_hash
@@ -22,106 +17,77 @@ from rlhf_cli.runs.run_folder import RunFolder, evaluations_of, in_training, rea
 from rlhf_cli.runs.text_endings import trained_on_conversations, trained_with_eos
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
-_UNRELATED = ("log", "save_", "eval_", "num_completions_to_print")
-"""Prefixes of arguments that do not affect the weights."""
-_TASKS = {"policy": "text-generation", "reward model": "text-classification"}
-_SUMMARIES = {
-    "policy": "A language model, trained",
-    "reward model": "A reward model: it gives a text one number, the higher the better. Trained",
-}
-
-CardScore = tuple[str, str, Estimate]
-"""A number from an evaluation: its rows, its metric and its interval."""
-
 
 def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
     """Return the README.md of an exported folder whose other files exist, and notes about the model.
 
-    Makes no network requests.
+    Makes no network requests. Paths are those of this machine.
     """
     config, known = source.run.read_config(), read_json(source.run.provenance)
-    trainer, model, data = (section(config, name) for name in ("trainer", "model", "data"))
+    trainer, git, rewards = section(config, "trainer"), section(known, "git"), section(config, "rewards")
     scores, notes = _scores(source)
     if source.quantized:
-        notes.append(
-            f"The adapter was trained on its base in {source.quantized} and is merged into the base's own weights, so"
-            " its outputs differ a little from those in training."
-        )
-    base, trl = hub_base(source), str(trainer.get("trl"))
-    build = section(model, "build")
-    size = f"layers: {build.get('num_layers')}, width: {build.get('hidden_size')}"
-    starting = _named(path) if (path := model.get("path")) else f"a byte-level transformer of rlhf's own ({size})"
-    linked = f"[{base}](https://huggingface.co/{base})" if base else starting
-    experiment = section(known, "choices").get("exp") or trainer.get("name")
-    hashes = {name: str(value) for name, value in section(known, "sha256").items() if value}
-    is_chat = trained_on_conversations(source.folder) is True
-    question = "What is the capital of France?" if is_chat else "17+5=" if base is None else "The capital of France is"
-    metadata = ModelCardData(
-        base_model=base,
-        datasets=_datasets(data) or None,
-        library_name="transformers",
-        model_name=folder.name,
-        pipeline_tag=_TASKS[source.kind],
-        tags=["rlhf", "trl", trl.removesuffix("Trainer").lower(), source.kind.replace(" ", "-")],
-    )
-    page = Environment(
-        loader=PackageLoader("rlhf_cli.project.export", "."),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # Markdown
-    )
-    page.filters |= {"cell": _cell, "number": _number}
-    card = page.get_template("card.md.jinja").render(
-        card_data=metadata.to_yaml(),
+        notes.append(f"Trained on its base in {source.quantized}, merged into the base's own weights: outputs differ.")
+    is_policy, base, data = source.kind == "policy", hub_base(source), section(config, "data")
+    datasets = _data_paths(data)
+    on_hub = [path for path in datasets if not Path(path).is_absolute() and DataSource(path=path).is_hub]
+    card = ModelCard.from_template(
+        ModelCardData(
+            base_model=base,
+            datasets=on_hub or None,
+            library_name="transformers",
+            pipeline_tag="text-generation" if is_policy else "text-classification",
+            tags=["rlhf", "trl", str(trainer.get("name")), source.kind.replace(" ", "-")],
+        ),
+        template_path=str(Path(__file__).with_name("card.md.jinja")),
         name=folder.name,
-        what=f"{_SUMMARIES[source.kind]} from {linked}, by the experiment `{experiment}` of rlhf.",
         kind=source.kind,
-        is_chat=is_chat,
-        prompt=json.dumps(question),
-        architecture=next(iter(architectures_of(read_json(folder / "config.json"))), "the architecture"),
-        with_eos=source.kind == "reward model" and trained_with_eos(folder) is True,
-        trainer=trl,
-        starting_model=starting,
-        settings=_settings(source, config, known),
-        rewards=[_reward(name, value, hashes) for name, value in section(config, "rewards").items()],
-        data=_data(data, known, hashes),
+        starting=_starting(section(config, "model").get("path")),
+        trainer=trainer.get("trl"),
+        step=source.step,
+        seed=config.get("seed"),
+        command=known.get("command"),
+        auto="AutoModelForCausalLM" if is_policy else "AutoModelForSequenceClassification",
+        code=_code(source, folder),
+        data=", ".join(datasets) or f"embedded world {data.get('world')}",
+        rewards=[_reward(name, section(rewards, name)) for name in rewards],
         scores=scores,
-        provenance=_provenance(source, known, hashes) | {"weights (SHA-256)": weights_hash(folder) or "?"},
         notes=notes,
-        command=known.get("command", "rlhf train"),
+        known=known,
+        versions=", ".join(f"{name} {version}" for name, version in section(known, "versions").items() if version),
+        commit=f"{git.get('commit', 'none')}{' with uncommitted changes' if git.get('dirty') else ''}",
+        weights=weights_hash(folder),
     )
-    return card, notes
+    return str(card), notes
 
 
-def _settings(source: SourceModel, config: JsonTree, known: JsonTree) -> dict[str, str]:
-    trainer, lora = section(config, "trainer"), section(section(config, "model"), "lora")
-    args = section(trainer, "args")
-    settings = {
-        "trainer": str(trainer.get("name")),
-        "steps": str(source.step),
-        "seed": str(config.get("seed")),
-        "processes": str(known.get("world_size", "?")),
-        "mixed precision": str(known.get("mixed_precision", "?")),
-        **{name: _plain(args[name]) for name in args if args[name] is not None and not name.startswith(_UNRELATED)},
-        "lora": ", ".join(f"{name}={_plain(value)}" for name, value in lora.items()),
-        "base in training": source.quantized or "",
-    }
-    return {name: value for name, value in settings.items() if value}
+def _starting(path: JsonValue) -> str:
+    """Return a starting model as the card names it: its hub id, its run, or the last part of its path."""
+    if not isinstance(path, str):
+        return "a transformer of rlhf's own"
+    run = run_of(Path(path)) if Path(path).is_absolute() else None
+    return (
+        f"the model of the run {run.label}" if run is not None else path.rpartition("/")[2] if path[0] == "/" else path
+    )
 
 
-def _provenance(source: SourceModel, known: JsonTree, hashes: dict[str, str]) -> dict[str, str]:
-    git, started = section(known, "git"), section(known, "starting_model")
-    changed = " with uncommitted changes" if git.get("dirty") else ""
-    return {
-        "started": str(known.get("created_at", "?")),
-        "commit of the code": f"{git['commit']}{changed}" if git.get("commit") else "none",
-        "configuration (SHA-256)": hashes.get("config", "?"),
-        "starting weights": str(started.get("commit") or started.get("weights_sha256") or "?"),
-        "checkpoint": f"checkpoint-{source.step}" if source.is_checkpoint else "the end of the run",
-        "versions": ", ".join(f"{name} {version}" for name, version in section(known, "versions").items() if version),
-    }
+def _code(source: SourceModel, folder: Path) -> str:
+    """Return the lines of Python that use the loaded `model` and `tokenizer` as they were trained."""
+    question, is_policy = json.dumps("What is the capital of France?"), source.kind == "policy"
+    if trained_on_conversations(source.folder):
+        answer = "" if is_policy else ', {"role": "assistant", "content": "Paris."}'
+        prompt = "add_generation_prompt=True, " if is_policy else ""
+        messages = f'[{{"role": "user", "content": {question}}}{answer}]'
+        inputs = f'tokenizer.apply_chat_template({messages}, {prompt}return_dict=True, return_tensors="pt")'
+    else:
+        answer = "" if is_policy else ' + " Paris."' + (" + tokenizer.eos_token" if trained_with_eos(folder) else "")
+        inputs = f'tokenizer({question}{answer}, return_tensors="pt")'
+    shown = (
+        "tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0])"
+        if is_policy
+        else "model(**inputs).logits[0, 0]"
+    )
+    return f"inputs = {inputs}\nprint({shown})"
 
 
 def hub_base(source: SourceModel) -> str | None:
@@ -135,55 +101,31 @@ def hub_base(source: SourceModel) -> str | None:
     return None
 
 
-def _sources(data: JsonTree) -> dict[str, JsonTree]:
-    """Return the data sources of an experiment by the names of their hashes."""
-    mixed, held_out = section(data, "mix"), section(data, "eval")
-    sources = {f"data.mix.{name}": section(mixed, name) for name in mixed} or {"data": data}
-    return sources | ({"data.eval": held_out} if held_out.get("path") or held_out.get("world") else {})
+def _data_paths(data: JsonTree) -> list[str]:
+    mixed = section(data, "mix")
+    sources = [data, *(section(mixed, name) for name in mixed), section(data, "eval")]
+    paths = [path for source in sources for path in _listed(source.get("path"))]
+    return [str(path) for path in dict.fromkeys(paths)]
 
 
-def _paths(source: JsonTree) -> list[str]:
-    path = source.get("path")
-    return [str(part) for part in path] if isinstance(path, list) else [str(path)] if path else []
+def _listed(value: JsonValue) -> list[JsonValue]:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
-def _datasets(data: JsonTree) -> list[str]:
-    paths = dict.fromkeys(path for source in _sources(data).values() for path in _paths(source))
-    return [path for path in paths if not Path(path).is_absolute() and DataSource(path=path).is_hub]
-
-
-def _data(data: JsonTree, known: JsonTree, hashes: dict[str, str]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for key, source in _sources(data).items():
-        what = ", ".join(map(_last_part, _paths(source))) or f"embedded world {source.get('world')}"
-        details = [f"{name} {source[name]}" for name in ("subset", "split", "revision") if source.get(name)]
-        name = "held out" if key == "data.eval" else key.removeprefix("data.mix.")
-        rows.append((name, "; ".join([what, *details]), hashes.get(key, "")))
-    if known.get("num_train_rows"):
-        rows.append(("rows to train on", str(known["num_train_rows"]), ""))
-    if fraction := section(data, "eval").get("fraction"):
-        rows.append(("held out", f"{fraction} of the rows", ""))
-    return rows
-
-
-def _reward(name: str, value: JsonValue, hashes: dict[str, str]) -> tuple[str, ...]:
-    reward = value if isinstance(value, dict) else {}
-    args = ", ".join(f"{key}={_plain(value)}" for key, value in section(reward, "args").items())
+def _reward(name: str, reward: JsonTree) -> list[str]:
+    """Return the cells of a reward's row."""
     gate = section(reward, "gate")
-    rules = [f"gate: {gate['by']} at least {gate.get('at_least')}"] if gate.get("by") else []
-    keys = [key for key in ("clip", "normalize", "offset") if reward.get(key) not in (None, 0, "none")]
-    rules += [f"{key} {_plain(reward[key])}" for key in keys]
-    scored_by = _named(reward.get("fn") or reward.get("model") or "?") + (f" ({args})" if args else "")
-    return name, scored_by, _plain(reward.get("weight")), "; ".join(rules), hashes.get(f"rewards.{name}", "")[:12]
+    gated = f"{gate['by']} at least {gate.get('at_least')}" if gate.get("by") else ""
+    cells = [name, str(reward.get("fn") or reward.get("model")), str(reward.get("weight")), gated]
+    return [cell.replace("|", "\\|").replace("\n", " ") for cell in cells]
 
 
-def _scores(source: SourceModel) -> tuple[list[CardScore], list[str]]:
-    """Return the evaluation results of exactly these weights, and notes on files that could not be read."""
+def _scores(source: SourceModel) -> tuple[list[list[str]], list[str]]:
+    """Return the table's rows of evaluations of exactly these weights, and notes on files that cannot be read."""
     files = sorted(evaluations_of(source.run.model).glob("*.json"))
     if source.is_checkpoint:
         files = [*in_training(source.run).glob(f"step-{source.step}.json")]
-    scores: list[CardScore] = []
-    notes = []
+    scores, notes = [], []
     for file in files:
         try:
             evaluation = read_evaluation(file)
@@ -192,29 +134,11 @@ def _scores(source: SourceModel) -> tuple[list[CardScore], list[str]]:
             continue
         path = evaluation.heading.path
         if path is None or Path(path).resolve() == source.folder.resolve():  # else another model generated the answers
-            scores += [(evaluation.rows_in_words, metric, estimate) for metric, estimate in evaluation.figures()]
+            scores += [[evaluation.rows_in_words, metric, *_cells(found)] for metric, found in evaluation.figures()]
     return scores, notes
 
 
-def _named(path: object) -> str:
-    """Return a model or function as the card names it: its run, its hub id, or the last part of its path."""
-    run = run_of(Path(str(path))) if Path(str(path)).is_absolute() else None
-    return f"the model of the run {run.label}" if run is not None else _last_part(str(path))
-
-
-def _last_part(text: str) -> str:
-    """Return a function or file without its folder; an import path and a hub id stay unchanged."""
-    return text.rpartition("/")[2] if text.startswith(("/", "~", ".")) else text
-
-
-def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else _last_part(str(value))
-
-
-def _cell(text: object) -> str:
-    """Return a text escaped for a cell of a Markdown table."""
-    return str(text).replace("|", "\\|").replace("\n", " ")
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+def _cells(found: Estimate) -> list[str]:
+    mean = "" if found.mean is None else f"{found.mean:.4g}"
+    has_interval = found.low is not None and found.high is not None
+    return [mean, f"{found.low:.4g} to {found.high:.4g}" if has_interval else "", str(found.count)]

@@ -42,22 +42,18 @@ def find_source(run: RunFolder, *, step: int | None, trust: bool) -> SourceModel
     """
     model = section(run.read_config(), "model")
     if model.get("trust_remote_code") is True and not trust:
-        raise ModelError(
-            "this model runs its own code when it is loaded",
-            where=str(run.config),
-            got=f"model.trust_remote_code: true, {model.get('path')}",
-            expected="a model that transformers knows, or code that you have read and trust",
-            hint=f"rlhf export {run.shown} --trust",
-        )
-    is_checkpoint = step is not None
-    folder, step = (run.model, _last_step(run)) if step is None else (_checkpoint(run, step), step)
+        got, hint = f"model.trust_remote_code: true, {model.get('path')}", f"rlhf export {run.shown} --trust"
+        expected = "a model that transformers knows, or code that you have read and trust"
+        what = "this model runs its own code when it is loaded"
+        raise ModelError(what, where=str(run.config), got=got, expected=expected, hint=hint)
+    folder = _finished(run) if step is None else _checkpoint(run, step)
     adapter = read_json(folder / "adapter_config.json")
     return SourceModel(
         run=run,
         folder=folder,
         kind=_kind(folder, adapter),
-        step=step,
-        is_checkpoint=is_checkpoint,
+        step=read_status(run).step if step is None else step,
+        is_checkpoint=step is not None,
         base=str(adapter["base_model_name_or_path"]) if adapter else None,
         quantized=str(model["quantize"]) if adapter and model.get("quantize") else None,
         trust_remote_code=model.get("trust_remote_code") is True,
@@ -80,37 +76,26 @@ def _kind(folder: Path, adapter: JsonTree) -> Kind:
     return "reward model" if name.endswith("ForSequenceClassification") else "policy"
 
 
-def _last_step(run: RunFolder) -> int:
-    """Return the last step of a finished run. Raise RunError for any other run."""
+def _finished(run: RunFolder) -> Path:
+    """Return the model folder of a finished run. Raise RunError for any other run."""
     status, steps = read_status(run), [number for number, _ in checkpoints_in(run.checkpoints)]
     if status.state == FINISHED and run.model.is_dir():
-        return status.step
+        return run.model
     newest = f", or rlhf export {run.shown} --checkpoint {steps[-1]}" if steps else ""
-    raise RunError(
-        "this run has not finished",
-        where=str(run.path),
-        got=f"{status.state} at step {status.step}",
-        expected="a finished run, or --checkpoint N",
-        hint=f"rlhf resume {run.shown}{newest}",
-    )
+    got, hint = f"{status.state} at step {status.step}", f"rlhf resume {run.shown}{newest}"
+    expected = "a finished run, or --checkpoint N"
+    raise RunError("this run has not finished", where=str(run.path), got=got, expected=expected, hint=hint)
 
 
 def _checkpoint(run: RunFolder, step: int) -> Path:
     """Return the folder of a checkpoint. Raise RunError if it is missing or damaged."""
     folder, steps = checkpoint_folder(run.checkpoints, step), [number for number, _ in checkpoints_in(run.checkpoints)]
     if step not in steps:
-        raise RunError(
-            f"there is no checkpoint of step {step}",
-            where=str(run.checkpoints),
-            got="steps " + ", ".join(map(str, steps)) if steps else "no checkpoints",
-            hint=f"rlhf export {run.shown} --checkpoint {steps[-1]}" if steps else f"rlhf resume {run.shown}",
-        )
+        got = "steps " + ", ".join(map(str, steps)) if steps else "no checkpoints"
+        hint = f"rlhf export {run.shown} --checkpoint {steps[-1]}" if steps else f"rlhf resume {run.shown}"
+        raise RunError(f"there is no checkpoint of step {step}", where=str(run.checkpoints), got=got, hint=hint)
     if (problem := problem_with(folder)) is not None:
-        raise RunError(
-            f"the checkpoint of step {step} is damaged",
-            where=str(folder),
-            got=problem,
-            expected="the files of manifest.json",
-            hint=" or ".join(f"--checkpoint {number}" for number in steps if number != step) or None,
-        )
+        what, expected = f"the checkpoint of step {step} is damaged", "the files of manifest.json"
+        hint = " or ".join(f"--checkpoint {number}" for number in steps if number != step)
+        raise RunError(what, where=str(folder), got=problem, expected=expected, hint=hint or None)
     return folder

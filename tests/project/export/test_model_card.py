@@ -62,20 +62,15 @@ def test_the_tables_of_the_card(run: RunFolder, tmp_path: Path) -> None:
     given(run, tmp_path)
     card = (tmp_path / "out" / "README.md").read_text()
     assert rows_of(card, "reward") == [
-        ["correct", "rlhf_cli.rewards.toy:sums_correct", "1", "", ""],
-        ["brief", "rewards.py:brief (full=2)", "0.25", "gate: correct at least 1.0", "b" * 12],
+        ["correct", "rlhf_cli.rewards.toy:sums_correct", "1.0", ""],
+        ["brief", "./rewards.py:brief", "0.25", "correct at least 1.0"],
     ]
-    assert rows_of(card, "part") == [
-        ["data", "sums.jsonl", "d" * 64],
-        ["rows to train on", "360", ""],
-        ["held out", "0.1 of the rows", ""],
-    ]
-    settings = dict(rows_of(card, "setting"))
-    assert (settings["seed"], settings["steps"], settings["learning_rate"]) == ("7", "3", "0.001")
     for said in ("0123456789abcdef with uncommitted changes", "torch 2.13.0", "rlhf train +exp=mine", "GRPOTrainer"):
         assert said in card
+    assert "for 3 steps with seed 7" in card
+    assert "Data: ./data/sums.jsonl." in card
     assert "math-verify" not in card  # not installed
-    assert "These weights were not evaluated." in card
+    assert rows_of(card, "rows of `rlhf eval`") == [["these weights were not evaluated", "", "", "", ""]]
 
 
 def test_the_metadata_for_the_hub(tmp_path: Path) -> None:
@@ -94,8 +89,8 @@ def test_the_metadata_for_the_hub(tmp_path: Path) -> None:
     found = card.data.to_dict()
     assert (found["base_model"], found["datasets"]) == ("Qwen/Qwen3-0.6B", ["openai/gsm8k"])
     assert (found["library_name"], found["pipeline_tag"]) == ("transformers", "text-generation")
-    assert ["held_out", "greedy/correct", "0.75", "0.7 to 0.8", "40"] in rows_of(card.text, "rows")
-    of_seen = next(row for row in rows_of(card.text, "rows") if row[0].startswith("seen"))
+    assert ["held_out", "greedy/correct", "0.75", "0.7 to 0.8", "40"] in rows_of(card.text, "rows of `rlhf eval`")
+    of_seen = next(row for row in rows_of(card.text, "rows of `rlhf eval`") if row[0].startswith("seen"))
     assert of_seen[0] == "seen (4 of 40 prompts trained on)"
     assert "0.99" not in card.text
     assert made.notes == ["The evaluation cut.json could not be read."]
@@ -118,7 +113,7 @@ def test_the_code_for_a_chat_model_uses_its_template(kind: str, tmp_path: Path, 
     exec(code, ran)
     text = ran["tokenizer"].decode(ran["inputs"]["input_ids"][0])
     asked = "[user]What is the capital of France?"
-    assert text == asked + ("[a]" if kind == "CAUSAL_LM" else "[assistant]an answer")
+    assert text == asked + ("[a]" if kind == "CAUSAL_LM" else "[assistant]Paris.")
 
 
 def test_the_base_of_a_chain_of_runs_is_on_the_hub(tmp_path: Path) -> None:
