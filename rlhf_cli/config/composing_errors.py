@@ -183,17 +183,13 @@ def _missing_header(file: Path) -> ConfigError | None:
 
 
 def not_an_override(text: str, known: Groups) -> ConfigError:
-    """Return an error for a word that is not an override, with the override that it may stand for."""
-    path, holder = Path(text), next((group for group in ("exp", *known) if text in known.get(group, ())), None)
-    hint = "rlhf list exp"
+    """Return an error for a word that is not an override, with the experiment or the key that it may stand for."""
+    path, close = Path(text), nearest(text, known.get("exp", {}))
+    hint = f"+exp={close}" if close is not None else "rlhf list exp"
     if path.suffix in (".yaml", ".yml"):
         hint = f"+exp={path.stem}"
-    elif holder is not None:
-        hint = {"exp": f"+exp={text}", "reward": f"reward@rewards.{text}={text}"}.get(holder, f"{holder}={text}")
     elif text in valid_keys([]) or re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", text):
         hint = f"{text}=VALUE"
-    elif close := nearest(text, known.get("exp", {})):
-        hint = f"+exp={close}"
     return ConfigError(
         f"{text!r} is not an override",
         where=_COMMAND_LINE,

@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -176,13 +177,6 @@ def _below(annotation: object, key: Path, node: object) -> Iterator[Path]:
 
 # Values
 
-_SWITCHES = {
-    **dict.fromkeys(("yes", "on", "true", "y", "1"), True),
-    **dict.fromkeys(("no", "off", "false", "0"), False),
-}
-Takes = Callable[[object], bool]
-"""Return whether a key accepts a value."""
-
 
 def meant_value(key: str, field: FieldInfo, value: object) -> str | None:
     """Return `key=value` with the value most likely meant by one that a key of our schema rejects, or None."""
@@ -190,23 +184,23 @@ def meant_value(key: str, field: FieldInfo, value: object) -> str | None:
     # pydantic rejects a config if the type is a section, which has its own.
     config = ConfigDict(strict=True) if section_of(field.annotation) is None else None
     adapter: TypeAdapter[object] = TypeAdapter(kind, config=config)
-
-    def is_valid(candidate: object) -> bool:
-        try:
-            adapter.validate_python(candidate)
-        except ValidationError:
-            return False
-        return True
-
     words = [word for arm in arms_of(field.annotation) for word in _words(arm)]
     default = field.default if isinstance(value, int | float) and value < 0 else None
-    return first_taken(key, value, is_valid, choices=words, default=default)
+    return first_taken(key, value, partial(_is_valid, adapter), choices=words, default=default)
+
+
+def _is_valid(adapter: TypeAdapter[object], value: object) -> bool:
+    try:
+        adapter.validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 def first_taken(
-    key: str, value: object, takes: Takes, *, choices: Iterable[str] = (), default: object = None
+    key: str, value: object, takes: Callable[[object], bool], *, choices: Iterable[str] = (), default: object = None
 ) -> str | None:
-    """Return `key=value` with the first candidate that `takes` accepts, or None.
+    """Return `key=value` with the first candidate that the key `takes`, or None.
 
     `choices` are the words that the key accepts. `default` is suggested last, if it is a number.
     """
@@ -219,24 +213,20 @@ def first_taken(
 
 
 def _candidates(key: str, value: object, choices: Iterable[str]) -> Iterator[object]:
-    """Yield the values that may be meant, the likeliest first."""
-    synonyms = VALUE_SYNONYMS.get(key.rpartition(".")[2], {})
-    if isinstance(value, str):
-        word = value.strip().lower()
-        yield from (synonyms.get(word), nearest(value, choices), _SWITCHES.get(word))
-        if re.fullmatch(r"[-+]?[\d_]*\.?\d+(e[-+]?\d+)?", word):
-            yield from (int(float(word)) if float(word).is_integer() else None, float(word))
-        yield re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("._-")[:128] or None  # the name of a run
-        yield [value]
-    elif isinstance(value, bool):
-        yield from (synonyms.get(str(value).lower()), "auto" if value else "off")
-    elif isinstance(value, list):
+    """Yield the values that may be meant, the likeliest first; pydantic reads `yes`, `7` and 7.0 as other types."""
+    word = str(value).strip()
+    yield VALUE_SYNONYMS.get(key.rpartition(".")[2], {}).get(word.lower())
+    if isinstance(value, list):
         yield value[::-1]
-    elif isinstance(value, int | float) and abs(value) < 1e18:  # false for NaN
-        whole = int(value)
-        if value == whole:
-            yield from (whole, _SWITCHES.get(str(whole)))
-        yield from (synonyms.get(str(whole)), whole if value > 0 else None, 1 if value == 0 else None, [value])
+        return
+    yield nearest(word, choices) if isinstance(value, str) else None
+    for kind in () if isinstance(value, bool) else (bool, int, float):
+        with suppress(ValidationError):
+            yield TypeAdapter(kind).validate_python(word if isinstance(value, str) else value)
+    if isinstance(value, str):
+        yield re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("._-")[:128] or None  # the name of a run
+    yield 1 if value == 0 else None
+    yield [value]
 
 
 def _words(arm: object) -> list[str]:

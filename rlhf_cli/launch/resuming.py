@@ -1,47 +1,37 @@
-"""Resume a run: read what it began with, judge what was typed, and train on from its newest checkpoint.
+"""Resume a run: read what it began with, judge what was typed against it, and train on from its newest checkpoint.
 
-A run that this user did not make is resumed only if the user trusts what it would run, submit or send.
+A change is accepted if it cannot change the result, or if `--allow` names it (tables/resume_keys.py).
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rich.console import Console
 
-from rlhf_cli.config.asked_keys import asked_of
 from rlhf_cli.config.imported_code import noted_code
 from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.reward_sections import Weight
 from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.errors import RunError
-from rlhf_cli.launch.freeze import freeze_again
+from rlhf_cli.launch.freeze import absolute_paths, freeze_again
 from rlhf_cli.launch.gpu_locks import gpus_held
 from rlhf_cli.launch.one_run import refuse_other_size, show_end_of, show_run_folder, train_frozen
-from rlhf_cli.launch.resume_changes import (
-    ABSENT,
-    Change,
-    ChangedFile,
-    changed_files,
-    changes_between,
-    is_longer,
-    is_meant,
-    is_shown,
-    judged,
-    refuse_changes,
-)
+from rlhf_cli.launch.trust import take_as_ours
+from rlhf_cli.plan.devices import planned_processes
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.plan.preflight import preflight
-from rlhf_cli.plan.prepare import Adjust, Prepared, prepare_from
+from rlhf_cli.plan.prepare import Prepared, prepare_from
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.checkpoint_folders import missing_state, refuse_missing
 from rlhf_cli.runs.metrics_file import iter_metrics
-from rlhf_cli.runs.provenance import add_to_provenance, is_made_by_us, made_by, maker_of
-from rlhf_cli.runs.run_folder import SWEEP, RunFolder, checkpoints_in, read_json
-from rlhf_cli.runs.run_overview import refuse_links, words_in
+from rlhf_cli.runs.provenance import PENDING_CONFIG, sha256
+from rlhf_cli.runs.run_folder import RunFolder, checkpoints_in, read_json
+from rlhf_cli.runs.run_overview import refuse_links
 from rlhf_cli.runs.run_status import (
     FINISHED,
     KILLED,
@@ -54,30 +44,98 @@ from rlhf_cli.runs.run_status import (
     stopped_by_rule,
 )
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.text.json_values import JsonTree, section
+from rlhf_cli.tables.resume_keys import CONFIG, Effect, kind_of_file, row_of
+from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
 if TYPE_CHECKING:
     from rlhf_cli.launch.group import Leader
 
-_LONGEST = 300
+_MEASURED = ("offset", "with_eos")
+_HOW_IT_WAS_FOUND = ("run.name", "run.root", "run.resume")
+"""Keys that only locate the run; a typed one changes nothing."""
+_LENGTH = ("trainer.args.max_steps", "trainer.args.num_train_epochs")
+_LONGEST = 60
+_HASH = 12
+ABSENT = "not set"
+"""Marks a key without a value; compared by identity."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A key whose typed value differs from the frozen one, ABSENT if it has no value. `path` holds its parts.
+
+    `effect` says whether it is taken, could be allowed by name, or neither, and `reason` why.
+    """
+
+    path: tuple[str, ...]
+    old: JsonValue
+    new: JsonValue
+    effect: Effect = "never"
+    reason: str = ""
+
+    @property
+    def key(self) -> str:
+        """Return the dotted key."""
+        return ".".join(self.path)
+
+    def describe(self) -> str:
+        """Return `trainer.args.max_steps: 100 -> 200`."""
+        return f"{self.key}: {_shown(self.old)} -> {_shown(self.new)}"
+
+    def is_longer(self, step: int) -> bool:
+        """Return whether it lets a run go on that finished at `step`."""
+        new, old = self.new, self.old
+        if self.key not in _LENGTH or not isinstance(new, int | float):
+            return False
+        return new > step if self.key == _LENGTH[0] else isinstance(old, int | float) and new > old
+
+
+@dataclass(frozen=True)
+class ChangedFile:
+    """A file whose content has changed. `name` is its key in the provenance; `now` is None if the file is gone."""
+
+    name: str
+    path: Path
+    before: str
+    now: str | None
+
+    def describe(self) -> str:
+        """Return the file's name, path and both shortened hashes."""
+        now = "gone" if self.now is None else self.now[:_HASH]
+        what = self.name if str(self.path) in self.name else f"{self.name} ({self.path})"
+        return f"{what}: sha256 {self.before[:_HASH]} -> {now}"
 
 
 @dataclass(frozen=True)
 class Resumed:
     """A run to be resumed, with the typed changes applied.
 
-    `taken` are the accepted changes, `files` the changed files that were allowed, `notices` lines for the user.
-    `is_done`: the run has finished and no typed change makes it longer.
+    `plan` is None if the run has finished and no change makes it longer. `taken` are the accepted changes, `files` the
+    changed files that were allowed.
     """
 
     folder: RunFolder
     status: Status
     prepared: Prepared
-    plan: Plan | None
-    taken: tuple[Change, ...]
-    files: tuple[ChangedFile, ...]
-    notices: tuple[str, ...]
-    is_done: bool
+    plan: Plan | None = None
+    taken: tuple[Change, ...] = ()
+    files: tuple[ChangedFile, ...] = ()
+
+    def shown_changes(self) -> list[str]:
+        """Return a line for every accepted change (old value, new value, reason) and every changed file."""
+        lines = [f"{change.describe()}  ({change.reason})" for change in self.taken]
+        lines += [f"{file.describe()}  (allowed)" for file in self.files]
+        is_unknown = not read_json(self.folder.provenance)
+        unknown = "provenance.json is missing, so changes of the data and the reward code cannot be seen"
+        return [*lines, *([unknown] if is_unknown else [])]
+
+    def noted(self) -> JsonTree:
+        """Return the entry for provenance.json: the step, the changes, the changed files."""
+        return {
+            "step": newest_step(self.folder),
+            "changes": {change.key: change.describe() for change in self.taken},
+            "files": {file.name: [file.before, file.now] for file in self.files},
+        }
 
 
 def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Resumed:
@@ -94,27 +152,199 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
     world_size = provenance.get("world_size")
     ran_as = world_size if isinstance(world_size, int) else None
     frozen = prepare_from(folder, []).experiment.model_dump(mode="json")
-    changes = [judged(change, allowed, typed.experiment, ran_as, step) for change in changes_between(frozen, typed)]
-    taken = tuple(change for change in changes if change.is_taken)
-    prepared = prepare_from(folder, [], adjust=_applied(taken))
-    if _is_done(status, taken):
-        refuse_changes(folder, changes, [], allowed, step)
-        return Resumed(folder, status, prepared, None, (), (), (), is_done=True)
+    changes = [_judged(change, allowed, typed.experiment, ran_as, step) for change in _changes(frozen, typed)]
+    taken = tuple(change for change in changes if change.effect == "taken")
+
+    def apply(tree: JsonTree, origins: Origins) -> None:
+        for change in taken:
+            _apply(change, tree)
+        origins.add_command_line(change.key for change in taken)
+
+    prepared = prepare_from(folder, [], adjust=apply)
+    is_lifted = stopped_by_rule(status) is not None and any(change.path[0] == "stop" for change in taken)
+    if status.state == FINISHED and not is_lifted and not any(change.is_longer(status.step) for change in taken):
+        _refuse_changes(folder, changes, [], step)
+        return Resumed(folder, status, prepared)
     plan = preflight(prepared.experiment, prepared.composed, folder=folder.path)
     # Reading the source does not find files that were imported during training.
     plan = replace(plan, files={**noted_code(section(provenance, "sha256")), **plan.files})
-    files = [file for file in changed_files(folder, provenance, plan.files) if not is_meant(file, taken)]
-    refuse_changes(folder, changes, files, allowed, step)
+    files = _changed_files(folder, provenance, plan.files, taken)
+    _refuse_changes(folder, changes, [file for file in files if kind_of_file(file.name) not in allowed], step)
     _refuse_missing_checkpoint(folder, status, weights_only=prepared.experiment.run.resume_weights_only)
-    unknown = "provenance.json is missing, so changes of the data and the reward code cannot be seen"
-    notices = () if provenance else (unknown,)
-    return Resumed(folder, status, prepared, plan, taken, tuple(files), notices, is_done=False)
+    return Resumed(folder, status, prepared, plan, taken, tuple(files))
 
 
-def _is_done(status: Status, taken: Sequence[Change]) -> bool:
-    """Return whether the run has finished, and no change makes it longer or lifts the rule that ended it."""
-    is_lifted = stopped_by_rule(status) is not None and any(change.path[0] == "stop" for change in taken)
-    return status.state == FINISHED and not is_lifted and not any(is_longer(change, status.step) for change in taken)
+def newest_step(folder: RunFolder) -> int:
+    """Return the step of the newest checkpoint, 0 without one."""
+    return max((step for step, _ in checkpoints_in(folder.checkpoints)), default=0)
+
+
+# Changed keys
+
+
+def _changes(frozen: JsonTree, typed: Prepared) -> list[Change]:
+    """Return the differences between a frozen configuration and what was typed, in the order of the configuration.
+
+    A word such as `run:NAME` or `auto` is not a change if the frozen value is one that it once stood for: another run
+    of that name may have finished since.
+    """
+    new = cast(JsonTree, absolute_paths(typed.experiment.model_dump(mode="json")))
+    words = typed.as_written.model_dump(mode="json")
+    changes = []
+    for change in _different(frozen, new, ()):
+        word: JsonValue = words
+        for part in change.path:
+            word = word.get(part) if isinstance(word, dict) else None
+        if not _still_means(word, change) and change.key not in _HOW_IT_WAS_FOUND:
+            changes.append(change)
+    return changes
+
+
+def _judged(
+    change: Change, allowed: Collection[str], experiment: Experiment, ran_as: int | None, newest_step: int
+) -> Change:
+    """Return the change with its verdict. A new last step before the newest checkpoint is always refused."""
+    if change.key == _LENGTH[0] and isinstance(change.new, int) and 0 < change.new < newest_step:
+        return replace(change, reason=f"the newest checkpoint is of step {newest_step}")
+    row = row_of(change.key)
+    effect, reason = row.effect, row.reason
+    if row.only_if is not None and (why_not := CONDITIONS[row.only_if](experiment, ran_as)) is not None:
+        effect, reason = ("never" if row.else_never else "by name"), why_not
+    if effect == "by name" and any(change.key == name or change.key.startswith(f"{name}.") for name in allowed):
+        effect, reason = "taken", f"allowed; {reason}"
+    return replace(change, effect=effect, reason=reason)
+
+
+_ANY_LENGTH = ("constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau")
+"""Schedules of transformers in which no learning rate depends on the total number of steps."""
+
+Condition = Callable[[Experiment, int | None], str | None]
+"""Takes the frozen experiment and the number of processes it ran as (None if it never started). Returns why a change
+changes the result, or None if it does not.
+"""
+
+
+def _steps_do_not_shape(experiment: Experiment, _: int | None) -> str | None:
+    """Return which setting is spread over all steps: another number of steps then changes the later ones."""
+    setting = experiment.trainer.setting
+    schedule, warmup = str(setting("lr_scheduler_type")), setting("warmup_steps")
+    if schedule not in _ANY_LENGTH:
+        return f"lr_scheduler_type={schedule} spreads the learning rate over all steps: later steps would get another"
+    is_share = isinstance(warmup, float) and 0 < warmup < 1
+    if schedule != "constant" and (is_share or setting("warmup_ratio")):
+        return "the warm-up is a share of all steps"
+    for name, reward in experiment.rewards.items():
+        if isinstance(reward.weight, Weight) and reward.weight.fraction is not None:
+            return f"rewards.{name}.weight changes over a fraction of all steps"
+    return None
+
+
+def _as_many_processes(experiment: Experiment, ran_as: int | None) -> str | None:
+    """Return why another number of processes would not continue exactly."""
+    now = planned_processes(experiment.launch)
+    if ran_as is None or now == ran_as:
+        return None
+    return f"{now} processes, but the run used {ran_as}; rollouts and random state belong to a process"
+
+
+def _no_best_is_chosen(experiment: Experiment, _: int | None) -> str | None:
+    """Return how the result depends on when the run is evaluated and saved."""
+    if experiment.trainer.setting("load_best_model_at_end"):
+        return "load_best_model_at_end chooses among the checkpoints and evaluations that there are"
+    if experiment.trainer.setting("lr_scheduler_type") == "reduce_lr_on_plateau":
+        return "lr_scheduler_type=reduce_lr_on_plateau follows the evaluations"
+    return None
+
+
+CONDITIONS: dict[str, Condition] = {
+    "steps do not shape the run": _steps_do_not_shape,
+    "no best is chosen": _no_best_is_chosen,
+    "as many processes": _as_many_processes,
+}
+"""The names that tables/resume_keys.py uses."""
+
+
+def _different(old: JsonValue, new: JsonValue, path: tuple[str, ...]) -> Iterator[Change]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in dict.fromkeys((*old, *new)):
+            yield from _different(old.get(name, ABSENT), new.get(name, ABSENT), (*path, name))
+    elif old != new:
+        yield Change(path, old, new)
+
+
+def _still_means(word: JsonValue, change: Change) -> bool:
+    """Return whether the written word still matches the frozen value: `run:NAME` for a run of that name, `auto`."""
+    if word == "auto" and change.path[-1] in _MEASURED:
+        return True
+    if not isinstance(word, str) or not word.startswith("run:") or not isinstance(change.old, str):
+        return False
+    name = Path(word.removeprefix("run:")).parts
+    run = Path(change.old).parent.parts  # .../NAME/RUN/model
+    return run[-len(name) :] == name or run[-len(name) - 1 : -1] == name
+
+
+def _shown(value: JsonValue) -> str:
+    if isinstance(value, dict) and ("fn" in value or "model" in value):
+        return str(value.get("fn") or value.get("model"))
+    text = "null" if value is None else str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _apply(change: Change, tree: JsonTree) -> None:
+    """Make a change in a frozen tree."""
+    *parents, name = change.path
+    for part in parents:
+        below = tree.setdefault(part, {})
+        if not isinstance(below, dict):
+            below = tree[part] = {}
+        tree = below
+    if change.new is ABSENT:
+        tree.pop(name, None)
+    else:
+        tree[name] = change.new
+
+
+# Changed files, and what is refused
+
+
+def _changed_files(
+    folder: RunFolder, provenance: JsonTree, files: Mapping[str, Path], taken: Sequence[Change]
+) -> list[ChangedFile]:
+    """Return the files whose content has changed since the run started, unless a change in `taken` names another file.
+
+    `files` maps name -> file or folder, as passed to `write_provenance`. Files without a recorded hash are skipped.
+    """
+    noted = section(provenance, "sha256")
+    found = []
+    for name, path in {CONFIG: folder.config, **files}.items():
+        key, before = name.partition("[")[0], noted.get(name)
+        if isinstance(before, str) and not any(f"{change.key}.".startswith(f"{key}.") for change in taken):
+            now = sha256(path)
+            if now != before and not (name == CONFIG and now == noted.get(PENDING_CONFIG)):
+                found.append(ChangedFile(name, path, before, now))
+    return found
+
+
+def _refuse_changes(folder: RunFolder, changes: list[Change], files: list[ChangedFile], step: int) -> None:
+    """Raise RunError for all refused keys and files together, with both values and what to type instead."""
+    refused = [change for change in changes if change.effect != "taken"]
+    if not refused and not files:
+        return
+    allowable = [change.key for change in refused if change.effect == "by name"]
+    allowable += dict.fromkeys(kind_of_file(file.name) for file in files)
+    hints = [f"rlhf resume {folder.shown}  # without the changes"] if refused else []
+    if allowable:
+        hints.append(" ".join(f"--allow {name}" for name in allowable) + f"  # use the new values from step {step} on")
+    if any(change.effect == "never" for change in refused):
+        hints.append("rlhf train ... model.path=CHECKPOINT  # a new run, for a key that cannot be allowed")
+    lines = [f"{change.describe()}\n  {change.reason}" for change in refused]
+    raise RunError(
+        "these changes would not continue the same run",
+        where=f"{folder.shown}, at step {step}",
+        got="\n".join([*lines, *(file.describe() for file in files)]),
+        expected="the old value, before the arrow" if refused else "the old files",
+        hint="\n".join(hints),
+    )
 
 
 def _refuse_missing_checkpoint(folder: RunFolder, status: Status, *, weights_only: bool) -> None:
@@ -133,61 +363,21 @@ def _refuse_missing_checkpoint(folder: RunFolder, status: Status, *, weights_onl
         refuse_missing(newest, missing)
 
 
-def _applied(changes: Sequence[Change]) -> Adjust:
-    """Return a function that makes the changes in a frozen tree, with the command line as their origin."""
-
-    def apply(tree: JsonTree, origins: Origins) -> None:
-        for change in changes:
-            *parents, name = change.path
-            node = tree
-            for part in parents:
-                below = node.setdefault(part, {})
-                if not isinstance(below, dict):
-                    below = node[part] = {}
-                node = below
-            if change.new is ABSENT:
-                node.pop(name, None)
-            else:
-                node[name] = change.new
-        origins.add_command_line(change.key for change in changes)
-
-    return apply
-
-
-def shown_changes(run: Resumed) -> list[str]:
-    """Return a line for every accepted change (old value, new value, reason) and every changed file."""
-    lines = [f"{change.describe()}  ({change.reason})" for change in run.taken if is_shown(change)]
-    return [*lines, *(f"{file.describe()}  (allowed)" for file in run.files), *run.notices]
-
-
-def noted(run: Resumed) -> JsonTree:
-    """Return the entry for provenance.json: the step, the changes, the changed files."""
-    return {
-        "step": newest_step(run.folder),
-        "changes": {change.key: change.describe() for change in run.taken if is_shown(change)},
-        "files": {file.name: [file.before, file.now] for file in run.files},
-    }
-
-
-def newest_step(folder: RunFolder) -> int:
-    return max((step for step, _ in checkpoints_in(folder.checkpoints)), default=0)
-
-
 def resume_once(console: Console, run: Resumed, *, take_over: bool, leader: Leader | None = None) -> None:
     """Resume a run from its newest checkpoint, after freezing the typed changes into it.
 
     A finished run is reported and left untouched. Raise the errors of `only_writer`, and any error that ends the run.
     """
     folder, status = run.folder, run.status
-    if run.is_done or run.plan is None:
+    if run.plan is None:
         say_finished(console, folder)
         return
     refuse_other_size(leader, run.prepared, run.plan.processes)
     with only_writer(folder, take_over=take_over) as taken_over:
-        changes = shown_changes(run)
+        changes = run.shown_changes()
         experiment, composed = run.prepared.experiment, run.prepared.composed
         if run.taken or run.files:
-            freeze_again(folder, experiment, composed, files=run.plan.files, note=noted(run))
+            freeze_again(folder, experiment, composed, files=run.plan.files, note=run.noted())
         is_own_job = (job_id := own_job_id()) is not None and read_status(folder).job_id == job_id
         if not is_own_job:  # a node of Slurm's may have another cache, and so another key
             take_as_ours(folder)
@@ -224,42 +414,3 @@ def say_finished(console: Console, folder: RunFolder) -> None:
         without = f"  rlhf resume {folder.shown} stop=null  # continues without the rule, to step {status.max_steps}"
         console.print(without, highlight=False, markup=False, soft_wrap=True)
     show_run_folder(console, folder)
-
-
-def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
-    """Raise RunError if a run that this user did not make would run code, submit a job or send data.
-
-    The error lists everything of this kind; with `trust` it is printed to stderr instead.
-    `command` is the typed command, such as `rlhf resume RUN`.
-    """
-    asked = asked_of(run.read_config())
-    if not is_made_by_us(run.provenance, asked):
-        _refuse(run.config, asked, run.provenance, trust=trust, command=command)
-
-
-def refuse_foreign_words(sweep: Path, *, trust: bool, command: str) -> None:
-    """Do the same for a sweep whose other jobs are made from the words in its sweep.json."""
-    file = sweep / SWEEP
-    if not is_made_by_us(file, asked := words_in(read_json(file))):
-        _refuse(file, asked, file, trust=trust, command=command)
-
-
-def _refuse(where: Path, asked: list[str], record: Path, *, trust: bool, command: str) -> None:
-    shown = [f"{line[:_LONGEST]}{'...' * (len(line) > _LONGEST)}" for line in asked]
-    if not trust and asked:
-        raise RunError(
-            "this run would run code, submit a job or send data, and you may not have made it",
-            where=str(where),
-            got="\n".join([f"made by {maker_of(record)}", *shown]),
-            expected="your own unchanged run, or settings that you have read and trust",
-            hint=f"{command} --trust",
-        )
-    for line in shown:
-        print(f"trusted: {line}", file=sys.stderr)
-
-
-def take_as_ours(run: RunFolder) -> None:
-    """Mark a run as this user's own, after the user said to trust its code and resumes it."""
-    asked = asked_of(run.read_config())
-    if asked and not is_made_by_us(run.provenance, asked):
-        add_to_provenance(run, made_by=made_by(asked))

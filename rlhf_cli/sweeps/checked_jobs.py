@@ -15,7 +15,8 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.display.sweep_progress import JobProgress
 from rlhf_cli.errors import ConfigError, Problems, RunError, UserError, raise_any
 from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again
-from rlhf_cli.launch.resuming import Resumed, noted, take_as_ours
+from rlhf_cli.launch.resuming import Resumed
+from rlhf_cli.launch.trust import take_as_ours
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import Adjust, Prepared, prepare
@@ -160,7 +161,7 @@ def ready_again(begun: Resumed, name: str, *, take_over: bool) -> ReadyJob:
     assert begun.plan is not None  # it is None only for a finished run
     experiment, plan = begun.prepared.experiment, begun.plan
     if begun.files:
-        freeze_again(begun.folder, experiment, begun.prepared.composed, files=plan.files, note=noted(begun))
+        freeze_again(begun.folder, experiment, begun.prepared.composed, files=plan.files, note=begun.noted())
     take_as_ours(begun.folder)
     is_begun = begun.status.state != CREATED
     return ReadyJob(

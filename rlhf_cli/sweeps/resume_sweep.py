@@ -8,8 +8,9 @@ from pathlib import Path
 from rlhf_cli.display.sweep_tables import show_planned
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError, UserError
-from rlhf_cli.launch.resuming import Resumed, refuse_foreign_code, refuse_foreign_words, resumed
+from rlhf_cli.launch.resuming import Resumed, resumed
 from rlhf_cli.launch.slurm_submission import check_slurm, submit_sweep
+from rlhf_cli.launch.trust import refuse_foreign_code, refuse_foreign_words
 from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.provenance import other_versions
 from rlhf_cli.runs.run_folder import RunFolder

@@ -104,8 +104,6 @@ def test_words_that_hydra_cannot_read(refused: Refused, typed: str, hint: str | 
     [
         ("quickstart", "+exp=quickstart"),
         ("conf/exp/mine.yaml", "+exp=mine"),
-        ("ppo", "trainer=ppo"),
-        ("brevity", "reward@rewards.brevity=brevity"),
         ("seed", "seed=VALUE"),
         ("trainer.args.learning_rate", "trainer.args.learning_rate=VALUE"),
         ("wombat", "rlhf list exp"),

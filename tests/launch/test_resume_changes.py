@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.launch.resume_changes import Change, _still_means
-from rlhf_cli.launch.resuming import Resumed, resumed, shown_changes
+from rlhf_cli.launch.resuming import Change, Resumed, _still_means, resumed
 from rlhf_cli.plan.prepare import prepare, prepare_from
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import update_status
@@ -56,7 +55,7 @@ def test_what_leaves_the_result_alone_is_taken_and_shown() -> None:
     for ask, word, name, value in [*((typed, *harmless) for harmless in HARMLESS), (typed_anew, *HARMLESS[0])]:
         run = ask(folder, word)
         assert run.prepared.experiment.trainer.args[name] == value
-        (line,) = shown_changes(run)
+        (line,) = run.shown_changes()
         assert line.startswith(f"trainer.args.{name}: ")
         assert f"-> {value}" in line
     for word in ("track.notes=mine", "guards.no_signal=9", "launch.grace_s=5", "track.mode=offline"):
@@ -73,7 +72,7 @@ def test_what_changes_the_result_is_refused_unless_it_is_named() -> None:
         assert f"{key}: " in str(caught.value.got)
         assert f"--allow {key}" in str(caught.value.hint)
         taken = ask(folder, word, allow=(key,)).taken
-        assert [change.key for change in taken if "run." not in change.key]
+        assert [change.key for change in taken]
 
 
 def test_what_the_checkpoint_would_overrule_cannot_be_named() -> None:
@@ -89,8 +88,8 @@ def test_what_the_checkpoint_would_overrule_cannot_be_named() -> None:
 def test_the_same_words_once_more_change_nothing(capsys) -> None:
     folder = begun("trainer.args.learning_rate=0.5")
     before = folder.config.read_bytes()
-    assert typed_anew(folder, "trainer.args.learning_rate=0.5").taken[0].key == "run.resume"
-    assert shown_changes(typed_anew(folder, "trainer.args.learning_rate=0.5")) == []
+    assert typed_anew(folder, "trainer.args.learning_rate=0.5").taken == ()
+    assert typed_anew(folder, "trainer.args.learning_rate=0.5").shown_changes() == []
     assert folder.config.read_bytes() == before
 
 
@@ -140,11 +139,11 @@ def test_when_to_save_decides_the_result_where_the_best_is_loaded() -> None:
 
 class TestFinished:
     def test_more_logging_does_not_make_it_longer(self) -> None:
-        assert typed(begun(state="finished"), "trainer.args.logging_steps=5").is_done
+        assert typed(begun(state="finished"), "trainer.args.logging_steps=5").plan is None
 
     def test_more_steps_do(self) -> None:
         folder = begun("trainer.args.lr_scheduler_type=constant", state="finished")
-        assert not typed(folder, "trainer.args.max_steps=6").is_done
+        assert typed(folder, "trainer.args.max_steps=6").plan is not None
 
     def test_without_a_checkpoint_of_its_end_there_is_nothing_to_go_on_from(self) -> None:
         folder = begun("trainer.args.lr_scheduler_type=constant", state="finished", step=0)
@@ -233,7 +232,7 @@ class TestFiles:
     def test_without_provenance_it_is_said_that_nobody_knows(self) -> None:
         folder = begun()
         folder.provenance.unlink()
-        (line,) = typed(folder).notices
+        (line,) = typed(folder).shown_changes()
         assert "provenance.json" in line
 
 

@@ -41,7 +41,7 @@ from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.evaluation.evaluation_files import evaluation_json
 from rlhf_cli.evaluation.targets import EvaluationRows, Target, find_target, words_for_model_alone
-from rlhf_cli.launch.resuming import refuse_foreign_code
+from rlhf_cli.launch.trust import refuse_foreign_code
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
 from rlhf_cli.plan.prepare import Prepared, is_run_name, prepare, prepare_from
 from rlhf_cli.plan.sources_and_components import describe_eval_rows

@@ -22,7 +22,7 @@ from rlhf_cli.display.run_tables import show_reproduction
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK
 from rlhf_cli.launch.reproducing import reproduce
-from rlhf_cli.launch.resuming import refuse_foreign_code
+from rlhf_cli.launch.trust import refuse_foreign_code
 from rlhf_cli.runs.run_folder import open_run
 
 

@@ -30,7 +30,8 @@ from rlhf_cli.cli.run_arguments import one_named
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, RunError
 from rlhf_cli.launch.dry_run import show_plan
-from rlhf_cli.launch.resuming import refuse_foreign_code, resume_once, resumed, say_finished
+from rlhf_cli.launch.resuming import resume_once, resumed, say_finished
+from rlhf_cli.launch.trust import refuse_foreign_code
 from rlhf_cli.plan.prepare import is_run_name, prepare_from
 from rlhf_cli.runs.run_folder import RunFolder, open_run
 from rlhf_cli.runs.run_status import FINISHED, QUEUED, newest_run, own_job_id, read_status, run_result, with_newest
