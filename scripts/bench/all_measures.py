@@ -18,13 +18,24 @@ from pathlib import Path
 from scripts.bench.measures import Measure, read, table, write
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("startup", "whole_step", "first_step", "score_rows", "read_jsonl")
+_STEPS = ["first_step", "--against", "plain", "--steps", "60", "--trainer"]
+PARTS = {
+    "startup": ["startup"],
+    "whole_step": ["whole_step"],
+    "first_step": ["first_step"],
+    "step_grpo": [*_STEPS, "grpo"],
+    "step_rloo": [*_STEPS, "rloo"],
+    "score_rows": ["score_rows"],
+    "read_jsonl": ["read_jsonl"],
+}
+"""Name -> module and its options."""
 
 
 def run(part: str, pairs: int, out: Path) -> list[Measure]:
     """Run one benchmark and return its measures. Raise CalledProcessError if it fails."""
     turns = "--turns" if part == "score_rows" else "--pairs"
-    command = [sys.executable, "-m", f"scripts.bench.{part}", turns, str(pairs), "--json", str(out)]
+    module, *words = PARTS[part]
+    command = [sys.executable, "-m", f"scripts.bench.{module}", *words, turns, str(pairs), "--json", str(out)]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     print("$ " + " ".join(["python", *command[1:-2]]), flush=True)
@@ -35,7 +46,7 @@ def run(part: str, pairs: int, out: Path) -> list[Measure]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--results", type=Path, default=Path("build/bench.json"))
     options = parser.parse_args()
     found: list[Measure] = []

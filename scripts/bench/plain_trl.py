@@ -1,20 +1,20 @@
-"""Train by GRPO with plain TRL, to compare our overhead with.
+"""Train by GRPO or RLOO with plain TRL, to compare our overhead with.
 
-usage: plain_grpo.py MODEL_DIR STEPS OUTPUT_DIR
+usage: plain_trl.py grpo|rloo MODEL_DIR STEPS OUTPUT_DIR
 
 It trains on the folder `rows` of the working directory with the reward of first_step.py.
 """
 
 import sys
 
+import trl
 from datasets import load_dataset
 from marked_steps import correct
-from trl import GRPOConfig, GRPOTrainer
 
-model_dir, steps, output_dir = sys.argv[1:]
-trainer = GRPOTrainer(
+name, model_dir, steps, output_dir = sys.argv[1:]
+trainer = getattr(trl, f"{name.upper()}Trainer")(
     model=model_dir,
-    args=GRPOConfig(
+    args=getattr(trl, f"{name.upper()}Config")(
         output_dir=output_dir,
         max_steps=int(steps),
         per_device_train_batch_size=64,
