@@ -1,12 +1,11 @@
 """Choose and read the completions that the page shows.
 
 The choice is not by content: for each prompt, the first answer in a run's table is taken, and the prompts are those
-that the most runs answered. Both parts are bounded, so that the page stays small even with 50 runs.
+that the most runs answered. Their size is bounded, so that the page stays small even with 50 runs.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -25,15 +24,14 @@ _EFFECTIVE = ".effective"
 _MOST_STEPS = 10
 _MOST_PROMPTS = 3
 _MOST_CHARACTERS = 800_000
-"""Maximum characters of completions in both parts together."""
+"""Maximum characters of all completions together."""
 _LONGEST_TEXT, _SHORTEST_TEXT = 2000, 160
 _LONGEST_PROMPT = 1200
 
 Answer = dict[str, Any]
-"""A completion with its scores: `prompt`, `text`, `total` (by the run's own weights), `advantage`, and `scores`.
+"""A completion with its scores: `prompt`, `text`, `total` (by the run's own weights), and `scores`.
 
-A score has `name`, `raw`, `weighted`, and where they apply `closed`, `error` and `parts`: the spans that a dense reward
-scored, as (start, end, reward) in characters of the completion.
+A score has `name`, `raw`, `weighted`, and where they apply `closed` and `error`.
 """
 AnswersByRun = Mapping[int, list[Answer]]
 """Run index -> the rows of its table."""
@@ -41,16 +39,12 @@ AnswersByRun = Mapping[int, list[Answer]]
 
 @dataclass(frozen=True)
 class CompletionPages:
-    """The completions for the page's script; `side_by_side` and `extremes` have one page per step.
+    """The completions for the page's script: one page per step, with a few prompts and each run's first answer.
 
-    `why_not_beside` and `why_no_extremes` say why a part is empty, and are None if it is not. `notes` lists tables that
-    could not be read. `num_steps` is the number of steps for which any run has a table.
+    `notes` lists tables that could not be read. `num_steps` is the number of steps for which any run has a table.
     """
 
-    side_by_side: list[dict[str, object]]
-    extremes: list[dict[str, object]]
-    why_not_beside: str | None
-    why_no_extremes: str | None
+    steps: list[dict[str, object]]
     notes: list[str]
     num_steps: int
 
@@ -70,32 +64,14 @@ def completion_pages(runs: Sequence[LoggedRun]) -> CompletionPages:
                 except (OSError, ValueError) as error:
                     why = (str(error).splitlines() or [type(error).__name__])[0]
                     notes.append(f"{runs[place].name}: {files[step].name} cannot be read ({why})")
-    num_texts = (_MOST_PROMPTS + 2) * sum(map(len, by_step.values()))
+    num_texts = _MOST_PROMPTS * sum(map(len, by_step.values()))
     longest = max(_SHORTEST_TEXT, min(_LONGEST_TEXT, _MOST_CHARACTERS // max(1, num_texts)))
-    side_by_side: list[dict[str, object]] = []
-    extremes: list[dict[str, object]] = []
-    for step, rows in by_step.items():
-        if prompts := _shared_prompts(rows):
-            side_by_side.append({"step": step, "prompts": [_beside(prompt, rows, longest) for prompt in prompts]})
-        by_run = {str(place): _extremes(answers, longest) for place, answers in rows.items()}
-        if any(by_run.values()):
-            extremes.append({"step": step, "runs": by_run})
-    has_tables = any(tables)
-    none = "No run has a readable table of completions: it generates none, or log_completions is off."
-    return CompletionPages(
-        side_by_side,
-        extremes,
-        None if side_by_side else _NOT_BESIDE if has_tables else none,
-        None if extremes else none,
-        notes,
-        len({step for files in tables for step in files}),
-    )
-
-
-_NOT_BESIDE = (
-    "No two runs answered the same prompt at the same step, because the seed decides the order of the prompts. "
-    "Runs with the same `data.seed` and `seed` share their prompts."
-)
+    steps: list[dict[str, object]] = [
+        {"step": step, "prompts": [_beside(prompt, rows, longest) for prompt in prompts]}
+        for step, rows in by_step.items()
+        if (prompts := _chosen_prompts(rows))
+    ]
+    return CompletionPages(steps, notes, len({step for files in tables for step in files}))
 
 
 def _tables_of(run: LoggedRun) -> dict[int, Path]:
@@ -128,14 +104,14 @@ def _read_answers(file: Path, order: Mapping[str, int]) -> list[Answer]:
         names = table.schema_arrow.names
         rewards = [name.removesuffix(_EFFECTIVE) for name in names if name.endswith(_EFFECTIVE)]
         rewards.sort(key=lambda name: order.get(name, len(order)))
-        wanted = {"prompt", "completion", "total", "advantage", *rewards}
-        wanted |= {f"{name}.{what}" for name in rewards for what in ("weighted", "closed_by", "error", "parts")}
+        wanted = {"prompt", "completion", "total", *rewards}
+        wanted |= {f"{name}.{what}" for name in rewards for what in ("weighted", "closed_by", "error")}
         rows = table.read(columns=[name for name in names if name in wanted]).to_pylist()
     return [
         {
             "prompt": _text_of(row.get("prompt")),
             "text": _text_of(row.get("completion")),
-            **{name: _number(row.get(name)) for name in ("total", "advantage")},
+            "total": _number(row.get("total")),
             "scores": [_score(row, name) for name in rewards],
         }
         for row in rows
@@ -143,16 +119,12 @@ def _read_answers(file: Path, order: Mapping[str, int]) -> list[Answer]:
 
 
 def _score(row: Mapping[str, object], name: str) -> dict[str, object]:
-    completion = row.get("completion")
     score: dict[str, object] = {"name": name, "raw": rounded(_number(row.get(name)))}
     score["weighted"] = rounded(_number(row.get(f"{name}.weighted")))
     if (closed_by := row.get(f"{name}.closed_by")) is not None:
         score["closed"] = str(closed_by)
     if (error := row.get(f"{name}.error")) is not None:
         score["error"] = redacted_values(str(error))[:_SHORTEST_TEXT]
-    # The positions in a conversation refer to another text.
-    if isinstance(completion, str) and (parts := _parts(row.get(f"{name}.parts"), completion)):
-        score["parts"] = parts
     return score
 
 
@@ -164,27 +136,17 @@ def _text_of(content: object) -> str:
     return "" if content is None else str(content)
 
 
-def _parts(content: object, text: str) -> list[tuple[int, int, float]]:
-    """Return the parts that are inside the text."""
-    try:
-        parts = [(part["start"], part["end"], float(part["reward"])) for part in json.loads(str(content or "[]"))]
-    except (ValueError, TypeError, KeyError):
-        return []
-    return [part for part in parts if 0 <= part[0] < part[1] <= len(text) and math.isfinite(part[2])]
-
-
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _shared_prompts(rows: AnswersByRun) -> list[str]:
-    """Return the prompts that the most runs answered at this step. At least two runs must have answered each."""
+def _chosen_prompts(rows: AnswersByRun) -> list[str]:
+    """Return the prompts that the most runs answered at this step."""
     runs_of: dict[str, set[int]] = {}
     for place, answers in rows.items():
         for answer in answers:
             runs_of.setdefault(answer["prompt"], set()).add(place)
-    shared = [prompt for prompt, places in runs_of.items() if len(places) > 1]
-    return sorted(shared, key=lambda prompt: -len(runs_of[prompt]))[:_MOST_PROMPTS]
+    return sorted(runs_of, key=lambda prompt: -len(runs_of[prompt]))[:_MOST_PROMPTS]
 
 
 def _beside(prompt: str, rows: AnswersByRun, longest: int) -> dict[str, object]:
@@ -192,32 +154,11 @@ def _beside(prompt: str, rows: AnswersByRun, longest: int) -> dict[str, object]:
     for place, table in rows.items():
         given = [answer for answer in table if answer["prompt"] == prompt]
         if given:
-            answers[str(place)] = {**_shown(given[0], longest), "of": len(given)}
+            answers[str(place)] = {**_shown(given[0], longest), "prompt": "", "of": len(given)}
     return {"prompt": redacted_values(prompt)[:_LONGEST_PROMPT], "answers": answers}
 
 
-def _extremes(answers: Sequence[Answer], longest: int) -> dict[str, object] | None:
-    """Return the rows with the highest and the lowest total, or None if no row has a total. No row is both."""
-    known = sorted((row for row in answers if row["total"] is not None), key=lambda row: -row["total"])
-    if not known:
-        return None
-    room = min(longest, _LONGEST_PROMPT)
-    shown: dict[str, object] = {
-        end: [{"prompt": redacted_values(row["prompt"])[:room], **_shown(row, longest)} for row in rows]
-        for end, rows in {"best": known[:1], "worst": known[1:][-1:]}.items()
-    }
-    return shown | {"rows": len(answers)}
-
-
 def _shown(answer: Answer, longest: int) -> dict[str, object]:
-    """Return an answer for the page's script. Parts are dropped if redacting a secret moved the characters."""
-    hidden = redacted_values(answer["text"])
-    text = hidden[:longest]
-    scores = []
-    for score in answer["scores"]:
-        parts = score.get("parts", ()) if hidden == answer["text"] else ()
-        within = [[start, min(end, len(text)), rounded(value)] for start, end, value in parts if start < len(text)]
-        others = {name: value for name, value in score.items() if name != "parts"}
-        scores.append({**others, "parts": within} if within else others)
-    total, advantage = rounded(answer["total"]), rounded(answer["advantage"])
-    return {"text": text, "more": len(hidden) - len(text), "total": total, "advantage": advantage, "scores": scores}
+    """Return an answer for the page's script, without secrets and cut."""
+    text = redacted_values(answer["text"])
+    return {**answer, "text": text[:longest], "more": max(0, len(text) - longest), "total": rounded(answer["total"])}

@@ -22,37 +22,17 @@ from rlhf_cli.text.json_values import finite_or_none
 COMPONENTS, SHARES, HEALTH, EVALUATIONS = "components", "shares", "health", "evaluations"
 """The sections that hold plots."""
 
-_MOST_CORRELATIONS = 10
 _MOST_IN_SECTION = 24
 
-_HEALTH = {
-    "kl/k1_policy_ref": "KL to the reference (k1)",
-    "kl": "KL to the reference (k3)",
-    "completions/mean_length": "length, tokens",
-    "rewards/truncation/fraction": "truncated, share of rows",
-    "completions/clipped_ratio": "without an end, share of rows",
-    "loss": "loss",
-    "entropy": "entropy",
-    "frac_reward_zero_std": "groups without deviation, share",
-    "clip_ratio/region_mean": "clipped, share of tokens",
-    "ppo/explained_variance": "explained variance of the critic",
-    "ppo/value_loss": "value loss",
-    "ppo/clip_fraction": "clipped, share of actions",
-    "ppo/approx_kl_k3_old_new": "KL since the rollout (k3)",
-    "kl/coef": "KL coefficient",
-    "grad_norm": "gradient norm",
-}
-_LEARNT = {
-    "loss": "loss",
-    "accuracy": "accuracy",
-    "margin": "margin",
-    "rewards/accuracies": "accuracy of the implicit rewards",
-    "rewards/margins": "margin of the implicit rewards",
-    "rewards/chosen": "implicit reward of the chosen",
-    "rewards/rejected": "implicit reward of the rejected",
-    "mean_token_accuracy": "accuracy of tokens",
-    "mean_reward": "mean reward",
-}
+_HEALTH = (
+    *("kl/k1_policy_ref", "kl", "completions/mean_length", "rewards/truncation/fraction", "completions/clipped_ratio"),
+    *("loss", "entropy", "frac_reward_zero_std", "clip_ratio/region_mean", "ppo/explained_variance", "ppo/value_loss"),
+    *("ppo/clip_fraction", "ppo/approx_kl_k3_old_new", "kl/coef", "grad_norm"),
+)
+_LEARNT = (
+    *("loss", "accuracy", "margin", "rewards/accuracies", "rewards/margins", "rewards/chosen", "rewards/rejected"),
+    *("mean_token_accuracy", "mean_reward"),
+)
 _EVALUATED = re.compile(
     r"^eval_((greedy|sampled)/(total|rewards/[^/]+|truncated|tokens)|(pass|maj)@\d+/[^/]+"
     r"|loss|accuracy|margin|mean_reward|rewards/(accuracies|margins|chosen|rejected)|mean_token_accuracy)$"
@@ -63,50 +43,32 @@ _FROM_ZERO = re.compile(r"share|fraction|ratio|length|tokens$|open")
 
 @dataclass(frozen=True)
 class PlottedMetric:
-    """A plotted metric: its logged `name`, its `title` on the page, and its `section`."""
+    """A plotted metric: its logged `name` and its `section` on the page."""
 
     name: str
-    title: str
     section: str
-
-    @property
-    def key(self) -> str:
-        """Return a unique name for this metric that is valid in HTML."""
-        return "plot-" + re.sub(r"[^a-zA-Z0-9]+", "-", self.name).strip("-")
 
 
 def plotted_metrics(runs: Sequence[LoggedRun], *, no_total: str | None) -> list[PlottedMetric]:
     """Return the logged metrics to plot, in page order. `no_total` is why totals cannot be compared, or None."""
     logged = {name: None for run in runs for name in run.metrics}
     rewards = [name for name in reward_names(runs) if f"rewards/{name}/mean" in logged]
-    components, shares, correlations = dict(_LEARNT), {}, {}
+    components = [*_LEARNT]
     if rewards:
-        components = {f"rewards/{name}/mean": name for name in rewards} | ({} if no_total else {TOTAL: "total"})
-        gates = {f"rewards/{name}/open_fraction": f"{name}: gate open, share of rows" for name in rewards}
-        closed = {name for name in gates if any((run.metrics.series(name).values < 1).any() for run in runs)}
-        components |= {name: title for name, title in gates.items() if name in closed}
-        for parts in (name.split("/") for name in logged if name.startswith("rewards/")):
-            if parts[1] == "correlation":
-                correlations["/".join(parts)] = f"{' with '.join(parts[2:])}: correlation"
-            elif len(parts) == 3 and parts[2] == "advantage_share":
-                shares["/".join(parts)] = f"{parts[1]}: share of the advantages"
-    evaluated = {
-        name: name.removeprefix("eval_").replace("rewards/", "").replace("/", ": ").replace("_", " ")
-        for name in filter(_EVALUATED.match, logged)
-        if no_total is None or not name.endswith("/total")
+        gates = [name for name in (f"rewards/{name}/open_fraction" for name in rewards) if name in logged]
+        closed = [name for name in gates if any((run.metrics.series(name).values < 1).any() for run in runs)]
+        components = [*(f"rewards/{name}/mean" for name in rewards), *([] if no_total else [TOTAL]), *closed]
+    evaluated = [name for name in logged if _EVALUATED.match(name) and not (no_total and name.endswith("/total"))]
+    sections = {
+        COMPONENTS: components,
+        SHARES: [f"rewards/{name}/advantage_share" for name in rewards],
+        HEALTH: [name for name in _HEALTH if name not in components],
+        EVALUATIONS: evaluated,
     }
-    health = {name: title for name, title in _HEALTH.items() if name not in components}
-    sections = [
-        (COMPONENTS, components, _MOST_IN_SECTION),
-        (SHARES, shares, _MOST_IN_SECTION),
-        (SHARES, correlations, _MOST_CORRELATIONS),
-        (HEALTH, health, _MOST_IN_SECTION),
-        (EVALUATIONS, evaluated, _MOST_IN_SECTION),
-    ]
     return [
-        PlottedMetric(name, title, section)
-        for section, titles, most in sections
-        for name, title in [entry for entry in titles.items() if entry[0] in logged][:most]
+        PlottedMetric(name, section)
+        for section, names in sections.items()
+        for name in [name for name in names if name in logged][:_MOST_IN_SECTION]
     ]
 
 
@@ -137,9 +99,8 @@ class Plot:
     def as_json(self) -> dict[str, object]:
         """Return the data that the page's script draws."""
         return {
-            "id": self.metric.key,
+            "id": "plot-" + re.sub(r"[^a-zA-Z0-9]+", "-", self.metric.name).strip("-"),
             "section": self.metric.section,
-            "title": self.metric.title,
             "name": self.metric.name,
             "zero": bool(_FROM_ZERO.search(self.metric.name)),
             "events": self.events,

@@ -28,15 +28,7 @@ from rlhf_cli.analysis.comparison.comparison import Comparison, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, read_runs
 from rlhf_cli.display.page.completion_pages import completion_pages
 from rlhf_cli.display.page.curves import plots_of, plotted_metrics
-from rlhf_cli.display.page.tables import (
-    common_values,
-    differing_values,
-    evaluation_tables,
-    provenance_lines,
-    setting_lines,
-    shared_findings,
-    shown_name,
-)
+from rlhf_cli.display.page.tables import evaluation_tables, setting_lines, shared_findings, shown_name
 from rlhf_cli.errors import UserError, raise_any
 from rlhf_cli.runs.run_folder import RunFolder, runs_in, write_text
 from rlhf_cli.text.redaction import redacted, redacted_tree
@@ -70,9 +62,6 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[UserError], *, ti
         "evaluations": evaluations,
         "noticed": shared_findings(runs),
         "completions": completion_pages(runs),
-        "differing": differing_values(runs),
-        "common": common_values(runs),
-        "origins": provenance_lines(runs),
         "cards": [{"run": one, "setting": setting_of[one.name], "why_not": why_not.get(one.name)} for one in runs],
         "problems": [str(problem) for problem in problems],
     }
@@ -81,7 +70,6 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[UserError], *, ti
 def _script_data(content: Mapping[str, Any]) -> dict[str, object]:
     """Return the data that the page's scripts read, except the curves."""
     settings, cards = content["comparison"].grouped.settings, content["cards"]
-    completions = content["completions"]
     texts: dict[str, object] = {
         "settings": [
             {
@@ -92,7 +80,7 @@ def _script_data(content: Mapping[str, Any]) -> dict[str, object]:
             for number, (setting, colour) in enumerate(zip(settings, colours(len(settings)), strict=True))
         ],
         "runs": [{"name": card["run"].name, "setting": card["setting"]} for card in cards],
-        "completions": {"beside": completions.side_by_side, "extremes": completions.extremes},
+        "completions": content["completions"].steps,
     }
     return redacted_tree(texts, values_only=True)
 

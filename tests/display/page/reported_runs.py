@@ -6,8 +6,8 @@ one, so that a test sees what the page makes of it.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -29,7 +29,6 @@ def write_reported(folder: Path, *, text: str = "4", prompt: str = "2+2=", said:
                 "rewards/correct/mean": [end * step / STEPS for step in range(1, STEPS + 1)],
                 "rewards/brevity/mean": [(1 - end) * step / STEPS for step in range(1, STEPS + 1)],
                 "rewards/correct/advantage_share": [0.5 + 0.01 * step for step in range(STEPS)],
-                "rewards/correlation/correct/brevity": [-0.1 * step / STEPS for step in range(STEPS)],
                 "loss": [1 / step for step in range(1, STEPS + 1)],
                 "kl": [0.01 * weight * step for step in range(STEPS)],
                 "completions/mean_length": [9.0] * STEPS,
@@ -55,10 +54,9 @@ def write_reported(folder: Path, *, text: str = "4", prompt: str = "2+2=", said:
 
 
 def write_completions(run: RunFolder, step: int, *, text: str, prompt: str) -> None:
-    """Write a table of two answers to one prompt: one good, one whose `brevity` a gate closed; `brevity` is dense."""
+    """Write a table of two answers to one prompt: one good, one (first at step 1) whose `brevity` is closed."""
     answers = [f"{text} good", f"{text} bad"]
-    parts = [{"start": 0, "end": 1, "reward": 0.75}, {"start": 1, "end": 3, "reward": -0.25}]
-    table = {
+    table: dict[str, list[Any]] = {
         "step": [step] * 2,
         "prompt": [prompt] * 2,
         "completion": answers,
@@ -67,12 +65,13 @@ def write_completions(run: RunFolder, step: int, *, text: str, prompt: str) -> N
         "brevity.effective": [0.5, 0.0],
         "brevity.weighted": [0.25, 0.0],
         "brevity.closed_by": [None, "correct"],
-        "brevity.parts": [json.dumps(parts), None],
         "correct.effective": [1.0, 0.0],
         "correct.weighted": [1.0, 0.0],
         "total": [1.25, 0.0],
         "advantage": [1.0, -1.0],
     }
+    if step == 1:
+        table = {name: values[::-1] for name, values in table.items()}
     folder = run.path / "completions"
     folder.mkdir(exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.table(table), folder / f"completions_{step:05d}.parquet")

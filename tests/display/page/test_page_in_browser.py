@@ -11,7 +11,7 @@ from rlhf_cli.display.page.page_content import write_report
 from tests.display.page.opened_page import SCREEN, OpenedPage
 from tests.display.page.reported_runs import STEPS, write_reported
 
-SECTIONS = 12
+SECTIONS = 9
 
 
 _TOOLBARS = "[...document.querySelectorAll('.modebar')].filter((at) => at.getBoundingClientRect().height > 0).length"
@@ -31,8 +31,8 @@ def shared(chromium: Any, file: Path) -> OpenedPage:
 
 @pytest.fixture
 def page(shared: OpenedPage) -> OpenedPage:
-    """The page as it is at first, with every run shown."""
-    shared.eval("document.getElementById('show-all').click()")
+    """The page as it is at first, with every setting shown."""
+    shared.eval("for (const one of document.querySelectorAll('.chip[aria-pressed=false]')) one.click()")
     return shared
 
 
@@ -43,28 +43,29 @@ def test_it_opens_without_a_complaint_and_asks_nothing_of_any_network(page: Open
     assert page.tab.locator("#no-plots").is_hidden()
 
 
-def test_a_run_that_is_switched_off_is_gone_from_every_plot(page: OpenedPage) -> None:
-    before = page.drawn("runs")
-    assert sum(1 in runs for runs in before.values()) == 7  # it logged seven metrics
-    page.tab.locator("#single-runs summary").click()
-    page.tab.locator("[data-run='1']").click()
-    assert page.drawn("runs") == {plot: [run for run in runs if run != 1] for plot, runs in before.items()}
-    page.tab.locator("[data-run='1']").click()
-    assert page.drawn("runs") == before
-    page.tab.locator("#single-runs summary").click()
+def test_a_setting_that_is_switched_off_is_gone_from_every_plot_and_answer(page: OpenedPage) -> None:
+    means, runs, answers = page.drawn("settings"), page.drawn("runs"), page.tab.locator("#answers .answer")
+    assert sum(1 in places for places in means.values()) == 6  # two rewards, a share, loss, KL and length
+    assert answers.count() == 4
+    page.tab.locator("[data-setting='1']").click()
+    assert page.drawn("settings") == {plot: [place for place in places if place != 1] for plot, places in means.items()}
+    assert all(not {2, 3} & set(places) for places in page.drawn("runs").values())
+    assert answers.count() == 2
+    page.tab.locator("[data-setting='1']").click()
+    assert (page.drawn("settings"), page.drawn("runs")) == (means, runs)
+    page.tab.locator("[data-setting='1']").click(modifiers=["Shift"])  # this one alone
+    assert answers.count() == 2
 
 
 def test_completions_say_what_each_reward_made_of_them(page: OpenedPage) -> None:
-    answer = page.tab.locator("#beside .answer").first
-    assert page.tab.locator("#beside .prompt").first.inner_text() == f"2+2={STEPS}"
-    # The first part is one character, though it takes two of JavaScript's units.
-    assert answer.locator(".part.gain").inner_text() == "\U0001f600"
-    assert answer.locator(".part.loss").inner_text() == "xy"
-    worst = page.tab.locator("#extremes .answer").nth(1)
-    assert "gate closed by correct" in worst.locator("tr.closed").inner_text()
-    page.eval("""() => { const at = document.querySelector('#beside input'); at.value = 0;
+    assert page.tab.locator("#answers .prompt").first.inner_text() == f"2+2={STEPS}"
+    answer = page.tab.locator("#answers .answer").first
+    assert answer.locator(".text").inner_text() == "\U0001f600xy good"
+    assert answer.locator("tbody tr").all_inner_texts() == ["correct\t1\t1", "brevity\t0.5\t0.25", "total\t\t1.25"]
+    page.eval("""() => { const at = document.querySelector('#answers input'); at.value = 0;
         at.dispatchEvent(new Event('input')); }""")
-    assert page.tab.locator("#beside .prompt").first.inner_text() == "2+2=1"
+    assert page.tab.locator("#answers .prompt").first.inner_text() == "2+2=1"
+    assert "gate closed by correct" in page.tab.locator("#answers tr.closed").first.inner_text()
 
 
 def test_a_telephone_has_nothing_beside_its_screen(page: OpenedPage) -> None:

@@ -19,7 +19,7 @@ from rlhf_cli.runs.run_folder import runs_in
 from tests.display.page.reported_runs import write_reported
 from tests.support.logged_runs import configured, write_run
 
-LOSS = PlottedMetric("loss", "loss", COMPONENTS)
+LOSS = PlottedMetric("loss", COMPONENTS)
 
 
 def test_a_curve_is_thinned_to_means_of_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

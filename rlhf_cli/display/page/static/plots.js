@@ -1,8 +1,6 @@
 // Curves: plotly draws what state.js selects.
 const drawn = new Map(); // element -> function that draws it again
-const waiting = new Set(); // elements that nobody has looked at yet
-let smoothing = 0;
-let showsSeeds = true;
+const waiting = new Set(); // elements that are not drawn yet
 const CONFIG = {
   displaylogo: false, responsive: true, plotlyServerURL: "", showTips: false,
   modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
@@ -19,20 +17,6 @@ function layout(extra = {}) {
     hoverlabel: { bgcolor: card, bordercolor: grid, font: { color: text, size: 12 }, namelength: -1 },
     xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, automargin: "left", ...yaxis }, uirevision: "kept", ...rest,
   };
-}
-
-/** The mean of each value and its neighbours, over a share of the curve; gaps stay gaps. */
-function smooth(values) {
-  const half = Math.floor((values.length * smoothing) / 2);
-  if (!half) return values;
-  return values.map((value, place) => {
-    if (value === null) return null;
-    let [sum, count] = [0, 0];
-    for (let other = Math.max(0, place - half); other <= Math.min(values.length - 1, place + half); other++) {
-      if (values[other] !== null) [sum, count] = [sum + values[other], count + 1];
-    }
-    return sum / count;
-  });
 }
 
 function fade(colour, opacity) {
@@ -59,7 +43,7 @@ function curveTraces(plot) {
   });
   for (const [place, setting] of data.settings.entries()) {
     if (!isSettingShown(place) || !plot.bands[place]) continue;
-    const [mean, low, high] = plot.bands[place].map(smooth);
+    const [mean, low, high] = plot.bands[place];
     bands.push(...bandTraces(plot.x, low, high, colourOfSetting(place), setting.name));
     means.push(lineOf(mean, colourOfSetting(place), setting.name, {
       meta: { setting: place }, customdata: plot.x.map((_, at) => [figure(low[at]), figure(high[at])]),
@@ -73,13 +57,13 @@ function curveTraces(plot) {
     if (!isRunShown(run)) continue;
     if (!plot.bands[setting]) {
       if (plot.intervals[run]) bands.push(...bandTraces(plot.x, ...plot.intervals[run], colourOfRun(run), name));
-      means.push(lineOf(smooth(values), colourOfRun(run), name, {
+      means.push(lineOf(values, colourOfRun(run), name, {
         meta: { runs: [run] }, hovertemplate: `${forPlotly(name)}: %{y:.4~g}<extra></extra>`,
       }));
-    } else if (showsSeeds) {
+    } else {
       if (!together.has(setting)) together.set(setting, { x: [], y: [], customdata: [], runs: [] });
       const line = together.get(setting);
-      for (const [place, value] of [...smooth(values), null].entries()) {
+      for (const [place, value] of [...values, null].entries()) {
         const isEnd = place === values.length;
         if (value === null && !isEnd) continue;
         line.x.push(isEnd ? null : plot.x[place]);
@@ -121,29 +105,13 @@ function drawCurves(at, plot) {
   }), CONFIG);
 }
 
-/** Draw now if it can be seen, else when it is reached or when the browser has time. */
-function plotAt(at, draw) {
-  drawn.set(at, draw);
-  waiting.add(at);
-  observer.observe(at);
-}
-
-function drawWaiting(at) {
-  if (!waiting.delete(at)) return;
-  observer.unobserve(at);
-  drawn.get(at)();
-}
-
-const observer = new IntersectionObserver((seen) => {
-  for (const one of seen) if (one.isIntersecting) drawWaiting(one.target);
-}, { rootMargin: "300px" });
-
 function drawInIdleTime() {
   const idle = window.requestIdleCallback || ((act) => setTimeout(act, 30));
   const next = () => {
     const [at] = waiting;
     if (!at) { document.documentElement.dataset.drawn = "all"; return; }
-    drawWaiting(at);
+    waiting.delete(at);
+    drawn.get(at)();
     idle(next);
   };
   idle(next);
@@ -158,7 +126,8 @@ function buildCurves() {
     const grid = document.querySelector(`[data-plots="${plot.section}"]`);
     const at = element("div", { class: "plot", id: plot.id });
     const note = plot.events > 1 ? element("span", { class: "muted" }, ` a point is the mean of ${plot.events} steps`) : null;
-    grid.append(element("figure", {}, element("figcaption", {}, element("b", {}, plot.title), element("code", {}, plot.name), note), at));
-    plotAt(at, () => drawCurves(at, plot));
+    grid.append(element("figure", {}, element("figcaption", {}, element("b", {}, plot.name), note), at));
+    drawn.set(at, () => drawCurves(at, plot));
+    waiting.add(at);
   }
 }

@@ -1,9 +1,8 @@
-// What is shown, for every part of the page alike: settings and runs are switched off here and nowhere else.
+// What is shown, for every part of the page alike: settings are switched off here and nowhere else.
 const data = JSON.parse(document.getElementById("page-data").textContent);
-const off = { settings: new Set(), runs: new Set() };
+const off = new Set(); // settings that are switched off
 const listeners = [];
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
-let isPrinting = false;
 
 /** An element with attributes and children; texts become text nodes, never HTML. */
 function element(tag, attributes = {}, ...children) {
@@ -17,15 +16,15 @@ function element(tag, attributes = {}, ...children) {
 }
 
 function isSettingShown(setting) {
-  return !off.settings.has(setting) && data.settings[setting].runs.some((run) => !off.runs.has(run));
+  return !off.has(setting);
 }
 
 function isRunShown(run) {
-  return !off.runs.has(run) && !off.settings.has(data.runs[run].setting);
+  return isSettingShown(data.runs[run].setting);
 }
 
 function colourOfSetting(setting) {
-  return data.settings[setting].colours[dark.matches && !isPrinting ? 1 : 0];
+  return data.settings[setting].colours[dark.matches ? 1 : 0];
 }
 
 function colourOfRun(run) {
@@ -53,28 +52,29 @@ function forPlotly(text, longest = 60) {
   return cut.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/%\{/g, "%&#123;");
 }
 
-function toggle(set, place, only, all) {
-  if (only) {
-    const isAlone = !set.has(place) && all.every((other) => other === place || set.has(other));
-    set.clear();
-    if (!isAlone) for (const other of all) if (other !== place) set.add(other);
-  } else if (!set.delete(place)) set.add(place);
+/** Switch a setting off or on; with Shift, show it alone, or all if it is alone. */
+function toggle(place, isAlone) {
+  const others = data.settings.map((_, other) => other).filter((other) => other !== place);
+  if (isAlone) {
+    const wasAlone = !off.has(place) && others.every((other) => off.has(other));
+    off.clear();
+    if (!wasAlone) for (const other of others) off.add(other);
+  } else if (!off.delete(place)) off.add(place);
   changed();
 }
 
-function chip(label, kind, place, colour, all) {
+function chip(setting, place) {
   const button = element(
     "button",
     {
-      type: "button", class: "chip", [`data-${kind}`]: place, title: "click: off and on; with Shift: this one alone",
-      on: { click: (event) => toggle(off[`${kind}s`], place, event.shiftKey, all) },
+      type: "button", class: "chip", "data-setting": place, title: "click: off and on; with Shift: this one alone",
+      on: { click: (event) => toggle(place, event.shiftKey) },
     },
-    element("span", { class: "swatch", "aria-hidden": "true" }), label,
+    element("span", { class: "swatch", "aria-hidden": "true" }), setting.name,
   );
   listeners.push(() => {
-    const isShown = !off[`${kind}s`].has(place);
-    button.setAttribute("aria-pressed", String(isShown));
-    button.style.setProperty("--colour", colour());
+    button.setAttribute("aria-pressed", String(isSettingShown(place)));
+    button.style.setProperty("--colour", colourOfSetting(place));
   });
   return button;
 }
@@ -84,34 +84,14 @@ function markRows() {
   for (const row of document.querySelectorAll("[data-row-setting]")) {
     const setting = Number(row.dataset.rowSetting);
     row.style.setProperty("--colour", colourOfSetting(setting));
-    const isCard = row.id.startsWith("run-");
-    row.dataset.hidden = String(!(isCard ? isRunShown(Number(row.id.slice(4))) : isSettingShown(setting)));
+    row.dataset.hidden = String(!isSettingShown(setting));
   }
 }
 
 function buildLegend() {
-  const legend = document.getElementById("legend");
-  if (!legend) return;
-  const settings = data.settings.map((_, place) => place);
-  const runs = data.runs.map((_, place) => place);
-  if (runs.length < 2) { listeners.push(markRows); return; }
-  const several = data.settings.some((setting) => setting.runs.length > 1);
-  const chips = element("div", { class: "chips", role: "group", "aria-label": "settings that are shown" });
-  for (const place of settings) {
-    chips.append(chip(data.settings[place].name, "setting", place, () => colourOfSetting(place), settings));
-  }
-  chips.append(element("button", {
-    type: "button", class: "plain", id: "show-all",
-    on: { click: () => { off.settings.clear(); off.runs.clear(); changed(); } },
-  }, "show all"));
-  legend.append(chips);
-  if (several) {
-    const single = element("div", { class: "chips small", role: "group", "aria-label": "runs that are shown" });
-    for (const run of runs) single.append(chip(data.runs[run].name, "run", run, () => colourOfRun(run), runs));
-    legend.append(element("details", { id: "single-runs" }, element("summary", {}, `single runs (${runs.length})`), single));
-  }
-  listeners.push(markRows, () => {
-    const count = off.settings.size + off.runs.size;
-    document.getElementById("show-all").disabled = count === 0;
-  });
+  listeners.push(markRows);
+  if (data.settings.length < 2) return;
+  document.getElementById("legend").append(
+    element("div", { class: "chips", role: "group", "aria-label": "settings that are shown" }, ...data.settings.map(chip)),
+  );
 }
