@@ -19,7 +19,12 @@ from rlhf_cli.plan.checks import machine_checks as machine
 from rlhf_cli.plan.checks import model_checks as model
 from rlhf_cli.plan.checks import prompt_checks as prompts
 from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report, RewardFacts, Schedule, Subject
-from rlhf_cli.plan.checks.tool_checks import conversation_problems, interaction_problems
+from rlhf_cli.plan.checks.tool_checks import (
+    call_problems,
+    conversation_problems,
+    episode_problems,
+    interaction_problems,
+)
 from rlhf_cli.plan.devices import planned_device, planned_processes, runs_on_cpu
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.plan.sources_and_components import describe_scorer, relative_to_cwd
@@ -47,7 +52,7 @@ def preflight(
     checked = _check(subject, report)
     raise_any(report.problems.values())
     if tries_rewards:
-        report.run_all(reward_checks.trial_problems(subject, checked.data))
+        report.run_all(reward_checks.trial_problems(subject, checked.data), episode_problems(subject, checked.data))
         raise_any(report.problems.values())
     data, schedule, trainer = checked.data, checked.schedule, experiment.trainer
     files = dict(data.files) | checked.rewards.files | checked.aggregate | _named_files(experiment)
@@ -118,6 +123,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
         prompts.text_argument_problems(subject, tokenizer),
         prompts.format_notices(subject, data, folders, tokenizer),
         prompts.ending_notices(subject, data, folders, tokenizer),
+        call_problems(subject, tokenizer),
     )
     prompt_tokens = report.run(prompts.room_for_answers_problems(subject, data, folders, tokenizer), None)
     schedule = report.run(arguments.stage_problems(subject, data, schedule), schedule)

@@ -106,7 +106,7 @@ def aggregate_problems(subject: Subject) -> Check[dict[str, Path]]:
     return files
 
 
-_TRIAL_S = 20.0
+TRIAL_S = 20.0
 _LATE = "no answer within"
 _ANSWERS = ("answer", "solution", "ground_truth", "target")
 _passed: set[str] = set()
@@ -141,12 +141,12 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
         parameters = inspect.signature(resolve(reward.fn, reward.args, where="fn")).parameters
         if of_rollouts & set(required_parameters(parameters)):
             continue  # only a rollout has what it reads
-        limit_s = min(timeout_of(reward) or _TRIAL_S, _TRIAL_S)
-        if (failure := _in_fork(partial(_failure, name, reward, columns, num_rows, limit_s), limit_s)) is None:
+        limit_s = min(timeout_of(reward) or TRIAL_S, TRIAL_S)
+        if (failure := in_fork(partial(_failure, name, reward, columns, num_rows, limit_s), limit_s)) is None:
             _passed.add(called)
             continue
         (got, place), what = failure, f"the reward {name!r} did not score the first row of the data"
-        is_late = got.startswith(_LATE) and limit_s == _TRIAL_S
+        is_late = got.startswith(_LATE) and limit_s == TRIAL_S
         if is_late or reward.on_error != "raise" or experiment.launch.slurm is not None:
             yield Notice("rewards", f"{what}, with the completion {text!r:.40}: {got}{place}")
             continue
@@ -175,7 +175,7 @@ def _advantage_trial(subject: Subject) -> Findings:
             return _reason(error, section.fn, function.function)
         return None
 
-    if (found := _in_fork(failure, _TRIAL_S)) is not None:
+    if (found := in_fork(failure, TRIAL_S)) is not None:
         yield RewardError(
             "the function made no advantages of an example: two groups whose totals are 0 and 1, the last one missing",
             where=subject.where("advantages.fn") + found[1],
@@ -184,7 +184,7 @@ def _advantage_trial(subject: Subject) -> Findings:
         )
 
 
-def _in_fork(failure: Callable[[], tuple[str, str] | None], limit_s: float) -> tuple[str, str] | None:
+def in_fork(failure: Callable[[], tuple[str, str] | None], limit_s: float) -> tuple[str, str] | None:
     """Return the failure of the call and its place in the user's file, None if it passed; it prints nothing."""
     from rlhf_cli.rewards.stack import calling, reward_stack  # noqa: F401  imported once, and not by each fork
 

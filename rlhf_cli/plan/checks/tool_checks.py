@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeAlias
 
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.rollout_sections import ENVIRONMENT_COLUMN
-from rlhf_cli.errors import DataError, RewardError, UserError, in_a_line
+from rlhf_cli.data.rendering import TEMPLATE_ERRORS
+from rlhf_cli.errors import DataError, ModelError, RewardError, UserError, described, in_a_line
+from rlhf_cli.models.tokenizer_files import TokenizerFiles
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, Subject
-from rlhf_cli.plan.checks.prompt_checks import has_conversations
-from rlhf_cli.plan.interaction_building import environment_key, environment_of
+from rlhf_cli.plan.checks.prompt_checks import has_conversations, rendered
+from rlhf_cli.plan.checks.reward_checks import TRIAL_S, in_fork
+from rlhf_cli.plan.interaction_building import environment_key, environment_of, interactions_of
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.rewards.stack.reward_functions import import_function, source_file
+from rlhf_cli.text.json_values import JsonTree, JsonValue
 from rlhf_cli.text.suggest import nearest
-from rlhf_cli.tools_and_environments import NO_TOOLS, Function, tools_of
+from rlhf_cli.tools_and_environments import NO_TOOLS, Function, ToolError, tools_of
 
 
 def interaction_problems(subject: Subject) -> Check[dict[str, Path]]:
@@ -118,3 +128,149 @@ def conversation_problems(subject: Subject, data: DataFacts) -> Findings:
                 expected=", ".join(experiment.environment),
                 advice=f"write {close}" if close else None,
             )
+
+
+_EXAMPLES: dict[str, JsonValue] = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}}
+
+
+def _example_calls(tools: Mapping[str, Function]) -> dict[str, JsonTree]:
+    """Return name -> arguments made up by their types; a text is "1"."""
+    from transformers.utils.chat_template_utils import get_json_schema
+
+    def example(shape: Mapping[str, Any]) -> JsonValue:
+        value: JsonValue = shape.get("enum", [_EXAMPLES.get(str(shape.get("type")), "1")])[0]
+        return value
+
+    shapes = {name: get_json_schema(tool)["function"]["parameters"]["properties"] for name, tool in tools.items()}
+    return {name: {key: example(shape) for key, shape in shape_of.items()} for name, shape_of in shapes.items()}
+
+
+def _all_tools(subject: Subject) -> dict[str, Function]:
+    """Return all tools that can be described to the model; `interaction_problems` reports the others."""
+    found = dict[str, Function]()
+    with suppress(UserError):
+        for name, tool in subject.experiment.tools.items():
+            found[name] = import_function(tool.fn, where="")
+        for section in subject.experiment.environments.values():
+            found |= tools_of(environment_of(section.own_class, ""))
+    return {name: tool for name, tool in found.items() if not list(_undescribed({name: tool}, "", ""))}
+
+
+def call_problems(subject: Subject, tokenizer: TokenizerFiles | None) -> Findings:
+    """Yield an error if the chat template cannot show a call, or if the call that it shows cannot be read back.
+
+    TRL takes an answer that it cannot read for plain text, so no call would ever be seen, without a word.
+    """
+    if not (tools := _all_tools(subject)) or tokenizer is None or tokenizer.chat_template is None:
+        return
+    problem = _problem_of_calls(tools, tokenizer, subject.experiment.trainer.args.get("chat_template_kwargs"))
+    if problem is not None:
+        what, got, expected = problem
+        where = subject.where("model.chat_template" if subject.experiment.model.chat_template else "model.path")
+        hint = "model=tiny_calls  # an embedded model whose template can"
+        yield ModelError(what, where=where, got=f"{got:.400}", expected=expected, hint=hint)
+
+
+def _problem_of_calls(
+    tools: Mapping[str, Function], tokenizer: TokenizerFiles, settings: object
+) -> tuple[str, str, str] | None:
+    """Return what is wrong with a call and its result in this template: what, got, expected; None if it is sound."""
+    name, arguments = next(iter(_example_calls(tools).items()))
+    given: dict[str, object] = {**settings} if isinstance(settings, dict) else {}
+    call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    asked: list[Mapping[str, object]] = [{"role": "user", "content": "1+1"}]
+    calling = [*asked, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    try:
+        prefix = rendered(asked, tokenizer, given)
+        called = rendered(calling, tokenizer, {**given, "add_generation_prompt": False})
+        whole = rendered([*calling, {"role": "tool", "name": name, "content": "result-7"}], tokenizer, given)
+    except TEMPLATE_ERRORS as error:
+        return "the chat template has no place for calls", in_a_line(error), "it renders a call and its result"
+    if lost := [word for word in (name, *arguments, "result-7") if word not in whole]:
+        return f"the chat template leaves out {lost[0]!r}", whole, "the call's name, its arguments and its result"
+    template = tokenizer.settings.get("response_template")
+    if not isinstance(template, dict):
+        if tokenizer.chat_template in _known_templates() or "response_schema" in tokenizer.settings:
+            return None  # TRL brings what reads it back, and a template that keeps beginnings
+        got = "no response_template in tokenizer_config.json, and a chat template that TRL does not know"
+        return "nothing reads a call back, so no call would be seen", got, "a response_template for this chat template"
+    if not (called.startswith(prefix) and whole.startswith(called.rstrip("\n"))):
+        what = "the chat template renders a message in another way once others follow it"
+        return what, whole, f"a text that begins with {called!r}"
+    from transformers.utils.chat_parsing import parse_response
+
+    try:
+        parsed = parse_response(called[len(prefix) :], {**template}, prefix=prefix, tools=list(tools.values()))
+    except (ValueError, TypeError, KeyError) as error:
+        parsed = {"error": in_a_line(error)}
+    if parsed.get("tool_calls") == [call]:
+        return None
+    what = "response_template does not read back the call that the chat template shows, so no call would be seen"
+    return what, f"{called[len(prefix) :]!r} was read as {parsed}", f"tool_calls: {[call]}"
+
+
+def _known_templates() -> set[str]:
+    """Return the chat templates that TRL knows by their text."""
+    spec = importlib.util.find_spec("trl")
+    folder = Path(str(spec.origin)).parent / "chat_templates" if spec is not None else Path()
+    return {file.read_text(encoding="utf-8") for file in folder.glob("*.jinja")}
+
+
+Tried: TypeAlias = tuple[str, str] | None
+"""What failed and why; `told` at the beginning if the model would be told, and the run goes on."""
+
+
+def episode_problems(subject: Subject, data: DataFacts) -> Findings:
+    """Call every tool once with made-up arguments; construct each environment and reset it with the first row.
+
+    Yield an error where the run would end, and a notice where the model would be told of an error.
+    """
+    experiment, torch = subject.experiment, sys.modules.get("torch")
+    if not (experiment.tools or experiment.environments) or (torch is not None and torch.cuda.is_initialized()):
+        return
+    row = dict(data.sources[0].rows[0]) if data.sources and data.sources[0].rows else {}
+    calls = _example_calls(_all_tools(subject))
+    tries = [partial(_try_tool, experiment, name, calls[name]) for name in experiment.tools if name in calls]
+    tries += [partial(_try_environment, experiment, name, calls, row) for name in experiment.environments]
+    for attempt in tries:
+        if (failure := in_fork(attempt, TRIAL_S)) is None:
+            continue
+        key, got = failure
+        if key.startswith(_TOLD):
+            what = "a call with made-up arguments failed, and the model would be told"
+            yield Notice(key.removeprefix(_TOLD), f"{what}: {got}")
+        else:
+            what = "a trial of what the model can call failed"
+            yield RewardError(what, where=subject.where(key), got=got, expected="a result, or a text for the model")
+
+
+_TOLD = "told "
+
+
+def _try(key: str, call: Function, arguments: Mapping[str, object]) -> Tried:
+    try:
+        call(**arguments)
+    except ToolError as error:
+        return f"{_TOLD}{key}", str(error)
+    except Exception as error:
+        return key, str(getattr(error, "got", None) or described(error))
+    return None
+
+
+def _try_tool(experiment: Experiment, name: str, arguments: JsonTree) -> Tried:
+    interactions = interactions_of(experiment)
+    assert interactions is not None
+    return _try(f"tools.{name}", interactions.tools[name], arguments)
+
+
+def _try_environment(
+    experiment: Experiment, name: str | None, calls: Mapping[str, JsonTree], row: Mapping[str, object]
+) -> Tried:
+    interactions, key, made = interactions_of(experiment), environment_key(name), list[Any]()
+    assert interactions is not None
+    make = interactions.environments[name]
+    given = {column: value for column, value in row.items() if name is None or column != ENVIRONMENT_COLUMN}
+    if failure := _try(key, lambda: made.append(make()), {}) or _try(key, lambda: made[0].reset(**given), {}):
+        return failure
+    told = (_try(f"{key}: {tool}", getattr(made[0], tool), calls[tool]) for tool in tools_of(type(made[0])))
+    return next(filter(None, told), None)

@@ -1,0 +1,171 @@
+"""What `rlhf check` refuses of tools, environments and rollout functions, and what it only mentions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.config.asked_keys import asked_of
+from rlhf_cli.errors import ConfigError, DataError, ModelError, RewardError
+from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_tokenizer
+from rlhf_cli.plan.checks.facts import Subject
+from rlhf_cli.plan.checks.tool_checks import call_problems, episode_problems
+from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import prepare
+from tests.support.planning import Refused, planned
+
+SOURCE = '''
+import time
+
+def add(a: int, b: int) -> int:
+    """Add two numbers.
+
+    Args:
+        a: The first number.
+        b: The second number.
+    """
+    return a + b
+
+def untold(a):
+    return a
+
+def late(a: int) -> int:
+    """Wait.
+
+    Args:
+        a: A number.
+    """
+    time.sleep(60)
+
+class Maze:
+    """A maze."""
+
+    def reset(self, **row):
+        self.at = 0
+
+    def step(self, by: int) -> int:
+        """Step.
+
+        Args:
+            by: How far.
+        """
+        self.at += by
+        return self.at
+
+    def get_reward(self) -> float:
+        return float(self.at)
+
+class Broken(Maze):
+    """A maze without a map."""
+
+    def reset(self, **row):
+        raise OSError("no map")
+
+def rollout(prompts, trainer):
+    return {}
+
+def other(prompts):
+    return {}
+
+def scored(completions, s1, **columns):
+    return [len(text) for text in s1]
+'''
+CHAT = ("exp=quickstart", 'data.prompt=[{role: user, content: "{prompt}"}]')
+
+
+@pytest.fixture(autouse=True)
+def mine(workplace: Path) -> None:
+    (workplace / "mine.py").write_text(SOURCE)
+
+
+def with_tools(*words: str) -> Subject:
+    prepared = prepare([*CHAT, *words], keep_run_names=True)
+    return Subject(prepared.experiment, prepared.composed, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "where"),
+    [
+        (("tools.untold.fn=./mine.py:untold",), RewardError, "tools.untold.fn"),
+        (("tools.add.fn=./mine.py:ad",), RewardError, "tools.add.fn"),
+        (("tools.add.fn=./mine.py:add", "trainer=rloo"), ConfigError, "tools"),
+        (("tools.add.fn=./mine.py:add", "rollout.fn=./mine.py:rollout"), ConfigError, "rollout"),
+        (("environment.class=./mine.py:add",), RewardError, "environment.class"),
+        (("environment=[1]",), ConfigError, "environment"),
+        (("environment.class=./mine.py:Maze", "rewards.x.environment=reward"), RewardError, "rewards.x.environment"),
+        (("environment.one.class=./mine.py:Maze",), DataError, "data"),
+        (("rewards.x.environment=get_reward",), ConfigError, "rewards.x.environment"),
+        (("rewards.x.environment=get_reward", "rewards.x.fn=./mine.py:scored"), ConfigError, "rewards.x"),
+        (("rollout.fn=./mine.py:other",), RewardError, "rollout.fn"),
+        (("trainer.args.max_tool_calling_iterations=2",), ConfigError, "trainer.args.max_tool_calling_iterations"),
+        (("rewards.x.fn=./mine.py:scored",), DataError, "data"),
+    ],
+)
+def test_refused(refused: Refused, words: tuple[str, ...], kind: type[Exception], where: str) -> None:
+    error = refused(*CHAT, *words)
+    assert isinstance(error, kind)
+    assert str(error.where).partition(" ")[0].partition(",")[0] == where
+
+
+def test_plain_prompts_are_refused(refused: Refused) -> None:
+    assert isinstance(refused("exp=quickstart", "tools.add.fn=./mine.py:add"), DataError)
+
+
+def test_files_are_noted_and_columns_of_a_rollout_are_there() -> None:
+    plan = planned(*CHAT, "tools.add.fn=./mine.py:add", "environment.class=./mine.py:Maze")
+    assert {"tools.add", "environment"} <= set(plan.files)
+    words = [*CHAT, "rollout.fn=./mine.py:rollout", "rollout.columns=[s1]", "rewards.x.fn=./mine.py:scored"]
+    assert "rollout" in planned(*words).files
+    prepared = prepare(words, keep_run_names=True)
+    preflight(prepared.experiment, prepared.composed, tries_rewards=True)  # the trial leaves rewards of rollouts out
+    assert any(line.startswith("rollout.fn: ") for line in asked_of(prepared.experiment.model_dump(mode="json")))
+
+
+def test_an_episode_is_tried() -> None:
+    subject = with_tools(
+        "tools.late.fn=./mine.py:late", "tools.late.timeout_s=0.1", "environment.class=./mine.py:Broken"
+    )
+    found = list(episode_problems(subject, prepare_data()))
+    assert [type(finding).__name__ for finding in found] == ["Notice", "RewardError"]
+    assert "no answer within 0.1 s" in str(found[0])
+    assert "no map" in str(found[1])
+    assert list(episode_problems(with_tools("environment.class=./mine.py:Maze"), prepare_data())) == []
+
+
+def prepare_data() -> Any:
+    from rlhf_cli.plan.checks.facts import DataFacts
+
+    return DataFacts()
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        ({}, False),
+        ({"start_anchor": "nobody: "}, False),  # the whole prompt is read then, and holds no call
+        ({"fields": {"content": {"close_pattern": "$"}}}, True),
+        ({"fields": {"tool_calls": {"open": "<call>", "close": "</call>", "content": "json"}, "content": {}}}, True),
+        (None, True),
+    ],
+)
+def test_the_call_that_the_template_shows_is_read_back(
+    tmp_path: Path, change: dict[str, Any] | None, refused: bool
+) -> None:
+    """TRL takes an answer that it cannot read for plain text, so nobody would notice."""
+    for file in EMBEDDED_TOKENIZER.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    settings["response_template"] = {**settings["response_template"], **change} if change is not None else None
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    found = list(call_problems(with_tools("tools.add.fn=./mine.py:add"), read_tokenizer(tmp_path, where="model.path")))
+    assert [type(finding) for finding in found] == [ModelError] * refused
+
+
+def test_a_template_without_calls_is_refused(refused: Refused) -> None:
+    template = "model.chat_template='{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}'"
+    error = refused(*CHAT, "tools.add.fn=./mine.py:add", template)
+    assert isinstance(error, ModelError)
+    assert str(error.where).startswith("model.chat_template")
