@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -36,7 +35,6 @@ _GLOBAL_GROUPS = ("exp", "debug")
 _HEADER = "# @package _global_"
 _LARGEST = 8 << 20
 _MOST_REFERENCES = 50
-_IN_A_CIRCLE = 50
 _COMMAND_LINE = "command line"
 _BY_PATH = {"model": "local", "data": "file"}
 """Group -> its option with a `path` to the user's own model or data."""
@@ -52,11 +50,10 @@ def explain(
     raise_any(_bad_files(), because=error)
     if isinstance(error, RecursionError | AssertionError):
         raise hydra_error(error) from error
-    raise_any(_unreadable(overrides), because=error)
+    raise_any(_word_problems(overrides), because=error)
     for file in () if of_files.shapes else (shipped_dir() / "train.yaml", *_chosen_files(overrides)):
         of_files.add_file(file, "")  # nothing was merged
     raise_any([*file_problems(overrides), *_unlike_shapes(overrides, of_files)], because=error)
-    raise_any(_several_values(overrides), because=error)
     raise_any(_absent_deletions(overrides, composed), because=error)
     if isinstance(error, ValueError):  # OmegaConf's, of `gate.by=x` where `gate` is a list
         raise ConfigError(
@@ -116,21 +113,20 @@ def _bad_files() -> Iterator[ConfigError]:
 
 
 def _without_end(error: Exception) -> ConfigError:
-    """Return the error for defaults that include each other, with the lines that Hydra was reading."""
-    roots = [frame.f_locals.get("root") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    nodes = [node for root in roots if (node := getattr(root, "node", None)) is not None][-_IN_A_CIRCLE:]
-    paths = list(dict.fromkeys(str(node.get_config_path()) for node in nodes))
-    names = [path.rpartition("/")[2] for path in (*paths[1:], *paths[:1])]
-    places = [*zip(map(find, paths), names, strict=True)]
-    if isinstance(error, AssertionError):
-        places = [(file, "${") for file in _user_files()]
-    shown = []
-    for file, name in places:
-        lines = enumerate(file.read_text(encoding="utf-8").splitlines(), 1) if file else ()
-        line = next((number for number, text in lines if text.strip().startswith("-") and name in text), None)
-        shown += [str(Origin(file, line))] if line else []
+    """Return the error for defaults that include each other, or a choice that is no name, with the lines it may be in.
+
+    `error` is a RecursionError or, for such a choice, an AssertionError of Hydra's.
+    """
+    names = "|".join(re.escape(file.stem) for file in _user_files())
+    entry = re.compile(r"\s*-.*" + (r"\$\{" if isinstance(error, AssertionError) else rf"\b({names})\b"))
+    places = [
+        str(Origin(file, number))
+        for file in _user_files()
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if entry.match(line)
+    ]
     expected = "defaults that do not include each other, choices that are names, few references in one value"
-    what, where = "the configuration cannot be composed", " -> ".join(shown) or None
+    what, where = "the configuration cannot be composed", ", ".join(places) or None
     return ConfigError(what, where=where, got=type(error).__name__, expected=expected)
 
 
@@ -234,35 +230,30 @@ def no_such_group(key: str, text: str) -> ConfigError:
     )
 
 
-def _several_values(overrides: list[str]) -> Iterator[ConfigError]:
-    """Yield an error for every word that gives several values to one key, which only a sweep accepts."""
-    for override in OverridesParser.create().parse_overrides(overrides):
-        if override.is_sweep_override():
-            typed = str(override.input_line).removeprefix("++")
-            key = typed.partition("=")[0]
-            yield ConfigError(
-                "several values for one key make a sweep, with one run per value",
-                where=_COMMAND_LINE,
-                got=typed,
-                expected=f"one value here; a list is '{key}=[a,b]', a text with a comma \"{key}='a,b'\"",
-                hint=f"rlhf train -m ... '{typed}'",
-            )
-
-
-def _unreadable(overrides: list[str]) -> Iterator[ConfigError]:
-    """Yield an error for every word that does not follow Hydra's grammar."""
+def _word_problems(overrides: list[str]) -> Iterator[ConfigError]:
+    """Yield an error for every word that Hydra's grammar does not know, or that has values for several runs."""
     for text in overrides:
+        typed = text.removeprefix("++")
+        key = typed.partition("=")[0]
         try:
-            OverridesParser.create().parse_override(text)
+            is_sweep = OverridesParser.create().parse_override(text).is_sweep_override()
         except HydraException as error:
-            typed = text.removeprefix("++")
             reason = str(error).splitlines()[0].partition(": ++")[0].removeprefix("LexerNoViableAltException")
             yield ConfigError(
                 "a value cannot be read",
                 where=_COMMAND_LINE,
                 got=f"{typed}\n{reason}",
                 expected="a list as [a,b], a mapping as {a: 1}, a text with other signs in quotes within quotes: "
-                f"\"{typed.partition('=')[0]}='TEXT'\"",
+                f"\"{key}='TEXT'\"",
+            )
+            continue
+        if is_sweep:
+            yield ConfigError(
+                "several values for one key make a sweep, with one run per value",
+                where=_COMMAND_LINE,
+                got=typed,
+                expected=f"one value here; a list is '{key}=[a,b]', a text with a comma \"{key}='a,b'\"",
+                hint=f"rlhf train -m ... '{typed}'",
             )
 
 

@@ -8,12 +8,11 @@ from textwrap import indent
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.analysis.diagnosis.finding import Evidence, Finding
 from rlhf_cli.analysis.diagnosis.run_diagnosis import RunDiagnosis
-from rlhf_cli.display.tables import facts_grid, plain_table
+from rlhf_cli.display.tables import Cell, facts_grid, plain_table
 from rlhf_cli.display.terminal import sparkline
 from rlhf_cli.runs.run_status import FINISHED, describe_state
 
@@ -61,17 +60,12 @@ def _show_checks(console: Console, title: Text, rows: Sequence[tuple[str, str]])
 
 
 def _show_finding(console: Console, finding: Finding) -> None:
-    head = Table.grid(padding=(0, 2, 0, 0))
-    head.add_column(no_wrap=True, min_width=7)
-    head.add_column(overflow="fold")
-    head.add_row(Text(finding.severity, _STYLES[finding.severity]), Text(finding.what, "bold"))
-    for evidence in finding.evidence:
-        head.add_row("", _drawn(evidence, console.width))
+    rows: list[tuple[Cell, Cell]] = [((f"{finding.severity:7}", _STYLES[finding.severity]), (finding.what, "bold"))]
+    rows += [("", _drawn(evidence, console.width)) for evidence in finding.evidence]
     for number, change in enumerate(finding.changes):
         line = Text.assemble((change.words, "cyan"), (f"  # {change.reason}", "dim"))
-        head.add_row(Text("try" if number == 0 else "or", "dim"), line)
-    head.add_row(Text("kind", "dim"), Text(finding.kind, "dim"))
-    console.print(head)
+        rows.append((("try" if number == 0 else "or", "dim"), line))
+    console.print(facts_grid([*rows, (("kind", "dim"), (finding.kind, "dim"))], style=""))
 
 
 def _drawn(evidence: Evidence, width: int) -> Text:

@@ -14,7 +14,7 @@ from rlhf_cli.config.expand import truncation_warnings
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Reward, gate_text
 from rlhf_cli.config.schema.run_sections import entries_of
-from rlhf_cli.display.tables import Cell, plain_table
+from rlhf_cli.display.tables import Cell, facts_grid, plain_table
 from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell
 from rlhf_cli.plan.memory_estimate import PHASES, MemoryPlan
@@ -39,9 +39,8 @@ def reward_tree(rewards: Mapping[str, Reward], scored_by: Mapping[str, str], *, 
     )
 
 
-_FEWEST_REWARDS = 4
-_MOST_LINES = 20
-"""Maximum height of the panel at the start of a run; `rlhf check` shows everything."""
+_MOST_REWARDS = 5
+"""More are for `rlhf check`: the panel at the start of a run has at most twenty lines."""
 
 
 def show_start(
@@ -51,25 +50,18 @@ def show_start(
 
     `title` names the experiment. `folder` is where it would write, or None if it writes nothing (`rlhf check`).
     """
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, line in _facts(experiment, plan, folder, is_whole=is_whole).items():
-        table.add_row(name, Text(line, "bold red") if name == "memory" else line)
-    memory: list[RenderableType] = []
+    facts = _facts(experiment, plan, folder, is_whole=is_whole).items()
+    parts: list[RenderableType] = [
+        facts_grid((name, (line, "bold red" if name == "memory" else "")) for name, line in facts)
+    ]
+    if rewards := list(experiment.rewards.items()):
+        most = len(rewards) if is_whole or len(rewards) <= _MOST_REWARDS else _MOST_REWARDS - 1
+        parts += ["", reward_tree(dict(rewards[:most]), plan.rewards, with_args=is_whole)]
+        parts += [Text(f"and {len(rewards) - most} more", style="dim")] if most < len(rewards) else []
     if is_whole and plan.memory is not None:
-        memory = ["", memory_bars(plan.memory)]
+        parts += ["", memory_bars(plan.memory)]
     hint = None if is_whole else "[dim]rlhf check shows memory, guards and workload"
-    rewards = list(experiment.rewards.items())
-    for most in range(len(rewards), min(len(rewards), _FEWEST_REWARDS) - 1, -1):
-        parts: list[RenderableType] = [table]
-        if rewards:
-            parts += ["", reward_tree(dict(rewards[:most]), plan.rewards, with_args=is_whole)]
-            parts += [Text(f"and {len(rewards) - most} more", style="dim")] if most < len(rewards) else []
-        shown = Group(*parts, *memory)
-        panel = Panel(shown, title=Text(title, "bold"), title_align="left", subtitle=hint, expand=False)
-        if is_whole or len(console.render_lines(panel, pad=False)) <= _MOST_LINES:
-            break
+    panel = Panel(Group(*parts), title=Text(title, "bold"), title_align="left", subtitle=hint, expand=False)
     console.print(panel)
     warnings = [("truncation", text) for text in truncation_warnings(experiment)]
     warnings += [(notice.subject, notice.text) for notice in plan.notices]

@@ -62,12 +62,12 @@ class _ProblemOfJobs(ConfigError):
 
     def __init__(self, error: UserError, names: Sequence[str], num_jobs: int) -> None:
         super().__init__(error.what)
+        self.__dict__ |= error.__dict__
         more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-        runs = f"\n  {'runs:':<10}{'  '.join(names[:_FEW])}{more}" if len(names) < num_jobs else ""
-        self._text = f"{error}{runs}"
+        self._runs = f"\n  {'runs:':<10}{'  '.join(names[:_FEW])}{more}" if len(names) < num_jobs else ""
 
     def __str__(self) -> str:
-        return self._text
+        return super().__str__() + self._runs
 
 
 def checked(
