@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from rlhf_cli.config import trl_args
-from rlhf_cli.config.schema.experiment import Experiment, arms_of, section_of
+from rlhf_cli.config.schema.experiment import arms_of, field_at, keys_of_section, section_of, valid_keys
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.tables.former_names import FORMER_NAMES, VALUE_SYNONYMS, FormerName
 from rlhf_cli.tables.trl_trainers import TRAINERS
@@ -57,7 +57,7 @@ class KnownKeys:
             arguments = [*trl_args.fields_of(trl), *(PpoArgs.model_fields if has_critic else ())]
         reserved = trl_args.RESERVED_WITH_A_CRITIC if has_critic else trl_args.RESERVED_ARGS
         free = [(*_ARGS, name) for name in arguments if name not in reserved]
-        keys = tuple(dict.fromkeys([*_of_section(Experiment, (), tree), *free]))
+        keys = tuple(dict.fromkeys([*_keys_below((), tree), *free]))
         return cls(keys, tuple(rewards) if isinstance(rewards, dict) else (), frozenset(arguments), has_critic)
 
 
@@ -142,37 +142,24 @@ def _part_distance(typed: str, part: str) -> int | None:
     return None if rank is None else 0 if typed == part else _SHARED_WORDS * rank[0] + 4 * rank[1] + rank[2]
 
 
-def _of_section(kind: type[BaseModel], prefix: Path, node: object) -> Iterator[Path]:
-    entries: Mapping[str, object] = node if isinstance(node, dict) else {}
-    for name, field in kind.model_fields.items():
-        key = (*prefix, field.alias or name)
-        below = entries.get(key[-1])
+def _keys_below(path: Path, node: object) -> Iterator[Path]:
+    """Yield the keys that `node`, the value at a path, has or could have: of its section, its list, or the user's."""
+    is_named = isinstance(node, dict) and all(isinstance(value, dict) for value in node.values())
+    entries = dict(enumerate(node)) if isinstance(node, list) else node if isinstance(node, dict) else {}
+    below = {str(name): value for name, value in entries.items()}
+    names = keys_of_section(path) or ([*below] if path != _ARGS else [])
+    if isinstance(node, list) or (is_named and not valid_keys(path)):
+        names = [*below]
+    for name in names:
+        key, value = (*path, name), below.get(name)
+        # A reward without a source is itself the misspelt key.
+        if path == ("rewards",) and not (isinstance(value, dict) and value.keys() & {"fn", "model", "environment"}):
+            continue
         yield key
         # critic, kl and others are sections of some trainers only
-        if prefix or below is not None or field.is_required() or field.default is not None:
-            yield from _below(field.annotation, key, below)
-
-
-def _below(annotation: object, key: Path, node: object) -> Iterator[Path]:
-    """Yield the keys below `key`: of its section, of the entries of its list, or of entries that the user names."""
-    arms = arms_of(annotation)
-    inside = {typing.get_origin(arm): section_of(typing.get_args(arm)[-1]) for arm in arms if typing.get_args(arm)}
-    section_here = next((arm for arm in arms if isinstance(arm, type) and issubclass(arm, BaseModel)), None)
-    is_named = isinstance(node, dict) and all(isinstance(value, dict) for value in node.values())
-    if isinstance(node, list) and list in inside:
-        entries, of_entry = {str(place): value for place, value in enumerate(node)}, inside[list]
-    elif dict in inside and key != _ARGS and (is_named or section_here is None):
-        entries, of_entry = node if isinstance(node, dict) else {}, inside[dict]
-    else:
-        yield from _of_section(section_here, key, node) if section_here is not None else ()
-        return
-    for name, value in entries.items():
-        # A reward without fn and model is itself the misspelt key.
-        if key == ("rewards",) and not (isinstance(value, dict) and value.keys() & {"fn", "model"}):
-            continue
-        yield (*key, str(name))
-        if of_entry is not None:
-            yield from _of_section(of_entry, (*key, str(name)), value)
+        field = field_at(key)
+        if path or value is not None or field is None or field.is_required() or field.default is not None:
+            yield from _keys_below(key, value)
 
 
 # Values

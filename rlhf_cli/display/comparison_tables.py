@@ -154,21 +154,13 @@ def show_comparison(console: Console, comparison: Comparison, *, each_run: bool 
 
 
 def show_other_groups(console: Console, where: str, groups: Sequence[RunGroup], shown: int) -> None:
-    """Print one line per group of runs that is not in the table, with the command that compares it."""
-    first = groups[0]
-    rows = [(first, f"{len(first.folders) - shown} older")] if shown < len(first.folders) else []
-    rows += [(group, str(len(group.folders))) for group in groups[1:]]
-    if not rows:
-        return
-    console.print()
-    columns = [
-        BlockColumn("not shown", [os.path.relpath(group.path) for group, _ in rows], True, False),
-        BlockColumn("runs", [number for _, number in rows]),
-        BlockColumn("swept", [", ".join(group.swept) or "single runs" for group, _ in rows], False, False),
-    ]
-    show_blocks(console, columns)
-    line = f"rlhf compare FOLDER compares one of them, rlhf compare {shlex.quote(f'{where}/*')} all of them"
-    console.print(Text(line, style="dim"), soft_wrap=True)
+    """Print which groups of runs are not in the table, and the command that compares all of them."""
+    first, *others = groups
+    left = [f"{older} older in {os.path.relpath(first.path)}"] if (older := len(first.folders) - shown) else []
+    left += [f"{os.path.relpath(group.path)} ({count(len(group.folders), 'run')})" for group in others]
+    if left:
+        line = f"\nnot shown: {', '.join(left)}; rlhf compare {shlex.quote(f'{where}/*')} compares all"
+        console.print(Text(line, style="dim"), soft_wrap=True)
 
 
 def show_left_out(console: Console, problems: Sequence[RlhfError]) -> None:

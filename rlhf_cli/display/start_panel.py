@@ -59,7 +59,7 @@ def show_start(
         parts += ["", reward_tree(dict(rewards[:most]), plan.rewards, with_args=is_whole)]
         parts += [Text(f"and {len(rewards) - most} more", style="dim")] if most < len(rewards) else []
     if is_whole and plan.memory is not None:
-        parts += ["", memory_bars(plan.memory)]
+        parts += ["", memory_table(plan.memory)]
     hint = None if is_whole else "[dim]rlhf check shows memory, guards and workload"
     panel = Panel(Group(*parts), title=Text(title, "bold"), title_align="left", subtitle=hint, expand=False)
     console.print(panel)
@@ -188,42 +188,32 @@ def _say(console: Console, name: str, line: str) -> None:
     console.print(Text.assemble((name, "bold"), "  ", line), soft_wrap=True, highlight=False)
 
 
-_BAR = 20
 _SHOWN_FROM = 0.01
 """Fraction of the moment's total. Smaller parts are not listed."""
 
 
-def memory_bars(plan: MemoryPlan) -> RenderableType:
-    """Return a heading, one line per phase with the parts of its peak, and the largest part."""
+def memory_table(plan: MemoryPlan) -> RenderableType:
+    """Return a heading, one line per phase with its peak and the parts of it, and the largest part."""
     peak = plan.peak
     if peak is None:
         return Text(f"memory: not estimated ({plan.unknown})", style="dim")
     capacity = plan.device.num_bytes
     device = f" ({_size(capacity)})" if capacity is not None else ""
     holder = "GPU" if plan.device.on_gpu else "process"
-    heading = Text(f"memory of each {holder}{device}: estimated peak of each phase", "dim")
-    scale = capacity if capacity and capacity < 10 * peak.total else peak.total
-    grid = Table.grid(padding=(0, 2))
-    for is_folded in (False, False, False, True):
-        grid.add_column(no_wrap=not is_folded)
-    for phase in PHASES:
-        if (moment := plan.fullest(phase)) is not None:
-            by_size = sorted(moment.parts.items(), key=lambda entry: -entry[1])
-            parts = [f"{part} {_size(count)}" for part, count in by_size if count >= _SHOWN_FROM * moment.total]
-            grid.add_row(Text(phase, "bold"), _bar(moment.total, scale), _size(moment.total), ", ".join(parts))
+    rows: list[list[Cell]] = []
+    for moment in filter(None, map(plan.fullest, PHASES)):
+        by_size = sorted(moment.parts.items(), key=lambda entry: -entry[1])
+        parts = [f"{part} {_size(count)}" for part, count in by_size if count >= _SHOWN_FROM * moment.total]
+        style = "red" if capacity is not None and moment.total > capacity else ""
+        rows.append([(moment.phase, "bold"), (_size(moment.total), style), ", ".join(parts)])
+    table = plain_table([f"memory of each {holder}{device}"], ["peak"], ["estimated parts"], rows=rows, head="dim")
     largest, most = max(peak.parts.items(), key=lambda entry: entry[1])
     below = [Text(f"largest part: {largest}, {most / peak.total:.0%} ({peak.what})", "dim")]
     if plan.leaves_out:
         below.append(Text(f"not counted: {'; '.join(plan.leaves_out)}", "yellow"))
     if plan.too_large is not None:
         below.append(Text(plan.too_large, "bold red"))
-    return Group(heading, grid, *below)
-
-
-def _bar(num_bytes: int, scale: int) -> Text:
-    full = min(_BAR, max(1, round(_BAR * num_bytes / scale)))
-    style = "red" if num_bytes > scale else "green" if num_bytes < 0.8 * scale else "yellow"
-    return Text.assemble(("█" * full, style), ("░" * (_BAR - full), "dim"))
+    return Group(table, *below)
 
 
 def _size(num_bytes: int) -> str:

@@ -1,6 +1,6 @@
 """Show how far a training is: a bar at a terminal, else a line from time to time.
 
-An evaluation has a bar of its own. The time left is rich's estimate from the steps since the first one, which also
+The bar says how far an evaluation is. The time left is rich's estimate from the steps since the first one, which also
 warms up; it counts evaluations as far as they have taken time.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, cast
 
@@ -60,8 +60,10 @@ class TrainingBar(TrainerCallback):
             redirect_stderr=False,
             disable=not self._console.is_terminal,
         )
+        self._task = self._bar.add_task("training", total=None, count="", latest="")
         self._latest = ""
-        self._evaluation: _EvaluationBar | None = None
+        self._loader: object = None
+        self._num_passes = self._num_batches = 0
         self._began = self._said_at = time.monotonic()
         if heartbeat is not None:
             heartbeat.listeners.append(self._hear)
@@ -70,8 +72,8 @@ class TrainingBar(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._per_round, self._generates = steps_per_round(args), hasattr(args, "num_generations")
-        fields: dict[str, Any] = {"count": self._count(state), "latest": ""}
-        self._task = self._bar.add_task("training", total=state.max_steps, completed=state.global_step, **fields)
+        total, completed, count = state.max_steps, state.global_step, self._count(state)
+        self._bar.reset(self._task, total=total, completed=completed, count=count)
         self._bar.start()
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -102,22 +104,25 @@ class TrainingBar(TrainerCallback):
     # --- evaluation ---
 
     def _hear(self, phases: tuple[str, ...]) -> None:
-        """Draw the bar of an evaluation when it begins, before its first batch has ended, and remove it at its end."""
-        is_evaluating = EVALUATION in phases
-        if is_evaluating and self._evaluation is None:
-            self._evaluation = _EvaluationBar(self._bar)
-        elif not is_evaluating and self._evaluation is not None:
-            self._evaluation.remove()
-            self._evaluation = None
+        """Say that an evaluation runs when it begins, before its first batch has ended, and no more at its end."""
+        self._loader, self._num_passes = None, 0
+        self._bar.update(self._task, description="evaluating" if EVALUATION in phases else "training")
 
     def on_prediction_step(
         self, args: Any, state: TrainerState, control: TrainerControl, eval_dataloader: Any = None, **_: Any
     ) -> None:
-        """Show how many rows are evaluated."""
-        if self._evaluation is not None:
-            text = self._evaluation.batch_ends(eval_dataloader, generates=hasattr(args, "num_generations"))
-            if self._is_quiet():
-                self._say(text)
+        """Show how many rows are evaluated: `evaluating, greedy 140 of 275`. A new loader begins a new pass."""
+        if eval_dataloader is not self._loader:
+            self._loader, self._num_batches = eval_dataloader, 0
+            self._num_passes += 1
+        self._num_batches += 1
+        doing = _PASSES[min(self._num_passes, len(_PASSES)) - 1] if hasattr(args, "num_generations") else "evaluating"
+        rows = len(eval_dataloader.dataset)
+        done = round(rows * self._num_batches / max(1, len(eval_dataloader)))
+        text = f"{doing} {done} of {rows}"
+        self._bar.update(self._task, description=text)
+        if self._is_quiet():
+            self._say(text)
 
     def on_evaluate(
         self, args: Any, state: TrainerState, control: Any, metrics: Mapping[str, Any] | None = None, **_: Any
@@ -135,7 +140,7 @@ class TrainingBar(TrainerCallback):
         """Print a line with the time so far and the time left, unless a bar shows them."""
         if not self._console.is_terminal:
             self._said_at = time.monotonic()
-            left_s = self._bar.tasks[0].time_remaining if self._bar.tasks else None
+            left_s = self._bar.tasks[0].time_remaining
             left = "-:--:--" if left_s is None else _clock(left_s)
             self._console.print(f"{text}  {_clock(self._said_at - self._began)}, left {left}", highlight=False)
 
@@ -153,30 +158,3 @@ class TrainingBar(TrainerCallback):
 
 def _clock(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
-
-
-class _EvaluationBar:
-    """The bar of one evaluation, of one pass over the rows after another."""
-
-    def __init__(self, bar: Progress) -> None:
-        self._bar = bar
-        fields: dict[str, Any] = {"count": "", "latest": ""}
-        self._task = bar.add_task("evaluating", total=None, **fields)
-        self._loader: object = None
-        self._num_passes = self._num_batches = 0
-
-    def batch_ends(self, loader: Any, *, generates: bool) -> str:
-        """Count a batch of `loader`, whose first batch begins a new pass, and return `evaluating 140 of 275`."""
-        if loader is not self._loader:
-            self._loader, self._num_batches = loader, 0
-            self._num_passes += 1
-        self._num_batches += 1
-        doing = _PASSES[min(self._num_passes, len(_PASSES)) - 1] if generates else "evaluating"
-        rows = len(cast(Sized, loader.dataset))
-        done = round(rows * self._num_batches / max(1, len(loader)))
-        self._bar.update(self._task, description=doing, total=rows, completed=done, count=f"{done} of {rows}")
-        return f"{doing} {done} of {rows}"
-
-    def remove(self) -> None:
-        """Take the bar off the screen."""
-        self._bar.remove_task(self._task)
