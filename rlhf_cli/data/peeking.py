@@ -73,7 +73,7 @@ def first_rows(sources: Sequence[DataSource], *, prompt: Template | None, seed: 
     template is invalid.
     """
     source = sources[0]
-    if len(sources) == 1 and not source.is_hub:
+    if len(sources) == 1 and not source.is_hub and source.keep is None and source.sort is None:
         last = (source.bounds or (0, 0))[0] + limit
         _, table = prepare_preview(source, peek(source, last, seed=seed), prompt)
         if table is not None:

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from rlhf_cli.data.dialogues import read_conversations, split_transcripts
+from rlhf_cli.data.keeping import kept_and_sorted
 from rlhf_cli.data.learnt_columns import columns_with_messages
 from rlhf_cli.data.rows import Table, map_rows
 from rlhf_cli.data.source import DataSource, Row, Template, missing_column
@@ -17,7 +18,7 @@ from rlhf_cli.text.template_grammar import is_text, parse
 
 
 def prepare(table: Table, source: DataSource, prompt: Template | None, *, is_alone: bool = True) -> Table:
-    """Return the rows of a source after `rename` (new -> old), `transcripts` and the prompt template.
+    """Return the rows of a source after `rename` (new -> old), `transcripts`, the prompt template, `keep`, `sort`.
 
     `is_alone`: the source is no part of a mixture. Raise DataError if `rename` or the template uses a column that the
     source lacks, or if a row cannot be read.
@@ -34,7 +35,7 @@ def prepare(table: Table, source: DataSource, prompt: Template | None, *, is_alo
     if prompt is not None:
         refuse_missing_columns(prompt, table.column_names, source)
         table = map_rows(table, _add_prompt, ["prompt"], template=prompt, name=source.name)
-    return table
+    return kept_and_sorted(table, source)
 
 
 def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "data") -> tuple[str, ...]:

@@ -48,6 +48,8 @@ class DataSource:
     split: in the hub's syntax (`train`, `train[:90%]`); None for `train`.
     rename: new column name -> name in the source.
     select: the first n rows, or [start, stop); applied after split and rename; None keeps all.
+    keep: (column, low, high), both inclusive: only rows whose number lies between; None keeps all.
+    sort: the column of numbers to sort by, the smallest first; with a `-` in front the largest.
     weight: this source's share of a mixture, above 0, in any unit.
     name: the config key of this source, used as the prefix of its errors.
     transcripts: whether dialogues are split into prompt and answers.
@@ -62,6 +64,8 @@ class DataSource:
     revision: str | None = None
     rename: Mapping[str, str] = field(default_factory=dict)
     select: int | Sequence[int] | None = None
+    keep: tuple[str, float, float] | None = None
+    sort: str | None = None
     weight: float = 1.0
     name: str = "data"
     transcripts: bool = False

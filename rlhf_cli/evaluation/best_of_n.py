@@ -251,6 +251,25 @@ def best_answers(
     return MadeRows(rows, dict(left_out))
 
 
+PASS_RATE = "pass_rate"
+"""Column of `with_pass_rates`; `data.keep` and `data.sort` read it."""
+
+
+def with_pass_rates(
+    rows: Sequence[Row], prompts: Sequence[SampledPrompt], *, by: str, at_least: float | None = None
+) -> list[Row]:
+    """Return the rows with the share of their prompt's answers whose raw score `by` is `at_least` (1 if None).
+
+    Answers without that score do not count; the share is None if no answer has one.
+    """
+    passes = 1.0 if at_least is None else at_least
+    scores = [[score for answer in prompt.answers if (score := answer.score(by)) is not None] for prompt in prompts]
+    return [
+        {**row, PASS_RATE: sum(score >= passes for score in some) / len(some) if some else None}
+        for row, some in zip(rows, scores, strict=True)
+    ]
+
+
 def _ranked(prompt: SampledPrompt, by: str) -> list[tuple[float, SampledAnswer]]:
     """Return the answers that have a score and a text, best first; equal scores keep the sampling order."""
     with_text = [answer for answer in prompt.answers if text_of(answer.completion).strip()]

@@ -19,6 +19,7 @@ from rlhf_cli.evaluation.best_of_n import (
     best_answers,
     best_of_n,
     preference_pairs,
+    with_pass_rates,
 )
 from rlhf_cli.evaluation.held_out_rows import end_of_run, load_held_out, load_training
 from rlhf_cli.evaluation.policy_results import PartAnswers, completions_of
@@ -58,6 +59,33 @@ def make_room(folder: Path, *, overwrite: bool) -> None:
         ) from error
 
 
+def pass_rate_file(
+    experiment: Experiment, file: Path | None, by: str | None, *, overwrite: bool
+) -> tuple[Path, str] | None:
+    """Return the file for `--pass-rate`, and the reward that answers have to pass: `by`, else the primary one.
+
+    Raise ConfigError if neither is given, RunError if the file exists and `overwrite` is false, or has no folder.
+    """
+    if file is None:
+        return None
+    primary = experiment.primary.by if experiment.primary is not None else None
+    name = by or primary or (next(iter(experiment.rewards)) if len(experiment.rewards) == 1 else None)
+    if name is None or name == TOTAL:
+        raise ConfigError(
+            "--pass-rate needs a reward that says which answers pass",
+            where="rlhf generate",
+            expected="--by REWARD, one of " + ", ".join(experiment.rewards),
+            hint=f"--by {next(iter(experiment.rewards))}",
+        )
+    if file.suffix != ".jsonl" or not file.parent.is_dir():
+        expected = "a file that ends in .jsonl, in a folder that exists"
+        raise ConfigError("the pass rates cannot be written", where="--pass-rate", got=str(file), expected=expected)
+    if file.exists() and not overwrite:
+        hint = "--pass-rate OTHER.jsonl, or --overwrite"
+        raise RunError("the file of the pass rates exists already", where=shown(file), hint=hint)
+    return file, name
+
+
 def shown(path: Path) -> str:
     """Return a path as a user would type it."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
@@ -68,7 +96,8 @@ class GenerationRequest:
     """What to sample and make. `by` is the score used to pick answers: a reward's name or the total.
 
     `least_margin` applies to pairs; `keep` (per prompt) and `at_least` (None for no limit) apply to the best answers.
-    `batch_size` is None for the default.
+    `batch_size` is None for the default. `pass_rate` is the file of the prompts' rows with their pass rate, and the
+    reward that says which answers pass; None to write none.
     """
 
     num_samples: int
@@ -77,6 +106,7 @@ class GenerationRequest:
     keep: int
     at_least: float | None
     batch_size: int | None
+    pass_rate: tuple[Path, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -167,6 +197,10 @@ def generate(
             files.append(target.folder / name)
             write_rows(files[-1], some)
     write_json(target.folder / CURVE, content)
+    if request.pass_rate is not None:
+        file, name = request.pass_rate
+        write_rows(file, with_pass_rates(rows, prompts, by=name, at_least=request.at_least))
+        files.append(file)
     return GeneratedFiles(best, made, content, [*files, target.folder / CURVE])
 
 

@@ -101,6 +101,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
         arguments.contradictions(subject),
         arguments.refused_combinations(subject),
         arguments.constructor_problems(subject),
+        arguments.order_problems(subject),
         arguments.typed_twice(subject),
     )
     folders = report.run(hub.hub_problems(subject), ModelFolders(subject.experiment))

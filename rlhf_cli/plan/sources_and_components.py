@@ -39,6 +39,7 @@ def eval_sources(experiment: Experiment) -> list[DataSource]:
 
 def _source(experiment: Experiment, section: model_and_data.Source, name: str) -> DataSource:
     given = {key: getattr(section, key) for key in model_and_data.Source.model_fields}
+    given["keep"] = None if section.keep is None else (section.keep.column, *section.keep.between)
     return DataSource(**given, name=name, transcripts=experiment.data.transcripts, trainer=experiment.trainer.row)
 
 

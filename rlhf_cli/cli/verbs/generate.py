@@ -15,6 +15,7 @@ takes another model.
 --margin X       only pairs whose scores differ by at least X
 --keep N         number of best answers to keep per prompt (default 1)
 --at-least X     only answers with at least this score
+--pass-rate F    a .jsonl of the rows with the share of their answers that pass --by (or primary), for data.keep
 --out FOLDER     write there; else into RUN/generated, or generated/MODEL here
 --overwrite      replace existing files
 --batch-size N   completions sampled at once (default 32); another number draws other random numbers
@@ -38,7 +39,16 @@ from rlhf_cli.display.progress_bars import generation_bar, spinner
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.evaluation.best_of_n import TOTAL
-from rlhf_cli.evaluation.generation_run import BEST, PAIRS, GenerationRequest, generate, make_room, prompts_of, shown
+from rlhf_cli.evaluation.generation_run import (
+    BEST,
+    PAIRS,
+    GenerationRequest,
+    generate,
+    make_room,
+    pass_rate_file,
+    prompts_of,
+    shown,
+)
 from rlhf_cli.evaluation.targets import (
     EvaluationRows,
     Target,
@@ -66,6 +76,7 @@ def run(options: Options) -> int:
     experiment = prepared.experiment
     refuse_without_scores(list(experiment.rewards), by, target.label)
     refuse_greedy(experiment.trainer.args.get("temperature"))
+    pass_rate = pass_rate_file(experiment, options.path("--pass-rate"), by, overwrite=options.on("--overwrite"))
     target = replace(target, folder=options.path("--out") or target.folder)
     make_room(target.folder, overwrite=options.on("--overwrite"))
 
@@ -77,7 +88,7 @@ def run(options: Options) -> int:
     total = len(rows) * num_samples
     asked = f"{total} completions of {len(rows)} prompts, {num_samples} each"
     screen.print(f"[bold]{target.label}[/] on {which}: {asked}", highlight=False)
-    request = GenerationRequest(num_samples, by or TOTAL, least_margin or 0.0, keep, at_least, batch_size)
+    request = GenerationRequest(num_samples, by or TOTAL, least_margin or 0.0, keep, at_least, batch_size, pass_rate)
     with generation_bar(screen, total) as bar:
         generated = generate(target, experiment, rows, which, request, on_batch=bar)
     if options.as_json:

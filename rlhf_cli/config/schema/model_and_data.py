@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rlhf_cli.config.schema.section import Section
+from rlhf_cli.config.schema.section import Bounds, Section
 
 
 class Message(Section):
@@ -19,12 +19,20 @@ class Message(Section):
     content: str
 
 
+class Keep(Section):
+    """The rows to keep: those whose number in `column` lies `between` [low, high], both inclusive."""
+
+    column: str
+    between: Bounds
+
+
 class Source(Section):
     """A source of rows: a generated `world`, or a `path` (file, folder, glob, hub id, or a list of them).
 
     `args` are the world's arguments. `subset`, `split` and `revision` select a part of a hub dataset; null uses the
     hub's default. `rename` maps a column that a trainer or reward reads to the column in the data, or to a path into
     one (`reward_model.ground_truth`). `select` keeps the first N rows, or the rows [FIRST, END); null keeps all.
+    `keep` selects by a column of numbers, and `sort` names one to sort by, smallest first (`-COLUMN`: largest first).
     `weight` is this source's share of a `mix`, relative to the others.
     """
 
@@ -36,6 +44,8 @@ class Source(Section):
     revision: str | None = None
     rename: dict[str, str] = Field(default_factory=dict)
     select: int | list[int] | None = None
+    keep: Keep | None = None
+    sort: str | None = None
     weight: float = Field(default=1.0, gt=0)
 
 
@@ -76,6 +86,12 @@ class Data(Source):
     overlong_prompts: Literal["error", "drop", "truncate"] = "error"
     eval: Eval | None = None
     exactly_one = ("world", "path", "mix")
+
+    @model_validator(mode="after")
+    def _sorts_a_source(self) -> Data:
+        if self.mix is not None and (self.keep is not None or self.sort is not None):
+            raise ValueError("`keep` and `sort` of the sources of a mix: data.mix.NAME.keep")
+        return self
 
 
 class WarmStart(Section):

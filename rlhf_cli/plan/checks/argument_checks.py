@@ -97,6 +97,25 @@ def refused_combinations(subject: Subject) -> Findings:
             )
 
 
+def order_problems(subject: Subject) -> Findings:
+    """Yield an error for sorted rows that the trainer would shuffle."""
+    data, trainer = subject.experiment.data, subject.experiment.trainer
+    in_order = {"shuffle_dataset": False, "train_sampling_strategy": "sequential"}
+    name = "shuffle_dataset" if trainer.row.generates else "train_sampling_strategy"
+    key = next(
+        (f"data.mix.{name}.sort" for name, part in (data.mix or {}).items() if part.sort is not None), "data.sort"
+    )
+    if (data.sort is None and key == "data.sort") or trainer.setting(name) == in_order[name]:
+        return
+    yield ConfigError(
+        "the trainer would shuffle the sorted rows",
+        where=subject.where(key),
+        got=f"{name}={trainer.setting(name)}".lower(),
+        expected="rows that stay in order",
+        hint=f"{_ARGS}{name}={str(in_order[name]).lower()}, or {key}=null",
+    )
+
+
 def constructor_problems(subject: Subject) -> Findings:
     """Yield an error for a trainer whose constructor takes another model, which no key can give it."""
     trl = subject.experiment.trainer.trl

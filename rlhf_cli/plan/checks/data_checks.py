@@ -75,6 +75,8 @@ def _read(source: DataSource, prompt: Template | None, seed: int) -> ReadSource:
         source.check_selection(count)
         count = min(count, select) if isinstance(select, int) else select[1] - select[0]
     names, table = prepare_preview(source, preview, prompt)
+    if source.keep is not None:
+        count = len(table) if table is not None and len(preview.rows) == preview.num_rows else None
     return ReadSource(source, preview, names, table, count)
 
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from rlhf_cli.cli import main
@@ -151,3 +152,34 @@ def test_refusals_of_generate(words: list[str], said: str, run: str, capsys: Any
     assert main(["generate", *words]) == 2
     assert said in capsys.readouterr().err
     assert not list(Path(run, "generated").glob("*"))
+
+
+def test_pass_rates_choose_and_sort_the_rows_of_the_next_run(run: str, capsys: Any) -> None:
+    rates = Path("other/rates.jsonl")
+    rates.parent.mkdir()
+    ask = ["generate", run, *FOUR, "--pass-rate", str(rates), "--json"]
+    assert main(ask) == 2  # two rewards, and no primary one: which says that an answer passes?
+    assert "--by brevity" in capsys.readouterr().err
+    assert not (Path(run) / "generated").exists()
+    assert main([*ask, "--by", "odd"]) == 0
+    assert str(rates) in said(capsys)["files"]
+    written, completions = rows(rates), rows(Path(run) / "generated" / "completions.jsonl")
+    shares = [sum(row["rewards"]["odd"] for row in completions[start : start + 4]) / 4 for start in range(0, 48, 4)]
+    assert [row["pass_rate"] for row in written] == shares
+    assert [row["prompt"] for row in written] == [row["prompt"] for row in completions[::4]]
+    assert {"a", "b"} <= set(written[0])
+    assert main([*ask, "--by", "odd", "--overwrite", "--at-least", "0"]) == 0  # negative control: every answer passes
+    assert {row["pass_rate"] for row in rows(rates)} == {1.0}
+    capsys.readouterr()
+    assert main([*ask, "--by", "odd", "--out", "other"]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert main([*ask[:-2], "other/rates.txt", "--by", "odd", "--overwrite"]) == 2
+
+    assert main([*ask, "--by", "odd", "--overwrite"]) == 0
+    kept = sorted(share for share in shares if 0.1 <= share <= 0.9)
+    words = ["data=file", f"data.path={rates}", "data.keep={column: pass_rate, between: [0.1, 0.9]}"]
+    words += ["data.sort=pass_rate", "trainer.args.shuffle_dataset=false", "trainer.args.max_steps=1"]
+    words += ["trainer.args.log_completions=true", "trainer.args.num_generations=4", "run.name=sorted"]
+    assert main(["train", *SMALL, *words]) == 0
+    table = pyarrow.parquet.read_table("runs/quickstart/sorted/completions/completions_00001.parquet").to_pydict()
+    assert table["pass_rate"][::4] == kept[:2]

@@ -1,0 +1,93 @@
+"""Rows that a number keeps, in the order of a number: as the check sees them and as the trainer gets them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.data.loading import load_split
+from rlhf_cli.data.peeking import first_rows, peek, prepare_preview
+from rlhf_cli.data.source import DataSource
+from rlhf_cli.errors import DataError
+
+RATES = [0.5, None, 0.0, 1.0, 0.5, 0.9]
+
+
+@pytest.fixture
+def rates(tmp_path: Path) -> str:
+    file = tmp_path / "rates.jsonl"
+    rows = [
+        {"prompt": f"{place}+0=", "answer": str(place), "a": place, "b": 0, "rate": rate, "word": "a"}
+        for place, rate in enumerate(RATES)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("keep", "sort", "expected"),
+    [
+        (("rate", 0.1, 0.9), None, [0, 4, 5]),
+        (("rate", 0.5, 0.5), None, [0, 4]),
+        (("rate", 0.0, 1.0), "rate", [2, 0, 4, 5, 3]),
+        (("rate", 0.0, 1.0), "-rate", [3, 5, 0, 4, 2]),
+        (None, None, [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_both_ways_to_read_give_the_same_rows(rates: str, keep, sort, expected: list[int]) -> None:
+    source = DataSource(path=rates, keep=keep, sort=sort)
+    _, table = prepare_preview(source, peek(source, 100), None)
+    assert table is not None
+    loaded = load_split([source], seed=0)
+    first = first_rows([source], prompt=None, seed=0, limit=2)
+    prompts = [f"{place}+0=" for place in expected]
+    assert [table[row]["prompt"] for row in range(len(table))] == prompts == loaded["prompt"][:]
+    assert [row["prompt"] for row in first] == prompts[:2]
+
+
+@pytest.mark.parametrize(
+    ("keep", "sort", "where"),
+    [
+        (("rat", 0.0, 1.0), None, "data.keep.column"),
+        (("word", 0.0, 1.0), None, "data.keep.column"),
+        (("rate", 0.6, 0.8), None, "data.keep.between"),
+        (None, "rate", "data.sort, row 2 (the first row is 1)"),
+        (None, "wort", "data.sort"),
+    ],
+)
+def test_what_has_no_order_is_named(rates: str, keep, sort, where: str) -> None:
+    with pytest.raises(DataError) as caught:
+        load_split([DataSource(path=rates, keep=keep, sort=sort)], seed=0)
+    assert str(caught.value.where).startswith(where)
+    if keep == ("rat", 0.0, 1.0):
+        assert caught.value.hint == "data.keep.column=rate"
+
+
+def plan_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["check", "+exp=quickstart", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_check_counts_the_kept_rows_and_refuses_sorted_rows_that_are_shuffled(
+    rates: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "data=file",
+        f"data.path={rates}",
+        "trainer.args.per_device_train_batch_size=2",
+        "trainer.args.num_generations=2",
+    ]
+    words += ["trainer.args.gradient_accumulation_steps=1", "trainer.args.steps_per_generation=1"]
+    keep = ["data.keep.column=rate", "data.keep.between=[0.1,0.9]"]
+    assert "3 rows" in plan_of([*words, *keep], capsys)
+    assert "6 rows" in plan_of(words, capsys)
+    assert main(["check", "+exp=quickstart", *words, *keep, "data.sort=rate"]) == 2
+    assert "trainer.args.shuffle_dataset=false" in capsys.readouterr().err
+    plan_of([*words, *keep, "data.sort=rate", "trainer.args.shuffle_dataset=false"], capsys)
+    assert main(["check", "+exp=quickstart", *words, "data.keep.column=rat", "data.keep.between=[0,1]"]) == 2
+    assert "data.keep.column=rate" in capsys.readouterr().err
+    assert main(["check", "+exp=toy_sft", "data.sort=-prompt"]) == 2
+    assert "trainer.args.train_sampling_strategy=sequential" in capsys.readouterr().err
