@@ -105,16 +105,13 @@ function drawCurves(at, plot) {
   }), CONFIG);
 }
 
-function drawInIdleTime() {
-  const idle = window.requestIdleCallback || ((act) => setTimeout(act, 30));
-  const next = () => {
-    const [at] = waiting;
-    if (!at) { document.documentElement.dataset.drawn = "all"; return; }
-    waiting.delete(at);
-    drawn.get(at)();
-    idle(next);
-  };
-  idle(next);
+/** Draw one plot after another, so that the page answers in between. */
+function drawNext() {
+  const [at] = waiting;
+  if (!at) { document.documentElement.dataset.drawn = "all"; return; }
+  waiting.delete(at);
+  drawn.get(at)();
+  setTimeout(drawNext);
 }
 
 function redraw() {

@@ -22,7 +22,7 @@ async function start() {
   }
   listeners.push(redraw);
   dark.addEventListener("change", changed);
-  drawInIdleTime();
+  drawNext();
 }
 
 start();
