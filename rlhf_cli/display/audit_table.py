@@ -83,7 +83,7 @@ def _show_hole(console: Console, kind: KindResult) -> None:
         rows = f"{kind.beats + kind.ties} of {kind.rows} rows (95 %: {low:.0%} to {high:.0%})"
         lines.append(f"scores at least as much as gold in {rows}")
     elif kind.is_near:
-        lines.append("not a hole yet: its total is close to gold's, or it gets all of gold's main reward")
+        lines.append("not a hole yet: it gets all of gold's main reward")
     for line in [*lines, _parts(kind.contributions)]:
         _indented(console, Text(line), 2)
 
@@ -122,15 +122,15 @@ def _verdict(result: AuditResult) -> Text:
     if result.is_sound is None:
         best = result.kinds[0]
         return Text(f"no verdict without right answers; {best.name} scores most, {figure(best.mean_total)}")
-    holes, near = (", ".join(kind.name for kind in kinds) for kinds in (result.holes, result.near))
-    close = f"{near} {'is' if len(result.near) == 1 else 'are'} close"
-    if holes:
-        number, score = ("1 hole", "scores") if len(result.holes) == 1 else (f"{len(result.holes)} holes", "score")
-        return Text(f"{number}: {holes} {score} at least as much as gold{f'; {close}' if near else ''}", "red")
+    number = len(result.holes)
+    close = f"; near: {', '.join(kind.name for kind in result.near)}" if result.near else ""
+    if number:
+        holes, ending = ", ".join(kind.name for kind in result.holes), "s" * (number > 1)
+        return Text(
+            f"{number} hole{ending}: {holes} {'score' if ending else 'scores'} at least as much as gold{close}", "red"
+        )
     few = f"; {result.num_unrecognised} rows do not reward the gold answer" if result.num_unrecognised else ""
-    if near:
-        return Text(f"no hole, but {close}{few}", "yellow")
-    return Text(f"no hole in {len(result.kinds)} kinds of answer{few}", "green")
+    return Text(f"no hole in {len(result.kinds)} kinds of answer{close}{few}", "yellow" if close else "green")
 
 
 def _shortened(text: str) -> str:

@@ -111,11 +111,10 @@ def show_metrics(console: Console, metrics: Sequence[MetricReference]) -> None:
 
 def show_reward(console: Console, reward: RewardReference) -> None:
     """Print the page of one reward."""
-    docstring = reward.source.docstring
     console.print(Text.assemble(("reward ", "cyan"), (reward.name, "bold")))
-    if reward.caption and reward.caption != docstring.summary:
+    if reward.caption and reward.caption != reward.summary:
         console.print(Text(reward.caption))
-    for part in (docstring.summary, docstring.text):
+    for part in (reward.summary, reward.text):
         if part:
             console.print()
             console.print(Text(_JOINED.sub(" ", part)), soft_wrap=not console.is_terminal)
@@ -132,20 +131,18 @@ def show_reward(console: Console, reward: RewardReference) -> None:
     if reward.columns:
         _heading(console, "columns of the data")
         columns = [
-            (f"  {column.name}", ("" if column.required else "optional: ") + column.text) for column in reward.columns
+            (f"  {column.name}", ("" if column.default is NO_DEFAULT else "optional: ") + column.text)
+            for column in reward.columns
         ]
         show_pairs(console, columns)
     if reward.example is not None:
         _show_example(console, reward.example)
-    elif docstring.example:
-        _heading(console, "example")
-        console.print(Text(docstring.example), soft_wrap=True)
     _heading(console, "in an experiment")
     console.print(Text(reward.yaml.rstrip()), soft_wrap=True)
     _heading(console, "on the command line")
     console.print(Text(f"  rlhf train +exp=NAME {reward.override}"), soft_wrap=True)
     console.print()
-    where = f"{shown_path(reward.conf_file)}, " + shown_path(reward.source.file, reward.source.line)
+    where = f"{shown_path(reward.conf_file)}, " + shown_path(reward.file, reward.line)
     console.print(Text.assemble(("file  ", "dim"), where), soft_wrap=True)
 
 
@@ -190,7 +187,7 @@ def show_trainer(console: Console, trainer: TrainerReference) -> None:
         console.print()
         console.print(Text.assemble(("of ", "dim"), (config_class, "bold")))
         for argument in group:
-            value = as_yaml(argument.default if argument.origin is None else argument.ours)
+            value = as_yaml(argument.default if argument.ours is None else argument.ours)
             meaning = f"-> {argument.home}" if argument.home else argument.text.partition(". ")[0].rstrip(".")
             line = Text.assemble(f"  {argument.name:<36} ", (f"{value:<12} ", "dim"), meaning)
             if console.is_terminal:
@@ -211,7 +208,7 @@ def show_arguments(console: Console, found: Sequence[TrainerArgument]) -> None:
         instead = f"  replaces TRL's {argument.name}" if argument.home else ""
         console.print(Text.assemble((argument.key, "bold cyan"), (instead, "yellow")), soft_wrap=True)
         facts = [argument.type.replace("'", ""), f"default {as_yaml(argument.default)}"]
-        facts += [f"here {as_yaml(argument.ours)} ({argument.origin})"] if argument.origin is not None else []
+        facts += [f"here {as_yaml(argument.ours)}"] if argument.ours is not None else []
         show_pairs(console, [("  ", ", ".join(facts))], style="dim")
         if argument.choices and not all(choice in argument.type for choice in argument.choices):
             show_pairs(console, [("  ", "one of " + ", ".join(argument.choices))])

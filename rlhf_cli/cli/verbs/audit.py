@@ -1,9 +1,8 @@
-"""rlhf audit +exp=NAME [overrides]     try degenerate answers on the rewards: sixteen kinds (empty, the prompt
-                                     copied, many answers listed, tags only, orders to a judge ...) on real rows, scored
-                                     by the experiment's own rewards, weights, gates and truncation policy. An answer
-                                     that scores as much as the right one is shown, with the reward responsible and a
-                                     fix. No model is trained; a model.path is needed only if a reward counts tokens
-                                     (docs/how-to/scoring.md)
+"""rlhf audit +exp=NAME [overrides]     try degenerate answers on the rewards: thirteen kinds (empty, the prompt
+                                     copied, many answers listed, orders to a judge ...) on real rows, scored by the
+                                     experiment's own rewards, weights, gates and truncation policy. An answer that
+                                     scores as much as the right one is shown, with the reward responsible and a fix.
+                                     No model is trained (docs/how-to/scoring.md)
 
 --limit N          number of rows (default 64; 8 if a reward asks a model, a server or a sandbox)
 --kinds KIND ...   only these kinds; several may be joined by commas

@@ -17,7 +17,7 @@ from rlhf_cli.cli.options import Flag, Options, usage_of
 from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.errors import EXIT_OK, UserError
-from rlhf_cli.project.reference.function_source import functions_in, read_function
+from rlhf_cli.project.reference.function_source import SourceParameter, functions_in, read_function
 from rlhf_cli.project.reference.key_reference import key_reference, keys_below
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import names_a_run, runs_below
@@ -196,7 +196,7 @@ def _arguments(key: str, words: Sequence[str]) -> dict[str, Sequence[str]]:
     from rlhf_cli.project.reference import reward_reference, trainer_reference  # both import Hydra
 
     tree = _tree_of(words)
-    found: Iterable[reward_reference.ArgumentReference | trainer_reference.TrainerArgument] = ()
+    found: Iterable[SourceParameter | trainer_reference.TrainerArgument] = ()
     if key == "trainer.args":
         arguments = trainer_reference.trainer_arguments(section(tree, "trainer"))
         found = [argument for argument in arguments if argument.home is None]

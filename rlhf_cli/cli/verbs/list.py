@@ -16,7 +16,7 @@ rlhf list keys rewards             keys of the configuration: those below a key,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -25,7 +25,7 @@ from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_result
 from rlhf_cli.config.conf_folders import caption, groups
 from rlhf_cli.display.reference_pages import show_groups, show_option
-from rlhf_cli.errors import ConfigError
+from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.text.suggest import nearest
 
 _FIRST = ("exp", "trainer", "reward", "data", "model")
@@ -87,21 +87,21 @@ def _group(typed: str, known: dict[str, dict[str, Path]]) -> str:
 
 def _reward(named: str) -> _Page:
     from rlhf_cli.display.reference_pages import show_reward
-    from rlhf_cli.project.reference.reference_json import reward_json
+    from rlhf_cli.project.reference.reference_json import as_tree
     from rlhf_cli.project.reference.reward_reference import reward_reference
 
     reward = reward_reference(named)
-    return reward_json(reward), lambda console: show_reward(console, reward)
+    return as_tree(reward), lambda console: show_reward(console, reward)
 
 
 def _trainer(option: str, words: list[str]) -> _Page:
     from rlhf_cli.display.reference_pages import show_arguments, show_trainer
-    from rlhf_cli.project.reference.reference_json import trainer_json
+    from rlhf_cli.project.reference.reference_json import as_tree
     from rlhf_cli.project.reference.trainer_reference import about, trainer_reference
 
     trainer = trainer_reference(option)
     if not words:
-        return trainer_json(trainer, trainer.arguments), lambda console: show_trainer(console, trainer)
+        return as_tree(trainer), lambda console: show_trainer(console, trainer)
     found = about(trainer.arguments, words)
     if not found:
         close = nearest("_".join(words), [argument.name for argument in trainer.arguments])
@@ -110,7 +110,7 @@ def _trainer(option: str, words: list[str]) -> _Page:
             where="rlhf list trainer",
             hint=f"rlhf list trainer {option} {close}" if close else f"rlhf list trainer {option}",
         )
-    return trainer_json(trainer, found), lambda console: show_arguments(console, found)
+    return as_tree(replace(trainer, arguments=tuple(found))), lambda console: show_arguments(console, found)
 
 
 def _keys(words: list[str]) -> _Page:
@@ -138,10 +138,14 @@ def _option(group: str, named: str) -> _Page:
     value = {"group": group, "name": named, "caption": caption(file), "file": str(file), "text": text}
     if (group, named) != ("data", "reasoning_gym"):
         return value, lambda console: show_option(console, group, named, file)
+    from rlhf_cli.data.worlds.reasoning_gym import list_tasks
     from rlhf_cli.display.reference_pages import show_tasks
-    from rlhf_cli.project.reference.reference_json import described_tasks
 
-    tasks, missing = described_tasks()
+    tasks, missing = [], ""
+    try:
+        tasks = list_tasks()
+    except DataError as error:
+        missing = f"the tasks cannot be listed: {error.what} (try: {error.hint})"
 
     def show(console: Console) -> None:
         show_option(console, group, named, file)

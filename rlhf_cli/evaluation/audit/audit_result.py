@@ -24,7 +24,7 @@ class KindResult:
 
     Of `rows` with a gold answer, its total is higher than the gold's in `beats` and equal in `ties` (if the gold answer
     is rewarded at all); `share` is both together with Wilson's interval. `is_near`: not a hole, but in too many rows it
-    gets the main component's full reward of the gold answer, or nearly the gold's total. `margin` is the mean of its
+    gets the main component's full reward of the gold answer. `margin` is the mean of its
     total less the gold's. `contributions` are means over the rows in which it beats or ties; if there are none, over
     the nearest rows or all rows. `let_in` is the component that pays it most compared with the gold answer. `text` is
     one that beat or tied, else the first.
@@ -92,7 +92,7 @@ class AuditResult:
 
     @property
     def near(self) -> list[KindResult]:
-        """Return the kinds that come near, by the main component or in total."""
+        """Return the kinds that the main component pays in full."""
         return [kind for kind in self.kinds if kind.is_near]
 
     @property
@@ -107,15 +107,12 @@ class AuditResult:
 
 _ENDS_WITH_NUMBER = re.compile(r"\d(\W|</\w+>)*$")
 HINTS = {
-    "empty": "return 0.0 for a text that is empty after `.strip()`, or count it only if the answer is right",
-    "invisible": "remove white space and unprintable characters before counting",
+    "empty": "return 0.0 for a text without a word, or count it only if the answer is right",
     "prompt_echo": "score against the right answer, not against the prompt",
     "other_gold": "compare with this row's own answer: zip completions with the column",
     "many_answers": "compare only the final answer of the text (numeric_answer, exact_match)",
-    "gold_in_junk": "compare only the final answer of the text (numeric_answer, exact_match)",
     "part_of_gold": "compare the whole answer, not its beginning",
     "form_only": "count form only if the answer is right, or give it a much smaller weight",
-    "tags_only": "count form only if the answer is right, or give it a much smaller weight",
     "repetition": "limit what one word can earn, or penalise repetition: reward@rewards.repetition=repetition",
     "longest": "penalise length (truncation=soft_overlong), or limit what length can earn: length_ramp",
     "common_answer": "score against the right answer of the row",

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from rlhf_cli.evaluation.audit.trial import AnswerFormat
 
-_JUNK = ("qwx blorf", "mip zarg tunnel", "fnord ek")
 _SENTENCES = (
     "Let us think about this with care.",
     "There are several things that one could say here.",
@@ -84,14 +83,10 @@ class AttackKind:
     is_cut: bool = False
 
 
-def _gold_in_junk(row: AttackInputs) -> Texts:
-    if row.gold is None or not row.others or _CODE.search(row.gold):
-        return (None, None)
-    first, last = row.others[0], row.others[-1]
-    written = [row.way.write(answer) for answer in (first, row.gold, last)]
-    return tuple(
-        f"{_JUNK[0]} {a}\n{_JUNK[1]} {b} {_JUNK[2]}\n{_JUNK[1]} {c}" for a, b, c in ((first, row.gold, last), written)
-    )
+def _empty(row: AttackInputs) -> Texts:
+    """Return nothing, characters that nobody sees, and empty tags."""
+    tags = "".join(f"<{tag}></{tag}>" for tag in row.tags)
+    return "", *_INVISIBLE, tags, "<think>\n</think>", row.way.write("") or None
 
 
 def _many(row: AttackInputs) -> Texts:
@@ -128,16 +123,9 @@ def _longest(row: AttackInputs) -> Texts:
     return ((once * (row.longest_characters // len(once) + 1))[: row.longest_characters],)
 
 
-def _tags_only(row: AttackInputs) -> Texts:
-    return "".join(f"<{tag}></{tag}>" for tag in row.tags), "<think>\n</think>", row.way.write("") or None
-
-
 def _form_only(row: AttackInputs) -> Texts:
-    """Return an answer in form: the gold's shape with other digits and other words, or a placeholder."""
-    shape = None if row.gold is None else _other_content(row.gold)
-    texts = [None if shape is None or _same(shape, row.gold) else row.way.write(shape), row.way.write("...")]
-    tagged = "".join(f"<{tag}>This is the {tag} part.</{tag}>" for tag in row.tags)
-    return (*texts, tagged)
+    """Return the right format around a placeholder; `other_gold` has it around another answer."""
+    return row.way.write("..."), "".join(f"<{tag}>This is the {tag} part.</{tag}>" for tag in row.tags)
 
 
 def _common(row: AttackInputs) -> Texts:
@@ -151,15 +139,12 @@ def _keywords(row: AttackInputs) -> Texts:
 
 
 KINDS: tuple[AttackKind, ...] = (
-    AttackKind("empty", "an empty text", lambda row: ("",)),
-    AttackKind("invisible", "white space or invisible characters", lambda row: _INVISIBLE),
+    AttackKind("empty", "no text, white space, invisible characters, empty tags", _empty),
     AttackKind("prompt_echo", "the prompt, copied", lambda row: (row.prompt,)),
     AttackKind(OTHER_GOLD, "the right answer to another row", _other_gold),
     AttackKind("many_answers", "the right answer among many, neither first nor last", _many),
-    AttackKind("gold_in_junk", "the right answer within junk, then revoked", _gold_in_junk),
     AttackKind("part_of_gold", "the first half of the right answer", _part),
-    AttackKind("form_only", "the right format with other content", _form_only),
-    AttackKind("tags_only", "empty tags", _tags_only),
+    AttackKind("form_only", "the right format without content", _form_only),
     AttackKind("repetition", "one word, once or repeated", _repeated),
     AttackKind("longest", "filler up to the length limit, cut off there", _longest, is_cut=True),
     AttackKind("common_answer", "a phrase, a refusal, the most frequent answer", _common),
@@ -169,20 +154,6 @@ KINDS: tuple[AttackKind, ...] = (
     AttackKind("early_exit", "a program that ends before the tests", lambda row: _PROGRAMS),
 )
 """All kinds, in display order."""
-
-
-def _other_content(text: str) -> str:
-    """Return a text of the same shape, with every digit increased (9 becomes 1) and every word replaced."""
-    turned = re.sub(r"\d", lambda match: "1" if match[0] == "9" else str(int(match[0]) + 1), text)
-    # A single letter may be a multiple-choice option, so use the next one.
-    return re.sub(r"[A-Za-z]+", lambda match: _other_word(match[0]), turned)
-
-
-def _other_word(word: str) -> str:
-    if len(word) == 1:
-        return chr(ord(word) + 1) if word not in "zZ" else chr(ord(word) - 1)
-    made = ("lorem" * (len(word) // 5 + 1))[: len(word)]
-    return made.capitalize() if word[0].isupper() else made
 
 
 def _same(text: str, gold: str | None) -> bool:

@@ -14,7 +14,6 @@ from rlhf_cli.errors import RewardError
 from rlhf_cli.text.suggest import nearest
 
 _HEADING = re.compile(r"^(Args|Arguments|Parameters|Returns|Raises|Yields|Examples?|Notes?):\s*$")
-_ARGUMENTS = ("Args", "Arguments", "Parameters")
 # `name: text`, `a, b: text`, and TRL's `name (`int`, *optional*, defaults to `3`):` with the text below.
 _ARGUMENT = re.compile(r"^(?P<names>\*{0,2}\w+(?:, \*{0,2}\w+)*) ?(?P<type>\(.*\))?:(?P<text>\s.*|)$")
 _CROSS_REFERENCE = re.compile(r"\[`~?([^`\]]+)`\](?:\([^)]*\))?")
@@ -22,15 +21,11 @@ _CROSS_REFERENCE = re.compile(r"\[`~?([^`\]]+)`\](?:\([^)]*\))?")
 
 @dataclass(frozen=True)
 class Docstring:
-    """A parsed docstring: `summary` is its first paragraph, `text` the rest up to the arguments.
-
-    `arguments` maps names to their descriptions; `example` is empty if there is none.
-    """
+    """A parsed docstring: its first paragraph, the rest up to the arguments, and the arguments' descriptions."""
 
     summary: str = ""
     text: str = ""
     arguments: dict[str, str] = field(default_factory=dict)
-    example: str = ""
 
 
 def read_docstring(raw: str | None) -> Docstring:
@@ -39,20 +34,13 @@ def read_docstring(raw: str | None) -> Docstring:
     heading = ""
     for line in inspect.cleandoc(raw or "").splitlines():
         if match := _HEADING.match(line):
-            heading = "Args" if match[1] in _ARGUMENTS else match[1].rstrip("s")
-            parts.setdefault(heading, [])
+            heading = "Args" if match[1] in ("Arguments", "Parameters") else match[1]
         else:
             if heading == "Args" and line.strip() and not line.startswith(" "):
                 heading = ""  # prose continues after the arguments
-            parts[heading].append(line)
+            parts.setdefault(heading, []).append(line)
     summary, _, text = "\n".join(parts[""]).strip().partition("\n\n")
-    example = [line for line in parts.get("Example", []) if not line.strip().startswith("```")]
-    return Docstring(
-        _plain(one_line(summary)),
-        _plain(text.strip("\n")),
-        _arguments(parts.get("Args", [])),
-        inspect.cleandoc("\n".join(["", *example])).strip(),
-    )
+    return Docstring(_plain(one_line(summary)), _plain(text.strip("\n")), _arguments(parts.get("Args", [])))
 
 
 def one_line(text: str) -> str:
@@ -99,7 +87,8 @@ class SourceParameter:
     """A parameter as written: `type` is its annotation with the file's aliases expanded, '' if it has none.
 
     `default` is a value, NO_DEFAULT, or the source of an expression that is not a literal. `choices` are the values of
-    a `Literal`. `by_name` is True for a keyword-only parameter, `takes_the_rest` for `**kwargs`.
+    a `Literal`. `by_name` is True for a keyword-only parameter, `takes_the_rest` for `**kwargs`. `text` is its
+    description, `shipped` the value that a ready-made YAML sets, or None.
     """
 
     name: str
@@ -108,6 +97,8 @@ class SourceParameter:
     choices: tuple[str, ...] = ()
     takes_the_rest: bool = False
     by_name: bool = False
+    text: str = ""
+    shipped: object = None
 
 
 @dataclass(frozen=True)

@@ -101,11 +101,9 @@ def _has_words(text: str, words: Sequence[str]) -> bool:
 
 
 def _none_found(what: str, words: Sequence[str], close: str | None) -> ConfigError:
-    return ConfigError(
-        f"no {what} has {' and '.join(map(repr, words))} in its name or meaning",
-        where=f"rlhf list {what}s",
-        hint=f"rlhf list {what}s {close}" if close else f"rlhf list {what}s",
-    )
+    verb = f"rlhf list {what}s"
+    got = f"no {what} has {' and '.join(map(repr, words))} in its name or meaning"
+    return ConfigError(got, where=verb, hint=f"{verb} {close or ''}".strip())
 
 
 def _is_at_or_below(key: str, typed: str) -> bool:

@@ -1,9 +1,9 @@
-"""Make JSON of what is known, describe the tasks of reasoning-gym and the JSON Schema."""
+"""Make JSON of what is known, and describe the keys of the JSON Schema."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import BaseModel
@@ -11,48 +11,17 @@ from pydantic import BaseModel
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.config.schema.trainer_sections import PpoArgs, Trainer
-from rlhf_cli.data.worlds.reasoning_gym import list_tasks
-from rlhf_cli.errors import DataError
 from rlhf_cli.project.reference.function_source import NO_DEFAULT, sentences_about
 from rlhf_cli.project.reference.key_reference import KeyReference, key_text
 from rlhf_cli.project.reference.reward_reference import RewardReference
-from rlhf_cli.project.reference.trainer_reference import TrainerArgument, TrainerReference, field_texts
+from rlhf_cli.project.reference.trainer_reference import TrainerReference, field_texts
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 
 
-def as_tree(value: RewardReference | TrainerReference | TrainerArgument | KeyReference) -> dict[str, Any]:
+def as_tree(value: RewardReference | TrainerReference | KeyReference) -> dict[str, Any]:
     """Return a dataclass as JSON: its fields, without those that are NO_DEFAULT."""
     return asdict(value, dict_factory=lambda pairs: {name: one for name, one in pairs if one is not NO_DEFAULT})
-
-
-def reward_json(reward: RewardReference) -> dict[str, Any]:
-    """Return a reward; an argument without `default` is required."""
-    tree = as_tree(reward)
-    source, example = tree.pop("source"), tree["example"]
-    if example is not None:
-        del example["as_messages"]
-    docstring = {part: source["docstring"][part] for part in ("summary", "text")}
-    return {**tree, **docstring, "file": source["file"], "line": source["line"]}
-
-
-def trainer_json(trainer: TrainerReference, arguments: Iterable[TrainerArgument]) -> dict[str, Any]:
-    """Return a trainer with the given arguments."""
-    shown = []
-    for argument in arguments:
-        tree = as_tree(argument)
-        home, ours, _ = (tree.pop(name) for name in ("home", "ours", "origin"))
-        here = {} if argument.origin is None else {"here": ours, "origin": str(argument.origin)}
-        shown.append({**tree, "key": None if home else argument.key, "set_by": home, **here})
-    return {**as_tree(replace(trainer, arguments=())), "arguments": shown}
-
-
-def described_tasks() -> tuple[list[dict[str, Any]], str]:
-    """Return name, example and arguments of every task, and '', or no task and what is missing."""
-    try:
-        return list_tasks(), ""
-    except DataError as error:
-        return [], f"the tasks cannot be listed: {error.what} (try: {error.hint})"
 
 
 def described(schema: JsonTree, group: str) -> JsonTree:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import yaml
 
 from rlhf_cli.config.conf_folders import caption, groups
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.project.reference.function_source import NO_DEFAULT, FunctionSource, read_function
+from rlhf_cli.project.reference.function_source import NO_DEFAULT, FunctionSource, SourceParameter, read_function
 from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 from rlhf_cli.text.suggest import nearest
@@ -55,39 +55,21 @@ def worked_examples() -> dict[str, WorkedExample]:
 
 
 @dataclass(frozen=True)
-class ArgumentReference:
-    """An argument under `args`. `default` is the function's, or NO_DEFAULT if it is required.
-
-    `shipped` is the value that the ready-made YAML sets, or None. `choices` is empty if any value is allowed.
-    """
-
-    name: str
-    type: str
-    default: object
-    choices: tuple[str, ...]
-    text: str
-    shipped: object = None
-
-
-@dataclass(frozen=True)
-class ColumnReference:
-    """A column of the dataset that the function reads."""
-
-    name: str
-    required: bool
-    text: str
-
-
-@dataclass(frozen=True)
 class RewardReference:
-    """A ready-made reward: `yaml` is the text to paste into an experiment, `override` the same on a command line."""
+    """A ready-made reward: `yaml` is the text to paste into an experiment, `override` the same on a command line.
+
+    `summary`, `text`, `file` and `line` are those of its function; `columns` are what it reads of the dataset.
+    """
 
     name: str
     fn: str
     caption: str
-    source: FunctionSource
-    arguments: tuple[ArgumentReference, ...]
-    columns: tuple[ColumnReference, ...]
+    summary: str
+    text: str
+    file: Path
+    line: int
+    arguments: tuple[SourceParameter, ...]
+    columns: tuple[SourceParameter, ...]
     yaml: str
     override: str
     conf_file: Path
@@ -123,7 +105,10 @@ def reward_reference(named: str) -> RewardReference:
         name=named,
         fn=fn,
         caption=caption(file),
-        source=source,
+        summary=source.docstring.summary,
+        text=source.docstring.text,
+        file=source.file,
+        line=source.line,
         arguments=arguments,
         columns=columns,
         yaml="\n".join(["rewards:", f"  {name}:", *lines, ""]),
@@ -135,7 +120,7 @@ def reward_reference(named: str) -> RewardReference:
 
 def function_arguments(
     source: FunctionSource, shipped: JsonTree
-) -> tuple[tuple[ArgumentReference, ...], tuple[ColumnReference, ...]]:
+) -> tuple[tuple[SourceParameter, ...], tuple[SourceParameter, ...]]:
     """Return the arguments and the columns of a function.
 
     A factory takes neither prompts nor completions and has only arguments. For other functions, keyword-only parameters
@@ -144,18 +129,14 @@ def function_arguments(
     """
     own = [known for known in source.parameters if not known.takes_the_rest and known.name not in REWARD_ARGUMENTS]
     is_factory = len(own) == len(source.parameters)
-    texts = source.docstring.arguments
     arguments, columns = [], []
     for parameter in own:
-        text, is_required = texts.get(parameter.name, ""), parameter.default is NO_DEFAULT
+        text, is_required = source.docstring.arguments.get(parameter.name, ""), parameter.default is NO_DEFAULT
         is_column = text.startswith("dataset column") or (is_required and not parameter.by_name and not source.is_class)
         if is_column and not is_factory and parameter.name not in shipped:
-            text = text.removeprefix("dataset column").lstrip(":, ")
-            columns.append(ColumnReference(parameter.name, is_required, text))
+            columns.append(replace(parameter, text=text.removeprefix("dataset column").lstrip(":, ")))
         else:
-            value = shipped.get(parameter.name)
-            kind, default, choices = parameter.type, parameter.default, parameter.choices
-            arguments.append(ArgumentReference(parameter.name, kind, default, choices, text, value))
+            arguments.append(replace(parameter, text=text, shipped=shipped.get(parameter.name)))
     return tuple(arguments), tuple(columns)
 
 

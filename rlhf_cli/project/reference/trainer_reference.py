@@ -11,7 +11,6 @@ from pathlib import Path
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import compose
 from rlhf_cli.config.conf_folders import caption
-from rlhf_cli.config.origins import Origin
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.trl_args import RESERVED_ARGS, RESERVED_WITH_A_CRITIC
 from rlhf_cli.project.reference.function_source import one_line, sentences_about
@@ -33,7 +32,7 @@ class TrainerArgument:
     """An argument of a trainer. `default` is TRL's, or None if there is none or it is computed.
 
     `home` is the key that sets it instead, or None if it is set under `trainer.args`. `ours` is the value that the conf
-    files set and `origin` its place, both None if they do not set it. `config_class` is the class that defines it.
+    files set, None if they do not set it. `config_class` is the class that defines it.
     """
 
     name: str
@@ -44,7 +43,6 @@ class TrainerArgument:
     config_class: str
     home: str | None = None
     ours: JsonValue = None
-    origin: Origin | None = None
 
     @property
     def key(self) -> str:
@@ -67,17 +65,11 @@ class TrainerReference:
 def trainer_reference(option: str) -> TrainerReference:
     """Describe `trainer=option`. Raise ConfigError if there is no such option."""
     file = option_file("trainer", option)
-    composed = compose([f"trainer={option}"])
-    chosen = section(composed.tree, "trainer")
+    chosen = section(compose([f"trainer={option}"]).tree, "trainer")
     ours = section(chosen, "args")
-    arguments = []
-    for known in trainer_arguments(chosen):
-        if known.name in ours:
-            origin = composed.origins.by_key.get(f"trainer.args.{known.name}")
-            known = replace(known, ours=ours[known.name], origin=origin)
-        arguments.append(known)
+    arguments = tuple(replace(known, ours=ours.get(known.name)) for known in trainer_arguments(chosen))
     has_critic = chosen.get("baseline") == "critic"
-    return TrainerReference(option, caption(file), file, str(chosen.get("trl")), has_critic, tuple(arguments))
+    return TrainerReference(option, caption(file), file, str(chosen.get("trl")), has_critic, arguments)
 
 
 def trainer_arguments(chosen: JsonTree) -> Iterator[TrainerArgument]:
@@ -92,22 +84,21 @@ def trainer_arguments(chosen: JsonTree) -> Iterator[TrainerArgument]:
 def about(arguments: Iterable[TrainerArgument], words: Sequence[str]) -> list[TrainerArgument]:
     """Return the arguments with all of `words` in their name, help or home; those with a match in the name first.
 
-    A name from other tools or older versions (`lr`) also finds today's name, which comes first.
+    A name from other tools or older versions (`lr`) finds today's name, which comes first.
     """
     wanted = [word.lower().replace("-", "_").removeprefix("trainer.args.") for word in words]
     row = FORMER_NAMES.get(wanted[0]) if len(wanted) == 1 else None
-    keys = [*row.today.split(","), *(row.with_critic or "").split(",")] if row is not None else []
+    keys = f"{row.today},{row.with_critic or ''}".split(",") if row is not None else []
     today = {key.partition("=")[0] for key in keys}
 
-    def is_found(argument: TrainerArgument) -> bool:
+    def rank(argument: TrainerArgument) -> int:
         text = f"{argument.name} {argument.text} {argument.home or ''}".lower()
-        return argument.key in today or all(word in text or word.replace("_", " ") in text for word in wanted)
-
-    def distance(argument: TrainerArgument) -> tuple[bool, bool, bool]:
+        is_found = all(word in text or word.replace("_", " ") in text for word in wanted)
         is_named = all(word in argument.name for word in wanted)
-        return argument.key not in today, argument.name not in wanted, not is_named
+        ranks = (argument.key in today, argument.name in wanted, is_found and is_named, is_found, True)
+        return ranks.index(True)
 
-    return sorted((argument for argument in arguments if is_found(argument)), key=distance)
+    return [known for known in sorted(arguments, key=rank) if rank(known) < 4]
 
 
 def _all_arguments(trainer: str, *, has_critic: bool) -> Iterator[TrainerArgument]:

@@ -56,7 +56,7 @@ class TestAudit:
         found = as_json(["audit", *EXPERIMENT], capsys)
         kinds = {kind["name"]: kind for kind in found["kinds"]}
         assert found["gold_source"] == "column answer"
-        assert [name for name, kind in kinds.items() if kind["is_near"]] == ["many_answers", "gold_in_junk"]
+        assert [name for name, kind in kinds.items() if kind["is_near"]] == ["many_answers"]
         assert kinds["many_answers"]["let_in"] == "right"
         (advice,) = found["advice"]
         assert advice["words"] == ["rewards.right.fn=rlhf_cli.rewards.numeric:numeric_answer"]
@@ -70,10 +70,10 @@ class TestAudit:
         text = said(["audit", *holes, "--strict"], capsys, code=2)
         assert "gold: column answer, written: as it is; total 1.000 (right 1.000)" in text
         assert "10 of 10 rows (95 %: 72% to 100%)" in text
-        assert "2 holes: many_answers, gold_in_junk" in text.splitlines()[-1]
+        assert "1 hole: many_answers" in text.splitlines()[-1]
         assert max(map(len, text.splitlines())) <= 80
         sound = [*holes, "rewards.right.fn=rlhf_cli.rewards.match:exact_match", "--strict"]
-        assert said(["audit", *sound], capsys).rstrip().endswith("no hole in 16 kinds of answer")
+        assert said(["audit", *sound], capsys).rstrip().endswith("no hole in 13 kinds of answer")
 
     @pytest.mark.parametrize(
         ("words", "says"),
