@@ -83,7 +83,7 @@ def _show_hole(console: Console, kind: KindResult) -> None:
         rows = f"{kind.beats + kind.ties} of {kind.rows} rows (95 %: {low:.0%} to {high:.0%})"
         lines.append(f"scores at least as much as gold in {rows}")
     elif kind.is_near:
-        lines.append("not a hole yet: it gets all of gold's main reward")
+        lines.append("not a hole yet: its total is close to gold's, or it gets all of gold's main reward")
     for line in [*lines, _parts(kind.contributions)]:
         _indented(console, Text(line), 2)
 

@@ -31,6 +31,8 @@ from rlhf_cli.text.suggest import nearest
 _ROUNDING = 1e-9
 LEAST_SHARE = 0.2
 """A kind is a hole if the whole 95 % interval of its share of rows is above this."""
+_NEARLY = 0.8
+"""An answer that closes this share of the gap between the median degenerate total and the gold's is nearly as good."""
 _MOST_CHARACTERS = 20_000
 _CHARACTERS_A_TOKEN = 4
 
@@ -54,7 +56,7 @@ class AuditPlan:
 
 @dataclass(frozen=True)
 class GoldRow:
-    """The gold answer's score in a row, and the minimum total of the degenerate answers there.
+    """The gold answer's score in a row, and the minimum and median total of the degenerate answers there.
 
     If the gold answer gets no more than the minimum, the rewards do not recognise it. Then no answer can tie with it,
     but a higher total still beats it.
@@ -62,6 +64,7 @@ class GoldRow:
 
     scored: ScoredRow
     floor: float | None
+    usual: float | None
 
     @property
     def is_recognised(self) -> bool:
@@ -83,19 +86,23 @@ class Outcome(StrEnum):
     BEATS = "a higher total"
     TIES = "the same total as a gold answer that is recognised"
     FOOLS = "the main component pays it as much"
+    NEAR = "a total nearly as high"
     LOSES = "less"
 
 
 def outcome_of(attack: ScoredRow, gold: GoldRow, main: str | None) -> Outcome:
     """Return the outcome of one answer. `main` distinguishes gold answers from the others; None if nothing does."""
-    total, right = attack.total, gold.scored.total
+    total, right, usual = attack.total, gold.scored.total, gold.usual
     if total is None or right is None:
         return Outcome.LOSES
     if total > right + _tolerance(right):
         return Outcome.BEATS
     if gold.is_recognised and total >= right - _tolerance(right):
         return Outcome.TIES
-    return Outcome.FOOLS if main is not None and _reaches(main, attack, gold.scored) else Outcome.LOSES
+    if main is not None and _reaches(main, attack, gold.scored):
+        return Outcome.FOOLS
+    is_near = usual is not None and usual < right and total >= usual + _NEARLY * (right - usual)
+    return Outcome.NEAR if is_near else Outcome.LOSES
 
 
 def compared(kind: AttackKind, attacks: _Variant, gold: Mapping[int, GoldRow], *, main: str | None) -> KindResult:
@@ -110,7 +117,7 @@ def compared(kind: AttackKind, attacks: _Variant, gold: Mapping[int, GoldRow], *
     gold_means = contributions_of([gold[row].scored for row in shown if row in gold])
     means = contributions_of([attacks[row][1] for row in shown])
     contributions = {name: Contribution(value, gold_means.get(name)) for name, value in means.items()}
-    best_paid = _best_paid(contributions) if is_hole or not gold else None
+    best_paid = _best_paid(contributions) if is_hole or is_near or not gold else None
     totals = {row: scored.total for row, (_, scored) in attacks.items() if scored.total is not None}
     right = {row: gold[row].scored.total for row in outcomes}
     margins = [totals[row] - other for row, other in right.items() if other is not None and row in totals]
@@ -127,7 +134,7 @@ def compared(kind: AttackKind, attacks: _Variant, gold: Mapping[int, GoldRow], *
         margin=fmean(margins) if margins else None,
         is_hole=is_hole,
         is_near=is_near,
-        let_in=main if is_near else best_paid,
+        let_in=main if is_near and count[Outcome.FOOLS] else best_paid,
         contributions=contributions,
         errors={name: reward.error for name, reward in rewards if reward.error is not None},
         shown_row=shown[0],
@@ -136,7 +143,7 @@ def compared(kind: AttackKind, attacks: _Variant, gold: Mapping[int, GoldRow], *
 
 def _shown_rows(outcomes: Mapping[int, Outcome]) -> list[int]:
     """Return the rows with the worst outcomes; a tie is shown behind a higher total, but in the same list."""
-    for kinds in ((Outcome.BEATS, Outcome.TIES), (Outcome.FOOLS,)):
+    for kinds in ((Outcome.BEATS, Outcome.TIES), (Outcome.FOOLS,), (Outcome.NEAR,)):
         if rows := [row for kind in kinds for row, outcome in outcomes.items() if outcome is kind]:
             return rows
     return list(outcomes)
@@ -201,11 +208,15 @@ def attack(experiment: Experiment, plan: AuditPlan, *, left_out: dict[str, str])
         by_kind = _attacks(trial, plan, answers.way)
     gold_scores = list(answers.scores.values())
     attacks = [(row, scored) for kind in by_kind.values() for variant in kind for row, (_, scored) in variant.items()]
-    floors: dict[int, float] = {}
+    totals_by_row: dict[int, list[float]] = defaultdict(list)
     for row, scored in attacks:
         if scored.total is not None:
-            floors[row] = min(scored.total, floors.get(row, scored.total))
-    gold = {row: GoldRow(scored, floors.get(row)) for row, scored in answers.scores.items()}
+            totals_by_row[row].append(scored.total)
+    gold = {
+        row: GoldRow(scored, min(totals, default=None), median(totals) if totals else None)
+        for row, scored in answers.scores.items()
+        for totals in [totals_by_row[row]]
+    }
     unrecognised = sum(not answer.is_recognised for answer in gold.values())
     share = wilson(unrecognised, len(gold))
     own = [component.name for component in trial.stack.components if not component.gates]

@@ -24,7 +24,7 @@ class KindResult:
 
     Of `rows` with a gold answer, its total is higher than the gold's in `beats` and equal in `ties` (if the gold answer
     is rewarded at all); `share` is both together with Wilson's interval. `is_near`: not a hole, but in too many rows it
-    gets the main component's full reward of the gold answer. `margin` is the mean of its
+    gets the main component's full reward of the gold answer, or nearly the gold's total. `margin` is the mean of its
     total less the gold's. `contributions` are means over the rows in which it beats or ties; if there are none, over
     the nearest rows or all rows. `let_in` is the component that pays it most compared with the gold answer. `text` is
     one that beat or tied, else the first.
@@ -92,7 +92,7 @@ class AuditResult:
 
     @property
     def near(self) -> list[KindResult]:
-        """Return the kinds that the main component pays in full."""
+        """Return the kinds that come near, by the main component or in total."""
         return [kind for kind in self.kinds if kind.is_near]
 
     @property

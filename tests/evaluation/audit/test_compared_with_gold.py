@@ -28,8 +28,8 @@ def row(**rewards: float | None) -> ScoredRow:
     return ScoredRow(None if None in values else sum(value or 0.0 for value in values), held)
 
 
-def golds(*rows: ScoredRow, floor: float = 0.0) -> dict[int, GoldRow]:
-    return {number: GoldRow(one, floor) for number, one in enumerate(rows)}
+def golds(*rows: ScoredRow, floor: float = 0.0, usual: float = 0.0) -> dict[int, GoldRow]:
+    return {number: GoldRow(one, floor, usual) for number, one in enumerate(rows)}
 
 
 def attacks(*rows: ScoredRow) -> dict[int, tuple[str, ScoredRow]]:
@@ -70,10 +70,16 @@ def test_an_unrecognised_gold_answer_can_be_beaten_but_not_tied() -> None:
 
 def test_all_that_the_main_reward_gives_is_near() -> None:
     """1 - 5 is far from gold's 1 + 0, and a is fooled all the same; with b for the main one it is not."""
-    gold = golds(*[row(a=1.0, b=0.0)] * 9, floor=-9.0)
+    gold = golds(*[row(a=1.0, b=0.0)] * 9, floor=-9.0, usual=-1.0)
     found = compared(KIND, attacks(*[row(a=1.0, b=-5.0)] * 9), gold, main="a")
     assert (found.is_hole, found.is_near, found.let_in) == (False, True, "a")
     assert not compared(KIND, attacks(*[row(a=1.0, b=-5.0)] * 9), gold, main="b").is_near
+
+
+@pytest.mark.parametrize(("total", "is_near"), [(0.81, True), (0.79, False)])
+def test_an_answer_is_near_from_four_fifths_of_the_gap(total: float, is_near: bool) -> None:
+    gold = golds(*[row(a=1.0)] * 9, floor=-9.0, usual=0.0)
+    assert compared(KIND, attacks(*[row(a=total)] * 9), gold, main=None).is_near is is_near
 
 
 def test_the_main_reward_is_the_one_that_the_fewest_reach() -> None:
