@@ -25,7 +25,7 @@ from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_result
 from rlhf_cli.config.conf_folders import caption, groups
 from rlhf_cli.display.reference_pages import show_groups, show_option
-from rlhf_cli.errors import ConfigError, DataError
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.text.suggest import nearest
 
 _FIRST = ("exp", "trainer", "reward", "data", "model")
@@ -138,14 +138,10 @@ def _option(group: str, named: str) -> _Page:
     value = {"group": group, "name": named, "caption": caption(file), "file": str(file), "text": text}
     if (group, named) != ("data", "reasoning_gym"):
         return value, lambda console: show_option(console, group, named, file)
-    from rlhf_cli.data.worlds.reasoning_gym import list_tasks
     from rlhf_cli.display.reference_pages import show_tasks
+    from rlhf_cli.project.reference.reference_json import described_tasks
 
-    tasks, missing = [], ""
-    try:
-        tasks = list_tasks()
-    except DataError as error:
-        missing = f"the tasks cannot be listed: {error.what} (try: {error.hint})"
+    tasks, missing = described_tasks()
 
     def show(console: Console) -> None:
         show_option(console, group, named, file)

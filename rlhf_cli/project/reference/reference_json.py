@@ -1,4 +1,4 @@
-"""Make JSON of what is known, and describe the keys of the JSON Schema."""
+"""Make JSON of what is known, describe the tasks of reasoning-gym and the JSON Schema."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pydantic import BaseModel
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.config.schema.trainer_sections import PpoArgs, Trainer
+from rlhf_cli.data.worlds.reasoning_gym import list_tasks
+from rlhf_cli.errors import DataError
 from rlhf_cli.project.reference.function_source import NO_DEFAULT, sentences_about
 from rlhf_cli.project.reference.key_reference import KeyReference, key_text
 from rlhf_cli.project.reference.reward_reference import RewardReference
@@ -22,6 +24,14 @@ from rlhf_cli.text.json_values import JsonTree, JsonValue
 def as_tree(value: RewardReference | TrainerReference | KeyReference) -> dict[str, Any]:
     """Return a dataclass as JSON: its fields, without those that are NO_DEFAULT."""
     return asdict(value, dict_factory=lambda pairs: {name: one for name, one in pairs if one is not NO_DEFAULT})
+
+
+def described_tasks() -> tuple[list[dict[str, Any]], str]:
+    """Return name, example and arguments of every task, and '', or no task and what is missing."""
+    try:
+        return list_tasks(), ""
+    except DataError as error:
+        return [], f"the tasks cannot be listed: {error.what} (try: {error.hint})"
 
 
 def described(schema: JsonTree, group: str) -> JsonTree:
