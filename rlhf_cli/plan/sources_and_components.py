@@ -97,7 +97,7 @@ def relative_to_cwd(text: str) -> str:
 
 A_CALL_S, A_ROW_S = 900.0, 60.0
 """Default time limits in seconds: for a call on a batch, and for an isolated call on a row."""
-KEEP_TIME = ("rlhf_cli.rewards.server:", "rlhf_cli.rewards.judge:", "rlhf_cli.rewards.code:")
+KEEP_TIME = ("rlhf_cli.rewards.server:", "rlhf_cli.rewards.judge", "rlhf_cli.rewards.code:")
 """Ready-made functions with their own `timeout_s` per row; the time of a batch depends on its size."""
 
 

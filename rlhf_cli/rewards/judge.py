@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, content_text, text_of
@@ -17,6 +19,7 @@ from rlhf_cli.services.cache_folder import cache_folder
 from rlhf_cli.services.http_client import JsonClient, Post, ReplyCache, together
 from rlhf_cli.text.template_grammar import is_text, parse
 
+Parsed = TypeVar("Parsed")
 _SCORE = r"(?:score|rating)\s*[:=]\s*(-?\d+(?:\.\d+)?)"
 
 
@@ -65,15 +68,18 @@ class Judge:
                 "the scale has no range", where="args.scale", got=list(self.scale), expected="[lowest, highest]"
             )
         self._pattern = _compiled(self.score_pattern)
-        self._rubric = Rubric(self.rubric)
+        self._rubric = self._parsed_rubric()
         self._client = JsonClient.of(self, path="/chat/completions")
         folder = Path(self.cache_dir).expanduser() if self.cache_dir else cache_folder("judge")
         self._cache = ReplyCache(folder) if self.cache else None
         # So that missing columns are noticed before training starts.
         self.__signature__ = _signature(self._rubric.columns)
 
+    def _parsed_rubric(self) -> Rubric:
+        return Rubric(self.rubric)
+
     def __repr__(self) -> str:
-        return f"Judge({self.model}, {self._client})"
+        return f"{type(self).__name__}({self.model}, {self._client})"
 
     async def __call__(
         self, prompts: Sequence[Completion], completions: Sequence[Completion], **columns: object
@@ -87,7 +93,7 @@ class Judge:
         named = {name: column for name in self._rubric.columns if isinstance(column := columns.get(name), Sequence)}
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
             values = {name: column[row] for name, column in named.items()}
-            values |= {"prompt": _prompt_text(prompt), "completion": text_of(completion)}
+            values |= {"prompt": prompt_text(prompt), "completion": text_of(completion)}
             text = self._rubric.fill(values, row)
             rows.append(text)
             if text is not None:
@@ -98,6 +104,10 @@ class Judge:
         return [None if text is None else score_of[text] for text in rows]
 
     async def _score(self, post: Post, text: str, row: int) -> float:
+        return await self._reply(post, text, row, partial(self._parsed, row))
+
+    async def _reply(self, post: Post, text: str, row: int, parsed: Callable[[str, str], Parsed]) -> Parsed:
+        """Return what `parsed(reply, finish)` makes of the reply to a text; the reply may be from the cache."""
         messages = [{"role": "user", "content": text}]
         if self.system is not None:
             messages.insert(0, {"role": "system", "content": self.system})
@@ -106,9 +116,9 @@ class Judge:
         key = {"urls": sorted(self._client.urls), **request}
         reply = self._cache.read(key) if self._cache else None
         if reply is not None:
-            return self._parsed(reply, row, "")
+            return parsed(reply, "")
         reply, finish = self._content(await post(request), row)
-        score = self._parsed(reply, row, finish)
+        score = parsed(reply, finish)
         if self._cache:  # cache readable replies only, so that a bad one is requested again
             self._cache.write(key, reply)
         return score
@@ -125,7 +135,7 @@ class Judge:
             raise RewardError(what, where=f"row {row}, {self!r}", got=repr(answer)[:300], expected=expected)
         return reply, str(finish or "")
 
-    def _parsed(self, reply: str, row: int, finish: str) -> float:
+    def _parsed(self, row: int, reply: str, finish: str) -> float:
         low, high = map(float, self.scale)
         where, got = f"row {row}, {self!r}", reply if len(reply) <= 300 else f"{reply[:150]} ... {reply[-150:]}"
         matches = list(self._pattern.finditer(reply)) or list(self._pattern.finditer(reply.replace("*", "")))
@@ -146,23 +156,20 @@ class Judge:
         return (score - low) / (high - low)
 
 
-_GIVEN = ("prompt", "completion")
-
-
 class Rubric:
-    """A parsed rubric. Raise RewardError for a malformed text, and for one without `{completion}`."""
+    """A parsed rubric. Raise RewardError for a malformed text, and for one without the field `answer`."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, answer: str = "completion") -> None:
         # Its columns become parameters of the reward, so their names must be identifiers.
         self._template = parse(text, where="args.rubric", error=RewardError, only_identifiers=True)
-        if "completion" not in self._template.columns:
+        if answer not in self._template.columns:
             raise RewardError(
-                "the rubric does not contain the completion",
+                f"the rubric does not contain the {answer}",
                 where="args.rubric",
                 got=text[:200],
-                expected="a text with {completion} in it",
+                expected=f"a text with {{{answer}}} in it",
             )
-        self.columns = [name for name in self._template.columns if name not in _GIVEN]
+        self.columns = [name for name in self._template.columns if name not in ("prompt", answer)]
 
     def fill(self, values: Mapping[str, object], row: int) -> str | None:
         """Return the text for one row, or None if one of its columns is null.
@@ -187,7 +194,7 @@ class Rubric:
         return self._template.fill(values)
 
 
-def _prompt_text(prompt: Completion) -> str:
+def prompt_text(prompt: Completion) -> str:
     """Return a text unchanged, one message as its content, several as `role: content` lines."""
     if isinstance(prompt, str):
         return prompt

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-ELSEWHERE = {"server", "judge", "code_runs", "code_passes_tests"}
+ELSEWHERE = {"server", "judge", "judge_ranking", "code_runs", "code_passes_tests"}
 """Rewards that talk to servers or run code are not called here."""
 FILES = sorted((Path(__file__).parents[2] / "conf" / "reward").glob("*.yaml"))
 

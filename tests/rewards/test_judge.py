@@ -12,6 +12,7 @@ import pytest
 
 from rlhf_cli.errors import RewardError, ServerSilent
 from rlhf_cli.rewards.judge import Judge, Rubric
+from rlhf_cli.rewards.stack.reward_functions import required_columns
 from tests.support.fake_server import Answer, reply, serving
 
 KEY = "sk-do-not-tell-6f2a"
@@ -149,3 +150,14 @@ def test_rubrics() -> None:
         with pytest.raises(RewardError) as caught:
             Rubric(text).fill(values, 3)
         assert caught.value.where == where
+
+
+def test_every_row_may_bring_its_own_rubric() -> None:
+    with serving(reply("Score: 5")) as server:
+        judge = Judge(server.url, "m", "{rubric}\n\nAnswer: {completion}")
+        rubrics = ["Is it short? {no field}", "Is it polite?", None]
+        assert required_columns(judge) == ["rubric"]
+        scores = asyncio.run(judge(prompts=["p"] * 3, completions=["a", "b", "c"], rubric=rubrics))
+    assert scores == [0.5, 0.5, None]
+    asked = {request.payload["messages"][0]["content"] for request in server.asked}
+    assert asked == {"Is it short? {no field}\n\nAnswer: a", "Is it polite?\n\nAnswer: b"}

@@ -16,7 +16,7 @@ from rlhf_cli.rewards.stack.reward_functions import resolve
 
 WORKED_EXAMPLES = worked_examples()
 SHIPPED = groups()["reward"]
-OF_SERVERS = ("judge", "server")
+OF_SERVERS = ("judge", "judge_ranking", "server")
 OF_PACKAGES = {"trl_accuracy": "math_verify", "trl_cosine_length": "math_verify", "reasoning_gym": "reasoning_gym"}
 """Rewards that need a package of an extra."""
 

@@ -1,0 +1,99 @@
+"""Rank all answers of a prompt by a language model, in one request."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.completion_text import Completion, text_of
+from rlhf_cli.rewards.judge import Judge, Rubric, prompt_text
+from rlhf_cli.services.http_client import Post, together
+
+_RANKING = r"(?:ranking|order)\s*[:=]\s*\[?(\d+(?:\s*[>,]\s*\d+)*)"
+
+
+@dataclass(eq=False, repr=False)
+class RankingJudge(Judge):
+    """A judge that ranks the answers to a prompt by a language model: the best gets 1, the worst 0, evenly spaced.
+
+    All different answers of a prompt go into one request to `URL/chat/completions`, in an order that does not depend
+    on the order of sampling; equal answers share a rank. Replies are cached on disk. A row gets None if a column that
+    the rubric names is null, and if its prompt has no second answer that differs (greedy answers are alone).
+
+    Args:
+        url: of the API (`https://HOST/v1`), or a list of equivalent URLs, which are used in turn.
+        model: the name of the model on that server.
+        rubric: the question: text with `{prompt}`, `{completions}` (numbered `[1]`, `[2]`) and any dataset column.
+        temperature: of the reply; 0 gives the most probable one.
+        max_tokens: limit on the length of the reply.
+        system: a system message before the rubric, or None.
+        api_key_env: name of the environment variable that holds the key.
+        timeout_s: limit for one attempt.
+        retry_budget_s: limit for one prompt with all attempts; 429, 5xx and lost connections are retried.
+        max_concurrency: number of simultaneous requests.
+        cache: false sends every request again.
+        cache_dir: the folder of the cache; None = `judge` in the cache folder of rlhf.
+        ranking_pattern: regular expression, case ignored, whose first group holds the numbers, best first; its last
+            match counts.
+    """
+
+    score_pattern: str = field(init=False, default="()")
+    scale: Sequence[float] = field(init=False, default=(0, 1))
+    ranking_pattern: str = _RANKING
+
+    def __post_init__(self) -> None:
+        self.score_pattern = self.ranking_pattern
+        super().__post_init__()
+
+    def _parsed_rubric(self) -> Rubric:
+        return Rubric(self.rubric, "completions")
+
+    async def __call__(
+        self, prompts: Sequence[Completion], completions: Sequence[Completion], **columns: object
+    ) -> list[float | None]:
+        """Return a score per row, in 0..1, or None. Raise RewardError, naming a row, if a reply ranks otherwise."""
+        named = {name: column for name in self._rubric.columns if isinstance(column := columns.get(name), Sequence)}
+        groups: dict[str, list[int]] = {}  # prompt and columns -> rows
+        for row, prompt in enumerate(prompts):
+            groups.setdefault(repr([prompt_text(prompt), *(column[row] for column in named.values())]), []).append(row)
+        texts = [text_of(completion) for completion in completions]
+        asked: list[tuple[str, list[str], list[int]]] = []  # text, different answers, rows
+        for rows in groups.values():
+            answers = sorted({texts[row] for row in rows}, key=lambda one: hashlib.sha256(one.encode()).digest())
+            listed = "\n\n".join(f"[{number}] {answer}" for number, answer in enumerate(answers, 1))
+            values = {name: column[rows[0]] for name, column in named.items()}
+            values |= {"prompt": prompt_text(prompts[rows[0]]), "completions": listed}
+            text = self._rubric.fill(values, rows[0])
+            if text is not None and len(answers) > 1:
+                asked.append((text, answers, rows))
+        async with self._client.session() as post:
+            ranked = await together([self._ranks(post, text, len(answers), rows[0]) for text, answers, rows in asked])
+        scores: list[float | None] = [None] * len(texts)
+        for (_, answers, rows), of_answers in zip(asked, ranked, strict=True):
+            by_answer = dict(zip(answers, of_answers, strict=True))
+            for row in rows:
+                scores[row] = by_answer[texts[row]]
+        return scores
+
+    async def _ranks(self, post: Post, text: str, count: int, row: int) -> list[float]:
+        return await self._reply(post, text, row, partial(self._ranking, row, count))
+
+    def _ranking(self, row: int, count: int, reply: str, finish: str) -> list[float]:
+        """Return the score of each answer in the order in which they were listed."""
+        matches = list(self._pattern.finditer(reply)) or list(self._pattern.finditer(reply.replace("*", "")))
+        order = [int(number) for number in re.findall(r"\d+", matches[-1][1] or "")] if matches else []
+        if sorted(order) != list(range(1, count + 1)):
+            raise RewardError(
+                f"the judge's reply does not rank the {count} answers",
+                where=f"row {row}, {self!r}",
+                got=reply if len(reply) <= 300 else f"{reply[:150]} ... {reply[-150:]}",
+                expected=f"each of 1 to {count} once, in text that matches {self._pattern.pattern}",
+                advice="raise args.max_tokens: the reply was truncated"
+                if finish == "length"
+                else "let the rubric say how to answer",
+            )
+        return [1 - order.index(number) / (count - 1) for number in range(1, count + 1)]
