@@ -85,14 +85,20 @@ def shown_path(file: Path, line: int | None = None) -> str:
     return f"{shown}:{line}" if line else shown
 
 
+def _entry(console: Console, name: str, facts: Sequence[str], text: str, *, indent: str = "") -> None:
+    """Print a key or an argument: its name and facts in one line, its meaning below."""
+    line = Text.assemble(indent, (name, "bold cyan"), "  ", (", ".join(filter(None, facts)), "dim"))
+    console.print(line, soft_wrap=not console.is_terminal)
+    if text:
+        show_pairs(console, [(f"{indent}  ", text)])
+
+
 def show_keys(console: Console, keys: Sequence[KeyReference]) -> None:
     """Print each key with its type and default, and its meaning below."""
     for key in keys:
         is_section = key.type in ("section", "section | null")
-        facts = f"section of {len(key.holds)} keys" if is_section else f"{key.type}, {_default_text(key.default)}"
-        console.print(Text.assemble((key.key, "bold cyan"), "  ", (facts, "dim")), soft_wrap=not console.is_terminal)
-        if key.text:
-            show_pairs(console, [("  ", key.text)])
+        facts = [f"section of {len(key.holds)} keys"] if is_section else [key.type, _default_text(key.default)]
+        _entry(console, key.key, facts, key.text)
 
 
 def show_metrics(console: Console, metrics: Sequence[MetricReference]) -> None:
@@ -123,11 +129,8 @@ def show_reward(console: Console, reward: RewardReference) -> None:
         for argument in reward.arguments:
             default, shipped = _default_text(argument.default), argument.shipped
             differs = shipped is not None and default != f"default {as_yaml(shipped)}"
-            facts = ", ".join(filter(None, (argument.type, default, f"here {as_yaml(shipped)}" if differs else "")))
-            line = Text.assemble("  ", (argument.name, "bold cyan"), "  ", (facts, "dim"))
-            console.print(line, soft_wrap=not console.is_terminal)
-            if argument.text:
-                show_pairs(console, [("   ", argument.text)])
+            facts = [argument.type, default, f"here {as_yaml(shipped)}" if differs else ""]
+            _entry(console, argument.name, facts, argument.text, indent="  ")
     if reward.columns:
         _heading(console, "columns of the data")
         columns = [
@@ -202,17 +205,13 @@ def show_trainer(console: Console, trainer: TrainerReference) -> None:
 
 def show_arguments(console: Console, found: Sequence[TrainerArgument]) -> None:
     """Print the full details of some arguments."""
-    for number, argument in enumerate(found):
-        if number:
-            console.print()
-        instead = f"  replaces TRL's {argument.name}" if argument.home else ""
-        console.print(Text.assemble((argument.key, "bold cyan"), (instead, "yellow")), soft_wrap=True)
+    for argument in found:
         facts = [argument.type.replace("'", ""), f"default {as_yaml(argument.default)}"]
         facts += [f"here {as_yaml(argument.ours)}"] if argument.ours is not None else []
-        show_pairs(console, [("  ", ", ".join(facts))], style="dim")
+        facts += [f"instead of TRL's {argument.name}"] if argument.home else []
         if argument.choices and not all(choice in argument.type for choice in argument.choices):
-            show_pairs(console, [("  ", "one of " + ", ".join(argument.choices))])
-        show_pairs(console, [("  ", argument.text)])
+            facts.append("one of " + ", ".join(argument.choices))
+        _entry(console, argument.key, facts, argument.text)
 
 
 _FURTHEST_ORIGIN = 56

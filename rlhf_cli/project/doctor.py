@@ -19,7 +19,6 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from rlhf_cli.errors import ConfigError, RewardError
-from rlhf_cli.models.gguf import PACKAGED_MODELS, packaged_state
 from rlhf_cli.plan.devices import host_bytes
 from rlhf_cli.runs.disk_space import size
 from rlhf_cli.runs.tracking.tracking_plan import has_login, netrc_knows, wandb_address
@@ -140,17 +139,6 @@ def _extra_condition(name: str, always: Sequence[Requirement], installed: Instal
     found = ", ".join([_PURPOSES.get(name, f"track={name}"), *there, *(f"without {package}" for package in absent)])
     fix = None if state == State.OK else f"pip install '{_DISTRIBUTION}[{name}]'"
     return Condition("extras", name, state, found, fix)
-
-
-def packaged_model_conditions() -> list[Condition]:
-    """Return a condition per packaged model: where it comes from, or the command that installs it."""
-    conditions = []
-    for name, model in PACKAGED_MODELS.items():
-        source = packaged_state(model)
-        found = f"model={name}, from {source}" if source else f"model={name} needs it, or {model.hub} from the hub"
-        state, fix = (State.OK, None) if source else (State.MISSING, model.install)
-        conditions.append(Condition("extras", name, state, found, fix))
-    return conditions
 
 
 _SMI_TIMEOUT_S = 10.0
@@ -283,7 +271,6 @@ def examine() -> list[Condition]:
     return [
         gpu_condition(read_driver(shutil.which("nvidia-smi")), build),
         *package_conditions(),
-        *packaged_model_conditions(),
         hub_login_condition(),
         wandb_login_condition(),
         Condition("machine", "cores and memory", State.OK, cores),

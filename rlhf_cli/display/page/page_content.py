@@ -20,15 +20,20 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, read_runs
+from rlhf_cli.analysis.comparison.measures import RunMeasure
+from rlhf_cli.analysis.comparison.settings import SettingRuns
+from rlhf_cli.analysis.diagnosis.finding import SEVERITIES
+from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose_readable
+from rlhf_cli.display.comparison_tables import estimate_texts
 from rlhf_cli.display.page.completion_pages import completion_pages
 from rlhf_cli.display.page.curves import plots_of, plotted_metrics
-from rlhf_cli.display.page.tables import evaluation_tables, setting_lines, shared_findings, shown_name
 from rlhf_cli.errors import UserError, raise_any
 from rlhf_cli.runs.run_folder import RunFolder, runs_in, write_text
 from rlhf_cli.text.redaction import redacted, redacted_tree
@@ -43,7 +48,6 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[UserError], *, ti
     """
     comparison = compare(runs)
     settings, measures = comparison.grouped.settings, comparison.measures[:_MOST_COLUMNS]
-    evaluations, unread = evaluation_tables(runs)
     setting_of: dict[str, int] = {}
     why_not: dict[str, str] = {}
     for number, setting in enumerate(settings):
@@ -52,14 +56,13 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[UserError], *, ti
     return {
         "title": runs[0].name if len(runs) == 1 else title,
         "lead": _lead(comparison),
-        "notes": [*comparison.notes, *([comparison.no_total] if comparison.no_total else []), *unread],
+        "notes": [*comparison.notes, *([comparison.no_total] if comparison.no_total else [])],
         "comparison": comparison,
         "is_comparison": len(runs) > 1,
         "has_rewards": any(run.weights for run in runs),
         "measures": measures,
         "lines": setting_lines(comparison, measures),
         "plots": plots_of(runs, settings, plotted_metrics(runs, no_total=comparison.no_total)),
-        "evaluations": evaluations,
         "noticed": shared_findings(runs),
         "completions": completion_pages(runs),
         "cards": [{"run": one, "setting": setting_of[one.name], "why_not": why_not.get(one.name)} for one in runs],
@@ -93,6 +96,58 @@ def _lead(comparison: Comparison) -> str:
     parts += [f"{len(settings)} settings"] if len(settings) > 1 else []
     parts.append(", ".join(f"{count} {state}" if len(states) > 1 else state for state, count in states.items()))
     return " · ".join([*parts, trainers, time.strftime("written %Y-%m-%d %H:%M %Z").strip()])
+
+
+@dataclass(frozen=True)
+class SettingLine:
+    """A line of the table for one setting. `place` is its index; `seeds` is the number of seeds."""
+
+    place: int
+    name: str
+    seeds: int
+    cells: list[str]
+    left_out: dict[str, str]
+
+
+def setting_lines(comparison: Comparison, measures: Sequence[RunMeasure]) -> list[SettingLine]:
+    """Return the lines of a comparison's settings, in their order, with a cell for each of the measures."""
+    settings = comparison.grouped.settings
+    columns = [
+        estimate_texts([comparison.estimates[setting.name][measure.label] for setting in settings])
+        for measure in measures
+    ]
+    return [
+        SettingLine(place, shown_name(setting), len(setting.by_seed), list(cells), dict(setting.left_out))
+        for place, (setting, cells) in enumerate(zip(settings, zip(*columns, strict=True), strict=True))
+    ]
+
+
+def shown_name(setting: SettingRuns) -> str:
+    """Return a setting's display name. If it has only one run with a shorter name, return the run's name."""
+    names = [run.name for run in setting.runs] + list(setting.left_out)
+    return min(setting.name, names[0], key=len) if len(names) == 1 else setting.name
+
+
+@dataclass(frozen=True)
+class SharedFinding:
+    """A finding. `says` is its headline in the first of the `runs` that have it; `change` is what to type, or ''."""
+
+    severity: str
+    says: str
+    change: str
+    reason: str
+    runs: list[int]
+
+
+def shared_findings(runs: Sequence[LoggedRun]) -> list[SharedFinding]:
+    """Return the findings of all runs, the most severe first; among equals, those of the most runs first."""
+    found: dict[tuple[str, str, str], SharedFinding] = {}
+    for place, run in enumerate(runs):
+        for finding in diagnose_readable(run.folder).diagnosis.findings if run.folder is not None else ():
+            change, reason = (finding.changes[0].words, finding.changes[0].reason) if finding.changes else ("", "")
+            shared = SharedFinding(finding.severity, finding.what, change, reason, [])
+            found.setdefault((finding.severity, finding.kind, finding.subject), shared).runs.append(place)
+    return sorted(found.values(), key=lambda finding: (SEVERITIES.index(finding.severity), -len(finding.runs)))
 
 
 NAME = "report.html"
