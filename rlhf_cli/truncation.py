@@ -1,8 +1,9 @@
-"""Decide what a completion is worth that the length limit cut off: one class per policy, the same for every trainer.
+"""Decide what a completion is worth that a limit cut off: one class per policy, the same for every trainer.
 
-A completion that ends in an end-of-sequence token is *terminated*; one cut by the length limit is *truncated*. The two
-are never merged into one `done` flag: a terminated answer is worth what it earned, while a truncated one might have
-continued. A policy acts on the row's total, in reward units.
+A completion that ends in an end-of-sequence token is *terminated*; one cut by the length limit is *truncated*, and so
+is one with another ending that `truncation.also` names. The two are never merged into one `done` flag: a terminated
+answer is worth what it earned, while a truncated one might have continued. A policy acts on the row's total, in reward
+units.
 
 To add a policy, write a class here and list it in `POLICIES`. `check`, the panel, the audit, `whatif` and the trainers
 ask the class. This module imports torch only when a policy changes totals.
@@ -11,6 +12,7 @@ ask the class. This module imports torch only when a policy changes totals.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -20,16 +22,38 @@ COMPONENT = "truncation"
 """Name of the truncation policy's component among the rewards."""
 
 
+class Ending(StrEnum):
+    """How a rollout ended: by itself, at the length limit, at the limit of turns, or after a call that failed."""
+
+    FINISHED = "finished"
+    LENGTH = "length"
+    TURNS = "turns"
+    TOOL_ERROR = "tool_error"
+    TIMEOUT = "timeout"
+
+
+ENDINGS = tuple(Ending)
+"""Every ending; `Endings.kinds` holds places here."""
+
+
 @dataclass(frozen=True)
 class Endings:
     """How the rows of all ranks ended: `is_truncated` (N,) bool, `lengths` (N,) and `limit` in tokens.
 
-    Without a limit, the model's own context window truncates.
+    `kinds` (N,) are places in ENDINGS, None if only truncation is known. Without a limit, the model's own context
+    window truncates.
     """
 
     is_truncated: Tensor
     lengths: Tensor
     limit: int | None
+    kinds: Tensor | None = None
+
+    def at(self, ending: Ending) -> Tensor:
+        """Return (N,) bool, True = the row ended so; without `kinds`, truncated rows ended at the length limit."""
+        if self.kinds is None:
+            return self.is_truncated & (ending is Ending.LENGTH)
+        return self.kinds == ENDINGS.index(ending)
 
 
 @dataclass(frozen=True)
@@ -55,6 +79,11 @@ class TruncationPolicy:
     penalty: float = 1.0
     mode: str | None = None
     cache: int | None = None
+    also: tuple[str, ...] = ()
+
+    def truncates(self, ending: str) -> bool:
+        """Return whether a row that ended so counts as truncated."""
+        return ending == Ending.LENGTH or ending in self.also
 
     @classmethod
     def default_mode(cls, *, is_dense: bool) -> str | None:
@@ -94,7 +123,7 @@ class EosPenalty(TruncationPolicy):
     """Subtract a penalty from a truncated row, or replace its total by -penalty (Ziegler et al., arXiv 1909.08593)."""
 
     name = "eos_penalty"
-    keys = ("penalty", "mode")
+    keys = ("penalty", "mode", "also")
     modes = ("subtract", "replace")
     changes_total = True
 
@@ -114,7 +143,7 @@ class Bootstrap(TruncationPolicy):
     """
 
     name = "bootstrap"
-    keys = ("mode",)
+    keys = ("mode", "also")
     modes = ("replace", "add")
     needs_critic = True
     ADDS_TO_PLAIN: ClassVar[str] = (
@@ -138,6 +167,7 @@ class Exclude(TruncationPolicy):
     """Give a truncated row no gradient and no place in any mean (DAPO, arXiv 2503.14476, section 3.4)."""
 
     name = "exclude"
+    keys = ("also",)
     excludes = True
 
 
@@ -145,16 +175,20 @@ class SoftOverlong(TruncationPolicy):
     """Subtract a penalty that grows over the last tokens before the limit (DAPO, arXiv 2503.14476, equation 13)."""
 
     name = "soft_overlong"
-    keys = ("penalty", "cache")
+    keys = ("penalty", "cache", "also")
     changes_total = True
     reads_lengths = True
 
     def added(self, totals: Tensor, endings: Endings) -> Tensor:
-        """Return a ramp from 0 to -penalty over the last `cache` tokens, whether or not the row is truncated."""
+        """Return a ramp from 0 to -penalty over the last `cache` tokens, whether or not the row is truncated.
+
+        A row that was truncated otherwise than by its length gets -penalty.
+        """
         from rlhf_cli.numerics.reward_columns import soft_overlong
 
         assert endings.limit is not None, "check refuses a ramp without a limit"
-        return self.penalty * soft_overlong(endings.lengths, endings.limit, self.cache or max(1, endings.limit // 5))
+        ramp = soft_overlong(endings.lengths, endings.limit, self.cache or max(1, endings.limit // 5))
+        return self.penalty * ramp.masked_fill(endings.is_truncated & ~endings.at(Ending.LENGTH), -1.0)
 
 
 POLICIES: dict[str, type[TruncationPolicy]] = {

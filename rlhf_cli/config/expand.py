@@ -72,14 +72,14 @@ def _has_dense_rewards_alone(experiment: Experiment) -> bool:
 
 
 def is_dense(reward: Reward) -> bool:
-    """Return whether a reward is declared per token: by `spread: even`, or by its function's return type.
+    """Return whether a reward is declared step by step: by `per: turn`, `spread: even` or the function's return type.
 
     The function's source is read, not imported: a list of lists (`list[list[float]]`, `list[list[Span]]`) is dense. A
     function without a return type counts as a score of the whole answer.
     """
     if reward.fn is None:
         return False
-    return reward.spread == "even" or _returns_lists(reward.fn)
+    return reward.per is not None or reward.spread == "even" or _returns_lists(reward.fn)
 
 
 def _returns_lists(fn: str) -> bool:

@@ -18,6 +18,7 @@ from rlhf_cli.evaluation.policy_results import SEEN, UNSEEN, PolicyEvaluation
 from rlhf_cli.evaluation.score_bench import ScoreBench
 from rlhf_cli.evaluation.scored_pairs import LengthBias, RewardModelEvaluation, ScoredPair, SliceAccuracy
 from rlhf_cli.numerics.intervals import Estimate, attempt_counts
+from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredReward
 from rlhf_cli.rewards.stack.token_offsets import ScoredPart
 
@@ -279,7 +280,7 @@ def show_parts(console: Console, rows: Rows, scores: CompletionScores) -> None:
         rewards = ", ".join(f"{name} {figure(score.raw)}" for name, score in scored.rewards.items())
         console.print(Text.assemble((f"row {number}  ", "bold"), f"total {figure(scored.total)}  ({rewards})"))
         completion = row["completion"]
-        text = str(completion[-1]["content"]) if isinstance(completion, list) and completion else str(completion or "")
+        text = text_of(completion) if isinstance(completion, list) else str(completion or "")
         by_part = {name: score.parts for name, score in scored.rewards.items() if score.parts is not None}
         if not by_part:
             console.print(Text(text), soft_wrap=True)
@@ -295,7 +296,7 @@ def _coloured(text: str, parts: Sequence[ScoredPart]) -> Text:
     for part in parts:
         shown.append(text[reached : part.start])
         style = _GAIN if part.reward > 0 else _LOSS if part.reward < 0 else _NONE
-        shown.append(text[max(reached, part.start) : part.end], style=style)
+        shown.append(text[max(reached, part.start) : part.end] or part.text, style=style)  # a bare call has no place
         shown.append(f"[{part.reward:+g}]", style="bold")
         reached = max(reached, part.end)
     shown.append(text[reached:])

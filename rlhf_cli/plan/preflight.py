@@ -114,6 +114,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
     aggregate |= report.run(reward_checks.advantage_problems(subject), {})
     aggregate |= report.run(interaction_problems(subject), {})
     report.run_all(conversation_problems(subject, data))
+    report.run_all(reward_checks.turn_problems(subject))
     report.run_all(model.passes_problems(subject, folders), model.critic_problems(subject))
     report.run_all(data_checks.column_problems(subject, data, rewards))
     schedule = report.run(arguments.round_problems(subject, data), Schedule())

@@ -118,6 +118,7 @@ def component(name: str, reward: reward_sections.Reward, score: Callable[..., ob
         timeout_s=None if reward.isolate else timeout_of(reward),
         eager=reward.eager,
         spread=reward.spread,
+        per=reward.per,
     )
 
 

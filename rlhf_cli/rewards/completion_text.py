@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
@@ -52,6 +53,16 @@ def content_text(message: Message) -> str:
         return content
     parts = content if isinstance(content, Sequence) else []
     return "".join(str(part.get("text", "")) for part in parts if part.get("type") == "text")
+
+
+def calls_text(message: Message) -> str:
+    """Return the calls of tools in a message, as `add({"a": 1}), add({"a": 2})`; '' for none."""
+    calls = message.get("tool_calls")
+    functions = [call.get("function", call) for call in calls] if isinstance(calls, list) else []
+    given = [(one.get("name"), one.get("arguments")) for one in functions]
+    return ", ".join(
+        f"{name}({it if isinstance(it, str) else json.dumps(it, ensure_ascii=False)})" for name, it in given
+    )
 
 
 def as_completion(value: object) -> Completion:

@@ -122,3 +122,37 @@ def second_is_larger(
         spans = score_speakers(text_of(completion), first, second)
         scores.append(None if isinstance(spans, float) else float(bool(spans) and spans[1][2] > 0))
     return scores
+
+
+def turns_have_form(
+    s1: Sequence[str], s2: Sequence[str], speaker_a: Sequence[str], speaker_b: Sequence[str], **kwargs: object
+) -> list[list[float]]:
+    """Score each turn 1.0 if it is its speaker's line, `A: 4`, else 0.0; for `per: turn`.
+
+    Args:
+        s1: column of the rollout, the text of the first turn.
+        s2: column of the rollout, the text of the second turn.
+        speaker_a: dataset column, the first speaker.
+        speaker_b: dataset column, the second speaker.
+    """
+    numbers = zip(_said(s1, speaker_a), _said(s2, speaker_b), strict=True)
+    return [[float(one is not None), float(two is not None)] for one, two in numbers]
+
+
+def second_turn_larger(
+    s1: Sequence[str], s2: Sequence[str], speaker_a: Sequence[str], speaker_b: Sequence[str], **kwargs: object
+) -> list[list[float]]:
+    """Score the second turn 1.0 if its number is larger than the first turn's, else 0.0; for `per: turn`.
+
+    The first turn gets 0.0: whether its number was small enough is known after the second turn, and the first speaker
+    learns from the rewards of later tokens alone. Arguments as in `turns_have_form`.
+    """
+    numbers = zip(_said(s1, speaker_a), _said(s2, speaker_b), strict=True)
+    return [[0.0, float(one is not None and two is not None and two > one)] for one, two in numbers]
+
+
+def _said(texts: Sequence[str], speakers: Sequence[str]) -> list[int | None]:
+    """Return the digit in each speaker's line, None if the text has another form."""
+    rows = zip(texts, speakers, strict=True)
+    found = [re.fullmatch(rf"{re.escape(speaker)}: ([0-9])\s*", text) for text, speaker in rows]
+    return [None if match is None else int(match[1]) for match in found]

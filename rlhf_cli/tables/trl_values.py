@@ -194,6 +194,8 @@ STEP = "rollout.step"
 """The optimizer steps that the generating policy had taken; weight schedules are evaluated at this step."""
 TRUNCATED = "rollout.truncated"
 """Whether it was truncated, as the truncation policy defines it."""
+ENDING = "rollout.ending"
+"""How it ended, a word of `rlhf_cli.truncation.Ending`; not in tables of older versions."""
 TOKENS = "rollout.tokens"
 """Its length in tokens, including the end-of-sequence token."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow
 import pyarrow.parquet
@@ -40,7 +40,7 @@ class PartColumns:
 
         Every rank must call this.
         """
-        own = [name for name in stack.names if any(row is not None for row in stack.outcomes[name].tokens)]
+        own = [name for name in stack.names if stack.outcomes[name].has_parts]
         named = {*self._names, *gather_object(own)}
         self._names = tuple(name for name in stack.names if name in named)
         return {_COLUMN.format(name): [None] * num_rows for name in self._names}
@@ -69,6 +69,27 @@ def _as_json(stack: RewardStack, name: str, row: int, advantages: Tensor) -> str
             {"start": part.start, "end": part.end, "text": part.text, "reward": part.reward, "advantage": advantage}
         )
     return json.dumps(shown, ensure_ascii=False)
+
+
+def storable(completion: object) -> object:
+    """Return a completion whose calls have their arguments as JSON text, as OpenAI stores them.
+
+    A column of a table has one type, but the arguments of calls differ from row to row.
+    """
+    if not isinstance(completion, list):
+        return completion
+    calls = [one.get("tool_calls") for one in completion]
+    return [
+        {**one, "tool_calls": list(map(_stored, made))} if made else one
+        for one, made in zip(completion, calls, strict=True)
+    ]
+
+
+def _stored(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function", {})
+    given = function.get("arguments")
+    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": text}}
 
 
 def write_table(trainer: TrlTrainer, file: Path) -> None:

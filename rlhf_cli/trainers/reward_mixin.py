@@ -35,10 +35,12 @@ from rlhf_cli.rewards.stack.reward_metrics import (
     table_columns,
 )
 from rlhf_cli.rewards.stack.truncated_rows import FLAG, find_truncated, truncation_metrics
+from rlhf_cli.rewards.stack.turn_rewards import with_turn_texts
 from rlhf_cli.runs.metrics_file import table_file
 from rlhf_cli.tools_and_environments import KINDS
 from rlhf_cli.trainers.left_out_mixin import LeftOutMixin
-from rlhf_cli.truncation import COMPONENT, Endings
+from rlhf_cli.trainers.rollout_endings import ending_of, ending_shares
+from rlhf_cli.truncation import COMPONENT, ENDINGS, Ending, Endings
 
 if TYPE_CHECKING:
     from rlhf_cli.rewards.stack.reward_metrics import DeadRound
@@ -67,6 +69,8 @@ class RewardMixin(LeftOutMixin):
         super().__init__(*args, **named)
         self.reward_stack.decode = self._decode
         self._clip_range = getattr(self, "reward_clip_range", None)
+        if (function := getattr(self, "rollout_func", None)) is not None:  # RLOO has none
+            self.rollout_func = functools.partial(with_turn_texts, function, self._decode)
 
     @functools.cached_property
     def _parts(self) -> PartColumns:
@@ -91,7 +95,9 @@ class RewardMixin(LeftOutMixin):
         outcomes = [stack.outcomes[name] for name in stack.names]
         device, names = raw.device, list(self.reward_func_names)
         fixed = _matrix([outcome.fixed for outcome in outcomes])
-        raw, fixed, self._endings = self._on_cpu(raw, fixed, self._find_endings(inputs, completion_ids_list))
+        raw, fixed, self._endings = self._on_cpu(
+            raw, fixed, self._find_endings(inputs, completions, completion_ids_list)
+        )
         if COMPONENT in names:  # a placeholder column: the component is added after all others are settled
             place = names.index(COMPONENT)
             raw = torch.cat([raw[:, :place], raw[:, place + 1 :]], dim=1)
@@ -134,14 +140,21 @@ class RewardMixin(LeftOutMixin):
 
         raw: (N, K) of all ranks; the others are of this rank.
         """
-        own = torch.cat([fixed, endings.is_truncated.unsqueeze(1), endings.lengths.unsqueeze(1)], dim=1)
+        assert endings.kinds is not None
+        own = torch.cat([fixed, endings.kinds.unsqueeze(1), endings.lengths.unsqueeze(1)], dim=1)
         everyones = self.accelerator.gather(own.to(raw.device))
         together = torch.cat([raw, everyones], dim=1).cpu()
         parts = together.split([raw.shape[1], fixed.shape[1], 1, 1], dim=1)
-        raw, fixed, cut, lengths = (part.contiguous() for part in parts)
-        return raw, fixed, Endings(cut[:, 0].bool(), lengths[:, 0].long(), endings.limit)
+        raw, fixed, kinds, lengths = (part.contiguous() for part in parts)
+        return raw, fixed, self._endings_of(kinds[:, 0].long(), lengths[:, 0].long(), endings.limit)
 
-    def _find_endings(self, inputs: list[dict[str, object]], completion_ids: list[list[int]]) -> Endings:
+    def _endings_of(self, kinds: Tensor, lengths: Tensor, limit: int | None) -> Endings:
+        is_cut = torch.tensor([self.truncation.truncates(ending) for ending in ENDINGS])
+        return Endings(is_cut[kinds], lengths, limit, kinds)
+
+    def _find_endings(
+        self, inputs: list[dict[str, object]], completions: Sequence[object], completion_ids: list[list[int]]
+    ) -> Endings:
         """Return how this rank's rows ended; a dataset, rollout or environment may mark one as truncated."""
         environments = getattr(self, "environments", None) or [None] * len(inputs)  # RLOO has no environments
         flags = [
@@ -152,12 +165,18 @@ class RewardMixin(LeftOutMixin):
         limit = self.max_completion_length
         stops = self.stops
         has_stopped = (lambda ids: False) if stops is None else (lambda ids: stops.length(ids) is not None)
-        cut = find_truncated(completion_ids, ending_ids, limit, flags, has_stopped)
-        return Endings(torch.tensor(cut), torch.tensor([len(ids) for ids in completion_ids]), limit)
+        cut = find_truncated(completion_ids, ending_ids, limit, has_stopped)
+        max_calls = self.max_tool_calling_iterations if getattr(self, "tools", None) else None
+        found = [
+            ending_of(completion, is_cut=is_cut, max_calls=max_calls, flag=flag)
+            for completion, is_cut, flag in zip(completions, cut, flags, strict=True)
+        ]
+        kinds = torch.tensor([ENDINGS.index(ending) for ending in found])
+        return self._endings_of(kinds, torch.tensor([len(ids) for ids in completion_ids]), limit)
 
     def _log_endings(self, metrics: dict[str, list[float]]) -> None:
         """Correct TRL's figures for stop strings: it takes a row without an end-of-sequence token for truncated."""
-        cut, lengths = self._endings.is_truncated, self._endings.lengths.float()
+        cut, lengths = self._endings.at(Ending.LENGTH), self._endings.lengths.float()
         ended = lengths[~cut] if not cut.all() else lengths.new_zeros(1)
         metrics["completions/clipped_ratio"][-1] = cut.float().mean().item()
         for name, value in (("mean", ended.mean()), ("min", ended.min()), ("max", ended.max())):
@@ -171,6 +190,8 @@ class RewardMixin(LeftOutMixin):
         has_no_total = settled.for_trl.isnan().all(dim=1)
         if has_no_total.any():
             self.drop_rows(output, has_no_total[self._own_rows])
+        if self.reward_stack.scores_turns:
+            self.reward_stack.place_turns((output["completion_mask"] * output.get("tool_mask", 1)).bool().tolist())
         shares = self._set_advantages(output)
         metrics = self._metrics["train" if self.model.training else "eval"]
         if self.stops is not None:
@@ -187,7 +208,9 @@ class RewardMixin(LeftOutMixin):
             metrics["reward_std"][-1] = totals.std().item() if totals.numel() > 1 else torch.nan
         if alike := metrics.get("frac_reward_zero_std"):
             alike[-1] = share_of_dead_groups(self._compared_totals(), self._num_generations)
-        for name, value in truncation_metrics(settled, self._endings).items():
+        has_turns = getattr(self, "tools", None) or getattr(self, "rollout_func", None)
+        ended = ending_shares(self._endings) if has_turns else {}
+        for name, value in (truncation_metrics(settled, self._endings) | ended).items():
             metrics[name].append(value)
         for name, value in shares.items():
             metrics[name].append(value)
@@ -196,6 +219,9 @@ class RewardMixin(LeftOutMixin):
         for index, name in enumerate(settled.names):
             overwrite_last(self._logs["rewards"][name], settled.raw[:, index].tolist())
         if self.args.log_completions:
+            from rlhf_cli.trainers.completions_table import storable
+
+            overwrite_last(self._logs["completion"], list(map(storable, self._logs["completion"])))
             # The values that the functions returned: gates compare these, and TRL's matrix has rounded them to float32.
             scores = [self.reward_stack.outcomes[name].raw for name in self.reward_stack.names]
             everyones = zip(*gather_object(list(zip(*scores, strict=True))), strict=True)

@@ -105,6 +105,8 @@ RECIPES: dict[str, tuple[list[str], Rows | None]] = {
     "toy_sft": ([*OWN, *FEW, *EVALUATED], None),
     "toy_speakers": ([*OWN, *GROUPS, *FEW, "trainer.args.max_completion_length=24"], None),
     "toy_speakers_ppo": ([*OWN, *ROUNDS, *FEW], None),
+    "toy_staged": ([*OWN, *GROUPS, *FEW], None),
+    "toy_staged_ppo": ([*OWN, *ROUNDS, *FEW], None),
     "ultrafeedback_dpo": ([*FOLDER, *EVALUATED, *HELD_OUT], chats),
     "ultrafeedback_kto": ([*FOLDER, *EVALUATED, *HELD_OUT], chats),
 }

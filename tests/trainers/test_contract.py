@@ -80,6 +80,27 @@ def test_a_scored_round_is_a_dictionary_of_tensors_by_row_with_at_most_one_scala
     assert "maxlen=args.generation_batch_size" in inspect.getsource(trainer.__init__)
 
 
+def test_a_rollout_function_gives_a_mask_and_columns_before_rewards_are_called() -> None:
+    """trainers/reward_mixin.py wraps the function and reads the mask; trainers/staged_rollout.py is such a function."""
+    turn = ["self", "prompt_ids", "images", "multimodal_fields", "num_generations", "has_tool_images"]
+    assert parameters(trl.GRPOTrainer._generate_single_turn) == turn
+    assert parameters(trl.GRPOTrainer._tokenize_prompts) == ["self", "prompts"]
+    generate = inspect.getsource(trl.GRPOTrainer._generate)
+    assert "output = self.rollout_func(prompts, self)" in generate
+    assert 'tool_mask = extra_fields.pop("env_mask", None)' in generate
+    score = inspect.getsource(trl.GRPOTrainer._generate_and_score_completions)
+    assert score.index("inp[key] = values[i]") < score.index("self._calculate_rewards(inputs, prompts, completions")
+
+
+def test_rounds_of_calls_are_limited_and_end_in_messages() -> None:
+    """trainers/rollout_endings.py reads from the messages how a rollout ended."""
+    source = inspect.getsource(trl.GRPOTrainer._tool_call_loop)
+    assert "while idxs_with_tool and iteration_num < self.max_tool_calling_iterations:" in source
+    assert 'tool_message = {"role": "tool", "name": name, "content": content}' in source
+    assert "del completions[idx_with_tool][completions_len_before[idx] :]" in source  # results that did not fit
+    assert "completions[idx_with_tool].append(post_tool_completions[idx])" in source  # only if it is not empty
+
+
 def test_a_round_is_shuffled_by_a_function_of_its_module() -> None:
     """trainers/ppo puts its own in that place, which keeps the answers of a prompt together."""
     source = inspect.getsource(trl.GRPOTrainer._prepare_inputs)

@@ -83,8 +83,8 @@ class RoundRecomputer:
         self.aggregate, self.truncation = aggregate_of(experiment), experiment.truncation.rule
         self.scores = {name: StoredScores(name) for name in experiment.rewards}
         components = [component(name, reward, self.scores[name]) for name, reward in experiment.rewards.items()]
-        # Stored scores need no timeout.
-        self.stack = RewardStack([replace(item, timeout_s=None, eager=False) for item in components])
+        # Stored scores need no timeout, and are the sums of turns.
+        self.stack = RewardStack([replace(item, timeout_s=None, eager=False, per=None) for item in components])
         self._settle_rules = SettleRules(
             self.stack.components, self.aggregate, self.num_generations, self.truncation, self.algorithm.fill
         )
@@ -111,6 +111,8 @@ class RoundRecomputer:
         own = self.stack.weights(stored.updates, self._max_steps or 1)
         weights = torch.tensor([*own, *[1.0] * (len(names) - len(own))], dtype=torch.float32)
         is_cut = [bool(value) for value in stored.columns[trl_values.TRUNCATED]]
+        if (ended := stored.columns.get(trl_values.ENDING)) is not None:
+            is_cut = [self.truncation.truncates(str(ending)) for ending in ended]
         lengths = [int(value or 0) for value in stored.numbers(trl_values.TOKENS)]
         endings = Endings(torch.tensor(is_cut), torch.tensor(lengths), self._limit)
         settled, self._running = settle(

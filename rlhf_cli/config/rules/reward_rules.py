@@ -121,9 +121,9 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
     """Yield every problem with the policy for truncated completions."""
     truncation, trainer, where = experiment.truncation, experiment.trainer, origins.where("truncation.policy")
     rule, modes = truncation.rule, truncation.rule.modes
-    for key in ("penalty", "mode", "cache"):
+    for key in ("penalty", "mode", "cache", "also"):
         # A frozen configuration holds every key, so only values other than the default count.
-        if key not in rule.keys and getattr(truncation, key) != type(truncation).model_fields[key].default:
+        if key not in rule.keys and getattr(truncation, key) != getattr(type(truncation)(), key):
             readers = [name for name, policy in POLICIES.items() if key in policy.keys]
             yield ConfigError(
                 f"policy {truncation.policy} does not read truncation.{key}",

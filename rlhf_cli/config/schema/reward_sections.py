@@ -70,8 +70,9 @@ class Reward(Section):
     reward, a number is its score. `timeout_s` limits a call in seconds: for a batch, or for a row if the function is
     isolated; `off` has no limit, and `auto` is 900 and 60, with no limit for rewards that have limits of their own
     (reward models, servers, judges, sandboxes). `isolate` runs a function in a process that can be killed. `trial` has
-    `check` and `train` call it on the first row of the data before torch is loaded. `spread` gives the score to the
-    `last` token, or to all tokens `even`ly.
+    `check` and `train` call it on the first row of the data before torch is loaded. `per: turn` says that it returns
+    a list per completion, one number for each message of the assistant. `spread` gives a score to the `last` token, or
+    to all tokens `even`ly: of the span, or of the turn.
 
     These keys are for a reward model only. `batch_size` is the number of rows a pass scores. `dtype` is the type of its
     weights. `device` is its device; null is that of the training process. `max_length` is the limit in tokens; null is
@@ -97,6 +98,7 @@ class Reward(Section):
     ] = "auto"
     isolate: bool = False
     trial: bool = True
+    per: Literal["turn"] | None = None
     spread: Literal["last", "even"] = "last"
     batch_size: int = Field(default=16, gt=0)
     max_length: int | None = Field(default=None, gt=0)
@@ -119,6 +121,8 @@ class Reward(Section):
             raise ValueError("no `args` beside `environment`: a method of an environment takes none")
         if self.offset == "auto" and self.model is None:
             raise ValueError("a number for `offset`: `auto` is the mean of a reward model, and a function has none")
+        if self.per is not None and self.model is not None:
+            raise ValueError("`per: turn` for a function only; a reward model scores the whole answer")
         if self.isolate and self.fn is None:
             raise ValueError("`isolate` for a function only; all others run in the training process")
         return self
@@ -145,23 +149,25 @@ class Advantages(Section):
 
 
 class Truncation(Section):
-    """What a completion is worth that the length limit cut off, for every trainer that generates.
+    """What a completion is worth that a limit cut off, for every trainer that generates.
 
     `policy` names the rule; `rlhf list truncation` describes each. `penalty` is the size of the penalty, 0 or more.
     `cache` is the number of last tokens over which the penalty grows; null is a fifth of max_completion_length. `mode`
     says whether the reward that the completion earned still counts: `subtract` and `add` keep it, `replace` does not;
-    null is the policy's default.
+    null is the policy's default. `also` lists the endings of a rollout with tools that count as cut off beside the
+    length limit: `turns` (max_tool_calling_iterations), `tool_error` and `timeout` (the last call failed).
     """
 
     policy: PolicyName = "none"
     penalty: float = Field(default=1.0, ge=0)
     mode: Mode | None = None
     cache: int | None = Field(default=None, gt=0)
+    also: list[Literal["turns", "tool_error", "timeout"]] = Field(default_factory=list)
 
     @property
     def rule(self) -> TruncationPolicy:
         """Return the policy with the values of this section."""
-        return POLICIES[self.policy](penalty=self.penalty, mode=self.mode, cache=self.cache)
+        return POLICIES[self.policy](penalty=self.penalty, mode=self.mode, cache=self.cache, also=tuple(self.also))
 
 
 class Margin(Section):

@@ -6,6 +6,7 @@ that the most runs answered. Their size is bounded, so that the page stays small
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import Counter
@@ -16,6 +17,7 @@ from typing import Any
 
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, reward_names
 from rlhf_cli.display.page.curves import rounded
+from rlhf_cli.rewards.completion_text import calls_text, content_text
 from rlhf_cli.text.redaction import redacted_values
 from rlhf_cli.text.regular_files import LARGEST_TABLE, require_regular
 
@@ -105,7 +107,7 @@ def _read_answers(file: Path, order: Mapping[str, int]) -> list[Answer]:
         rewards = [name.removesuffix(_EFFECTIVE) for name in names if name.endswith(_EFFECTIVE)]
         rewards.sort(key=lambda name: order.get(name, len(order)))
         wanted = {"prompt", "completion", "total", *rewards}
-        wanted |= {f"{name}.{what}" for name in rewards for what in ("weighted", "closed_by", "error")}
+        wanted |= {f"{name}.{what}" for name in rewards for what in ("weighted", "closed_by", "error", "parts")}
         rows = table.read(columns=[name for name in names if name in wanted]).to_pylist()
     return [
         {
@@ -118,9 +120,14 @@ def _read_answers(file: Path, order: Mapping[str, int]) -> list[Answer]:
     ]
 
 
+_MOST_PARTS = 6
+
+
 def _score(row: Mapping[str, object], name: str) -> dict[str, object]:
     score: dict[str, object] = {"name": name, "raw": rounded(_number(row.get(name)))}
     score["weighted"] = rounded(_number(row.get(f"{name}.weighted")))
+    if 1 < len(parts := _part_rewards(row.get(f"{name}.parts"))) <= _MOST_PARTS:
+        score["parts"] = parts
     if (closed_by := row.get(f"{name}.closed_by")) is not None:
         score["closed"] = str(closed_by)
     if (error := row.get(f"{name}.error")) is not None:
@@ -128,11 +135,19 @@ def _score(row: Mapping[str, object], name: str) -> dict[str, object]:
     return score
 
 
+def _part_rewards(content: object) -> list[float | None]:
+    """Return the rewards of a row's parts or turns, in their order."""
+    try:
+        return [rounded(_number(part["reward"])) for part in json.loads(str(content or "[]"))]
+    except (ValueError, TypeError, KeyError):
+        return []
+
+
 def _text_of(content: object) -> str:
     """Return a text unchanged; for a conversation, return its messages, each after its role."""
     if isinstance(content, list):
         messages = [message for message in content if isinstance(message, dict)]
-        return "\n".join(f"{message.get('role', '?')}: {message.get('content', '')}" for message in messages)
+        return "\n".join(f"{one.get('role', '?')}: {content_text(one) or calls_text(one)}" for one in messages)
     return "" if content is None else str(content)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rlhf_cli.algorithms.user_function import AdvantageFunction, example_round
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, Reward
-from rlhf_cli.errors import RewardError, RlhfError, UserError, with_causes
+from rlhf_cli.errors import ConfigError, RewardError, RlhfError, UserError, with_causes
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, RewardFacts, Subject
 from rlhf_cli.plan.checks.prompt_checks import has_conversations
 from rlhf_cli.plan.run_plan import Notice
@@ -68,6 +68,29 @@ def reward_problems(subject: Subject, data: DataFacts) -> Check[RewardFacts]:
         except UserError as error:
             yield error
     return facts
+
+
+def turn_problems(subject: Subject) -> Findings:
+    """Yield an error for each setting about turns if nothing gives a completion more than one.
+
+    That is the case without tools, environment, rollout function and a trainer of the user's: TRL takes a completion
+    for one message, also in a conversation. `rlhf score` does not ask this, because a transcript has turns.
+    """
+    experiment = subject.experiment
+    has_turns = experiment.tools or experiment.environment is not None or experiment.rollout is not None
+    if has_turns or experiment.trainer.own_class is not None:
+        return
+    keys = {f"rewards.{name}.per": "turn" for name, reward in experiment.rewards.items() if reward.per is not None}
+    if experiment.truncation.also:
+        keys["truncation.also"] = ", ".join(experiment.truncation.also)
+    for key, value in keys.items():
+        yield ConfigError(
+            "every completion of this run is a single turn",
+            where=subject.where(key),
+            got=value,
+            expected="`tools`, `environment` or `rollout`, which make completions of several turns",
+            hint=f"'~{key}', or tools.NAME.fn=./tools.py:NAME, or rollout.fn=./mine.py:rollout",
+        )
 
 
 def advantage_problems(subject: Subject) -> Check[dict[str, Path]]:

@@ -295,6 +295,10 @@ def _call(component: Component, batch: Batch, rows: Sequence[int], outcome: Rewa
     returned = _within(component, with_own_arguments(subset), tools.run_async)
 
     def read_dense(row: int, value: Sequence[object]) -> TokenValues | None:
+        if component.per is not None:
+            from rlhf_cli.rewards.stack.turn_rewards import as_turn_values, turns_of
+
+            return as_turn_values(value, len(turns_of(subset, row)))
         outcome.spans[rows[row]] = named_spans(value)
         if "completion_ids" in subset:
             ids = token_ids(subset, row)
@@ -307,7 +311,7 @@ def _call(component: Component, batch: Batch, rows: Sequence[int], outcome: Rewa
         num_tokens = len(text) if is_spans else len(value)
         return as_token_values(value, num_tokens, lambda: characters(text), component.spread)
 
-    return as_scores(component.name, returned, len(rows), read_dense)
+    return as_scores(component.name, returned, len(rows), read_dense, is_per_turn=component.per is not None)
 
 
 def _rows_of(batch: Batch, rows: Sequence[int], outcome: RewardOutcome) -> Batch:
@@ -367,7 +371,7 @@ def _store(
         if isinstance(score, BaseException):
             fail(FailedCall(component, batch, asked, row, score), outcome, keep)
         elif isinstance(score, list):
-            outcome.tokens[row] = score
+            (outcome.tokens if component.per is None else outcome.turns)[row] = score
             outcome.raw[row] = sum(value for value in score if value is not None)
         else:
             outcome.raw[row] = score

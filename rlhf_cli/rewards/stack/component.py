@@ -62,6 +62,7 @@ def levels(reads: Mapping[str, Collection[str]]) -> list[list[str]]:
 class Component:
     """A reward function and its rules, applied in the order raw, offset, clip, normalize, gate, weight.
 
+    `per` is `turn` if the function returns one number per turn, None for one per completion or token.
     `timeout_s` limits one call on a batch, or on one row if the function is isolated. `eager` also computes rows whose
     gate is closed, for inspection; they still count as closed.
     """
@@ -77,6 +78,7 @@ class Component:
     timeout_s: float | None = None
     eager: bool = False
     spread: Spread = "last"
+    per: Literal["turn"] | None = None
 
 
 @dataclass
@@ -86,6 +88,7 @@ class RewardOutcome:
     `raw[i]` is the score, or None. `fixed[i]` is a number that replaces the processed score, after a closed gate or a
     failure. If both are None the row is excluded: the component does not apply to it. `tokens[i]` are the values of a
     dense reward, None for a plain score. `spans[i]` are the spans it returned, None if it returned one value per token.
+    `turns[i]` are values per turn, None for any other reward; they get their tokens later.
     `calls` and `calls_saved` count the rows that were computed, and those that gates closed.
     """
 
@@ -95,6 +98,7 @@ class RewardOutcome:
     errors: list[str | None]
     tokens: list[TokenValues | None]
     spans: list[list[Span] | None]
+    turns: list[TokenValues | None]
     timeouts: int = 0
     calls: int = 0
     calls_saved: int = 0
@@ -105,7 +109,12 @@ class RewardOutcome:
     def empty(cls, num_rows: int) -> RewardOutcome:
         """Return an outcome for `num_rows` rows that are not computed yet."""
         nothing: list[None] = [None] * num_rows
-        return cls([*nothing], [*nothing], [*nothing], [*nothing], [*nothing], [*nothing])
+        return cls([*nothing], [*nothing], [*nothing], [*nothing], [*nothing], [*nothing], [*nothing])
+
+    @property
+    def has_parts(self) -> bool:
+        """Return whether a row has values per token or per turn."""
+        return any(row is not None for row in [*self.tokens, *self.turns])
 
     @property
     def num_open(self) -> int:

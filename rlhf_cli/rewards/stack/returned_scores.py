@@ -89,7 +89,7 @@ def as_token_values(
         return [None] * num_tokens
     if all(isinstance(item, list | tuple) for item in row):
         return place_spans(row, offsets(), spread=spread)
-    values = [_token_value(item, token) for token, item in enumerate(row)]
+    values = as_numbers(row, "token")
     if len(values) != num_tokens:
         hint = f"; if it is a span, it goes into a list: [{row!r}]" if isinstance(row, tuple) and len(row) == 3 else ""
         raise ValueError(f"{len(values)} values for a completion of {num_tokens} tokens{hint}")
@@ -138,15 +138,18 @@ def _span(span: object, number: int) -> Span:
     raise ValueError(f"span {number} {span!r} is not (start, end, value) with whole start and end")
 
 
-def _token_value(item: object, token: int) -> float | None:
-    if item is None:
-        return None
+def as_numbers(row: Sequence[object], unit: str) -> TokenValues:
+    """Return finite numbers and Nones, one per `unit`. Raise ValueError, naming the place, for anything else."""
+    return [None if item is None else _finite(item, f"{unit} {place}") for place, item in enumerate(row)]
+
+
+def _finite(item: object, place: str) -> float:
     try:
         value = _number(item)
     except TypeError:
-        raise ValueError(f"token {token} has {item!r:.80}, which is neither a number nor None") from None
+        raise ValueError(f"{place} has {item!r:.80}, which is neither a number nor None") from None
     if not math.isfinite(value):
-        raise ValueError(f"token {token} has the value {value}; None means not rewarded")
+        raise ValueError(f"{place} has the value {value}; None means not rewarded")
     return value
 
 
@@ -170,14 +173,14 @@ ReadDense = Callable[[int, Sequence[object]], TokenValues | None]
 
 
 def as_scores(
-    name: str, returned: object, num_rows: int, read_dense: ReadDense | None = None
+    name: str, returned: object, num_rows: int, read_dense: ReadDense | None = None, *, is_per_turn: bool = False
 ) -> Sequence[Score | TokenValues | BaseException]:
     """Return `returned` as a list of `num_rows` floats or Nones; a dense row becomes a list of token values.
 
     Accept a list, a tuple, a numpy array or a tensor. A bool counts as 0 or 1, None means that the reward does not
     apply, and an exception, kept as it is, marks a failed row. A row of one number for several tokens, as of an array
-    of the shape (rows, 1), is a plain score. Raise RewardError, naming the reward and the row, for anything else: a
-    wrong length, a text, a dict, NaN, an infinite number.
+    of the shape (rows, 1), is a plain score; a reward per turn takes lists only. Raise RewardError, naming the reward
+    and the row, for anything else: a wrong length, a text, a dict, NaN, an infinite number.
     """
     if hasattr(returned, "tolist"):
         returned = returned.tolist()
@@ -196,14 +199,19 @@ def as_scores(
             got=f"{list(returned)!r:.80}",
             expected=expected,
         )
-    return [_as_score(name, row, value, read_dense) for row, value in enumerate(returned)]
+    return [_as_score(name, row, value, read_dense, is_per_turn) for row, value in enumerate(returned)]
 
 
 _reported: set[str] = set()
 """Names of rewards whose lists of one number were reported."""
 
 
-def _as_score(name: str, row: int, value: object, read_dense: ReadDense | None) -> Score | TokenValues | BaseException:
+_A_TURN = "a list of one number per turn: one for each message of the assistant"
+
+
+def _as_score(
+    name: str, row: int, value: object, read_dense: ReadDense | None, is_per_turn: bool = False
+) -> Score | TokenValues | BaseException:
     if value is None or isinstance(value, BaseException):
         return value
     if hasattr(value, "tolist"):
@@ -212,6 +220,8 @@ def _as_score(name: str, row: int, value: object, read_dense: ReadDense | None) 
         try:
             tokens = read_dense(row, value)
         except ValueError as error:
+            if is_per_turn:
+                raise _refused(name, row, "one number per turn", str(error), _A_TURN) from error
             if len(value) != 1 or not isinstance(value[0], int | float | None):
                 wanted = "a list of numbers, one per completion token, or of spans (start, end, value) in characters"
                 raise _refused(name, row, "values per token", str(error), wanted) from error
@@ -224,6 +234,8 @@ def _as_score(name: str, row: int, value: object, read_dense: ReadDense | None) 
             return _as_score(name, row, value[0], None)
         if tokens is not None:
             return tokens
+    if is_per_turn:
+        raise _refused(name, row, "one number per turn", f"{type(value).__name__}: {value!r:.80}", _A_TURN)
     if not isinstance(value, int | float):
         problem = f"{type(value).__name__}: {value!r:.80}"
     elif not abs(value) <= LARGEST:  # NaN compares as false

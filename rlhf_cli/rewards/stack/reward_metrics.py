@@ -12,9 +12,9 @@ from torch import Tensor
 
 from rlhf_cli.rewards.stack.component import Component, RewardOutcome
 from rlhf_cli.rewards.stack.reward_matrix import Settled
-from rlhf_cli.tables.trl_values import ROUND, STEP, TOKENS, TRUNCATED
+from rlhf_cli.tables.trl_values import ENDING, ROUND, STEP, TOKENS, TRUNCATED
 from rlhf_cli.text.json_values import finite_or_none
-from rlhf_cli.truncation import Endings
+from rlhf_cli.truncation import ENDINGS, Endings
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -127,12 +127,16 @@ def table_columns(
 
 
 def rollout_columns(endings: Endings, rows: slice, number: int | None, step: int) -> dict[str, list[object]]:
-    """Return columns of the completions table for this rank's `rows`: round, optimizer step, truncation, length.
+    """Return columns of the completions table for this rank's `rows`: round, optimizer step, ending, length.
 
     `number` counts the rounds of a training; None in an evaluation.
     """
     cut, lengths = endings.is_truncated[rows].tolist(), endings.lengths[rows].tolist()
-    return {ROUND: [number] * len(cut), STEP: [step] * len(cut), TRUNCATED: cut, TOKENS: lengths}
+    columns: dict[str, list[object]] = {ROUND: [number] * len(cut), STEP: [step] * len(cut)}
+    columns |= {TRUNCATED: cut, TOKENS: lengths}
+    if endings.kinds is not None:
+        columns[ENDING] = [str(ENDINGS[kind]) for kind in endings.kinds[rows].tolist()]
+    return columns
 
 
 @dataclass(frozen=True)

@@ -223,12 +223,28 @@ class RewardStack:
         values = tokens if total == raw else shifted(tokens, total)
         return [None if value is None else value * (1 / divisor) for value in values]
 
+    @property
+    def scores_turns(self) -> bool:
+        """Return whether a component has values per turn, which `place_turns` puts on tokens."""
+        return any(component.per is not None for component in self.components)
+
+    def place_turns(self, is_action: Sequence[Sequence[bool]]) -> None:
+        """Put the values per turn of the last batch on tokens; is_action: (rows, tokens), True = by the policy."""
+        from rlhf_cli.rewards.stack.turn_rewards import place_turns
+
+        for component in self.components:
+            place_turns(component.name, self.outcomes[component.name], is_action, component.spread)
+
     def parts(self, name: str, row: int) -> list[ScoredPart] | None:
-        """Return the parts of a dense row of the last batch with their rewards; None for a plain score.
+        """Return the parts of a dense row of the last batch with their rewards, or its turns; None for a plain score.
 
         Values per token cannot be placed on a text whose tokens are unknown: the row is then a single part.
         """
         outcome = self.outcomes[name]
+        if (turns := outcome.turns[row]) is not None:
+            from rlhf_cli.rewards.stack.turn_rewards import turn_parts
+
+            return turn_parts(self._batch, row, turns, outcome.tokens[row])
         if (values := outcome.tokens[row]) is None:
             return None
         from rlhf_cli.rewards.stack.token_offsets import ScoredPart, characters, parts_of
@@ -272,7 +288,8 @@ class RewardStack:
             if gate is not None:
                 outcome.closed_by[row] = gate.by
                 outcome.fixed[row] = None if gate.otherwise == "exclude" else float(gate.otherwise)
-                outcome.raw[row] = outcome.tokens[row] = None  # eager or not, a closed row has no score
+                # eager or not, a closed row has no score
+                outcome.raw[row] = outcome.tokens[row] = outcome.turns[row] = None
         return outcome
 
     def _run(self, component: Component, batch: Batch, rows: Sequence[int]) -> RewardOutcome:

@@ -11,28 +11,24 @@ from rlhf_cli.rewards.stack.reward_matrix import Settled
 from rlhf_cli.truncation import COMPONENT, Endings
 
 FLAG = "is_truncated"
-"""Dataset column, rollout field or environment attribute that marks a row as truncated elsewhere."""
+"""Dataset column, rollout field or environment attribute: a row was truncated elsewhere, or the name of its ending."""
 
 
 def find_truncated(
     completion_ids: Sequence[Sequence[int]],
     ending_ids: Collection[int],
     max_completion_length: int | None,
-    flags: Sequence[object],
     has_stopped: Callable[[Sequence[int]], bool] = lambda ids: False,
 ) -> list[bool]:
-    """Return one bool per row: it reached the limit without an ending token, or it is flagged as truncated.
+    """Return one bool per row: it reached the limit without an ending token.
 
     `ending_ids` are all end-of-sequence ids that the model declares. `has_stopped` says whether a row ends at a stop
     string, also at the limit. A row that stopped before the limit otherwise (an environment that ended the episode) is
     terminated. Without a limit, only a row with such an id or a stop string is.
     """
     return [
-        bool(flag)
-        or (
-            len(ids) >= (max_completion_length or 0) and (not ids or ids[-1] not in ending_ids) and not has_stopped(ids)
-        )
-        for ids, flag in zip(completion_ids, flags, strict=True)
+        len(ids) >= (max_completion_length or 0) and (not ids or ids[-1] not in ending_ids) and not has_stopped(ids)
+        for ids in completion_ids
     ]
 
 

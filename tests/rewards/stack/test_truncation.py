@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet
 import pytest
@@ -76,32 +75,26 @@ class TestExclude:
 
 class TestDetection:
     @pytest.mark.parametrize(
-        ("ids", "flag", "expected"),
+        ("ids", "expected"),
         [
-            ([5, 6, 7, 8], None, True),
-            ([5, 6, 7, EOS], None, False),
-            ([5, 6, 7, OTHER_EOS], None, False),
-            ([5, 6, 7], None, False),  # a stop string, or an environment that was done
-            ([5, EOS, 7, 8], None, True),
-            ([5, 6], True, True),
-            ([5, 6, 7, EOS], True, True),
-            ([5, 6, 7, 8], False, True),
-            ([], None, False),
-            ([5, 6, 7, 8, 9], None, True),  # longer than the limit, as a tool's answer may make it
-            ([5, 6, 7, 8, EOS], None, False),
+            ([5, 6, 7, 8], True),
+            ([5, 6, 7, EOS], False),
+            ([5, 6, 7, OTHER_EOS], False),
+            ([5, 6, 7], False),  # a stop string, or an environment that was done
+            ([5, EOS, 7, 8], True),
+            ([], False),
+            ([5, 6, 7, 8, 9], True),  # longer than the limit, as a tool's answer may make it
+            ([5, 6, 7, 8, EOS], False),
         ],
     )
-    def test_of_one_row(self, ids: list[int], flag: Any, expected: bool) -> None:
-        assert find_truncated([ids], {EOS, OTHER_EOS}, LIMIT, [flag]) == [expected]
-        both = find_truncated([[5, EOS], ids], {EOS, OTHER_EOS}, LIMIT, [None, flag])
+    def test_of_one_row(self, ids: list[int], expected: bool) -> None:
+        assert find_truncated([ids], {EOS, OTHER_EOS}, LIMIT) == [expected]
+        both = find_truncated([[5, EOS], ids], {EOS, OTHER_EOS}, LIMIT)
         assert both == [False, expected]
 
-    @pytest.mark.parametrize(
-        ("ids", "flag", "expected"),
-        [([5], None, True), ([5, EOS], None, False), ([EOS, 5], None, True), ([], None, True), ([5, EOS], True, True)],
-    )
-    def test_without_a_limit_only_an_ending_ends(self, ids: list[int], flag: Any, expected: bool) -> None:
-        assert find_truncated([ids], {EOS}, None, [flag]) == [expected]
+    @pytest.mark.parametrize(("ids", "expected"), [([5], True), ([5, EOS], False), ([EOS, 5], True), ([], True)])
+    def test_without_a_limit_only_an_ending_ends(self, ids: list[int], expected: bool) -> None:
+        assert find_truncated([ids], {EOS}, None) == [expected]
 
     def test_a_column_of_the_dataset(self, group, workplace: Path) -> None:
         lines = [json.dumps({"prompt": "1+1=", "is_truncated": True})] * 8

@@ -1,0 +1,106 @@
+"""How a rollout ended, read from its messages and ids, and which endings a truncation policy takes for a cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_cli.rewards.stack.reward_matrix import add_truncation
+from rlhf_cli.rewards.stack.truncated_rows import truncation_metrics
+from rlhf_cli.trainers.rollout_endings import ending_of, ending_shares
+from rlhf_cli.truncation import ENDINGS, POLICIES, Bootstrap, Ending, Endings, EosPenalty, Exclude, SoftOverlong
+from tests.support.settled_columns import Case, Rule, column
+
+
+def call(name: str = "calc") -> dict[str, Any]:
+    function = {"name": name, "arguments": {"a": 1}}
+    return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+
+
+def result(content: str = "4") -> dict[str, Any]:
+    return {"role": "tool", "name": "calc", "content": content}
+
+
+ANSWER = {"role": "assistant", "content": "It is 4."}
+ERROR = result("{'error': 'ZeroDivisionError: division by zero'}")
+LATE = result("{'error': 'no answer within 2 s'}")
+
+
+@pytest.mark.parametrize(
+    ("completion", "max_calls", "expected"),
+    [
+        ([ANSWER], 3, Ending.FINISHED),
+        ([call(), result(), ANSWER], 3, Ending.FINISHED),
+        ([call(), result()], 3, Ending.LENGTH),  # no room for an answer
+        ([call()], 0, Ending.TURNS),
+        ([call(), result(), call()], 1, Ending.TURNS),
+        ([call(), result(), call()], 2, Ending.LENGTH),  # a second call was allowed, but its result did not fit
+        ([call(), ERROR, ANSWER], 3, Ending.TOOL_ERROR),
+        ([call(), result(), ERROR, ANSWER], 3, Ending.TOOL_ERROR),  # two calls in one message
+        ([call(), ERROR, call(), result(), ANSWER], 3, Ending.FINISHED),  # it tried again
+        ([call(), LATE, ANSWER], 3, Ending.TIMEOUT),
+        ([call(), ERROR, call()], 1, Ending.TURNS),
+        ([call()], None, Ending.FINISHED),  # a trainer that makes no calls
+        ("a text", 3, Ending.FINISHED),
+    ],
+)
+def test_by_messages(completion: Any, max_calls: int | None, expected: Ending) -> None:
+    assert ending_of(completion, is_cut=False, max_calls=max_calls) is expected
+    assert ending_of(completion, is_cut=True, max_calls=max_calls) is Ending.LENGTH
+
+
+def test_a_flag_counts_before_messages() -> None:
+    assert ending_of([ANSWER], is_cut=False, max_calls=3, flag=True) is Ending.LENGTH
+    assert ending_of([ANSWER], is_cut=False, max_calls=3, flag="timeout") is Ending.TIMEOUT
+    assert ending_of("text", is_cut=True, max_calls=None, flag="finished") is Ending.FINISHED
+    for nothing in (False, None, 0, ""):
+        assert ending_of([ANSWER], is_cut=False, max_calls=3, flag=nothing) is Ending.FINISHED
+
+
+KINDS = torch.tensor(range(len(ENDINGS)))  # a row of each
+LENGTHS = torch.tensor([2, 4, 3, 2, 1])
+
+
+def endings(*also: str) -> Endings:
+    policy = EosPenalty(also=also)
+    is_cut = torch.tensor([policy.truncates(ending) for ending in ENDINGS])
+    return Endings(is_cut, LENGTHS, 4, KINDS)
+
+
+@pytest.mark.parametrize(
+    ("also", "cut"),
+    [
+        ((), [False, True, False, False, False]),
+        (("turns",), [False, True, True, False, False]),
+        (("turns", "tool_error"), [False, True, True, True, False]),
+        (("turns", "tool_error", "timeout"), [False, True, True, True, True]),
+    ],
+)
+def test_every_policy_treats_the_named_endings_as_a_cut(also: tuple[str, ...], cut: list[bool]) -> None:
+    found = endings(*also)
+    totals = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert found.is_truncated.tolist() == cut
+    for policy in (EosPenalty(0.5, also=also), EosPenalty(0.5, "replace", also=also), SoftOverlong(3.0, also=also)):
+        settled = add_truncation(Case([column(1, 2, 3, 4, 5)], [Rule("one")], [1.0]).settle(), policy, found)
+        lost = 0.5 if isinstance(policy, EosPenalty) else 3.0
+        left = [-lost if policy.replaces else total - lost for total in totals.tolist()]
+        expected = [left[row] if cut[row] else total for row, total in enumerate(totals.tolist())]
+        assert settled.totals.tolist() == expected
+    assert Exclude(also=also).leaves_out(found).tolist() == cut  # type: ignore[union-attr]
+    assert Bootstrap(also=also).goes_on(found).tolist() == cut
+    assert truncation_metrics(Case([column(1, 2, 3, 4, 5)], [Rule("one")], [1.0]).settle(), found)[
+        "rewards/truncation/fraction"
+    ] == pytest.approx(sum(cut) / 5)
+
+
+def test_every_policy_but_none_reads_also() -> None:
+    assert {name for name, policy in POLICIES.items() if "also" in policy.keys} == POLICIES.keys() - {"none"}
+
+
+def test_shares_add_up() -> None:
+    shares = ending_shares(Endings(KINDS > 0, LENGTHS, 4, torch.tensor([0, 0, 2, 0, 4])))
+    assert shares == pytest.approx(
+        {f"completions/endings/{name}": share for name, share in zip(ENDINGS, (0.6, 0.0, 0.2, 0.0, 0.2), strict=True)}
+    )
