@@ -45,7 +45,7 @@ def show_overview(console: Console, overview: Overview) -> None:
         console.print(f"[yellow]no answer from Slurm:[/] {first}", highlight=False)
 
 
-MOST_MISSED, _MOST_TYPED = 3, 2
+_MOST_MISSED, _MOST_TYPED = 3, 2
 _LENGTHS = ("trainer.args.max_steps", "trainer.args.num_train_epochs")
 _STYLES = {MET: "green", MISSED: "bold red", OPEN: "yellow"}
 
@@ -63,10 +63,10 @@ def at_the_end(verified: VerifiedRun) -> Iterator[Text]:
     missed = [outcome for outcome in outcomes if outcome.state == MISSED]
     met = sum(outcome.state == MET for outcome in outcomes)
     yield Text(f"expected: {met} of {len(outcomes)} met", style=_STYLES[MISSED if missed else verified.state or MET])
-    for outcome in missed[:MOST_MISSED]:
-        yield Text(f"  missed: {missed_line(outcome)}", style="red")
-    if len(missed) > MOST_MISSED:
-        yield Text(f"  and {len(missed) - MOST_MISSED} more: rlhf verify shows all", style="red")
+    for outcome in missed[:_MOST_MISSED]:
+        yield Text(f"  missed: {_missed_line(outcome)}", style="red")
+    if len(missed) > _MOST_MISSED:
+        yield Text(f"  and {len(missed) - _MOST_MISSED} more: rlhf verify shows all", style="red")
     changes = [word.lstrip("+") for word in typed if _may_change_the_result(word)]
     if missed and changes and not _expects(typed):
         more = f" and {len(changes) - _MOST_TYPED} more" if len(changes) > _MOST_TYPED else ""
@@ -116,7 +116,7 @@ def tally(runs: Sequence[VerifiedRun]) -> Text:
     return Text.assemble(f"{len(runs)} runs: ", (", ".join(words), style))
 
 
-def missed_line(missed: ExpectationOutcome) -> str:
+def _missed_line(missed: ExpectationOutcome) -> str:
     """Return a missed expectation in one line: `correct at the end 0.612, expected at least 0.75`."""
     value = f": {missed.why}" if math.isnan(missed.value) else f" {missed.value:.4g}"
     return f"{missed.expectation.metric} at {missed.expectation.place}{value}, expected {missed.expectation.bound}"

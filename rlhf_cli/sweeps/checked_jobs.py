@@ -5,9 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
 
 from rlhf_cli.config.compose import composing
 from rlhf_cli.config.rules.metric_rules import examples_of_metrics, unlogged
@@ -22,11 +25,10 @@ from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import Adjust, Prepared, prepare
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.provenance import made_by
-from rlhf_cli.runs.run_folder import RunFolder, read_json, unreadable, write_json
+from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json, unreadable, write_json
 from rlhf_cli.runs.run_overview import words_in
 from rlhf_cli.runs.run_status import CREATED
 from rlhf_cli.sweeps.sweep_grid import SweepJob
-from rlhf_cli.sweeps.sweep_options import SWEEP_FILE
 from rlhf_cli.text.redaction import redacted_tree
 
 _FEW = 3
@@ -71,9 +73,9 @@ class _ProblemOfJobs(ConfigError):
 
 
 def checked(
-    jobs: Sequence[SweepJob], progress: Callable[[int], object] = lambda done: None, *, adjust: Adjust | None = None
+    jobs: Sequence[SweepJob], console: Console | None = None, *, adjust: Adjust | None = None
 ) -> list[CheckedJob]:
-    """Return the jobs, each checked like a single run. `progress` is called with the number of jobs done.
+    """Return the jobs, each checked like a single run, with a bar on the console if it is a terminal.
 
     `adjust` changes each composed tree before validation; None for no change.
     Raise Problems, or the only UserError, with each problem once and the names of its jobs. Write nothing.
@@ -81,14 +83,15 @@ def checked(
     found: list[CheckedJob] = []
     problems = JobProblems()
     with composing():  # all jobs share one composition context
-        for done, job in enumerate(jobs, start=1):
+        is_shown = console is not None and console.is_terminal
+        doing = f"checking {len(jobs)} runs"
+        for job in track(jobs, doing, console=console, transient=True, disable=not is_shown):
             try:
                 prepared = prepare(list(job.words), adjust=adjust)
                 plan = preflight(prepared.experiment, prepared.composed, tries_rewards=True)
                 found.append(CheckedJob(job, prepared, plan))
             except UserError as error:
                 problems.add(error, job.name)
-            progress(done)
     problems.raise_any(len(jobs))
     return found
 
@@ -195,7 +198,7 @@ def begin_sweep(folder: Path, typed: list[str], swept: Sequence[str], jobs: Sequ
 
 def add_job(folder: Path, job: SweepJob) -> None:
     """Add a trial's job to sweep.json. Trials are not known when the search starts."""
-    content = read_json(folder / SWEEP_FILE)
+    content = read_json(folder / SWEEP)
     listed = content.get("jobs")
     jobs = [*(listed if isinstance(listed, list) else []), _entry(job)]
     _write(folder, {**content, "jobs": jobs})
@@ -204,7 +207,7 @@ def add_job(folder: Path, job: SweepJob) -> None:
 def _write(folder: Path, content: Mapping[str, object]) -> None:
     """Write sweep.json, with the mark of this user for its words."""
     plain = redacted_tree(content)
-    write_json(folder / SWEEP_FILE, {**plain, "made_by": made_by(words_in(plain))}, durable=True)
+    write_json(folder / SWEEP, {**plain, "made_by": made_by(words_in(plain))}, durable=True)
 
 
 def _entry(job: SweepJob) -> dict[str, object]:
@@ -220,17 +223,17 @@ def freeze(sweep: Path, job: CheckedJob) -> ReadyJob:
 
 def typed_words(folder: Path) -> list[str]:
     """Return the overrides that a sweep was typed with, without flags. Raise RunError for an unreadable file."""
-    typed = read_json(folder / SWEEP_FILE).get("overrides")
+    typed = read_json(folder / SWEEP).get("overrides")
     return [*map(str, typed)] if isinstance(typed, list) else []
 
 
 def open_sweep(folder: Path) -> SweepFolder:
     """Return the sweep in a folder. Raise RunError if its sweep.json cannot be read."""
-    listed = read_json(folder / SWEEP_FILE).get("jobs")
+    listed = read_json(folder / SWEEP).get("jobs")
     jobs = []
     for entry in listed if isinstance(listed, list) else []:
         try:
             jobs.append(SweepJob(str(entry["name"]), dict(entry["values"]), tuple(map(str, entry["overrides"]))))  # type: ignore[index, call-overload, arg-type]
         except (KeyError, TypeError, ValueError) as error:
-            raise unreadable(folder / SWEEP_FILE, f"a job without {error}") from None
+            raise unreadable(folder / SWEEP, f"a job without {error}") from None
     return SweepFolder(folder.resolve(), tuple(jobs))

@@ -14,9 +14,9 @@ from rich.text import Text
 from rlhf_cli.analysis.comparison.comparison import Comparison, compare, comparison_json
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.analysis.comparison.measures import is_shown
-from rlhf_cli.analysis.expectations import MISSED, verify
+from rlhf_cli.analysis.expectations import verify
 from rlhf_cli.display.comparison_tables import show_comparison, show_left_out
-from rlhf_cli.display.run_tables import MOST_MISSED, missed_line, shortened_line, tally
+from rlhf_cli.display.run_tables import shortened_line, tally
 from rlhf_cli.display.terminal import show_commands
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder, runs_below
@@ -42,7 +42,7 @@ def show_outcome(console: Console, sweep: SweepFolder) -> None:
 
 
 def show_expectations(console: Console, folders: Sequence[RunFolder]) -> None:
-    """Print how many runs met their expectations and the first misses, or why a sweep is not judged."""
+    """Print how many runs met their expectations, or why a sweep is not judged."""
     verified = []
     for folder in folders:
         with contextlib.suppress(RunError):  # already listed as left out above
@@ -53,12 +53,7 @@ def show_expectations(console: Console, folders: Sequence[RunFolder]) -> None:
     if (line := shortened_line(judged[0].typed)) is not None:
         console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
         return
-    console.print(Text.assemble("expectations: ", tally(verified)))
-    missed = [(run, outcome) for run in judged for outcome in run.outcomes if outcome.state == MISSED]
-    for run, outcome in missed[:MOST_MISSED]:
-        console.print(f"  {run.folder.path.name}: {missed_line(outcome)}", markup=False, highlight=False)
-    if len(missed) > MOST_MISSED:
-        console.print(f"  and {len(missed) - MOST_MISSED} more: rlhf verify lists all", highlight=False)
+    console.print(Text.assemble("expectations: ", tally(verified), "; rlhf verify lists them"))
 
 
 def report(console: Console, folder: Path, comparison: Comparison | None = None) -> None:

@@ -19,7 +19,7 @@ from rlhf_cli.display.sweep_tables import TrialRow, show_best_trials, show_searc
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
 from rlhf_cli.launch.resuming import resumed
 from rlhf_cli.plan.prepare import prepare_from
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_folder import SWEEP, RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, PRUNED, Status, update_status
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps.checked_jobs import (
@@ -45,7 +45,7 @@ from rlhf_cli.sweeps.search_space import (
     without_section,
 )
 from rlhf_cli.sweeps.sweep_grid import short_keys
-from rlhf_cli.sweeps.sweep_options import SWEEP_FILE, ResumeOptions, SweepOptions
+from rlhf_cli.sweeps.sweep_options import ResumeOptions, SweepOptions
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -194,7 +194,7 @@ def read_search(folder: Path) -> SearchPlan:
     """Return the search in a folder, from its original words. Raise RunError if they no longer describe a search."""
     plan = search_plan(typed_words(folder))
     if plan is None:
-        raise RunError("the words of this sweep no longer describe a search", where=str(folder / SWEEP_FILE))
+        raise RunError("the words of this sweep no longer describe a search", where=str(folder / SWEEP))
     return plan
 
 

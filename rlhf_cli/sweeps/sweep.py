@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from rlhf_cli.display.sweep_tables import show_sweep
 from rlhf_cli.display.terminal import Screen
@@ -42,8 +40,7 @@ def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
     if (plan := search_plan(typed)) is not None:
         return run_search(console, plan, typed, options)
     grid = grid_of(typed)
-    with _progress(console, f"checking {len(grid.jobs)} runs", len(grid.jobs)) as tell:
-        jobs = checked(grid.jobs, tell)
+    jobs = checked(grid.jobs, console)
     refuse_unlogged_watch(options.watch, [job.prepared.experiment for job in jobs])
     for_slurm = _for_slurm(jobs)
     folder = new_sweep_folder(jobs)
@@ -56,12 +53,8 @@ def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
             console.print(f"  {job.job.name}", markup=False, highlight=False, soft_wrap=True)
         console.print("nothing was started or written")
         return SweepEnd(EXIT_OK, folder, is_dry=True)
-    with _progress(console, f"freezing {len(jobs)} runs", len(jobs)) as tell:
-        begin_sweep(folder, typed, [axis.key for axis in grid.axes], grid.jobs)
-        ready = []
-        for done, job in enumerate(jobs, start=1):
-            ready.append(freeze(folder, job))
-            tell(done)
+    begin_sweep(folder, typed, [axis.key for axis in grid.axes], grid.jobs)
+    ready = [freeze(folder, job) for job in jobs]
     sweep = SweepFolder(folder, grid.jobs)
     if for_slurm:
         submit_sweep(console, [job.folder for job in ready], sweep.path)
@@ -99,12 +92,3 @@ def _for_slurm(jobs: Sequence[CheckedJob]) -> bool:
     for experiment in launches.values() if True in on_slurm else ():
         check_slurm(experiment.launch, count=len(jobs) if len(launches) == 1 else 1)
     return True in on_slurm
-
-
-@contextmanager
-def _progress(console: Console, doing: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Return a context manager that shows a progress bar at a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(doing, total=total)
-        yield lambda done: progress.update(task, completed=done)

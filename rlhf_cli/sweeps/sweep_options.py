@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-SWEEP_FILE = "sweep.json"
+from rlhf_cli.runs.run_folder import SWEEP
 
 
 @dataclass(frozen=True)
@@ -37,4 +37,4 @@ class ResumeOptions:
 
 def is_sweep(folder: Path) -> bool:
     """Return whether a folder is a sweep's."""
-    return (folder / SWEEP_FILE).is_file()
+    return (folder / SWEEP).is_file()
