@@ -148,7 +148,7 @@ class Problems(ConfigError):
         self.problems = problems
 
     def __str__(self) -> str:
-        return "\n".join(str(problem) for problem in self.problems)
+        return "\n".join(line for one in self.problems for line in (str(one), *getattr(one, "__notes__", ())))
 
 
 def raise_any(problems: Iterable[UserError], *, because: BaseException | None = None) -> None:

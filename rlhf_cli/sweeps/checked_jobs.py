@@ -56,20 +56,11 @@ class JobProblems:
 
     def raise_any(self, num_jobs: int) -> None:
         """Raise Problems, or the only UserError, if anything was added. `num_jobs` is the total number of jobs."""
-        raise_any(_ProblemOfJobs(error, names, num_jobs) for error, names in self._found.values())
-
-
-class _ProblemOfJobs(ConfigError):
-    """A user error that names the affected jobs of a sweep."""
-
-    def __init__(self, error: UserError, names: Sequence[str], num_jobs: int) -> None:
-        super().__init__(error.what)
-        self.__dict__ |= error.__dict__
-        more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-        self._runs = f"\n  {'runs:':<10}{'  '.join(names[:_FEW])}{more}" if len(names) < num_jobs else ""
-
-    def __str__(self) -> str:
-        return super().__str__() + self._runs
+        for error, names in self._found.values():
+            more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+            if len(names) < num_jobs:
+                error.add_note(f"  {'runs:':<10}{'  '.join(names[:_FEW])}{more}")
+        raise_any(error for error, _ in self._found.values())
 
 
 def checked(
