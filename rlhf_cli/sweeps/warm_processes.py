@@ -16,6 +16,7 @@ import logging
 import multiprocessing
 import multiprocessing.util
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -85,7 +86,7 @@ class WarmProcesses:
     def begin(self, request: JobRequest) -> None:
         """Request the start of a job."""
         if self._server is None:
-            self._server = self._start()
+            self._server, self._sweep = self._start(), RunFolder(Path(request.run).parent)
         with contextlib.suppress(BrokenPipeError):  # `events` then raises with the reason
             self._pipe.send(asdict(request))
 
@@ -133,7 +134,7 @@ class WarmProcesses:
             raise RlhfError(
                 "the process that starts the runs of the sweep has ended, and all of its runs with it",
                 got="\n".join([f"exit code {self._server.wait()}", *lines]),
-                hint="rlhf resume SWEEP",
+                hint=f"rlhf resume {shlex.quote(self._sweep.shown)}",
             ) from None
         return found
 
