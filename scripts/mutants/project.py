@@ -71,7 +71,10 @@ OURS = Project(
     about=_ABOUT,
     copied=("rlhf_cli", "conf", "tests", "scripts", "docs", "pyproject.toml", "README.md"),
     tests={
-        "rlhf_cli/algorithms": ("tests/algorithms", "tests/analysis/whatif", "tests/trainers/test_stacked_rewards.py"),
+        "rlhf_cli/algorithms": (
+            *("tests/algorithms", "tests/analysis/whatif", "tests/trainers/test_stacked_rewards.py"),
+            "tests/trainers/ppo/test_rollout_by_loops.py",
+        ),
         "rlhf_cli/evaluation/audit": ("tests/evaluation/audit", "tests/cli/verbs/test_audit.py"),
         "rlhf_cli/analysis/comparison": ("tests/analysis/comparison", "tests/display/test_comparison_shown.py"),
         "rlhf_cli/analysis/diagnosis": ("tests/analysis/diagnosis", "tests/cli/verbs/test_why.py"),

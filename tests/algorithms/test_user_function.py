@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+from rlhf_cli.algorithms.own_advantages import OwnAdvantages
 from rlhf_cli.algorithms.user_function import AdvantageFunction, Answer, example_round
 from rlhf_cli.errors import ConfigError, Problems, RewardError, RewardFailed, UserError
 from rlhf_cli.plan.prepare import prepare
+from tests.support.settled_columns import NAN, Case, Rule, column
 
 SOURCE = """
 import numpy as np
@@ -36,6 +40,11 @@ def narrow(totals, lengths):
 
 def infinite(totals):
     return np.full_like(totals, np.inf)
+
+def one_infinite(totals, lengths):
+    found = [[1.0] * max(lengths) for _ in totals]
+    found[2][1] = np.inf
+    return found
 
 def raises(totals):
     raise ValueError("odd")
@@ -99,6 +108,7 @@ def test_parts_count_only_if_they_add_up(mine: Path) -> None:
         ("short", {}, RewardError, "advantages.fn"),
         ("narrow", {}, RewardError, "advantages.fn"),
         ("infinite", {}, RewardError, "advantages.fn"),
+        ("one_infinite", {}, RewardError, "advantages.fn"),
         ("unknown_part", {}, RewardError, "advantages.fn"),
         ("raises", {}, RewardFailed, "advantages.fn"),
     ],
@@ -107,6 +117,41 @@ def test_mistakes(mine: Path, name: str, args: dict[str, object], error: type[Us
     with pytest.raises(error) as caught:
         call(name, **args)
     assert caught.value.where == where
+
+
+def test_the_first_row_with_an_advantage_that_is_not_finite_is_named(mine: Path) -> None:
+    """Of `one_infinite` only the second token of row 2 is infinite."""
+    for name, row in (("infinite", 0), ("one_infinite", 2)):
+        with pytest.raises(RewardError) as caught:
+            call(name)
+        assert f"for row {row}," in str(caught.value.got)
+
+
+def test_a_settled_round_as_the_function_sees_it(mine: Path) -> None:
+    """Rewards a = 1, 2, -, -, b = 4, -, 6, - with weights 0.5 and 2 in groups of 2: totals 8.5, 1, 12 and none."""
+    raw = [column(1, 2, NAN, NAN), column(4, NAN, 6, NAN)]
+    settled = Case(raw, [Rule("a"), Rule("b")], [0.5, 2.0], num_generations=2, fill="zero").settle()
+    function = AdvantageFunction("./mine.py:sees", {})
+    answer = OwnAdvantages(function).answer(settled, torch.tensor([3, 1, 2, 4]), 2, 7)
+    seen = function.function.func.__globals__["SEEN"]
+    assert seen["totals"][:3].tolist() == [8.5, 1.0, 12.0]
+    assert seen["counted"].tolist() == [True, True, True, False]
+    assert seen["rewards"]["a"].tolist()[:2] == [1, 2]
+    assert np.isnan(seen["rewards"]["a"]).tolist() == [False, False, True, True]
+    assert np.isnan(seen["rewards"]["b"]).tolist() == [False, True, False, True]
+    assert seen["weights"] == {"a": 0.5, "b": 2.0}
+    assert seen["groups"].tolist() == [0, 0, 1, 1]
+    assert (seen["lengths"].tolist(), seen["step"]) == ([3, 1, 2, 4], 7)
+    assert answer.advantages.tolist() == [8.5, 1.0, 12.0, 0.0]
+
+
+def test_a_loss_of_rows_takes_no_advantages_of_tokens(mine: Path) -> None:
+    settled, lengths = Case([column(1, 2)], [Rule("a")], [1.0], num_generations=2).settle(), torch.tensor([1, 2])
+    function = AdvantageFunction("./mine.py:tokens", {})
+    assert OwnAdvantages(function).answer(settled, lengths, 2, 0).by_row.tolist() == [1, 2]
+    with pytest.raises(RewardError) as caught:
+        OwnAdvantages(function, "the loss takes one a row").answer(settled, lengths, 2, 0)
+    assert caught.value.where == "advantages.fn"
 
 
 @pytest.mark.parametrize(

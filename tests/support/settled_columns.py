@@ -44,6 +44,7 @@ class Case:
     is_training: bool = True
     is_left_out: Tensor | None = None
     is_replaced: Tensor | None = None
+    fill: Any = "group"
 
     def settle(self) -> Settled:
         raw = torch.stack(self.raw, dim=1)
@@ -55,7 +56,7 @@ class Case:
             raw,
             nothing if self.fixed is None else torch.stack(self.fixed, dim=1),
             torch.tensor(self.weights, dtype=raw.dtype),
-            SettleRules(components, self.aggregate, self.num_generations, policy),
+            SettleRules(components, self.aggregate, self.num_generations, policy, self.fill),
             self.running,
             endings=None if is_cut is None else Endings(is_cut, torch.zeros(len(raw)), None),
             environments=[f"env{index}" for index in range(raw.shape[1] - len(components))],

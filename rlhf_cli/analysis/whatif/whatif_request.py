@@ -100,7 +100,7 @@ def _example(experiment: Experiment) -> str:
 
 
 def _changes(old: Experiment, new: Experiment) -> Iterator[KeyChange]:
-    before, after = (_flat("", side.model_dump(mode="json", by_alias=True)) for side in (old, new))
+    before, after = (_flat("", side.model_dump(mode="json")) for side in (old, new))
     gone = {f"rewards.{name}" for name in set(old.rewards) - set(new.rewards)}
     come = {f"rewards.{name}" for name in set(new.rewards) - set(old.rewards)}
     for key in sorted(gone):

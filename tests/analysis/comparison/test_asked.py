@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, named
-from rlhf_cli.analysis.comparison.settings import conditions_apart, group_over_seeds
+from rlhf_cli.analysis.comparison.settings import conditions_apart, group_over_seeds, why_not_one_of
 from rlhf_cli.errors import UserError
 from rlhf_cli.text.json_values import JsonTree
 from tests.support.logged_runs import configured, in_memory, runs_of
@@ -79,6 +79,12 @@ TWO_KEYS = runs_of(
     *(configured(weight, seed, kl={"coef": coef}) for weight in (0.0, 0.5) for coef in (1, 2) for seed in (0, 1)),
     **{CORRECT: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.9]},
 )
+
+
+def test_without_a_key_of_several_the_reason_names_them() -> None:
+    found = of(TWO_KEYS)
+    assert found.no_verdict == why_not_one_of(found.grouped)
+    assert "coef" in str(found.no_verdict)
 
 
 @pytest.mark.parametrize("word", ["weight", "rewards.brevity.weight", "brevity.weight"])

@@ -36,6 +36,14 @@ def test_a_run_as_it_lies(place: Path) -> None:
     assert (one.starting_model, one.swept, one.trainer, one.weights) == (None, (), "?", {})
 
 
+def test_runs_that_do_not_differ_are_named_by_what_differs_in_their_paths(place: Path) -> None:
+    """One run, which differs from nothing, by its folder and the folder around it."""
+    runs = [write_run(place / "s" / path, configured(), {"reward": [0.1]}) for path in ("x/one", "y/one", "y/two")]
+    for count, names in ((1, ["x/one"]), (2, ["x/one", "y/one"]), (3, ["x/one", "y/one", "y/two"])):
+        assert [run.name for run in read_runs(runs[:count])[0]] == names
+    assert [run.name for run in read_runs(runs[1:])[0]] == ["one", "two"]
+
+
 def test_what_cannot_be_read_is_a_problem_each(place: Path) -> None:
     runs = [write_run(place / name, configured(weight), {"reward": [0.1]}) for name, weight in (("a", 0.0), ("b", 1.0))]
     bad = [RunFolder(place / "no"), write_run(place / "odd", configured(), {})]
@@ -58,7 +66,8 @@ def test_the_figures_of_evaluations(place: Path) -> None:
     parts = {"greedy": part(1.5, a=0.5, b=None)}
     attempts = {"a": Attempts(pass_at={1: sure(0.5), 8: sure(0.75), 16: sure(1.0)}, maj_at={})}
     answers = policy(parts=parts, attempts=attempts)
-    evaluations = {"a": headed(answers, time=0.5), "c": headed(answers), "b": headed(answers)}
+    others = policy(parts={"greedy": part(0.5)})
+    evaluations = {"a": headed(answers, time=0.5), "c": headed(others), "b": headed(answers)}
     evaluations["pairs"] = headed(reward_model(), time=0.0)
     contents: dict[str, object] = {name: evaluation_json(one) for name, one in evaluations.items()}
     for name, content in {**contents, "nothing": {}, "list": [1]}.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import stdev
 
 import pytest
 
@@ -100,7 +101,7 @@ def test_equal_differences_decide_nothing() -> None:
     assert paired_difference({"a": lower, "b": higher}, "b", "a", sign=1, comparisons=1).outcome == IMPOSSIBLE
 
 
-@pytest.mark.parametrize("size", [1.0, 1e5, -1e5])
+@pytest.mark.parametrize("size", [1.0, 1e5, -1e5, 2.0**16])
 def test_rounding_of_equal_differences_is_no_deviation(size: float) -> None:
     """Differences of 0.1 deviate by the rounding of what they are differences of, which is at least 1e9 times less
     than they are: with a t of a billion they would be beyond any doubt.

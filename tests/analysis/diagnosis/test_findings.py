@@ -36,13 +36,15 @@ from tests.analysis.diagnosis.test_borders import (
     total,
     watched,
 )
-from tests.support.planted_logs import GRPO, PPO, noisy, results, reward, verdict, words
+from tests.support.planted_logs import GRPO, PPO, found, noisy, results, reward, verdict, words
 
 GOLD = [0.5, 0.875, 1.0, *line(0.75, 0.0, 17)]
 FAR = {KL: line(0.0, 0.5, 16) + [1.25] * 4}
 CRITIC = {VALUE: [*[1.0] * 5, *line(0.25, 1.0, 15)], "ppo/returns_std": [1.0] * 15 + [1.25] * 5}
 SLOW = {"time/elapsed_s": [100.0] * 3, "time/share/reward/a": [0.5] * 3, "time/share/backward": [0.5] * 3}
 EMPTY = {CUT: [0.0] * 10, "completions/max_length": [1.0] * 10}
+CUT_OFF = {"ppo/advantages_std": [0.0] * 2 + [0.2] * 2, "ppo/advantages_mean": [0.0] * 4, CUT: [1.0] * 2 + [0.5] * 2}
+"""The first half of the rounds had no advantages, and all of its completions were truncated."""
 RATE, SLOWER = "trainer.args.learning_rate", "trainer.args.learning_rate=0.00033"
 PLANTED: list[tuple[str, RunSetup, Curves]] = [
     (
@@ -52,6 +54,7 @@ PLANTED: list[tuple[str, RunSetup, Curves]] = [
     ),
     ("no_deviation", GRPO, {ZERO: [1.0] * 20, "reward_std": [0.25] * 20, "reward": [0.0] * 10 + [1.0] * 10}),
     ("no_deviation", PPO, {"ppo/advantages_std": [0.0, 0.2], "ppo/advantages_mean": [0.0, 0.0]}),
+    ("no_deviation", replace(PPO, truncation="bootstrap", args={"max_completion_length": 64}), CUT_OFF),
     ("overoptimised", PPO, watched(GOLD, line(0, 1))),
     ("learning", GRPO, total([0.5] * 20)),
     ("learning", DPO, {"loss": [0.5] * 20, "learning_rate": [0.5, 2.0]}),
@@ -76,6 +79,7 @@ EXPECTED = """
 serious @ 0-3 | loss, grad_norm |  | learning_rate=0.01, max_grad_norm=0.5
 note @ 11-20 | frac_reward_zero_std, reward | 100% | temperature=1.2
 warning @ 1-2 | ppo/advantages_std | 1, 2, 0 |
+warning @ 1-4 | ppo/advantages_std, rewards/truncation/fraction | 2, 4, 0 | max_completion_length=128, truncation=eos_penalty
 serious rewards/gold/mean @ 1-20 | rewards/gold/mean, reward | 1 | kl.coef=0.15, max_steps=3, learning_rate=0.00033
 serious @ 1-20 | reward | 0.5, 0.5, 1, 20, 0.1 | learning_rate=0.003, debug=overfit
 serious @ 1-20 | loss | 0.5, 0.5, 1, 20, 0.01 | learning_rate=6, debug=overfit_rows
@@ -117,6 +121,22 @@ DEAD = {
 def test_finding(planted: tuple[str, RunSetup, Curves], expected: str) -> None:
     kind, setup, curves = planted
     assert results(curves, setup, kind=kind) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("curves", "named", "other"), [(total([0.5] * 20), "total", "loss"), ({"loss": [0.5] * 20}, "loss", "total")]
+)
+def test_what_does_not_improve_is_named(curves: Curves, named: str, other: str) -> None:
+    (finding,) = found(curves, kind="learning")
+    assert named in finding.what
+    assert other not in finding.what
+
+
+def test_a_length_that_bends_upwards_is_compared_with_one_token() -> None:
+    """The line through 1 + k^2 / 4, k = 0 ... 19, rises by 19 / 4 an event, 90.25 in all, and starts at -13.25."""
+    curves = {LENGTH: [1.0 + k**2 / 4 for k in range(20)]}
+    (result,) = results(curves, kind="length")
+    assert f"| {LENGTH} | 9025% |" in result
 
 
 def test_each_dead_reward_has_a_finding() -> None:

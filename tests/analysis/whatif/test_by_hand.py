@@ -11,6 +11,7 @@ of six pairs one turns, tau = 4/6. b turns from -0.125 to +0.25 and a from +0.27
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -158,3 +159,16 @@ class TestKlInTheReward:
         run = self.run_of(place, "trainer.args.normalize_advantages=true")
         assert advantages_if(run, LESS)[3] is None
         assert answer(run, LESS).rounds[0].why is not None
+
+    def test_advantages_that_no_kl_explains_are_not_those_of_the_run(self, place: Path) -> None:
+        """Leave-one-out sums to 0 in a group. One of 0.4 too much leaves 0.1 a row in its group, 0 in the other.
+
+        The largest stored advantage is that of the last row, 4/3 (-0.825 - 0.05 3) = -1.3.
+        """
+        run = frozen(place, "trainer=rloo", "trainer.args.beta=0.05")
+        was: list[Any] = self.advantages(WAS)
+        two_groups = {name: [*values, *values] for name, values in scores().items()}
+        write_table(run, 1, **{**two_groups, "advantage": [*was, was[0] + 0.4, *was[1:]]})
+        (found,) = answer(run, LESS).rounds
+        assert found.why == "the run's own settings do not give the advantages that it stored"
+        assert found.replay_error == pytest.approx(0.1 / 1.3, **ARITHMETIC)

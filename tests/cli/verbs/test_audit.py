@@ -39,6 +39,7 @@ def own(write: Write) -> None:
     write("rewards.py", OWN)
     rows = "".join(f'"{row["prompt"]}",{row["answer"]}\n' for row in SUMS)
     write("rows.csv", "prompt,answer\n" + rows)
+    write("questions.csv", "question,answer\n" + rows)
 
 
 def said(words: list[str], capsys: Said, code: int = 0) -> str:
@@ -81,6 +82,7 @@ class TestAudit:
             (["--kinds", "emty"], "try:      empty"),
             (["--gold", "anser"], "try:      answer"),
             (["trainer=sft", "~rewards.right", "~rewards.short"], "there is no reward to attack"),
+            (["data.path=questions.csv"], "data.rename.prompt="),
         ],
     )
     def test_refusals(self, words: list[str], says: str, capsys: Said) -> None:

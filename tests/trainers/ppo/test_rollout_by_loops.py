@@ -117,6 +117,24 @@ def test_shares_are_of_what_each_part_would_be_alone() -> None:
     assert SETTINGS.shares(one, advantages, NAMES, lambda sums: sums) == pytest.approx(expected, rel=1e-4)
 
 
+def test_parts_may_miss_the_advantages_by_what_float32_rounds() -> None:
+    """The limit of a token is a millionth of the sum of its parts' sizes, times the five tokens of the recursion.
+
+    With scores of a million that is a few units: an advantage that is off by one has shares, off by a thousand none.
+    """
+    given = rollout()
+    one = replace(given, scores=1e6 * given.scores)
+    advantages = SETTINGS.advantages(one, 0.3, lambda sums: sums)
+    sizes = SETTINGS.parts(one, advantages.kl_reward)[:, 0, 0].abs().sum()
+    assert 5e-6 * sizes > 1.0
+    for off, expected in ((1.0, [*NAMES, "kl", "value"]), (1000.0, [])):
+        raw = advantages.raw.clone()
+        raw[0, 0] += off
+        assert list(SETTINGS.shares(one, replace(advantages, raw=raw), NAMES, lambda sums: sums)) == expected
+    # If they do not add up on another rank, no rank has shares.
+    assert SETTINGS.shares(one, advantages, NAMES, lambda sums: sums + 1) == {}
+
+
 @pytest.mark.parametrize("where", ["reward", "loss", "none"])
 def test_metrics(where: str) -> None:
     one, kl = rollout(), KlPenalty(where, 0.3)
