@@ -77,7 +77,7 @@ def assert_typed(pair: tuple[str, str], workplace: Path) -> None:
     assert list(map(repr, values)) == list(map(repr, expected))
 
 
-@pytest.mark.parametrize("limit", [0, 1, 3, 4, 5, 9, 20])
+@pytest.mark.parametrize("limit", [0, 1, 3, 4, 5, 9, 20, 2**40])
 def test_the_first_rows_of_several_parquet_files(limit: int, workplace: Path) -> None:
     """Of files with 4, 0 and 5 rows, return the first `limit` rows and count all."""
     tables = [pa.table({"n": pa.array(range(first, last), pa.int64())}) for first, last in ((0, 4), (4, 4), (4, 9))]

@@ -9,11 +9,13 @@ import gzip
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from rlhf_cli.data import data_files
 from rlhf_cli.data.column_kinds import ColumnKind, ListKind, RecordKind, arrow_schema
 from rlhf_cli.data.data_files import FORMATS
+from rlhf_cli.data.file_readers import read_by_arrow
 from rlhf_cli.data.loading import features_of, load_split
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError
@@ -110,6 +112,18 @@ def test_bytes_that_are_no_text(workplace: Path, monkeypatch: pytest.MonkeyPatch
         paths = [workplace / "rows.jsonl.gz"]
         found = outcome(lambda: FORMATS["jsonl"].scan(paths).num_rows)  # noqa: B023
         assert found == by_lines(monkeypatch, lambda: FORMATS["jsonl"].scan(paths).num_rows)  # noqa: B023
+
+
+def test_arrow_itself_reads_the_rows(workplace: Path) -> None:
+    """Not Python line by line, to which everything else falls back; for a column without a type there is no Arrow."""
+    path = workplace / "rows.jsonl"
+    path.write_text('{"a": "x", "n": 1}\n{"a": null, "n": 2}')
+    kinds = {"a": ColumnKind.TEXT, "n": ColumnKind.INTEGER}
+    rows = [row for batch in read_by_arrow(path, kinds) for row in batch.to_pylist()]
+    assert rows == [{"a": "x", "n": 1}, {"a": None, "n": 2}]
+    for wrong in ({**kinds, "n": ColumnKind.MIXED}, {**kinds, "n": ColumnKind.TEXT}, {"a": ColumnKind.TEXT}):
+        with pytest.raises(pa.ArrowInvalid):
+            list(read_by_arrow(path, wrong))
 
 
 def test_types_are_those_of_datasets() -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlhf_cli.data.loading import load_split
+from rlhf_cli.data.loading import load_split, quiet
 from rlhf_cli.data.rows import check_rows, hold_out
 from rlhf_cli.data.source import DataSource
 
@@ -86,6 +86,35 @@ def test_a_mixture_follows_its_weights_and_its_seed(jsonl) -> None:
     assert mixed.count("heavy") / len(mixed) == pytest.approx(0.75, abs=0.04)
     assert load(heavy, light)["kind"][:] == mixed
     assert load(heavy, light, seed=1)["kind"][:] != mixed
+
+
+def test_sources_that_disagree_about_a_column_are_named(jsonl, refusal) -> None:
+    """The column `n` is a number in the first two sources and text in the third; `prompt` is text in all of them."""
+    values: tuple[object, ...] = (1, 2, "three")
+    sources = [
+        DataSource(path=jsonl([{"prompt": "a", "n": value}], f"{place}.jsonl"), name=f"data.mix.{place}")
+        for place, value in enumerate(values)
+    ]
+    for some in (sources, sources[1:]):
+        error = refusal(load, *some)
+        assert error.where == "data.mix.2"
+        assert "'n'" in error.what
+        assert "data.mix.2.rename.other_n=n" in error.advice
+        assert f"as in {some[0].name}" in error.expected
+
+
+@pytest.mark.parametrize("are_hidden", [False, True])
+def test_progress_bars_are_hidden_for_a_while(are_hidden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_DATASETS_DISABLE_PROGRESS_BARS", raising=False)
+    before = datasets.utils.are_progress_bars_disabled()
+    try:
+        (datasets.disable_progress_bars if are_hidden else datasets.enable_progress_bars)()
+        with pytest.raises(KeyError), quiet():
+            assert datasets.utils.are_progress_bars_disabled()
+            raise KeyError
+        assert datasets.utils.are_progress_bars_disabled() == are_hidden
+    finally:
+        (datasets.disable_progress_bars if before else datasets.enable_progress_bars)()
 
 
 def test_hold_out_is_disjoint_in_prompts_and_the_same_again() -> None:

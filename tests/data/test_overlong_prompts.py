@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 from datasets import Dataset
 
-from rlhf_cli.data.overlong_prompts import overlong_in, without_overlong
-from rlhf_cli.errors import DataError
+from rlhf_cli.data.overlong_prompts import overlong_in, prompt_limit, without_overlong
+from rlhf_cli.errors import ConfigError, DataError
 
 TEXTS = ["a", "b b b b", "c c", "d d d"]
 ROWS = Dataset.from_dict({"prompt": TEXTS, "answer": [1, 2, 3, 4]})
@@ -26,6 +26,27 @@ def last(text: str, limit: int) -> str:
 def fitted(policy, rows: Dataset = ROWS, limit: int = 2) -> Dataset:
     overlong = overlong_in(rows, limit, longer_than)
     return without_overlong(rows, overlong, limit, policy=policy, last=last)
+
+
+@pytest.mark.parametrize(
+    ("read", "served", "completion", "expected"),
+    [
+        (10, None, 4, 6), (10, 8, 4, 4), (8, 10, 4, 4), (None, 8, 7, 1), (None, None, 4, None),
+        (10, None, None, 9), (10, None, 0, 9), (10, None, "4", 9), (0, -1, 4, None), (10, "8", 4, 6),
+    ],
+)  # fmt: skip
+def test_what_the_completion_leaves_of_the_context(
+    read: object, served: object, completion: object, expected: int | None
+) -> None:
+    """The shorter of two contexts less the completion, for which an unknown length leaves one token."""
+    assert prompt_limit(read, served, completion, where="here") == expected
+
+
+@pytest.mark.parametrize("completion", [10, 11])
+def test_a_completion_that_fills_the_context_is_refused(completion: int) -> None:
+    with pytest.raises(ConfigError) as caught:
+        prompt_limit(10, None, completion, where="here")
+    assert (caught.value.where, caught.value.hint) == ("here", "trainer.args.max_completion_length=5")
 
 
 def test_rows_are_found_beyond_the_first_batch() -> None:

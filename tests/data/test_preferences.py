@@ -78,6 +78,12 @@ def test_a_value_that_is_not_a_margin_is_refused_with_its_row(
     assert "reward_model.margin.on_bad=drop" in error.advice
 
 
+def test_of_many_bad_margins_the_first_three_are_shown() -> None:
+    with pytest.raises(DataError) as caught:
+        prepare(pairs(*({"m": margin} for margin in (1.0, -1.0, -2.0, -3.0, -4.0))), PairRules(column="m"))
+    assert [line.split(":")[0] for line in str(caught.value.got).splitlines()] == ["row 2", "row 3", "row 4"]
+
+
 def test_bad_margins_are_dropped_and_counted() -> None:
     rows = pairs({"m": 1.0}, {"m": math.nan}, {"m": -1.0}, {"m": 0.0}, {"m": None})
     kept, counts = prepare(rows, PairRules(column="m", drops_bad_margins=True))

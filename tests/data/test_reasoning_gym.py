@@ -9,7 +9,10 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import dataclass
+from datetime import date
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,6 +137,100 @@ def test_a_task_or_argument_that_the_package_lacks_is_refused_with_the_whole_key
 def test_refusals_of_a_task(refusal, task: str, args: dict[str, object], where: str, hint: str | None) -> None:
     error = refusal(build_task, task, args, seed=0, where="")
     assert (error.where, error.hint) == (where, hint)
+
+
+@dataclass
+class Count:
+    """Arguments of `After`; the annotation of `share` is wrong, as the package's own is in rearc."""
+
+    seed: int = 0
+    size: int = 1
+    step: int = 1
+    share: int = 0.25  # type: ignore[assignment]
+    levels: tuple[tuple[str, object], ...] = ()
+
+
+class After:
+    """A task as the package's are: row n asks what follows on the seed plus n."""
+
+    def __init__(self, config: Count) -> None:
+        self.config = config
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        given, n = self.config, self.config.seed + place
+        metadata = {"difficulty": dict(given.levels), "size": given.size, "seed": given.seed, "own": 3}
+        return {"question": f"after {n}?", "answer": str(n + given.step), "metadata": metadata}
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch, in_process: None) -> None:
+    """`after` and `later` in the place of the package's tasks, here in this process."""
+    monkeypatch.setattr(reasoning_gym, "_registry", lambda: {"after": (After, Count), "later": (After, Count)})
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_rows_are_drawn_from_data_sets_of_five_hundred() -> None:
+    """The package's own size, on which the rows of its task `acre` depend. Of each a fifth is held out."""
+    metadata = [json.loads(row["entry"])["metadata"] for row in rows(600, task="after")]
+    assert {one["size"] for one in metadata} == {500}
+    seeds = list(dict.fromkeys(one["seed"] for one in metadata))
+    assert len(seeds) == 2
+    assert 360 <= sum(one["seed"] == seeds[0] for one in metadata) <= 440  # 398 expected, deviation 9
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        ({"n": (1, 9)}, "n=1..9"),
+        ({"n": (1, 9), "digits": 4}, "n=1..9, digits=4"),
+        ({"digits": 4}, 4),
+        ({"digits": 4, "terms": 2}, "digits=4, terms=2"),
+        ({"own": (1, 9)}, 3),  # the row's own number
+        ({"few": (1, 2, 3), "list": [1, 2], "text": "ab", "none": None}, None),
+        ({}, None),
+    ],
+)
+def test_difficulties(levels: dict[str, object], expected: object) -> None:
+    entry = {"question": "1?", "answer": "2", "metadata": {"difficulty": levels, "own": 3}}
+
+    class Same(After):
+        def __getitem__(self, place: int) -> dict[str, Any]:
+            return {**entry, "question": f"{place}?"}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reasoning_gym, "_registry", lambda: {"after": (Same, Count), "later": (Same, Count)})
+        assert {row["difficulty"] for row in rows(3, task="after")} == {expected}
+        both = {row["difficulty"] for row in rows(8, tasks={"after": {}, "later": {}})}
+        # Of several tasks the number is named, because it is of no common scale.
+        assert both == {f"{next(iter(levels))}={expected}" if isinstance(expected, int) else expected}
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_an_argument_may_have_its_defaults_type_or_the_annotations(refusal) -> None:
+    for share in (0.5, 2):
+        assert isinstance(build_task("after", {"share": share}, seed=0, where=""), After)
+    for key, value in (("share", "half"), ("step", 0.5), ("step", date(2026, 1, 1))):
+        assert refusal(rows, task="after", args={key: value}).where == f"data.args.args.{key}"
+
+
+def test_a_process_of_its_own_answers_or_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A package of that name which uses the task above, and prints as some of the package's solvers do."""
+    (tmp_path / "reasoning_gym").mkdir()
+    (tmp_path / "reasoning_gym" / "__init__.py").touch()
+    source = f"from {__name__} import After, Count\nprint('solving')\nDATASETS = {{'after': (After, Count)}}\n"
+    (tmp_path / "reasoning_gym" / "factory.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    reasoning_gym._ask.cache_clear()
+    try:
+        first = rows(2, task="after", args={"step": 2})
+        assert [int(row["answer"]) - int(row["question"][6:-1]) for row in first] == [2, 2]
+        assert refusal(rows, task="aftre").hint == "data.args.task=after"
+    finally:
+        reasoning_gym._ask.cache_clear()
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

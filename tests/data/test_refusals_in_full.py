@@ -16,6 +16,7 @@ from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.overlong_prompts import without_overlong
 from rlhf_cli.data.peeking import Preview, first_rows, peek, prepare_preview
 from rlhf_cli.data.preferences import PairRules, check_pair_columns, judge_pairs, leave_out
+from rlhf_cli.data.preparing import prepare
 from rlhf_cli.data.rows import RowTable, hold_out
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.tables.trl_trainers import TRAINERS
@@ -66,6 +67,8 @@ def test_only_a_hub_dataset_has_subsets(file: Callable[..., DataSource], refusal
         lambda: split_transcripts(datasets.Dataset.from_list([{"chosen": "a"}]), name=MINE),
         lambda: prepare_preview(DataSource(path="x", name=MINE, transcripts=True), LONE, None),
         lambda: prepare_preview(DataSource(path="x", name=MINE, rename={"a": "b"}), LONE, None),
+        lambda: prepare(RowTable([{"a": {"b": 1}}], ["a"]), DataSource(path="x", name=MINE, rename={"q": "a.c"}), None),
+        lambda: prepare(RowTable([{"a": [1]}], ["a"]), DataSource(path="x", name=MINE), "{a}"),
         lambda: hold_out(datasets.Dataset.from_list([{"prompt": "a"}]), 0.5, 0, name=MINE),
         lambda: check_columns(RowTable([], ["prompt"]), TRAINERS["GRPOTrainer"], name=MINE),
         lambda: check_columns(RowTable([{"prompt": ""}], ["prompt"]), TRAINERS["GRPOTrainer"], name=MINE),

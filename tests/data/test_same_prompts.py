@@ -48,6 +48,11 @@ SAME = {
         {"chosen": "Q: 1+1? 2", "rejected": "Q: 1+1? 3"},
         {"chosen": "Q: 1+1? 2", "rejected": "Q: 1+1? 4"},
     ),
+    "pairs of token ids": (
+        {"chosen_ids": [5, 6, 7], "rejected_ids": [5, 6, 8]},
+        {"chosen_ids": [5, 6, 7], "rejected_ids": [5, 6, 8]},
+        {"chosen_ids": [5, 6, 7], "rejected_ids": [5, 6, 9]},
+    ),
     "plain text": ({"text": "1+1=2"}, {"text": "1+1=2"}, {"text": "1+1=3"}),
 }
 

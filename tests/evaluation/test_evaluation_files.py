@@ -32,6 +32,17 @@ def test_there_and_back(evaluation: Evaluation, tmp_path: Path) -> None:
     assert read_evaluation(file) == evaluation
 
 
+def test_the_figures_that_runs_are_compared_by() -> None:
+    """Of the numbers of samples the largest, in the order of the table."""
+    policy = {name: figure.mean for name, figure in EVALUATIONS["policy"].figures()}
+    assert list(policy.items()) == [
+        *(("greedy/total", 0.75), ("greedy/correct", 0.5), ("greedy/truncated", 0.125), ("greedy/tokens", 5.5)),
+        *(("sampled/total", 0.5), ("sampled/correct", 0.25), ("sampled/truncated", 0.125), ("sampled/tokens", 5.5)),
+        *(("pass@2/correct", 0.375), ("maj@2/correct", 0.3125)),
+    ]
+    assert [name for name, _ in EVALUATIONS["reward model"].figures()] == ["accuracy"]
+
+
 def test_the_heading_comes_first_without_empty_keys() -> None:
     by_hand = evaluation_json(EVALUATIONS["policy"])
     assert list(by_hand)[:8] == ["kind", "name", "model", "path", "data", "time", "warnings", "rows"]

@@ -55,6 +55,12 @@ def test_what_the_scorer_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert scorer.asked[1] == ([[{"role": "user", "content": "q:"}]] * 4, chat, True)
 
 
+def test_a_difference_of_a_billionth_is_no_tie() -> None:
+    """float32 has 1e-7 between two numbers at 1."""
+    found = measured_by(Known([1.0 + 1e-9, 1.0], [1.0, 1.0 + 1e-9]))
+    assert (found.ties, found.accuracy.mean) == (0, 0.5)
+
+
 def test_bins_of_confidence() -> None:
     """Ten from 1/2 to 1. sigmoid(log 3) = 3/4 and sigmoid(log 9) = 9/10 are the lower ends of the sixth and the ninth;
     a little more is added, for an end is held by rounding alone.

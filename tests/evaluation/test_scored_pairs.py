@@ -46,6 +46,12 @@ def test_the_prompt_of_ids(prompt: object, found: tuple[str, str, str]) -> None:
     assert texts_of(row, decoded) == found
 
 
+def test_ids_are_decoded_unless_both_answers_are_conversations() -> None:
+    ids = {"chosen_ids": [1, 2, 3], "rejected_ids": [1, 4]}
+    for one, other in (("chosen", "rejected"), ("rejected", "chosen")):
+        assert texts_of({**ids, one: said("a", "x"), other: "text"}, decoded) == ("2+2=", "4!", "5")
+
+
 def said(*texts: object) -> list[dict[str, object]]:
     return [{"role": "user", "content": text} for text in texts]
 
