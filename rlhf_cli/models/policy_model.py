@@ -68,7 +68,7 @@ class PolicyModel:
             with naming_foreign_files({"model.path": str(path)}):
                 trust: dict[str, Any] = {"trust_remote_code": trust_remote_code}
                 self._model = cast(Any, AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **trust))
-                self.tokenizer = load_tokenizer(str(path), chat_template, padding_side="left", **trust)
+                self.tokenizer = load_tokenizer(str(path), chat_template, **trust)
         except (OSError, ValueError, ImportError) as error:
             raise ModelError("the policy cannot be loaded", where=str(path), got=error) from error
         if self.tokenizer.pad_token is None:

@@ -128,7 +128,7 @@ def test_a_fraction_of_ten_prompts_is_held_out(fraction: float, held: int | None
 
 
 def test_who_reads_tool_calls(refusal) -> None:
-    """Trainers that generate format the prompt with its tool calls, and so does SFT; DPO does not."""
+    """Trainers that generate format the prompt with its tool calls, and so does SFT; ORPO does not."""
     called = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {}}}]}
     chat = [{"role": "user", "content": "1+1?"}, called, {"role": "tool", "content": "2"}]
     said = [{"role": "assistant", "content": "2"}]
@@ -136,7 +136,10 @@ def test_who_reads_tool_calls(refusal) -> None:
     whole = {"messages": [*chat, *said]}
     assert check_columns(RowTable([whole], list(whole)), OF["SFT"]) == ["messages"]
     pair = {"prompt": chat, "chosen": said, "rejected": [{"role": "assistant", "content": "3"}]}
-    assert refusal(check_columns, RowTable([pair], list(pair)), OF["DPO"]).where == "data, row 1 (the first row is 1)"
+    assert (
+        refusal(check_columns, RowTable([pair], list(pair)), TRAINERS["ORPOTrainer"]).where
+        == "data, row 1 (the first row is 1)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,8 @@ def test_completions_are_those_of_one_prompt_at_a_time(train, model_cache: Path)
     """Greedy, prompts of different lengths in one batch: the same as without any padding."""
     _, folder = train()
     policy = PolicyModel(folder.model)
+    ids = policy.tokenizer("2")["input_ids"]
+    assert policy.decode([*ids, policy.tokenizer.eos_token_id]) == "2"
     settings = {**sampling_settings(experiment().trainer), "max_completion_length": 6}
     prompts = ["1+1=", "a much longer prompt: 12+13=", "3+4="]
 

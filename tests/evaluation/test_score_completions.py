@@ -14,7 +14,7 @@ from rlhf_cli.errors import DataError, ModelError
 from rlhf_cli.evaluation import score_completions
 from rlhf_cli.evaluation.score_completions import policy_tokenizer, reads_tokens, score, score_with
 from rlhf_cli.models.tiny import byte_tokenizer
-from rlhf_cli.plan.sources_and_components import reward_stack
+from rlhf_cli.plan.stack_building import reward_stack
 
 TEMPLATE = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
 
@@ -80,7 +80,7 @@ def test_without_a_policy_rewards_that_count_tokens_are_left_out_and_no_row_has_
     found = score(experiment({"path": NOT_GIVEN}, letters=LETTERS, counted=COUNTED), ROWS)
     assert [row.total for row in found.rows] == [None, None]
     assert [row.rewards["letters"].raw for row in found.rows] == [3.0, 2.0]
-    assert list(found.rewards) == ["letters"]
+    assert list(found.summary) == ["letters"]
     assert "rewards.counted" in str(found.no_total)
     # Negative control: token ids in the rows need no tokenizer.
     whole = score(

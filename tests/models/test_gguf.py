@@ -142,6 +142,16 @@ def test_a_conversion_that_fails_leaves_nothing(place: Path, monkeypatch: pytest
     assert [path.name for path in (place / "cache/models").iterdir() if path.is_dir()] == []
 
 
+def test_what_the_process_of_a_conversion_says_of_a_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads the file with the package gguf, here one that finds every file too short and names it."""
+    (place / "site/gguf.py").write_text("def GGUFReader(path):\n    raise ValueError(f'too short: {path}')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place / "site"), *filter(None, sys.path)]))
+    error = refused("package:small")
+    assert error.where == "model.path"
+    assert f"ValueError: too short: {place / 'site/carrier/small.gguf'}" in str(error.got)
+    assert "download the file again" in str(error.advice)
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [("tokenizer.json", None), ("model.safetensors", ""), ("config.json", "{"), ("made.json", "[]"), ("made.json", "")],

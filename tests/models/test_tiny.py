@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from transformers import AutoConfig
 
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.models.tiny import EMBEDDED, byte_tokenizer, tiny_model_path
@@ -32,6 +33,10 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_is_built_once_and_found_again(tmp_path: Path) -> None:
     steps: list[int] = []
     folder = build(WARM, lambda step, of: steps.append(step))
+    config, tokenizer = AutoConfig.from_pretrained(folder), byte_tokenizer(64)
+    assert (config.eos_token_id, config.pad_token_id) == (tokenizer.eos_token_id, tokenizer.pad_token_id)
+    assert config.bos_token_id is None  # the tokenizer has none
+    assert (config.hidden_size, config.intermediate_size, config.num_attention_heads) == (16, 64, 2)
     assert steps == list(range(1, 41))
     assert build(WARM, lambda step, of: steps.append(step)) == folder
     assert len(steps) == 40

@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.tokenizer_files import TokenizerFiles, read_tokenizer, render_chat
+from rlhf_cli.models.tokenizer_files import TokenizerFiles, chat_template_text, read_tokenizer, render_chat, token_ids
 from tests.support.model_copies import model_copy
 
 TEXTS = ["17+5=", "", "Grüße, 世界!", "<eos> a <pad>", "x" * 1000]
@@ -92,6 +92,26 @@ def test_a_conversation_is_written_as_transformers_does(
     )
     special = {name: str(ours.special(name)) for name in ("bos_token", "eos_token", "pad_token")}
     assert render_chat(template, CONVERSATION, special, settings) == wanted
+
+
+def test_tokens_of_a_vocabulary_and_those_that_were_added() -> None:
+    """A Unigram model lists its tokens with their scores, others map them; an added token's id goes before."""
+    added = [{"content": "<a>", "id": 7}, {"content": "y", "id": 8}, "?"]
+    assert token_ids({"model": {"vocab": {"x": 0, "y": 1}}, "added_tokens": added}) == {"x": 0, "y": 8, "<a>": 7}
+    assert token_ids({"model": {"vocab": [["x", -1.5], ["y", -2.0]]}}) == {"x": 0, "y": 1}
+    assert token_ids({"model": {"vocab": "?"}, "added_tokens": {"<a>": 7}}) == {}
+
+
+def test_a_template_file_has_at_most_a_million_bytes(tmp_path: Path) -> None:
+    file = tmp_path / "chat.jinja"
+    for size in (1_000_000, 1_000_001):
+        file.write_text("x" * size)
+        if size == 1_000_000:
+            assert chat_template_text(str(file), where="here") == "x" * size
+        else:
+            with pytest.raises(ModelError) as caught:
+                chat_template_text(str(file), where="here")
+            assert caught.value.where == "here"
 
 
 def test_a_template_reaches_nothing_of_python() -> None:

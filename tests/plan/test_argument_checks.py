@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from rlhf_cli.errors import ConfigError
+from rlhf_cli.plan.checks.argument_checks import range_problems
+from rlhf_cli.tables.trl_trainers import TRAINERS
 from tests.support.planning import Refused, planned
 
 QUICK = ("exp=quickstart", "launch=cpu")
@@ -52,6 +57,22 @@ def test_out_of_range(refused: Refused, word: str, expected: str, hint: str | No
 )
 def test_negative_control_on_the_bound(words: list[str]) -> None:
     assert planned(*QUICK, *(f"trainer.args.{word}" for word in words))
+
+
+def test_a_range_is_only_of_a_trainers_own_arguments() -> None:
+    """DPO has no `epsilon`, which gets another error, and samples nothing."""
+
+    def out_of_range(trainer: str, **args: object) -> list[str]:
+        row = TRAINERS[trainer]
+        settings = SimpleNamespace(args=args, row=row, trl=trainer, setting=lambda name: "steps")
+        experiment = SimpleNamespace(trainer=settings, launch=SimpleNamespace(rollout="transformers"))
+        subject: Any = SimpleNamespace(experiment=experiment, where=str)
+        return [problem.where for problem in range_problems(subject) if isinstance(problem, ConfigError)]
+
+    wrong = {"epsilon": -1.0, "temperature": 0.0, "learning_rate": -1.0}
+    found = {name: sorted(out_of_range(name, **wrong)) for name in ("GRPOTrainer", "DPOTrainer")}
+    every = [f"trainer.args.{name}" for name in sorted(wrong)]
+    assert found == {"GRPOTrainer": every, "DPOTrainer": ["trainer.args.learning_rate"]}
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,7 @@ class TestPackages:
             ("trainer.args.optim=paged_adamw_8bit", "bitsandbytes", "trainer.args.optim"),
             ("trainer.args.optim=adamw_torch_8bit", "torchao", "trainer.args.optim"),
             ("model.lora.r=8", "peft", "model.lora"),
+            ("trainer.args.use_liger_kernel=true", "liger_kernel", "trainer.args.use_liger_kernel"),
             ("reward@rewards.maths=trl_accuracy", "math_verify", "rewards.maths.fn"),
             ("reward@rewards.task=reasoning_gym", "reasoning_gym", "rewards.task.fn"),
         ],
@@ -103,4 +104,4 @@ class TestPackages:
         error = refused("exp=quickstart", "launch=cpu", "data=file", "data.path=rows.jsonl", word)
         assert f"{package}, which is not installed" in error.what
         assert str(error.where).startswith(key)
-        assert str(error.hint).startswith("pip install ")
+        assert str(error.hint).startswith(("pip install ", f"{key}=false"))

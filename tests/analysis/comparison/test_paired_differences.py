@@ -104,9 +104,11 @@ def test_equal_differences_decide_nothing() -> None:
 @pytest.mark.parametrize("size", [1.0, 1e5, -1e5, 2.0**16])
 def test_rounding_of_equal_differences_is_no_deviation(size: float) -> None:
     """Differences of 0.1 deviate by the rounding of what they are differences of, which is at least 1e9 times less
-    than they are: with a t of a billion they would be beyond any doubt.
+    than they are: with a t of a billion they would be beyond any doubt. Around 2**16, where float64 numbers double
+    their distance, the first difference is rounded in another way than the others.
     """
     here = {str(seed): size + 0.1 * seed for seed in range(6)}
+    assert (size != 2.0**16) or 0 < stdev(value - (value - 0.1) for value in here.values()) < 1e-11
     for gap, outcome in ((0.1, IMPOSSIBLE), (-0.1, IMPOSSIBLE), (0.0, EQUAL)):
         there = {seed: value - gap for seed, value in here.items()}
         found = paired_difference({"a": there, "b": here}, "b", "a", sign=1, comparisons=1)

@@ -43,8 +43,8 @@ FAR = {KL: line(0.0, 0.5, 16) + [1.25] * 4}
 CRITIC = {VALUE: [*[1.0] * 5, *line(0.25, 1.0, 15)], "ppo/returns_std": [1.0] * 15 + [1.25] * 5}
 SLOW = {"time/elapsed_s": [100.0] * 3, "time/share/reward/a": [0.5] * 3, "time/share/backward": [0.5] * 3}
 EMPTY = {CUT: [0.0] * 10, "completions/max_length": [1.0] * 10}
-CUT_OFF = {"ppo/advantages_std": [0.0] * 2 + [0.2] * 2, "ppo/advantages_mean": [0.0] * 4, CUT: [1.0] * 2 + [0.5] * 2}
-"""The first half of the rounds had no advantages, and all of its completions were truncated."""
+CUT_OFF = {"ppo/advantages_std": [0.0, 0.2, 0.2, 0.2], "ppo/advantages_mean": [0.0] * 4, CUT: [1.0, 0.5, 0.5, 0.5]}
+"""The first of four rounds had no advantages, and all of its completions were truncated."""
 RATE, SLOWER = "trainer.args.learning_rate", "trainer.args.learning_rate=0.00033"
 PLANTED: list[tuple[str, RunSetup, Curves]] = [
     (
@@ -54,7 +54,7 @@ PLANTED: list[tuple[str, RunSetup, Curves]] = [
     ),
     ("no_deviation", GRPO, {ZERO: [1.0] * 20, "reward_std": [0.25] * 20, "reward": [0.0] * 10 + [1.0] * 10}),
     ("no_deviation", PPO, {"ppo/advantages_std": [0.0, 0.2], "ppo/advantages_mean": [0.0, 0.0]}),
-    ("no_deviation", replace(PPO, truncation="bootstrap", args={"max_completion_length": 64}), CUT_OFF),
+    ("no_deviation", replace(PPO, truncation="bootstrap", args={"max_completion_length": 4}), CUT_OFF),
     ("overoptimised", PPO, watched(GOLD, line(0, 1))),
     ("learning", GRPO, total([0.5] * 20)),
     ("learning", DPO, {"loss": [0.5] * 20, "learning_rate": [0.5, 2.0]}),
@@ -79,7 +79,7 @@ EXPECTED = """
 serious @ 0-3 | loss, grad_norm |  | learning_rate=0.01, max_grad_norm=0.5
 note @ 11-20 | frac_reward_zero_std, reward | 100% | temperature=1.2
 warning @ 1-2 | ppo/advantages_std | 1, 2, 0 |
-warning @ 1-4 | ppo/advantages_std, rewards/truncation/fraction | 2, 4, 0 | max_completion_length=128, truncation=eos_penalty
+note @ 1-4 | ppo/advantages_std, rewards/truncation/fraction | 1, 4, 0 | max_completion_length=8, truncation=eos_penalty
 serious rewards/gold/mean @ 1-20 | rewards/gold/mean, reward | 1 | kl.coef=0.15, max_steps=3, learning_rate=0.00033
 serious @ 1-20 | reward | 0.5, 0.5, 1, 20, 0.1 | learning_rate=0.003, debug=overfit
 serious @ 1-20 | loss | 0.5, 0.5, 1, 20, 0.01 | learning_rate=6, debug=overfit_rows
