@@ -64,25 +64,22 @@ def pass_rate_file(
 ) -> tuple[Path, str] | None:
     """Return the file for `--pass-rate`, and the reward that answers have to pass: `by`, else the primary one.
 
-    Raise ConfigError if neither is given, RunError if the file exists and `overwrite` is false, or has no folder.
+    Raise ConfigError if neither is given, RunError for a file that cannot be written or, unless `overwrite`, exists.
     """
     if file is None:
         return None
-    primary = experiment.primary.by if experiment.primary is not None else None
-    name = by or primary or (next(iter(experiment.rewards)) if len(experiment.rewards) == 1 else None)
-    if name is None or name == TOTAL:
+    name = by or (experiment.primary.by if experiment.primary is not None else TOTAL)
+    if name == TOTAL:
         raise ConfigError(
             "--pass-rate needs a reward that says which answers pass",
             where="rlhf generate",
             expected="--by REWARD, one of " + ", ".join(experiment.rewards),
             hint=f"--by {next(iter(experiment.rewards))}",
         )
-    if file.suffix != ".jsonl" or not file.parent.is_dir():
-        expected = "a file that ends in .jsonl, in a folder that exists"
-        raise ConfigError("the pass rates cannot be written", where="--pass-rate", got=str(file), expected=expected)
-    if file.exists() and not overwrite:
-        hint = "--pass-rate OTHER.jsonl, or --overwrite"
-        raise RunError("the file of the pass rates exists already", where=shown(file), hint=hint)
+    if file.suffix != ".jsonl" or not file.parent.is_dir() or (file.exists() and not overwrite):
+        got = f"{file}, which exists" if file.exists() else str(file)
+        expected, hint = "a new file NAME.jsonl in a folder that exists", "--pass-rate NAME.jsonl, or --overwrite"
+        raise RunError("the pass rates cannot be written", where="--pass-rate", got=got, expected=expected, hint=hint)
     return file, name
 
 

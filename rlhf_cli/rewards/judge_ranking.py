@@ -11,7 +11,7 @@ from functools import partial
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, text_of
 from rlhf_cli.rewards.judge import Judge, Rubric, prompt_text
-from rlhf_cli.services.http_client import Post, together
+from rlhf_cli.services.http_client import together
 
 _RANKING = r"(?:ranking|order)\s*[:=]\s*\[?(\d+(?:\s*[>,]\s*\d+)*)"
 
@@ -71,16 +71,18 @@ class RankingJudge(Judge):
             if text is not None and len(answers) > 1:
                 asked.append((text, answers, rows))
         async with self._client.session() as post:
-            ranked = await together([self._ranks(post, text, len(answers), rows[0]) for text, answers, rows in asked])
+            ranked = await together(
+                [
+                    self._reply(post, text, rows[0], partial(self._ranking, rows[0], len(answers)))
+                    for text, answers, rows in asked
+                ]
+            )
         scores: list[float | None] = [None] * len(texts)
         for (_, answers, rows), of_answers in zip(asked, ranked, strict=True):
             by_answer = dict(zip(answers, of_answers, strict=True))
             for row in rows:
                 scores[row] = by_answer[texts[row]]
         return scores
-
-    async def _ranks(self, post: Post, text: str, count: int, row: int) -> list[float]:
-        return await self._reply(post, text, row, partial(self._ranking, row, count))
 
     def _ranking(self, row: int, count: int, reply: str, finish: str) -> list[float]:
         """Return the score of each answer in the order in which they were listed."""
@@ -92,8 +94,6 @@ class RankingJudge(Judge):
                 where=f"row {row}, {self!r}",
                 got=reply if len(reply) <= 300 else f"{reply[:150]} ... {reply[-150:]}",
                 expected=f"each of 1 to {count} once, in text that matches {self._pattern.pattern}",
-                advice="raise args.max_tokens: the reply was truncated"
-                if finish == "length"
-                else "let the rubric say how to answer",
+                advice="raise args.max_tokens" if finish == "length" else "let the rubric say how to answer",
             )
         return [1 - order.index(number) / (count - 1) for number in range(1, count + 1)]

@@ -155,14 +155,8 @@ def joined(outputs: Sequence[TrlBatch], chosen: Sequence[tuple[int, int]], each:
             continue
         groups = [outputs[draw][name].unflatten(0, (-1, each))[group] for draw, group in chosen]
         if first.ndim > 1:
-            width = max(group.shape[1] for group in groups)
-            missing = [
-                (width - group.shape[1], 0) if name.startswith("prompt_") else (0, width - group.shape[1])
-                for group in groups
-            ]
-            groups = [
-                torch.nn.functional.pad(group, sides, value=paddings.get(name, 0))
-                for group, sides in zip(groups, missing, strict=True)
-            ]
+            width, value = max(group.shape[1] for group in groups), paddings.get(name, 0)
+            sides = (lambda missing: (missing, 0)) if name.startswith("prompt_") else (lambda missing: (0, missing))
+            groups = [torch.nn.functional.pad(group, sides(width - group.shape[1]), value=value) for group in groups]
         together[name] = torch.cat(groups)
     return together

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.reward_metrics import differing_groups
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.tables.metrics import OF_SAMPLING
-from rlhf_cli.trainers.sampling_mixin import chosen_groups, joined
+from rlhf_cli.trainers.sampling_mixin import SamplingMixin, chosen_groups, joined
 from tests.support.cut_runs import goes_on_as, is_same, table
 from tests.support.small_runs import PPO_SMALL, SMALL
 
@@ -155,6 +156,24 @@ def test_rows_in_order_are_followed_by_the_next_ones(train, mine: Path) -> None:
     prompts = list(dict.fromkeys(table(run, 1)["prompt"]))
     assert prompts[4:8] == list(dict.fromkeys(table(run, 2)["prompt"]))[:4]  # the second round's own
     assert len(prompts) == 12
+
+
+def test_further_prompts_follow_from_seed_round_and_draw_and_ranks_share_none() -> None:
+    def rows(rank: int = 0, step: int = 0, draw: int = 1, seed: int = 7) -> list[int]:
+        trainer: Any = SimpleNamespace(
+            accelerator=SimpleNamespace(process_index=rank, num_processes=2),
+            args=SimpleNamespace(seed=seed, steps_per_generation=2),
+            **{"_step": step, "_num_generations": 3, "num_iterations": 2, "shuffle_dataset": True},
+            train_dataset=[{"place": place} for place in range(40)],
+        )
+        further = [row["place"] for row in SamplingMixin._further_rows(trainer, draw, 4)]
+        assert further[::3] == further[1::3] == further[2::3]
+        return further[::3]
+
+    first = rows()
+    assert rows() == first == rows(step=3)  # a round is four steps
+    assert len({*first, *rows(rank=1)}) == 8
+    assert first not in (rows(step=4), rows(draw=2), rows(seed=8))  # negative control
 
 
 def test_an_evaluation_draws_once(train, mine: Path) -> None:

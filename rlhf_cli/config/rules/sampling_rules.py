@@ -15,36 +15,24 @@ _OFF = f"{KEY}=null"
 
 def sampling_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield a problem for each setting without groups, or that compares completions of several groups."""
-    trainer, keep = experiment.trainer, experiment.sampling.keep_groups
+    trainer, keep, grouped = experiment.trainer, experiment.sampling.keep_groups, f"trainer=grpo, or {_OFF}"
     assert keep is not None
-    if not trainer.row.generates:
-        what = f"trainer={trainer.name} samples no groups"
-        yield ConfigError(what, where=origins.where(KEY), hint=f"trainer=grpo, or {_OFF}")
-        return
-    if trainer.has_critic:
-        what = "PPO's critic replaces the groups that keep_groups compares"
-        yield ConfigError(what, where=origins.where(KEY), hint=f"trainer=grpo, or {_OFF}")
-    if keep.by not in {TOTAL, *experiment.rewards}:
-        close = nearest(keep.by, [*experiment.rewards, TOTAL])
-        yield ConfigError(
-            f"{KEY} reads the reward {keep.by!r}, which does not exist",
-            where=origins.where(f"{KEY}.by"),
-            got=keep.by,
-            expected=f"one of {', '.join(experiment.rewards)}, or total",
-            hint=f"{KEY}.by={close or next(iter(experiment.rewards), TOTAL)}",
-        )
     scales, normalizes = (f"trainer.args.{name}" for name in ("scale_rewards", "normalize_advantages"))
-    conflicts = [
-        (scales, trainer.setting("scale_rewards") == "batch", "group"),
-        (normalizes, trainer.setting("normalize_advantages") is True, "false"),
-        ("aggregate", experiment.aggregate == "normalize_then_sum", "sum"),
+    of_all = f"it compares all completions of a draw, of which {KEY} keeps a part"
+    problems = [  # whether it applies, its key, what is wrong, what to type instead
+        (not trainer.row.generates, KEY, f"trainer={trainer.name} samples no groups", grouped),
+        (trainer.has_critic, KEY, "PPO's critic replaces the groups that keep_groups compares", grouped),
+        (trainer.setting("scale_rewards") == "batch", scales, of_all, f"{scales}=group, or {_OFF}"),
+        (trainer.setting("normalize_advantages") is True, normalizes, of_all, f"{normalizes}=false, or {_OFF}"),
+        (experiment.aggregate == "normalize_then_sum", "aggregate", of_all, f"aggregate=sum, or {_OFF}"),
     ]
-    for key, applies, instead in conflicts:
+    for applies, key, what, hint in problems:
         if applies:
-            yield ConfigError(
-                f"{key} compares all completions of a draw, of which {KEY} keeps a part",
-                where=origins.where(key),
-                got="one deviation for all groups",
-                expected="advantages that depend on their own group alone",
-                hint=f"{key}={instead}, or {_OFF}",
-            )
+            yield ConfigError(what, where=origins.where(key), got=f"{KEY}.by={keep.by}", hint=hint)
+    names = [*experiment.rewards, TOTAL]
+    if keep.by not in names and trainer.row.generates:
+        what, hint = (
+            f"{KEY} reads the reward {keep.by!r}, which does not exist",
+            f"{KEY}.by={nearest(keep.by, names) or names[0]}",
+        )
+        yield ConfigError(what, where=origins.where(f"{KEY}.by"), expected=f"one of {', '.join(names)}", hint=hint)

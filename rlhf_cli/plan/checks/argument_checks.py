@@ -222,11 +222,7 @@ def _sampling_findings(subject: Subject, data: DataFacts, batches: BatchPlan) ->
         )
     if keep.by == "total" and experiment.rewards:
         named = experiment.primary.by if experiment.primary is not None else next(iter(experiment.rewards))
-        text = (
-            "by the total keeps every group in which any reward differs, length as well; "
-            f"{key}.by={named} asks for a difference that matters"
-        )
-        yield Notice("sampling", text)
+        yield Notice("sampling", f"by the total keeps groups in which any reward differs; or {key}.by={named}")
 
 
 def stage_problems(subject: Subject, data: DataFacts, schedule: Schedule) -> Check[Schedule]:
