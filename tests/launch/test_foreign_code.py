@@ -202,7 +202,9 @@ def test_a_folder_that_pip_installs_into_is_not_the_user_s_code(tmp_path: Path, 
     (installed / "library-1.0.dist-info").mkdir(parents=True)
     monkeypatch.setenv("PYTHONPATH", f"{own}{os.pathsep}{installed}")
     trainer = SimpleNamespace(own_class=None)
-    experiment = SimpleNamespace(rewards={}, aggregate=None, advantages=None, trainer=trainer)
+    experiment = SimpleNamespace(
+        rewards={}, aggregate=None, advantages=None, rollout=None, tools={}, environments={}, trainer=trainer
+    )
     found = code_folders(cast(Experiment, experiment))
     assert own in found
     assert installed not in found
@@ -219,5 +221,7 @@ def test_a_command_that_pip_installs_is_not_the_user_s_code(tmp_path: Path, monk
     monkeypatch.setattr(imported_code, "code_folders", lambda experiment: {command.parents[2], tmp_path})
     known = frozenset(sys.modules) - {"__command__", "__mine__"}
     trainer = SimpleNamespace(own_class=None)
-    experiment = SimpleNamespace(rewards={}, aggregate=None, advantages=None, trainer=trainer)
+    experiment = SimpleNamespace(
+        rewards={}, aggregate=None, advantages=None, rollout=None, tools={}, environments={}, trainer=trainer
+    )
     assert list(imported_code.imported_since(known, cast(Experiment, experiment)).values()) == [mine]

@@ -49,9 +49,9 @@ class Environment(CallLimits):
 class Rollout(Section):
     """A function of the user's that generates, in place of the trainer.
 
-    `fn(prompts, trainer)` returns a dict with prompt_ids, completion_ids and logprobs (or None) by row. `env_mask` may
-    be 0 for tokens that the model did not write. `columns` are the further lists that it returns, one entry a row;
-    rewards read them by name.
+    `fn` takes (prompts, trainer) and returns a dict with prompt_ids, completion_ids and logprobs (or None) by row. Its
+    env_mask may be 0 for tokens that the model did not write. `columns` are the further lists that it returns, one
+    entry a row; rewards read them by name.
     """
 
     fn: str
