@@ -107,12 +107,10 @@ def show_metrics(console: Console, metrics: Sequence[MetricReference]) -> None:
         if number:
             console.print()
         console.print(Text(group, style="bold"))
-        for (text, _), same in itertools.groupby(members, key=lambda metric: (metric.text, tuple(metric.more.items()))):
-            metrics_of_row = list(same)
-            names = ", ".join(metric.name for metric in metrics_of_row)
+        for text, same in itertools.groupby(members, key=lambda metric: metric.text):
+            names = ", ".join(metric.name for metric in same)
             console.print(Text(f"  {names}", style="cyan"), soft_wrap=not console.is_terminal)
-            more = [("    ", f"{head}: {meaning}") for head, meaning in metrics_of_row[0].more.items()]
-            show_pairs(console, [*([("    ", text)] if text else []), *more])
+            show_pairs(console, [("    ", text)])
 
 
 def show_reward(console: Console, reward: RewardReference) -> None:

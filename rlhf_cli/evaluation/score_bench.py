@@ -93,6 +93,7 @@ def as_array(values: Sequence[float | None]) -> Array:
 
 _TRUE = ("true", "yes", "1", "1.0", "correct", "good", "right")
 _FALSE = ("false", "no", "0", "0.0", "incorrect", "bad", "wrong")
+_LABELS = {"": None, **dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}
 
 
 def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[bool | None]:
@@ -102,30 +103,20 @@ def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[bool | Non
     """
     columns = list(dict.fromkeys(name for row in rows for name in row))
     if column not in columns:
-        raise DataError(
-            f"the completions have no column {column!r}",
-            where="--label",
-            got="columns " + ", ".join(columns),
-            expected="a column of true and false",
-            hint=nearest(column, columns),
-        )
-    labels: list[bool | None] = []
-    for number, row in enumerate(rows):
-        value = row.get(column)
-        text = str(value).strip().casefold()
-        if value is None or text == "":
-            labels.append(None)
-        elif text in _TRUE or text in _FALSE:
-            labels.append(text in _TRUE)
-        else:
+        what, got = f"the completions have no column {column!r}", "columns " + ", ".join(columns)
+        expected, close = "a column of true and false", nearest(column, columns)
+        raise DataError(what, where="--label", got=got, expected=expected, hint=close)
+    values = ["" if row.get(column) is None else row[column] for row in rows]
+    for number, value in enumerate(values, 1):
+        if str(value).strip().casefold() not in _LABELS:
             raise DataError(
                 "a label must be true or false",
-                where=f"--label {column}, row {number + 1} (the first row is 1)",
+                where=f"--label {column}, row {number} (the first row is 1)",
                 got=repr(value)[:80],
                 expected=f"{', '.join(_TRUE[:3])}, or {', '.join(_FALSE[:3])}",
                 advice="a column of grades is not a label: write whether each answer is good",
             )
-    return labels
+    return [_LABELS[str(value).strip().casefold()] for value in values]
 
 
 def roc_auc(scores: Sequence[float | None], labels: Sequence[bool | None]) -> float | None:

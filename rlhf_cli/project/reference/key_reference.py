@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -184,12 +184,11 @@ _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 @dataclass(frozen=True)
 class MetricReference:
-    """A metric of metrics.jsonl. `group` is its heading; `more` maps the other column heads to their cells."""
+    """A metric of metrics.jsonl; `group` is its heading in the document."""
 
     name: str
     text: str
     group: str
-    more: dict[str, str] = field(default_factory=dict)
 
 
 def metrics_about(words: Sequence[str]) -> list[MetricReference]:
@@ -216,10 +215,10 @@ def all_metrics() -> Iterator[MetricReference]:
             heads = _cells(line)
         elif heads[0] == "metric" and not line.startswith("|-"):
             cells, name = _cells(line), ""
-            more = {head: cell for head, cell in zip(heads[2:], cells[2:], strict=False) if cell}
+            more = [f"{head}: {cell}" for head, cell in zip(heads[2:], cells[2:], strict=False) if cell]
             for written in _NAME.findall(cells[0]):  # one that begins with `/` replaces the last part of the one before
                 name = f"{name.rpartition('/')[0]}{written}" if written.startswith("/") else written
-                yield MetricReference(name, cells[1], group, more)
+                yield MetricReference(name, "; ".join([cells[1], *more]), group)
 
 
 def _cells(line: str) -> list[str]:
