@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,9 @@ def test_tables_score_and_whatif_know_the_turns(staged, capsys) -> None:
     scored = json.loads(capsys.readouterr().out)
     assert [len(row["rewards"]["lengths"]["parts"]) for row in scored["rows"]] == [2] * len(scored["rows"])
     assert main(["whatif", str(folder.path), "rewards.lengths.weight=2"]) == 0
+    assert main(["report", str(folder.path)]) == 0
+    (page,) = folder.path.glob("report*.html")
+    assert re.search(r'"name": ?"lengths", ?"raw": ?[-0-9.]+, ?"weighted": ?[-0-9.]+, ?"parts": ?\[', page.read_text())
 
 
 def test_a_transcript_is_scored_turn_by_turn(workplace: Path, capsys) -> None:
