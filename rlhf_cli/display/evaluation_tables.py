@@ -197,10 +197,6 @@ def show_bench(console: Console, rows: Rows, scores: CompletionScores, bench: Sc
     show_scores(console, rows, scores)
     show_distributions(console, bench)
     show_correlations(console, bench)
-    if bench.label is not None:
-        facts: dict[str, list[Cell]] = {"ROC AUC": [figure(area) for area in bench.roc_auc.values()]}
-        _by_name(console, f"by {bench.label}", list(bench.roc_auc), facts)
-        console.print("[dim]ROC AUC: how often a good row scores higher than a bad one; a tie counts half")
 
 
 def show_scores(console: Console, rows: Rows, scores: CompletionScores) -> None:

@@ -1,8 +1,4 @@
-"""Summarise what `rlhf score` has scored: quantiles, rank correlations, agreement with labels.
-
-The area under the ROC curve is the probability that a good answer has the higher score, with ties counting a half: the
-Mann-Whitney statistic (1947) divided by the number of pairs (Hanley and McNeil 1982).
-"""
+"""Summarise what `rlhf score` has scored: quantiles, and rank correlations with each other and with a label."""
 
 from __future__ import annotations
 
@@ -93,11 +89,11 @@ def as_array(values: Sequence[float | None]) -> Array:
 
 _TRUE = ("true", "yes", "1", "1.0", "correct", "good", "right")
 _FALSE = ("false", "no", "0", "0.0", "incorrect", "bad", "wrong")
-_LABELS = {"": None, **dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}
+_LABELS: dict[str, float | None] = {"": None, **dict.fromkeys(_TRUE, 1.0), **dict.fromkeys(_FALSE, 0.0)}
 
 
-def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[bool | None]:
-    """Return a column as labels: True for good, False for bad, None if empty.
+def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[float | None]:
+    """Return a column as labels: 1 for good, 0 for bad, None if empty.
 
     Raise DataError if the column does not exist or a value is neither good nor bad.
     """
@@ -119,31 +115,16 @@ def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[bool | Non
     return [_LABELS[str(value).strip().casefold()] for value in values]
 
 
-def roc_auc(scores: Sequence[float | None], labels: Sequence[bool | None]) -> float | None:
-    """Return how well scores separate good rows from bad ones, of those that have both; None if all are alike."""
-    both = zip(scores, labels, strict=True)
-    known = [(score, label) for score, label in both if score is not None and label is not None]
-    values = as_array([score for score, _ in known])
-    good = numpy.array([label for _, label in known], dtype=bool)
-    num_good, num_bad = int(good.sum()), int((~good).sum())
-    if not num_good or not num_bad:
-        return None
-    above = mean_ranks(values)[good].sum() - num_good * (num_good + 1) / 2
-    return float(above / (num_good * num_bad))
-
-
 @dataclass(frozen=True)
 class ScoreBench:
     """Statistics of scored completions.
 
-    `distributions` has the raw scores by component, the total, and the completion's length in characters. `roc_auc`
-    has one entry per component and one for the total; it is empty without a label.
+    `distributions` has the raw scores by component, the total, and the completion's length in characters.
     """
 
     distributions: Mapping[str, ScoreDistribution]
     correlations: Sequence[ScoreCorrelation]
     label: str | None
-    roc_auc: Mapping[str, float | None]
 
     def as_json(self, rows: Sequence[Mapping[str, object]], scores: CompletionScores) -> dict[str, object]:
         """Return the object that `rlhf score --json` prints: rows with prompt and completion, summary, statistics.
@@ -151,7 +132,6 @@ class ScoreBench:
         The `rows` entry is a generator: all rows at once would take a gigabyte even before they are serialised.
         """
         named = {"prompt": "prompt", "completion": "completion", **({"label": self.label} if self.label else {})}
-        label = {"label": {"column": self.label, "roc_auc": dict(self.roc_auc)}} if self.label is not None else {}
         return {
             "rows": (
                 {**{name: row.get(column) for name, column in named.items()}, **scored.as_json()}
@@ -160,7 +140,7 @@ class ScoreBench:
             **scores.as_json(),
             "distributions": {name: asdict(found) for name, found in self.distributions.items()},
             "correlations": [asdict(correlation) for correlation in self.correlations],
-            **label,
+            **({"label": self.label} if self.label else {}),
         }
 
 
@@ -171,14 +151,8 @@ def score_bench(rows: Sequence[dict[str, object]], scores: CompletionScores, *, 
     """
     columns = {name: [row.rewards[name].raw for row in scores.rows] for name in scores.summary}
     totals = [row.total for row in scores.rows]
-    judged = {**columns, **({"total": totals} if any(total is not None for total in totals) else {})}
-    lengths = [float(len(text_of(as_completion(row["completion"])))) for row in rows]
-    columns = {**judged, "characters": [*lengths]}
-    labels = None if label is None else labels_of(rows, label)
-    beside = {} if labels is None else {str(label): [None if value is None else float(value) for value in labels]}
-    return ScoreBench(
-        distributions={name: distribution(values) for name, values in columns.items()},
-        correlations=correlations({**columns, **beside}),
-        label=label,
-        roc_auc={} if labels is None else {name: roc_auc(values, labels) for name, values in judged.items()},
-    )
+    columns |= {"total": totals} if any(total is not None for total in totals) else {}
+    columns["characters"] = [float(len(text_of(as_completion(row["completion"])))) for row in rows]
+    distributions = {name: distribution(values) for name, values in columns.items()}
+    beside = {} if label is None else {label: labels_of(rows, label)}
+    return ScoreBench(distributions, correlations({**columns, **beside}), label)

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.evaluation.score_bench import QUANTILES, correlations, distribution, labels_of, roc_auc, score_bench
+from rlhf_cli.evaluation.score_bench import QUANTILES, correlations, distribution, labels_of, score_bench
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
 from rlhf_cli.rewards.stack.token_offsets import ScoredPart
 
@@ -49,12 +49,12 @@ def test_what_is_summed_up() -> None:
         *(("total", "characters"), ("total", "ok"), ("characters", "ok")),
     ]
     assert [one.ranks for one in found.correlations][-3:] == pytest.approx([1.0, -1.0, -1.0])
-    assert (found.label, found.roc_auc) == ("ok", {"one": 0.0, "two": None, "total": 0.0})
+    assert found.label == "ok"
 
 
 def test_without_labels_and_totals_there_is_less() -> None:
     unlabelled = score_bench(ROWS, with_summary(1.0, 3.0, 2.0))
-    assert (unlabelled.label, unlabelled.roc_auc) == (None, {})
+    assert unlabelled.label is None
     assert "ok" not in {one.second for one in unlabelled.correlations}
     untotalled = score_bench(ROWS, with_summary(None, None, None), label="ok")
     assert list(untotalled.distributions) == ["one", "two", "characters"]
@@ -103,41 +103,14 @@ def test_of_a_constant_there_is_none() -> None:
     ]
 
 
-def drawn(seed: int) -> tuple[list[float | None], list[bool | None]]:
-    random = Random(seed)
-    labels: list[bool | None] = [random.choice([True, False, False, None]) for _ in range(60)]
-    scores: list[float | None] = [
-        None if random.random() < 0.1 else round(random.gauss(0.8 if label else 0.0, 1.0), 1) for label in labels
-    ]
-    return scores, labels
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_against_every_pair_and_scipy(seed: int) -> None:
-    scores, labels = drawn(seed)
-    found = roc_auc(scores, labels)
-    known = [(s, label) for s, label in zip(scores, labels, strict=True) if s is not None and label is not None]
-    good, bad = [s for s, label in known if label], [s for s, label in known if not label]
-    pairs = sum((g > b) + (g == b) / 2 for g in good for b in bad)
-    assert found == pytest.approx(pairs / (len(good) * len(bad)), abs=1e-12)
-    assert found == pytest.approx(stats.mannwhitneyu(good, bad).statistic / (len(good) * len(bad)), abs=1e-12)
-
-
-def test_roc_auc_needs_both_labels() -> None:
-    assert roc_auc([1.0, 2.0], [True, True]) is None
-    assert roc_auc([None, 1.0], [True, None]) is None
-    with pytest.raises(ValueError, match="shorter"):
-        roc_auc([1.0, 2.0], [True])
-
-
 def test_labels_as_people_write_them() -> None:
     rows: list[dict[str, object]] = [{"ok": value} for value in (True, 0, "yes", "False", None, "", 1.0, "wrong")]
-    assert labels_of(rows, "ok") == [True, False, True, False, None, None, True, False]
+    assert labels_of(rows, "ok") == [1.0, 0.0, 1.0, 0.0, None, None, 1.0, 0.0]
 
 
 def test_a_row_may_lack_the_column_the_first_one_too() -> None:
     """JSON lines have the keys that were written: who labels later leaves the key out, which is an empty cell."""
-    assert labels_of([{"prompt": "q"}, {"prompt": "q", "ok": True}, {"prompt": "q"}], "ok") == [None, True, None]
+    assert labels_of([{"prompt": "q"}, {"prompt": "q", "ok": True}, {"prompt": "q"}], "ok") == [None, 1.0, None]
 
 
 def test_what_is_no_label_is_refused() -> None:

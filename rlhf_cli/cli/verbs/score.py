@@ -6,8 +6,7 @@ rlhf score RUN [overrides]         score given completions with the rewards of a
 --completions FILE   JSONL, JSON, CSV or Parquet with prompt, completion and the columns the rewards read; a run
                      folder, run:NAME or its completions/ means its last table, as does RUN alone. RUN/failures/
                      holds the batches on which a reward failed in training
---label COLUMN       a column of true and false that marks good answers: how well each reward and the total tell
-                     them from the others
+--label COLUMN       a column of true and false that marks good answers, for its rank correlation with each reward
 --trust              run the code and ask the servers of RUN, even if another user made it
 --limit N            score only the first N rows
 --show N             print the first N rows as texts, coloured by the reward of each part

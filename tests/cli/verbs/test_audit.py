@@ -114,7 +114,7 @@ class TestScore:
         assert found["rows"][0]["completion"] == "it is 2"
         assert found["rows"][0]["label"] is True
         assert found["rows"][0]["total"] == pytest.approx(1.0 + 0.2 * (1 - 7 / 20))
-        assert set(found["label"]["roc_auc"]) == {"right", "short", "total"}
+        assert {one["second"] for one in found["correlations"]} == {"short", "total", "characters", "ok"}
 
     def test_a_reward_that_counts_tokens_needs_a_policy(self, capsys: Said, write: Write) -> None:
         write("c.jsonl", '{"prompt": "1+1", "completion": "it is 2", "answer": "2"}\n')
