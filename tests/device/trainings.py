@@ -41,6 +41,7 @@ TRAININGS = {
     "grpo as TRL does it": [*SMALL, "trainer.passes=plain", "trainer.args.beta=0.1"],
     "grpo with generation of its own": [*SMALL, "trainer.generation=plain", "truncation=exclude"],
     "grpo with a learnt reward": [*SMALL, "rewards.learnt.model=judge", *_HELD_OUT],
+    "grpo with groups that differ": [*SMALL, _PACKED, "sampling.keep_groups={by: format, tries: 3}"],
     "rloo": [*SMALL, "trainer=rloo"],
     "ppo": [*SMALL, *PPO_SMALL, "trainer.passes=trimmed", "trainer.args.save_steps=1"],
     "ppo with a critic of LoRA": [*SMALL, *PPO_SMALL, *_LORA, _PACKED],
