@@ -18,7 +18,7 @@ from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.provenance import sha256
 from rlhf_cli.trainers.assemble.policy_loading import warm_start_rows
 
-CHOICES = ("tiny", "tiny_speakers", "tiny_untrained")
+CHOICES = ("tiny", "tiny_calls", "tiny_speakers", "tiny_untrained")
 
 
 def show(step: int, steps: int) -> None:

@@ -15,13 +15,18 @@ from rich.markup import escape
 from rich.segment import Segment
 from rich.text import Text
 
+from rlhf_cli.rewards.completion_text import calls_text, content_text
 from rlhf_cli.text.terminal_output import CONTROL, DrawnOn, printable
 
 
 def one_line(value: object) -> str:
-    """Return a text with line breaks and other control characters escaped. For a conversation, use the last message."""
+    """Return a text with line breaks and other control characters escaped.
+
+    Of a conversation, use the last message, or all of it from the first call of a tool on.
+    """
     if isinstance(value, list):
-        value = value[-1]["content"] if value else ""
+        calls = [place for place, message in enumerate(value) if message.get("tool_calls")]
+        value = " > ".join(content_text(one) or calls_text(one) for one in value[calls[0] if calls else -1 :])
     return repr(str(value))[1:-1]
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transformers.utils import logging as transformers_logging
 
@@ -22,6 +23,9 @@ from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.runs.run_folder import HELD_OUT, REWARD_MODEL, TRAINING_ROWS, write_json, write_rows
 from rlhf_cli.runs.text_endings import trained_with_eos
+
+if TYPE_CHECKING:
+    from rlhf_cli.evaluation.generation import Interact
 
 Say = Callable[[str], None]
 _POLICY_BATCH, _SCORER_BATCH = 32, 16
@@ -40,7 +44,8 @@ class EvaluationRequest:
     `trained` is the experiment that trained the model, or None if unknown. `has_own_rows` says that the rows are the
     experiment's own evaluation rows. `out` is the output folder, None for the target's. `rows` is the maximum number of
     rows, None for all. `batch_size` counts completions, None for the default of the model's kind. `slices`, `as_chat`
-    and `with_eos` are for a reward model, `samples` (per prompt) for a policy.
+    and `with_eos` are for a reward model, `samples` (per prompt) for a policy. `interact` generates for a run with
+    tools, an environment or a rollout function.
     """
 
     name: str
@@ -54,6 +59,7 @@ class EvaluationRequest:
     with_eos: bool = False
     trained: Experiment | None = None
     has_own_rows: bool = False
+    interact: Interact | None = None
 
 
 def evaluate(
@@ -135,10 +141,9 @@ def _reward_model(
 def _policy(
     target: Target, experiment: Experiment, held_out: HeldOut, asked: EvaluationRequest, say: Say
 ) -> tuple[PolicyEvaluation, list[Row]]:
-    from rlhf_cli.evaluation.generation import evaluate_policy, load_policy, sampling_of
+    from rlhf_cli.evaluation.generation import evaluate_interactively, evaluate_policy, load_policy, sampling_of
 
-    rows = held_out.rows
-    policy = load_policy(target.model, experiment)
+    rows, trained_on = held_out.rows, held_out.trained_on or frozenset()
     total = len(rows) * (1 + asked.samples)
     say(f"{total} completions of {len(rows)} prompts, {1 + asked.samples} each")
     done = 0
@@ -149,11 +154,11 @@ def _policy(
             say(f"{done + count} of {total}")
         done += count
 
-    return evaluate_policy(
-        policy,
-        experiment,
-        rows,
-        sampling_of(experiment, asked.samples, asked.batch_size or _POLICY_BATCH, on_batch),
-        end=end_of_run(target),
-        trained_on=held_out.trained_on or frozenset(),
-    )
+    sampling = sampling_of(experiment, asked.samples, asked.batch_size or _POLICY_BATCH, on_batch)
+    end = end_of_run(target)
+    if (interact := asked.interact) is not None:
+        return evaluate_interactively(
+            interact, target.model, experiment, rows, sampling, end=end, trained_on=trained_on
+        )
+    policy = load_policy(target.model, experiment)
+    return evaluate_policy(policy, experiment, rows, sampling, end=end, trained_on=trained_on)

@@ -1,5 +1,6 @@
 """Generate a policy's completions for prompts, greedily or sampled with the trainer's settings, and evaluate them.
 
+A run with tools, an environment or a rollout function passes `Interact`, which generates as in its training.
 Rewards are evaluated as in `rlhf score`: with the run's stack and aggregate, and the weights and running deviations of
 its last step. The truncation policy and KL belong to the trainer and are not part of the total.
 """
@@ -31,6 +32,10 @@ from rlhf_cli.models.policy_model import SAMPLING_ARGUMENTS, PolicyModel, Sampli
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredRow
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
 
+Interact = Callable[[Path, Experiment, list[Row], int, int, EndOfRun], tuple[dict[str, PartAnswers], str | None]]
+"""Answers to every row by decoding mode, scored, from a model, an experiment, the rows, the number of samples and of
+completions in a batch, and the end of the run; and why they have no total.
+"""
 _SETTINGS = (*SAMPLING_ARGUMENTS, "max_completion_length", "generation_kwargs", "chat_template_kwargs")
 
 
@@ -94,6 +99,23 @@ def evaluate_policy(
         settings={**sampling.settings, "samples": sampling.each, "seed": sampling.seed},
     )
     return evaluation, completions_of(parts)
+
+
+def evaluate_interactively(
+    interact: Interact,
+    model: Path,
+    experiment: Experiment,
+    rows: list[Row],
+    sampling: Sampling,
+    *,
+    end: EndOfRun,
+    trained_on: Set[bytes],
+) -> tuple[PolicyEvaluation, list[Row]]:
+    """Return what `evaluate_policy` returns, for a run whose trainer alone can answer."""
+    parts, no_total = interact(model, experiment, rows, sampling.each, sampling.batch_size, end)
+    evaluation = sum_up_answers(parts, list(experiment.rewards), no_total=no_total, trained_on=trained_on)
+    settings = {**sampling.settings, "samples": sampling.each, "seed": sampling.seed}
+    return replace(evaluation, settings=settings), completions_of(parts)
 
 
 def answer_prompts(policy: PolicyModel, rows: list[Row], sampling: Sampling) -> list[AnsweredPrompt]:

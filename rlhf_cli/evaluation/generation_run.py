@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, RunError
@@ -29,6 +30,9 @@ from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.plan.sources_and_components import describe_eval_rows
 from rlhf_cli.rewards.stack.aggregating import why_no_total
 from rlhf_cli.runs.run_folder import SAMPLED, write_json, write_rows
+
+if TYPE_CHECKING:
+    from rlhf_cli.evaluation.generation import Interact
 
 COMPLETIONS, PAIRS, BEST = "completions.jsonl", "pairs.jsonl", "best.jsonl"
 CURVE = "best_of_n.json"
@@ -143,8 +147,11 @@ def generate(
     request: GenerationRequest,
     *,
     on_batch: Callable[[int], None],
+    interact: Interact | None = None,
 ) -> GeneratedFiles:
     """Sample and score completions, and write everything into the target's folder, which must exist.
+
+    `interact` generates for a run with tools, an environment or a rollout function.
 
     Raise ConfigError if answers have no total of their own and `by` is the total, ModelError for a model that cannot be
     loaded, and any error that a reward raises.
@@ -154,10 +161,14 @@ def generate(
     end = end_of_run(target)
     _refuse_without_total(experiment, request.by, end)
     each, batch_size = request.num_samples, request.batch_size or BATCH
-    policy = load_policy(target.model, experiment)
     sampling = sampling_of(experiment, each, batch_size, on_batch)
-    answers = answer_prompts(policy, rows, sampling)
-    scores = score_answers(experiment, answers, policy, end).rows
+    if interact is not None:
+        part = interact(target.model, experiment, rows, each, batch_size, end)[0][SAMPLED]
+        answers, scores = list(part.answers), list(part.scored)
+    else:
+        policy = load_policy(target.model, experiment)
+        answers = answer_prompts(policy, rows, sampling)
+        scores = score_answers(experiment, answers, policy, end).rows
     sampled = [
         SampledAnswer(
             answer.completion,

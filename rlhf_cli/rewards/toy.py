@@ -30,6 +30,16 @@ def sums_correct(
     return [float(bool(numbers) and int(numbers[-1]) == int(one) + int(two)) for numbers, one, two in rows]
 
 
+def add(a: int, b: int) -> int:
+    """Add two numbers: a tool for `toy_calculator`.
+
+    Args:
+        a: The first number.
+        b: The second number.
+    """
+    return a + b
+
+
 def sums_true(prompts: Sequence[Completion], completions: Sequence[Completion], **kwargs: object) -> list[float]:
     """Score by the true reward of the world `toy_preferences`, to watch at weight 0 beside a learnt reward.
 

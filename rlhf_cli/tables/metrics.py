@@ -96,6 +96,9 @@ OF_TRUNCATION_TOO = ("weighted_mean", "weight", "advantage_share")
 OF_KL = ("weighted_mean", "advantage_share")
 OF_VALUE = ("advantage_share",)
 
+OF_TOOLS = ("call_frequency", "failure_frequency")
+"""TRL's, below `tools/`; beside them each tool has calls, errors and timeouts below `tools/NAME/`."""
+
 DRAWS, UNUSED_TOKENS = "sampling/draws", "sampling/unused_token_share"
 OF_SAMPLING = (DRAWS, "sampling/differing_share", "sampling/filled_share", "sampling/tokens", UNUSED_TOKENS)
 """What `sampling.keep_groups` costs."""
@@ -106,7 +109,7 @@ FAMILIES = frozenset(name.partition("/")[0] for name in OF_A_CRITIC + OF_REWARDS
 
 FINDING_KINDS: dict[str, str] = {
     "non_finite": "losses and gradients are numbers",
-    "reward_errors": "rewards answer, and in time",
+    "reward_errors": "rewards and tools answer, and in time",
     "dead_reward": "rewards tell rows apart",
     "gate": "gates are sometimes open and sometimes closed",
     "no_deviation": "completions of one prompt differ in their total",

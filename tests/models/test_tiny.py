@@ -76,6 +76,7 @@ def test_every_text_survives_the_tokenizer_at_a_token_a_byte(text: str) -> None:
 
 SHA256 = {
     "tiny": "a8440fe8db03316735dadd6ff1ccf9b47c470aeaab93c4c6f8152190f85d828d",
+    "tiny_calls": "2d027ed629877d066b4bc28c7f8617f7750cfc46ed1386493259b8eb5b7f1e54",
     "tiny_speakers": "32c1293e2ea21844c08e6bc23211d3404ff0391668fdc6e971ffce74737e8561",
     "tiny_untrained": "f77460b053c68cc66171b259f45a6e175c0aa1c24b498c47b35f0bc350247fe7",
 }

@@ -16,7 +16,7 @@ from tests.support.planning import Refused, planned
 
 pytestmark = pytest.mark.usefixtures("place")
 
-MODELS = ("tiny", "tiny_speakers", "tiny_untrained")
+MODELS = ("tiny", "tiny_calls", "tiny_speakers", "tiny_untrained")
 DATA = ("toy_demonstrations", "toy_judgements", "toy_preferences", "toy_speakers", "toy_sums")
 REWARDED = ("grpo", "gmpo", "ppo", "rloo")
 LEARNS_FROM = {

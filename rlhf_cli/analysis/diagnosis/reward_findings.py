@@ -27,15 +27,17 @@ _LEARNED_BY = 1 / 3
 _NEVER = 0.01
 """A gate that is open for less than one row in a hundred counts as closed: a usual batch has no such row."""
 _MANY_ERRORS, _SOME_ERRORS = 0.1, 0.02
-_SOME_TIMEOUTS = 0.01
+_SOME_TIMEOUTS, _HALF = 0.01, 0.5
 """The limits for errors are half and a tenth of guards.max_error_share, which ends a run. Failing rows are not missing
 at random.
 """
 
 
 def reward_errors(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
-    """Check for rewards that fail on at least 2 % of their rows, or time out on 1 %."""
-    kind, is_fine = "reward_errors", True
+    """Check for rewards that fail on at least 2 % of their rows, or time out on 1 %, and tools that mostly fail."""
+    kind = "reward_errors"
+    yield from (failing := list(_failing_tools(log, kind)))
+    is_fine = not failing
     for name in log.rewards():
         calls, errors, timeouts = (log.curve(f"rewards/{name}/{what}") for what in ("calls", "errors", "timeouts"))
         asked = float(calls.values.sum())
@@ -59,6 +61,25 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         yield SkippedCheck(kind, "no rewards are logged")
     elif is_fine:
         yield PassedCheck(kind, f"fewer than {_SOME_ERRORS:.0%} of the rows failed: {', '.join(log.rewards())}")
+
+
+def _failing_tools(log: Log, kind: str) -> Iterator[Finding]:
+    """Yield a finding for each tool of which at least half of the calls fail; a model learns by some errors."""
+    for metric in log.names("tools/"):
+        if not metric.endswith("/calls") or not (called := float((calls := log.curve(metric)).values.sum())):
+            continue
+        name, errors = metric.split("/")[1], log.curve(metric.removesuffix("calls") + "errors")
+        timeouts = float(log.curve(metric.removesuffix("calls") + "timeouts").values.sum()) / called
+        if (share := float(errors.values.sum()) / called) < _HALF:
+            continue
+        is_unknown, late = name == "unknown", f", {timeouts:.0%} by a timeout" if timeouts else ""
+        what = (
+            "calls of tools that do not exist" if is_unknown else f"{share:.0%} of the calls of tool {name} fail{late}"
+        )
+        fix = Fix(f"tools.{name}.on_error=raise", "ends the run at the first failure and shows the traceback")
+        fixes = [Fix("rlhf check", "shows whether the chat template and its parser agree")] if is_unknown else [fix]
+        says = f"{errors.mean:.3g} of {calls.mean:.3g} calls per round; the model reads the error and goes on"
+        yield errors.finding(kind, "warning", what, fixes, subject=name, shown=errors.evidence(says))
 
 
 def dead_reward(log: Log, setup: RunSetup) -> Iterator[CheckResult]:

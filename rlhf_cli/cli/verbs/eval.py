@@ -41,6 +41,7 @@ from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.evaluation.evaluation_files import evaluation_json
 from rlhf_cli.evaluation.targets import EvaluationRows, Target, find_target, words_for_model_alone
+from rlhf_cli.launch.interactive_answers import interaction
 from rlhf_cli.launch.trust import refuse_foreign_code
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
 from rlhf_cli.plan.prepare import Prepared, is_run_name, prepare, prepare_from
@@ -95,6 +96,7 @@ def run(options: Options) -> int:
             as_chat=options.on("--chat"),
             with_eos=_with_eos(options, target),
             trained=prepare_from(target.run, []).experiment if target.run is not None else None,
+            interact=interaction(experiment),
             has_own_rows=data is None and not _has_other_rows(words),
         ),
         lambda message: screen.print(f"[dim]{message}", highlight=False),

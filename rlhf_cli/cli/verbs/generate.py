@@ -57,6 +57,7 @@ from rlhf_cli.evaluation.targets import (
     refuse_without_scores,
     run_to_sample,
 )
+from rlhf_cli.launch.interactive_answers import interaction
 from rlhf_cli.launch.trust import refuse_foreign_code
 from rlhf_cli.plan.prepare import Prepared, is_run_name, prepare, prepare_from
 from rlhf_cli.runs.run_overview import refuse_links
@@ -90,7 +91,8 @@ def run(options: Options) -> int:
     screen.print(f"[bold]{target.label}[/] on {which}: {asked}", highlight=False)
     request = GenerationRequest(num_samples, by or TOTAL, least_margin or 0.0, keep, at_least, batch_size, pass_rate)
     with generation_bar(screen, total) as bar:
-        generated = generate(target, experiment, rows, which, request, on_batch=bar)
+        interact = interaction(experiment)
+        generated = generate(target, experiment, rows, which, request, on_batch=bar, interact=interact)
     if options.as_json:
         print_json({**generated.content, "files": [shown(file) for file in generated.files]})
         return EXIT_OK

@@ -1,0 +1,106 @@
+"""Answer prompts as a run with tools, an environment or a rollout function does: by its own trainer's evaluation."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.trainer_sections import PpoArgs, Sampling
+from rlhf_cli.evaluation.score_completions import EndOfRun
+from rlhf_cli.evaluation.scored_pairs import Row
+from rlhf_cli.runs.heartbeat import Heartbeat
+from rlhf_cli.runs.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from rlhf_cli.evaluation.policy_results import PartAnswers, PolicyAnswers
+    from rlhf_cli.numerics.score_scaling import RunningDeviation
+
+Interact = Callable[[Path, Experiment, list[Row], int, int, EndOfRun], "tuple[dict[str, PartAnswers], str | None]"]
+"""Answer prompts with a model; see `interactive_answers`."""
+
+
+def interaction(experiment: Experiment) -> Interact | None:
+    """Return how such a run answers prompts, None for a run whose model generates an answer in one piece."""
+    is_one_piece = not (experiment.tools or experiment.environments or experiment.rollout is not None)
+    return None if is_one_piece else interactive_answers
+
+
+def interactive_answers(
+    model: Path, experiment: Experiment, rows: list[Row], each: int, batch_size: int, end: EndOfRun
+) -> tuple[dict[str, PartAnswers], str | None]:
+    """Return the greedy and the `each` sampled answers to every row by decoding mode, scored as at the run's `end`.
+
+    Also return why no answer has a total, None if they have. `batch_size` counts completions.
+    """
+    from datasets import Dataset
+    from transformers import PrinterCallback
+
+    from rlhf_cli.evaluation.policy_results import PartAnswers
+    from rlhf_cli.plan.stack_building import aggregate_of
+    from rlhf_cli.rewards.stack.scored_rows import settled_rows
+    from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
+    from rlhf_cli.trainers.assemble.trainer import assemble
+
+    parts, no_total = dict[str, PartAnswers](), list[str | None]()
+    with tempfile.TemporaryDirectory() as place:
+        folder = RunFolder(Path(place))
+        evaluated = _only_evaluated(experiment, model, max(1, each), batch_size)
+        trainer = assemble(
+            evaluated, folder, on_progress=_ignore, on_pairs=_ignore, heartbeat=Heartbeat(folder.path, 0)
+        )
+        setup = trainer.extensions.rewards
+        assert setup is not None
+        stack = setup.stack
+
+        def collect(
+            by_mode: dict[str, PolicyAnswers], _: list[float], step: int, running: Mapping[str, RunningDeviation]
+        ) -> dict[str, float | None]:
+            for name, answers in by_mode.items():
+                raw, fixed = ([getattr(one, kind) for one in answers.answers] for kind in ("raw", "fixed"))
+                weights = stack.weights(end.step, end.max_steps)
+                settled = settled_rows(
+                    stack.components, raw, fixed, weights, aggregate=aggregate_of(experiment), running=end.running
+                )
+                parts[name] = PartAnswers(answers.each, answers.answers, settled.rows)
+                no_total.append(settled.no_total)
+            return {}
+
+        trainer.extensions = replace(trainer.extensions, rewards=replace(setup, sum_up=collect))
+        trainer.state.global_step, trainer.state.max_steps = end.step, end.max_steps
+        trainer.remove_callback(PrinterCallback)
+        try:
+            trainer.evaluate(cast(Any, Dataset.from_list(rows)))
+        finally:
+            stack.close()
+    kept = (GREEDY, SAMPLED) if each else (GREEDY,)
+    return {name: parts[name] for name in kept}, next(iter(no_total), None)
+
+
+def _ignore(*_: object) -> None:
+    """Show nothing."""
+
+
+def _only_evaluated(experiment: Experiment, model: Path, each: int, batch_size: int) -> Experiment:
+    """Return the experiment for a trainer of one process that only evaluates: without critic, adapter and reference."""
+    trainer, smallest = experiment.trainer, {"num_generations": 2, "per_device_train_batch_size": 2}
+    left_out = {*PpoArgs.model_fields, "generation_batch_size"}
+    args = {name: value for name, value in trainer.args.items() if name not in left_out}
+    args |= smallest | dict.fromkeys(("gradient_accumulation_steps", "steps_per_generation", "num_iterations"), 1)
+    args |= {"num_generations_eval": each, "per_device_eval_batch_size": each * max(1, batch_size // each)}
+    args |= {"beta": 0.0, "max_steps": 1, "log_completions": False, "eval_strategy": "no", "save_strategy": "no"}
+    of_model = {"path": str(model), "build": None, "lora": None, "revision": None, "quantize": None}
+    of_launch = {"processes": 1, "strategy": "ddp", "rollout": "hf", "rollout_gpus": 0}
+    return experiment.model_copy(
+        update={
+            "trainer": trainer.model_copy(update={"args": args, "baseline": "group", "dense": False}),
+            "model": experiment.model.model_copy(update=of_model),
+            "launch": experiment.launch.model_copy(update=of_launch),
+            "truncation": experiment.truncation.model_copy(update={"policy": "none"}),
+            **dict.fromkeys(("critic", "kl", "advantages")),
+            "sampling": Sampling(),
+        }
+    )

@@ -1,0 +1,112 @@
+"""What tools_and_environments.py relies on in TRL, and a run that calls a tool."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trl
+from trl import chat_template_utils
+from trl.experimental.gmpo import GMPOTrainer
+
+from rlhf_cli.cli import main
+from rlhf_cli.rewards.toy import add
+from rlhf_cli.runs.metrics_file import read_metrics
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.tables.trl_trainers import TRAINERS
+from rlhf_cli.tools_and_environments import NO_TOOLS, Counts, Interactions, Limits, limited
+from tests.support.signatures import parameters
+
+GRPO = trl.GRPOTrainer
+
+
+def test_the_constructor_takes_what_we_give() -> None:
+    wrapped = limited(add, "add", "tools.add", Limits(), Counts())
+    given = [Interactions(Counts(), {"add": wrapped}), Interactions(Counts(), environments={None: object})]
+    given.append(Interactions(Counts(), rollout=lambda *_: {}))
+    names = {name for interactions in given for name in interactions.arguments()}
+    assert names == {"tools", "environment_factory", "rollout_func"} <= set(parameters(GRPO.__init__))
+    assert issubclass(GMPOTrainer, GRPO)
+    assert not names & set(parameters(trl.RLOOTrainer.__init__))
+    assert {name for name, row in TRAINERS.items() if row.has_tools and row.generates} == {"GRPOTrainer", "GMPOTrainer"}
+
+
+def test_an_error_of_a_tool_is_told_as_a_dict() -> None:
+    """`tells_of_error` looks for it; the loop knows no other way out."""
+    source = inspect.getsource(GRPO._tool_call_loop)
+    assert "except Exception as e:" in source
+    assert 'result = {"error": str(e)}' in source
+    assert 'raise ValueError(f"Tool {name} not found.")' in source
+    assert 'tool_message = {"role": "tool", "name": name, "content": content}' in source
+    assert "while idxs_with_tool and iteration_num < self.max_tool_calling_iterations" in source
+
+
+def test_tools_and_scores_of_an_environment_are_functions_of_its_class() -> None:
+    source = inspect.getsource(GRPO.__init__)
+    assert "inspect.getmembers(type(instance), predicate=inspect.isfunction)" in source
+    assert [f'member_name == "{name}"' in source for name in NO_TOOLS] == [True, True]
+    assert "observation = environment.reset(**reset_kwargs)" in inspect.getsource(GRPO._generate_and_score_completions)
+    assert 'reward_kwargs["environments"] = self.environments' in inspect.getsource(GRPO._calculate_rewards)
+
+
+def test_a_rollout_function_returns_these_keys_and_columns() -> None:
+    source = inspect.getsource(GRPO._generate)
+    assert "output = self.rollout_func(prompts, self)" in source
+    assert 'required_keys = {"prompt_ids", "completion_ids", "logprobs"}' in source
+    assert 'tool_mask = extra_fields.pop("env_mask", None)' in source
+    merged = inspect.getsource(GRPO._generate_and_score_completions)
+    assert "inp[key] = values[i]" in merged
+
+
+def test_an_answer_that_cannot_be_read_is_plain_text_without_a_word() -> None:
+    """Therefore `rlhf check` reads a call back."""
+    source = inspect.getsource(chat_template_utils.parse_response)
+    assert "except (ValueError, TypeError):" in source
+
+
+SMALL = (
+    *("+exp=toy_calculator", "track=none", "launch=cpu", "run.name=one", "trainer.args.per_device_train_batch_size=32"),
+    *("trainer.args.max_steps=2", "trainer.args.num_generations=4"),
+)
+TOOL = '''
+calls = []
+
+def add(a: int, b: int) -> object:
+    """Add, now and then.
+
+    Args:
+        a: The first number.
+        b: The second number.
+    """
+    calls.append(a)
+    if len(calls) % 2:
+        raise ValueError("not now")
+    return a + b
+'''
+
+
+@pytest.fixture
+def folder(workplace: Path) -> RunFolder:
+    return RunFolder(workplace / "runs" / "toy_calculator" / "one")
+
+
+def test_a_run_calls_its_tool_and_an_evaluation_does_so_too(folder: RunFolder, workplace: Path) -> None:
+    (workplace / "mine.py").write_text(TOOL)
+    words = ["tools.add.fn=./mine.py:add", "trainer.args.log_completions=true"]
+    assert main(["train", *SMALL, *words]) == 0
+    rows = [row for row in read_metrics(folder.metrics) if "tools/add/calls" in row]
+    calls, errors = (sum(row[f"tools/add/{kind}"] for row in rows) for kind in ("calls", "errors"))
+    assert calls > 2
+    assert errors == pytest.approx(calls / 2, abs=1)
+    assert read_json(folder.provenance)["sha256"]["tools.add"]
+    assert main(["eval", str(folder.path), "--rows", "4", "--samples", "8"]) == 0
+    (file,) = (folder.path / "eval").glob("*.completions.jsonl")
+    assert '"role": "tool"' in file.read_text()
+
+
+def test_a_tool_that_must_not_fail_ends_the_run(folder: RunFolder, workplace: Path, capsys: Any) -> None:
+    (workplace / "mine.py").write_text(TOOL)
+    assert main(["train", *SMALL, "tools.add.fn=./mine.py:add", "tools.add.on_error=raise"]) == 1
+    assert "not now" in capsys.readouterr().err
