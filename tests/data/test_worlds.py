@@ -148,7 +148,7 @@ def test_demonstrations_of_a_world_by_its_name(refusal) -> None:
     assert worlds.demonstrations("toy_sums", 7, seed=3, name="x") == toy_tasks.demonstrations(7, 3)
     for world in ("toy_sum", "toy_preferences"):
         error = refusal(worlds.demonstrations, world, 7, seed=3, name="x")
-        assert (error.where, error.expected) == ("x", "one of toy_speakers, toy_sums")
+        assert (error.where, error.expected) == ("x", "one of toy_calls, toy_speakers, toy_sums")
     assert refusal(toy_tasks.speaker_demonstrations, 3, 0, sloppy_fraction=-1).where == "sloppy_fraction"
 
 
