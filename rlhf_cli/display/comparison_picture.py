@@ -24,17 +24,12 @@ _LETTERS_A_COLUMN = 56
 """Number of caption letters that fit the width of one panel."""
 
 
-def can_draw() -> bool:
-    """Return whether matplotlib is installed."""
-    return importlib.util.find_spec("matplotlib") is not None
-
-
 def draw_comparison(comparison: Comparison, file: Path) -> None:
     """Draw a comparison into a PNG file.
 
     No display is needed. Raise UserError if matplotlib is not installed or no run has logged anything to draw.
     """
-    if not can_draw():
+    if importlib.util.find_spec("matplotlib") is None:
         raise UserError("matplotlib is not installed (pip install 'rlhf-cli[plot]')", where="--png")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from rlhf_cli.analysis.comparison.comparison import Comparison, compare, comparison_json
+from rlhf_cli.analysis.comparison.comparison import compare, comparison_json
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.analysis.comparison.measures import is_shown
 from rlhf_cli.analysis.expectations import verify
@@ -23,21 +23,19 @@ from rlhf_cli.runs.run_folder import RunFolder, runs_below
 from rlhf_cli.runs.run_status import CREATED, FINISHED, UNREADABLE, read_status, run_result
 from rlhf_cli.sweeps.checked_jobs import SweepFolder
 
-_PICTURE = "comparison.png"
-
 
 def show_outcome(console: Console, sweep: SweepFolder) -> None:
     """Print the comparison of a sweep's runs so far, and where the sweep and its report are."""
     folders = [run for job in sweep.jobs if (run := sweep.run_of(job)).config.is_file()]
     runs, problems = read_runs(folders, wanted=is_shown)
-    comparison = compare(runs) if runs else None
-    if comparison is not None:
-        show_comparison(console, comparison)
+    if runs:
+        show_comparison(console, compare(runs))
     show_left_out(console, problems)
     show_expectations(console, folders)
-    report(console, sweep.path, comparison)
+    report(console, sweep.path)
     shown = shlex.quote(RunFolder(sweep.path).shown)
-    show_commands(console, {f"rlhf why {shown}": "the worst finding of each run"})
+    commands = {f"rlhf why {shown}": "the worst finding of each run"}
+    show_commands(console, commands | ({f"rlhf compare {shown} --png FILE": "as a picture"} if runs else {}))
     print_folder(console, sweep.path)
 
 
@@ -56,12 +54,11 @@ def show_expectations(console: Console, folders: Sequence[RunFolder]) -> None:
     console.print(Text.assemble("expectations: ", tally(verified), "; rlhf verify lists them"))
 
 
-def report(console: Console, folder: Path, comparison: Comparison | None = None) -> None:
-    """Write a sweep's report and comparison plot. Never raise: the training itself has succeeded."""
+def report(console: Console, folder: Path) -> None:
+    """Write a sweep's report. Never raise: the training itself has succeeded."""
     runs = [RunFolder(config.parent) for config in folder.glob("*/config.yaml")]
     if all(not run.status.is_file() or _state(run) == CREATED for run in runs):
         return
-    from rlhf_cli.display.comparison_picture import can_draw, draw_comparison
     from rlhf_cli.display.page.page_content import report_at_the_end
     from rlhf_cli.runs.tracking.wandb_files import unsent
 
@@ -69,12 +66,6 @@ def report(console: Console, folder: Path, comparison: Comparison | None = None)
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     say(report_at_the_end(folder))
-    picture = folder / _PICTURE
-    if comparison is not None and can_draw():
-        try:
-            draw_comparison(comparison, picture)
-        except Exception as error:  # a plotting error must not fail a trained sweep
-            say(f"no {_PICTURE}: {error}")
     if any(unsent(run.path) for run in runs):
         say(f"wandb recorded the runs offline; `rlhf sync {shlex.quote(RunFolder(folder).shown)}` sends them")
 
