@@ -213,8 +213,6 @@ def convert(file: Path, folder: Path) -> None:
     values |= {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**values), dtype=torch.float32)
     model.load_state_dict(read.state_dict())
-    model.generation_config.eos_token_id = tokenizer.eos_token_id
-    model.generation_config.pad_token_id = tokenizer.pad_token_id
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

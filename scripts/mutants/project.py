@@ -89,7 +89,10 @@ OURS = Project(
         "rlhf_cli/models": ("tests/models", "tests/models/decoding", "tests/trainers/generation", "tests/trainers/ppo"),
         "rlhf_cli/models/packing": ("tests/models/packing", "tests/trainers/passes"),
         "rlhf_cli/numerics": ("tests/numerics",),
-        "rlhf_cli/plan": ("tests/plan", "tests/plan/memory", "tests/data"),
+        "rlhf_cli/plan": (
+            *("tests/plan", "tests/plan/memory", "tests/data"),
+            "tests/trainers/assemble/test_kept_failures.py",
+        ),
         "rlhf_cli/rewards": ("tests/rewards", "tests/services/sandbox"),
         "rlhf_cli/rewards/stack": ("tests/rewards/stack", "tests/trainers/test_stacked_rewards.py"),
         "rlhf_cli/runs": (

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.sources_and_components import KEEP_TIME, component, timeout_of
+from rlhf_cli.plan.stack_building import reward_stack
 from rlhf_cli.rewards.stack.component import ScoreGate
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -44,6 +46,32 @@ def made(**section: Any) -> Any:
 )
 def test_how_long_a_call_may_take(section: dict[str, Any], seconds: float | None) -> None:
     assert timeout_of(Reward.model_validate({"fn": "a:b", **section})) == seconds
+
+
+def test_a_reward_model_is_loaded_as_its_section_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[tuple[str, dict[str, Any]]] = []
+
+    class Scorer:
+        def __init__(self, model: str, **given: Any) -> None:
+            loaded.append((model, given))
+
+        def __call__(self, **batch: Any) -> list[float]:
+            return []
+
+    monkeypatch.setattr("rlhf_cli.models.reward_model_scorer.RewardModelScorer", Scorer)
+    section = {"model": "acme/judge", "batch_size": 3, "max_length": 64, "dtype": "bfloat16", "with_eos": True}
+    rewards = {"own": {**section, "device": "meta"}, "trainings": {**section, "with_eos": False}}
+    for passes, may_pack in (("auto", True), ("packed", True), ("trimmed", False), ("plain", False)):
+        loaded.clear()
+        trainer = {"name": "grpo", "trl": "GRPOTrainer", "passes": passes}
+        nothing: dict[str, object] = {name: {} for name in ("launch", "track", "run")}
+        tree = {"seed": 0, "trainer": trainer, "model": {"path": "x"}, "data": {"world": "toy_sums"}, **nothing}
+        reward_stack(Experiment.model_validate({**tree, "rewards": rewards}), device="cpu").close()
+        same = {"batch_size": 3, "max_length": 64, "dtype": "bfloat16", "may_pack": may_pack}
+        assert loaded == [
+            ("acme/judge", {**same, "device": "meta", "with_eos": True}),
+            ("acme/judge", {**same, "device": "cpu", "with_eos": False}),
+        ]
 
 
 def test_ready_made_rewards_that_keep_their_own_time_are_those_with_a_time_for_each_row() -> None:

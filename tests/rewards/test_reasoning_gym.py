@@ -16,7 +16,7 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.data.worlds.reasoning_gym import RUN_ANSWERS, _packed, _registry, _rows, build_task, unpacked_entry
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.reasoning_gym import _PLAIN, _READ_LISTS, extracted, score_entry, task_score
+from rlhf_cli.rewards.reasoning_gym import _PLAIN, _READ_LISTS, score_entry, task_score
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None, reason="pip install 'rlhf-cli[reasoning]'"
@@ -27,21 +27,6 @@ QUICK = ("chain_sum", "bitwise_arithmetic", "number_sorting", "word_sorting", *_
 
 def rows(task: str, num_rows: int = 2, **args: object) -> list[dict[str, Any]]:
     return _rows([{"task": task, "args": args, "weight": 1, "where": ""}], num_rows, seed=0, held_out=False)
-
-
-@pytest.mark.parametrize(
-    ("extract", "text", "answer"),
-    [
-        ("tag", "so <answer>1</answer>, no, <answer>\n2 </answer>.", "2"),
-        ("tag", "<answer>1", None),
-        ("tag", "</answer> 1 <answer>", None),
-        ("last_line", "3 + 4\n is \n 7 \n\n", "7"),
-        ("last_line", " \n", None),
-        ("all", " 3\n4 ", "3\n4"),
-    ],
-)
-def test_the_part_of_a_completion_that_is_the_answer(extract: Any, text: str, answer: str | None) -> None:
-    assert extracted(text, extract) == answer
 
 
 @pytest.mark.parametrize("task", QUICK)

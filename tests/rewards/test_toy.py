@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.rewards.toy import digits_only, sums_correct, sums_true
+from rlhf_cli.rewards.toy import digits_only, second_is_larger, sums_correct, sums_true
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("A: 3\nB: 5", 1.0), ("A: 5\nB: 3", 0.0), ("A: 4\nB: 4", 0.0), ("B: 5\nA: 3", None), ("A: 3", None)],
+)
+def test_whether_the_second_speaker_says_more(text: str, expected: float | None) -> None:
+    assert second_is_larger([text], ["A"], ["B"]) == [expected]
 
 
 @pytest.mark.parametrize(

@@ -329,9 +329,9 @@ def complaint(annotation: object, value: object) -> str | None:
         adapter: TypeAdapter[object] = TypeAdapter(annotation)  # type: ignore[arg-type]
         adapter.validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
-        if any(problem["type"] == "callable_type" for problem in error.errors(include_url=False)):
+        if any(problem["type"] == "callable_type" for problem in error.errors()):
             return None  # no text of a configuration is a function
-        messages = [problem["msg"].removeprefix("Value error, ") for problem in error.errors(include_url=False)]
+        messages = [problem["msg"].removeprefix("Value error, ") for problem in error.errors()]
         words = (message.removeprefix("Input should be ").replace("array", "list") for message in messages)
         return " or ".join(dict.fromkeys(words))
     except (PydanticUserError, TypeError, ValueError, NameError):

@@ -19,6 +19,7 @@ from tests.support.reward_bench import BATCH, Bench, Rows, picky, raises
 WAYS: dict[str, tuple[Callable[[], Any], str]] = {
     "sys.exit(3)": (lambda: sys.exit(3), "sys.exit(3)"),
     "sys.exit()": (raises(SystemExit()), "sys.exit()"),  # wandb makes sys.exit(0) of the call, once it is imported
+    "os._exit(4)": (lambda: os._exit(4), "os._exit(4)"),
     "os._exit(0)": (lambda: os._exit(0), "os._exit(0)"),
 }
 

@@ -22,6 +22,11 @@ def test_names_and_columns_keep_the_given_order() -> None:
     assert list(stack.evaluate(**TWO_ROWS)) == ["early", "late"]
 
 
+def test_what_is_counted_of_a_reward_that_scores_every_row() -> None:
+    (outcome,) = RewardStack([Component("plain", Counting(1, 2))]).evaluate(**TWO_ROWS).values()
+    assert (outcome.timeouts, outcome.calls, outcome.calls_saved, outcome.extra) == (0, 2, 0, {})
+
+
 def test_weights_at_a_step() -> None:
     stack = RewardStack(
         [

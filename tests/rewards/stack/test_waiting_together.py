@@ -30,6 +30,17 @@ class TestTogether:
         best = min(self._seconds(stack) for _ in range(5))
         assert 0.1 <= best < 0.3  # one after the other they would take 0.4
 
+    def test_more_than_a_pool_has_threads_by_default(self, stack_of: Any) -> None:
+        """That is 32 at most. Each of these 33 waits until all of them are there."""
+        all_there = asyncio.Barrier(33)
+
+        async def reward(**batch: Any) -> list[float]:
+            await asyncio.wait_for(all_there.wait(), 20)
+            return [1, 2]
+
+        outcomes = stack_of(**{f"r{number}": reward for number in range(33)}).evaluate(**TWO_ROWS)
+        assert [outcome.raw for outcome in outcomes.values()] == [[1, 2]] * 33
+
     def test_negative_control_a_chain_waits_for_each(self) -> None:
         gates: dict[str, Any] = {"a": (), "b": (ScoreGate("a"),), "c": (ScoreGate("b"),), "d": (ScoreGate("c"),)}
         stack = RewardStack([Component(name, waits(0.02, 1, 2), gates=own) for name, own in gates.items()])
