@@ -19,11 +19,12 @@ from rlhf_cli.text.yaml_loader import SAFE_LOADER
 _OF_TRL = (
     "accelerator_config generation_kwargs hub_always_push hub_model_id hub_private_repo hub_revision hub_strategy "
     "log_completions_hub_repo model_init_kwargs optim_args push_to_hub torch_compile_backend trackio_bucket_id "
+    "teacher_model_server_url teacher_tokenizer_name_or_path "
     "trackio_space_id trackio_static_space_id vllm_server_base_url vllm_server_host vllm_server_port"
 )
 ASKED = frozenset(
     {
-        *("trainer.class", "model.trust_remote_code", "launch.slurm", "launch.vllm"),
+        *("trainer.class", "trainer.callbacks", "model.trust_remote_code", "launch.slurm", "launch.vllm"),
         *("launch.accelerate_config", "track.entity", "sweep.space"),
         *("tools", "environment", "rollout"),
         *(f"trainer.args.{name}" for name in _OF_TRL.split()),
@@ -40,7 +41,7 @@ def asked_of(config: JsonTree) -> list[str]:
     trusted = section(config, "model").get("trust_remote_code") not in (None, False)
     lines = []
     for key, value in leaves(config):
-        runs_with_model = trusted and key.startswith(("model.", "critic.")) and isinstance(value, str)
+        runs_with_model = trusted and key.startswith(("model.", "critic.", "teacher.")) and isinstance(value, str)
         is_set = not isinstance(value, dict | list) and value not in (None, False, "")
         if is_set and (runs_with_model or _is_asked(key, value, config)):
             text = value if isinstance(value, str) and value.isprintable() else json.dumps(value, default=str)

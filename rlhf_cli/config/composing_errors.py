@@ -25,6 +25,7 @@ from rlhf_cli.config.schema_errors import NAMED_REWARDS, ONE_REWARD
 from rlhf_cli.config.suggestions import nearest_path
 from rlhf_cli.errors import ConfigError, raise_any
 from rlhf_cli.tables.former_names import VALUE_SYNONYMS
+from rlhf_cli.tables.trl_trainers import UNSUPPORTED
 from rlhf_cli.text.json_values import leaves
 from rlhf_cli.text.regular_files import read_regular
 from rlhf_cli.text.suggest import nearest
@@ -206,12 +207,15 @@ def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigE
     close = close if close in options else nearest(option, options)
     is_own = group in _BY_PATH and ("/" in option or ":" in option or Path(option).exists())
     own = f"{group}={_BY_PATH[group]} {group}.path={option}" if is_own else f"rlhf list {group}"
+    named = f"{option.replace('_', '')}trainer".lower() if group == "trainer" else ""
+    refused = next((row for name, row in UNSUPPORTED.items() if name.lower() == named), None)
     return ConfigError(
         f"there is no {group} named {option!r}",
         where=_COMMAND_LINE,
         got=got,
         expected="one of " + ", ".join(options),
-        hint=f"{key}={close}" if close else own,
+        hint=f"{key}={close}" if close and refused is None else own,
+        advice=f"rlhf does not run TRL's: {refused.why}; {refused.instead}" if refused is not None else None,
     )
 
 

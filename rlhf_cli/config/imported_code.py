@@ -86,6 +86,7 @@ def _modules(experiment: Experiment) -> list[str]:
     named += [section.fn for section in (experiment.advantages, experiment.rollout) if section is not None]
     named += [tool.fn for tool in experiment.tools.values()]
     named += [environment.own_class for environment in experiment.environments.values()]
+    named += experiment.trainer.callbacks
     return [module for name in named if name and (module := name.rpartition(":")[0])]
 
 

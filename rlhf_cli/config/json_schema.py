@@ -12,6 +12,7 @@ from functools import cache
 from pydantic import BaseModel
 
 from rlhf_cli.config import trl_args
+from rlhf_cli.config.rules.adapter_rules import own_fields
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch, Sweep
 from rlhf_cli.config.schema.model_and_data import Data, Model
@@ -48,6 +49,11 @@ def configuration_schema(group: str = "exp") -> JsonTree:
     properties = _at(schema, "properties")
     if section is Experiment:
         _at(schema, "$defs", "Trainer", "properties")["args"] = _arguments()
+        lora = _at(schema, "$defs", "Lora")
+        _at(lora, "properties").update(
+            {name: {"anyOf": [trl_args.json_schema(trl_args.lora_fields()[name]), _REFERENCE]} for name in own_fields()}
+        )
+        lora["additionalProperties"] = False
         warn = _at(schema, "$defs", "Warn", "properties")
         warn |= {kind: {**_tree(may_be), "anyOf": [_SWITCH]} for kind, may_be in warn.items()}
         properties["warn"] = {"anyOf": [properties["warn"], _SWITCH]}

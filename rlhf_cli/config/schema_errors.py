@@ -21,7 +21,7 @@ from rlhf_cli.config.suggestions import KnownKeys, first_taken, former_name, mea
 from rlhf_cli.config.trl_args import WrongArgument
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.tables.former_names import VALUE_SYNONYMS
-from rlhf_cli.tables.trl_trainers import TRAINERS
+from rlhf_cli.tables.trl_trainers import TRAINERS, UNSUPPORTED
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 from rlhf_cli.text.suggest import nearest
 
@@ -76,11 +76,13 @@ def argument_problems(
                 nearest(name, TRAINERS),
                 "; or set trainer.class to a class that inherits from one of them",
             )
+            refused = UNSUPPORTED.get(name)
             yield ConfigError(
-                f"rlhf cannot run the trainer {name!r}",
+                f"rlhf cannot run the trainer {name!r}" + (f": {refused.why}" if refused else ""),
                 where=origins.where("trainer.trl"),
                 expected=f"one of {', '.join(TRAINERS)}{or_class}",
-                hint=f"trainer.trl={close}" if close else "rlhf list trainer",
+                hint=f"trainer.trl={close}" if close and not refused else "rlhf list trainer",
+                advice=refused.instead if refused else None,
             )
         elif argument.kind == "reserved":
             what = f"{key} has another key in rlhf"

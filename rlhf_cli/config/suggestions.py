@@ -22,6 +22,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from rlhf_cli.config import trl_args
+from rlhf_cli.config.rules.adapter_rules import own_fields
 from rlhf_cli.config.schema.experiment import arms_of, field_at, keys_of_section, section_of, valid_keys
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.tables.former_names import FORMER_NAMES, VALUE_SYNONYMS, FormerName
@@ -57,6 +58,7 @@ class KnownKeys:
             arguments = [*trl_args.fields_of(trl), *(PpoArgs.model_fields if has_critic else ())]
         reserved = trl_args.RESERVED_WITH_A_CRITIC if has_critic else trl_args.RESERVED_ARGS
         free = [(*_ARGS, name) for name in arguments if name not in reserved]
+        free += [("model", "lora", name) for name in own_fields()]
         keys = tuple(dict.fromkeys([*_keys_below((), tree), *free]))
         return cls(keys, tuple(rewards) if isinstance(rewards, dict) else (), frozenset(arguments), has_critic)
 

@@ -63,8 +63,18 @@ def fields_of(trainer: str) -> dict[str, TrlField]:
 
     Raise KeyError for a trainer without a row in the table.
     """
+    return _fields_in(class_bodies(TRAINERS[trainer].config_class))
+
+
+@cache
+def lora_fields() -> dict[str, TrlField]:
+    """Return the fields of peft's LoraConfig by name."""
+    return _fields_in([_class_body("LoraConfig", package_dir("peft") / "tuners" / "lora" / "config.py")])
+
+
+def _fields_in(bodies: list[ast.ClassDef]) -> dict[str, TrlField]:
     fields: dict[str, TrlField] = {}
-    for node in class_bodies(TRAINERS[trainer].config_class):
+    for node in bodies:
         docstring = ast.get_docstring(node) or ""
         documented = _documented_choices(docstring)
         # `scale_rewards: str` is documented, and used, as "`str` or `bool`".
@@ -86,6 +96,7 @@ def fields_of(trainer: str) -> dict[str, TrlField]:
                 literal = None
             enums = [_enums()[word] for word in re.findall(r"\w+", annotation) if word in _enums()]
             choices = enums[0] if enums else documented.get(name, ())
+            choices = tuple(re.findall(r"'([^']*)'", annotation)) if "Literal[" in annotation else choices
             choices = choices or CHOICES.get(f"{node.name}.{name}") or CHOICES.get(name, ())
             if name in also_bool and "bool" not in annotation:
                 annotation += " | bool"
@@ -108,33 +119,23 @@ def class_bodies(config_class: str) -> list[ast.ClassDef]:
     name: str | None = config_class
     while name:
         module = f"{name.removesuffix('Config').lower()}_config.py"
-        file = files.get(name) or next(
-            file for home in ("trainer", "experimental/*") for file in trl.glob(f"{home}/{module}")
-        )
-        text = file.read_text(encoding="utf-8")
-        start = re.search(rf"^class {name}\b", text, re.MULTILINE)
-        if start is None:
-            raise LookupError(f"class {name} is not in {file} of the installed TRL or transformers")
-        node = ast.parse(text[start.start() :].split("\n    def ")[0].split("\n    @")[0]).body[0]
-        assert isinstance(node, ast.ClassDef)
-        chain.append(node)
+        known = (file for home in ("trainer", "experimental/*") for file in trl.glob(f"{home}/*_config.py"))
+        file = files.get(name) or next(file for file in known if file.name.replace("_", "") == module.replace("_", ""))
+        chain.append(node := _class_body(name, file))
         bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
         name = next((base for base in bases if base.endswith("Config") or base in files), None)
     return chain[::-1]
 
 
-def constructor_models(trainer: str) -> list[str]:
-    """Return the models that a TRL trainer's constructor takes beside the policy and a copy of it, such as a teacher.
-
-    No key sets them, so such a trainer cannot run. An empty list if its source is not found where TRL keeps trainers.
-    """
-    module, trl = f"{trainer.removesuffix('Trainer').lower()}_trainer.py", package_dir("trl")
-    for file in (file for home in ("trainer", "experimental/*") for file in trl.glob(f"{home}/{module}")):
-        text = file.read_text(encoding="utf-8").partition(f"\nclass {trainer}(")[2]
-        signature = text.partition("    def __init__(")[2].partition("\n    ):")[0].partition("\n    ) ->")[0]
-        names = re.findall(r"^\s+(\w+)\s*[:=,]", signature, re.MULTILINE)
-        return [name for name in names if name.endswith("_model") and name != "ref_model"]
-    return []
+def _class_body(name: str, file: Path) -> ast.ClassDef:
+    """Return a class of an installed package up to its first method. Raise LookupError if it is not in the file."""
+    text = file.read_text(encoding="utf-8")
+    start = re.search(rf"^class {name}\b", text, re.MULTILINE)
+    if start is None:
+        raise LookupError(f"class {name} is not in {file} of the installed package")
+    node = ast.parse(text[start.start() :].split("\n    def ")[0].split("\n    @")[0]).body[0]
+    assert isinstance(node, ast.ClassDef)
+    return node
 
 
 def _documented_choices(docstring: str) -> dict[str, tuple[str, ...]]:
@@ -208,6 +209,7 @@ _OTHER_TYPE = re.compile(rf"\b(?!(?:True|False|{'|'.join(_BUILTINS)})\b)[A-Za-z_
 @cache
 def _adapter(annotation: str) -> TypeAdapter[object]:
     """Return a strict pydantic validator for an annotation; types that only TRL or torch defines accept any value."""
+    annotation = re.sub(r"Literal\[(?:'[^']*'(?:, )?)+\]", "str", annotation)  # `choices` lists its words
     text = _OTHER_TYPE.sub("Any", annotation.replace("'", "").replace('"', ""))
     scalar_too = re.sub(r"\blist\[(\w+)\]", r"list[\1] | \1", text)  # TRL itself wraps a scalar into the list
     try:
@@ -242,6 +244,10 @@ RESERVED_ARGS: dict[str, str] = {
     "use_transformers_continuous_batching": "launch.rollout=continuous",
     "use_transformers_paged": "launch.rollout=continuous",
     "model_init_kwargs": "model.dtype, or model.revision",
+    "callbacks": "trainer.callbacks",
+    "teacher_model_name_or_path": "teacher.path",
+    "teacher_model_revision": "teacher.revision",
+    "teacher_model_init_kwargs": "teacher.dtype, or teacher.revision",
     "trust_remote_code": "model.trust_remote_code=true",
     "hub_token": "export HF_TOKEN=...",
     "push_to_hub_token": "export HF_TOKEN=...",

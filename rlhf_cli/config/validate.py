@@ -8,6 +8,8 @@ from pydantic import ValidationError
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.rules.adapter_rules import adapter_problems
+from rlhf_cli.config.rules.class_rules import callback_problems, trainer_class_problems
 from rlhf_cli.config.rules.metric_rules import evaluation_problems, expect_problems, stop_problems, sweep_problems
 from rlhf_cli.config.rules.reward_rules import reward_problems, truncation_problems
 from rlhf_cli.config.rules.sampling_rules import sampling_problems
@@ -16,8 +18,8 @@ from rlhf_cli.config.rules.trainer_rules import (
     advantage_problems,
     ppo_problems,
     quantize_problems,
+    teacher_problems,
     template_problems,
-    trainer_class_problems,
     wrong_arguments,
 )
 from rlhf_cli.config.schema.experiment import Experiment
@@ -65,6 +67,9 @@ def validate(composed: Composed) -> Experiment:
             (sampling_problems, experiment.sampling.keep_groups is not None),
             (tool_problems, True),
             (template_problems, True),
+            (teacher_problems, True),
+            (callback_problems, bool(experiment.trainer.callbacks)),
+            (adapter_problems, experiment.model.lora is not None),
             (quantize_problems, experiment.model.quantize is not None),
             (evaluation_problems, True),
             (trainer_class_problems, experiment.trainer.own_class is not None),

@@ -132,6 +132,7 @@ def check_columns(
         )
     kinds |= dict.fromkeys(DIALOGUES, "messages") | ({} if text_field in DIALOGUES else {text_field: "text"})
     reads = {"images": reads_images, "tools": not trainer.learns_from or "tools" in trainer.along}
+    reads["answer"] = trainer.answers_up_to is not None  # it takes the last message for the answer
     for column in columns:
         for number, value in enumerate(values_of(dataset, column), 1):
             if (wrong := _wrong(column, value, kinds.get(column), reads)) is not None:
@@ -153,6 +154,8 @@ def _wrong(column: str, value: object, kind: str | None, reads: Mapping[str, boo
     if column == "tools":
         is_right = value is None or (isinstance(value, list) and all(isinstance(tool, Mapping) for tool in value))
         return None if is_right else "a list of functions, or JSON text of such a list"
+    if column == "privileged_context":
+        return None if value and isinstance(value, str | list) else "a text, or messages"
     if column in ("input_ids", "chosen_ids", "rejected_ids"):
         is_right = isinstance(value, list) and bool(value) and all(isinstance(token, int) for token in value)
         return None if is_right else "a list of token ids"
@@ -174,6 +177,8 @@ def _wrong_messages(column: str, messages: _Messages, reads: Mapping[str, bool |
     last = str(messages[-1]["role"])
     if column == "prompt" and last in _ANSWERING:
         return "a prompt that ends before the answer; its last message is the assistant's"
+    if column in DIALOGUES and reads["answer"] and last in _ASKING:
+        return f"a conversation that ends with the assistant's answer; its last message is by {last}"
     if column in ANSWERS and last in _ASKING:
         return f"an answer that ends with the assistant's message; its last message is by {last}"
     if column in DIALOGUES and all(message["role"] in _ASKING for message in messages):

@@ -120,6 +120,8 @@ def _method_and_workload(experiment: Experiment, plan: Plan) -> dict[str, str]:
         body = "own optimizer" if critic.share == "none" else "an adapter on the policy's body"
         wait = f", alone for {critic.warmup_steps} steps" if critic.warmup_steps else ""
         lines["critic"] = f"{critic.init}, {body}{wait}"
+    if experiment.teacher is not None:
+        lines["teacher"] = experiment.teacher.path
     if kl is not None:
         adapts = "" if kl.controller == "fixed" else f" at first, towards {kl.controller.target:g}"
         penalty = f"{kl.where}, {'k1' if kl.where == 'reward' else 'k3'}, {kl.coef:g}{adapts}"

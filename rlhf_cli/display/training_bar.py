@@ -71,7 +71,7 @@ class TrainingBar(TrainerCallback):
     # --- training ---
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._per_round, self._generates = steps_per_round(args), hasattr(args, "num_generations")
+        self._per_round, self._generates = steps_per_round(args), hasattr(args, "reward_weights")
         total, completed, count = state.max_steps, state.global_step, self._count(state)
         self._bar.reset(self._task, total=total, completed=completed, count=count)
         self._bar.start()
@@ -116,7 +116,7 @@ class TrainingBar(TrainerCallback):
             self._loader, self._num_batches = eval_dataloader, 0
             self._num_passes += 1
         self._num_batches += 1
-        doing = _PASSES[min(self._num_passes, len(_PASSES)) - 1] if hasattr(args, "num_generations") else "evaluating"
+        doing = _PASSES[min(self._num_passes, len(_PASSES)) - 1] if hasattr(args, "reward_weights") else "evaluating"
         rows = len(eval_dataloader.dataset)
         done = round(rows * self._num_batches / max(1, len(eval_dataloader)))
         text = f"{doing} {done} of {rows}"

@@ -22,7 +22,7 @@ from rlhf_cli.runs.run_folder import RunFolder, write_text
 from rlhf_cli.runs.run_status import CREATED, FINISHED, QUEUED, RUNNING, describe_state, read_status, update_status
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 
-_PATHS = ("path", "fn", "model", "tokenizer", "class", "accelerate_config", "chat_template_path")
+_PATHS = ("path", "fn", "model", "tokenizer", "class", "callbacks", "accelerate_config", "chat_template_path")
 """Keys that may hold a local path."""
 
 

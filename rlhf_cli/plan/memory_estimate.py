@@ -196,11 +196,12 @@ class RunMemory:
         self._leaves_out = [] if self.lengths is not None else ["prompts of unknown length"]
         each = experiment.trainer.row.texts_per_row
         self._rows, self._prompt = each * (self._whole("per_device_train_batch_size") or 1), lengths.prompt
-        self._answer = (self._whole("max_completion_length") or 256) if self.completions else 0
+        answers = experiment.trainer.row.answers_up_to or "max_completion_length"
+        self._answer = (self._whole(answers) or 256) if self.completions else 0
         limit, packing = self._whole("max_length") or 0, self._setting("packing") is True
         self._tokens = limit if packing or not lengths.row else min(lengths.row, limit or lengths.row)
         if self.completions:
-            self._tokens = lengths.prompt + self._answer
+            self._tokens = max(self._tokens if lengths.row else 0, lengths.prompt + self._answer)
         is_evaluated = self._setting("eval_strategy") not in (None, "no")
         self._eval_rows = each * (self._whole("per_device_eval_batch_size") or 0) if is_evaluated else 0
         self._batch = self._longest_batch(self._rows)
@@ -214,6 +215,11 @@ class RunMemory:
         if self._critic is not None:  # every process has the whole critic, even if the policy is sharded
             self._critic_held = held_bytes(self._critic, optimizer, "ddp", processes)
         self._reward_bytes = sum(self._load_reward_models())
+        teacher = experiment.teacher
+        self._teacher_bytes = 0.0 if teacher is None else self._loaded("the teacher", teacher.path, teacher.dtype)
+        extra = (experiment.model.lora.model_extra or {}) if experiment.model.lora is not None else {}
+        grows = ("modules_to_save", "rank_pattern", "target_parameters", "trainable_token_indices")
+        self._leaves_out += [f"model.lora.{name}" for name in grows if extra.get(name)]
         if optimizer.removeprefix("paged_") not in _OPTIMIZERS:
             self._leaves_out.append(f"the state of the optimizer {optimizer}")
         if not experiment.trainer.row.bounds_logits and experiment.trainer.row.trains != "reward model":
@@ -249,12 +255,16 @@ class RunMemory:
         for name, reward in self.experiment.rewards.items():
             if reward.model is None or (self.device.on_gpu and reward.device == "cpu"):
                 continue
-            try:
-                stored = stored_decoder(reward.model, self.folder_of)
-                number = DTYPE_BYTES.get(reward.dtype, stored.weight_bytes)
-                yield replace(stored, weight_bytes=number, scores=True).loaded_bytes
-            except UnknownArchitecture:
-                self._leaves_out.append(f"the reward model {name}, of unknown shape")
+            yield self._loaded(f"the reward model {name}", reward.model, reward.dtype, scores=True)
+
+    def _loaded(self, what: str, path: str, dtype: str, *, scores: bool = False) -> float:
+        """Return the bytes of a frozen model's weights; note one of unknown shape, and return 0."""
+        try:
+            stored = stored_decoder(path, self.folder_of)
+        except UnknownArchitecture:
+            self._leaves_out.append(f"{what}, of unknown shape")
+            return 0.0
+        return replace(stored, weight_bytes=DTYPE_BYTES.get(dtype, stored.weight_bytes), scores=scores).loaded_bytes
 
     def _longest_batch(self, rows: int) -> Batch:
         """Return a micro-batch of `rows` rows at their longest; packed, it has each prompt once.
@@ -308,12 +318,14 @@ class RunMemory:
         vllm = share * (self.device.num_bytes or 0) if isinstance(share, float | int) else 0.0
         is_sharded = self._strategy.memory_stage == 3
         gathered = 2 * policy.matrix_weights / policy.layers * policy.compute_bytes  # a layer's, and the next one's
-        reference = policy.loaded_bytes / (self.device.processes if is_sharded else 1)
+        shards = self.device.processes if is_sharded else 1
+        reference = policy.loaded_bytes / shards
         return {
             "weights": self._held.weights + (gathered if is_sharded else 0.0),
             "gradients": self._held.buckets,
             "optimizer": self._held.optimizer,
             "reference": reference if self._has_reference() else 0.0,
+            "teacher": self._teacher_bytes / shards,
             "critic": critic.weights + critic.optimizer + critic.buckets,
             "reward models": self._reward_bytes,
             "vLLM": vllm if self.experiment.launch.rollout == "vllm" else 0.0,
@@ -322,13 +334,9 @@ class RunMemory:
     def _has_reference(self) -> bool:
         """Return whether a frozen copy of the policy is held; with an adapter, the policy without it serves as one."""
         experiment = self.experiment
-        if experiment.model.lora is not None:
+        if experiment.model.lora is not None or self._setting("precompute_ref_log_probs") is True:
             return False
-        if experiment.trainer.row.copies_policy:
-            return self._setting("precompute_ref_log_probs") is not True
-        if experiment.kl is not None:
-            return experiment.kl.where != "none"
-        return experiment.trainer.row.generates and self._setting("beta") not in (0, 0.0, None)
+        return experiment.has_reference
 
     def _generation(self) -> Iterator[Moment]:
         rows, rollout = max(self.completions, self._eval_rows), self.experiment.launch.rollout

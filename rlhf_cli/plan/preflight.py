@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.imported_code import imported_code, imported_since
-from rlhf_cli.config.rules.trainer_rules import class_file
+from rlhf_cli.config.rules.class_rules import class_file
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import raise_any
 from rlhf_cli.models.tokenizer_files import TokenizerFiles
@@ -100,7 +100,6 @@ def _check(subject: Subject, report: Report) -> _Checked:
         arguments.range_problems(subject),
         arguments.contradictions(subject),
         arguments.refused_combinations(subject),
-        arguments.constructor_problems(subject),
         arguments.order_problems(subject),
         arguments.typed_twice(subject),
     )
@@ -127,6 +126,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
         prompts.ending_notices(subject, data, folders, tokenizer),
         call_problems(subject, tokenizer),
     )
+    report.run_all(model.teacher_problems(subject, folders, tokenizer))
     prompt_tokens = report.run(prompts.room_for_answers_problems(subject, data, folders, tokenizer), None)
     schedule = report.run(arguments.stage_problems(subject, data, schedule), schedule)
     report.run_all(arguments.warmup_notice(subject, schedule.steps), arguments.shared_prompt_notice(data))
@@ -154,6 +154,8 @@ def _with_memory(plan: Plan, subject: Subject, checked: _Checked) -> Plan:
     # If it is unknown how rows will go through the models, assume TRL's way, which needs the most memory.
     batches, mode = schedule.batches, passes.mode if passes is not None else "plain"
     completions = batches.per_device * batches.steps_per_generation if batches is not None else 0
+    if experiment.trainer.row.answers_up_to and (stage := schedule.stage) is not None:
+        completions = stage.per_device * stage.accumulation
     device = planned_device(experiment.launch, subject.processes)
     return replace(
         plan,
@@ -166,10 +168,13 @@ def _with_memory(plan: Plan, subject: Subject, checked: _Checked) -> Plan:
 
 
 def _named_files(experiment: Experiment) -> dict[str, Path]:
-    """Return the files of the user's trainer class and of accelerate."""
+    """Return the files of the user's trainer class and callbacks, and of accelerate."""
     files, own_class, accelerate = dict[str, Path](), experiment.trainer.own_class, experiment.launch.accelerate_config
     if own_class is not None and (file := class_file(own_class)) is not None:
         files["trainer.class"] = file.resolve()
+    for number, named in enumerate(experiment.trainer.callbacks):
+        if (file := class_file(named)) is not None:
+            files[f"trainer.callbacks[{number}]"] = file.resolve()
     if accelerate is not None:
         files["launch.accelerate_config"] = Path(accelerate).expanduser().resolve()
     return files

@@ -59,7 +59,9 @@ def resolve_runs(experiment: Experiment) -> Experiment:
     policy = experiment.model
     named = {"path": policy.path, "tokenizer": policy.tokenizer}
     policy = policy.model_copy(update={key: _model(name, root, f"model.{key}") for key, name in named.items()})
-    critic, trainer = experiment.critic, experiment.trainer
+    critic, trainer, teacher = experiment.critic, experiment.trainer, experiment.teacher
+    if teacher is not None:
+        teacher = teacher.model_copy(update={"path": _model(teacher.path, root, "teacher.path")})
     if critic is not None:
         critic = critic.model_copy(update={"init": _critic(critic.init, root)})
     named_template, args = policy.chat_template, dict(trainer.args)
@@ -72,7 +74,8 @@ def resolve_runs(experiment: Experiment) -> Experiment:
     if named_template is not None:
         text = chat_template_text(named_template, where="model.chat_template")
         policy = policy.model_copy(update={"chat_template": text})
-    return experiment.model_copy(update={"rewards": rewards, "model": policy, "critic": critic, "trainer": trainer})
+    found = {"rewards": rewards, "model": policy, "critic": critic, "teacher": teacher, "trainer": trainer}
+    return experiment.model_copy(update=found)
 
 
 def is_run_name(named: str) -> bool:

@@ -119,6 +119,7 @@ def component(name: str, reward: reward_sections.Reward, score: Callable[..., ob
         eager=reward.eager,
         spread=reward.spread,
         per=reward.per,
+        eval_only=reward.when == "eval",
     )
 
 

@@ -34,7 +34,8 @@ def workload(trainer: Trainer, schedule: Schedule, num_rows: int | None, lengths
     if stage is not None:
         limit = trainer.whole("max_length")
         row = limit if trainer.setting("packing") is True else min(filter(None, (row, limit)), default=None)
-        tokens = stage.rows * row if stage.rows is not None and row is not None else None
+        own = trainer.whole(str(trainer.row.answers_up_to)) or 0  # tokens of an answer that it generates itself
+        tokens = stage.rows * (row + own) if stage.rows is not None and row is not None else None
         return Workload(stage.steps, rows=stage.rows, epochs=stage.epochs, max_tokens=tokens, longest_row=row)
     if batches is None:
         return Workload()

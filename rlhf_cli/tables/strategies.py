@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Feature = Literal[
-    "critic.share=lora", "critic.warmup_steps", "model.quantize", "sync_ref_model", "rollout=continuous", "offload"
+    "critic.share=lora",
+    "critic.warmup_steps",
+    "model.quantize",
+    "sync_ref_model",
+    "rollout=continuous",
+    "offload",
+    "teacher",
 ]
 """Features of an experiment that some strategy does not support."""
 
@@ -94,6 +100,10 @@ _ROWS = (
             "rollout=continuous": (
                 "each process would take another number of forward passes, and each pass waits for all processes",
                 "launch.rollout=hf, or launch.rollout=vllm",
+            ),
+            "teacher": (
+                "accelerate shards a model only with its optimizer, and a teacher has none",
+                "launch.strategy=zero3",
             ),
         },
     ),

@@ -46,7 +46,9 @@ class TrainerRow:
     two rows. `loss_divisor`: what its loss divides by, None if its argument `loss_type` decides. `texts_per_row`:
     the texts that a row of the data puts through the model. `bounds_logits`: its loss never holds the logits of all
     tokens at once. `copies_policy`: it loads a copy of the policy as reference. `has_tools`: its constructor takes
-    tools, environments and a rollout function.
+    tools, environments and a rollout function. `answers_up_to`: the argument that limits the answers it generates
+    itself, scored by no reward; None if it generates none. `same_vocabulary`: its teacher must have as many tokens as
+    the policy.
     """
 
     name: str
@@ -66,11 +68,18 @@ class TrainerRow:
     bounds_logits: bool = False
     copies_policy: bool = False
     has_tools: bool = False
+    answers_up_to: str | None = None
+    same_vocabulary: bool = False
 
     @property
     def generates(self) -> bool:
         """Return whether the trainer generates completions, which rewards score."""
         return self.algorithm is not None
+
+    @property
+    def reads_prompts(self) -> bool:
+        """Return whether it answers the column `prompt`, so that a prompt must leave room for an answer."""
+        return self.generates or (self.answers_up_to is not None and self.learns_from[0][0] == "prompt")
 
     @property
     def config_class(self) -> str:
@@ -90,6 +99,8 @@ IMAGES = ("image", "images")
 _PROMPT = ("prompt", "chat_template_kwargs")
 _PAIR = "chosen and rejected, and a prompt unless both begin with it"
 _REWARDED = frozenset({"rewards", "truncation"})
+_TAUGHT = frozenset({"teacher"})
+_DIALOGUES = (("messages",), ("conversations",))
 
 _ROWS = (
     TrainerRow(
@@ -182,7 +193,78 @@ _ROWS = (
         trains="reward model",
         measured=((), ("chosen_ids", "rejected_ids")),
     ),
+    TrainerRow(
+        "DistillationTrainer",
+        bounds_logits=True,
+        learns_from=(("prompt",),),
+        expected_columns="prompt",
+        along=("chat_template_kwargs",),
+        sections=_TAUGHT,
+        answers_up_to="max_completion_length",
+        same_vocabulary=True,
+    ),
+    TrainerRow(
+        "GKDTrainer",
+        "trl.experimental.gkd",
+        learns_from=_DIALOGUES,
+        expected_columns="messages that end with the assistant's",
+        sections=_TAUGHT,
+        answers_up_to="max_new_tokens",
+        same_vocabulary=True,
+    ),
+    TrainerRow(
+        "GOLDTrainer",
+        "trl.experimental.gold",
+        learns_from=(("prompt", "completion"), *_DIALOGUES),
+        expected_columns="prompt and completion, or messages",
+        along=("chat_template_kwargs",),
+        sections=_TAUGHT,
+        measured=((), ("input_ids",)),
+        answers_up_to="max_completion_length",
+    ),
+    TrainerRow(
+        "IWOPDTrainer",
+        "trl.experimental.iw_opd",
+        learns_from=_DIALOGUES,
+        expected_columns="messages; the assistant's last one is replaced by an answer of the policy",
+        sections=_TAUGHT,
+        answers_up_to="max_completion_length",
+    ),
+    TrainerRow(
+        "SDFTTrainer",
+        "trl.experimental.sdft",
+        copies_policy=True,
+        learns_from=(("prompt", "privileged_context"),),
+        expected_columns="prompt, and privileged_context: what the policy as its own teacher reads beside it",
+        answers_up_to="max_completion_length",
+    ),
 )
 
 TRAINERS: dict[str, TrainerRow] = {row.name: row for row in _ROWS}
 """Class name -> row. A new trainer of a known kind is one more row."""
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """A trainer of TRL's that rlhf does not run: `why`, and the `trainer` (as typed) that comes nearest to it."""
+
+    why: str
+    instead: str
+
+
+_OWN_REWARDS = "it scores its answers in a way of its own, where no named reward, gate or truncation policy applies"
+_SERVER = "its teacher or its rollouts are on a vLLM server with a protocol of its own"
+UNSUPPORTED: dict[str, Unsupported] = {
+    "A2POTrainer": Unsupported(_OWN_REWARDS, "trainer=grpo"),
+    "OnlineDPOTrainer": Unsupported(
+        _OWN_REWARDS, "rlhf generate RUN, whose pairs trainer=dpo learns from; or trainer=grpo"
+    ),
+    "SDPOTrainer": Unsupported(_OWN_REWARDS, "trainer=sdft, or trainer=grpo"),
+    "ServerDistillationTrainer": Unsupported(_SERVER, "trainer=distillation"),
+    "AsyncDistillationTrainer": Unsupported(_SERVER, "trainer=distillation"),
+    "AsyncGRPOTrainer": Unsupported(
+        "it needs a FlashAttention-3 kernel from the hub, and its rewards run where no other reward is seen",
+        "trainer=grpo launch.rollout=vllm_server",
+    ),
+}
+"""Class name -> why it is refused. `tests/tables` holds both tables against TRL's classes."""

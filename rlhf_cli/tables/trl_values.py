@@ -113,6 +113,7 @@ _UNBOUNDED = {
 }
 _OTHER_ORDER = {_EVERY: lambda strategy: strategy != "sequential", "losses": {"kto"}}
 _LAST_RATE = {"lr_scheduler_type": lambda name: str(name).endswith("with_min_lr"), "lr_scheduler_kwargs": _lacks_one}
+_AVERAGED = {"teacher_model_kind": "ema"}
 _BEST = {"save_strategy": "best", "metric_for_best_model": None}
 REFUSALS = (
     Refusal("packing", _NO_MAXIMUM, _FILLED, "max_length=1024"),
@@ -134,6 +135,10 @@ REFUSALS = (
     Refusal(_SYNC, {"uses_lora": True}, "with model.lora the reference is the model itself", f"{_SYNC}=false"),
     Refusal(_EVERY, _OTHER_ORDER, "the KL term of loss_type=kto compares neighbours", f"{_EVERY}=sequential"),
     Refusal("log_completions_hub_repo", {"log_completions": not_}, "it uploads their table", "log_completions=true"),
+    Refusal("use_teacher_server", {}, "rlhf starts no server for a teacher", "use_teacher_server=false"),
+    Refusal(
+        "teacher_model_kind", _AVERAGED, "an averaged teacher is not in the checkpoints", "teacher_model_kind=base"
+    ),
     Refusal("auto_find_batch_size", {"generates": True}, "it would split groups", "auto_find_batch_size=false"),
     Refusal("vllm_importance_sampling_correction", _UNBOUNDED, "a mode that truncates needs a bound", f"{_MAX}=3.0"),
     Refusal("tf32", {"use_cpu": True}, "TF32 is a format of GPUs, and this run uses the CPU", "tf32=null"),

@@ -207,6 +207,7 @@ class CheckpointMixin(ExtendedTrainer):
         self.load_state(folder)
         if self.extensions.rewards is not None:
             self._pending_loss = load_rollouts(self, folder, may_be_missing=self.extensions.may_lose_state)
+        if hasattr(self._train_sampler, "mini_repeat_count"):  # TRL's own
             skip_epochs(self._train_sampler, int(self.state.epoch or 0))
 
     def _load_rng_state(self, checkpoint: str | None) -> None:

@@ -89,6 +89,7 @@ class RewardMixin(LeftOutMixin):
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         """Return TRL's matrix, (rows of all ranks, rewards), to weigh and sum; all-NaN rows are unscorable."""
+        self.reward_stack.is_training = self.model.training
         with self.reward_stack.batch():
             raw = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         stack = self.reward_stack
@@ -216,6 +217,10 @@ class RewardMixin(LeftOutMixin):
             metrics[name].append(value)
         for name, value in self._tool_metrics.items():
             metrics[name].append(value)
+        for component in self.reward_stack.components if self.model.training else ():
+            for name in [name for name in metrics if name.startswith(f"rewards/{component.name}/")]:
+                if component.eval_only:
+                    del metrics[name]
         for index, name in enumerate(settled.names):
             overwrite_last(self._logs["rewards"][name], settled.raw[:, index].tolist())
         if self.args.log_completions:

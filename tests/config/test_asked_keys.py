@@ -22,7 +22,8 @@ from rlhf_cli.text.json_values import JsonTree
 
 _HARMLESS = {
     "": "primary.by primary.otherwise kl.where kl.controller critic.init critic.share truncation.policy "
-    "truncation.mode profile warn guards.no_signal stop.when stop.*.when expect.metric expect.*.metric expect.at "
+    "truncation.mode truncation.also profile warn "
+    "guards.no_signal stop.when stop.*.when expect.metric expect.*.metric expect.at "
     "expect.*.at sweep.objective sweep.sampler sweep.prune sampling.keep_groups.by",
     "data.": "world args path subset split revision rename select transcripts prompt overlong_prompts "
     "mix.*.world mix.*.args mix.*.path mix.*.subset mix.*.split mix.*.revision mix.*.rename mix.*.select "
@@ -30,7 +31,8 @@ _HARMLESS = {
     "mix.*.keep.column mix.*.sort eval.keep.column eval.sort",
     "model.": "path revision dtype tokenizer chat_template quantize lora.target_modules build.warm_start.worlds",
     "rewards.*.": "model environment weight.shape offset normalize gate.by gate.otherwise gate.*.by gate.*.otherwise "
-    "eager trial on_error timeout_s isolate spread dtype device with_eos",
+    "eager trial on_error timeout_s isolate spread dtype device with_eos when per",
+    "teacher.": "path revision dtype",
     "reward_model.": "margin.column margin.chosen margin.rejected margin.transform margin.on_bad on_bad_pair",
     "launch.": "processes device precision strategy offload rollout must_save_by hang_timeout_s",
     "track.": "tracker project tags notes",
@@ -40,6 +42,7 @@ _HARMLESS = {
     "dataset_kwargs dataset_text_field debug eos_token gradient_checkpointing_kwargs include_for_metrics "
     "label_names  length_column_name liger_kernel_config log_level loss_type lr_scheduler_kwargs "
     "metric_for_best_model optim  optim_target_modules pad_to_multiple_of pad_token project reward_clip_range "
+    "teacher_prompt_template uld_token_merge_strategy distillation_objective "
     "shuffle_by  transformers_continuous_batching_config vllm_structured_outputs_regex whiten_advantages",
 }
 HARMLESS = frozenset(f"{group}{name}" for group, names in _HARMLESS.items() for name in names.split())
@@ -58,6 +61,9 @@ scale_rewards shuffle_dataset skip_memory_metrics sync_ref_model tf32 torch_comp
 use_bias_correction_kl use_cache use_liger_kernel use_weighting vllm_enable_sleep_mode
 vllm_importance_sampling_correction dataloader_multiprocessing_context eval_strategy f_divergence_type
 importance_sampling_level log_level_replica logging_strategy loss_weights lr_scheduler_type packing_strategy
+distillation_add_tail distillation_mode generate_from_teacher loss_add_tail reverse_kl_top_1_mode seq_kd
+teacher_model_kind uld_skip_student_eos uld_skip_teacher_eos uld_use_hybrid_loss use_extended_uld use_teacher_server
+use_uld_loss wandb_log_unique_prompts
 save_strategy torch_compile_mode train_sampling_strategy truncation_mode vllm_importance_sampling_mode vllm_model_impl
 """
 SWITCHES = _SWITCHES.split()

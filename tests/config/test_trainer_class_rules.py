@@ -42,7 +42,7 @@ def test_a_subclass_of_what_trainer_trl_names(judged: Judged) -> None:
     [
         ("./mine.py:Min", "./mine.py:Min", "trainer.class=./mine.py:Mine"),
         ("./mine.py:Rloo", "trainer.trl=GRPOTrainer", "trainer.trl=RLOOTrainer"),
-        ("trl.experimental.gkd:GKDTrainer", "trainer.trl=GRPOTrainer", "rlhf list trainer"),
+        ("trl.experimental.gkd:GKDTrainer", "trainer.trl=GRPOTrainer", "trainer.trl=GKDTrainer"),
         ("./nowhere.py:Mine", "./nowhere.py", None),
         ("./mine.py", "./mine.py", None),
     ],
@@ -56,3 +56,80 @@ def test_a_file_that_is_not_python(refused: Refused, mine: Path) -> None:
     mine.write_text("class Mine(:\n")
     error = refused(QUICK, "trainer.class=./mine.py:Mine")
     assert (error.where, "invalid syntax" in str(error.got)) == ("trainer.class (command line)", True)
+
+
+def lazily_exported() -> list[str]:
+    """Every trainer that TRL exports from its packages, whichever statement exports it."""
+    from rlhf_cli.tables.trl_trainers import TRAINERS
+
+    return [f"{row.module}:{row.name}" for row in TRAINERS.values()]
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        *("trl:GRPOTrainer", "trl.trainer:GRPOTrainer", "trl.trainer.grpo_trainer:GRPOTrainer"),
+        *("trl.experimental.gmpo:GMPOTrainer", "./mine.py:GRPOTrainer"),
+    ],
+)
+def test_a_class_of_trls_by_any_of_its_names(judged: Judged, named: str) -> None:
+    """TRL exports lazily, and its aliases are subclasses in other packages."""
+    trl = "GMPOTrainer" if "gmpo" in named else "GRPOTrainer"
+    assert judged(QUICK, f"trainer.trl={trl}", f"trainer.class={named}").trainer.own_class == named
+
+
+@pytest.mark.parametrize("named", lazily_exported())
+def test_every_class_of_the_table_is_found(named: str) -> None:
+    from rlhf_cli.config.rules import class_rules
+
+    found = class_rules._find(named, "trainer.class", "here")
+    assert isinstance(found, class_rules._Found)
+    assert (found.name, found.node is not None) == (named.partition(":")[2], True)
+
+
+@pytest.mark.parametrize(
+    ("named", "hint"),
+    [
+        ("trl.experimental.kto:KTOTrainer", "trainer.trl=KTOTrainer"),
+        ("trl.experimental.bema_for_ref_model:DPOTrainer", "trainer.trl=DPOTrainer"),
+        ("trl:DistillationTrainer", "trainer.trl=DistillationTrainer"),
+        ("trl.experimental.a2po:A2POTrainer", "~trainer.class"),
+        ("trl.experimental.async_grpo:AsyncGRPOTrainer", "~trainer.class"),
+        ("trl:GRPOConfig", "rlhf list trainer"),
+        ("trl:GRPOTrainr", None),
+    ],
+)
+def test_another_class_of_trls(refused: Refused, named: str, hint: str | None) -> None:
+    error = refused(QUICK, f"trainer.class={named}")
+    assert (error.where, error.hint) == ("trainer.class (command line)", hint)
+
+
+def test_a_class_that_inherits_from_one_that_does_not_run(refused: Refused, mine: Path) -> None:
+    mine.write_text("from trl.experimental.online_dpo import OnlineDPOTrainer as Other\nclass Mine(Other): pass\n")
+    assert refused(QUICK, "trainer.class=./mine.py:Mine").got == "Mine"
+
+
+def test_files_that_import_from_each_other_end(judged: Judged, place: Path) -> None:
+    (place / "one.py").write_text("from two import Mine\n")
+    (place / "two.py").write_text("from one import Mine\n")
+    assert judged(QUICK, "trainer.class=./one.py:Mine")  # Python itself says what is wrong, when it imports them
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "where"),
+    [
+        ("", "./mine.py:Watch", "trainer.callbacks.0 (command line)"),
+        ("class Watch:\n    def __init__(self, step): ...\n", "./mine.py:Watch", "trainer.callbacks.0 (command line)"),
+        ("class Watch: ...\n", "./nowhere.py:Watch", "trainer.callbacks.0 (command line)"),
+        ("class Watch(:\n", "./mine.py:Watch", "trainer.callbacks.0 (command line)"),
+    ],
+)
+def test_callbacks_that_cannot_be_called(refused: Refused, mine: Path, text: str, named: str, where: str) -> None:
+    mine.write_text(text)
+    assert refused(QUICK, f"trainer.callbacks=[{named}]").where == where
+
+
+def test_callbacks_of_the_user_and_of_trl(judged: Judged, mine: Path) -> None:
+    mine.write_text("from transformers import TrainerCallback\nclass Watch(TrainerCallback): ...\n")
+    words = "trainer.callbacks=[./mine.py:Watch,trl:RichProgressCallback]"
+    assert len(judged(QUICK, words).trainer.callbacks) == 2

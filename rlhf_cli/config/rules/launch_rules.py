@@ -64,8 +64,8 @@ def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
             ("launch.rollout_gpus", launch.rollout_gpus, 0),
             ("launch.vllm.args", launch.vllm.args, {}),
         ):
-            if value != usual:
-                what = f"trainer={trainer.name} does not generate"
+            if value != usual and (key != "data.overlong_prompts" or not trainer.row.reads_prompts):
+                what = f"trainer={trainer.name} does not use {key}"
                 hint = f"{key}={usual}" if usual != {} else f"~{key}"
                 yield ConfigError(what, where=origins.where(key), got=f"{key}={value}", hint=hint)
         return
@@ -191,6 +191,7 @@ def strategy_problems(experiment: Experiment, origins: Origins) -> Iterator[User
         ("sync_ref_model", "trainer.args.sync_ref_model", experiment.trainer.args.get("sync_ref_model") is True),
         ("rollout=continuous", "launch.rollout", launch.rollout == "continuous"),
         ("offload", "launch.offload", launch.offload),
+        ("teacher", "teacher.path", experiment.teacher),
     )
     used = {feature: key for feature, key, is_used in known if is_used}
     without_file = "launch.accelerate_config=null " if launch.accelerate_config is not None else ""

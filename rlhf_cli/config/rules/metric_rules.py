@@ -44,9 +44,16 @@ def unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
     The nearest metric of an evaluation has its logged name, `eval_rewards/NAME/mean` for a reward. If the run has no
     evaluations, it is the training metric.
     """
+    name = metric.removeprefix("rewards/").partition("/")[0]
+    if name in experiment.rewards and experiment.rewards[name].when == "eval":
+        return f"rewards.{name}.when=eval: it is not computed in training", f"{EVAL}rewards/{name}/mean"
+    return _unlogged(metric, experiment)
+
+
+def _unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
     if metric.startswith(EVALUATED):
         plain = metric.removeprefix(EVAL).removeprefix(_EVAL_BY_TRACKERS)
-        found = unlogged(plain, experiment)
+        found = _unlogged(plain, experiment)
         why, close = found or ("there is no such metric", plain)
         if not evaluates(experiment):
             return "the run has no evaluations", close

@@ -47,6 +47,15 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
         if name in RESERVED_REWARD_NAMES:
             expected = "a name other than " + ", ".join(sorted(RESERVED_REWARD_NAMES))
             yield ConfigError(f"a reward cannot be named {name!r}", where=where(f"rewards.{name}"), expected=expected)
+    if takes_rewards and experiment.rewards and all(reward.when == "eval" for reward in experiment.rewards.values()):
+        name = next(iter(experiment.rewards))
+        yield ConfigError(
+            "no reward is computed in training",
+            where=where(f"rewards.{name}.when"),
+            got="when=eval for every reward",
+            expected="at least one reward to learn from",
+            hint=f"rewards.{name}.when=always rewards.{name}.weight=1",
+        )
     if experiment.aggregate not in AGGREGATES and ":" not in experiment.aggregate:
         close = nearest(experiment.aggregate, AGGREGATES)
         yield ConfigError(
@@ -79,6 +88,14 @@ def _gate_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
                 where=origins.where(f"{key}.by"),
                 expected="one of " + ", ".join(rewards),
                 hint=close if in_list or not close else f"{key}.by={close}",
+            )
+        elif rewards[gate.by].when == "eval" and (owner is None or rewards[owner].when != "eval"):
+            yield ConfigError(
+                f"a gate reads the reward {gate.by!r}, which is not computed in training",
+                where=origins.where(f"{key}.by"),
+                got=f"rewards.{gate.by}.when=eval",
+                hint=f"rewards.{gate.by}.when=always rewards.{gate.by}.weight=0"
+                + (f", or rewards.{owner}.when=eval" if owner else ""),
             )
     if any(gate.by == owner or gate.by not in rewards for _, owner, gate in gates):
         return

@@ -29,10 +29,10 @@ def sampling_problems(experiment: Experiment, origins: Origins) -> Iterator[User
     for applies, key, what, hint in problems:
         if applies:
             yield ConfigError(what, where=origins.where(key), got=f"{KEY}.by={keep.by}", hint=hint)
-    names = [*experiment.rewards, TOTAL]
+    names = [*(name for name, reward in experiment.rewards.items() if reward.when != "eval"), TOTAL]
     if keep.by not in names and trainer.row.generates:
         what, hint = (
-            f"{KEY} reads the reward {keep.by!r}, which does not exist",
+            f"{KEY} reads the reward {keep.by!r}, which training does not compute",
             f"{KEY}.by={nearest(keep.by, names) or names[0]}",
         )
         yield ConfigError(what, where=origins.where(f"{KEY}.by"), expected=f"one of {', '.join(names)}", hint=hint)

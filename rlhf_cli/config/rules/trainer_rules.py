@@ -1,14 +1,11 @@
-"""Check the section `trainer`, a trainer class of the user's, quantised weights, and the keys of PPO.
+"""Check the section `trainer`, its teacher, quantised weights, and the keys of PPO.
 
 `wrong_arguments` needs no valid experiment: its facts are reported together with the schema's.
 """
 
 from __future__ import annotations
 
-import ast
-import importlib.util
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 from pydantic import ValidationError
 
@@ -22,7 +19,6 @@ from rlhf_cli.models.tokenizer_files import JINJA_FILES, chat_template_text
 from rlhf_cli.tables.algorithms import READ_BY_ALGORITHMS
 from rlhf_cli.tables.trl_trainers import CLIPPED_PPO_LOSSES, POLICY_LOSSES, TRAINERS
 from rlhf_cli.text.json_values import JsonTree
-from rlhf_cli.text.suggest import nearest
 
 
 def wrong_arguments(trainer: JsonTree, args: JsonTree) -> Iterator[WrongArgument]:
@@ -48,111 +44,6 @@ def wrong_arguments(trainer: JsonTree, args: JsonTree) -> Iterator[WrongArgument
             yield WrongArgument("unknown", name, value)
         elif (expected := trl_args.expected_instead(fields[name], value)) is not None:
             yield WrongArgument("wrong", name, value, expected)
-
-
-_KEY = "trainer.class"
-_FORM = "./file.py:Class, or package.module:Class"
-
-
-def trainer_class_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield an error if the class does not exist, or if it inherits from another TRL trainer.
-
-    If the source does not show all bases, the class is checked after its import.
-    """
-    named = experiment.trainer.own_class
-    assert named is not None
-    where = origins.where(_KEY)
-    module, colon, name = named.rpartition(":")
-    file = class_file(named)
-    if not colon or not name.isidentifier():
-        yield ConfigError("this is not the name of a class", where=where, got=named, expected=_FORM)
-    elif file is None or not file.is_file():
-        yield ConfigError("the file or module does not exist", where=where, got=module, expected=_FORM)
-    else:
-        try:
-            body = ast.parse(file.read_text(encoding="utf-8")).body
-        except (SyntaxError, UnicodeDecodeError) as error:
-            yield ConfigError(f"{file.name} cannot be read as Python", where=where, got=str(error))
-            return
-        classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
-        imported = {
-            name.asname or name.name for node in body if isinstance(node, ast.ImportFrom) for name in node.names
-        }
-        if name not in {*classes, *imported}:
-            close = nearest(name, classes)
-            yield ConfigError(
-                f"{file.name} has no class {name!r}",
-                where=where,
-                got=named,
-                expected="one of " + ", ".join(classes) if classes else "a class defined in that file",
-                hint=f"{_KEY}={module}:{close}" if close else None,
-            )
-        else:
-            yield from _base_problems(module, _all_bases(name, classes), experiment.trainer.trl, where)
-            yield from _constructor_problems(classes.get(name), where)
-
-
-_GIVEN = {"self", "model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class", "peft_config"}
-"""The arguments of a constructor that rlhf gives, or leaves out if the experiment does not set them."""
-
-
-def _constructor_problems(node: ast.ClassDef | None, where: str) -> Iterator[UserError]:
-    """Yield an error if a class's own `__init__` needs an argument that no key sets, such as a teacher."""
-    for function in [item for item in (node.body if node else ()) if isinstance(item, ast.FunctionDef)]:
-        args = function.args
-        positional = [*args.posonlyargs, *args.args]
-        needed = positional[: len(positional) - len(args.defaults)]
-        needed += [arg for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True) if default is None]
-        unknown = [arg.arg for arg in needed if arg.arg not in _GIVEN]
-        if function.name == "__init__" and node is not None and unknown:
-            yield ConfigError(
-                f"{node.name} needs an argument {unknown[0]!r} that no key sets",
-                where=where,
-                got=f"__init__({', '.join(arg.arg for arg in positional)})",
-                expected="arguments of TRL's class, and others with a default",
-            )
-
-
-def _base_problems(module: str, bases: list[str], trl: str, where: str) -> Iterator[UserError]:
-    """Yield an error for a class whose source names another TRL trainer than `trainer.trl`."""
-    of_trl = module.partition(".")[0] == "trl"
-    other = next((base for base in bases if base in TRAINERS or (of_trl and base.endswith("Trainer"))), None)
-    if trl in bases or other is None:
-        return
-    if other in TRAINERS:
-        what, expected = f"{bases[0]} inherits from {other}, but trainer.trl is {trl}", f"a subclass of {trl}"
-        hint = f"trainer.trl={other}"
-    else:
-        what = f"{bases[0]} inherits from TRL's {other}, which rlhf cannot run"
-        expected, hint = f"a subclass of one of {', '.join(TRAINERS)}", "rlhf list trainer"
-    yield ConfigError(what, where=where, got=f"trainer.trl={trl}", expected=expected, hint=hint)
-
-
-def _all_bases(name: str, classes: Mapping[str, ast.ClassDef]) -> list[str]:
-    """Return the class's own name and those of all bases that the source shows."""
-    bases = [name]
-    for known in bases:  # which grows
-        for base in classes[known].bases if known in classes else ():
-            called = base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else None
-            if called is not None and called not in bases:
-                bases.append(called)
-    return bases
-
-
-def class_file(named: str) -> Path | None:
-    """Return the file that defines `./file.py:Class` or `package.module:Class`, without importing it."""
-    module = named.rpartition(":")[0]
-    if module.endswith(".py"):
-        return Path(module).expanduser()
-    top, *below = module.split(".")
-    folders = [Path.cwd()]
-    spec = importlib.util.find_spec(top) if top else None
-    if spec is not None and spec.origin is not None:
-        origin = Path(spec.origin)
-        folders.append(origin.parent.parent if origin.name == "__init__.py" else origin.parent)
-    stems = [folder.joinpath(top, *below) for folder in folders]
-    files = [file for stem in stems for file in (stem.with_suffix(".py"), stem / "__init__.py")]
-    return next((file for file in files if file.is_file()), None)
 
 
 def quantize_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
@@ -198,6 +89,29 @@ def template_problems(experiment: Experiment, origins: Origins) -> Iterator[User
                 chat_template_text(template, where=origins.where(where))
             except ModelError as problem:
                 yield problem
+
+
+def teacher_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """Yield an error for a teacher that the trainer does not use, or for a trainer without its teacher."""
+    trainer, teacher = experiment.trainer, experiment.teacher
+    needs_one = "teacher" in trainer.row.sections
+    if teacher is None and needs_one:
+        yield ConfigError(
+            f"trainer={trainer.name} needs a teacher",
+            where=origins.where("teacher"),
+            got="null",
+            expected="a language model with the policy's tokens: a folder, a hub id or run:NAME",
+            hint="teacher.path=FOLDER_OR_HUB_ID",
+        )
+    elif teacher is not None and not needs_one:
+        own = "teacher_model_kind" in trl_args.fields_of(trainer.trl)
+        yield ConfigError(
+            f"trainer={trainer.name} does not use the section `teacher`",
+            where=origins.where("teacher"),
+            got=teacher.path,
+            expected=f"the policy itself, by {_ARGS}teacher_model_kind" if own else None,
+            hint="trainer=distillation, or ~teacher",
+        )
 
 
 def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
 from rlhf_cli.config.schema.launch_sections import Launch, Sweep
-from rlhf_cli.config.schema.model_and_data import Data, Model
+from rlhf_cli.config.schema.model_and_data import Data, Model, Teacher
 from rlhf_cli.config.schema.reward_sections import Advantages, Gate, Reward, RewardModel, Truncation
 from rlhf_cli.config.schema.rollout_sections import Environment, Environments, Rollout, Tool, environments_of
 from rlhf_cli.config.schema.run_sections import ONE_WORD, Expectations, Guards, Profile, Run, StopRules, Track, Warn
@@ -31,11 +31,11 @@ class Experiment(Section):
     reward; null has none. `aggregate` says how the rewards are combined: `sum`, `normalize_then_sum` or a function
     of the user's. `advantages` names a function that makes the advantages; null leaves them to the trainer.
     `tools` maps names to functions that the model may call. `environment` is a class with a state for every rollout, or
-    several by name. `rollout` names a function that generates; null leaves it to the trainer.
-    `sampling` says which completions are kept, `profile` what is measured of the
-    time: `phases` logs the share of each phase, `off` measures nothing.
-    `stop` holds rules that end a run, `expect` results that it has to reach. The sections `critic`, `kl` and
-    `reward_model` are null for trainers that do not use them. `sweep` is null unless `rlhf train -m` searches.
+    several by name. `rollout` names a function that generates; null leaves it to the trainer. `sampling` says which
+    completions are kept, `profile` what is measured of the time: `phases` logs the share of each phase, `off` measures
+    nothing. `stop` holds rules that end a run, `expect` results that it has to reach. The sections `critic`, `kl`,
+    `teacher` and `reward_model` are null for trainers that do not use them. `sweep` is null unless `rlhf train -m`
+    searches.
     """
 
     seed: int = Field(ge=0, lt=2**32)
@@ -52,6 +52,7 @@ class Experiment(Section):
     environment: Environments = None
     rollout: Rollout | None = None
     critic: Critic | None = None
+    teacher: Teacher | None = None
     kl: Kl | None = None
     reward_model: RewardModel | None = None
     truncation: Truncation = Truncation()
@@ -78,6 +79,16 @@ class Experiment(Section):
     def environments(self) -> dict[str | None, Environment]:
         """Return the environments by the name in the column `environment`; None is the only one, for all rows."""
         return environments_of(self.environment)
+
+    @property
+    def has_reference(self) -> bool:
+        """Return whether the loss or the rewards compare the policy with its initial state."""
+        trainer = self.trainer
+        if trainer.row.copies_policy:
+            return trainer.setting("teacher_model_kind") != "live"
+        if self.kl is not None:
+            return self.kl.where != "none"
+        return trainer.row.generates and trainer.setting("beta") not in (0, 0.0, None)
 
 
 def valid_keys(path: Sequence[int | str]) -> list[str]:

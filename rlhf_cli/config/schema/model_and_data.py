@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from rlhf_cli.config.schema.section import Bounds, Section
 
@@ -134,16 +134,29 @@ class Build(Section):
 
 
 class Lora(Section):
-    """A LoRA adapter (arXiv 2106.09685) on the policy; the names are those of peft.LoraConfig.
+    """A LoRA adapter (arXiv 2106.09685) on the policy; the keys are the fields of peft.LoraConfig.
 
     `r` is the rank. `lora_alpha` divided by the rank scales the adapter's output. `lora_dropout` is the dropout rate of
-    its inputs. `target_modules` names the layers that get an adapter.
+    its inputs. `target_modules` names the layers that get an adapter. `rlhf list keys lora` shows peft's other fields.
     """
 
+    model_config = ConfigDict(extra="allow")  # config/rules/adapter_rules.py judges them
     r: int = Field(default=16, gt=0)
     lora_alpha: int = Field(default=32, gt=0)
     lora_dropout: float = Field(default=0.0, ge=0, lt=1)
     target_modules: str | list[str] = "all-linear"
+
+
+class Teacher(Section):
+    """A model that a distilled policy learns from, token by token; it is not trained.
+
+    `path` is a folder, a hub id or run:NAME. `revision` is a commit, branch or tag on the hub; null is the default
+    branch. `dtype` is the type its weights are loaded in.
+    """
+
+    path: str
+    revision: str | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
 
 
 NOT_GIVEN = "(not given)"

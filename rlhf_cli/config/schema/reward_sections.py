@@ -67,7 +67,8 @@ class Reward(Section):
     of the `group`, or of a `running` estimate. `gate` is a condition, or a list of them; null counts every row.
     `weight` multiplies the result in the total; 0 only logs the reward. `eager` also scores rows that a gate excludes.
     `on_error` is what a row gets if its scoring fails: `raise` ends the run, `exclude` leaves the row out of the
-    reward, a number is its score. `timeout_s` limits a call in seconds: for a batch, or for a row if the function is
+    reward, a number is its score. `when: eval` computes it in evaluations only, where it has no weight. `timeout_s`
+    limits a call in seconds: for a batch, or for a row if the function is
     isolated; `off` has no limit, and `auto` is 900 and 60, with no limit for rewards that have limits of their own
     (reward models, servers, judges, sandboxes). `isolate` runs a function in a process that can be killed. `trial` has
     `check` and `train` call it on the first row of the data before torch is loaded. `per: turn` says that it returns
@@ -100,6 +101,7 @@ class Reward(Section):
     trial: bool = True
     per: Literal["turn"] | None = None
     spread: Literal["last", "even"] = "last"
+    when: Literal["always", "eval"] = "always"
     batch_size: int = Field(default=16, gt=0)
     max_length: int | None = Field(default=None, gt=0)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -110,6 +112,12 @@ class Reward(Section):
     def gates(self) -> list[Gate]:
         """Return all gates as a list."""
         return [] if self.gate is None else self.gate if isinstance(self.gate, list) else [self.gate]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_watches(cls, given: object) -> object:
+        watches = isinstance(given, dict) and given.get("when") == "eval"
+        return {"weight": 0.0, **given} if isinstance(given, dict) and watches else given
 
     @model_validator(mode="after")
     def _one_source(self) -> Reward:
@@ -125,6 +133,8 @@ class Reward(Section):
             raise ValueError("`per: turn` for a function only; a reward model scores the whole answer")
         if self.isolate and self.fn is None:
             raise ValueError("`isolate` for a function only; all others run in the training process")
+        if self.when == "eval" and self.weight != 0:
+            raise ValueError("no `weight` with `when: eval`: the reward has no part in any total")
         return self
 
 

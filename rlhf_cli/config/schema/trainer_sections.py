@@ -73,19 +73,21 @@ class Kl(Section):
 class Trainer(Section):
     """The trainer: one of TRL's classes, and the arguments of its config class that the user sets.
 
-    `name` is shown in messages and on screen. `trl` is TRL's class. `class` (`./mine.py:MyGRPO`) is a subclass of it
-    that runs instead; null runs `trl` itself. `args` are fields of TRL's config class, and with a critic also those of
-    `PpoArgs`. `dense` gives a dense reward to its own tokens; false sums it to one number per row. `baseline` is what a
-    completion's reward is compared with: the others of its prompt (`group`), or a `critic` (PPO). `passes` says how
-    rows go through the models of a trainer that generates: `packed` (no padding, each prompt once), `trimmed` (sorted
-    by length, less padding), `plain` (as in TRL), or `auto`, the fastest that works. `generation` says how completions
-    are generated without vLLM: `auto` removes finished rows from the batch, `plain` is transformers' own loop, which
-    decodes all rows until the longest ends.
+    `name` is shown in messages and on screen. `trl` is TRL's class. `class` (`./mine.py:MyGRPO`) is a subclass of
+    it that runs instead; null runs `trl` itself. `callbacks` are classes (`./mine.py:MyCallback`) of transformers'
+    TrainerCallback that are called during training. `args` are fields of TRL's config class, and with a critic also
+    those of `PpoArgs`. `dense` gives a dense reward to its own tokens; false sums it to one number per row.
+    `baseline` is what a completion's reward is compared with: the others of its prompt (`group`), or a `critic`
+    (PPO). `passes` says how rows go through the models of a trainer that generates: `packed` (no padding, each
+    prompt once), `trimmed` (sorted by length, less padding), `plain` (as in TRL), or `auto`, the fastest that
+    works. `generation` says how completions are generated without vLLM: `auto` removes finished rows from the
+    batch, `plain` is transformers' own loop, which decodes all rows until the longest ends.
     """
 
     name: str
     trl: str
     own_class: str | None = Field(default=None, alias="class")
+    callbacks: list[str] = Field(default_factory=list)
     args: dict[str, object] = Field(default_factory=dict)
     dense: bool = False
     generation: GenerationSetting = "auto"

@@ -101,7 +101,7 @@ def order_problems(subject: Subject) -> Findings:
     """Yield an error for sorted rows that the trainer would shuffle."""
     data, trainer = subject.experiment.data, subject.experiment.trainer
     in_order = {"shuffle_dataset": False, "train_sampling_strategy": "sequential"}
-    name = "shuffle_dataset" if trainer.row.generates else "train_sampling_strategy"
+    name = "shuffle_dataset" if trainer.row.reads_prompts else "train_sampling_strategy"
     key = next(
         (f"data.mix.{name}.sort" for name, part in (data.mix or {}).items() if part.sort is not None), "data.sort"
     )
@@ -114,19 +114,6 @@ def order_problems(subject: Subject) -> Findings:
         expected="rows that stay in order",
         hint=f"{_ARGS}{name}={str(in_order[name]).lower()}, or {key}=null",
     )
-
-
-def constructor_problems(subject: Subject) -> Findings:
-    """Yield an error for a trainer whose constructor takes another model, which no key can give it."""
-    trl = subject.experiment.trainer.trl
-    if models := trl_args.constructor_models(trl):
-        yield ConfigError(
-            f"{trl} needs {models[0]}, which is an argument of its constructor",
-            where=subject.where("trainer.trl"),
-            expected="a trainer that takes the policy and its data alone",
-            hint="rlhf list trainer",
-            advice=f"a trainer.class of yours can load it and pass {models[0]} to super().__init__",
-        )
 
 
 def typed_twice(subject: Subject) -> Findings:
@@ -242,6 +229,8 @@ def stage_problems(subject: Subject, data: DataFacts, schedule: Schedule) -> Che
                 yield error
         if row.splits_pairs and "chosen" in used and num_rows is not None:
             num_rows *= 2
+        if row.answers_up_to and num_rows is not None:
+            num_rows *= experiment.trainer.whole("num_generations") or 1
         origins = subject.composed.origins
         stage = plan_stage(experiment.trainer, processes=subject.processes, num_rows=num_rows, origins=origins)
         schedule = Schedule(None, stage, stage.steps)

@@ -89,8 +89,8 @@ class ModelFolders:
 
     def named(self) -> dict[str, str]:
         """Return key -> the model that it names, for every key that names a model whose weights are loaded."""
-        critic, rewards = self.experiment.critic, self.experiment.rewards
-        named = {"model.path": self.experiment.model.path}
+        critic, rewards, teacher = self.experiment.critic, self.experiment.rewards, self.experiment.teacher
+        named = {"model.path": self.experiment.model.path, "teacher.path": teacher.path if teacher else None}
         if critic is not None and critic.init != "policy":
             named["critic.init"] = critic.init
         named |= {f"rewards.{name}.model": reward.model for name, reward in rewards.items()}

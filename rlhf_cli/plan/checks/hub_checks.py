@@ -32,10 +32,10 @@ def hub_problems(subject: Subject) -> Check[ModelFolders]:
     models = {key: path for key, path in paths.items() if is_hub_id(path)}
     if not (models or data):
         return folders
+    teacher = experiment.teacher
+    revisions = {"model.path": model.revision, "teacher.path": teacher.revision if teacher is not None else None}
     asked = {
-        key: HubQuestion(
-            "model", path, model.revision if key == "model.path" else None, needs_weights=key != "model.tokenizer"
-        )
+        key: HubQuestion("model", path, revisions.get(key), needs_weights=key != "model.tokenizer")
         for key, path in models.items()
     }
     asked |= {f"{source.name}.path": HubQuestion("dataset", source.paths[0], source.revision) for source in data}

@@ -11,8 +11,23 @@ from pathlib import Path
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ConfigError, ModelError
-from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, adapter_base, language_part, read_json
-from rlhf_cli.models.weight_shapes import WeightShape, damaged_weights, is_target, stored_shapes, tiny_shapes
+from rlhf_cli.models.tokenizer_files import (
+    EMBEDDED_TOKENIZER,
+    TokenizerFiles,
+    adapter_base,
+    language_part,
+    read_json,
+    read_tokenizer,
+    vocab_size_of,
+)
+from rlhf_cli.models.weight_shapes import (
+    TINY_VOCABULARY,
+    WeightShape,
+    damaged_weights,
+    is_target,
+    stored_shapes,
+    tiny_shapes,
+)
 from rlhf_cli.plan.checks.facts import Check, Findings, ModelFolders, Subject
 from rlhf_cli.plan.devices import uses_gpu
 from rlhf_cli.tables.passes import ATTENTIONS, Passes, refused_packing, why_config_not_packed
@@ -39,9 +54,7 @@ def policy_problems(subject: Subject) -> Check[str]:
     assert model.path is not None
     where = subject.where("model.path")
     described = describe_model(model.path, where=where, needs_tokenizer=model.tokenizer is None)
-    if model.revision is not None and Path(model.path).expanduser().is_dir():
-        named, got = subject.where("model.revision"), f"{model.revision} of {model.path}"
-        raise ModelError("a model folder has no revisions", where=named, got=got, hint="model.revision=null")
+    _refuse_revision(subject, "model", model.path, model.revision)
     if _is_classifier(Path(model.path).expanduser()):
         if experiment.trainer.row.trains != "reward model":
             raise ModelError(
@@ -53,6 +66,57 @@ def policy_problems(subject: Subject) -> Check[str]:
             )
         describe_reward_model(model.path, where=where)  # raises if it has several labels
     return described + more
+
+
+def teacher_problems(subject: Subject, folders: ModelFolders, tokenizer: TokenizerFiles | None) -> Findings:
+    """Check the teacher: a language model whose tokens are those of the policy, unless the trainer aligns two kinds.
+
+    Raise ModelError if it does not exist or is a classifier.
+    """
+    trainer, teacher = subject.experiment.trainer, subject.experiment.teacher
+    if teacher is None:
+        return
+    from rlhf_cli.models.model_folders import describe_model
+
+    where = subject.where("teacher.path")
+    described = describe_model(teacher.path, where=where, needs_tokenizer=False)
+    _refuse_revision(subject, "teacher", teacher.path, teacher.revision)
+    folder = folders.folder_of(teacher.path)
+    if folder is None or tokenizer is None:
+        return
+    if _is_classifier(folder):
+        what, expected = "a teacher says how likely each next token is, and this is a classifier", "a language model"
+        raise ModelError(what, where=where, got=described, expected=expected)
+    aligns = trainer.setting("use_uld_loss")
+    theirs, ours = read_tokenizer(folder, where=where).tokens, tokenizer.tokens
+    other = sorted(token for token in {*theirs, *ours} if theirs.get(token) != ours.get(token))
+    build, config = subject.experiment.model.build, folders.config_of(subject.experiment.model.path)
+    sizes = [vocab_size_of(_config_of(teacher.path, folders)), TINY_VOCABULARY if build else vocab_size_of(config)]
+    gold = "" if trainer.trl == "GOLDTrainer" else "trainer=gold "
+    if theirs and ours and other and not aligns:
+        ids = [known.get(other[0], "no token") for known in (theirs, ours)]
+        yield ModelError(
+            "the teacher's tokens differ from the policy's",
+            where=where,
+            got=f"{other[0]!r} is {ids[0]} for the teacher, {ids[1]} for the policy",
+            expected=f"one tokenizer: {trainer.trl} compares the probabilities of the same tokens",
+            hint=f"{gold}trainer.args.use_uld_loss=true, or a teacher of the policy's family",
+        )
+    elif trainer.row.same_vocabulary and None not in sizes and sizes[0] != sizes[1]:
+        yield ModelError(
+            "the teacher's vocabulary has another size than the policy's",
+            where=where,
+            got=f"vocab_size {sizes[0]} for the teacher, {sizes[1]} for the policy",
+            expected="the same, or a trainer that cuts or pads the teacher's",
+            hint="trainer=gold",
+        )
+
+
+def _refuse_revision(subject: Subject, section: str, path: str, revision: str | None) -> None:
+    """Raise ModelError if a revision of a local folder is asked for."""
+    if revision is not None and Path(path).expanduser().is_dir():
+        where, got = subject.where(f"{section}.revision"), f"{revision} of {path}"
+        raise ModelError("a model folder has no revisions", where=where, got=got, hint=f"{section}.revision=null")
 
 
 def _is_classifier(folder: Path) -> bool:

@@ -130,7 +130,7 @@ def room_for_answers_problems(
     Return an upper bound on the tokens of a training prompt if longer ones are dropped or cut, else None.
     """
     experiment, build, args = subject.experiment, subject.experiment.model.build, subject.experiment.trainer.args
-    if not experiment.trainer.row.generates or tokenizer is None:
+    if not experiment.trainer.row.reads_prompts or tokenizer is None:
         return None
     read = build.context_tokens if build is not None else context_of(folders.config_of(experiment.model.path))
     where = subject.where("trainer.args.max_completion_length")

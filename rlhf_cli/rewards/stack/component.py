@@ -64,7 +64,7 @@ class Component:
 
     `per` is `turn` if the function returns one number per turn, None for one per completion or token.
     `timeout_s` limits one call on a batch, or on one row if the function is isolated. `eager` also computes rows whose
-    gate is closed, for inspection; they still count as closed.
+    gate is closed, for inspection; they still count as closed. `eval_only` is not computed while training.
     """
 
     name: str
@@ -79,6 +79,7 @@ class Component:
     eager: bool = False
     spread: Spread = "last"
     per: Literal["turn"] | None = None
+    eval_only: bool = False
 
 
 @dataclass

@@ -104,6 +104,8 @@ class RewardStack:
     """
 
     decode: Decode | None = None
+    is_training: bool = False
+    """Whether rewards that are computed in evaluations only are left out; a trainer sets it before every batch."""
 
     def __init__(
         self,
@@ -271,6 +273,8 @@ class RewardStack:
 
     def _one(self, component: Component, batch: Batch) -> RewardOutcome:
         num_rows = len(by_row(batch, "completions"))
+        if component.eval_only and self.is_training:
+            return RewardOutcome.empty(num_rows)
         if not component.gates:
             return self._run(component, batch, range(num_rows))
         closed = [

@@ -91,7 +91,25 @@ def lora_config(experiment: Experiment, path: str) -> LoraConfig:
     from rlhf_cli.models.scalar_heads import head_names
 
     head = head_names(path, revision=model.revision, trust_remote_code=model.trust_remote_code)
-    return LoraConfig(task_type="SEQ_CLS", modules_to_save=head, **given)
+    given["modules_to_save"] = [*head, *(name for name in given.get("modules_to_save") or () if name not in head)]
+    return LoraConfig(task_type="SEQ_CLS", **given)
+
+
+def teacher_arguments(experiment: Experiment, policy: str) -> dict[str, object]:
+    """Return TRL's arguments for a teacher: its path, merged if it is an adapter, and the policy's tokenizer.
+
+    GKD and GOLD make their collators before they load a tokenizer or set its padding.
+    """
+    from rlhf_cli.models.cache import merged_model
+    from rlhf_cli.models.model_folders import require_model
+
+    teacher, trusts = experiment.teacher, experiment.model.trust_remote_code
+    assert teacher is not None
+    require_model(teacher.path, where="teacher.path", revision=teacher.revision, trust_remote_code=trusts)
+    tokenizer = tokenizer_of(experiment, policy)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    path = merged_model(teacher.path, dtype=teacher.dtype, trust_remote_code=trusts)
+    return {"teacher_model": path, "processing_class": tokenizer}
 
 
 def quantization(bits: str) -> BitsAndBytesConfig:
@@ -142,7 +160,7 @@ def readable_rows(
     has_own_template = getattr(args, "chat_template_path", None) is not None
     if is_conversational(train[0]) and not has_own_template and tokenizer.chat_template is None:
         raise no_chat_template(tokenizer.name_or_path, where=where)
-    if not experiment.trainer.row.generates:
+    if not experiment.trainer.row.reads_prompts or "prompt" not in train.column_names:
         return train, held_out
     config = AutoConfig.from_pretrained(policy, revision=model.revision, trust_remote_code=model.trust_remote_code)
     read = getattr(config.get_text_config(), "max_position_embeddings", None)

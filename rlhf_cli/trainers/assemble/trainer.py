@@ -43,9 +43,10 @@ from rlhf_cli.trainers.assemble.policy_loading import (
     lora_config,
     policy_path,
     readable_rows,
+    teacher_arguments,
     tokenizer_of,
 )
-from rlhf_cli.trainers.assemble.trl_config import trainer_class_of, trl_config
+from rlhf_cli.trainers.assemble.trl_config import callbacks_of, trainer_class_of, trl_config
 from rlhf_cli.trainers.build_trainer import extended_class
 from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, KeepGroups, RewardSetup
 from rlhf_cli.trainers.step_profile import StepProfile, TokenSlots
@@ -265,6 +266,10 @@ def _trl_arguments(
     given |= {} if interactions is None else interactions.arguments()
     if model.tokenizer is not None or model.chat_template is not None:
         given["processing_class"] = tokenizer_of(experiment, policy)
+    if experiment.trainer.callbacks:
+        given["callbacks"] = callbacks_of(experiment.trainer)
+    if experiment.teacher is not None:
+        given |= teacher_arguments(experiment, policy)
     if model.lora is not None:
         given["peft_config"] = lora_config(experiment, policy)
     return given

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import distributed
+from transformers import TrainerCallback
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
@@ -65,6 +66,22 @@ def trainer_class_of(section: Trainer) -> type:
             advice="trainer.trl names the class of TRL's that yours inherits from",
         )
     return own
+
+
+def callbacks_of(section: Trainer) -> list[TrainerCallback]:
+    """Return the user's callbacks. Raise ConfigError for a class that is no TrainerCallback of transformers."""
+    made = []
+    for number, named in enumerate(section.callbacks):
+        own: object = import_function(named, where=f"trainer.callbacks.{number}")
+        if not (isinstance(own, type) and issubclass(own, TrainerCallback)):
+            raise ConfigError(
+                "this is no callback",
+                where=f"trainer.callbacks.{number}",
+                got=named,
+                expected=f"class {getattr(own, '__name__', 'MyCallback')}(transformers.TrainerCallback)",
+            )
+        made.append(own())
+    return made
 
 
 def strategy_args(launch: Launch) -> dict[str, object]:
@@ -184,6 +201,8 @@ def trl_config(experiment: Experiment, folder: RunFolder) -> TrlArguments:
     if experiment.aggregate == "normalize_then_sum" and hasattr(config_class, "scale_rewards"):
         # The stack z-scores each reward within its group; TRL still has to divide by the batch's deviation.
         reserved["scale_rewards"] = "batch"
+    if (teacher := experiment.teacher) is not None:
+        reserved["teacher_model_init_kwargs"] = {"dtype": teacher.dtype, "revision": teacher.revision}
     if experiment.reward_model is not None:
         reserved["center_rewards_coefficient"] = experiment.reward_model.center or None
     if reserved["use_cpu"]:
