@@ -135,6 +135,12 @@ def test_an_episode_is_tried() -> None:
     assert list(episode_problems(with_tools("environment.class=./mine.py:Maze"), prepare_data())) == []
 
 
+def test_a_tool_may_have_another_name_than_its_function() -> None:
+    """Its arguments are numbers, which the parser knows by the name in the configuration."""
+    tokenizer = read_tokenizer(EMBEDDED_TOKENIZER, where="model.path")
+    assert list(call_problems(with_tools("tools.plus.fn=./mine.py:add"), tokenizer)) == []
+
+
 def prepare_data() -> Any:
     from rlhf_cli.plan.checks.facts import DataFacts
 

@@ -135,14 +135,21 @@ _EXAMPLES: dict[str, JsonValue] = {"integer": 1, "number": 1.5, "boolean": True,
 
 def _example_calls(tools: Mapping[str, Function]) -> dict[str, JsonTree]:
     """Return name -> arguments made up by their types; a text is "1"."""
-    from transformers.utils.chat_template_utils import get_json_schema
 
     def example(shape: Mapping[str, Any]) -> JsonValue:
         value: JsonValue = shape.get("enum", [_EXAMPLES.get(str(shape.get("type")), "1")])[0]
         return value
 
-    shapes = {name: get_json_schema(tool)["function"]["parameters"]["properties"] for name, tool in tools.items()}
+    shapes = {name: schema["function"]["parameters"]["properties"] for name, schema in _schemas(tools).items()}
     return {name: {key: example(shape) for key, shape in shape_of.items()} for name, shape_of in shapes.items()}
+
+
+def _schemas(tools: Mapping[str, Function]) -> dict[str, Any]:
+    """Return name -> what the model is told; the name is that of the configuration, not of the function."""
+    from transformers.utils.chat_template_utils import get_json_schema
+
+    found = {name: get_json_schema(tool) for name, tool in tools.items()}
+    return {name: {**schema, "function": {**schema["function"], "name": name}} for name, schema in found.items()}
 
 
 def _all_tools(subject: Subject) -> dict[str, Function]:
@@ -200,7 +207,9 @@ def _problem_of_calls(
     from transformers.utils.chat_parsing import parse_response
 
     try:
-        parsed = parse_response(called[len(prefix) :], {**template}, prefix=prefix, tools=list(tools.values()))
+        parsed = parse_response(
+            called[len(prefix) :], {**template}, prefix=prefix, tools=list(_schemas(tools).values())
+        )
     except (ValueError, TypeError, KeyError) as error:
         parsed = {"error": in_a_line(error)}
     if parsed.get("tool_calls") == [call]:
