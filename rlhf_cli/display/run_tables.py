@@ -64,7 +64,7 @@ def at_the_end(verified: VerifiedRun) -> Iterator[Text]:
     met = sum(outcome.state == MET for outcome in outcomes)
     yield Text(f"expected: {met} of {len(outcomes)} met", style=_STYLES[MISSED if missed else verified.state or MET])
     for outcome in missed[:_MOST_MISSED]:
-        yield Text(f"  missed: {_missed_line(outcome)}", style="red")
+        yield Text(f"  missed: {missed_line(outcome)}", style="red")
     if len(missed) > _MOST_MISSED:
         yield Text(f"  and {len(missed) - _MOST_MISSED} more: rlhf verify shows all", style="red")
     changes = [word.lstrip("+") for word in typed if _may_change_the_result(word)]
@@ -116,7 +116,7 @@ def tally(runs: Sequence[VerifiedRun]) -> Text:
     return Text.assemble(f"{len(runs)} runs: ", (", ".join(words), style))
 
 
-def _missed_line(missed: ExpectationOutcome) -> str:
+def missed_line(missed: ExpectationOutcome) -> str:
     """Return a missed expectation in one line: `correct at the end 0.612, expected at least 0.75`."""
     value = f": {missed.why}" if math.isnan(missed.value) else f" {missed.value:.4g}"
     return f"{missed.expectation.metric} at {missed.expectation.place}{value}, expected {missed.expectation.bound}"
