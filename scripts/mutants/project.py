@@ -108,6 +108,7 @@ OURS = Project(
         "rlhf_cli/tables": (
             *("tests/tables", "tests/plan/test_argument_checks.py"),
             *("tests/documents/test_tables_of_pages.py", "tests/config/test_launch_rules.py"),
+            "tests/trainers/assemble/test_library_refusals.py",
         ),
         "rlhf_cli/trainers": (
             *("tests/trainers", "tests/trainers/assemble", "tests/trainers/passes", "tests/trainers/generation"),

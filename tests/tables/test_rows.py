@@ -81,6 +81,26 @@ def test_bounds_are_those_of_the_library(bounds: Range) -> None:
                     TRIED[bounds.name](value)
 
 
+BY_HAND = {
+    "learning_rate": ((0, 1e-9, 9), (-1e-9, -0.0)),
+    "top_k": ((0, 50), (-1,)),
+    "max_steps": ((1, 2), (0, -1)),  # -1 is taken for not given
+    **dict.fromkeys(("beta", "epsilon", "epsilon_high", "max_grad_norm"), ((0, 0.5, 2), (-1e-9,))),
+    **dict.fromkeys(("per_device_eval_batch_size", "ref_model_sync_steps"), ((1, 2), (0, -1))),
+    **dict.fromkeys(("ref_model_mixup_alpha", "top_entropy_quantile"), ((0, 0.5, 1), (-1e-9, 1.001))),
+    "label_smoothing": ((0, 0.499), (-1e-9, 0.5)),
+    **dict.fromkeys(("eval_steps", "save_steps"), ((1e-3, 0.5, 1, 9), (0, -1))),
+}
+"""Argument without a library that ends at once -> numbers within its bounds, and beyond."""
+
+
+@pytest.mark.parametrize("bounds", [row for row in RANGES if row.name not in TRIED], ids=lambda row: row.name)
+def test_bounds_that_no_library_checks(bounds: Range) -> None:
+    inside, outside = BY_HAND[bounds.name]
+    assert [bounds.holds(value) for value in inside] == [True] * len(inside)
+    assert [bounds.holds(value) for value in outside] == [False] * len(outside)
+
+
 def test_bounds_by_hand() -> None:
     assert all(row.why for row in RANGES)
     told = {row.name: row.in_words() for row in RANGES}
@@ -115,6 +135,9 @@ def test_trainer_rows_agree_with_trl() -> None:
     assert {name for name in learns if TRAINERS[name].measured is None} == {
         *("ORPOTrainer", "CPOTrainer", "DistillationTrainer", "GKDTrainer", "IWOPDTrainer", "SDFTTrainer")
     }
+    texts = {name.removesuffix("Trainer"): row.texts_per_row for name, row in TRAINERS.items() if row.texts_per_row > 1}
+    assert texts == {"DPO": 2, "ORPO": 2, "CPO": 2, "TPO": 3, "Reward": 2}
+    assert [name for name, row in TRAINERS.items() if row.kl_in_reward] == ["RLOOTrainer"]
     per_token = {name for name, row in TRAINERS.items() if row.advantages == "token"}
     assert per_token == {"GRPOTrainer"}
     assert {name for name, row in TRAINERS.items() if row.loss_divisor == "rows"} == {"RLOOTrainer", "GMPOTrainer"}
