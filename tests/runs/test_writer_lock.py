@@ -60,6 +60,7 @@ def test_a_second_writer_is_refused_and_told_of_the_first(holder) -> None:
     with pytest.raises(RunError, match="is being trained right now") as caught, only_writer(folder):
         pytest.fail("two writers at once")
     assert f"process {process.pid} on {HERE}, since 20" in str(caught.value.got)
+    assert "ended" not in str(caught.value.got)
     with pytest.raises(RunError), only_writer(folder, take_over=True):
         pytest.fail("a lock that is held is not taken over")
 

@@ -136,6 +136,27 @@ def test_a_missing_key_is_refused_at_once(value: str | None, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://h:1", "http://h:1/v1/chat"),
+        ("http://h:1/a/", "http://h:1/a/v1/chat"),
+        ("http://h:1/a/v1/chat", "http://h:1/a/v1/chat"),
+        ("http://h:1/v1/chat/", "http://h:1/v1/chat/"),
+    ],
+)
+def test_a_path_is_added_to_a_url_that_does_not_end_in_it(url: str, expected: str) -> None:
+    assert http_client._plain_url(url, "/v1/chat") == expected
+
+
+def test_what_json_lacks_is_not_sent() -> None:
+    with serving(OK) as server:
+        for value in (float("nan"), float("inf")):
+            with pytest.raises(ValueError, match="JSON"):
+                asyncio.run(posting(JsonClient(server.url), {"score": value}))
+        assert server.asked == []
+
+
+@pytest.mark.parametrize(
     "url", ["http://me:hunter2@127.0.0.1/x", "http://me:hunter2@:port", "ftp://me:hunter2@x", "", []]
 )
 def test_invalid_urls(url: Any) -> None:
