@@ -11,8 +11,11 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from rlhf_cli.config.rules.adapter_rules import own_fields
 from rlhf_cli.config.schema.experiment import Experiment, arms_of, section_at, section_of, valid_keys
+from rlhf_cli.config.schema.model_and_data import Lora
 from rlhf_cli.config.schema.run_sections import Warn
+from rlhf_cli.config.trl_args import lora_fields
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.project.reference.function_source import NO_DEFAULT, read_docstring, sentences_about
 from rlhf_cli.tables.metrics import FINDING_KINDS
@@ -53,7 +56,21 @@ def keys_below(key: str) -> list[KeyReference]:
     section = section_at(_path(key))
     if section is None:
         return []
-    return [_of_field(section, name, f"{key}.{name}" if key else name) for name in valid_keys(_path(key))]
+    found = [_of_field(section, name, f"{key}.{name}" if key else name) for name in valid_keys(_path(key))]
+    if section is Lora:
+        fields = [lora_fields()[name] for name in own_fields()]
+        of_peft = (
+            (
+                f"{key}.{field.name}",
+                field.annotation,
+                field.default,
+                field.choices,
+                f"`{field.name}` of peft.LoraConfig.",
+            )
+            for field in fields
+        )
+        found += [KeyReference(*facts, holds=()) for facts in of_peft]
+    return found
 
 
 def key_reference(key: str) -> KeyReference | None:
