@@ -14,7 +14,12 @@ from torch.utils.data import DataLoader
 from rlhf_cli.display.training_bar import TrainingBar, steps_per_round
 from rlhf_cli.runs.heartbeat import EVALUATION, TRAINING, Heartbeat
 
-POLICY: dict[str, Any] = {"num_generations": 2, "num_iterations": 1, "gradient_accumulation_steps": 1}
+POLICY: dict[str, Any] = {
+    "reward_weights": None,
+    "num_generations": 2,
+    "num_iterations": 1,
+    "gradient_accumulation_steps": 1,
+}
 
 
 def arguments(**named: object) -> Any:

@@ -201,7 +201,7 @@ def test_a_folder_that_pip_installs_into_is_not_the_user_s_code(tmp_path: Path, 
     own.mkdir()
     (installed / "library-1.0.dist-info").mkdir(parents=True)
     monkeypatch.setenv("PYTHONPATH", f"{own}{os.pathsep}{installed}")
-    trainer = SimpleNamespace(own_class=None)
+    trainer = SimpleNamespace(own_class=None, callbacks=[])
     experiment = SimpleNamespace(
         rewards={}, aggregate=None, advantages=None, rollout=None, tools={}, environments={}, trainer=trainer
     )
@@ -220,7 +220,7 @@ def test_a_command_that_pip_installs_is_not_the_user_s_code(tmp_path: Path, monk
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(imported_code, "code_folders", lambda experiment: {command.parents[2], tmp_path})
     known = frozenset(sys.modules) - {"__command__", "__mine__"}
-    trainer = SimpleNamespace(own_class=None)
+    trainer = SimpleNamespace(own_class=None, callbacks=[])
     experiment = SimpleNamespace(
         rewards={}, aggregate=None, advantages=None, rollout=None, tools={}, environments={}, trainer=trainer
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import inspect
 import re
@@ -139,7 +140,7 @@ def read_function(fn: str, *, where: str = "command line") -> FunctionSource:
         file=file,
         line=node.lineno,
         docstring=read_docstring(ast.get_docstring(node)),
-        parameters=tuple(_parameters(node, _assigned(tree))),
+        parameters=tuple(_parameters(node, tree)),
         is_class=isinstance(node, ast.ClassDef),
     )
 
@@ -196,15 +197,34 @@ def _assigned(tree: ast.Module) -> dict[str, ast.expr]:
     return named
 
 
-def _parameters(node: _Definition, named: dict[str, ast.expr]) -> Iterator[SourceParameter]:
+def _fields(node: ast.ClassDef, tree: ast.Module) -> dict[str, SourceParameter]:
+    """Return name -> field of a dataclass, with those of a base class that its file imports."""
+    found: dict[str, SourceParameter] = {}
+    bases = {ast.unparse(base) for base in node.bases}
+    for item in (node for node in tree.body if isinstance(node, ast.ImportFrom)):
+        for alias in item.names:
+            if alias.name in bases:
+                with contextlib.suppress(RewardError):  # not a class of Python source
+                    base = read_function(f"{item.module}:{alias.name}")
+                    found |= {parameter.name: parameter for parameter in base.parameters}
+    for field_ in node.body:
+        if isinstance(field_, ast.AnnAssign) and isinstance(field_.target, ast.Name):
+            name = field_.target.id
+            if field_.value is not None and "init=False" in ast.unparse(field_.value):
+                found.pop(name, None)
+            else:
+                found[name] = _parameter(ast.arg(name, field_.annotation), field_.value, _assigned(tree))
+    return found
+
+
+def _parameters(node: _Definition, tree: ast.Module) -> Iterator[SourceParameter]:
+    named = _assigned(tree)
     if isinstance(node, ast.ClassDef):
         init = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
         if init is not None:
-            yield from list(_parameters(init, named))[1:]  # without `self`
+            yield from list(_parameters(init, tree))[1:]  # without `self`
             return
-        for item in node.body:  # the fields of a dataclass
-            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                yield _parameter(ast.arg(item.target.id, item.annotation), item.value, named)
+        yield from _fields(node, tree).values()
         return
     args = node.args
     positional = [*args.posonlyargs, *args.args]

@@ -22,6 +22,7 @@ SFT = ["trainer=sft", "data=toy_demonstrations", *TINY]
 DPO = ["trainer=dpo", "data=toy_preferences", *TINY]
 KTO = ["trainer=kto", "data=toy_judgements", *TINY]
 _A = "trainer.args."
+_TAUGHT = [*TINY, "trainer=sdft", "data=toy_demonstrations", "data.rename.privileged_context=completion"]
 REFUSED: dict[str, list[list[str]]] = {
     "packing": [[*SFT, f"{_A}packing=true", f"{_A}max_length=null"]],
     "eval_packing": [
@@ -57,6 +58,11 @@ REFUSED: dict[str, list[list[str]]] = {
         [*SMALL, f"{_A}lr_scheduler_type=cosine_warmup_with_min_lr"],
     ],
 }
+OURS: dict[str, list[list[str]]] = {
+    "use_teacher_server": [[*_TAUGHT, f"{_A}use_teacher_server=true"]],
+    "teacher_model_kind": [[*_TAUGHT, f"{_A}teacher_model_kind=ema"]],
+}
+"""What TRL would do, and a run of ours cannot resume or start."""
 CASES = [(key, words) for key, cases in REFUSED.items() for words in cases]
 OTHERS = [
     [*SFT, f"{_A}gradient_checkpointing_kwargs={{selective: true}}", f"{_A}gradient_checkpointing=false"],
@@ -72,10 +78,10 @@ BUILT = [
 
 
 def test_every_row_has_a_case() -> None:
-    assert set(REFUSED) == {one.key for one in REFUSALS}
+    assert set(REFUSED) | set(OURS) == {one.key for one in REFUSALS}
 
 
-@pytest.mark.parametrize(("key", "words"), CASES)
+@pytest.mark.parametrize(("key", "words"), [*CASES, *((key, *cases) for key, cases in OURS.items())])
 def test_check_says_it_with_its_key(workplace: Path, key: str, words: list[str]) -> None:
     prepared = prepare(words)
     with pytest.raises(UserError) as caught:

@@ -46,9 +46,9 @@ def test_every_trainer(
     def watch(trainer: Any) -> None:
         scored, find = trainer._generate_and_score_completions, trainer._find_endings
 
-        def found(inputs: Any, completion_ids: list[list[int]]) -> Any:
+        def found(inputs: Any, completions: list[Any], completion_ids: list[list[int]]) -> Any:
             seen.extend((list(ids), trainer._tokenizer.decode(ids)) for ids in completion_ids)
-            return find(inputs, completion_ids)
+            return find(inputs, completions, completion_ids)
 
         def generated(inputs: Any) -> Any:
             output = scored(inputs)
