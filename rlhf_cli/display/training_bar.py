@@ -1,7 +1,6 @@
 """Show how far a training is: a bar at a terminal, else a line from time to time.
 
-The bar says how far an evaluation is. The time left is rich's estimate from the steps since the first one, which also
-warms up; it counts evaluations as far as they have taken time.
+An evaluation has a bar of its own, and the time left counts the evaluations that are still to come.
 """
 
 from __future__ import annotations
@@ -9,14 +8,14 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sized
 from datetime import timedelta
 from typing import Any, cast
 
 from rich.console import RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import IntervalStrategy, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.runs.heartbeat import EVALUATION, Heartbeat
@@ -36,6 +35,92 @@ def steps_per_round(args: TrainingArguments) -> float:
     return float(micro_batches * cast(Any, args).num_iterations / args.gradient_accumulation_steps)
 
 
+def evaluations_after(args: TrainingArguments, state: TrainerState, *, is_evaluated: bool = True) -> int:
+    """Return how many evaluations are to come; `is_evaluated` says whether that of the current step is done."""
+    if args.eval_strategy == IntervalStrategy.STEPS:
+        next_step = state.global_step + is_evaluated
+        first = max(next_step, math.ceil(args.eval_delay))
+        due = range(-(-first // state.eval_steps) * state.eval_steps, state.max_steps + 1, state.eval_steps)
+        is_last_extra = state.max_steps % state.eval_steps != 0 and first <= state.max_steps
+        return len(due) + is_last_extra
+    if args.eval_strategy == IntervalStrategy.EPOCH:
+        return max(0, math.ceil(state.num_train_epochs) - max(math.floor(state.epoch or 0), math.ceil(args.eval_delay)))
+    return 0
+
+
+class TimeLeft:
+    """An estimate of the seconds until the training ends, from the mean step and the last evaluation of this attempt.
+
+    The time of an evaluation is no part of a step. The first step also warms up, so its time counts only until the
+    second one has ended. `now` is a clock in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._began = now()
+        self._evaluation_began = 0.0
+        self._num_steps = 0
+        self._warm_up_s = self._evaluating_s = 0.0
+        self._evaluation_s: float | None = None
+        self._num_unknown = 0
+        self._left: tuple[float, float] | None = None
+
+    def training_begins(self) -> None:
+        """Start the clock of the steps."""
+        self._began, self._evaluating_s = self._now(), 0.0
+
+    def evaluation_begins(self) -> None:
+        """Stop the clock of the steps."""
+        self._evaluation_began = self._now()
+
+    def evaluation_ends(self) -> None:
+        """Start the clock of the steps again."""
+        self._evaluation_s = self._now() - self._evaluation_began
+        self._evaluating_s += self._evaluation_s
+
+    def step_ends(self) -> None:
+        """Count a step."""
+        self._num_steps += 1
+        if self._num_steps == 1:
+            self._warm_up_s = self._now() - self._began - self._evaluating_s
+            self.training_begins()
+
+    def estimate(self, steps_left: int, evaluations_left: int) -> None:
+        """Estimate from what is still to do."""
+        if not self._num_steps:
+            return
+        measured = self._num_steps - 1
+        step_s = (self._now() - self._began - self._evaluating_s) / measured if measured else self._warm_up_s
+        self._num_unknown = evaluations_left if self._evaluation_s is None else 0
+        self._left = (self._now(), steps_left * step_s + evaluations_left * (self._evaluation_s or 0.0))
+
+    def __str__(self) -> str:
+        """Return `0:12:30`, or `-:--:--` before the first step. `+ 2 evaluations`: none was timed yet."""
+        if self._left is None:
+            return "-:--:--"
+        at, left_s = self._left
+        more = f" + {self._num_unknown} evaluation{'s' * (self._num_unknown > 1)}" if self._num_unknown else ""
+        return _clock(max(0.0, left_s - (self._now() - at))) + more
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+class _Left(ProgressColumn):
+    """Shows the time left of a training, and nothing for an evaluation."""
+
+    max_refresh = 0.5
+
+    def __init__(self, left: TimeLeft) -> None:
+        super().__init__()
+        self._left = left
+
+    def render(self, task: Task) -> Text:
+        """Return the text of the column."""
+        return Text(f"left {self._left}" if task.fields["has_time_left"] else "", style="progress.remaining")
+
+
 class TrainingBar(TrainerCallback):
     """A callback that draws a bar with the newest total reward (or loss), and shows every evaluation above it.
 
@@ -43,27 +128,24 @@ class TrainingBar(TrainerCallback):
     line is printed every tenth of the run, and after each minute. Use it in the main process only.
     """
 
-    def __init__(self, heartbeat: Heartbeat | None = None) -> None:
+    def __init__(self, heartbeat: Heartbeat | None = None, left: TimeLeft | None = None) -> None:
         # Bind to the current stdout, because it is redirected while TRL prints its tables.
         self._console = Screen(file=sys.stdout)
+        self.left = left or TimeLeft()
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
             TextColumn("{task.fields[count]}"),
             TextColumn("{task.fields[latest]}"),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            _Left(self.left),
             console=self._console,
-            speed_estimate_period=float("inf"),
             redirect_stdout=False,
             redirect_stderr=False,
             disable=not self._console.is_terminal,
         )
-        self._task = self._bar.add_task("training", total=None, count="", latest="")
         self._latest = ""
-        self._loader: object = None
-        self._num_passes = self._num_batches = 0
+        self._evaluation: _EvaluationBar | None = None
         self._began = self._said_at = time.monotonic()
         if heartbeat is not None:
             heartbeat.listeners.append(self._hear)
@@ -72,11 +154,15 @@ class TrainingBar(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._per_round, self._generates = steps_per_round(args), hasattr(args, "reward_weights")
-        total, completed, count = state.max_steps, state.global_step, self._count(state)
-        self._bar.reset(self._task, total=total, completed=completed, count=count)
+        fields: dict[str, Any] = {"count": self._count(state), "latest": "", "has_time_left": True}
+        self._task = self._bar.add_task("training", total=state.max_steps, completed=state.global_step, **fields)
         self._bar.start()
+        self.left.training_begins()
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.left.step_ends()
+        evaluations = evaluations_after(args, state, is_evaluated=False)
+        self.left.estimate(state.max_steps - state.global_step, evaluations)
         self._bar.update(self._task, completed=state.global_step, count=self._count(state))
 
     def on_log(
@@ -104,29 +190,29 @@ class TrainingBar(TrainerCallback):
     # --- evaluation ---
 
     def _hear(self, phases: tuple[str, ...]) -> None:
-        """Say that an evaluation runs when it begins, before its first batch has ended, and no more at its end."""
-        self._loader, self._num_passes = None, 0
-        self._bar.update(self._task, description="evaluating" if EVALUATION in phases else "training")
+        """Draw the bar of an evaluation when it begins, before its first batch has ended, and remove it at its end."""
+        is_evaluating = EVALUATION in phases
+        if is_evaluating and self._evaluation is None:
+            self.left.evaluation_begins()
+            self._evaluation = _EvaluationBar(self._bar)
+        elif not is_evaluating and self._evaluation is not None:
+            self._evaluation.remove()
+            self._evaluation = None
+            self.left.evaluation_ends()
 
     def on_prediction_step(
         self, args: Any, state: TrainerState, control: TrainerControl, eval_dataloader: Any = None, **_: Any
     ) -> None:
-        """Show how many rows are evaluated: `evaluating, greedy 140 of 275`. A new loader begins a new pass."""
-        if eval_dataloader is not self._loader:
-            self._loader, self._num_batches = eval_dataloader, 0
-            self._num_passes += 1
-        self._num_batches += 1
-        doing = _PASSES[min(self._num_passes, len(_PASSES)) - 1] if hasattr(args, "reward_weights") else "evaluating"
-        rows = len(eval_dataloader.dataset)
-        done = round(rows * self._num_batches / max(1, len(eval_dataloader)))
-        text = f"{doing} {done} of {rows}"
-        self._bar.update(self._task, description=text)
-        if self._is_quiet():
-            self._say(text)
+        """Show how many rows are evaluated."""
+        if self._evaluation is not None:
+            text = self._evaluation.batch_ends(eval_dataloader, generates=hasattr(args, "reward_weights"))
+            if self._is_quiet():
+                self._say(text)
 
     def on_evaluate(
         self, args: Any, state: TrainerState, control: Any, metrics: Mapping[str, Any] | None = None, **_: Any
     ) -> None:
+        self.left.estimate(state.max_steps - state.global_step, evaluations_after(args, state))
         summary = describe_held_out(dict(metrics or {}))
         if summary:
             self.print(Text(f"step {state.global_step}, held out: {summary}"))
@@ -140,9 +226,7 @@ class TrainingBar(TrainerCallback):
         """Print a line with the time so far and the time left, unless a bar shows them."""
         if not self._console.is_terminal:
             self._said_at = time.monotonic()
-            left_s = self._bar.tasks[0].time_remaining
-            left = "-:--:--" if left_s is None else _clock(left_s)
-            self._console.print(f"{text}  {_clock(self._said_at - self._began)}, left {left}", highlight=False)
+            self._console.print(f"{text}  {_clock(self._said_at - self._began)}, left {self.left}", highlight=False)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.stop()
@@ -156,5 +240,28 @@ class TrainingBar(TrainerCallback):
         self._bar.stop()
 
 
-def _clock(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))
+class _EvaluationBar:
+    """The bar of one evaluation, of one pass over the rows after another."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        fields: dict[str, Any] = {"count": "", "latest": "", "has_time_left": False}
+        self._task = bar.add_task("evaluating", total=None, **fields)
+        self._loader: object = None
+        self._num_passes = self._num_batches = 0
+
+    def batch_ends(self, loader: Any, *, generates: bool) -> str:
+        """Count a batch of `loader`, whose first batch begins a new pass, and return `evaluating 140 of 275`."""
+        if loader is not self._loader:
+            self._loader, self._num_batches = loader, 0
+            self._num_passes += 1
+        self._num_batches += 1
+        doing = _PASSES[min(self._num_passes, len(_PASSES)) - 1] if generates else "evaluating"
+        rows = len(cast(Sized, loader.dataset))
+        done = round(rows * self._num_batches / max(1, len(loader)))
+        self._bar.update(self._task, description=doing, total=rows, completed=done, count=f"{done} of {rows}")
+        return f"{doing} {done} of {rows}"
+
+    def remove(self) -> None:
+        """Take the bar off the screen."""
+        self._bar.remove_task(self._task)

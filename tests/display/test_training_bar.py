@@ -10,20 +10,17 @@ from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader
+from transformers import IntervalStrategy
 
-from rlhf_cli.display.training_bar import TrainingBar, steps_per_round
+from rlhf_cli.display.training_bar import TimeLeft, TrainingBar, evaluations_after, steps_per_round
 from rlhf_cli.runs.heartbeat import EVALUATION, TRAINING, Heartbeat
 
-POLICY: dict[str, Any] = {
-    "reward_weights": None,
-    "num_generations": 2,
-    "num_iterations": 1,
-    "gradient_accumulation_steps": 1,
-}
+POLICY: dict[str, Any] = {"reward_weights": None, "num_iterations": 1, "gradient_accumulation_steps": 1}
 
 
 def arguments(**named: object) -> Any:
-    return SimpleNamespace(**named)
+    """Return arguments of a trainer that never evaluates; `named` are others."""
+    return SimpleNamespace(**{"eval_strategy": IntervalStrategy.NO, "eval_delay": 0, **named})
 
 
 def trained(bar: TrainingBar, args: Any, steps: range) -> None:
@@ -68,7 +65,7 @@ def test_several_steps_a_round_count_in_rounds_and_never_show_the_loss(capsys: p
 def test_a_minute_without_a_line_gets_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = itertools.count(0, 25)
     monkeypatch.setattr("rlhf_cli.display.training_bar.time.monotonic", lambda: float(next(seconds)))
-    trained(TrainingBar(), arguments(), range(1, 4))
+    trained(TrainingBar(left=TimeLeft(lambda: 0.0)), arguments(), range(1, 4))
     assert lines(capsys)[0].startswith("step 3/40  loss 0.500")
 
 
@@ -89,15 +86,39 @@ def test_an_evaluation_counts_its_rows_in_both_passes(capsys: pytest.CaptureFixt
     heartbeat.close()
 
 
-def test_the_time_left_is_that_of_the_steps_after_the_first(capsys: pytest.CaptureFixture[str]) -> None:
-    """Worked by hand: a first step of 10 s, then three of 2 s; 36 more of 2 s take 72 s."""
-    bar, at = TrainingBar(), 0.0
-    bar._bar.get_time = lambda: at
-    state: Any = SimpleNamespace(global_step=0, max_steps=40)
-    control: Any = SimpleNamespace()
-    bar.on_train_begin(arguments(), state, control)
-    for step, step_s in enumerate((10.0, 2.0, 2.0, 2.0), 1):
-        at, state.global_step = at + step_s, step
-        bar.on_step_end(arguments(), state, control)
-    bar._say("now")
-    assert capsys.readouterr().out.endswith("left 0:01:12\n")
+def test_the_time_left_counts_evaluations() -> None:
+    """Worked by hand: a first step of 10 s, then steps of 2 s; one evaluation of 30 s."""
+    at = [0.0]
+    left = TimeLeft(lambda: at[0])
+    assert str(left) == "-:--:--"
+    left.training_begins()
+    at[0] += 10
+    left.step_ends()
+    left.estimate(7, 3)
+    assert str(left) == "0:01:10 + 3 evaluations", "no step but the first, and no evaluation, was timed"
+    for step_s in (2, 2):
+        at[0] += step_s
+        left.step_ends()
+    left.evaluation_begins()
+    at[0] += 30
+    left.evaluation_ends()
+    left.estimate(5, 2)
+    assert str(left) == "0:01:10", "5 x 2 s + 2 x 30 s"
+    at[0] += 4
+    assert str(left) == "0:01:06", "it counts down until the next estimate"
+
+
+@pytest.mark.parametrize(
+    ("args", "step", "expected"),
+    [
+        ({}, 0, 0),
+        ({"eval_strategy": IntervalStrategy.STEPS}, 0, 4),  # 3, 6, 9 and the last step, 10
+        ({"eval_strategy": IntervalStrategy.STEPS}, 6, 2),
+        ({"eval_strategy": IntervalStrategy.STEPS}, 10, 0),
+        ({"eval_strategy": IntervalStrategy.STEPS, "eval_delay": 7}, 0, 2),
+        ({"eval_strategy": IntervalStrategy.EPOCH}, 5, 2),  # the ends of the second and the third epoch
+    ],
+)
+def test_evaluations_to_come_are_those_that_transformers_starts(args: dict[str, Any], step: int, expected: int) -> None:
+    state: Any = SimpleNamespace(global_step=step, max_steps=10, eval_steps=3, num_train_epochs=3, epoch=step / 4)
+    assert evaluations_after(arguments(**args), state) == expected
