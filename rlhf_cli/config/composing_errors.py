@@ -180,11 +180,13 @@ def _missing_header(file: Path) -> ConfigError | None:
 
 
 def not_an_override(text: str, known: Groups) -> ConfigError:
-    """Return an error for a word that is not an override, with the experiment or the key that it may stand for."""
+    """Return an error for a word that is not an override, with the option or the key that it may stand for."""
     path, close = Path(text), nearest(text, known.get("exp", {}))
     hint = f"+exp={close}" if close is not None else "rlhf list exp"
     if path.suffix in (".yaml", ".yml"):
         hint = f"+exp={path.stem}"
+    elif of_groups := [group for group, options in known.items() if text in options]:
+        hint = {"reward": f"+reward@rewards.{text}", "exp": "+exp"}.get(of_groups[0], of_groups[0]) + f"={text}"
     elif text in valid_keys([]) or re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", text):
         hint = f"{text}=VALUE"
     return ConfigError(

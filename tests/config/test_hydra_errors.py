@@ -107,6 +107,8 @@ def test_words_that_hydra_cannot_read(refused: Refused, typed: str, hint: str | 
         ("seed", "seed=VALUE"),
         ("trainer.args.learning_rate", "trainer.args.learning_rate=VALUE"),
         ("wombat", "rlhf list exp"),
+        ("ppo", "trainer=ppo"),
+        ("brevity", "+reward@rewards.brevity=brevity"),
     ],
 )
 def test_a_word_without_an_equals_sign(refused: Refused, word: str, hint: str) -> None:
