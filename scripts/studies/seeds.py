@@ -89,7 +89,7 @@ def write_numbers(picture: Path, heading: str, found: Found) -> None:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow([heading, "seed", *measures])
         for condition, runs in found.items():
-            for seed, run in zip(SEEDS, runs, strict=True):
+            for seed, run in enumerate(runs):
                 writer.writerow([condition, seed, *(repr(run[name]) for name in measures)])
 
 
