@@ -226,3 +226,9 @@ def test_tokens_are_compared_by_tokenizers_that_may_run_code(models: dict[str, P
         check_tokens(built, here, there, trust_remote_code=True)
     with pytest.raises(ValueError, match="trust_remote_code"):
         check_tokens(built, policy, hub, trust_remote_code=False)
+
+
+def test_the_text_of_an_answer_is_without_special_tokens(models) -> None:
+    policy = PolicyModel(models["policy"], trust_remote_code=True)
+    ids = policy.tokenizer("2", add_special_tokens=False).input_ids
+    assert policy.decode([*ids, policy.tokenizer.eos_token_id]) == "2"

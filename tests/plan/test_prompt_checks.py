@@ -183,3 +183,6 @@ class TestFormat:
         assert not planned(*judged, chat).notices
         (notice,) = planned(*judged).notices
         assert "judge has a chat template" in notice.text
+        for conversations, number in ((True, 0), (False, 1)):
+            write_training_format(judge, conversations=conversations)
+            assert len(planned(*judged, chat).notices) == number

@@ -146,3 +146,8 @@ def test_the_table_of_clocks_has_all_that_differs_between_two_equal_runs(train) 
     }
     assert {name for name in differing if not is_of_the_clock(name)} == set()
     assert {"time_s", "step_time", "rewards/correct/seconds", "eval_runtime"} <= differing
+
+
+def test_logs_without_an_event_end_at_step_0(compared) -> None:
+    found = compared([], [])
+    assert (found.equal, found.steps, found.numbers) == (True, 0, 0)
