@@ -75,7 +75,7 @@ class TestVllm:
         gpus(2)
         error = refused(QUICK, f"launch.rollout={how[0]}", *how[1:])
         assert str(error.where).startswith("model.build")
-        assert error.hint == "model.path=FOLDER, or launch.rollout=hf"
+        assert (error.got, error.hint) == ("model.build", "model.path=FOLDER, or launch.rollout=hf")
 
     def test_a_model_that_generates_itself_on_a_gpu(self, gpus: HaveGpus, monkeypatch) -> None:
         real = (QUICK, "model=local", "model.path=org/model")

@@ -86,6 +86,11 @@ class TestWhatIsComputed:
         assert found.closed_by == [None, "a", None, "a"]
         assert (found.calls, found.calls_saved, found.num_open, found.num_excluded) == (2, 2, 2, 0)
 
+    def test_none_where_every_gate_is_closed(self) -> None:
+        a, b = Table(0, 0, 0, 0), Table(1, 1, 1, 1)
+        found = evaluated(Component("a", a), Component("b", b, gates=(at_least("a"),))).outcomes["b"]
+        assert (b.asked, found.calls, found.calls_saved) == ([], 0, 4)
+
     def test_an_eager_reward_scores_closed_rows_that_still_count_as_closed(self) -> None:
         b = Table(0.5, 7, 0.1, 7)
         component = Component("b", b, gates=(at_least("a"),), eager=True)

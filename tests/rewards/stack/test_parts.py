@@ -42,6 +42,14 @@ def test_spans_are_parts_in_text_order() -> None:
     assert sum(one.reward for one in expected) == 0.0
 
 
+@pytest.mark.parametrize(("row", "has_parts"), [([1.0, None], True), (1.0, False)])
+def test_only_a_row_of_several_values_has_parts(row: Any, has_parts: bool) -> None:
+    stack = RewardStack([Component("r", lambda completions, **_: [row])])
+    stack.decode = decode
+    stack.evaluate(prompts=["q"], completions=["abcd"], completion_ids=[[1, 2]])
+    assert stack.outcomes["r"].has_parts == has_parts
+
+
 def test_a_span_has_all_tokens_that_it_touches() -> None:
     (one,) = parts([(1, 4, 2.0)], ids=[1, 3, 2, 9]) or []
     assert (one.text, one.tokens) == ("b\nc", (0, 1, 2))
