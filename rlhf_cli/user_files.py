@@ -1,4 +1,4 @@
-"""Give a user's file a module name that any process with this package can import.
+"""Give a user's file a module name that any process with this package can import, and locate the cache folder.
 
 `import rewards` may not find `./rewards.py`. A process that is spawned, such as one of a pool in a reward, imports the
 module of a function by its name: it imports this module first, which then finds the file.
@@ -7,11 +7,14 @@ module of a function by its name: it imports this module first, which then finds
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+
+import platformdirs
 
 __path__: list[str] = []  # this makes a package of the module
 
@@ -30,3 +33,8 @@ class _Finder:
 
 
 sys.meta_path.append(_Finder)
+
+
+def cache_folder(name: str) -> Path:
+    """Return the subfolder `name` of $RLHF_CACHE or else of the user's cache folder; it may not exist yet."""
+    return Path(os.environ.get("RLHF_CACHE") or platformdirs.user_cache_dir("rlhf")) / name

@@ -25,7 +25,7 @@ from functools import cached_property
 from pathlib import Path
 
 from rlhf_cli.errors import ConfigError, UserError, raise_any
-from rlhf_cli.sweeps.sweep_options import ResumeOptions, SweepOptions
+from rlhf_cli.sweeps import ResumeOptions, SweepOptions
 from rlhf_cli.text.suggest import nearest
 
 JSON = "--json"

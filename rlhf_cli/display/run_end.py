@@ -15,7 +15,6 @@ from rlhf_cli.analysis.expectations import verify
 from rlhf_cli.display.run_tables import at_the_end
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.display.terminal import one_line, show_commands, span, sparkline
-from rlhf_cli.runs.failed_batches import failed_rows, kept_batches
 from rlhf_cli.runs.metrics_file import (
     TOTAL,
     Event,
@@ -27,6 +26,7 @@ from rlhf_cli.runs.metrics_file import (
     start_and_end,
 )
 from rlhf_cli.runs.phase_clock import phase_label, time_shares
+from rlhf_cli.runs.reward_records import failed_rows, kept_batches
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, RunFolder, checkpoint_folder, read_json
 from rlhf_cli.runs.run_status import Status, describe_state, read_status, stopped_by_rule
 from rlhf_cli.runs.tracking.tracked_run import where_to_look

@@ -21,8 +21,8 @@ from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation, Row
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.models.tokenizer_files import read_tokenizer
+from rlhf_cli.runs.reward_records import trained_with_eos
 from rlhf_cli.runs.run_folder import HELD_OUT, REWARD_MODEL, TRAINING_ROWS, write_json, write_rows
-from rlhf_cli.runs.text_endings import trained_with_eos
 
 if TYPE_CHECKING:
     from rlhf_cli.evaluation.generation import Interact

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import cast
@@ -17,8 +18,16 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import RunError
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
-from rlhf_cli.runs.provenance import made_by, rewrite_config, write_provenance
-from rlhf_cli.runs.run_folder import RunFolder, write_text
+from rlhf_cli.runs.provenance import (
+    add_to_provenance,
+    is_made_by_us,
+    made_by,
+    maker_of,
+    rewrite_config,
+    write_provenance,
+)
+from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json, write_text
+from rlhf_cli.runs.run_overview import words_in
 from rlhf_cli.runs.run_status import CREATED, FINISHED, QUEUED, RUNNING, describe_state, read_status, update_status
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 
@@ -163,3 +172,45 @@ def plan_frozen(folder: RunFolder, *, resume: bool) -> tuple[LaunchPlan, Launch]
 
         accelerate_env = accelerate_environment(Path(file), where=str(folder.config))
     return plan_launch(experiment, folder.path, resume=resume, accelerate_env=accelerate_env), experiment.launch
+
+
+_LONGEST = 300
+
+
+def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
+    """Raise RunError if a run that this user did not make would run code, submit a job or send data.
+
+    The error lists everything of this kind; with `trust` it is printed to stderr instead.
+    `command` is the typed command, such as `rlhf resume RUN`.
+    """
+    asked = asked_of(run.read_config())
+    if not is_made_by_us(run.provenance, asked):
+        _refuse(run.config, asked, run.provenance, trust=trust, command=command)
+
+
+def refuse_foreign_words(sweep: Path, *, trust: bool, command: str) -> None:
+    """Do the same for a sweep whose other jobs are made from the words in its sweep.json."""
+    file = sweep / SWEEP
+    if not is_made_by_us(file, asked := words_in(read_json(file))):
+        _refuse(file, asked, file, trust=trust, command=command)
+
+
+def _refuse(where: Path, asked: list[str], record: Path, *, trust: bool, command: str) -> None:
+    shown = [f"{line[:_LONGEST]}{'...' * (len(line) > _LONGEST)}" for line in asked]
+    if not trust and asked:
+        raise RunError(
+            "this run would run code, submit a job or send data, and you may not have made it",
+            where=str(where),
+            got="\n".join([f"made by {maker_of(record)}", *shown]),
+            expected="your own unchanged run, or settings that you have read and trust",
+            hint=f"{command} --trust",
+        )
+    for line in shown:
+        print(f"trusted: {line}", file=sys.stderr)
+
+
+def take_as_ours(run: RunFolder) -> None:
+    """Mark a run as this user's own, after the user said to trust its code and resumes it."""
+    asked = asked_of(run.read_config())
+    if asked and not is_made_by_us(run.provenance, asked):
+        add_to_provenance(run, made_by=made_by(asked))

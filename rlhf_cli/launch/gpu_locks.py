@@ -23,7 +23,7 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.plan.devices import gpu_identity, visible_gpus
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.services.cache_folder import cache_folder
+from rlhf_cli.user_files import cache_folder
 
 _SHARE = "RLHF_SHARE_GPUS"
 _FOLDER = "RLHF_GPU_LOCKS"

@@ -1,28 +1,43 @@
-"""Train a frozen run: in this process, in one process per rank, or as one rank of a launcher's group."""
+"""One run: show what would be started, train it, or train an earlier one again.
+
+A run trains in this process, in one process per rank, or as one rank of a launcher's group.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.rules.metric_rules import STEP
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
-from rlhf_cli.display.start_panel import show_start
-from rlhf_cli.errors import CTRL_C, ConfigError, GuardStopped, Preempted, RankFailed, UserError
-from rlhf_cli.launch.freeze import create_run, experiment_name, new_folder
+from rlhf_cli.display.start_panel import show_launch, show_start
+from rlhf_cli.errors import CTRL_C, ConfigError, GuardStopped, Preempted, RankFailed, RunError, UserError
+from rlhf_cli.launch.freeze import create_run, experiment_name, new_folder, planned_folder
 from rlhf_cli.launch.gpu_locks import gpus_held
 from rlhf_cli.launch.ranks_end import error_of, first_failure, forget_failures, resume_hint
 from rlhf_cli.launch.stopping import preempted
-from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
-from rlhf_cli.plan.prepare import Prepared
+from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell, plan_launch, torchrun_command
+from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import Prepared, prepare_from
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.process import environment
-from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, read_status, update_status
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, read_status, stopped_by_rule, update_status
 from rlhf_cli.runs.writer_lock import only_writer
+from rlhf_cli.text.json_values import JsonTree, section
 
 if TYPE_CHECKING:
     from rlhf_cli.launch.group import Leader
+    from rlhf_cli.trainers.assemble.tried_rows import TriedRows
 
 
 def run_once(console: Console, prepared: Prepared, plan: Plan, leader: Leader | None = None) -> RunFolder:
@@ -33,14 +48,21 @@ def run_once(console: Console, prepared: Prepared, plan: Plan, leader: Leader | 
     experiment, composed = prepared.experiment, prepared.composed
     refuse_other_size(leader, prepared, plan.processes)
     folder = RunFolder(new_folder(experiment, composed))
-    launch = plan_launch(experiment, folder.path, accelerate_env=plan.accelerate_env)
-    with gpus_held(launch, folder):
-        create_run(experiment, composed, files=plan.files, at=folder.path)
-        with only_writer(folder):
-            show_start(console, experiment, plan, title=experiment_name(composed), folder=folder.shown)
-            train_frozen(console, folder, launch, experiment.launch, resume=False, leader=leader)
-            show_end_of(console, folder)
+    with _created(folder, prepared, plan) as launch:
+        show_start(console, experiment, plan, title=experiment_name(composed), folder=folder.shown)
+        train_frozen(console, folder, launch, experiment.launch, resume=False, leader=leader)
+        show_end_of(console, folder)
     return folder
+
+
+@contextlib.contextmanager
+def _created(folder: RunFolder, prepared: Prepared, plan: Plan) -> Iterator[LaunchPlan]:
+    """Freeze an experiment into a new folder, and hold its GPUs and the folder's lock inside the `with` block."""
+    launch = plan_launch(prepared.experiment, folder.path, accelerate_env=plan.accelerate_env)
+    with gpus_held(launch, folder):
+        create_run(prepared.experiment, prepared.composed, files=plan.files, at=folder.path)
+        with only_writer(folder):
+            yield launch
 
 
 def show_end_of(console: Console, folder: RunFolder) -> None:
@@ -163,3 +185,97 @@ def refuse_other_size(leader: Leader | None, prepared: Prepared, planned: int) -
             got=f"launch.rollout_gpus={launch.rollout_gpus}",
             hint="launch.rollout_gpus=0 trainer.args.vllm_server_base_url=http://HOST:8000",
         )
+
+
+def reproduce(
+    console: Console, earlier: RunFolder, words: list[str], steps: int | None
+) -> tuple[RunFolder, int | None]:
+    """Train a run again with the typed overrides; return the new, untracked run and its last step (None: its end).
+
+    `steps` None means as many as `earlier` logged. Raise RunError if there are too few steps to compare or Slurm would
+    train, and the errors of `prepare_from`, `preflight` and the training.
+    """
+    from rlhf_cli.analysis.comparison.metric_arrays import read_columns
+
+    status, logged = read_status(earlier), read_columns(earlier.metrics).last_step
+    where, slurm_way = str(earlier.path), f"rlhf reproduce {earlier.shown} launch=auto"
+    if not logged or (steps or 0) > logged:
+        hint = f"--steps {logged}" if logged else f"rlhf resume {earlier.shown}"
+        raise RunError("the run has too few steps to compare", where=where, got=f"{logged} logged steps", hint=hint)
+    num_steps = steps or logged
+    is_whole = num_steps == logged and status.state == FINISHED and stopped_by_rule(status) is None
+
+    def adjust(tree: JsonTree, _: Origins) -> None:
+        section(tree, "run").update(name=None, resume="never")
+        if not is_whole:  # earlier rules did not end the run before this step
+            tree["stop"] = {"when": f"{STEP} >= {num_steps}", "for": 1}
+
+    is_tracked = any(word.lstrip("+").startswith(("track=", "track.")) for word in words)
+    prepared = prepare_from(earlier, words if is_tracked else [*words, "track=none"], adjust=adjust)
+    experiment = prepared.experiment
+    if experiment.launch.slurm is not None:
+        raise RunError("reproduce trains on this machine, not in Slurm", where=where, hint=slurm_way)
+    plan = preflight(experiment, prepared.composed)
+    choices = {key: str(value) for key, value in section(read_json(earlier.provenance), "choices").items()}
+    composed = replace(prepared.composed, choices={**choices, **prepared.composed.choices})
+    place = Path(experiment.run.root).expanduser().resolve() / "reproduced" / earlier.label.replace("/", "-")
+    numbered = itertools.chain([place], (place.with_name(f"{place.name}-{number}") for number in itertools.count(2)))
+    run = RunFolder(next(folder for folder in numbered if not folder.exists()))
+    with _created(run, replace(prepared, composed=composed), plan) as launch:
+        console.print(f"{num_steps} steps of {earlier.shown} again, in {run.shown}", soft_wrap=True, highlight=False)
+        train_frozen(console, run, launch, experiment.launch, resume=False)
+    return run, None if is_whole else num_steps
+
+
+def show_plan(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> None:
+    """Show what `run_once` would start: panel, processes, their commands. Start nothing."""
+    folder, launch = _planned_launch(prepared, plan, earlier)
+    title, place = experiment_name(prepared.composed), os.path.relpath(folder)
+    show_start(console, prepared.experiment, plan, title=title, folder=place, is_whole=True)
+    show_launch(console, launch, _machine_commands(prepared, launch, earlier))
+    console.print("nothing was started or written")
+
+
+def planned_json(prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> dict[str, object]:
+    """Return the plan of a run, its folder and its ranks' commands; `earlier` is the run that would be resumed."""
+    folder, launch = _planned_launch(prepared, plan, earlier)
+    command = next(iter(_machine_commands(prepared, launch, earlier).values()), None)
+    return {
+        "experiment": experiment_name(prepared.composed),
+        "folder": os.path.relpath(folder),
+        "resumes": earlier is not None,
+        "plan": plan.as_json(),
+        "launch": {
+            "in_this_process": launch.in_this_process,
+            "nodes": launch.num_nodes,
+            "world_size": launch.world_size,
+            "ranks": [
+                {"rank": rank.rank, "gpu": rank.gpu, "command": command or as_shell(rank.env, rank.argv)}
+                for rank in launch.ranks
+            ],
+            "server": as_shell({}, launch.server.argv) if launch.server is not None else None,
+        },
+    }
+
+
+def _machine_commands(prepared: Prepared, launch: LaunchPlan, earlier: RunFolder | None) -> dict[str, str]:
+    """Return what starts the ranks of a run on several machines; {} if this command starts all of them itself."""
+    if launch.num_nodes == 1 or launch.group is not None:
+        return {}
+    if prepared.experiment.launch.slurm is not None:
+        return {"first node": launch.resume_command, "other nodes": f"srun {launch.resume_command}"}
+    words = ["train", *prepared.composed.typed] if earlier is None else ["resume", earlier.shown]
+    return {"every machine": torchrun_command(launch, words)}
+
+
+def _planned_launch(prepared: Prepared, plan: Plan, earlier: RunFolder | None) -> tuple[Path, LaunchPlan]:
+    experiment, is_resumed = prepared.experiment, earlier is not None
+    folder = planned_folder(experiment, prepared.composed) if earlier is None else earlier.path
+    return folder, plan_launch(experiment, folder, resume=is_resumed, accelerate_env=plan.accelerate_env)
+
+
+def first_rows(experiment: Experiment, count: int) -> TriedRows:
+    """Return the first `count` rows as the trainer reads them, with the scores of some answers to them."""
+    from rlhf_cli.trainers.assemble.tried_rows import try_rows  # calls rewards, and loads a tokenizer
+
+    return try_rows(experiment, count)

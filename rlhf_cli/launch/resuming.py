@@ -18,10 +18,9 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Weight
 from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.errors import RunError
-from rlhf_cli.launch.freeze import absolute_paths, freeze_again
+from rlhf_cli.launch.freeze import absolute_paths, freeze_again, take_as_ours
 from rlhf_cli.launch.gpu_locks import gpus_held
 from rlhf_cli.launch.one_run import refuse_other_size, show_end_of, show_run_folder, train_frozen
-from rlhf_cli.launch.trust import take_as_ours
 from rlhf_cli.plan.devices import planned_processes
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.plan.preflight import preflight

@@ -18,7 +18,7 @@ from filelock import FileLock
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.tokenizer_files import adapter_base
-from rlhf_cli.services.cache_folder import cache_folder
+from rlhf_cli.user_files import cache_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

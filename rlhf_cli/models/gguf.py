@@ -21,8 +21,8 @@ from rlhf_cli.errors import ModelError
 from rlhf_cli.models.cache import build_once, damaged_file, made_from
 from rlhf_cli.models.tokenizer_files import adapter_base
 from rlhf_cli.process import PARENT, die_with
-from rlhf_cli.services.cache_folder import cache_folder
 from rlhf_cli.services.hub_lookup import HubQuestion, look_up
+from rlhf_cli.user_files import cache_folder
 
 _PREFIX = "package:"
 _VERSION = 1  # part of the cache key: increase it when the same file becomes another folder

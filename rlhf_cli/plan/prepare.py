@@ -47,13 +47,11 @@ def resolve_runs(experiment: Experiment) -> Experiment:
         model = _model(reward.model, root, f"rewards.{name}.model")
         if model is None:
             continue
-        from rlhf_cli.runs.text_endings import trained_with_eos
+        from rlhf_cli.runs.reward_records import mean_reward, trained_with_eos
 
         with_eos = trained_with_eos(model) is True if reward.with_eos == "auto" else reward.with_eos
         offset = reward.offset
         if isinstance(offset, str):
-            from rlhf_cli.runs.reward_records import mean_reward
-
             offset = mean_reward(model, with_eos=with_eos, where=f"rewards.{name}.offset")
         rewards[name] = reward.model_copy(update={"model": model, "with_eos": with_eos, "offset": offset})
     policy = experiment.model

@@ -142,7 +142,7 @@ def describe_scorer(reward: reward_sections.Reward, *, is_chat: bool) -> str:
     if reward.model is None:
         relative = relative_to_cwd(str(reward.fn))
         return relative if relative == reward.fn else f".{os.sep}{relative}"  # as ./rewards.py:short
-    from rlhf_cli.runs.text_endings import trained_with_eos  # only a reward model ends texts
+    from rlhf_cli.runs.reward_records import trained_with_eos  # only a reward model ends texts
 
     text, was = relative_to_cwd(f"reward model {reward.model}"), trained_with_eos(reward.model)
     if is_chat:

@@ -46,7 +46,7 @@ class FailureRecorder:
         That is so if there are too many kinds of errors, or if the disk is full.
         """
         from rlhf_cli.rewards.stack.calling import LEAVING
-        from rlhf_cli.runs.failed_batches import keep_batch
+        from rlhf_cli.runs.reward_records import keep_batch
 
         is_invalid = isinstance(call.error, RewardError)
         kind = "invalid" if is_invalid else "timeout" if call.is_timeout else type(call.error).__name__

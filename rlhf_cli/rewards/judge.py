@@ -15,9 +15,9 @@ from typing import TypeVar
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, content_text, text_of
-from rlhf_cli.services.cache_folder import cache_folder
 from rlhf_cli.services.http_client import JsonClient, Post, ReplyCache, together
 from rlhf_cli.text.template_grammar import is_text, parse
+from rlhf_cli.user_files import cache_folder
 
 Parsed = TypeVar("Parsed")
 _SCORE = r"(?:score|rating)\s*[:=]\s*(-?\d+(?:\.\d+)?)"

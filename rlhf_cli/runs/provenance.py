@@ -21,8 +21,8 @@ from pathlib import Path
 
 import rlhf_cli
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json, write_text
-from rlhf_cli.services.cache_folder import cache_folder
 from rlhf_cli.text.json_values import JsonTree, section
+from rlhf_cli.user_files import cache_folder
 
 PENDING_CONFIG = "config_to_be"
 """Key for the hash of a configuration about to be written, in case the process is killed between the two writes."""

@@ -1,19 +1,71 @@
-"""Read and write what is stored about rewards: the running deviations, and the mean that `offset: auto` subtracts."""
+"""Read and write what is stored about rewards: failed batches, deviations, measured means, how a model's texts ended.
+
+TRL's RewardTrainer appends the EOS token to plain texts, but its GRPOTrainer passes texts to a reward model without it.
+A model that reads its score from the last token then scores the same text in two ways. The record of its training texts
+lies beside the weights, so it moves with the model. Nothing here needs torch.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import ModelError, RunError
 from rlhf_cli.numerics.score_scaling import RunningDeviation
-from rlhf_cli.runs.run_folder import HELD_OUT, REWARD_MODEL, evaluations_of, run_of
-from rlhf_cli.runs.text_endings import trained_with_eos
-from rlhf_cli.text.regular_files import read_object
+from rlhf_cli.runs.run_folder import HELD_OUT, REWARD_MODEL, RunFolder, evaluations_of, run_of, write_rows
+from rlhf_cli.text.regular_files import lines_of, parse_json, read_object
+
+_ENDINGS = "text_endings.json"
+_WITH_EOS = "plain_texts_end_with_eos"
+_FORMAT = "training_format.json"
+_CONVERSATIONS = "conversations"
+
+
+def write_training_format(model: Path, *, conversations: bool) -> None:
+    """Write whether the training rows were conversations, which go through the chat template."""
+    (model / _FORMAT).write_text(json.dumps({_CONVERSATIONS: conversations}) + "\n", encoding="utf-8")
+
+
+def trained_on_conversations(model: Path) -> bool | None:
+    """Return whether a model was trained on conversations; None without a record that can be read."""
+    try:
+        found = read_object(model / _FORMAT)[_CONVERSATIONS]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, bool) else None
+
+
+def write_text_endings(model: Path, *, with_eos: bool) -> None:
+    """Write whether plain texts ended with the EOS token; conversations end as their chat template defines."""
+    (model / _ENDINGS).write_text(json.dumps({_WITH_EOS: with_eos}) + "\n", encoding="utf-8")
+
+
+def trained_with_eos(model: str | Path) -> bool | None:
+    """Return whether the plain texts that a model was trained on ended with the EOS token.
+
+    Returns None without a record, as for a hub id: such a model gets texts without EOS, as in TRL's GRPOTrainer. Raises
+    ModelError if the record cannot be read.
+    """
+    file = Path(os.path.expanduser(model)) / _ENDINGS
+    if not file.exists():
+        return None
+    try:
+        return bool(read_object(file)[_WITH_EOS])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            "the record of how a reward model's training texts ended is damaged",
+            where=str(file),
+            got=f"{type(error).__name__}: {error}",
+            expected=f'{{"{_WITH_EOS}": true}} or false',
+            advice="delete the file to score texts without the token",
+        ) from error
 
 
 def mean_reward(model: str, *, with_eos: bool = False, where: str) -> float:
@@ -53,19 +105,48 @@ def _stored_means(folder: Path) -> Iterator[tuple[tuple[bool, float], float, boo
             continue  # a file of another program, or an evaluation without a mean
 
 
-_FILE = "reward_state.json"
+_STATE = "reward_state.json"
 
 
 def write_running(folder: Path, running: Mapping[str, RunningDeviation]) -> None:
     """Write the deviations by reward into a checkpoint's folder."""
     state = {name: asdict(deviation) for name, deviation in running.items()}
-    (folder / _FILE).write_text(json.dumps({"running": state}), encoding="utf-8")
+    (folder / _STATE).write_text(json.dumps({"running": state}), encoding="utf-8")
 
 
 def read_running(folder: Path) -> dict[str, RunningDeviation] | None:
     """Return the deviations by reward from a checkpoint's folder, None if it has no such file."""
-    file = folder / _FILE
+    file = folder / _STATE
     if not file.is_file():
         return None
     state = json.loads(file.read_text(encoding="utf-8"))["running"]
     return {name: RunningDeviation(**deviation) for name, deviation in state.items()}
+
+
+def keep_batch(run: RunFolder, name: str, rows: Sequence[Mapping[str, object]]) -> str:
+    """Write rows to `failures/NAME.jsonl`, without known secrets, and return the command that scores them again."""
+    file = run.path / "failures" / f"{name}.jsonl"
+    file.parent.mkdir(exist_ok=True)
+    write_rows(file, rows)
+    return _replay_command(run, file)
+
+
+def kept_batches(run: RunFolder) -> dict[str, str]:
+    """Return command -> reward and error, one per kept batch, oldest first."""
+    files = sorted((run.path / "failures").glob("*.jsonl"), key=lambda file: (file.stat().st_mtime_ns, file.name))
+    return {_replay_command(run, file): file.stem for file in files}
+
+
+def failed_rows(run: RunFolder) -> dict[str, int]:
+    """Return reward -> number of rows it failed on without ending the run, from reward_errors.jsonl."""
+    counts: Counter[str] = Counter()
+    with suppress(OSError):
+        for line in lines_of(run.reward_errors):
+            with suppress(ValueError, TypeError, KeyError):  # a line cut off by a full disk
+                counts[str(parse_json(line)["reward"])] += 1  # type: ignore[index]
+    return dict(counts)
+
+
+def _replay_command(run: RunFolder, file: Path) -> str:
+    shown = os.path.join(run.shown, os.path.relpath(file, run.path))
+    return f"rlhf score {shlex.quote(run.shown)} --completions {shlex.quote(shown)}"

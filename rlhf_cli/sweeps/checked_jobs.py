@@ -17,9 +17,8 @@ from rlhf_cli.config.rules.metric_rules import examples_of_metrics, unlogged
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.display.sweep_progress import JobProgress
 from rlhf_cli.errors import ConfigError, Problems, RunError, UserError, raise_any
-from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again
+from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again, take_as_ours
 from rlhf_cli.launch.resuming import Resumed
-from rlhf_cli.launch.trust import take_as_ours
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import Adjust, Prepared, prepare
@@ -150,16 +149,16 @@ def refuse_unlogged_watch(metric: str | None, experiments: Sequence[Experiment])
     )
 
 
-def ready_again(begun: Resumed, name: str, *, take_over: bool) -> ReadyJob:
+def ready_again(begun: Resumed, *, take_over: bool) -> ReadyJob:
     """Return a frozen job, started or not, ready to run; note allowed changes in its folder."""
     assert begun.plan is not None  # it is None only for a finished run
-    experiment, plan = begun.prepared.experiment, begun.plan
+    experiment, plan, folder = begun.prepared.experiment, begun.plan, begun.folder
     if begun.files:
-        freeze_again(begun.folder, experiment, begun.prepared.composed, files=plan.files, note=begun.noted())
-    take_as_ours(begun.folder)
+        freeze_again(folder, experiment, begun.prepared.composed, files=plan.files, note=begun.noted())
+    take_as_ours(folder)
     is_begun = begun.status.state != CREATED
     return ReadyJob(
-        name=name, folder=begun.folder, experiment=experiment, plan=plan, resume=is_begun, take_over=take_over
+        name=folder.path.name, folder=folder, experiment=experiment, plan=plan, resume=is_begun, take_over=take_over
     )
 
 

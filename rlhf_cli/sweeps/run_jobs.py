@@ -29,8 +29,8 @@ from rlhf_cli.runs.run_status import (
     set_stop_reason,
     update_status,
 )
+from rlhf_cli.sweeps import SweepOptions
 from rlhf_cli.sweeps.checked_jobs import ReadyJob
-from rlhf_cli.sweeps.sweep_options import SweepOptions
 from rlhf_cli.sweeps.warm_processes import JobRequest, WarmProcesses
 
 _THREADS = "OMP_NUM_THREADS"

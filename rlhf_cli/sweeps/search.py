@@ -22,6 +22,7 @@ from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, PRUNED, Status, update_status
 from rlhf_cli.runs.writer_lock import only_writer
+from rlhf_cli.sweeps import ResumeOptions, SweepOptions
 from rlhf_cli.sweeps.checked_jobs import (
     ReadyJob,
     add_job,
@@ -45,7 +46,6 @@ from rlhf_cli.sweeps.search_space import (
     without_section,
 )
 from rlhf_cli.sweeps.sweep_grid import short_keys
-from rlhf_cli.sweeps.sweep_options import ResumeOptions, SweepOptions
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -93,7 +93,7 @@ class Trials(JobsToCome):
             if run.config.is_file():
                 begun = resumed(run, prepare_from(run, []), self._allowed.allowed)
                 self._trial_of[run.path.name] = Trial(self.study, left._trial_id)
-                return ready_again(begun, run.path.name, take_over=self._allowed.take_over)
+                return ready_again(begun, take_over=self._allowed.take_over)
             self.study.tell(left.number, state=TrialState.FAIL)  # killed between its proposal and its freezing
         refused = 0
         while self._asked < self._plan.sweep.trials:

@@ -109,7 +109,7 @@ class CheckpointMixin(ExtendedTrainer):
         if not self.args.should_save:
             return
         folder = Path(output_dir or self.args.output_dir)
-        from rlhf_cli.runs.text_endings import write_text_endings, write_training_format
+        from rlhf_cli.runs.reward_records import write_text_endings, write_training_format
 
         hide_in_arguments(self.args, folder / TRAINING_ARGS_NAME)
         if self.extensions.conversations is not None:

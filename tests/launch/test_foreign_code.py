@@ -19,8 +19,7 @@ from rlhf_cli.config import imported_code
 from rlhf_cli.config.imported_code import code_folders
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RunError
-from rlhf_cli.launch.freeze import create_run
-from rlhf_cli.launch.trust import refuse_foreign_code, take_as_ours
+from rlhf_cli.launch.freeze import create_run, refuse_foreign_code, take_as_ours
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_overview import refuse_links

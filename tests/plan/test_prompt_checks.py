@@ -10,7 +10,7 @@ import json
 import pytest
 
 from rlhf_cli.errors import ConfigError, DataError, ModelError
-from rlhf_cli.runs.text_endings import write_text_endings, write_training_format
+from rlhf_cli.runs.reward_records import write_text_endings, write_training_format
 from tests.support.model_copies import CONTEXT_TOKENS, model_copy, tokenizer_json
 from tests.support.planning import MINE, ROWS, Refused, Write, planned
 

@@ -15,9 +15,9 @@ from rlhf_cli.errors import ModelError, RunError
 from rlhf_cli.evaluation.evaluation_files import read_evaluation
 from rlhf_cli.models.tokenizer_files import read_json as read_model_json
 from rlhf_cli.runs.checkpoint_folders import MANIFEST, problem_with
-from rlhf_cli.runs.failed_batches import failed_rows
 from rlhf_cli.runs.heartbeat import heartbeat_files, while_running
 from rlhf_cli.runs.metrics_file import iter_metrics, read_metrics
+from rlhf_cli.runs.reward_records import failed_rows
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.text.regular_files import lines_of, parse_json, read_object, read_regular
 from tests.support.begun_runs import begun

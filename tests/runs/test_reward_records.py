@@ -12,9 +12,8 @@ import pytest
 from rlhf_cli.errors import RunError
 from rlhf_cli.evaluation.evaluation_files import evaluation_json
 from rlhf_cli.evaluation.scored_pairs import RewardDistribution
-from rlhf_cli.runs.reward_records import mean_reward
+from rlhf_cli.runs.reward_records import mean_reward, write_text_endings
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.text_endings import write_text_endings
 from tests.support import measured
 
 

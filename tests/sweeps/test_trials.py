@@ -16,10 +16,10 @@ from rlhf_cli.config.schema.launch_sections import Sweep
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, PRUNED, Status, claim, read_status, update_status
+from rlhf_cli.sweeps import ResumeOptions
 from rlhf_cli.sweeps.checked_jobs import ReadyJob, begin_sweep, open_sweep
 from rlhf_cli.sweeps.search import Trials, open_study
 from rlhf_cli.sweeps.search_space import SearchPlan, Space, read_objective, search_plan
-from rlhf_cli.sweeps.sweep_options import ResumeOptions
 from tests.support.small_runs import SMALL
 
 METRIC = "rewards/correct/mean"

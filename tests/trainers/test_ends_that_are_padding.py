@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer
 from rlhf_cli.cli import main
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.models.tokenizer_files import padding_beside, read_tokenizer
-from rlhf_cli.runs.text_endings import trained_with_eos
+from rlhf_cli.runs.reward_records import trained_with_eos
 from tests.support.model_copies import model_copy
 
 SAME = {"pad_token": "<eos>"}

@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.runs.checkpoint_folders import problem_with
-from rlhf_cli.runs.text_endings import trained_on_conversations, trained_with_eos
+from rlhf_cli.runs.reward_records import trained_on_conversations, trained_with_eos
 from rlhf_cli.trainers import checkpoint_mixin
 from rlhf_cli.trainers.assemble.trainer import are_conversations
 from rlhf_cli.trainers.build_trainer import extended_class

@@ -25,8 +25,8 @@ def run(options: Options) -> int:
 
     from rlhf_cli.cli.output import print_json
     from rlhf_cli.display.start_panel import describe_launch, show_start
-    from rlhf_cli.launch.dry_run import first_rows, planned_json
     from rlhf_cli.launch.freeze import existing_run, experiment_name, planned_folder
+    from rlhf_cli.launch.one_run import first_rows, planned_json
     from rlhf_cli.launch.resuming import resumed
     from rlhf_cli.plan.launch_plan import plan_launch
     from rlhf_cli.plan.preflight import preflight

@@ -41,14 +41,14 @@ from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.evaluation.evaluation_files import evaluation_json
 from rlhf_cli.evaluation.targets import EvaluationRows, Target, find_target, words_for_model_alone
+from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.launch.interactive_answers import interaction
-from rlhf_cli.launch.trust import refuse_foreign_code
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
 from rlhf_cli.plan.prepare import Prepared, is_run_name, prepare, prepare_from
 from rlhf_cli.plan.sources_and_components import describe_eval_rows
+from rlhf_cli.runs.reward_records import trained_with_eos
 from rlhf_cli.runs.run_folder import HELD_OUT, POLICY, REWARD_MODEL
 from rlhf_cli.runs.run_overview import refuse_links
-from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.services.hub_lookup import HubQuestion
 
 _ONLY = {REWARD_MODEL: ("--slice", "--chat", "--eos", "--no-eos"), POLICY: ("--samples",)}

@@ -57,8 +57,8 @@ from rlhf_cli.evaluation.targets import (
     refuse_without_scores,
     run_to_sample,
 )
+from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.launch.interactive_answers import interaction
-from rlhf_cli.launch.trust import refuse_foreign_code
 from rlhf_cli.plan.prepare import Prepared, is_run_name, prepare, prepare_from
 from rlhf_cli.runs.run_overview import refuse_links
 

@@ -21,8 +21,8 @@ from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.display.run_tables import show_reproduction
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK
-from rlhf_cli.launch.reproducing import reproduce
-from rlhf_cli.launch.trust import refuse_foreign_code
+from rlhf_cli.launch.freeze import refuse_foreign_code
+from rlhf_cli.launch.one_run import reproduce
 from rlhf_cli.runs.run_folder import open_run
 
 

@@ -29,14 +29,14 @@ from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import one_named
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, RunError
-from rlhf_cli.launch.dry_run import show_plan
+from rlhf_cli.launch.freeze import refuse_foreign_code
+from rlhf_cli.launch.one_run import show_plan
 from rlhf_cli.launch.resuming import resume_once, resumed, say_finished
-from rlhf_cli.launch.trust import refuse_foreign_code
 from rlhf_cli.plan.prepare import is_run_name, prepare_from
-from rlhf_cli.runs.run_folder import RunFolder, open_run
+from rlhf_cli.runs.run_folder import SWEEP, RunFolder, open_run
 from rlhf_cli.runs.run_status import FINISHED, QUEUED, newest_run, own_job_id, read_status, run_result, with_newest
-from rlhf_cli.sweeps.resume_sweep import resume_sweep
-from rlhf_cli.sweeps.sweep_options import ResumeOptions, is_sweep
+from rlhf_cli.sweeps import ResumeOptions
+from rlhf_cli.sweeps.sweep import resume_sweep
 
 if TYPE_CHECKING:
     from rlhf_cli.launch.group import Leader
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 def run(options: Options, leader: Leader | None = None) -> int:
     """Continue the run or sweep in the typed words, and return the exit code."""
     how, words = options.resume_options(), options.words
-    sweeps = [word for word in words if is_sweep(Path(word))]
+    sweeps = [word for word in words if Path(word, SWEEP).is_file()]
     if len(sweeps) == 1:
         if leader is not None:
             leader.refuse_sweep(f"rlhf resume {sweeps[0]}")

@@ -22,7 +22,7 @@ from rlhf_cli.cli.output import print_result
 from rlhf_cli.cli.run_arguments import place_of, take_run
 from rlhf_cli.display.evaluation_tables import show_bench, show_parts
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.launch.trust import refuse_foreign_code
+from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.plan.prepare import fill_in_policy_and_data, prepare, prepare_from
 
 

@@ -105,7 +105,7 @@ def _resumed_run(options: Options, prepared: Prepared, folder: RunFolder, leader
 
 
 def _show_plan(prepared: Prepared, plan: Plan, earlier: RunFolder | None) -> dict[str, object]:
-    from rlhf_cli.launch.dry_run import planned_json, show_plan
+    from rlhf_cli.launch.one_run import planned_json, show_plan
 
     show_plan(Screen(), prepared, plan, earlier=earlier)
     return {"dry_run": True, **planned_json(prepared, plan, earlier=earlier)}

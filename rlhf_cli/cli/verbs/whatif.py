@@ -23,7 +23,7 @@ from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.config.schema.reward_sections import AGGREGATES
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_OK
-from rlhf_cli.launch.trust import refuse_foreign_code
+from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.runs.run_status import newest_run, read_status
 from rlhf_cli.text.json_values import section
 

@@ -223,7 +223,7 @@ def format_notices(
     is_known = experiment.data.prompt is not None or any(source.rows for source in data.sources)
     if not folders.named() or not is_known:
         return
-    from rlhf_cli.runs.text_endings import trained_on_conversations, trained_with_eos
+    from rlhf_cli.runs.reward_records import trained_on_conversations, trained_with_eos
 
     is_chat = has_conversations(experiment, data)
     bare = "has a chat template, but the rows are bare text, which it does not format: write them as messages"
@@ -277,7 +277,7 @@ def _tokenizer_of(folder: Path) -> TokenizerFiles | None:
 
 def is_chat_model(folder: Path, tokenizer: TokenizerFiles | None) -> bool:
     """Return whether a model is made for conversations: it has a chat template, and no run trained it on bare texts."""
-    from rlhf_cli.runs.text_endings import trained_on_conversations
+    from rlhf_cli.runs.reward_records import trained_on_conversations
 
     template = tokenizer.chat_template if tokenizer is not None else None
     if template is None or template == read_tokenizer(EMBEDDED_TOKENIZER, where="model.path").chat_template:

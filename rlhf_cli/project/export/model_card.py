@@ -13,8 +13,8 @@ from rlhf_cli.evaluation.evaluation_files import read_evaluation
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.project.export.source_model import SourceModel
 from rlhf_cli.runs.provenance import weights_hash
+from rlhf_cli.runs.reward_records import trained_on_conversations, trained_with_eos
 from rlhf_cli.runs.run_folder import RunFolder, evaluations_of, in_training, read_json, run_of
-from rlhf_cli.runs.text_endings import trained_on_conversations, trained_with_eos
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
 

@@ -12,7 +12,7 @@ import yaml
 from rlhf_cli.cli import main
 from rlhf_cli.errors import RunError
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.runs.text_endings import write_text_endings
+from rlhf_cli.runs.reward_records import write_text_endings
 from tests.support.golden_reward_model import save_golden_reward_model
 from tests.support.tolerances import MODEL
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_cli.cli import main
-from rlhf_cli.runs.failed_batches import kept_batches
+from rlhf_cli.runs.reward_records import kept_batches
 from rlhf_cli.runs.run_folder import RunFolder
 
 REWARDS = """

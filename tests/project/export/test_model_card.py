@@ -14,8 +14,8 @@ from rlhf_cli.errors import ModelError, RunError
 from rlhf_cli.project.export import exported_folder
 from rlhf_cli.project.export.exported_folder import ExportedModel, export_model
 from rlhf_cli.project.export.source_model import SourceModel, find_source
+from rlhf_cli.runs.reward_records import write_training_format
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.text_endings import write_training_format
 from tests.project.export.finished_runs import finished_run, random_model
 
 SECRET = "hf_planted0123456789abcdefghij"

@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.tracking import wandb_tracker
+from rlhf_cli.runs.tracking import mirror as mirror_module
 from rlhf_cli.runs.tracking.mirror import Mirror, Row, final_values
 from rlhf_cli.runs.tracking.tracked_run import TrackedRun, name_in_log, shown_name
 from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackingPlan
@@ -60,7 +60,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def put(*raises: str) -> Told:
         tracker = Told(raises)
-        monkeypatch.setattr(wandb_tracker, "WandbTracker", lambda mode: tracker)
+        monkeypatch.setattr(mirror_module, "WandbTracker", lambda mode: tracker)
         return tracker
 
     return put

@@ -14,7 +14,7 @@ from rlhf_cli.errors import RewardError, RewardFailed
 from rlhf_cli.plan.stack_building import FailureRecorder
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.runs.failed_batches import kept_batches
+from rlhf_cli.runs.reward_records import kept_batches
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.text.redaction import remember
 
