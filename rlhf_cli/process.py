@@ -1,7 +1,7 @@
-"""Control this process: streams that close, death with its parent, early stop, immediate exit.
+"""Control this process: streams that close, death with its parent, early stop, exit; and tell it from all others.
 
-By default SIGTERM kills Python, which a scheduler takes for a failure. Once training starts, launch/stopping.py handles
-signals.
+A pid alone does not identify a process: pids are reused, and every machine has its own. The start time, in clock ticks
+since boot, and the boot id of the machine make it unique.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn, TextIO
 
@@ -69,8 +71,7 @@ _HEARD_S = 2.0
 def heard_in_time(handlers: Mapping[signal.Signals, Handler], leave: Callable[[int], object]) -> Iterator[None]:
     """Open a context with these signal handlers; call `leave(number)` from a thread if one does not begin in time.
 
-    Python runs a handler in the main thread, between two instructions of Python. It does not run while compiled code
-    waits, as torch does for the other ranks of a group. Does nothing outside the main thread.
+    Python runs no handler while compiled code waits, as torch does for other ranks. Main thread only.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -122,7 +123,6 @@ def heard_in_time(handlers: Mapping[signal.Signals, Handler], leave: Callable[[i
 
 
 def _forget_wakeups() -> None:
-    """Let no signal of a fork count as one of its parent."""
     with contextlib.suppress(ValueError):
         signal.set_wakeup_fd(-1)
 
@@ -188,7 +188,6 @@ class Lasting:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write, or discard the text if the reader has gone."""
         try:
             return self._stream.write(text)
         except OSError:
@@ -196,7 +195,6 @@ class Lasting:
             return len(text)
 
     def flush(self) -> None:
-        """Flush, or discard the buffer if the reader has gone."""
         try:
             self._stream.flush()
         except OSError:
@@ -246,3 +244,80 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_PLACE_OF_START = 19
+"""Index of field 22 of proc(5), `starttime`, counted from 0 after the name in parentheses of /proc/PID/stat."""
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """One process. `start_ticks` and `boot` are None on systems without /proc, such as macOS."""
+
+    pid: int
+    host: str
+    start_ticks: int | None = None
+    boot: str | None = None
+
+    def is_alive(self) -> bool | None:
+        """Return whether this exact process lives, on this boot; None if it ran on another machine."""
+        if self.host != socket.gethostname():
+            return None
+        boot = boot_id()
+        if self.boot is not None and boot is not None and self.boot != boot:
+            return False
+        if not is_running(self.pid):
+            return False
+        now = start_ticks(self.pid)
+        return self.start_ticks is None or now is None or now == self.start_ticks
+
+    def is_of_this_boot(self) -> bool:
+        """Return whether it ran under the running kernel since the last boot; containers share one kernel."""
+        return self.boot is not None and self.boot == boot_id()
+
+    def describe(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+def this_process() -> ProcessIdentity:
+    return ProcessIdentity(os.getpid(), socket.gethostname(), start_ticks(os.getpid()), boot_id())
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a local process started, in clock ticks since boot, or None if unknown."""
+    fields = stat_fields(pid)
+    return int(fields[_PLACE_OF_START]) if len(fields) > _PLACE_OF_START else None
+
+
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the name, which may hold blanks; [] if there is no such file."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
+
+
+def boot_id() -> str | None:
+    """Return the id of this machine's boot, or None if the system has none."""
+    try:
+        return _BOOT.read_text(encoding="ascii").strip() or None
+    except OSError:
+        return None
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process of this machine has not ended."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it belongs to another user
+    return stat_fields(pid)[:1] not in (["Z"], ["X"])  # ended but not reaped, as happens under a container's init
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped by a signal; False if unknown."""
+    return stat_fields(pid)[:1] in (["T"], ["t"])

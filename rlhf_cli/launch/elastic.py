@@ -21,18 +21,14 @@ from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 
-from torch.distributed import Store, TCPStore
+from torch.distributed import TCPStore
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-from torch.distributed.elastic.rendezvous import (
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousParameters,
-    RendezvousStoreInfo,
-)
+from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 from torch.distributed.launcher.api import _get_addr_and_port
 from torch.distributed.run import config_from_args, parse_args
 
@@ -53,7 +49,7 @@ _AFTER_SECOND_REQUEST_S = 3.0
 _EXIT_BARRIER_S = 10.0
 """Seconds for which an agent whose ranks have ended waits for the agents of other machines."""
 _LOOPBACK = "127.0.0.1"
-_STORE_TIMEOUT = timedelta(seconds=300)
+_STORE_TIMEOUT_S = 300
 
 
 class ServerEnded(Exception):
@@ -65,46 +61,32 @@ def listening_store() -> TCPStore:
     listening = socket.create_server((_LOOPBACK, 0))
     port = int(listening.getsockname()[1])
     return TCPStore(
-        _LOOPBACK, port, None, True, _STORE_TIMEOUT, wait_for_workers=False, master_listen_fd=listening.detach()
+        _LOOPBACK,
+        port,
+        None,
+        True,
+        timedelta(seconds=_STORE_TIMEOUT_S),
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),
     )
 
 
-class OneMachine(RendezvousHandler):
-    """The rendezvous of a single machine, whose store is there before it begins.
+class OneMachine(StaticTCPRendezvous):
+    """The rendezvous of a single machine, in a store that is there before it begins.
 
     torch calls `num_nodes_waiting` after every look at living ranks: `seen_at` is when it last did, and `look` is
     called there.
     """
 
     def __init__(self, store: TCPStore, run_id: str, look: Callable[[], object]) -> None:
+        super().__init__(store.host, store.port, 0, 1, run_id, _STORE_TIMEOUT_S)
         self.seen_at = time.time()
-        self._store, self._run_id, self._look = store, run_id, look
-
-    use_agent_store = True
-
-    def next_rendezvous(self) -> RendezvousInfo:
-        store: Store = self._store
-        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(self._store.host, self._store.port))
+        self._store, self._look = store, look
 
     def num_nodes_waiting(self) -> int:
         self.seen_at = time.time()
         self._look()
         return 0  # the number of machines never changes
-
-    def get_backend(self) -> str:
-        return "rlhf"
-
-    def get_run_id(self) -> str:
-        return self._run_id
-
-    def is_closed(self) -> bool:
-        return False
-
-    def set_closed(self) -> None:
-        """Do nothing: ranks are started once."""
-
-    def shutdown(self) -> bool:
-        return True  # the command closes the store
 
 
 class StopRequests:
@@ -121,17 +103,17 @@ class StopRequests:
         self._timers: list[threading.Timer] = []
 
     def ask(self, number: int, _: FrameType | None = None) -> None:
-        """Ask every rank to stop; a second request leaves them only a moment.
-
-        Raise Interrupted if no rank runs yet.
-        """
+        """Ask every rank to stop; a second request leaves them a moment. Raise Interrupted if no rank runs yet."""
         pids, is_first = self._pids(), self.asked_by is None
         self.asked_by = CTRL_C if number == signal.SIGINT else signal.Signals(number).name
         if not pids:
             raise Interrupted(self.asked_by)
         if is_first:
             say_heard(self.asked_by)  # the ranks' stderr goes to the log
-        self._kill_in(self._grace_s + _SAVING_S if is_first else _AFTER_SECOND_REQUEST_S)
+        timer = threading.Timer(self._grace_s + _SAVING_S if is_first else _AFTER_SECOND_REQUEST_S, self._kill)
+        timer.daemon = True
+        timer.start()
+        self._timers.append(timer)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 # Send SIGTERM for SIGINT: a rank would treat SIGINT as Ctrl-C at its own terminal.
@@ -149,12 +131,6 @@ class StopRequests:
         for timer in self._timers:
             timer.cancel()
 
-    def _kill_in(self, seconds: float) -> None:
-        timer = threading.Timer(seconds, self._kill)
-        timer.daemon = True
-        timer.start()
-        self._timers.append(timer)
-
     def _kill(self) -> None:
         self.is_late = True
         for pid in self._pids():
@@ -168,10 +144,7 @@ class StopRequests:
 def run_ranks(
     folder: RunFolder, plan: LaunchPlan, launch: Launch, *, store: TCPStore, look: Callable[[], object] = bool
 ) -> RanksEnd:
-    """Run the ranks of a plan to their end and return how they ended.
-
-    `look` is called ten times a second and may raise ServerEnded.
-    """
+    """Run the ranks of a plan to their end. `look` is called ten times a second and may raise ServerEnded."""
     machine = OneMachine(store, plan.log.parent.name, look)
     command, *arguments = plan.ranks[0].argv
     spec = WorkerSpec(
@@ -202,9 +175,9 @@ def run_ranks(
 
 
 def run_as_torchrun(words: list[str]) -> int:
-    """Start the ranks of this machine with torchrun's options (PET_*), each as `rlhf` with these words.
+    """Start this machine's ranks by torchrun's options (PET_*), each as `rlhf` with these words. Return the exit code.
 
-    Return the exit code of the run: 75 if it can be resumed. Raise ConfigError if torchrun refuses an option.
+    Raise ConfigError if torchrun refuses an option.
     """
     try:
         config, _, _ = config_from_args(parse_args(["--no-python", "rlhf"]))
@@ -258,7 +231,6 @@ def run_as_torchrun(words: list[str]) -> int:
 
 
 def _code_of(codes: set[int]) -> int:
-    """Return the exit code of a run whose ranks ended with these codes; ranks that ended well are not among them."""
     codes = codes - {-signal.SIGTERM} or codes
     if not codes:
         return EXIT_OK
@@ -283,7 +255,7 @@ def _requests(agent: LocalElasticAgent, grace_s: float) -> Iterator[StopRequests
 
 @contextlib.contextmanager
 def _logged(file: Path) -> Iterator[None]:
-    """Send the elastic agent's own messages to the run's log instead of the terminal."""
+    """Send the elastic agent's messages to the run's log."""
     logger = logging.getLogger("torch.distributed.elastic")
     handler = logging.FileHandler(file, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s launcher %(levelname)s %(name)s: %(message)s"))

@@ -84,10 +84,9 @@ def new_folder(experiment: Experiment, composed: Composed) -> Path:
 def create_run(
     experiment: Experiment, composed: Composed, *, files: dict[str, Path], at: Path | None = None
 ) -> RunFolder:
-    """Create the run folder with config.yaml, provenance.json and the status `created`, and return it.
+    """Create the run folder `at` (None: a new one) with config.yaml, provenance.json and the status `created`.
 
-    `files` are the reward code and data whose hashes go into the provenance. `at` is the folder, None for a new one.
-    Raises RunError if the folder cannot be created.
+    `files` are hashed into the provenance. Raise RunError if the folder cannot be created.
     """
     folder = RunFolder(at.resolve() if at is not None else new_folder(experiment, composed))
     try:
@@ -132,7 +131,6 @@ def freeze_again(
 
 
 def _frozen(experiment: Experiment, references: References) -> JsonTree:
-    """Return the whole experiment, with absolute local paths and references to environment variables."""
     return cast(JsonTree, absolute_paths(with_references(experiment.model_dump(mode="json"), references)))
 
 
@@ -180,8 +178,7 @@ _LONGEST = 300
 def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
     """Raise RunError if a run that this user did not make would run code, submit a job or send data.
 
-    The error lists everything of this kind; with `trust` it is printed to stderr instead.
-    `command` is the typed command, such as `rlhf resume RUN`.
+    With `trust`, print to stderr what it would do instead. `command` is what was typed, such as `rlhf resume RUN`.
     """
     asked = asked_of(run.read_config())
     if not is_made_by_us(run.provenance, asked):

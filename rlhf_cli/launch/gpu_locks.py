@@ -114,7 +114,6 @@ def holders_of(gpus: Sequence[str]) -> list[str]:
 
 
 def _lock_file(gpu: str) -> Path:
-    """Return the lock file of a GPU, creating its folder."""
     return _folder() / f"{_UNSAFE.sub('-', gpu_identity(gpu))}.lock"
 
 

@@ -18,8 +18,9 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,10 @@ class Leader:
 
     group: RankGroup
     has_begun: bool = False
-    _board: _Board | None = field(default=None, repr=False)
+
+    @cached_property
+    def _board(self) -> _Board:
+        return _Board.open(self.group)
 
     def refuse_sweep(self, command: str) -> None:
         """Raise ConfigError: a sweep starts the processes of its runs itself."""
@@ -78,12 +82,12 @@ class Leader:
         return [f"{key}={number}" for key, number in sizes.items() if key not in typed]
 
     def begin(self, console: Console, folder: RunFolder, *, resume: bool) -> None:
-        """Tell all ranks to train `folder`. Return once all have answered that they can.
+        """Tell all ranks to train `folder`, and return once all can.
 
         Raise RunError if a rank does not come in time or cannot train the folder, Interrupted if one was stopped.
         """
         if self.group.world_size > 1:
-            board = self._open_board()
+            board = self._board
             wanted = {name: versions().get(name) for name in _PACKAGES}
             told = {"run": str(folder.path), "resume": resume, "config": sha256(folder.config), "versions": wanted}
             board.write("run", {**told, "host": socket.gethostname()})
@@ -96,15 +100,9 @@ class Leader:
         if self.has_begun or self.group.world_size == 1:
             return
         with contextlib.suppress(RuntimeError, OSError):  # the others are gone, and their launcher has ended them
-            board = self._open_board()
             for key in ("run", "go"):
-                board.write(key, {"exit_code": exit_code})
-            board.wait_until_heard(self.group)
-
-    def _open_board(self) -> _Board:
-        if self._board is None:
-            self._board = _Board.open(self.group)
-        return self._board
+                self._board.write(key, {"exit_code": exit_code})
+            self._board.wait_until_heard(self.group)
 
     def _wait_for_all(self, console: Console, board: _Board) -> None:
         others, began = set(range(1, self.group.world_size)), time.monotonic()
@@ -147,10 +145,7 @@ class _Board:
 
     @classmethod
     def open(cls, group: RankGroup) -> _Board:
-        """Open the store of the group: rank 0 makes it unless torchrun has, the others wait for it.
-
-        Raise RunError if rank 0 does not open it in time.
-        """
+        """Open the store: rank 0 makes it unless torchrun has, the others wait. Raise RunError after the timeout."""
         holds_store = group.rank == 0 and not group.is_torchruns
         began = time.monotonic()
         while not holds_store and (reason := why_not_reached(group.host, group.port)) is not None:
@@ -165,15 +160,8 @@ class _Board:
         from torch.distributed import TCPStore
 
         # torch's own store of the process group shares the port: that is what multi_tenant is for.
-        store = TCPStore(
-            group.host,
-            group.port,
-            None,
-            holds_store,
-            timedelta(seconds=_ANSWER_S),
-            wait_for_workers=False,
-            multi_tenant=True,
-        )
+        timeout = timedelta(seconds=_ANSWER_S)
+        store = TCPStore(group.host, group.port, None, holds_store, timeout, wait_for_workers=False, multi_tenant=True)
         return cls(store, f"rlhf/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}")
 
     def has(self, key: str) -> bool:
@@ -209,10 +197,7 @@ class _Board:
 
 
 def run_in_group(words: list[str], run: Callable[[Leader | None], int]) -> int:
-    """Run a verb as the rank that the environment makes of this process; `words` are those after `rlhf`.
-
-    Return its exit code. Other ranks only train the folder that rank 0 names.
-    """
+    """Run a verb, `words` after `rlhf`, as the rank that the environment makes of this process."""
     if starts_ranks():
         from rlhf_cli.launch.elastic import run_as_torchrun
 
@@ -240,7 +225,6 @@ def run_in_group(words: list[str], run: Callable[[Leader | None], int]) -> int:
 
 
 def _follow(group: RankGroup) -> int:
-    """Train the folder that rank 0 names, and return the exit code of this rank or the one that rank 0 ends with."""
     board = _Board.open(group)
     answer: dict[str, object] = {"host": socket.gethostname()}
     try:
@@ -260,7 +244,6 @@ def _follow(group: RankGroup) -> int:
 
 
 def _heard(board: _Board, group: RankGroup, told: dict[str, Any]) -> int:
-    """Return the exit code of rank 0 once all ranks have read it."""
     with contextlib.suppress(RuntimeError):
         board.count("heard", 1)
     board.wait_until_heard(group)
@@ -268,7 +251,7 @@ def _heard(board: _Board, group: RankGroup, told: dict[str, Any]) -> int:
 
 
 def _problem_here(folder: RunFolder, told: dict[str, Any]) -> str | None:
-    """Return why this rank cannot train the run that rank 0 has frozen, or None if it can."""
+    """Return why this rank cannot train the run, or None."""
     until = time.monotonic() + _SHARED_FOLDER_S
     while (seen := sha256(folder.config)) != told["config"]:
         if time.monotonic() > until:
@@ -280,7 +263,6 @@ def _problem_here(folder: RunFolder, told: dict[str, Any]) -> str | None:
 
 
 def _train(group: RankGroup, folder: RunFolder, *, resume: bool) -> int:
-    """Train as a rank other than 0. Its output goes to the log; its own failure also to the terminal."""
     plan, _ = plan_frozen(folder, resume=resume)
     terminal = os.dup(sys.stderr.fileno())
     with _to_log(folder, group), environment(plan.shared):
@@ -325,7 +307,6 @@ def _tell_failure(group: RankGroup, folder: RunFolder, error: Exception, termina
 
 @contextlib.contextmanager
 def _to_log(folder: RunFolder, group: RankGroup) -> Iterator[None]:
-    """Send what this process prints to the log of its machine."""
     with (folder.path / log_name(group.rank // group.local_size)).open("a", encoding="utf-8") as log:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

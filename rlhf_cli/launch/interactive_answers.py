@@ -48,10 +48,8 @@ def interactive_answers(
     parts, no_total = dict[str, PartAnswers](), list[str | None]()
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder(Path(place))
-        evaluated = _only_evaluated(experiment, model, max(1, each), batch_size)
-        trainer = assemble(
-            evaluated, folder, on_progress=_ignore, on_pairs=_ignore, heartbeat=Heartbeat(folder.path, 0)
-        )
+        evaluated, beat = _only_evaluated(experiment, model, max(1, each), batch_size), Heartbeat(folder.path, 0)
+        trainer = assemble(evaluated, folder, on_progress=lambda _: None, on_pairs=lambda _: None, heartbeat=beat)
         setup = trainer.extensions.rewards
         assert setup is not None
         stack = setup.stack
@@ -78,10 +76,6 @@ def interactive_answers(
             stack.close()
     kept = (GREEDY, SAMPLED) if each else (GREEDY,)
     return {name: parts[name] for name in kept}, next(iter(no_total), None)
-
-
-def _ignore(*_: object) -> None:
-    """Show nothing."""
 
 
 def _only_evaluated(experiment: Experiment, model: Path, each: int, batch_size: int) -> Experiment:

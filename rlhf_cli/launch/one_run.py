@@ -41,10 +41,7 @@ if TYPE_CHECKING:
 
 
 def run_once(console: Console, prepared: Prepared, plan: Plan, leader: Leader | None = None) -> RunFolder:
-    """Run a checked experiment to its end and return its folder; `leader` is set if a launcher started this process.
-
-    Raise any error that ends the run, with a note that names the run folder.
-    """
+    """Run a checked experiment; `leader` is set if a launcher started this process. Raise what ends the run."""
     experiment, composed = prepared.experiment, prepared.composed
     refuse_other_size(leader, prepared, plan.processes)
     folder = RunFolder(new_folder(experiment, composed))
@@ -76,10 +73,9 @@ def show_end_of(console: Console, folder: RunFolder) -> None:
 def train_frozen(
     console: Console, folder: RunFolder, plan: LaunchPlan, launch: Launch, *, resume: bool, leader: Leader | None = None
 ) -> None:
-    """Train the run frozen in `folder` to its end; with `resume`, start from its newest checkpoint.
+    """Train the run frozen in `folder`; with `resume`, start from its newest checkpoint.
 
-    Raise any error that ends the run, with a note that names the run folder: Preempted, RankFailed, or the worker's
-    error in this process.
+    Raise what ends the run, with a note that names the folder: Preempted, RankFailed, or the worker's error.
     """
     place = f"run folder: {folder.shown}"
     try:
@@ -103,7 +99,6 @@ def train_frozen(
 def _run_in_this_process(
     console: Console, folder: RunFolder, plan: LaunchPlan, leader: Leader | None, *, resume: bool
 ) -> None:
-    """Train in this process, alone or as rank 0 of a launcher's group."""
     from rlhf_cli.launch.worker import run_rank
 
     forget_failures(folder)
@@ -128,7 +123,6 @@ def _run_in_this_process(
 
 
 def _run_processes(console: Console, folder: RunFolder, plan: LaunchPlan, launch: Launch) -> None:
-    """Train in a process per rank on this machine, beside the run's vLLM server if it has one."""
     from rlhf_cli.launch.elastic import ServerEnded, listening_store, run_ranks
     from rlhf_cli.launch.ranks_end import raise_end
     from rlhf_cli.launch.rollout_server import free_ports, rollout_server
@@ -192,8 +186,7 @@ def reproduce(
 ) -> tuple[RunFolder, int | None]:
     """Train a run again with the typed overrides; return the new, untracked run and its last step (None: its end).
 
-    `steps` None means as many as `earlier` logged. Raise RunError if there are too few steps to compare or Slurm would
-    train, and the errors of `prepare_from`, `preflight` and the training.
+    `steps` None means all that were logged. Raise RunError if too few were, or if Slurm would train.
     """
     from rlhf_cli.analysis.comparison.metric_arrays import read_columns
 

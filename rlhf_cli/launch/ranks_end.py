@@ -26,9 +26,9 @@ from rlhf_cli.errors import (
     with_causes,
 )
 from rlhf_cli.launch.stopping import preempted
+from rlhf_cli.process import is_running
 from rlhf_cli.runs import heartbeat as beats
 from rlhf_cli.runs.heartbeat import Heartbeat, heartbeat_files, heartbeats, in_words, while_running
-from rlhf_cli.runs.process_identity import is_running
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, read_status, set_stop_reason, update_status
 
@@ -40,10 +40,7 @@ _TORCH_KILLS_S = 20.0
 
 @dataclass(frozen=True)
 class RankFailure:
-    """Why one rank failed or, with exit code 75, that it left after a request to stop.
-
-    `time` is in seconds since the epoch. `traceback` is empty if there is none.
-    """
+    """Why a rank failed or, with exit code 75, left after a request to stop. `time` is in seconds since the epoch."""
 
     rank: int
     time: float
@@ -75,9 +72,9 @@ def resume_hint(folder: RunFolder) -> str:
 
 @dataclass(frozen=True)
 class RanksEnd:
-    """How the ranks of one machine ended. `failures` is empty if all ended well or stopped at the same step.
+    """How the ranks of one machine ended: without `failures` all well, or stopped at the same step.
 
-    `asked_by` is who asked this machine to stop. `is_late` means that ranks were killed after their grace period.
+    `asked_by` is who asked this machine to stop. `is_late`: ranks were killed after their grace period.
     """
 
     failures: list[RankFailure] = field(default_factory=list)
@@ -107,10 +104,7 @@ def failures_of(
 
 
 def first_failure(folder: RunFolder) -> RankFailure | None:
-    """Return the failure of the rank that failed first, without a launcher's word: its record, or that it is gone.
-
-    A rank of this machine that was killed leaves its heartbeat and no record.
-    """
+    """Return the first rank's failure; a killed rank of this machine leaves a heartbeat and no record."""
     failures = [failure for failure in _recorded(folder) if failure.exit_code != EXIT_PREEMPTED]
     for beat in heartbeats(folder.path).values():
         if not is_running(beat.pid):
@@ -139,10 +133,7 @@ def _describe_exit(rank: int, code: int, folder: RunFolder, log: Path) -> str:
 
 
 def raise_end(folder: RunFolder, end: RanksEnd, *, grace_s: float) -> None:
-    """Return if a run whose ranks have all ended has finished; else raise Preempted or the first rank's error.
-
-    The other ranks fail a moment later because the first one is gone.
-    """
+    """Return if the run has finished; else raise Preempted or the error of the first rank that failed."""
     first = min(end.failures, key=attrgetter("time"), default=None)
     status = read_status(folder)
     if first is None and not end.is_late and status.state == FINISHED:

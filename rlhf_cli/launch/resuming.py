@@ -61,10 +61,7 @@ ABSENT = "not set"
 
 @dataclass(frozen=True)
 class Change:
-    """A key whose typed value differs from the frozen one, ABSENT if it has no value. `path` holds its parts.
-
-    `effect` says whether it is taken, could be allowed by name, or neither, and `reason` why.
-    """
+    """A key whose typed value differs from the frozen one (ABSENT: none), with its verdict and the reason."""
 
     path: tuple[str, ...]
     old: JsonValue
@@ -91,7 +88,7 @@ class Change:
 
 @dataclass(frozen=True)
 class ChangedFile:
-    """A file whose content has changed. `name` is its key in the provenance; `now` is None if the file is gone."""
+    """A file whose content has changed: its key in the provenance and its hashes; `now` is None if it is gone."""
 
     name: str
     path: Path
@@ -107,10 +104,9 @@ class ChangedFile:
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run to be resumed, with the typed changes applied.
+    """A run to be resumed, with the accepted changes `taken` and the allowed changed `files`.
 
-    `plan` is None if the run has finished and no change makes it longer. `taken` are the accepted changes, `files` the
-    changed files that were allowed.
+    `plan` is None if the run has finished and no change makes it longer.
     """
 
     folder: RunFolder
@@ -138,11 +134,9 @@ class Resumed:
 
 
 def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Resumed:
-    """Return the run in `folder` with the typed changes.
+    """Return the run in `folder` with the typed changes that cannot change the result or that `allowed` names.
 
-    A change is accepted if it cannot change the result or `allowed` names it. Raise RunError naming every refused key
-    and file with both values, RunError for an unreadable file of the folder, and what `prepare_from` and `preflight`
-    raise.
+    Raise RunError naming every refused key and file, or an unreadable file, and what `preflight` raises.
     """
     refuse_links(folder.path)
     for _ in iter_metrics(folder.metrics):  # reports a damaged file before anything is loaded
@@ -184,8 +178,7 @@ def newest_step(folder: RunFolder) -> int:
 def _changes(frozen: JsonTree, typed: Prepared) -> list[Change]:
     """Return the differences between a frozen configuration and what was typed, in the order of the configuration.
 
-    A word such as `run:NAME` or `auto` is not a change if the frozen value is one that it once stood for: another run
-    of that name may have finished since.
+    `run:NAME` and `auto` are no change if the frozen value is one that they once stood for.
     """
     new = cast(JsonTree, absolute_paths(typed.experiment.model_dump(mode="json")))
     words = typed.as_written.model_dump(mode="json")
@@ -202,7 +195,7 @@ def _changes(frozen: JsonTree, typed: Prepared) -> list[Change]:
 def _judged(
     change: Change, allowed: Collection[str], experiment: Experiment, ran_as: int | None, newest_step: int
 ) -> Change:
-    """Return the change with its verdict. A new last step before the newest checkpoint is always refused."""
+    """Return the change with its verdict. A last step before the newest checkpoint is always refused."""
     if change.key == _LENGTH[0] and isinstance(change.new, int) and 0 < change.new < newest_step:
         return replace(change, reason=f"the newest checkpoint is of step {newest_step}")
     row = row_of(change.key)
@@ -224,7 +217,6 @@ changes the result, or None if it does not.
 
 
 def _steps_do_not_shape(experiment: Experiment, _: int | None) -> str | None:
-    """Return which setting is spread over all steps: another number of steps then changes the later ones."""
     setting = experiment.trainer.setting
     schedule, warmup = str(setting("lr_scheduler_type")), setting("warmup_steps")
     if schedule not in _ANY_LENGTH:
@@ -239,7 +231,6 @@ def _steps_do_not_shape(experiment: Experiment, _: int | None) -> str | None:
 
 
 def _as_many_processes(experiment: Experiment, ran_as: int | None) -> str | None:
-    """Return why another number of processes would not continue exactly."""
     now = planned_processes(experiment.launch)
     if ran_as is None or now == ran_as:
         return None
@@ -247,7 +238,6 @@ def _as_many_processes(experiment: Experiment, ran_as: int | None) -> str | None
 
 
 def _no_best_is_chosen(experiment: Experiment, _: int | None) -> str | None:
-    """Return how the result depends on when the run is evaluated and saved."""
     if experiment.trainer.setting("load_best_model_at_end"):
         return "load_best_model_at_end chooses among the checkpoints and evaluations that there are"
     if experiment.trainer.setting("lr_scheduler_type") == "reduce_lr_on_plateau":
@@ -290,7 +280,6 @@ def _shown(value: JsonValue) -> str:
 
 
 def _apply(change: Change, tree: JsonTree) -> None:
-    """Make a change in a frozen tree."""
     *parents, name = change.path
     for part in parents:
         below = tree.setdefault(part, {})
@@ -309,10 +298,7 @@ def _apply(change: Change, tree: JsonTree) -> None:
 def _changed_files(
     folder: RunFolder, provenance: JsonTree, files: Mapping[str, Path], taken: Sequence[Change]
 ) -> list[ChangedFile]:
-    """Return the files whose content has changed since the run started, unless a change in `taken` names another file.
-
-    `files` maps name -> file or folder, as passed to `write_provenance`. Files without a recorded hash are skipped.
-    """
+    """Return the files (as passed to `write_provenance`) changed since the start, unless `taken` names another file."""
     noted = section(provenance, "sha256")
     found = []
     for name, path in {CONFIG: folder.config, **files}.items():
@@ -325,7 +311,6 @@ def _changed_files(
 
 
 def _refuse_changes(folder: RunFolder, changes: list[Change], files: list[ChangedFile], step: int) -> None:
-    """Raise RunError for all refused keys and files together, with both values and what to type instead."""
     refused = [change for change in changes if change.effect != "taken"]
     if not refused and not files:
         return
@@ -363,10 +348,7 @@ def _refuse_missing_checkpoint(folder: RunFolder, status: Status, *, weights_onl
 
 
 def resume_once(console: Console, run: Resumed, *, take_over: bool, leader: Leader | None = None) -> None:
-    """Resume a run from its newest checkpoint, after freezing the typed changes into it.
-
-    A finished run is reported and left untouched. Raise the errors of `only_writer`, and any error that ends the run.
-    """
+    """Resume a run with the typed changes from its newest checkpoint, or report a finished one."""
     folder, status = run.folder, run.status
     if run.plan is None:
         say_finished(console, folder)

@@ -84,7 +84,6 @@ def _as_usual() -> None:
 
 
 def _is_closed(descriptor: int) -> bool:
-    """Return whether the other end is closed, waiting a moment for it."""
     readable, _, _ = select.select([descriptor], [], [], _PARENT_LOOK_S)
     return bool(readable) and os.read(descriptor, 1) == b""
 
@@ -119,10 +118,9 @@ _HINTS = (
 
 @dataclass(frozen=True)
 class RolloutServer:
-    """A server that was started: its plan, the process that ends it with the run, and the size of its log before.
+    """A started server: its plan, the process that ends it with the run, and the size of its log before.
 
-    `refused` is set when it does not answer: a server whose engine has died waits for its connections to close, and a
-    trainer that sends weights waits for the server.
+    `refused` is set when it does not answer: a server whose engine died waits for the trainer, which waits for it.
     """
 
     plan: ServerPlan
@@ -171,10 +169,7 @@ class RolloutServer:
         return RankFailed(what, where=os.path.relpath(self.plan.log), got=cause, hint=hint, advice=advice)
 
     def cause(self) -> str:
-        """Return the first errors in the log of this start, or its last lines if it has no errors.
-
-        The processes of a server report the same error one after another, below hundreds of lines of tracebacks.
-        """
+        """Return the first errors in the log of this start, each once, or its last lines."""
         lines = self._lines()
         causes = [line for line in (_PREFIX.sub("", line) for line in lines) if _CAUSE.fullmatch(line)]
         return "\n".join(list(dict.fromkeys(causes))[:_MOST_CAUSES] or lines[-_LAST_LINES:]) or "(it wrote nothing)"
@@ -192,10 +187,9 @@ class RolloutServer:
 
 @contextlib.contextmanager
 def rollout_server(plan: ServerPlan | None, console: Console) -> Iterator[RolloutServer | None]:
-    """Run the server of `plan`, whose ports are chosen, around a run; does nothing for None.
+    """Run the server of `plan` around a run, if there is one; wait until it is healthy.
 
-    Waits until the server is healthy and shows the seconds on the console. Raises RankFailed with the cause from the
-    server's log if it ends before that, is not healthy after half an hour, or if its port is taken.
+    Raise RankFailed with the cause from its log if it ends before, takes over half an hour, or its port is taken.
     """
     if plan is None:
         yield None
@@ -253,7 +247,6 @@ def _wait(server: RolloutServer, console: Console) -> None:
 
 
 def _end(keeper: subprocess.Popen[bytes]) -> None:
-    """Close the pipe, upon which the keeper ends the server and itself."""
     assert keeper.stdin is not None
     keeper.stdin.close()
     try:

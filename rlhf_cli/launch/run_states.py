@@ -24,10 +24,7 @@ _NO_CLUSTER = ("resolve_ctls_from_dns_srv", "establish a configuration source")
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A job in Slurm. `state` is Slurm's full state name, such as PENDING, RUNNING, TIMEOUT, NODE_FAIL.
-
-    `reason` is why it waits or ended, or ''; `comment` is the folder that it was submitted for.
-    """
+    """A job in Slurm: its state's full name, why it waits or ended, and in `comment` its folder; '' if unknown."""
 
     state: str
     reason: str = ""
@@ -45,38 +42,30 @@ class SlurmJob:
         return self.state not in _WAITING | _AT_WORK
 
 
-@dataclass(frozen=True)
-class SlurmAnswer:
-    """Slurm's answer: job id -> job, for the jobs it knows. `problem` is why the query failed, or None."""
+def ask_slurm(job_ids: Collection[str], *, mine: bool) -> tuple[dict[str, SlurmJob], str | None]:
+    """Return Slurm's state of these jobs, `123` or `123_4`, and why the query failed or None.
 
-    jobs: dict[str, SlurmJob]
-    problem: str | None = None
-
-
-def ask_slurm(job_ids: Collection[str], *, mine: bool = False) -> SlurmAnswer:
-    """Return Slurm's state of these jobs, `123` or `123_4`; with `mine`, also of every job of this user.
-
-    Without Slurm (no squeue, or no cluster) and without job ids, the answer is empty and has no problem.
+    With `mine`, also of every job of this user. Without Slurm and without job ids there is no problem.
     """
     if not job_ids and not mine:
-        return SlurmAnswer({})
+        return {}, None
     if shutil.which("squeue") is None:
-        return SlurmAnswer({}, "squeue is not on this machine" if job_ids else None)
+        return {}, "squeue is not on this machine" if job_ids else None
     masters = sorted({job_id.partition("_")[0] for job_id in job_ids})
     whose = ["--me"] if mine else ["--jobs", ",".join(masters)]
     done = run_slurm("squeue", "--noheader", "--array", "--states=all", f"--format={_FORMAT}", *whose)
     if done is None:
-        return SlurmAnswer({}, f"squeue did not answer within {SLURM_TIMEOUT_S:g} s")
+        return {}, f"squeue did not answer within {SLURM_TIMEOUT_S:g} s"
     # A query for a single job that squeue no longer lists fails.
     if done.returncode != 0 and "Invalid job id" not in done.stderr:
         is_none = not job_ids and any(sign in done.stderr for sign in _NO_CLUSTER)
-        return SlurmAnswer({}, None if is_none else done.stderr.strip() or "squeue failed")
+        return {}, None if is_none else done.stderr.strip() or "squeue failed"
     jobs = {}
     for line in done.stdout.splitlines():
         if line.count("|") >= 4:
             job_id, *parts = line.split("|", 4)
             jobs[job_id] = SlurmJob(*("" if part in ("None", "(null)") else part for part in parts))
-    return SlurmAnswer(jobs)
+    return jobs, None
 
 
 def run_slurm(*command: str) -> subprocess.CompletedProcess[str] | None:
@@ -96,40 +85,33 @@ _ASKED = (QUEUED, RUNNING, KILLED, PREEMPTED)
 
 
 def overview(places: list[Path], *, mine: bool = False) -> Overview:
-    """Return a row for every run below `places`; with `mine` also for every queued or running Slurm job of this user.
-
-    Raises RunError for a place without runs.
-    """
+    """Return a row for every run below `places`; with `mine` also for this user's other Slurm jobs that wait or run."""
     read: dict[RunFolder, Status] = {}
     for folder in dict.fromkeys(folder for place in places for folder in runs_in(place)):
         try:
             read[folder] = read_status(folder)
         except RunError as error:  # one damaged run must not hide the others
             read[folder] = Status(UNREADABLE, reason=f"{error.what}: {error.got}")
-    answer = ask_slurm(
-        {status.job_id for status in read.values() if status.job_id is not None and status.state in _ASKED}, mine=mine
-    )
+    wanted = {status.job_id for status in read.values() if status.job_id is not None and status.state in _ASKED}
+    jobs, problem = ask_slurm(wanted, mine=mine)
     rows = []
     for folder, status in read.items():
-        job = answer.jobs.get(status.job_id or "")
-        if job is not None or answer.problem is None:
+        job = jobs.get(status.job_id or "")
+        if job is not None or problem is None:
             status = with_job_state(status, job)
         rows.append(_row(folder, status, job))
     seen = {row.job_id for row in rows}
-    for job_id, job in answer.jobs.items() if mine else ():
+    for job_id, job in jobs.items() if mine else ():
         # an unfinished job of ours, from a folder that was not scanned
         if job.name.startswith(JOB_NAME) and job_id not in seen and not job.has_ended:
             state, shown = QUEUED if job.waits else RUNNING, job.comment or job.name
             reason = "in another folder" if job.reason in _SAYS_NOTHING else job.reason
             rows.append(RunRow(shown, state, job_id=job_id, slurm_state=job.state, reason=reason))
-    return Overview(rows, answer.problem)
+    return Overview(rows, problem)
 
 
 def with_job_state(status: Status, job: SlurmJob | None) -> Status:
-    """Return a status updated with Slurm's state of its job; `job` is None if Slurm does not know it.
-
-    A run whose status is finished or failed stays so.
-    """
+    """Return a status updated with Slurm's state of its job, None if Slurm does not know it. Final states stay."""
     if status.job_id is None or status.state not in _ASKED:
         return status
     state, reason = status.state, status.reason

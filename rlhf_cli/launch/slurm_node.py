@@ -21,7 +21,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -39,11 +38,14 @@ _LEAVE_S = 30.0
 
 
 class OtherNodes:
-    """The other nodes of a job; `reason` is why the run cannot continue without them, or None."""
+    """The run on a job's other nodes, if it has several; `reason` is why it cannot continue without them, or None."""
 
-    def __init__(self, srun: subprocess.Popen[bytes] | None) -> None:
+    def __init__(self, folder: RunFolder, num_nodes: int, variables: dict[str, str]) -> None:
         self.reason: str | None = None
-        self._srun = srun
+        self._srun: subprocess.Popen[bytes] | None = None
+        if num_nodes > 1:
+            others = {**os.environ, **variables, _IS_HOST: "is_host=0"}
+            self._srun = subprocess.Popen(others_command(folder, num_nodes), env=others)
         self._ended_at: float | None = None
 
     def have_failed(self) -> bool:
@@ -57,7 +59,7 @@ class OtherNodes:
         self.reason = f"the other nodes did not start: srun ended with code {code}, see the job's log"
         return True
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Wait until they have left, and kill those that do not."""
         if self._srun is None:
             return
@@ -67,20 +69,6 @@ class OtherNodes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._srun.wait(_LEAVE_S)
                 return
-
-
-@contextlib.contextmanager
-def other_nodes(folder: RunFolder, num_nodes: int, variables: dict[str, str]) -> Iterator[OtherNodes]:
-    """Run the job's command on its other nodes inside the block; does nothing for a job of one node."""
-    srun = None
-    if num_nodes > 1:
-        others = {**os.environ, **variables, _IS_HOST: "is_host=0"}
-        srun = subprocess.Popen(others_command(folder, num_nodes), env=others)
-    nodes = OtherNodes(srun)
-    try:
-        yield nodes
-    finally:
-        nodes.end()
 
 
 def others_command(folder: RunFolder, num_nodes: int) -> list[str]:
@@ -142,7 +130,7 @@ class RunInJob:
         self._was_cancelled = False
 
     def __call__(self) -> None:
-        """Train the run; if it was preempted, requeue the job. Exits with the run's exit code."""
+        """Train the run, requeue the job if it was preempted, and exit with the run's exit code."""
         signal.signal(signal.SIGUSR1, self._on_warning)
         signal.signal(signal.SIGTERM, self._on_cancel)
         signal.signal(signal.SIGCONT, signal.SIG_DFL)  # it accompanies every other signal; submitit would log it
@@ -178,7 +166,7 @@ class RunInJob:
             sys.exit(128 - code if code < 0 else code)
 
     def _train(self, folder: RunFolder) -> int:
-        """Return the exit code of the run, negative if a signal ended it."""
+        """Return the run's exit code, negative if a signal ended it."""
         launch = Launch.model_validate(folder.read_config()["launch"])
         variables = torchrun_variables(launch) if launch.nodes > 1 else {}
         with (
@@ -188,7 +176,7 @@ class RunInJob:
                 # The signal must not kill the run before it has a handler.
                 preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
             ) as child,
-            other_nodes(folder, launch.nodes, {**variables, ON_SLURM_NODE: "1"}) as others,
+            contextlib.closing(OtherNodes(folder, launch.nodes, {**variables, ON_SLURM_NODE: "1"})) as others,
         ):
             is_told = False
             while child.poll() is None:
@@ -216,10 +204,7 @@ def node_command(folder: RunFolder) -> list[str]:
 
 
 def _wait_until_told(folder: RunFolder, job_id: str | None) -> None:
-    """Wait until the submitting process has written the job id to status.json, to avoid concurrent writes.
-
-    After a timeout, write the id here.
-    """
+    """Wait until the submitting process has written the job id; write it here after a timeout."""
     until = time.monotonic() + _TOLD_TIMEOUT_S
     while read_status(folder).job_id != job_id:
         if time.monotonic() > until:
@@ -229,7 +214,6 @@ def _wait_until_told(folder: RunFolder, job_id: str | None) -> None:
 
 
 def _listens(pid: int, number: signal.Signals) -> bool:
-    """Return whether a process has a handler for a signal."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -262,7 +246,7 @@ def _go_on_later(folder: RunFolder, attempts: list[dict[str, Any]]) -> None:
 
 
 def _add_attempt(folder: RunFolder, attempt: dict[str, Any]) -> list[dict[str, Any]]:
-    """Append one start of the run by Slurm to attempts.jsonl and return all; times are in seconds since the epoch."""
+    """Append one start of the run by Slurm to attempts.jsonl; return all."""
     file = folder.path / SLURM_FOLDER / _ATTEMPTS
     file.parent.mkdir(exist_ok=True)
     with file.open("a", encoding="utf-8") as stream:

@@ -1,8 +1,4 @@
-"""Submit frozen runs to Slurm and explain why sbatch refuses one.
-
-submitit (https://github.com/facebookincubator/submitit) writes the script, pickles the job's function and creates
-arrays.
-"""
+"""Submit frozen runs to Slurm with submitit, and explain why sbatch refuses one."""
 
 from __future__ import annotations
 
@@ -36,10 +32,7 @@ _NEVER = 1_000_000
 
 
 def check_slurm(launch: Launch, *, count: int = 1) -> None:
-    """Refuse `count` jobs that cannot be submitted, before a folder is created, with `sbatch --test-only`.
-
-    Raises ConfigError if submitit or Slurm is missing, or if Slurm refuses the job.
-    """
+    """Raise ConfigError if `sbatch --test-only` refuses `count` such jobs, or if submitit or Slurm is missing."""
     with tempfile.TemporaryDirectory() as place:
         script = Path(place) / "job.sh"
         script.write_text(sbatch_script(launch, Path(place), name="rlhf", count=count), encoding="utf-8")
@@ -74,8 +67,7 @@ def refusal(said: str) -> ConfigError:
 def submit(runs: list[RunFolder], launch: Launch, *, folder: Path, name: str) -> list[str]:
     """Submit frozen runs, several as one array; write their job ids, `123` or `123_4`, to status.json and return them.
 
-    `folder` is that of the run or the sweep; files of Slurm and submitit go below it. Raises ConfigError if Slurm
-    refuses the job; the runs are then marked as failed and can be resumed.
+    Files of Slurm go below `folder`. Raise ConfigError if Slurm refuses; the runs are then failed and can be resumed.
     """
     executor = _executor(launch, folder, name)
     for run in runs:
@@ -95,10 +87,7 @@ def submit(runs: list[RunFolder], launch: Launch, *, folder: Path, name: str) ->
 
 
 def sbatch_script(launch: Launch, folder: Path, *, name: str, count: int = 1) -> str:
-    """Return the sbatch script for `count` runs, without writing or submitting it.
-
-    Raises ConfigError if submitit or Slurm is missing.
-    """
+    """Return the sbatch script for `count` runs. Raise ConfigError if submitit or Slurm is missing."""
     executor = _executor(launch, folder, name)
     if count > 1:
         executor.parameters["map_count"] = count  # as submitit does for an array
@@ -146,7 +135,6 @@ def _executor(launch: Launch, folder: Path, name: str) -> SlurmExecutor:
 
 
 def _need_slurm() -> None:
-    """Raise ConfigError if submitit or one of Slurm's commands is missing."""
     try:
         import submitit  # noqa: F401
     except ImportError:
@@ -165,10 +153,7 @@ def _need_slurm() -> None:
 
 
 def submit_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:
-    """Submit a checked experiment, newly frozen, and return its folder.
-
-    Raises RunError if the folder cannot be created and ConfigError if Slurm refuses the job.
-    """
+    """Freeze and submit a checked experiment, and return its folder. Raise RunError or ConfigError if that fails."""
     check_slurm(prepared.experiment.launch)  # before there is a folder
     folder = create_run(prepared.experiment, prepared.composed, files=plan.files)
     show_start(console, prepared.experiment, plan, title=experiment_name(prepared.composed), folder=folder.shown)
@@ -177,17 +162,14 @@ def submit_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:
 
 
 def submit_frozen(console: Console, folder: RunFolder) -> None:
-    """Submit a frozen run and print where to look. Raises ConfigError if Slurm refuses the job."""
+    """Submit a frozen run and print where to look. Raise ConfigError if Slurm refuses the job."""
     (job_id,) = submit([folder], _launch(folder), folder=folder.path, name=f"{JOB_NAME}{folder.label}")
     _say(console, f"job {job_id}", f"{job_id}_0_log.out", folder.path, job_id)
     console.print(f"run folder: {folder.shown}", soft_wrap=True, highlight=False)
 
 
 def submit_sweep(console: Console, runs: list[RunFolder], sweep_dir: Path) -> None:
-    """Submit the frozen runs of a sweep as one array, or one array per value of `launch` if that is swept.
-
-    Raises ConfigError if Slurm refuses an array.
-    """
+    """Submit frozen runs as one array per value of `launch`. Raise ConfigError if Slurm refuses an array."""
     arrays: dict[str, list[RunFolder]] = {}
     for run in runs:
         arrays.setdefault(_launch(run).model_dump_json(), []).append(run)

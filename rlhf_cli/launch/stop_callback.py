@@ -17,10 +17,7 @@ from rlhf_cli.trainers.guard_mixin import EvaluationBrokenOff
 
 @dataclass(eq=False)
 class StopBetweenSteps(TrainerCallback):
-    """A callback that saves and stops training once `stopping` is due. Use it on every rank, after all others.
-
-    `has_stopped` is True if it did; training then ended early, between steps.
-    """
+    """Saves and stops training once `stopping` is due: `has_stopped`. Use it on every rank, after all others."""
 
     stopping: Stopping
     has_stopped: bool = False
@@ -33,22 +30,17 @@ class StopBetweenSteps(TrainerCallback):
         self.stopping.steps_begin()
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Record the start time of the step."""
         self.step_began = time.monotonic()
         self.has_stepped = True
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Save and stop if any rank must."""
         self.longest_step_s = max(self.longest_step_s, time.monotonic() - self.step_began)
         self._stop_if_due(args, state, control)
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Abort the evaluation after this batch if any rank must stop: the step before it is not saved yet.
-
-        Raise EvaluationBrokenOff, or Interrupted before the first step, when there is no progress to save.
-        """
+        """Abort the evaluation after this batch if any rank must stop; before the first step, raise Interrupted."""
         if not on_any_rank(self.stopping.is_due(self.longest_step_s), args.device):
             return
         if not self.has_stepped:

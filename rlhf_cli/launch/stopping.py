@@ -29,10 +29,9 @@ _ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class Stopping:
-    """A request that this process end, with its grace period.
+    """A request that this process end, `grace_s` seconds later.
 
-    `grace_s` is the time from the request to the end. `must_save_by` is in seconds since the epoch, None for no
-    deadline. `on_late(reason)` is called from a thread when the grace period is over, before the process exits.
+    `must_save_by` is in seconds since the epoch. A thread calls `on_late(reason)` after the grace period.
     """
 
     def __init__(self, *, grace_s: float, must_save_by: float | None, on_late: Callable[[str], None]) -> None:
@@ -48,10 +47,7 @@ class Stopping:
             self._leave_in(max(0.0, must_save_by - time.time()), f"it had to save by {_clock(must_save_by)}")
 
     def steps_begin(self) -> None:
-        """Let requests wait for the end of a step from now on.
-
-        Before this, the first signal interrupts: there is no progress to lose.
-        """
+        """Let requests wait for the end of a step; before, a signal interrupts, as there is no progress to lose."""
         self._waits_for_step = True
 
     def is_due(self, longest_step_s: float) -> bool:
@@ -62,10 +58,9 @@ class Stopping:
         return self.reason is not None
 
     def ask(self, reason: str) -> None:
-        """Request an end at the next step, as the first signal does.
+        """Request an end at the next step. A repeat within a second is ignored, except Ctrl-C.
 
-        Raises Interrupted if there is no step to wait for, and on a second request. A repeat within a second is
-        ignored, except Ctrl-C.
+        Raise Interrupted if there is no step to wait for, and on a second request.
         """
         is_echo = reason != CTRL_C and time.monotonic() < self._asked_at + _ONE_WISH_S
         self._asked_at = time.monotonic()
@@ -105,8 +100,7 @@ class Stopping:
 def stopped_by_signals(stopping: Stopping) -> Iterator[None]:
     """Open a context in which SIGTERM, SIGUSR1 and Ctrl-C ask `stopping` to end, and SIGHUP is ignored.
 
-    A signal that comes before the first step ends the process even while torch waits for other ranks. Outside the main
-    thread, signal handlers are not changed.
+    A signal before the first step ends the process even while torch waits for other ranks.
     """
 
     def name_of(number: int) -> str:
@@ -137,10 +131,7 @@ def _clock(seconds: float) -> str:
 
 
 def preempted(folder: RunFolder, reason: str | None = None) -> Preempted:
-    """Return the error for a stopped run, with its last saved step and the resume command, in one line.
-
-    `reason` is why it stopped, for its status.
-    """
+    """Return the error for a stopped run: last saved step and resume command. `reason` is for its status."""
     checkpoint, go_on = folder.last_checkpoint(), f"`rlhf resume {os.path.relpath(folder.path)}`"
     if checkpoint is None:
         error = Preempted(f"no checkpoint yet; {go_on} restarts at step 0")
@@ -153,11 +144,7 @@ def preempted(folder: RunFolder, reason: str | None = None) -> Preempted:
 
 
 def must_save_by(launch: Launch, environment: Mapping[str, str] = os.environ) -> float | None:
-    """Return when the run must be saved, in seconds since the epoch, or None for no deadline.
-
-    This is the time in `launch` or the end of the Slurm job, whichever is earlier. Raises ValueError if
-    `launch.must_save_by` is not a time.
-    """
+    """Return when the run must be saved, in seconds since the epoch, by `launch` or the Slurm job's end."""
     times = [datetime.fromisoformat(launch.must_save_by).timestamp()] if launch.must_save_by is not None else []
     if (end := environment.get("SLURM_JOB_END_TIME", "")).isdigit():
         times.append(float(end))

@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
 
 def refuse_other_world_size(launch: Launch) -> None:
-    """Raise ConfigError if the number of processes differs from the requested one.
-
-    accelerate and torchrun silently fall back to one process.
-    """
+    """Raise ConfigError for another number of processes: accelerate and torchrun fall back to one silently."""
     of_a_machine = launch.processes
     asked = of_a_machine if of_a_machine == "auto" else of_a_machine * launch.nodes
     seen = int(os.environ.get("WORLD_SIZE", "1"))
@@ -107,7 +104,6 @@ def trainer_facts(trainer: ExtendedTrainer) -> dict[str, object]:
 
 
 def length_warnings(trainer: ExtendedTrainer) -> list[str]:
-    """Return warnings about rows that are dropped or cut, which are in log.txt already."""
     lengths = getattr(trainer, "lengths", {}).values()
     return [f"warning: {one.describe()}" for one in lengths if one.dropped or one.cut]
 
@@ -126,10 +122,7 @@ def say_slow_paths(trainer: ExtendedTrainer, show: Callable[[Text], None], said:
 
 
 def pass_facts(trainer: ExtendedTrainer) -> dict[str, object]:
-    """Return how rows pass through the models and how completions are generated, or {} if not applicable.
-
-    Before the first step this is what is expected, after it what was observed.
-    """
+    """Return how rows pass the models and how answers are generated, as expected before the first step; {} without."""
     passes, generation = getattr(trainer, "passes", None), getattr(trainer, "generation_mode", None)
     if passes is None or generation is None:
         return {}

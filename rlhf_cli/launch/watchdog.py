@@ -29,9 +29,8 @@ from functools import partial
 
 from rlhf_cli.errors import EXIT_CRASH, RlhfError
 from rlhf_cli.launch.ranks_end import RankFailure, failure_file, resume_hint
-from rlhf_cli.process import die_with, handled
+from rlhf_cli.process import die_with, handled, is_stopped
 from rlhf_cli.runs.heartbeat import Beat, Heartbeat, heartbeats
-from rlhf_cli.runs.process_identity import is_stopped
 from rlhf_cli.runs.run_folder import RunFolder, write_json
 from rlhf_cli.runs.run_status import FAILED, update_status
 from rlhf_cli.text.redaction import redacted
@@ -187,8 +186,7 @@ def watched(folder: RunFolder, timeout_s: float | str, rank: int) -> Iterator[He
 def _failure_of(beat: Beat, stacks: tuple[tuple[str, ...], ...], timeout_s: float, *, is_stopped: bool) -> RankFailure:
     """Return the failure of a rank that makes no progress, dated at its last sign of progress.
 
-    `stacks` are those of its threads, main thread first, each a list of `file:line in function`, innermost last; empty
-    if they could not be read. `is_stopped` means stopped by a signal such as SIGSTOP.
+    `stacks` are its threads', main thread first, each `file:line in function`, innermost last; () if unreadable.
     """
     rewards = "reward " + ", ".join(map(repr, beat.rewards)) if beat.rewards else ""
     what = f"no progress for {beat.age_s:.{0 if beat.age_s >= 10 else 1}f} s"
@@ -220,7 +218,6 @@ def _innermost(stacks: tuple[tuple[str, ...], ...]) -> list[str]:
 
 
 def _own_stacks(main_thread: int) -> tuple[tuple[str, ...], ...]:
-    """Return the stack of this process's main thread, then of the threads that run rewards."""
     found = {
         ident: tuple(f"{one.filename}:{one.lineno} in {one.name}" for one in traceback.extract_stack(frame))
         for ident, frame in sys._current_frames().items()

@@ -29,7 +29,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import entries_of
 from rlhf_cli.display.progress_bars import spinner
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, Preempted, RlhfError, RunError, described
-from rlhf_cli.launch.ranks_end import RankFailure, failure_file, first_failure
+from rlhf_cli.launch.ranks_end import RankFailure, failure_file, first_failure, out_of_memory
 from rlhf_cli.launch.stopping import Stopping, must_save_by, preempted, stopped_by_signals
 from rlhf_cli.launch.verify_launch import (
     length_warnings,
@@ -50,6 +50,7 @@ from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.provenance import add_to_provenance, other_versions
 from rlhf_cli.runs.run_folder import RunFolder, checkpoint_folder, write_json
 from rlhf_cli.runs.run_status import ANOTHER_RANK, FAILED, FINISHED, PREEMPTED, claim, update_status
+from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
 from rlhf_cli.text.redaction import redacted
 from rlhf_cli.text.terminal_output import SafeStream, printable, traceback_of
 
@@ -79,10 +80,7 @@ _log = logging.getLogger("rlhf")
 
 
 def run_rank(folder: RunFolder, *, resume: bool) -> None:
-    """Train the run in `folder` to its end on this rank; with `resume`, from its newest checkpoint if there is one.
-
-    The outcome is in status.json before this returns or raises.
-    """
+    """Train the run in `folder` on this rank, with `resume` from its newest checkpoint."""
     rank = int(os.environ.get("RANK", "0"))
 
     def say_late(reason: str) -> None:
@@ -132,8 +130,6 @@ def _explained(folder: RunFolder, experiment: Experiment, heartbeat: Heartbeat) 
         with refusals_named(experiment.trainer), naming_foreign_files(named):
             yield
     except Exception as error:
-        from rlhf_cli.launch.ranks_end import out_of_memory
-
         advice = out_of_memory(error, heartbeat) or full_disk(folder, error)
         if advice is None:
             raise
@@ -142,7 +138,7 @@ def _explained(folder: RunFolder, experiment: Experiment, heartbeat: Heartbeat) 
 
 @dataclass
 class _Training:
-    """One start of a run on this rank: what is shared while its trainer is built, runs, and ends."""
+    """One start of a run on this rank."""
 
     folder: RunFolder
     experiment: Experiment
@@ -248,7 +244,6 @@ class _Training:
 
 
 def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror | None, pairs: list[ScoredPair]) -> None:
-    """Show scored pairs above the bar, in log.txt and in the tracker."""
     from rlhf_cli.display.evaluation_tables import pair_table
     from rlhf_cli.display.terminal import Screen
 
@@ -263,21 +258,18 @@ def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror | None, pair
 def _mirror_of(folder: RunFolder, experiment: Experiment, bar: TrainingBar) -> Mirror:
     """Return the mirror of a run in its tracker; it prints above the bar: stdout is log.txt while TRL logs."""
     from rlhf_cli.runs.tracking.mirror import Mirror
-    from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
 
-    tracking = plan_tracking(experiment.track.mode, experiment.track.tracker)
-    unique_prompts = bool(experiment.trainer.args.get("log_unique_prompts"))
+    track = experiment.track
     return Mirror(
         folder,
-        tracking,
+        plan_tracking(track.mode, track.tracker),
         say=lambda line: bar.print(Text(line)),
-        unique_prompts=unique_prompts,
-        completions_every=experiment.track.completions_every,
+        unique_prompts=bool(experiment.trainer.args.get("log_unique_prompts")),
+        completions_every=track.completions_every,
     )
 
 
 def _import_libraries(experiment: Experiment) -> None:
-    """Import the slow libraries before their first use."""
     importlib.import_module("rlhf_cli.trainers.assemble.trainer")
     from rlhf_cli.trainers.assemble.trl_config import import_trainer
 
@@ -293,8 +285,7 @@ def _import_libraries(experiment: Experiment) -> None:
 def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
     """Return the newest checkpoint that verifies, the same on every rank; None if there are no checkpoints.
 
-    Newer ones that do not verify are printed. Raises RunError if there are checkpoints and none verifies, because
-    starting again would overwrite the run's files.
+    Raise RunError if none verifies, because starting again would overwrite the run's files.
     """
     from accelerate.utils import broadcast_object_list
 
@@ -324,7 +315,6 @@ def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
 
 
 def _finish(folder: RunFolder, trainer: ExtendedTrainer, *, is_main: bool, ended_by: StopByRule | None) -> None:
-    """Save the model and set the status `finished`, if training reached its last step or a rule ended it."""
     from rlhf_cli.runs.checkpoint_folders import own_weights, share_weights
 
     state = trainer.state
@@ -349,7 +339,6 @@ def _finish(folder: RunFolder, trainer: ExtendedTrainer, *, is_main: bool, ended
 
 
 def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
-    """Write the failure file of this rank, so that the first of several failures can be identified."""
     text = traceback_of(error)
     _log.error("rank %d failed\n%s", rank, text)
     failure = RankFailure(
@@ -377,7 +366,7 @@ def _record_stop(folder: RunFolder, rank: int, reason: str) -> None:
 
 @contextlib.contextmanager
 def _timed_phases(experiment: Experiment, heartbeat: Heartbeat) -> Iterator[Profiled | None]:
-    """Open a context in which a clock listens to `heartbeat` and token slots are counted; None if `profile` is off."""
+    """Open a context in which a clock listens to `heartbeat` and token slots are counted, if `profile` is on."""
     if experiment.profile == "off":
         yield None
         return
@@ -396,7 +385,6 @@ def _timed_phases(experiment: Experiment, heartbeat: Heartbeat) -> Iterator[Prof
 
 @contextlib.contextmanager
 def _timed_on_device(trainer: ExtendedTrainer, profiled: Profiled | None) -> Iterator[None]:
-    """Open a context in which the clock knows the trainer's device, and its waiting times for other ranks."""
     if profiled is None:
         yield
         return
@@ -435,8 +423,7 @@ class _LogFile(logging.FileHandler):
 def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
     """Send everything that libraries log or warn to the log of this machine, repeated warnings once.
 
-    Yields a function that returns the number of different warnings from the user's code or logged by ours. Those of
-    libraries do not count, because users cannot fix them, nor those about a call of ours.
+    Yield a function that counts the different warnings of the user's code and of ours, not those of libraries.
     """
     handler = _LogFile(folder.path / log_name(int(os.environ.get(NODE, "0"))), encoding="utf-8")
     handler.setFormatter(logging.Formatter(f"%(asctime)s rank{rank} %(levelname)s %(name)s: %(message)s"))

@@ -34,10 +34,7 @@ _REPLACED = "replaced"
 
 
 def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
-    """Return the newest checkpoint under `folder` that verifies, and one line per newer checkpoint that does not.
-
-    The checkpoint is None if none verifies. Reads every byte of the files it verifies.
-    """
+    """Return the newest checkpoint that verifies (or None), and a line per newer one that does not."""
     skipped: list[str] = []
     for _, path in reversed(checkpoints_in(folder)):
         problem = problem_with(path)
@@ -48,10 +45,7 @@ def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def problem_with(checkpoint: Path) -> str | None:
-    """Return why a checkpoint does not verify, or None if every file matches its manifest.
-
-    A checkpoint without a manifest does not verify, because it may be incomplete.
-    """
+    """Return why a checkpoint does not verify, or None; without a manifest it may be incomplete."""
     try:
         files = cast(Mapping[str, Mapping[str, object]], read_object(checkpoint / MANIFEST)["files"])
         listed = {name: (entry["size"], entry[_HASH]) for name, entry in files.items()}
@@ -105,10 +99,7 @@ def commit(staged: Path) -> Path:
 
 
 def finish_commit(folder: Path) -> None:
-    """Finish a replacement that was interrupted by a kill: move the new checkpoint of the step into place.
-
-    Call this when resuming a run, while no other process writes into `folder`.
-    """
+    """Move a checkpoint into place whose `commit` a kill interrupted; nobody else may write into `folder`."""
     for replaced in folder.glob(f"{_STAGED}/{_REPLACED}"):
         step = replaced.parent.name.partition("-")[2]
         staged, final = (checkpoint_folder(place, int(step)) for place in (replaced.parent, folder))
@@ -133,10 +124,9 @@ def write_manifest(folder: Path) -> None:
 
 
 def _flushed_and_hashed(file: Path) -> str:
-    """Flush a newly written file to disk and return its hash.
+    """Flush a newly written file and return its hash.
 
-    The file is memory-mapped, because copying it out of the page cache would cost more than hashing it. Do not do this
-    for a file read from disk: a read error would arrive as a signal.
+    It is memory-mapped: copying costs more than hashing. Not for a file read from disk: an error would be a signal.
     """
     with file.open("rb") as stream:
         os.fsync(stream.fileno())
@@ -151,11 +141,7 @@ _LINKING = ".linking"
 
 
 def share_weights(folder: Path, checkpoint: Path) -> None:
-    """Let the weights in a saved model and those in a checkpoint with the same bytes be one file on the disk.
-
-    A file of `folder` is replaced by a hard link at once, so that a kill leaves the file or the link, each with all
-    bytes. Where the file system has no hard links, the copy stays.
-    """
+    """Make a saved model's weights hard links to equal ones in a checkpoint, one by one; a kill leaves file or link."""
     for file in folder.glob("*.safetensors"):
         same, link = checkpoint / file.name, file.with_name(file.name + _LINKING)
         if not same.is_file() or same.samefile(file) or not filecmp.cmp(same, file, shallow=False):
@@ -168,10 +154,7 @@ def share_weights(folder: Path, checkpoint: Path) -> None:
 
 
 def own_weights(folder: Path) -> None:
-    """Make files of their own of the links to a checkpoint before a model is saved again: that writes into its files.
-
-    A kill leaves the link or the whole copy.
-    """
+    """Replace links to a checkpoint by copies, one by one: saving a model again writes into its files."""
     for file in folder.glob(f"*.safetensors{_LINKING}"):
         file.unlink()
     for file in folder.glob("*.safetensors"):

@@ -28,10 +28,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def no_room(path: Path, *, needed: int | None, kept: Path | None, error: BaseException) -> RunError:
-    """Return the error that names the path and the bytes needed and free; `needed` is None if unknown.
-
-    `kept` is the newest remaining checkpoint, or None.
-    """
+    """Return the error with the bytes needed (None: unknown) and free, and the newest checkpoint `kept`."""
     free = free_bytes(path)
     is_limit = getattr(error, "errno", None) == errno.EFBIG or f"(os error {errno.EFBIG})" in message_of(error)
     wanted = "more than there is" if needed is None else f"at least {needed} bytes ({size(needed)})"

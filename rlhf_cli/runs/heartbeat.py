@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_cli.runs.process_identity import boot_id
+from rlhf_cli.process import boot_id
 from rlhf_cli.text.regular_files import open_regular
 
 LOADING, TRAINING, ENDING = "loading data and models", "training", "ending"
@@ -40,10 +40,8 @@ _LAYOUT = struct.Struct("=dqq??36s")
 class Beat:
     """The last record of a rank. `at` is time.monotonic, which all processes of one machine share.
 
-    `seams` counts the synchronization points the rank has passed. If one rank waits for another, the one waited for has
-    passed fewer. `is_watched` means that the rank should be making progress. `waits` means that a rank that has made
-    none for too long reports that it only waits for others. `rewards` run now, or when the process was killed, earliest
-    first.
+    `seams` counts the synchronization points passed: the rank that others wait for has passed fewer. `is_watched`: it
+    should be making progress. `waits`: it only waits for others. `rewards` run now, or when the process was killed.
     """
 
     rank: int

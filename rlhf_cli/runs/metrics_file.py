@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import orjson
 
@@ -30,15 +30,12 @@ Event: TypeAlias = Mapping[str, object]
 
 
 class MetricsWriter:
-    """A writer that appends log events to metrics.jsonl.
-
-    Its `time_s` counts training seconds and continues from the end of an earlier attempt.
-    """
+    """Appends events to metrics.jsonl; `time_s` counts training seconds, on from an earlier attempt."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset_s = path, 0.0
         for event in iter_metrics(path):
-            self._offset_s = _number(event, "time_s")
+            self._offset_s = cast(float, event["time_s"])
         self._started = time.monotonic()
 
     def write(self, step: int, logs: Mapping[str, object]) -> Event:
@@ -68,10 +65,9 @@ def read_metrics(path: Path, *, numbers: tuple[str, ...] = ("step", "time_s")) -
 
 
 def iter_metrics(path: Path, *, numbers: tuple[str, ...] = ("step", "time_s")) -> Iterator[Event]:
-    """Yield every complete event, reading line by line; none if the file does not exist.
+    """Yield every complete event, which has at least these `numbers`; none if the file does not exist.
 
-    Skips a last line cut off by a kill, and a tail of zeros left by a power cut. Raises RunError for any other line
-    that is not an event. An event has at least these `numbers`.
+    Skip a last line cut off by a kill or a power cut; raise RunError for any other that is no event.
     """
     damaged = ""
     try:
@@ -94,7 +90,6 @@ def iter_metrics(path: Path, *, numbers: tuple[str, ...] = ("step", "time_s")) -
 
 
 def _event(line: bytes, numbers: tuple[str, ...]) -> Event | None:
-    """Return the event on a line, or None if the line is not an event."""
     try:
         # orjson knows no NaN, and accepts more levels than others can walk.
         is_flat = line.count(b"[") + line.count(b"{") < _FEW_LEVELS
@@ -111,24 +106,13 @@ def _event(line: bytes, numbers: tuple[str, ...]) -> Event | None:
 
 
 def rewind(path: Path, step: int) -> int:
-    """Remove the events after `step` from a JSON lines file; a resumed run writes them again.
-
-    Returns the last step in the file, or 0 if it has none.
-    """
+    """Remove the events after `step`, which a resumed run writes again. Return the last step in the file, or 0."""
     if not path.is_file():
         return 0
     events = read_metrics(path, numbers=("step",))
-    kept = [event for event in events if _number(event, "step") <= step and "train_runtime" not in event]
+    kept = [event for event in events if cast(float, event["step"]) <= step and "train_runtime" not in event]
     write_text(path, "".join(json.dumps(event) + "\n" for event in kept), durable=True)
-    return max((int(_number(event, "step")) for event in events), default=0)
-
-
-def _number(event: Event, name: str) -> float:
-    """Return a number that our writer puts into every event. Raises ValueError if it is not a number."""
-    value = event[name]
-    if not isinstance(value, int | float):
-        raise ValueError(f"{name} of a log event is not a number: {value!r}")
-    return value
+    return max((int(cast(float, event["step"])) for event in events), default=0)
 
 
 def series(events: Iterable[Event], name: str) -> tuple[list[int], list[float]]:
@@ -142,10 +126,7 @@ def series(events: Iterable[Event], name: str) -> tuple[list[int], list[float]]:
 
 
 def start_and_end(values: list[float]) -> tuple[float, float] | None:
-    """Return the means of the first and the last tenth of a series (at least one value each).
-
-    Returns None for an empty series.
-    """
+    """Return the means of the first and the last tenth of a series (at least one value each), None if it is empty."""
     if not values:
         return None
     width = max(1, len(values) // 10)
@@ -197,10 +178,7 @@ def describe_held_out(metrics: Event) -> str:
 
 
 def most_attempts(metrics: Iterable[str]) -> list[str]:
-    """Return the pass@k metric with the largest k of each reward.
-
-    `metrics` must be in increasing order of k, as they are logged.
-    """
+    """Return the pass@k metric with the largest k of each reward; `metrics` are in increasing order of k."""
     return list({match["reward"]: match[0] for match in map(_PASS.match, metrics) if match}.values())
 
 
@@ -227,9 +205,8 @@ def tables_by_step(run: Path) -> list[tuple[int, Path]]:
 def prune_completions(run: Path, *, last: int, every: int | None) -> None:
     """Delete a run's completion tables except the first, the `last` newest and those of every `every`-th step.
 
-    The first table of training always stays: its answers come from the initial policy, which all runs with the same
-    seed share, so `rlhf whatif` can rescore them with other weights. Readers of the tables handle missing ones. Of
-    wandb's copies only the `last` newest stay, because their file names do not give the optimizer step.
+    The first stays for `rlhf whatif`: its answers come from the initial policy, which runs with one seed share.
+    Of wandb's copies only the `last` newest stay: their names do not give the step.
     """
     tables = tables_by_step(run)
     first = next((step for step, _ in tables if step > 0), 0)  # step 0 is an evaluation before training

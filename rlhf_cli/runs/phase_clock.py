@@ -44,9 +44,9 @@ _ON_DEVICE = frozenset({"forward", "backward", "old_logps", "reference_logps", "
 
 
 class PhaseClock:
-    """The seconds of one rank by phase since the last `taken`. Time before and after training is not counted.
+    """The seconds of one rank by phase since the last `taken`, in training only.
 
-    `settle` waits for the device's pending work, so that its seconds count for the phase that queued it; None on a CPU.
+    `settle` waits for the device's pending work, which counts for the phase that queued it; None on a CPU.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -93,7 +93,6 @@ class PhaseClock:
         return taken
 
     def _charge(self) -> None:
-        """Charge the time since the last change to the current phase."""
         now, key = self._now(), self._key
         passed, self._at = now - self._at, now
         if key is None:
@@ -108,7 +107,6 @@ class PhaseClock:
 
 
 def _key_of(phases: tuple[str, ...]) -> str | None:
-    """Return the key that time in these phases counts for, or None if it is not counted."""
     if not phases or phases[0] in _UNTIMED:
         return None
     return EVALUATION if heartbeat.EVALUATION in phases else _KEYS.get(phases[-1], REST)
@@ -127,10 +125,7 @@ class TimeShares:
 
 
 def time_shares(names: Iterable[str], values: Callable[[str], Sequence[float]]) -> TimeShares | None:
-    """Return the time shares over log events with these metrics, or None if nothing was timed.
-
-    `values` returns a metric's values in the order of the events. A phase missing from an event took no time in it.
-    """
+    """Return the shares over log events, None if nothing was timed; `values` returns those of a metric."""
     elapsed = values(ELAPSED)
     total = float(sum(elapsed))
     if total <= 0.0:

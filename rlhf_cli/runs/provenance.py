@@ -43,12 +43,7 @@ def write_provenance(
     files: dict[str, Path],
     made_by: dict[str, str] | None = None,
 ) -> None:
-    """Write the facts that the parent process knows before the first rank starts.
-
-    `choices` are the group options (exp, model, data, ...). `files` maps name -> file or folder whose content affects
-    the result: reward code and data. `made_by` is the entry from the function
-    of that name.
-    """
+    """Write what is known before the first rank starts; `files` (reward code and data) are hashed by their name."""
     lines: list[str] = []
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -89,10 +84,9 @@ def note_files(folder: RunFolder, files: Mapping[str, Path]) -> None:
 
 
 def rewrite_config(folder: RunFolder, content: str, *, files: Mapping[str, Path], note: JsonTree) -> None:
-    """Replace the frozen configuration of a resumed run, and record the hashes of its files.
+    """Replace the frozen configuration of a resumed run; append `note` to the list `resumed` of the provenance.
 
-    `note` is appended to the list `resumed` of the provenance. If the process is killed at any moment, the hash of the
-    remaining configuration is known.
+    A kill at any moment leaves a configuration whose hash is known.
     """
     known = read_json(folder.provenance)
     hashes = {**section(known, "sha256"), **{name: sha256(path) for name, path in files.items()}}
@@ -106,10 +100,7 @@ def rewrite_config(folder: RunFolder, content: str, *, files: Mapping[str, Path]
 
 
 def weights_hash(model: Path) -> str | None:
-    """Return the hash of a model folder's weights; None if it is not a folder or has no weights.
-
-    The hash ignores tokenizers, cards and configurations.
-    """
+    """Return the hash of a folder's weights, without tokenizer, card and configuration; None if it has none."""
     files = sorted(
         file for pattern in _WEIGHTS for file in model.glob(pattern) if file.is_file() and file.name != _NO_WEIGHTS
     )
@@ -149,7 +140,6 @@ def sha256(path: Path) -> str | None:
 
 
 def _hash_of_files(files: Mapping[str, Path]) -> str:
-    """Return the SHA-256 of files, each after its heading."""
     digest = hashlib.sha256()
     for heading, file in files.items():
         digest.update(heading.encode())

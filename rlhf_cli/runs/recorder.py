@@ -25,11 +25,10 @@ _IS_EVALUATION = "eval_"
 
 @dataclass(eq=False)
 class Recorder(TrainerCallback):
-    """A callback that writes every logged metric and updates step and checkpoint in status.json.
+    """Writes every logged metric, and step and checkpoint into status.json. Use it in the main process only.
 
-    It passes each event and completion table to `mirror`, and deletes tables but for the `keep_last` newest and those
-    of every `keep_every`-th step. It adds to the provenance the files of `new_code` and, after the first step, `modes`:
-    which row packing and generation the step used. Use it in the main process only.
+    It passes events and completion tables to `mirror`, and deletes tables but for the `keep_last` newest and those of
+    every `keep_every`-th step. `new_code` are files for the provenance, `modes` how the first step went.
     """
 
     folder: RunFolder
@@ -41,7 +40,6 @@ class Recorder(TrainerCallback):
 
     @cached_property
     def metrics(self) -> MetricsWriter:
-        """Return the writer of metrics.jsonl."""
         return MetricsWriter(self.folder.metrics)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -83,10 +81,7 @@ class Recorder(TrainerCallback):
 
 @dataclass(eq=False)
 class KeepHeartbeat(TrainerCallback):
-    """A callback that reports the Trainer's phases to `heartbeat`, beyond those of trainers/logging_mixin.py.
-
-    Use it on every rank.
-    """
+    """Reports the Trainer's phases to `heartbeat`, beyond trainers/logging_mixin.py. Use it on every rank."""
 
     heartbeat: Heartbeat
 
@@ -105,7 +100,6 @@ class KeepHeartbeat(TrainerCallback):
         self.heartbeat.enter(TRAINING)
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
-        """Record progress after a batch of an evaluation."""
         self.heartbeat.beat()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
@@ -114,11 +108,10 @@ class KeepHeartbeat(TrainerCallback):
 
 
 class ShortHistory(TrainerCallback):
-    """A callback that keeps the newest 100 training and 100 evaluation log events, on every rank.
+    """Keeps the newest 100 training and 100 evaluation log events in memory and in checkpoints, on every rank.
 
-    The Trainer keeps all events in memory and writes them into every checkpoint: 2.6 kB per step of a small GRPO run.
-    The full record is metrics.jsonl. Readers of the history only need its end, or whether an evaluation ever had a
-    metric: choosing the best checkpoint, the tables of a model card.
+    All events would be 2.6 kB per step of a small GRPO run. Readers of the history need its end, or whether an
+    evaluation ever had a metric; metrics.jsonl has the rest.
     """
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:

@@ -48,10 +48,9 @@ def write_text_endings(model: Path, *, with_eos: bool) -> None:
 
 
 def trained_with_eos(model: str | Path) -> bool | None:
-    """Return whether the plain texts that a model was trained on ended with the EOS token.
+    """Return whether a model's plain training texts ended with EOS; None without a record, as for a hub id.
 
-    Returns None without a record, as for a hub id: such a model gets texts without EOS, as in TRL's GRPOTrainer. Raises
-    ModelError if the record cannot be read.
+    Such a model gets texts without EOS, as in TRL's GRPOTrainer. Raise ModelError if the record is damaged.
     """
     file = Path(os.path.expanduser(model)) / _ENDINGS
     if not file.exists():
@@ -69,10 +68,9 @@ def trained_with_eos(model: str | Path) -> bool | None:
 
 
 def mean_reward(model: str, *, with_eos: bool = False, where: str) -> float:
-    """Return the mean reward that `rlhf eval` wrote: on the model's own held-out rows, else in the newest evaluation.
+    """Return the mean that `rlhf eval` wrote: on the model's own held-out rows, else in the newest evaluation.
 
-    With `with_eos`, use evaluations of texts that end in the end-of-sequence token; it must match how the reward
-    scores. If there is none since the model was written, raise RunError with the command that measures it.
+    `with_eos` is how the reward ends its texts. Raise RunError with the command that measures it if there is none.
     """
     folder = Path(model).expanduser().resolve()
     stored = [(key, mean) for key, mean, ended in _stored_means(evaluations_of(folder)) if ended == with_eos]

@@ -28,8 +28,6 @@ _LAST_FILE_OF_A_CHECKPOINT = "trainer_state.json"
 
 @dataclass(frozen=True)
 class _Below:
-    """A path below the run folder."""
-
     name: str
 
     def __get__(self, run: RunFolder, owner: type | None = None) -> Path:
@@ -90,19 +88,13 @@ class RunFolder:
         return content
 
     def last_checkpoint(self) -> Path | None:
-        """Return the newest checkpoint judged by file names, or None.
-
-        To resume a run, use `newest_whole` instead, which verifies the files.
-        """
+        """Return the newest checkpoint by file names, or None; `newest_whole` also verifies the files."""
         whole = [path for _, path in checkpoints_in(self.checkpoints) if (path / _LAST_FILE_OF_A_CHECKPOINT).is_file()]
         return whole[-1] if whole else None
 
 
 def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
-    """Return (step, path) of every entry with a checkpoint's name, newest last, complete or not.
-
-    Only names are read, so this is cheap enough for a status line.
-    """
+    """Return (step, path) of every entry with a checkpoint's name, newest last, complete or not."""
     checkpoints = [(int(match[1]), path) for path in folder.glob("*") if (match := _CHECKPOINT.match(path.name))]
     return sorted(checkpoints)
 
@@ -113,10 +105,7 @@ def checkpoint_folder(folder: Path, step: int) -> Path:
 
 
 def names_a_run(word: str) -> bool:
-    """Return whether a typed word names a run and not an override.
-
-    An existing folder may have a `=` in its name, as those of sweep jobs do.
-    """
+    """Return whether a typed word names a run, not an override. A folder of a sweep's job has a `=` in its name."""
     return not word.startswith(("-", "~")) and ("=" not in word or os.path.isdir(word))
 
 
@@ -140,7 +129,6 @@ def open_run(path: Path) -> RunFolder:
 
 
 def _instead(path: Path) -> str:
-    """Return a suggestion for a path without a run: the run around it, the same path below runs/, or a similar name."""
     root = Path("runs")
     around = next((folder for folder in path.parents if (folder / "config.yaml").is_file()), None)
     if path.is_file() and around is not None:
@@ -197,18 +185,8 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def overwrite(path: Path, content: str) -> None:
-    """Overwrite a file in place: a full disk has no room for a second file."""
-    with suppress(OSError), path.open("r+", encoding="utf-8") as stream:
-        stream.write(content)
-        stream.truncate()
-
-
 def read_json(path: Path) -> JsonTree:
-    """Return the content of a JSON file, or {} if it does not exist.
-
-    Raises RunError if it is not a JSON object, for example because it was cut off, emptied or overwritten.
-    """
+    """Return the content of a JSON file, or {} if it does not exist. Raise RunError if it is not a JSON object."""
     try:
         return read_object(path)
     except FileNotFoundError:

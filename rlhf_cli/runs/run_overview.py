@@ -46,10 +46,7 @@ class Overview:
 
 
 def pace(folder: RunFolder) -> tuple[float | None, float | None]:
-    """Return a run's seconds per step and the seconds since its last log event; None if too few are logged.
-
-    Reads the last lines of its metrics and skips those that are not log events. Raises OSError if it cannot.
-    """
+    """Return seconds per step and seconds since the last log event; None if too few are logged. May raise OSError."""
     if not folder.metrics.is_file():
         return None, None
     points = _last_points(folder)[-_EVENTS:]
@@ -59,7 +56,6 @@ def pace(folder: RunFolder) -> tuple[float | None, float | None]:
 
 
 def _last_points(folder: RunFolder) -> list[tuple[int, float]]:
-    """Return (step, training seconds) of the log events at the end of the metrics."""
     with folder.metrics.open("rb") as stream:
         stream.seek(max(0, folder.metrics.stat().st_size - _TAIL_BYTES))
         lines = stream.read().decode("utf-8", errors="replace").splitlines()
@@ -137,10 +133,7 @@ _MOST_LINKS = 5
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise RunError for a link that points outside, through which a file would be overwritten, and for a FIFO.
-
-    Links within the folder are allowed, such as wandb's `latest-run`.
-    """
+    """Raise RunError for a link out of the folder, through which a file would be overwritten, and for a FIFO."""
     inside = folder.resolve()
     links = (Path(root, name) for root, below, files in os.walk(folder) for name in (*below, *files))
     found = [

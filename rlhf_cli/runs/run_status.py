@@ -18,10 +18,10 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from rlhf_cli.errors import CTRL_C, RunError
+from rlhf_cli.process import ProcessIdentity, this_process
 from rlhf_cli.runs.heartbeat import while_running
 from rlhf_cli.runs.metrics_file import read_metrics, reward_spans
-from rlhf_cli.runs.process_identity import ProcessIdentity, this_process
-from rlhf_cli.runs.run_folder import FIRST_RUN, RunFolder, overwrite, read_json, runs_below, unreadable, write_json
+from rlhf_cli.runs.run_folder import FIRST_RUN, RunFolder, read_json, runs_below, unreadable, write_json
 from rlhf_cli.text.json_values import JsonTree
 
 
@@ -92,18 +92,12 @@ def describe_state(state: str, reason: str | None) -> str:
 
 
 def stopped_by_rule(status: Status) -> str | None:
-    """Return the stopping rule, with its values, that ended a finished run; None if it ran to its last step.
-
-    Such a run is complete and its model is saved.
-    """
+    """Return the rule that ended a finished run, with its values; None if it ran to its last step."""
     return status.reason if status.state == FINISHED else None
 
 
 def read_status(folder: RunFolder) -> Status:
-    """Return the run's state. If a `running` run's process on this machine is dead, record and return `killed`.
-
-    Detects a reused pid and a reboot of the machine. Raises RunError if status.json cannot be read.
-    """
+    """Return the run's state; record `killed` if its process on this machine is dead. Raise RunError if unreadable."""
     try:
         content = read_json(folder.status)
         status = _STATUS.validate_python({"state": CREATED, **content})
@@ -120,10 +114,7 @@ def read_status(folder: RunFolder) -> Status:
 
 
 def _write_killed(folder: RunFolder, killed: Status, content: JsonTree) -> None:
-    """Record that a run was killed, keeping the time of its last update.
-
-    Does nothing if another process works on the run, its status is no longer `content`, or the folder is not writable.
-    """
+    """Record that a run was killed, unless another process works on it or its status is no longer `content`."""
     from filelock import FileLock, Timeout
 
     with contextlib.suppress(OSError, Timeout, RunError), FileLock(folder.path / WRITER_LOCK, timeout=0):
@@ -145,10 +136,7 @@ def set_stop_reason(folder: RunFolder, asked_by: str) -> Status:
 
 
 def update_status(folder: RunFolder, **changes: object) -> Status:
-    """Merge `changes` into status.json with the current time, and return the new status.
-
-    A final state is flushed to disk, so that a finished run is not started again after a power cut.
-    """
+    """Merge `changes` into status.json; a final state is flushed, so that a power cut does not start the run again."""
     try:
         known = read_json(folder.status)
     except RunError:  # a damaged file must not end the training
@@ -160,7 +148,9 @@ def update_status(folder: RunFolder, **changes: object) -> Status:
     except OSError:
         if status.state not in _FINAL or not folder.status.is_file():
             raise
-        overwrite(folder.status, json.dumps(asdict(status), indent=2) + "\n")
+        with contextlib.suppress(OSError), folder.status.open("r+", encoding="utf-8") as stream:
+            stream.write(json.dumps(asdict(status), indent=2) + "\n")  # a full disk has no room for a second file
+            stream.truncate()
     return status
 
 
@@ -179,9 +169,7 @@ def own_job_id() -> str | None:
 def run_result(folder: RunFolder) -> dict[str, object]:
     """Return what became of a run, as JSON values.
 
-    `rewards` are means over the first and the last tenth of its log events; `metrics` holds the last value of every
-    metric. `model` and `last_checkpoint` are folders, None if there is none. A status that cannot be read has the state
-    UNREADABLE.
+    `rewards` are means over the first and the last tenth of its log events; `metrics` are the last values.
     """
     try:
         status = read_status(folder)
@@ -218,9 +206,9 @@ def newest_run(root: Path = Path("runs"), *, finished: bool = False) -> RunFolde
 
 
 def with_newest(command: str, more: str = "", *, finished: bool = False, all_of_it: bool = False) -> str:
-    """Return e.g. `rlhf why runs/quickstart/mine`: the command with the newest run, or how to make a first run.
+    """Return `rlhf why runs/quickstart/mine`, with the newest run, or how to make a first run; `more` is appended.
 
-    `all_of_it` names the experiment's folder with all its runs instead; `more` is appended.
+    `all_of_it` names the experiment's folder with all its runs instead.
     """
     run = newest_run(finished=finished)
     if run is None:

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.runs.process_identity import ProcessIdentity, this_process
+from rlhf_cli.process import ProcessIdentity, this_process
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_status import RUNNING, WRITER_LOCK, read_status
 
@@ -42,12 +42,10 @@ class Writer:
 
 @contextmanager
 def only_writer(folder: RunFolder, *, take_over: bool = False, what: str = "run") -> Iterator[str | None]:
-    """Lock an existing run folder inside the `with` block; yield a line if it was taken over, else None.
+    """Lock an existing run folder (or `what`) inside the `with` block; yield a line if it was taken over, else None.
 
-    With `what="sweep"`, the folder is that of a sweep.
-
-    Raises RunError if another process holds the folder, if one on another machine may hold it (`take_over` asserts that
-    it does not), or if the folder cannot be written to.
+    Raise RunError if another process holds the folder, if one on another machine may (`take_over` asserts that it does
+    not), or if it cannot be written to.
     """
     lock = FileLock(folder.path / WRITER_LOCK)
     try:

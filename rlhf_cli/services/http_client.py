@@ -193,7 +193,7 @@ class JsonClient:
         return key
 
     def _scrubbed(self, text: str) -> str:
-        """Remove the key from a text, because a server may repeat the request in its answer."""
+        """Remove the key: a server may repeat the request in its answer."""
         key = self._key()
         return text.replace(key, "***") if key else text
 
@@ -235,7 +235,6 @@ def _plain_url(url: str, path: str) -> str:
 
 
 def _retry_after(answer: httpx2.Response) -> float:
-    """Return the seconds to wait, from a number or a date; 0 if the header has neither."""
     text = answer.headers.get("Retry-After", "")
     try:
         seconds = float(text)

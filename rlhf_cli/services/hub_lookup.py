@@ -26,10 +26,7 @@ _WEIGHTS = (".safetensors", ".bin", ".gguf")
 
 @dataclass(frozen=True)
 class HubQuestion:
-    """A repository to load from.
-
-    `revision` is None for the default branch; `needs_weights` is False if the tokenizer's files suffice.
-    """
+    """A repository to load from; the tokenizer's files suffice unless `needs_weights`."""
 
     kind: Kind
     name: str
@@ -39,11 +36,7 @@ class HubQuestion:
 
 @dataclass(frozen=True)
 class HubAnswer:
-    """The answer to a question: `detail` describes the problem, '' if there is none.
-
-    `folder` holds a cached model's files, else None; `is_silence` is True for a timeout, which may only mean a slow
-    server.
-    """
+    """`detail` is the problem; `folder` holds a cached model; `is_silence`: a timeout, perhaps of a slow server."""
 
     state: State
     detail: str = ""
@@ -59,7 +52,6 @@ def look_up(questions: Sequence[HubQuestion]) -> list[HubAnswer]:
 
 
 def _timeout_s() -> float:
-    """Return the timeout for the hub, in seconds."""
     try:
         return float(os.environ[TIMEOUT_VARIABLE])
     except (KeyError, ValueError):
@@ -171,6 +163,5 @@ def _cached_dataset(name: str) -> bool:
 
 
 def _snake_case(name: str) -> str:
-    """Return a name as `datasets.naming.camelcase_to_snakecase` writes it."""
     name = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
     return re.sub(r"([a-z\d])([A-Z])", r"\1_\2", name).lower()

@@ -7,11 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """How a sweep runs.
-
-    `at_once` is the number of concurrent jobs. `watch` is the metric in the table (None: the reward, else the loss).
-    `dry_run` starts nothing; `only_failed` resumes failed jobs only.
-    """
+    """How a sweep runs: `at_once` jobs, `watch` the metric in the table (None: the reward, else the loss)."""
 
     at_once: int = 1
     watch: str | None = None
@@ -21,11 +17,7 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """What the user allows.
-
-    `allowed` are changed keys, sections or kinds of files; `take_over` permits taking over a run of another machine;
-    `trust` permits code from a run folder made by another user.
-    """
+    """What the user allows: changed keys, sections or kinds of files; another machine's run; foreign code."""
 
     allowed: tuple[str, ...] = ()
     take_over: bool = False

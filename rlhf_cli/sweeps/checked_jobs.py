@@ -65,10 +65,9 @@ class JobProblems:
 def checked(
     jobs: Sequence[SweepJob], console: Console | None = None, *, adjust: Adjust | None = None
 ) -> list[CheckedJob]:
-    """Return the jobs, each checked like a single run, with a bar on the console if it is a terminal.
+    """Return the jobs, each checked like a single run and composed with `adjust`; write nothing.
 
-    `adjust` changes each composed tree before validation; None for no change.
-    Raise Problems, or the only UserError, with each problem once and the names of its jobs. Write nothing.
+    Raise Problems, or the only UserError, with each problem once and the names of its jobs.
     """
     found: list[CheckedJob] = []
     problems = JobProblems()
@@ -87,11 +86,7 @@ def checked(
 
 
 def new_sweep_folder(jobs: Sequence[CheckedJob]) -> Path:
-    """Return the folder for a sweep of these jobs.
-
-    It is below the folder of their experiment, or below `sweep` for several experiments. Raise RunError if it exists
-    already.
-    """
+    """Return the sweep's folder, below its experiment's, or `sweep` for several. Raise RunError if it exists."""
     experiment = jobs[0].prepared.experiment
     names = {experiment_name(job.prepared.composed) for job in jobs}
     root = Path(experiment.run.root).expanduser().resolve()
@@ -111,10 +106,7 @@ def new_sweep_folder(jobs: Sequence[CheckedJob]) -> Path:
 
 @dataclass(kw_only=True, eq=False)
 class ReadyJob(JobProgress):
-    """A run folder to be trained, and how far it is.
-
-    `take_over` says that its last process, on another machine, is dead.
-    """
+    """A run folder to be trained. `take_over` says that its last process, on another machine, is dead."""
 
     experiment: Experiment
     plan: Plan
@@ -128,7 +120,6 @@ class ReadyJob(JobProgress):
 
     @property
     def is_pinned(self) -> bool:
-        """Return whether it must run on specific GPUs."""
         return "CUDA_VISIBLE_DEVICES" in self.plan.accelerate_env
 
 
@@ -187,7 +178,7 @@ def begin_sweep(folder: Path, typed: list[str], swept: Sequence[str], jobs: Sequ
 
 
 def add_job(folder: Path, job: SweepJob) -> None:
-    """Add a trial's job to sweep.json. Trials are not known when the search starts."""
+    """Add a job to sweep.json: trials are not known when the search starts."""
     content = read_json(folder / SWEEP)
     listed = content.get("jobs")
     jobs = [*(listed if isinstance(listed, list) else []), _entry(job)]
@@ -195,7 +186,6 @@ def add_job(folder: Path, job: SweepJob) -> None:
 
 
 def _write(folder: Path, content: Mapping[str, object]) -> None:
-    """Write sweep.json, with the mark of this user for its words."""
     plain = redacted_tree(content)
     write_json(folder / SWEEP, {**plain, "made_by": made_by(words_in(plain))}, durable=True)
 

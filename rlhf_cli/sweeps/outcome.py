@@ -83,7 +83,6 @@ def resume_hint(sweep: SweepFolder) -> str:
 
 
 def _state(run: RunFolder) -> str:
-    """Return the state of a run. An unreadable status.json must not prevent showing the others."""
     try:
         return read_status(run).state
     except RunError:

@@ -46,10 +46,7 @@ class Slot:
 
 
 def slot_for(job: ReadyJob, threads: int | None) -> Slot | None:
-    """Return the resources for a job, or None if not enough suitable GPUs are free now.
-
-    `threads` of a job may be None, for its environment's setting or torch's default.
-    """
+    """Return the resources for a job, None if too few GPUs are free; `threads` None: as usual."""
     launch = job.launch
     gpus, run = gpus_of(launch), job.folder.shown
     held = take(gpus, run) if job.is_pinned or not gpus else take_free(len(gpus), run)
@@ -65,10 +62,9 @@ def slot_for(job: ReadyJob, threads: int | None) -> Slot | None:
 
 
 def threads_of_each(at_once: int) -> int | None:
-    """Return the threads per job: the usable cores divided by `at_once`, or fewer if the user asked for fewer.
+    """Return each job's share of the usable cores, at most what the user asked for; None for one job at a time.
 
     More threads than cores block one another: two jobs with two threads each took twenty times as long on two cores.
-    Return None for one job at a time, which runs like a single run.
     """
     if at_once == 1:
         return None
@@ -87,11 +83,9 @@ class JobsToCome:
 
     @property
     def num_to_come(self) -> int:
-        """Return how many jobs are still to be created or resumed."""
         return 0
 
     def next_job(self) -> ReadyJob | None:
-        """Return the next job, or None if there are no more."""
         return None
 
     def should_stop(self, job: ReadyJob) -> bool:
@@ -99,7 +93,6 @@ class JobsToCome:
         return False
 
     def ended(self, job: ReadyJob, status: Status) -> Status:
-        """Record how a job ended, and return the status to show."""
         return status
 
 
@@ -108,8 +101,8 @@ def run_jobs(
 ) -> int:
     """Run the jobs, then those `to_come`, and return the exit code of the sweep.
 
-    The code is 0 if all are done, 75 if the sweep was stopped, 1 if any job crashed, 2 if all failures were user
-    errors. Raise RlhfError if the process that forks the jobs has died.
+    0 if all are done, 75 if it was stopped, 1 if a job crashed, 2 if all failures were the user's errors.
+    Raise RlhfError if the process that forks the jobs has died.
     """
     runner = _Runner(console, jobs, options, to_come or JobsToCome())
     asking = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), runner.ask)
@@ -143,7 +136,6 @@ class _Runner:
         self._asked.append(CTRL_C if number == signal.SIGINT else signal.Signals(number).name)
 
     def run(self) -> int:
-        """Run until no job is waiting or running."""
         with self._display:
             while self._running or self._may_begin():
                 self._stop_where_asked()
@@ -164,13 +156,11 @@ class _Runner:
         return next((code for code in worst_first if code in self._codes), EXIT_OK)
 
     def close(self) -> None:
-        """End the running jobs and release the GPUs."""
         self._processes.close()
         for slot in self._running.values():
             slot.held.release()
 
     def _may_begin(self) -> bool:
-        """Return whether a job may start, after creating the next one if none is waiting."""
         if self._asked:
             return False
         if not self._waiting and (job := self._to_come.next_job()) is not None:
@@ -180,7 +170,6 @@ class _Runner:
         return bool(self._waiting)
 
     def _prune(self) -> None:
-        """Stop the jobs that are not worth their time."""
         for number in self._pids:
             if self._to_come.should_stop(self._jobs[number]):
                 self._signal(number, times=1)
@@ -246,10 +235,7 @@ class _Runner:
 
 
 def end_status(folder: RunFolder, code: int, *, asked_by: str | None) -> Status:
-    """Return the status of a job whose process has ended, and write it if the process could not.
-
-    `code` is its exit code or the negative number of a signal; `asked_by` is who stopped the sweep, or None.
-    """
+    """Return the status of a job that ended with an exit code or minus a signal; write it if the job could not."""
     try:
         status = read_status(folder)
     except RunError as error:

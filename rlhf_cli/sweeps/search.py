@@ -1,8 +1,6 @@
-"""Run a search: Optuna proposes trials one by one and learns their results.
+"""Run a search: Optuna proposes trials one by one, we run them and tell it their results (its ask-and-tell interface).
 
-This is Optuna's ask-and-tell interface (https://optuna.readthedocs.io, "Ask-and-Tell Interface"): we run the trials,
-Optuna proposes them. The storage is Optuna's journal, one JSON object per line in the sweep's folder, so a stopped
-search can resume.
+Optuna's journal, one JSON object per line in the sweep's folder, is its storage, so a stopped search can resume.
 """
 
 from __future__ import annotations
@@ -77,14 +75,10 @@ class Trials(JobsToCome):
 
     @property
     def num_to_come(self) -> int:
-        """Return how many jobs are still to be created or resumed, as far as is known."""
         return len(self._left) + max(0, self._plan.sweep.trials - self._asked)
 
     def next_job(self) -> ReadyJob | None:
-        """Return the next trial, frozen, or None if there are no more.
-
-        Raise the UserError of an invalid proposal if it is the last of several in a row.
-        """
+        """Return the next trial, frozen, or None. Raise the error of an invalid proposal after several in a row."""
         from optuna.trial import Trial, TrialState
 
         while self._left:
@@ -133,10 +127,7 @@ class Trials(JobsToCome):
         return job.name in self._pruned
 
     def ended(self, job: ReadyJob, status: Status) -> Status:
-        """Report a job's result to the study, and return its status: `pruned` if it was stopped here.
-
-        Raise RunError if it finished without ever logging an objective, because then no trial will.
-        """
+        """Tell the study a job's result. Raise RunError if a finished run never logged an objective."""
         from optuna.trial import TrialState
 
         if status.state == PREEMPTED and job.name not in self._pruned:
@@ -166,11 +157,7 @@ _SEEDS = "seed=range(1,6)"
 
 
 def run_search(console: Console, plan: SearchPlan, typed: list[str], options: SweepOptions) -> SweepEnd:
-    """Run a new search, or describe it with --dry-run, and return how it ended.
-
-    Before anything is written, raise all problems at the corners of the space, and ConfigError if Optuna is missing or
-    trials would go to Slurm.
-    """
+    """Run a new search, or describe it with --dry-run. Raise all problems at its corners at once."""
     corners = checked(plan.corners(), adjust=without_section)
     if corners[0].prepared.experiment.launch.slurm is not None:
         raise ConfigError(
@@ -201,11 +188,7 @@ def read_search(folder: Path) -> SearchPlan:
 def continue_search(
     console: Console, plan: SearchPlan, folder: Path, options: SweepOptions, allowed: ResumeOptions
 ) -> int:
-    """Run the remaining trials of a search (none with --dry-run), show the results, and return the exit code.
-
-    Unfinished trials resume with the permissions in `allowed`. Raise RunError if another process runs the search, and
-    the errors of `resumed` for a trial that cannot resume.
-    """
+    """Run the remaining trials of a search, show the results, and return the exit code."""
     with only_writer(RunFolder(folder), take_over=allowed.take_over, what="sweep"):
         trials = Trials(folder, plan, lambda line: console.print(line, style="yellow", markup=False), allowed)
         if options.dry_run:

@@ -47,10 +47,7 @@ def split_words(words: Iterable[str]) -> tuple[list[str], dict[str, Override]]:
 
 
 def from_section(section: Mapping[str, str], rewards: Iterable[str], typed: Iterable[str]) -> Space:
-    """Return the space in `sweep.space`, without the keys that were `typed`.
-
-    A `*` in a key matches each of the `rewards`. Raise ConfigError for a pattern that matches none.
-    """
+    """Return `sweep.space` without `typed` keys; a `*` matches each reward. Raise ConfigError if it matches none."""
     typed, names = set(typed), list(rewards)
     space: Space = {}
     for key, text in section.items():
@@ -82,10 +79,7 @@ def _parse(word: str) -> Override | None:
 
 
 def distribution_of(override: Override) -> BaseDistribution:
-    """Return Optuna's distribution of an override with several values.
-
-    Raise ConfigError for one that is empty or has a single value, and if Optuna is not installed.
-    """
+    """Return Optuna's distribution. Raise ConfigError if it has fewer than two values, or Optuna is missing."""
     try:
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
     except ImportError:
@@ -146,7 +140,6 @@ class Objective:
 
     @property
     def direction(self) -> Literal["minimize", "maximize"]:
-        """Return Optuna's name of the direction."""
         return "minimize" if self.less_is_better else "maximize"
 
     def __str__(self) -> str:
@@ -154,18 +147,12 @@ class Objective:
 
 
 def read_objective(text: str, rewards: Iterable[str] = ()) -> Objective:
-    """Return the objective of a text such as `rewards/correct/mean` or `-kl`.
-
-    The name of one of the `rewards` means its raw mean, as in `rlhf compare --on` and `stop`.
-    """
+    """Return the objective of `rewards/correct/mean` or `-kl`; the name of a reward means its raw mean."""
     return Objective(logged_name(text.removeprefix("-").strip(), rewards), text.startswith("-"))
 
 
 def value_so_far(objective: Objective, logged: Sequence[float]) -> float | None:
-    """Return the value of a metric from the events `logged` so far, or None if there is no finite number.
-
-    For a training metric, this is the mean over the last tenth of its log events; for a held-out one, the last value.
-    """
+    """Return a metric's mean over the last tenth of its events, held out its last value; None if none is finite."""
     values = [value for value in logged if math.isfinite(value)]
     if not values:
         return None
@@ -219,10 +206,9 @@ class SearchPlan:
 
 
 def search_plan(typed: list[str]) -> SearchPlan | None:
-    """Return the search that the words describe, or None if they describe a grid.
+    """Return the search that the words describe, or None for a grid; a search has a `sweep` section.
 
-    A search needs a `sweep` section that sets a goal. Raise the errors of `prepare` if a search is requested but
-    invalid, and ConfigError for a space that is empty, contains the seed, or changes the objective itself.
+    Raise ConfigError for a space that is empty, contains the seed, or changes the objective itself.
     """
     is_typed = any(_is_of_section(word) for word in typed)
     fixed, swept = split_words(typed)

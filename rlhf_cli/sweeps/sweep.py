@@ -43,8 +43,7 @@ from rlhf_cli.sweeps.sweep_grid import SweepJob, grid_of
 def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
     """Run every combination of the swept values in `typed`, or the search of their `sweep` section.
 
-    With --dry-run, only print what would run. Return how the sweep ended. A failing job does not stop the others.
-    Before anything is written, raise the errors of `prepare` and `preflight` for all jobs.
+    A failing job does not stop the others. Before anything is written, raise the problems of all jobs.
     """
     console = Screen()
     if (plan := search_plan(typed)) is not None:
@@ -86,10 +85,7 @@ def run_ready(console: Console, sweep: SweepFolder, jobs: Sequence[ReadyJob], op
 
 
 def _for_slurm(jobs: Sequence[CheckedJob]) -> bool:
-    """Return whether the jobs go to Slurm, after checking that Slurm would accept them.
-
-    Raise ConfigError if only some of them do.
-    """
+    """Return whether the jobs go to Slurm. Raise ConfigError if only some do, or if Slurm would refuse one."""
     launches = {job.prepared.experiment.launch.model_dump_json(): job.prepared.experiment for job in jobs}
     on_slurm = {experiment.launch.slurm is not None for experiment in launches.values()}
     if len(on_slurm) > 1:
@@ -108,10 +104,7 @@ _LEFT_ALONE = {RUNNING: "is training", QUEUED: "is in Slurm's queue", FINISHED: 
 
 
 def resume_sweep(folder: Path, allowed: ResumeOptions, options: SweepOptions, words: list[str]) -> SweepEnd:
-    """Resume the sweep in `folder` and return how it ended. `words` are other typed overrides; a sweep accepts none.
-
-    Raise RunError if another process runs it, and any problem of the jobs before the first one starts.
-    """
+    """Resume the sweep in `folder`, which accepts no `words`. Raise all problems of its jobs first."""
     if words:
         raise ConfigError(
             "a resumed sweep cannot change its runs",
@@ -150,7 +143,6 @@ def resume_sweep(folder: Path, allowed: ResumeOptions, options: SweepOptions, wo
 
 
 def _resume_search(folder: Path, allowed: ResumeOptions, options: SweepOptions) -> int:
-    """Run the trials of a search that were stopped, then the remaining ones, and return the exit code."""
     command = f"rlhf resume {RunFolder(folder).shown}"
     if options.only_failed:
         what = "a search proposes new trials and does not repeat failed ones"
@@ -162,7 +154,6 @@ def _resume_search(folder: Path, allowed: ResumeOptions, options: SweepOptions) 
 
 
 def _is_wanted(status: Status | None, options: SweepOptions) -> bool:
-    """Return whether to run a job now; `status` is None if it was never frozen."""
     if options.only_failed:
         return status is not None and status.state == FAILED
     return status is None or status.state not in _LEFT_ALONE
@@ -200,7 +191,6 @@ def _ready(
 
 
 def _planned(sweep: SweepFolder, job: SweepJob, status: Status | None, options: SweepOptions) -> str:
-    """Return what is done with a job now, '' for nothing."""
     if not _is_wanted(status, options):
         return _LEFT_ALONE.get(status.state, "") if status is not None else ""
     checkpoint = sweep.run_of(job).last_checkpoint()

@@ -27,10 +27,9 @@ _EXPONENT = re.compile(r"(\d)e([+-])0+(\d)")
 
 
 def names_of(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return a name for each job: its values, under the shortest unambiguous suffixes of their keys.
+    """Return a unique folder name for each job: its values, under the shortest unambiguous suffixes of their keys.
 
-    Names are unique and valid as folder names. Characters that are unsafe in a shell or file system become `-`. A name
-    with a value that is long, or equal to another one after that, ends in a hash.
+    Unsafe characters become `-`. A name ends in a hash if a value is long, or equal to another one after that.
     """
     short = short_keys(list(rows[0]) if rows else [])
     plain = [{key: _plain(value) for key, value in row.items()} for row in rows]
@@ -48,10 +47,7 @@ def names_of(rows: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
-    """Return key -> its shortest suffix that no other key has: `weight`, or `brevity.weight` next to another weight.
-
-    For a group with a package, `reward@rewards.x`, the package is used.
-    """
+    """Return key -> its shortest unique suffix: `weight` or `brevity.weight`; `x` of `reward@rewards.x`."""
     parts = {key: tuple(_UNSAFE.sub("-", key.rpartition("@")[2]).split(".")) for key in keys}
     short = {}
     for key, own in parts.items():
@@ -74,10 +70,7 @@ def _plain(value: str) -> str:
 
 @dataclass(frozen=True)
 class SweptKey:
-    """A swept key. `key` is as typed, without prefix signs: `rewards.brevity.weight`, `exp`, `reward@rewards.x`.
-
-    `words` are the overrides that set each value; `texts` are the values for display.
-    """
+    """A swept key as typed, without prefix signs; the overrides that set each value, and the values for display."""
 
     key: str
     words: tuple[str, ...]
@@ -102,11 +95,7 @@ class SweepGrid:
 
 
 def grid_of(typed: list[str]) -> SweepGrid:
-    """Return the grid that the overrides in `typed` describe.
-
-    Raise ConfigError, or Problems, for invalid values, a sampler's interval, a key that is swept and typed again, a
-    repeated value, a sweep without values, and Hydra's own settings.
-    """
+    """Return the grid of the overrides in `typed`. Raise ConfigError, or Problems, with all that is wrong with it."""
     problems: list[UserError] = []
     parsed: list[tuple[str, Override | None]] = []
     axes: dict[int, SweptKey] = {}
@@ -144,10 +133,7 @@ def grid_of(typed: list[str]) -> SweepGrid:
 
 
 def _parsed(text: str) -> Override | None:
-    """Return Hydra's parsed override. Return None for a deletion (`~`), or for a word that is not an override.
-
-    The command's own checks report the latter.
-    """
+    """Return Hydra's parsed override, None for a deletion (`~`) or a word that is none: composing reports it."""
     key, equals, value = text.lstrip("+").partition("=")
     if text.startswith("~") or not equals:
         return None
@@ -236,7 +222,6 @@ def _options(override: Override, pattern: Glob) -> list[tuple[object, str]]:
 
 
 def _typed_again(parsed: list[Override]) -> Iterator[ConfigError]:
-    """Yield an error for every swept key that was typed more than once."""
     by_key: dict[str, list[Override]] = {}
     for override in parsed:
         by_key.setdefault(override.get_key_element().lstrip("+"), []).append(override)

@@ -41,11 +41,7 @@ from rlhf_cli.text.terminal_output import safe_output, traceback_of
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A job to start.
-
-    `run` is its folder, `console` the file for its output; `resume` and `take_over` say how it resumes. The other
-    fields are the environment, folder and arguments that its own command would have had.
-    """
+    """A job to start: its folder, the file for its output, and what its own command would have had."""
 
     id: int
     run: str
@@ -72,10 +68,9 @@ class JobEvent(NamedTuple):
 
 
 class WarmProcesses:
-    """Jobs as processes without import time. The first request starts the server that forks them.
+    """Jobs as processes without import time, forked by a server that the first request starts.
 
-    The server ends with this process, and its jobs end with it. `threads` is its number of OpenMP threads, None for the
-    environment's setting.
+    The server ends with this process, and its jobs with it. `threads` are its OpenMP threads (None: as usual).
     """
 
     def __init__(self, *, threads: int | None) -> None:
@@ -118,10 +113,7 @@ class WarmProcesses:
         return server
 
     def events(self, timeout_s: float) -> list[JobEvent]:
-        """Return new events, after waiting at most `timeout_s` seconds for one.
-
-        Raise RlhfError with the server's last output if it has died, and the jobs with it.
-        """
+        """Return new events, waiting at most `timeout_s` seconds for one. Raise RlhfError if the server has died."""
         if self._server is None:  # no job has started because all GPUs are taken
             time.sleep(timeout_s)
             return []
@@ -175,8 +167,6 @@ def main(argv: list[str]) -> None:
 
 
 class _Server:
-    """Starts a job for every request, and reports when each has ended."""
-
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._jobs: dict[int, int] = {}
@@ -230,11 +220,7 @@ class _Server:
 
 
 def _forget_exits() -> None:
-    """Keep only the child's own exit handlers.
-
-    Imported libraries have created folders, such as wandb's for tables. The first job to end would remove them for all
-    the others.
-    """
+    """Keep only the child's own exit handlers: those of libraries would remove folders that all jobs share."""
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False
     atexit._clear()

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from rlhf_cli.runs.process_identity import is_stopped
+from rlhf_cli.process import is_stopped
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")

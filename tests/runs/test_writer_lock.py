@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import RunError
+from rlhf_cli.process import boot_id, start_ticks, this_process
 from rlhf_cli.runs import writer_lock
-from rlhf_cli.runs.process_identity import boot_id, start_ticks, this_process
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import claim, read_status
 from rlhf_cli.runs.writer_lock import only_writer, read_writer

@@ -44,10 +44,9 @@ Row: TypeAlias = Mapping[str, object]
 
 
 class Mirror:
-    """A run's mirror in its tracker. Only wandb gets tables. It does nothing after its first error, which is printed.
+    """A run's mirror in its tracker; it does nothing after its first error, which is printed. Only wandb gets tables.
 
-    With `unique_prompts`, a completion table has one row per prompt. There is at most one such table in
-    `completions_every` steps, and one at the end.
+    `unique_prompts`: one row per prompt in a completion table, of which there is one in `completions_every` steps.
     """
 
     def __init__(
@@ -77,8 +76,8 @@ class Mirror:
     ) -> Iterator[None]:
         """Keep a run's tracker open during its training, and tell it how the run ended.
 
-        A tracker other than wandb is driven by a callback, which `add_callback` gets. `goes_on_from` is the
-        checkpoint's step at which training starts, `recorded_to` the last step that an earlier attempt logged.
+        `add_callback` gets the callback of a tracker other than wandb. `goes_on_from` is the step of the checkpoint,
+        `recorded_to` the last step that an earlier attempt logged.
         """
         run = tracked_run(self._folder, goes_on_from=goes_on_from, recorded_to=recorded_to)
         finish = self.finish
@@ -153,7 +152,6 @@ class Mirror:
             importlib.import_module("wandb").teardown()
 
     def _has(self, step: int) -> bool:
-        """Return whether the tracker already has a step; an evaluation before the first step has step 0."""
         return 0 < self._kept_to >= step
 
     def _table(self, name: str, step: int, rows: Sequence[Row]) -> None:
@@ -212,7 +210,6 @@ def _completion_rows(file: Path, *, unique_prompts: bool) -> list[Row]:
 
 
 def _answer_rows(folder: RunFolder, step: int) -> list[Row]:
-    """Return the first answers of the evaluation at a step; the prompts are the same at every step."""
     file = in_training(folder) / f"step-{step}.completions.jsonl"
     rows: list[Row] = []
     # Not splitlines: an answer may hold U+2028, which JSON does not escape.
@@ -226,10 +223,7 @@ def _answer_rows(folder: RunFolder, step: int) -> list[Row]:
 
 
 def _plain(value: object) -> object:
-    """Return a number, a text or None unchanged, a conversation as readable text, anything else as JSON.
-
-    A column of a table must have one type.
-    """
+    """Return a value as one type for a column of a table: a conversation as text, other structures as JSON."""
     messages = value if isinstance(value, list) else []
     if messages and all(isinstance(one, dict) and {"role", "content"} <= {*one} for one in messages):
         return "\n".join(f"{one['role']}: {one['content']}" for one in messages)
@@ -243,10 +237,7 @@ class WandbTracker:
         self._mode: Literal["online", "offline"] = mode
 
     def start(self, run: TrackedRun) -> int:
-        """Start the run, or resume the one with the same id, and return the last step that wandb has.
-
-        Records offline if the server no longer answers.
-        """
+        """Start or resume the run, offline if the server is silent; return the last step that wandb has."""
         import wandb
 
         # Otherwise wandb leaves a copy of every table in the user's home folder.

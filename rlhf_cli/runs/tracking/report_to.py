@@ -24,10 +24,9 @@ _MLFLOW_STATUS = {"failed": "FAILED", "preempted": "KILLED"}
 
 
 class ReportingCallback(TrainerCallback):
-    """One of transformers' reporting callbacks, dropped with a warning after its first error.
+    """One of transformers' reporting callbacks, dropped with a warning after its first error. Main process only.
 
-    It reports the resolved experiment instead of TRL's arguments, without secrets, and finite numbers only. Use it in
-    the main process only.
+    It reports the resolved experiment instead of TRL's arguments, without secrets, and finite numbers only.
     """
 
     def __init__(self, tracker: TrackerName, run: TrackedRun, say: Callable[[str], None]) -> None:
@@ -35,7 +34,6 @@ class ReportingCallback(TrainerCallback):
         self._inner: Any = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Start reporting, or continue the run that an earlier attempt reported."""
         with self._dropped_on_error("at its start"):
             self._inner = _BUILD[self._name](self._run)
             self._args = _reported_args(args, self._run, name=self._name)
@@ -49,7 +47,6 @@ class ReportingCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Report the metrics of a step."""
         if self._inner is not None:
             numbers = {name: value for name, value in (logs or {}).items() if is_number(value)}
             shown = rewrite_logs(numbers) if self._name == "mlflow" else numbers  # the others rename by themselves

@@ -26,11 +26,10 @@ STEP = "train/global_step"
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """The description of a run that a tracker gets when it starts or resumes; contains no secrets.
+    """What a tracker gets when a run starts or resumes; contains no secrets.
 
-    `name` shows the differences in a sweep; `label` is unique among the runs of a folder. `config` is the resolved
-    experiment, nested, with some of its provenance. `goes_on_from` is the checkpoint's step at which training starts, 0
-    for none. `recorded_to` is the last step that an earlier attempt logged, 0 for none.
+    `name` shows the differences in a sweep, `label` is unique. `goes_on_from` is the checkpoint's step (0: none),
+    `recorded_to` the last step that an earlier attempt logged.
     """
 
     path: Path
@@ -111,11 +110,7 @@ _HOUSEKEEPING = re.compile(
 
 
 def shown_name(metric: str) -> str:
-    """Return a metric's name in wandb, which makes a section of what stands before the first slash.
-
-    `rewards/correct/mean`, `time/share/generation` and others with a subject keep their names, `loss` is `train/loss`,
-    `eval_greedy/total` is `eval/greedy/total`, and housekeeping has a section of its own.
-    """
+    """Return a metric's name in wandb: `train/loss`, `eval/greedy/total`, `housekeeping/epoch`."""
     if _HOUSEKEEPING.fullmatch(metric):
         return f"housekeeping/{metric}"
     if metric.startswith(_EVALUATION):

@@ -20,11 +20,7 @@ _API = "https://api.wandb.ai"
 
 @dataclass(frozen=True)
 class TrackingPlan:
-    """How a tracker will record.
-
-    `mode` online and offline differ for wandb only; none disables any tracker. `notice` explains why the plan differs
-    from the request, else None.
-    """
+    """How a tracker will record; only wandb has offline. `notice` explains another mode than was asked for."""
 
     mode: Mode
     notice: str | None = None
@@ -32,7 +28,6 @@ class TrackingPlan:
 
     @property
     def in_words(self) -> str:
-        """Return `wandb, offline`, `tensorboard` or `none`."""
         if self.mode == "none":
             return "none"
         return f"wandb, {self.mode}" if self.tracker == "wandb" else self.tracker

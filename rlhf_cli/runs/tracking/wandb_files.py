@@ -48,10 +48,7 @@ def _mark_of(file: Path) -> Path:
 
 
 def upload(files: Sequence[Path]) -> str:
-    """Upload records with `wandb sync`, attempts of one run in order, and return its output.
-
-    No process may still be writing them.
-    """
+    """Upload records with `wandb sync`, attempts of one run in order; no process may still write them."""
     for file in files:
         cut_off_half_a_record(file)
     command = [sys.executable, "-m", "wandb", "sync", "--include-online", *map(str, files)]
@@ -60,10 +57,7 @@ def upload(files: Sequence[Path]) -> str:
 
 
 def cut_off_half_a_record(file: Path) -> None:
-    """Truncate the file of a killed process to its complete part.
-
-    Otherwise `wandb sync` sends the complete part, reports a failure, and sends it again the next time.
-    """
+    """Truncate a killed process's file: `wandb sync` would report a failure and send it again."""
     log = file.read_bytes()
     place, complete = _HEADER_BYTES, 0
     while place + _CHUNK_HEADER_BYTES <= len(log):

@@ -41,10 +41,7 @@ _OPTIONS = ["-S", "-s", "-P", "-B", "-X", "utf8", "-c"]
 
 
 def main(job_file: int, report_pipe: int) -> int:
-    """Run one job and return the exit code.
-
-    Errors here are reported as failures of the sandbox, never as the program's result.
-    """
+    """Run one job; errors here are reported as failures of the sandbox, never as the program's result."""
     for descriptor in (job_file, report_pipe):
         os.set_inheritable(descriptor, False)
 
@@ -318,10 +315,9 @@ def prctl(option: int, *arguments: int | ctypes.c_char_p) -> None:
 
 
 def unshare_all() -> None:
-    """Give this process its own namespaces: mounts, network, processes (from the next fork on), and users.
+    """Give this process its own namespaces (processes: from the next fork on). Raise OSError.
 
-    Root needs no user namespace and can really change to another user without one. Any other user is mapped to user
-    65534 there, and so loses all rights over the namespaces with the next exec. Raise OSError.
+    Any user but root is mapped to 65534 there, and so loses all rights over the namespaces with the next exec.
     """
     spaces = _NEW_NS | _NEW_PID | _NEW_NET | _NEW_IPC | _NEW_UTS
     user, group = os.geteuid(), os.getegid()
@@ -335,10 +331,9 @@ def unshare_all() -> None:
 
 
 def new_root(root: str, visible: Sequence[str], scratch_bytes: int) -> None:
-    """Switch to a root with `visible`, read-only, a few devices, /proc and an empty /tmp, and change to that /tmp.
+    """Switch to a root with a /tmp of `scratch_bytes`, read-only `visible`, devices and /proc, built in `root`.
 
-    `root` is an empty folder to build it in; `scratch_bytes` is the size of /tmp. The caller must be the first process
-    of a process namespace. Raise OSError.
+    The caller must be the first process of a process namespace. Raise OSError.
     """
     _mount(None, "/", None, _RECURSIVE | _PRIVATE)
     _mount("tmpfs", root, "tmpfs", _NO_SUID | _NO_DEV, "size=1m,mode=755")
@@ -398,10 +393,7 @@ def write_rules() -> int | None:
 
 
 def socket_filter() -> bytes | None:
-    """Return a seccomp program that refuses all sockets except Unix ones.
-
-    Return None on an architecture whose system call numbers are not listed here.
-    """
+    """Return a seccomp program that refuses all but Unix sockets, None on an unknown architecture."""
     known = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
     if platform.machine() not in known:
         return None

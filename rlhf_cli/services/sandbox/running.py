@@ -45,11 +45,7 @@ class Program(TypedDict):
 
 
 class SandboxJob(Program):
-    """A program and its isolation.
-
-    `mode` is `bubblewrap`, `namespaces` or `limits`; `root` is an empty folder, `visible` the paths that the program
-    can see, `user` the user id that it changes to if root starts it.
-    """
+    """A program, the paths it can see, the empty folder of its root, and the user that it becomes if root starts it."""
 
     mode: str
     root: str
@@ -326,10 +322,7 @@ class _Capped:
 
 
 def command(mode: str, job: SandboxJob, *descriptors: int) -> list[str]:
-    """Return the command line for a job; `descriptors` are file descriptors passed to the launcher.
-
-    `mode` is `bubblewrap`, `namespaces` or `limits`.
-    """
+    """Return the command line for a job; `descriptors` are file descriptors passed to the launcher."""
     options = "-S -s -P -B -X utf8 -m rlhf_cli.services.sandbox.launcher"
     launcher = [job["python"], *options.split(), *map(str, descriptors)]
     if mode != "bubblewrap":
