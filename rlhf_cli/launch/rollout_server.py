@@ -46,7 +46,8 @@ def main(command: list[str]) -> int:
     # A new session, so that all processes of the server can be ended together.
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_as_usual)
     while child.poll() is None:
-        if asked or _is_closed(sys.stdin.fileno()):
+        readable, _, _ = select.select([sys.stdin], [], [], _PARENT_LOOK_S)
+        if asked or (readable and os.read(sys.stdin.fileno(), 1) == b""):
             end_session(child, GRACE_S)
             break
     end_session(child, 0.0)  # end processes that the command left behind
@@ -81,11 +82,6 @@ def _as_usual() -> None:
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-
-
-def _is_closed(descriptor: int) -> bool:
-    readable, _, _ = select.select([descriptor], [], [], _PARENT_LOOK_S)
-    return bool(readable) and os.read(descriptor, 1) == b""
 
 
 _START_TIMEOUT_S = 1800.0

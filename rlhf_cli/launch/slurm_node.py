@@ -22,7 +22,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rlhf_cli.config.schema.launch_sections import Launch
@@ -45,7 +44,7 @@ class OtherNodes:
         self._srun: subprocess.Popen[bytes] | None = None
         if num_nodes > 1:
             others = {**os.environ, **variables, _IS_HOST: "is_host=0"}
-            self._srun = subprocess.Popen(others_command(folder, num_nodes), env=others)
+            self._srun = subprocess.Popen(_others_command(folder, num_nodes), env=others)
         self._ended_at: float | None = None
 
     def have_failed(self) -> bool:
@@ -71,8 +70,7 @@ class OtherNodes:
                 return
 
 
-def others_command(folder: RunFolder, num_nodes: int) -> list[str]:
-    """Return the command that starts the run on all other nodes of the job."""
+def _others_command(folder: RunFolder, num_nodes: int) -> list[str]:
     others = str(num_nodes - 1)
     cpus = os.environ.get("SLURM_CPUS_PER_TASK")
     return [
@@ -126,13 +124,12 @@ class RunInJob:
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
-        self._was_warned = False
-        self._was_cancelled = False
+        self._heard = set[int]()
 
     def __call__(self) -> None:
         """Train the run, requeue the job if it was preempted, and exit with the run's exit code."""
-        signal.signal(signal.SIGUSR1, self._on_warning)
-        signal.signal(signal.SIGTERM, self._on_cancel)
+        for number in (signal.SIGUSR1, signal.SIGTERM):  # a warning, and a cancelled job
+            signal.signal(number, lambda number, _: self._heard.add(number))
         signal.signal(signal.SIGCONT, signal.SIG_DFL)  # it accompanies every other signal; submitit would log it
         folder, job_id = open_run(Path(self.folder)), own_job_id()
         _wait_until_told(folder, job_id)
@@ -156,11 +153,11 @@ class RunInJob:
                 "step_at_start": before.step,
                 "step_at_end": after.step,
                 "exit_code": code,
-                "was_warned": self._was_warned,
-                "was_cancelled": self._was_cancelled,
+                "was_warned": signal.SIGUSR1 in self._heard,
+                "was_cancelled": signal.SIGTERM in self._heard,
             },
         )
-        if code == EXIT_PREEMPTED and not self._was_cancelled:
+        if code == EXIT_PREEMPTED and signal.SIGTERM not in self._heard:
             _go_on_later(folder, attempts)
         if code != EXIT_OK:
             sys.exit(128 - code if code < 0 else code)
@@ -180,7 +177,7 @@ class RunInJob:
         ):
             is_told = False
             while child.poll() is None:
-                if self._was_warned and not is_told and _listens(child.pid, signal.SIGUSR1):
+                if signal.SIGUSR1 in self._heard and not is_told and _listens(child.pid, signal.SIGUSR1):
                     child.send_signal(signal.SIGUSR1)
                     is_told = True
                 if others.have_failed():
@@ -190,12 +187,6 @@ class RunInJob:
             update_status(folder, state=FAILED, reason=others.reason)
             return EXIT_CRASH
         return child.returncode
-
-    def _on_warning(self, number: int, frame: FrameType | None) -> None:
-        self._was_warned = True
-
-    def _on_cancel(self, number: int, frame: FrameType | None) -> None:
-        self._was_cancelled = True
 
 
 def node_command(folder: RunFolder) -> list[str]:

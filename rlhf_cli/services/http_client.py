@@ -148,9 +148,12 @@ class JsonClient:
         return max(half_s + random.uniform(0, half_s), busy.wait_s if isinstance(busy, _Busy) else 0.0)
 
     async def _try(self, client: httpx2.AsyncClient, url: str, body: bytes, timeout_s: float) -> object:
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if key := self._key():
+            headers["Authorization"] = f"Bearer {key}"
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await client.post(url, content=body, headers=self._headers())
+                answer = await client.post(url, content=body, headers=headers)
         except TimeoutError:
             raise _Busy(url, f"no answer within {timeout_s:.3g} s") from None
         except httpx2.HTTPError as error:
@@ -173,11 +176,6 @@ class JsonClient:
             raise RewardError(
                 "the server's answer is not JSON", where=shown(url), got=self._scrubbed(answer.text[:200]) or "nothing"
             ) from None
-
-    def _headers(self) -> dict[str, str]:
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        key = self._key()
-        return headers | {"Authorization": f"Bearer {key}"} if key else headers
 
     def _key(self) -> str | None:
         if self.api_key_env is None:

@@ -148,7 +148,9 @@ class _Runner:
                         self._signal(event.id, times=self._heard)
                     elif event.code is not None:
                         self._end(event.id, event.code)
-                self._prune()
+                for number in self._pids:
+                    if self._to_come.should_stop(self._jobs[number]):
+                        self._signal(number, times=1)
                 self._display.look()
         if self._asked and (self._waiting or EXIT_PREEMPTED in self._codes):
             return EXIT_PREEMPTED
@@ -168,11 +170,6 @@ class _Runner:
             self._waiting.append(len(self._jobs) - 1)
         self._display.num_to_come = self._to_come.num_to_come
         return bool(self._waiting)
-
-    def _prune(self) -> None:
-        for number in self._pids:
-            if self._to_come.should_stop(self._jobs[number]):
-                self._signal(number, times=1)
 
     def _begin_next(self) -> bool:
         """Start the first waiting job. Return False if no GPU is free for it now."""

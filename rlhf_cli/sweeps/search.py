@@ -169,7 +169,10 @@ def run_search(console: Console, plan: SearchPlan, typed: list[str], options: Sw
         )
     refuse_unlogged_watch(options.watch, [corner.prepared.experiment for corner in corners])
     folder = new_sweep_folder(corners)
-    _show_heading(console, plan, folder, options)
+    at_once = f", {options.at_once} at a time" if options.at_once > 1 else ""
+    space = {key: in_words(distribution) for key, distribution in plan.space.items()}
+    how = f"{plan.sweep.trials} by {plan.sweep.sampler}{_HOW[plan.sweep.prune]}{at_once}"
+    show_search(console, [*map(str, plan.objectives)], space | {"trials": how, "folder": RunFolder(folder).shown})
     if options.dry_run:
         console.print("nothing was started or written")
         return SweepEnd(EXIT_OK, folder, is_dry=True)
@@ -204,14 +207,6 @@ def continue_search(
             print_folder(console, folder)
 
 
-def _show_heading(console: Console, plan: SearchPlan, folder: Path, options: SweepOptions) -> None:
-    at_once = f", {options.at_once} at a time" if options.at_once > 1 else ""
-    how = f"{plan.sweep.trials} by {plan.sweep.sampler}{_HOW[plan.sweep.prune]}{at_once}"
-    space = {key: in_words(distribution) for key, distribution in plan.space.items()}
-    facts = space | {"trials": how, "folder": RunFolder(folder).shown}
-    show_search(console, [*map(str, plan.objectives)], facts)
-
-
 def _show_found(console: Console, plan: SearchPlan, study: Study, folder: Path) -> None:
     """Print the best trials, the command that repeats the best one, and how many trials are left, if any."""
     tried, best = study.get_trials(deepcopy=False), study.best_trials
@@ -244,6 +239,7 @@ def words_of(params: Mapping[str, object]) -> tuple[str, ...]:
 def open_study(folder: Path, plan: SearchPlan) -> Study:
     """Return the study in a sweep's folder, with all its trials; create it if there is none."""
     import optuna
+    from optuna.samplers import NSGAIISampler, RandomSampler, TPESampler
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
@@ -256,15 +252,9 @@ def open_study(folder: Path, plan: SearchPlan) -> Study:
         load_if_exists=True,
     )
     # A resumed search needs other random numbers: with the same ones it would repeat its first trials.
-    study.sampler = _sampler(plan.sweep.sampler, plan.seed + len(study.get_trials(deepcopy=False)))
-    return study
-
-
-def _sampler(name: str, seed: int) -> BaseSampler:
-    from optuna.samplers import NSGAIISampler, RandomSampler, TPESampler
-
     kinds: dict[str, Callable[..., BaseSampler]] = {"random": RandomSampler, "nsga2": NSGAIISampler, "tpe": TPESampler}
-    return kinds[name](seed=seed)
+    study.sampler = kinds[plan.sweep.sampler](seed=plan.seed + len(study.get_trials(deepcopy=False)))
+    return study
 
 
 def _pruner(name: str) -> BasePruner:
