@@ -73,10 +73,11 @@ def two(folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> T
     return run
 
 
-def planned(program: str, place: Path, folder: RunFolder) -> LaunchPlan:
+def planned(program: str, place: Path, folder: RunFolder, *more: str, common: str = COMMON) -> LaunchPlan:
+    """Return the plan of two ranks that run a program, with these words after the folder's."""
     script = place / "rank.py"
-    script.write_text(COMMON + program)
-    argv = (sys.executable, str(script), str(folder.path))
+    script.write_text(common + program)
+    argv = (sys.executable, str(script), str(folder.path), *more)
     return LaunchPlan(
         ranks=tuple(RankPlan(rank, None, {"RANK": str(rank)}, argv) for rank in (0, 1)),
         **{"world_size": 2, "num_nodes": 1, "shared": {}, "server": None, "log": folder.log},

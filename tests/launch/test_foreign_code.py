@@ -60,7 +60,7 @@ def test_one_s_own_run_is_not_asked_about_wherever_it_is_moved(with_code: RunFol
     assert not asks(RunFolder(Path(shutil.move(with_code.path, tmp_path / "elsewhere"))))
 
 
-def test_another_user_is_asked_and_told_what_would_run(with_code: RunFolder, place: Path, monkeypatch) -> None:
+def test_another_user_is_asked_and_told_what_would_run(with_code, place: Path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("RLHF_CACHE", str(place / "another_user_s"))
     with pytest.raises(RunError) as caught:
         refuse_foreign_code(with_code, trust=False, command=f"rlhf resume {with_code.shown}")
@@ -69,6 +69,7 @@ def test_another_user_is_asked_and_told_what_would_run(with_code: RunFolder, pla
     assert f"rlhf resume {with_code.shown} --trust" in told
     assert read_json(with_code.provenance)["host"]["name"] in told
     refuse_foreign_code(with_code, trust=True, command="rlhf resume RUN")
+    assert f"rewards.own.fn: {place}/mine.py:mine" in capsys.readouterr().err
     take_as_ours(with_code)
     assert not asks(with_code)
 
@@ -132,12 +133,6 @@ def test_the_verbs_ask_before_anything_runs(verb: str, key: str, frozen, place: 
     assert not Path("it-ran").exists()
 
 
-def test_what_is_trusted_is_listed(with_code: RunFolder, place: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setenv("RLHF_CACHE", str(place / "another_user_s"))
-    refuse_foreign_code(with_code, trust=True, command="rlhf resume RUN")
-    assert f"rewards.own.fn: {place}/mine.py:mine" in capsys.readouterr().err
-
-
 class TestLinks:
     """A link in a folder that was unpacked leads the next write anywhere: a file of the user's would be overwritten."""
 
@@ -194,17 +189,17 @@ class TestLinks:
         assert "links" in capsys.readouterr().err
 
 
+PARTS = {**dict.fromkeys(("aggregate", "advantages", "rollout")), "rewards": {}, "tools": {}, "environments": {}}
+WITHOUT_CODE = cast(Experiment, SimpleNamespace(**PARTS, trainer=SimpleNamespace(own_class=None, callbacks=[])))
+
+
 def test_a_folder_that_pip_installs_into_is_not_the_user_s_code(tmp_path: Path, monkeypatch) -> None:
     """`pip install --target DIR` and PYTHONPATH=DIR: a library there is no reward's helper."""
     own, installed = tmp_path / "own", tmp_path / "installed"
     own.mkdir()
     (installed / "library-1.0.dist-info").mkdir(parents=True)
     monkeypatch.setenv("PYTHONPATH", f"{own}{os.pathsep}{installed}")
-    trainer = SimpleNamespace(own_class=None, callbacks=[])
-    experiment = SimpleNamespace(
-        rewards={}, aggregate=None, advantages=None, rollout=None, tools={}, environments={}, trainer=trainer
-    )
-    found = code_folders(cast(Experiment, experiment))
+    found = code_folders(WITHOUT_CODE)
     assert own in found
     assert installed not in found
 
@@ -219,8 +214,4 @@ def test_a_command_that_pip_installs_is_not_the_user_s_code(tmp_path: Path, monk
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(imported_code, "code_folders", lambda experiment: {command.parents[2], tmp_path})
     known = frozenset(sys.modules) - {"__command__", "__mine__"}
-    trainer = SimpleNamespace(own_class=None, callbacks=[])
-    experiment = SimpleNamespace(
-        rewards={}, aggregate=None, advantages=None, rollout=None, tools={}, environments={}, trainer=trainer
-    )
-    assert list(imported_code.imported_since(known, cast(Experiment, experiment)).values()) == [mine]
+    assert list(imported_code.imported_since(known, WITHOUT_CODE).values()) == [mine]

@@ -67,25 +67,6 @@ def test_a_reward_that_raises_ends_the_run_as_failed(train, workplace: Path, cap
     assert not folder.model.exists()
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ("return [1.0]", "returned 1 values for 8 completions"),
-        ("return [float('nan')] * len(completions)", "nan, for the completion '"),
-        ("return ['good'] * len(completions)", "did not return a number for row 0"),
-    ],
-)
-@pytest.mark.fault(32)
-def test_a_reward_that_returns_nonsense_is_named(train, workplace: Path, capsys, body: str, said: str) -> None:
-    (workplace / "mine.py").write_text(f"def bad(completions, **kwargs):\n    {body}\n")
-    code, _ = train("rewards.mine.fn=./mine.py:bad", "rewards.mine.trial=false")
-    told = capsys.readouterr().err
-    assert code == 2
-    assert "'mine'" in told
-    assert said in told
-    assert "Traceback" not in told
-
-
 def test_a_value_trl_refuses_is_told_before_a_model_is_loaded(train, capsys) -> None:
     code, folder = train(
         "trainer.args.vllm_importance_sampling_clip_min=3.0", "trainer.args.vllm_importance_sampling_clip_max=2.0"

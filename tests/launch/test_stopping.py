@@ -116,9 +116,9 @@ def test_every_rank_stops_where_one_is_to(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture
 def begun() -> Stopping:
-    wish = Stopping(grace_s=60, must_save_by=None, on_late=lambda reason: None)
-    wish.steps_begin()
-    return wish
+    stopping = wish([])
+    stopping.steps_begin()
+    return stopping
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGUSR1])

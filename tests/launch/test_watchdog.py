@@ -21,11 +21,11 @@ from rlhf_cli.errors import RankFailed
 from rlhf_cli.launch import elastic
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.launch.ranks_end import failure_file, raise_end
-from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.heartbeat import heartbeats
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import claim, read_status
+from tests.launch.test_elastic import planned
 from tests.support.small_runs import SMALL
 
 TIMEOUT_S = 1.0
@@ -212,17 +212,8 @@ Two = Callable[[str], None]
 
 @pytest.fixture
 def two(folder: RunFolder, workplace: Path) -> Two:
-    script = workplace / "rank.py"
-    argv = (sys.executable, str(script), str(folder.path), str(TIMEOUT_S))
-    plans = tuple(RankPlan(n, None, {"RANK": str(n), "WORLD_SIZE": "2"}, argv) for n in (0, 1))
-    plan = LaunchPlan(
-        ranks=plans,
-        **{"world_size": 2, "num_nodes": 1, "shared": {}, "server": None, "log": folder.log},
-        **{"resume_command": "", "in_this_process": False},
-    )
-
     def run(program: str) -> None:
-        script.write_text(RANK + program)
+        plan = planned(program, workplace, folder, str(TIMEOUT_S), common=RANK)
         store = elastic.listening_store()
         end = elastic.run_ranks(folder, plan, Launch(hang_timeout_s=TIMEOUT_S), store=store)
         raise_end(folder, end, grace_s=30.0)

@@ -205,8 +205,13 @@ class TestResume:
 
 @pytest.mark.parametrize(
     ("error", "code", "state"),
-    [(None, 0, "finished"), (ValueError("no"), 1, "failed"), (KeyboardInterrupt(), 75, "preempted")],
-    ids=["well", "error", "interrupt"],
+    [
+        (None, 0, "finished"),
+        (ValueError("no"), 1, "failed"),
+        (KeyboardInterrupt(), 75, "preempted"),
+        (Preempted("saved step 2"), 0, "preempted"),  # torch would otherwise end the others, which may still save
+    ],
+    ids=["well", "error", "interrupt", "stopped with the others"],
 )
 def test_exit_codes_of_a_rank_that_a_launcher_started(
     folder: RunFolder, trainer: Ranked, error: BaseException | None, code: int, state: str
@@ -214,13 +219,6 @@ def test_exit_codes_of_a_rank_that_a_launcher_started(
     trainer(raising(error) if error is not None else lambda: None)
     assert main([str(folder.path)]) == code
     assert read_status(folder).state == state
-
-
-def test_a_rank_that_stopped_with_the_others_ends_well(folder: RunFolder, trainer: Ranked) -> None:
-    """torch would otherwise end the others, which may still save."""
-    trainer(raising(Preempted("saved step 2")))
-    assert main([str(folder.path)]) == 0
-    assert read_status(folder).state == "preempted"
 
 
 def test_one_of_several_ranks_that_is_interrupted_records_when(

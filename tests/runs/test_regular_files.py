@@ -1,4 +1,4 @@
-"""Files of other users: pipes, devices, deep, endless and damaged ones give one line, and hide no other run."""
+"""Files that are no regular ones, or cut, empty, binary, deep, endless: one message, a way out, no other run hidden."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rlhf_cli.runs.heartbeat import heartbeat_files, while_running
 from rlhf_cli.runs.metrics_file import iter_metrics, read_metrics
 from rlhf_cli.runs.reward_records import failed_rows
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import read_status, update_status
 from rlhf_cli.text.regular_files import lines_of, parse_json, read_object, read_regular
 from tests.support.begun_runs import begun
 
@@ -101,3 +102,86 @@ def test_an_endless_line_ends(tmp_path: Path) -> None:
 def test_what_is_still_read() -> None:
     assert parse_json('{"a": [1, -2.5, NaN, null], "b": ' + "[" * 90 + "]" * 90 + "}")
     assert parse_json("9" * 300) == int("9" * 300)
+
+
+DAMAGE = {
+    "cut": lambda whole: whole[: len(whole) // 2],
+    "empty": lambda whole: b"",
+    "binary": lambda whole: bytes(range(128, 256)) * 3,
+    "zeros": lambda whole: bytes(len(whole)),
+    "another shape": lambda whole: b'["not", "what", "was", "expected"]\n',
+}
+HARMLESS = {("metrics.jsonl", "cut"), ("metrics.jsonl", "empty"), ("metrics.jsonl", "zeros"), ("config.yaml", "cut")}
+"""A kill cuts the last line, and a run without log events has no line. YAML that is cut may still be YAML."""
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of a run that are read, as they should be."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("good"))
+        folder = begun()
+        folder.metrics.write_text("".join(json.dumps({"step": n, "time_s": n, "reward": n / 4}) + "\n" for n in (1, 2)))
+        return {file.name: file.read_bytes() for file in folder.path.iterdir() if file.is_file()}
+
+
+def damaged(good: dict[str, bytes], name: str, how: str, run: str = "bad") -> RunFolder:
+    """Return a run with one file that is not what it should be."""
+    folder = RunFolder(Path.cwd() / "runs" / "quickstart" / run)
+    folder.path.mkdir(parents=True)
+    for file, content in good.items():
+        (folder.path / file).write_bytes(DAMAGE[how](content) if file == name else content)
+    return folder
+
+
+CASES = [
+    (name, how)
+    for name in ("config.yaml", "provenance.json", "status.json", "metrics.jsonl")
+    for how in DAMAGE
+    if (name, how) not in HARMLESS
+]
+
+
+@pytest.mark.parametrize(("name", "how"), CASES)
+def test_resume_names_it_and_ends_with_2(good, workplace: Path, capsys, name: str, how: str) -> None:
+    folder = damaged(good, name, how)
+    assert main(["resume", str(folder.path)]) == 2
+    told = capsys.readouterr().err
+    assert f"{name} cannot be read" in told
+    assert str(Path("bad") / name) in told
+    assert "try: " in told or "advice: " in told
+    assert "Traceback" not in told
+    assert told.count("error:") == 1
+
+
+@pytest.mark.parametrize(("name", "how"), [*((name, "cut") for name in ("status.json", "provenance.json")), *CASES[:2]])
+def test_compare_goes_on_with_the_rest(good, workplace: Path, capsys, name: str, how: str) -> None:
+    damaged(good, "none", how, run="fine")
+    damaged(good, name, how)
+    assert main(["compare", "runs/quickstart"]) == 0
+    told = capsys.readouterr().out
+    assert "fine" in told
+    assert "left out: 1 unreadable run" in told
+    assert f"{name} cannot be read" in told
+
+
+def test_zeros_at_the_end_are_what_a_power_cut_leaves(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(b'{"step": 1, "time_s": 0.5}\n' + bytes(4096))
+    assert [event["step"] for event in read_metrics(file)] == [1]
+
+
+@pytest.mark.parametrize("line", [b"3", b'["a"]', b'{"loss": 1}', b'{"step": "x", "time_s": 1}', b"\xff\xfe"])
+def test_a_line_in_the_middle_is_named_by_its_number(tmp_path: Path, line: bytes) -> None:
+    file, whole = tmp_path / "metrics.jsonl", b'{"step": 1, "time_s": 0.5}\n'
+    file.write_bytes(whole + line + b"\n" + whole)
+    with pytest.raises(RunError) as caught:
+        read_metrics(file)
+    assert str(caught.value.got).startswith("line 2: ")
+
+
+def test_a_run_does_not_die_of_a_status_that_somebody_damaged(make_run) -> None:
+    folder = make_run()
+    folder.status.write_text('{"state": "runn')
+    update_status(folder, step=4)
+    assert (read_status(folder).state, read_status(folder).step) == ("running", 4)

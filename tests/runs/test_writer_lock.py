@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.process import boot_id, start_ticks, this_process
+from rlhf_cli.process import boot_id, is_stopped, start_ticks, this_process
 from rlhf_cli.runs import writer_lock
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import claim, read_status
@@ -155,6 +156,7 @@ def test_a_folder_that_cannot_be_written_to(make_run: MakeRun, monkeypatch) -> N
     assert caught.value.got == "Read-only file system"
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 class TestIdentity:
     def test_this_process_lives_and_its_start_is_that_of_proc(self) -> None:
         """Clock ticks since boot (proc(5), field 22), counted here from the clocks: to a few seconds the same."""
@@ -177,3 +179,17 @@ class TestIdentity:
         assert read_status(folder).state == "killed"
         folder.status.write_text(json.dumps({**told, "boot": "another"}))
         assert read_status(folder).state == "killed"
+
+    def test_a_process_is_stopped_until_it_is_told_to_go_on(self) -> None:
+        process = subprocess.Popen(["sleep", "60"])
+        try:
+            for told, expected in ((signal.SIGSTOP, True), (signal.SIGCONT, False)):
+                process.send_signal(told)
+                until = time.monotonic() + 20
+                while is_stopped(process.pid) != expected and time.monotonic() < until:
+                    time.sleep(0.01)
+                assert is_stopped(process.pid) == expected
+        finally:
+            process.kill()
+            process.wait()
+        assert not is_stopped(process.pid)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from statistics import fmean
 
 import pytest
 from optuna import Study
@@ -133,32 +132,12 @@ def test_an_objective_that_is_never_logged_ends_the_search(place: Path) -> None:
 
 
 SPACE: Space = {"w": FloatDistribution(0.0, 1.0)}
-BEST = 0.3
 
 
 def study(folder: Path, *, objective: str = "m", **section: object) -> Study:
     """Return the study of a search; several objectives are separated by commas."""
     sweep = Sweep.model_validate({"objective": objective.split(","), **section})
     return open_study(folder, SearchPlan(sweep, tuple(map(read_objective, sweep.objective)), SPACE, (), 0))
-
-
-def proposed(search: Study, *, less_is_better: bool = False) -> float:
-    trial = search.ask({**SPACE})
-    distance = abs(trial.params["w"] - BEST)
-    search.tell(trial, distance if less_is_better else -distance)
-    return float(trial.params["w"])
-
-
-@pytest.mark.parametrize("objective", ["m", "-m"])
-def test_late_proposals_are_nearer_to_the_best_than_chance(tmp_path: Path, objective: str) -> None:
-    """Uniform proposals are (0.3² + 0.7²) / 2 = 0.29 away from 0.3 on average, with a standard deviation of 0.2.
-
-    The mean of 15 of them is below half of that in three of a thousand cases.
-    """
-    search = study(tmp_path, objective=objective)
-    values = [proposed(search, less_is_better=objective == "-m") for _ in range(30)]
-    assert fmean(abs(value - BEST) for value in values[15:]) < 0.29 / 2
-    assert search.best_params["w"] == min(values, key=lambda value: abs(value - BEST))
 
 
 def test_several_objectives_give_a_pareto_front(tmp_path: Path) -> None:

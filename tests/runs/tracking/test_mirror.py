@@ -167,17 +167,6 @@ def _told_in(place: Path) -> set[str]:
 
 @pytest.mark.fault(48)
 @pytest.mark.filterwarnings("ignore")
-def test_wandb_gets_no_secret(place: Path, mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in _SECRETS.items():
-        monkeypatch.setenv(name, value)
-        remember(value)
-    folder = _telling(place)
-    assert mirrored(folder) == []
-    assert _told_in(place) == set()
-
-
-@pytest.mark.fault(48)
-@pytest.mark.filterwarnings("ignore")
 def test_tensorboard_gets_no_secret(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control is in the same test: with nothing hidden the same search finds every secret."""
     pytest.importorskip("tensorboard", reason="pip install 'rlhf-cli[tensorboard]'")
