@@ -5,7 +5,7 @@ A change is accepted if it cannot change the result, or if `--allow` names it (t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -43,7 +43,7 @@ from rlhf_cli.runs.run_status import (
     stopped_by_rule,
 )
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.tables.resume_keys import CONFIG, Effect, kind_of_file, row_of
+from rlhf_cli.tables.resume_keys import CONFIG, Condition, Effect, kind_of_file, row_of
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _judged(
         return replace(change, reason=f"the newest checkpoint is of step {newest_step}")
     row = row_of(change.key)
     effect, reason = row.effect, row.reason
-    if row.only_if is not None and (why_not := CONDITIONS[row.only_if](experiment, ran_as)) is not None:
+    if (why_not := _why_not(row.only_if, experiment, ran_as)) is not None:
         effect, reason = ("never" if row.else_never else "by name"), why_not
     if effect == "by name" and any(change.key == name or change.key.startswith(f"{name}.") for name in allowed):
         effect, reason = "taken", f"allowed; {reason}"
@@ -210,13 +210,26 @@ def _judged(
 _ANY_LENGTH = ("constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau")
 """Schedules of transformers in which no learning rate depends on the total number of steps."""
 
-Condition = Callable[[Experiment, int | None], str | None]
-"""Takes the frozen experiment and the number of processes it ran as (None if it never started). Returns why a change
-changes the result, or None if it does not.
-"""
+
+def _why_not(condition: Condition | None, experiment: Experiment, ran_as: int | None) -> str | None:
+    """Return why a change affects the result, None if the condition of its row in tables/resume_keys.py holds.
+
+    `ran_as` is the number of processes of the run, None if it never started.
+    """
+    if condition == "steps do not shape the run":
+        return _shaped_by_steps(experiment)
+    if condition == "no best is chosen":
+        if experiment.trainer.setting("load_best_model_at_end"):
+            return "load_best_model_at_end chooses among the checkpoints and evaluations that there are"
+        if experiment.trainer.setting("lr_scheduler_type") == "reduce_lr_on_plateau":
+            return "lr_scheduler_type=reduce_lr_on_plateau follows the evaluations"
+    if condition == "as many processes" and ran_as not in (None, now := planned_processes(experiment.launch)):
+        return f"{now} processes, but the run used {ran_as}; rollouts and random state belong to a process"
+    return None
 
 
-def _steps_do_not_shape(experiment: Experiment, _: int | None) -> str | None:
+def _shaped_by_steps(experiment: Experiment) -> str | None:
+    """Return which setting is spread over all steps: another number of steps then changes the later ones."""
     setting = experiment.trainer.setting
     schedule, warmup = str(setting("lr_scheduler_type")), setting("warmup_steps")
     if schedule not in _ANY_LENGTH:
@@ -228,29 +241,6 @@ def _steps_do_not_shape(experiment: Experiment, _: int | None) -> str | None:
         if isinstance(reward.weight, Weight) and reward.weight.fraction is not None:
             return f"rewards.{name}.weight changes over a fraction of all steps"
     return None
-
-
-def _as_many_processes(experiment: Experiment, ran_as: int | None) -> str | None:
-    now = planned_processes(experiment.launch)
-    if ran_as is None or now == ran_as:
-        return None
-    return f"{now} processes, but the run used {ran_as}; rollouts and random state belong to a process"
-
-
-def _no_best_is_chosen(experiment: Experiment, _: int | None) -> str | None:
-    if experiment.trainer.setting("load_best_model_at_end"):
-        return "load_best_model_at_end chooses among the checkpoints and evaluations that there are"
-    if experiment.trainer.setting("lr_scheduler_type") == "reduce_lr_on_plateau":
-        return "lr_scheduler_type=reduce_lr_on_plateau follows the evaluations"
-    return None
-
-
-CONDITIONS: dict[str, Condition] = {
-    "steps do not shape the run": _steps_do_not_shape,
-    "no best is chosen": _no_best_is_chosen,
-    "as many processes": _as_many_processes,
-}
-"""The names that tables/resume_keys.py uses."""
 
 
 def _different(old: JsonValue, new: JsonValue, path: tuple[str, ...]) -> Iterator[Change]:

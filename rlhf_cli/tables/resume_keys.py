@@ -13,6 +13,7 @@ from typing import Literal
 from rlhf_cli.tables.algorithms import READ_BY_ALGORITHMS
 
 Effect = Literal["taken", "by name", "never"]
+Condition = Literal["steps do not shape the run", "no best is chosen", "as many processes"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class ResumeRow:
     key: str
     effect: Effect
     reason: str
-    only_if: str | None = None
+    only_if: Condition | None = None
     else_never: bool = False
 
     def fits(self, key: str) -> bool:
