@@ -41,6 +41,11 @@ class StoredRound:
         """Return the first optimizer step that learnt from it, counted from 1 as in metrics.jsonl."""
         return self.updates + 1
 
+    @property
+    def kept(self) -> list[bool]:
+        """Return which rows were trained on: `sampling.keep_groups` stores all draws, each as long as the round."""
+        return [value is not False for value in self.columns.get(trl_values.KEPT, [True] * self.num_rows)]
+
     def numbers(self, column: str) -> list[float | None]:
         """Return a numeric column, None for a missing entry."""
         return [float(value) if isinstance(value, int | float) else None for value in self.columns[column]]

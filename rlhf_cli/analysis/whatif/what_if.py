@@ -32,6 +32,7 @@ from rlhf_cli.algorithms.user_function import Answer
 from rlhf_cli.analysis.whatif.question import KeyChange, WhatIfQuestion
 from rlhf_cli.analysis.whatif.stored_rounds import ROW, StoredRound, StoredRounds, StoredScores
 from rlhf_cli.config.expand import waits_for
+from rlhf_cli.config.rules.sampling_rules import TOTAL
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.numerics.calibration import best_changes, kendall_tau_b
@@ -40,6 +41,7 @@ from rlhf_cli.plan.sources_and_components import component
 from rlhf_cli.plan.stack_building import aggregate_of
 from rlhf_cli.rewards.stack.aggregating import Schedule, counting
 from rlhf_cli.rewards.stack.reward_matrix import Settled, SettleRules, add_truncation, settle
+from rlhf_cli.rewards.stack.reward_metrics import differing_groups
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.tables import trl_values
 from rlhf_cli.text.json_values import finite_or_none
@@ -81,6 +83,7 @@ class RoundRecomputer:
         self.algorithm: Algorithm = algorithm_of(experiment)
         self.num_generations = int(cast(int, experiment.trainer.setting("num_generations")))
         self.aggregate, self.truncation = aggregate_of(experiment), experiment.truncation.rule
+        self._keep_groups = experiment.sampling.keep_groups
         self.scores = {name: StoredScores(name) for name in experiment.rewards}
         components = [component(name, reward, self.scores[name]) for name, reward in experiment.rewards.items()]
         # Stored scores need no timeout, and are the sums of turns.
@@ -115,12 +118,15 @@ class RoundRecomputer:
             is_cut = [self.truncation.truncates(str(ending)) for ending in ended]
         lengths = [int(value or 0) for value in stored.numbers(trl_values.TOKENS)]
         endings = Endings(torch.tensor(is_cut), torch.tensor(lengths), self._limit)
-        settled, self._running = settle(
-            *(raw, fixed, weights, self._settle_rules, self._running),
-            endings=endings,
-            environments=names[len(self.stack.names) :],
-        )
-        settled = add_truncation(settled, self.truncation, endings)
+        draws, size = list[Settled](), sum(stored.kept)
+        for rows in (slice(first, first + size) for first in range(0, stored.num_rows, size)):
+            settled, self._running = settle(
+                *(raw[rows], fixed[rows], weights, self._settle_rules, self._running),
+                endings=Endings(endings.is_truncated[rows], endings.lengths[rows], self._limit),
+                environments=names[len(self.stack.names) :],
+            )
+            draws.append(settled)
+        settled = add_truncation(_together(draws), self.truncation, endings)
         return self._with_advantages(settled, is_unknown, len(unknown), endings.lengths, stored.updates)
 
     def _with_advantages(
@@ -173,6 +179,17 @@ class RoundRecomputer:
         contributions = side.given.contributions[is_answered].double()
         return algorithm.shares(side.settled.names, contributions, side.advantages[is_answered].double(), each)
 
+    def kept_groups(self, side: RecomputedRound) -> list[bool]:
+        """Return for every group of all draws whether `sampling.keep_groups` keeps it; empty without that section."""
+        if (keep := self._keep_groups) is None:
+            return []
+        settled = side.settled
+        values = side.compared if keep.by == TOTAL else settled.raw[:, settled.names.index(keep.by)]
+        found: list[bool] = differing_groups(
+            values.masked_fill(settled.totals.isnan(), torch.nan), self.num_generations
+        ).tolist()
+        return found
+
     def _why_no_totals(self, is_unknown: Tensor) -> str | None:
         for item in (item for item in self.stack.components if item.name in self._counted):
             if item.normalize == "running" and self._has_gap:
@@ -198,6 +215,15 @@ class RoundRecomputer:
         )
         raw = [outcomes[name].raw if name in outcomes else stored.numbers(name) for name in names]
         return _matrix(raw), _matrix([outcomes[name].fixed for name in self.stack.names])
+
+
+def _together(draws: list[Settled]) -> Settled:
+    """Return the draws of a round as one batch."""
+    matrices = ("raw", "unfilled", "effective", "divisors", "for_trl")
+    found = {name: torch.cat([getattr(draw, name) for draw in draws]) for name in matrices}
+    if (is_replaced := [draw.is_replaced for draw in draws if draw.is_replaced is not None]) != []:
+        found["is_replaced"] = torch.cat(is_replaced)
+    return replace(draws[0], **found)
 
 
 def _matrix(columns: list[list[float | None]], dtype: torch.dtype = torch.float32) -> Tensor:
@@ -245,7 +271,7 @@ def round_difference(
     """Return the difference of the round between both sides."""
     # A critic does not compare within groups, so rank all rows of a round together, each answered or not.
     each = old.maker.num_generations if old.maker.algorithm.compares_groups else stored.num_rows
-    is_answered = ~new.is_unknown
+    is_answered = ~new.is_unknown & torch.tensor(stored.kept)
     answered = is_answered.view(-1, each).any(dim=1)
     has_totals = old.has_totals and new.has_totals
     before, after = (side.compared.masked_fill(~is_answered, torch.nan) for side in (old, new))
@@ -262,7 +288,7 @@ def round_difference(
     mean_before, mean_after = (_mean(values[~values.isnan()]) for values in totals)
     return RoundDifference(
         step=stored.step,
-        num_groups=len(answered),
+        num_groups=sum(stored.kept) // each,
         num_answered=int(answered.sum()),
         num_unknown=new.num_unknown,
         mean_total=(mean_before, mean_after) if has_totals else (None, None),
@@ -376,6 +402,8 @@ def recompute_both(
             why = "the normalised advantages contain a KL, which cannot be separated from the rewards"
             if not (has_kl and is_scaled):
                 why = "the run's own settings do not give the advantages that it stored"
+    if why is None and old.kept_groups(before) != new.kept_groups(after):
+        why = "sampling.keep_groups would have kept other groups"
     if why is not None:
         was = would = None
     return replace(before, advantages=was), replace(after, advantages=would), error, why

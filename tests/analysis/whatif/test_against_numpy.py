@@ -138,3 +138,42 @@ def test_a_group_that_is_left_out_is_no_group_whose_best_stays(place: Path) -> N
     write_table(run, 1, **columns)  # type: ignore[arg-type]
     (found,) = answer(run, "rewards.brevity.gate=null", "rewards.brevity.weight=-1").rounds
     assert (found.num_groups, found.num_answered, found.best_changed) == (2, 1, 1.0)
+
+
+def test_a_running_deviation_over_several_draws_and_the_groups_that_are_kept(place: Path) -> None:
+    """Each of two draws divides by all scores up to its end; only the kept rows count, and they may not be others."""
+    random = np.random.default_rng(3)
+    words = ("trainer.args.scale_rewards=none", "rewards.brevity.normalize=running", "rewards.brevity.gate=null")
+    run = frozen(place, *words, BATCH, "sampling.keep_groups={by: correct, tries: 2}")
+    so_far, expected = np.array([]), []
+    for step in (1, 2):
+        scores = np.stack([random.integers(0, 2, 2 * ROWS), random.integers(0, 2, 2 * ROWS), random.random(2 * ROWS)])
+        scores[0, :GROUP] = 1.0  # nothing to learn: another draw takes this group's place
+        kept = np.arange(2 * ROWS) // GROUP % 6 < 4
+        kept[:GROUP] = False
+        divided = scores.copy()
+        for draw in (slice(0, ROWS), slice(ROWS, 2 * ROWS)):
+            so_far = np.concatenate([so_far, scores[2, draw]])
+            divided[2, draw] /= so_far.std(ddof=1)
+        both = []
+        for weights in (WAS, WOULD):
+            totals = (weights @ divided).reshape(-1, GROUP)
+            both.append((totals - totals.mean(axis=1, keepdims=True)).ravel())
+        expected.append([np.mean((side * scores[2])[kept]) for side in both])
+        columns = {name: plain(column) for name, column in zip(NAMES, scores, strict=True)}
+        write_table(run, step, **columns, advantage=plain(both[0]), **{"sampling.kept": kept.tolist()})
+    rounds = answer(run, "rewards.brevity.weight=-2").rounds
+    assert [one.why for one in rounds] == [None, None]
+    assert [(one.num_groups, one.num_answered) for one in rounds] == [(3, 3)] * 2
+    for one, pushes in zip(rounds, expected, strict=True):
+        assert one.push["brevity"] == pytest.approx(pushes, abs=1e-5)
+
+
+def test_totals_that_would_have_kept_other_groups_have_no_advantages(place: Path) -> None:
+    run = frozen(place, "trainer.args.scale_rewards=none", BATCH, "sampling.keep_groups={by: total, tries: 2}")
+    correct, brevity = [*[1.0, 0.0] * 4, *[1.0] * 4], [0.0] * 8 + [0.0, 1.0, 0.0, 1.0]
+    totals = np.array(correct) + 0.2 * np.array(brevity)
+    advantage = plain((totals.reshape(-1, GROUP) - totals.reshape(-1, GROUP).mean(axis=1, keepdims=True)).ravel())
+    write_table(run, 1, correct=correct, format=[0.0] * ROWS, brevity=brevity, advantage=advantage)  # type: ignore[arg-type]
+    assert answer(run, "rewards.correct.weight=2").rounds[0].why is None
+    assert "other groups" in str(answer(run, "rewards.brevity.weight=0").rounds[0].why)
