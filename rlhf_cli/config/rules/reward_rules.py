@@ -118,7 +118,7 @@ def _dense_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
     if not trainer.has_critic:
         if trainer.row.advantages != "token":
             what = f"trainer={trainer.name} cannot use per-token advantages"
-            got = "its loss is per sequence" if trainer.row.generates else f"{trainer.trl} has no rewards"
+            got = "its loss is per sequence" if trainer.row.generates else f"trainer={trainer.name} has no rewards"
             conflicts.append(("trainer.dense", what, got, "trainer=grpo"))
         for name in per_sequence_args(experiment):
             key, what = f"trainer.args.{name}", f"trainer.dense has no effect with {name}={args[name]}"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, UserError
-from rlhf_cli.tables.trl_trainers import TRAINERS
 
+WITH_TOOLS = "trainer=grpo, trainer=ppo or trainer=gmpo"
 _TURNS = "trainer.args.max_tool_calling_iterations"
 
 
@@ -22,11 +22,9 @@ def tool_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
     }
     used = [name for name, is_set in set_sections.items() if is_set]
     if not trainer.row.has_tools:
-        able = sorted(row.name for row in TRAINERS.values() if row.has_tools)
         for name in used:
-            what = f"trainer={trainer.name} takes no {name}: {trainer.trl} has no argument for it"
-            expected = f"a trainer on {' or '.join(able)}"
-            yield ConfigError(what, where=where(name), expected=expected, hint=f"trainer=grpo, or '~{name}'")
+            what = f"trainer={trainer.name} has no place for the section `{name}`"
+            yield ConfigError(what, where=where(name), expected=WITH_TOOLS, hint=f"trainer=grpo, or '~{name}'")
     calls = [name for name in used if name != "rollout"]
     if "rollout" in used and calls:
         what = f"a rollout function generates by itself, so nothing calls the {calls[0]}"

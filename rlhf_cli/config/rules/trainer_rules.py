@@ -162,7 +162,7 @@ def advantage_problems(experiment: Experiment, origins: Origins) -> Iterator[Use
         what = f"{name} has no effect on the advantages of a function"
         problems.append((name in trainer.args, _ARGS + name, what, f"'~{_ARGS}{name}'"))
     has_kl = trainer.row.kl_in_reward and bool(trainer.setting("beta"))
-    what = f"{trainer.trl} puts the KL into the advantages, and the function replaces them"
+    what = f"trainer={trainer.name} puts the KL into the advantages, and the function replaces them"
     problems.append((has_kl, f"{_ARGS}beta", what, f"{_ARGS}beta=0"))
     for applies, key, what, hint in problems:
         if applies:
