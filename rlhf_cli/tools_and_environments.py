@@ -25,7 +25,7 @@ from rlhf_cli.rewards.stack.global_state import kept
 Function = Callable[..., Any]
 KINDS = ("calls", "errors", "timeouts")
 UNKNOWN = "unknown"
-"""The name under which calls of tools that do not exist are counted."""
+"""The name under which calls are counted that reach no tool: none has that name, or the arguments have no names."""
 NO_TOOLS = ("reset", "get_reward")
 """Public methods of an environment that the model cannot call, as in TRL."""
 _TOLD, _LATE = "{'error':", "no answer within"
@@ -219,12 +219,14 @@ def environment_class(
             with staying(), kept(seeds), _running([self]):
                 method = cast(Any, original).reset
                 observation = call_within(lambda: method(self, **row), limits.timeout_s)
+            is_as_it_is = observation is None or isinstance(observation, list)
+            return observation if is_as_it_is else as_text(observation, limits.max_characters)
         except (Exception, *LEAVING) as error:
-            what = f"{original.__name__}.reset failed"
-            raise RewardFailed(what, where=where, got=described(error), expected="a text, or None") from error
-        if observation is None or isinstance(observation, list):
-            return observation
-        return as_text(observation, limits.max_characters)
+            what, got = (
+                f"{original.__name__}.reset failed",
+                str(error) if isinstance(error, ToolError) else described(error),
+            )
+            raise RewardFailed(what, where=where, got=got, expected="a text, or None") from error
 
     methods: dict[str, object] = {_RUNNING: False, "__doc__": original.__doc__, "__module__": original.__module__}
     for name, method in inspect.getmembers(original, predicate=inspect.isfunction):
@@ -352,6 +354,7 @@ class Interactions:
         counted = self.counts.drain()
         found = {name: counted.get(name, [0, 0, 0]) for name in sorted(self.names)}
         messages = [message for completion in completions if isinstance(completion, list) for message in completion]
-        called = [message for message in messages if message.get("role") == "tool"]
-        unknown = sum(message.get("name") not in self.names for message in called)
+        called = [call.get("function", call) for message in messages for call in message.get("tool_calls") or ()]
+        is_made = [call.get("name") in self.names and isinstance(call.get("arguments"), Mapping) for call in called]
+        unknown = is_made.count(False)
         return found | ({UNKNOWN: [unknown, unknown, 0]} if self.names else {})

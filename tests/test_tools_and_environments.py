@@ -198,17 +198,21 @@ def test_the_same_rollout_has_the_same_random_numbers_and_each_call_its_own() ->
     assert len(set(walk(0))) == 2
 
 
-def test_a_reset_that_raises_ends_the_run() -> None:
+@pytest.mark.parametrize(("is_object", "got"), [(False, "OSError: no map"), (True, "the result is an object of")])
+def test_a_reset_that_raises_or_returns_no_text_ends_the_run(is_object: bool, got: str) -> None:
     class Broken(Maze):
         """Broken."""
 
-        def reset(self, **row: object) -> str:
+        def reset(self, **row: object) -> Any:
+            if is_object:
+                return object()
             raise OSError("no map")
 
     wrapped: Any = environment_class(Broken, "environment", Limits(), Counts())
     with pytest.raises(RewardFailed) as caught:
         wrapped().reset(prompt="x")
     assert caught.value.where == "environment"
+    assert str(caught.value.got).startswith(got)
 
 
 def test_a_score_needs_environments() -> None:
@@ -244,11 +248,15 @@ def test_a_rollout_function_returns_one_row_per_prompt(change: dict[str, Any], n
         rollout([1, 2], None)
 
 
-def test_calls_of_tools_that_do_not_exist_are_counted() -> None:
+def test_calls_that_reach_no_tool_are_counted() -> None:
+    """Also where the answer to such a call did not fit, so that there is no message of a tool."""
     wrapped, counts = tool(add)
     wrapped(a=1, b=1)
-    called = [{"role": "tool", "name": "calc", "content": "2"}, {"role": "tool", "name": "clac", "content": "?"}]
+    calls = [{"name": "calc", "arguments": {"a": 1, "b": 1}}, {"name": "clac", "arguments": {}}]
+    calls.append({"name": "calc", "arguments": "a=1"})
+    called = [{"role": "assistant", "tool_calls": [{"type": "function", "function": call}]} for call in calls]
     interactions = Interactions(counts, tools={"calc": wrapped}, names=frozenset({"calc"}))
-    assert interactions.metrics([called, "text"]) == {"calc": [1, 0, 0], "unknown": [1, 1, 0]}
+    metrics = interactions.metrics([[*called, {"role": "assistant", "content": "2", "tool_calls": None}], "text"])
+    assert metrics == {"calc": [1, 0, 0], "unknown": [2, 2, 0]}
     assert interactions.metrics([]) == {"calc": [0, 0, 0], "unknown": [0, 0, 0]}
     assert list(interactions.arguments()) == ["tools"]

@@ -15,6 +15,7 @@ from rlhf_cli.plan.checks.facts import Subject
 from rlhf_cli.plan.checks.tool_checks import call_problems, episode_problems
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.plan.run_plan import Notice
 from tests.support.planning import Refused, planned
 
 SOURCE = '''
@@ -133,6 +134,29 @@ def test_an_episode_is_tried() -> None:
     assert "no answer within 0.1 s" in str(found[0])
     assert "no map" in str(found[1])
     assert list(episode_problems(with_tools("environment.class=./mine.py:Maze"), prepare_data())) == []
+
+
+def test_a_failing_call_that_would_end_the_run_is_said_to_do_so() -> None:
+    """Made-up arguments may fail where real ones do not, so it is no error."""
+    late = ("tools.late.fn=./mine.py:late", "tools.late.timeout_s=0.1", "tools.late.on_error=raise")
+    (found,) = episode_problems(with_tools(*late), prepare_data())
+    assert isinstance(found, Notice)
+    assert "ends the run" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "limit_s", "got"), [("raise Odd", 30.0, "Odd"), ("while True: pass", -1.5, "no answer within")]
+)
+def test_a_trial_that_does_not_end_is_named_by_its_key(
+    source: str, limit_s: float, got: str, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlhf_cli.plan.checks.tool_checks.TRIAL_S", limit_s)
+    reset = f"class Odd(BaseException): ...\nclass Env:\n    def reset(self, **row):\n        {source}\n"
+    (workplace / "mine.py").write_text(reset)
+    (found,) = episode_problems(with_tools("environment.class=./mine.py:Env"), prepare_data())
+    assert isinstance(found, RewardError)
+    assert str(found.where).startswith("environment")
+    assert got in str(found.got)
 
 
 def test_a_tool_may_have_another_name_than_its_function() -> None:

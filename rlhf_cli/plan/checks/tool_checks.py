@@ -24,7 +24,7 @@ from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.rewards.stack.reward_functions import import_function, source_file
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 from rlhf_cli.text.suggest import nearest
-from rlhf_cli.tools_and_environments import NO_TOOLS, Function, ToolError, tools_of
+from rlhf_cli.tools_and_environments import NO_TOOLS, Counts, Function, ToolError, tools_of
 
 
 def interaction_problems(subject: Subject) -> Check[dict[str, Path]]:
@@ -226,7 +226,7 @@ def _known_templates() -> set[str]:
 
 
 Tried: TypeAlias = tuple[str, str] | None
-"""What failed and why; `told` at the beginning if the model would be told, and the run goes on."""
+"""What failed and why; a word of `_EFFECTS` comes first where a call failed, which may not happen in a run."""
 
 
 def episode_problems(subject: Subject, data: DataFacts) -> Findings:
@@ -239,29 +239,32 @@ def episode_problems(subject: Subject, data: DataFacts) -> Findings:
         return
     row = dict(data.sources[0].rows[0]) if data.sources and data.sources[0].rows else {}
     calls = _example_calls(_all_tools(subject))
-    tries = [partial(_try_tool, experiment, name, calls[name]) for name in experiment.tools if name in calls]
-    tries += [partial(_try_environment, experiment, name, calls, row) for name in experiment.environments]
-    for attempt in tries:
+    tries = {
+        f"tools.{name}": partial(_try_tool, experiment, name, calls[name]) for name in experiment.tools if name in calls
+    }
+    for name in experiment.environments:
+        tries[environment_key(name)] = partial(_try_environment, experiment, name, calls, row)
+    for key, attempt in tries.items():
         if (failure := in_fork(attempt, TRIAL_S)) is None:
             continue
-        key, got = failure
-        if key.startswith(_TOLD):
-            what = "a call with made-up arguments failed, and the model would be told"
-            yield Notice(key.removeprefix(_TOLD), f"{what}: {got}")
+        place, got = failure if failure[1] else (key, failure[0])
+        effect, _, called = place.partition(" ")
+        if effect in _EFFECTS:
+            yield Notice(called, f"a call with made-up arguments failed, and {_EFFECTS[effect]}: {got}")
         else:
             what = "a trial of what the model can call failed"
-            yield RewardError(what, where=subject.where(key), got=got, expected="a result, or a text for the model")
+            yield RewardError(what, where=subject.where(place), got=got, expected="a result, or a text for the model")
 
 
-_TOLD = "told "
+_EFFECTS = {"told": "the model would be told", "ends": "with on_error=raise that ends the run"}
 
 
-def _try(key: str, call: Function, arguments: Mapping[str, object]) -> Tried:
+def _try(key: str, call: Function, arguments: Mapping[str, object], counts: Counts) -> Tried:
     try:
         call(**arguments)
     except ToolError as error:
-        return f"{_TOLD}{key}", str(error)
-    except Exception as error:
+        return f"{'told' if counts.failure is None else 'ends'} {key}", str(error)
+    except BaseException as error:
         return key, str(getattr(error, "got", None) or described(error))
     return None
 
@@ -269,7 +272,7 @@ def _try(key: str, call: Function, arguments: Mapping[str, object]) -> Tried:
 def _try_tool(experiment: Experiment, name: str, arguments: JsonTree) -> Tried:
     interactions = interactions_of(experiment)
     assert interactions is not None
-    return _try(f"tools.{name}", interactions.tools[name], arguments)
+    return _try(f"tools.{name}", interactions.tools[name], arguments, interactions.counts)
 
 
 def _try_environment(
@@ -279,7 +282,8 @@ def _try_environment(
     assert interactions is not None
     make = interactions.environments[name]
     given = {column: value for column, value in row.items() if name is None or column != ENVIRONMENT_COLUMN}
-    if failure := _try(key, lambda: made.append(make()), {}) or _try(key, lambda: made[0].reset(**given), {}):
+    attempt = partial(_try, counts=interactions.counts)
+    if failure := attempt(key, lambda: made.append(make()), {}) or attempt(key, lambda: made[0].reset(**given), {}):
         return failure
-    told = (_try(f"{key}: {tool}", getattr(made[0], tool), calls[tool]) for tool in tools_of(type(made[0])))
+    told = (attempt(f"{key}: {tool}", getattr(made[0], tool), calls[tool]) for tool in tools_of(type(made[0])))
     return next(filter(None, told), None)
