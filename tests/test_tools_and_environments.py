@@ -203,7 +203,7 @@ def test_a_reset_that_raises_or_returns_no_text_ends_the_run(is_object: bool, go
     class Broken(Maze):
         """Broken."""
 
-        def reset(self, **row: object) -> Any:
+        def reset(self, start: int = 0, **row: object) -> Any:
             if is_object:
                 return object()
             raise OSError("no map")
