@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,16 @@ from pathlib import Path
 import pytest
 
 import rlhf_cli
-from rlhf_cli.runs.provenance import add_to_provenance, git_state, sha256, weights_hash, write_provenance
+from rlhf_cli.runs.provenance import (
+    add_to_provenance,
+    git_state,
+    is_made_by_us,
+    made_by,
+    note_files,
+    sha256,
+    weights_hash,
+    write_provenance,
+)
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 
 MakeRun = Callable[..., RunFolder]
@@ -85,3 +95,26 @@ def test_the_file(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyP
     }
     add_to_provenance(run, world_size=2)
     assert read_json(run.provenance) == {**found, "world_size": 2}
+
+
+def test_a_file_is_hashed_when_it_is_first_seen(make_run: MakeRun, tmp_path: Path) -> None:
+    run, code = make_run(), tmp_path / "code.py"
+    before = read_json(run.provenance)
+    first = ""
+    for text in ("x = 1", "x = 2"):
+        code.write_text(text)
+        first = first or sha256(code)
+        note_files(run, {"code.mine": code})
+        assert read_json(run.provenance) == {**before, "sha256": {**before.get("sha256", {}), "code.mine": first}}
+
+
+def test_a_mark_is_of_this_user_and_of_exactly_this_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "mine"))
+    record = tmp_path / "provenance.json"
+    record.write_text(json.dumps({"made_by": made_by(["rewards.a.fn: ./a.py:f"])}))
+    (key,) = (tmp_path / "mine" / "maker").iterdir()
+    assert (len(key.read_bytes()), key.stat().st_mode & 0o777) == (32, 0o600)
+    assert is_made_by_us(record, ["rewards.a.fn: ./a.py:f"])
+    assert not is_made_by_us(record, ["rewards.a.fn: ./a.py:g"])
+    monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "another"))
+    assert not is_made_by_us(record, ["rewards.a.fn: ./a.py:f"])

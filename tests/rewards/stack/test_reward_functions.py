@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.stack.reward_functions import required_columns, resolve
+from rlhf_cli.rewards.stack.reward_functions import required_columns, resolve, source_file
 from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
 
 Write = Callable[[str, str], Path]
@@ -126,3 +126,14 @@ class TestColumns:
         namespace: dict[str, object] = {}
         exec(source, namespace)
         assert required_columns(namespace["reward"]) == ["solution"]  # type: ignore[arg-type]
+
+
+def test_the_file_that_is_hashed_is_that_of_a_python_module() -> None:
+    here = Path(__file__).resolve()
+    assert source_file(f"{here}:plain") == here
+    assert (
+        source_file("rlhf_cli.rewards.toy:digits_only")
+        == Path(sys.modules["rlhf_cli"].__file__ or "").parent / "rewards/toy.py"
+    )
+    assert source_file("sys:exit") is None  # built in
+    assert source_file("no_such_module:f") is None

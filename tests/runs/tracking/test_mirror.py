@@ -6,7 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -212,3 +214,27 @@ def test_of_a_loss_the_least_is_the_best_and_of_an_accuracy_the_greatest() -> No
     assert (found["final/train/loss"], found["best/train/loss"], found["best_step/train/loss"]) == (0.5, 0.4, 2)
     assert (found["best/train/accuracy"], found["best_step/train/accuracy"]) == (0.8, 3)
     assert (found["final/eval/loss"], found["best/eval/loss"], found["best_step/eval/loss"]) == (0.8, 0.5, 3)
+
+
+def test_of_an_evaluation_the_means_of_rewards_count_and_not_their_intervals() -> None:
+    logged = {"eval_greedy/total": 0.5, "eval_greedy/total/low": 0.4, "eval_greedy/rewards/correct": 0.25}
+    found = final_values([{"step": 1, "time_s": 0.1, **logged, "eval_greedy/rewards/correct/low": 0.1}])
+    assert {name for name in found if name.startswith("final/")} == {
+        "final/eval/greedy/total",
+        "final/eval/greedy/rewards/correct",
+    }
+
+
+def test_a_structure_in_a_table_is_json_that_people_read() -> None:
+    assert mirror_module._plain({"stadt": "Köln"}) == '{"stadt": "Köln"}'
+
+
+def test_what_wandb_was_sent_live_is_marked_and_what_it_recorded_offline_is_not(tmp_path: Path) -> None:
+    for mode, is_sent in (("online", True), ("offline", False)):
+        record = tmp_path / mode / "run-1.wandb"
+        record.parent.mkdir()
+        record.touch()
+        tracker = mirror_module.WandbTracker(mode)  # type: ignore[arg-type]
+        tracker._run = MagicMock(settings=SimpleNamespace(sync_dir=record.parent))
+        tracker.finish({}, "finished")
+        assert (len(list(record.parent.iterdir())) == 2) == is_sent

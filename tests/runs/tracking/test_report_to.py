@@ -94,6 +94,18 @@ def test_names_of_the_run_and_of_its_metrics(folder: RunFolder, monkeypatch: pyt
         assert "kl" not in logs  # null in metrics.jsonl
 
 
+def test_a_resumed_run_reports_its_settings_again_but_not_to_mlflow(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow refuses a parameter that has another value by now."""
+    for tracker, is_told in (("trackio", True), ("mlflow", False)):
+        inner = Recording()
+        monkeypatch.setitem(report_to._BUILD, tracker, lambda run, inner=inner: inner)
+        report(folder, tracker, goes_on_from=2, recorded_to=4)  # type: ignore[arg-type]
+        _, args, _ = inner.calls[0]
+        assert bool(args.to_dict()) == is_told
+
+
 def test_mlflow_has_one_run_over_both_attempts(folder: RunFolder, place: Path) -> None:
     pytest.importorskip("mlflow", reason="pip install 'rlhf-cli[mlflow]'")
     import mlflow

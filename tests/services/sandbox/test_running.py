@@ -24,6 +24,28 @@ from tests.services.sandbox.sandbox_processes import Run, processes_with
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox wants Linux")
 
 
+@pytest.mark.parametrize(
+    ("name", "warning"),
+    [
+        ("other_user", "of the user rlhf runs as"),
+        ("environment_hidden", "the environment of that user's processes"),
+        ("no_network", "it can reach the network"),
+        ("process_limit", "its processes are counted only from time to time"),
+    ],
+)
+def test_limits_alone_are_warned_of_with_what_they_lack(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, warning: str
+) -> None:
+    in_force = dict.fromkeys(("other_user", "environment_hidden", "no_network", "process_limit"), True)
+    for lacks in (False, True):
+        probed = {"limits": ({**in_force, name: not lacks}, None)}
+        monkeypatch.setattr(sandbox, "_probe", lambda mode, bwrap, probed=probed: probed.get(mode, ({}, "forbidden")))
+        caplog.clear()
+        assert sandbox._strongest.__wrapped__(None) == "limits"
+        assert (warning in caplog.text) == lacks
+        assert "bubblewrap: forbidden; namespaces: forbidden" in caplog.text
+
+
 def test_a_program_that_is_well(run: Run, tmp_path: Path) -> None:
     source = "import json, sys\nname = input()\nprint('hello', name)\nprint('there', file=sys.stderr)\nexit(3)"
     assert run(source, stdin="wörld\n") == ProgramResult(3, "hello wörld\n", "there\n", False, None)
