@@ -149,3 +149,15 @@ def test_the_search_of_another_user_needs_trust(workplace: Path, capsys) -> None
     (SWEEP / "search.jsonl").touch()
     assert main(["resume", str(SWEEP)]) == 2
     assert "+rewards.z.fn=./evil.py:f" in capsys.readouterr().err
+
+
+def test_a_trial_of_another_user_needs_trust(workplace: Path, frozen, capsys) -> None:
+    """The words of the search are the user's own, but a frozen trial in its folder names a function."""
+    frozen("seed=1,2")
+    (workplace / "evil.py").write_text(EVIL)
+    (SWEEP / "search.jsonl").touch()
+    config = SWEEP / "seed=1" / "config.yaml"
+    config.write_text(config.read_text().replace("rlhf_cli.rewards.toy:digits_only", "./evil.py:f"))
+    assert main(["resume", str(SWEEP)]) == 2
+    assert "./evil.py:f" in capsys.readouterr().err
+    assert not (workplace / "it-ran").exists()

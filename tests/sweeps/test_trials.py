@@ -9,6 +9,7 @@ import pytest
 from optuna import Study
 from optuna.distributions import FloatDistribution
 from optuna.trial import FrozenTrial, Trial
+from rich.console import Console
 
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.launch_sections import Sweep
@@ -17,7 +18,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, PRUNED, Status, claim, read_status, update_status
 from rlhf_cli.sweeps import ResumeOptions
 from rlhf_cli.sweeps.checked_jobs import ReadyJob, begin_sweep, open_sweep
-from rlhf_cli.sweeps.search import Trials, open_study
+from rlhf_cli.sweeps.search import Trials, _show_found, open_study
 from rlhf_cli.sweeps.search_space import SearchPlan, Space, read_objective, search_plan
 from tests.support.small_runs import SMALL
 
@@ -96,6 +97,18 @@ def test_a_stopped_search_resumes_its_unfinished_trial(place: Path) -> None:
     assert second.trials.study.best_trial.user_attrs["job"] == stopped.name
     assert second.begins().name not in {done.name, stopped.name}
     assert second.trials.next_job() is None
+
+
+def test_what_is_left_of_a_search_is_told(place: Path, capsys) -> None:
+    """Of three trials one is done and one was stopped: it is left, as is the third."""
+    search = Searched(place / "sweep")
+    done, stopped = search.begins(), search.begins()
+    search.logs(done, 100, 0.5)
+    search.ends(done)
+    search.logs(stopped, 40, 0.1)
+    search.ends(stopped, PREEMPTED)
+    _show_found(Console(width=200), search.plan, search.trials.study, place / "sweep")
+    assert "2 of 3 trials are left; `rlhf resume sweep` continues\n" in capsys.readouterr().out
 
 
 def test_a_trial_that_was_never_frozen_has_failed(place: Path) -> None:
