@@ -189,6 +189,7 @@ def test_two_trials_are_two_runs_and_the_best_is_shown(workplace: Path, sweep, c
     assert [run.path.name.partition(",")[0] for run in runs] == ["trial=0", "trial=1"]
     assert [read_status(run).state for run in runs] == ["finished"] * 2
     said = capsys.readouterr().out
+    assert "[1/2] trial=0" in said  # the second is still to come
     assert "search for more rewards/correct/mean" in said
     assert "★ the best; 2 complete" in said
     again = next(line for line in said.splitlines() if line.strip().startswith("rlhf train -m"))
