@@ -85,7 +85,13 @@ def as_text(result: object, max_characters: int) -> object:
         raise ToolError(f"the result is an object of the class {type(result).__name__}, which is no text")
     else:
         text = str(result)
+    text = _encodable(text)
     return text if len(text) <= max_characters else text[: max_characters - 3] + "..."
+
+
+def _encodable(text: str) -> str:
+    """Return the text with `?` for halves of characters, as of a file that is not UTF-8: no tokenizer takes them."""
+    return text.encode(errors="replace").decode()
 
 
 def limited(function: Function, name: str, where: str, limits: Limits, counts: Counts) -> Function:
@@ -105,7 +111,7 @@ def limited(function: Function, name: str, where: str, limits: Limits, counts: C
             failure.__cause__ = error
             counts.failure = failure
         is_plain = isinstance(error, RewardTimeout | ToolError)
-        return ToolError((str(error) if is_plain else in_a_line(error))[: limits.max_characters])
+        return ToolError(_encodable(str(error) if is_plain else in_a_line(error))[: limits.max_characters])
 
     def checked(given: tuple[object, ...], named: dict[str, object]) -> None:
         counts.by_name[name][0] += 1
@@ -222,11 +228,10 @@ def environment_class(
             is_as_it_is = observation is None or isinstance(observation, list)
             return observation if is_as_it_is else as_text(observation, limits.max_characters)
         except (Exception, *LEAVING) as error:
-            what, got = (
-                f"{original.__name__}.reset failed",
-                str(error) if isinstance(error, ToolError) else described(error),
-            )
-            raise RewardFailed(what, where=where, got=got, expected="a text, or None") from error
+            got = str(error) if isinstance(error, ToolError) else described(error)
+            failed = RewardFailed(f"{original.__name__}.reset failed", where=where, got=f"{got}, for {row!r:.200}")
+            failed.expected = "a text, or None"
+            raise failed from error
 
     methods: dict[str, object] = {_RUNNING: False, "__doc__": original.__doc__, "__module__": original.__module__}
     for name, method in inspect.getmembers(original, predicate=inspect.isfunction):
@@ -245,7 +250,7 @@ def environment_factory(original: type, args: Mapping[str, object], where: str, 
     def make() -> object:
         try:
             return wrapped(**args)
-        except Exception as error:
+        except (Exception, *LEAVING) as error:
             what = f"{original.__name__} cannot be constructed"
             raise RewardFailed(what, where=where, got=described(error), expected=f"{original}(**args)") from error
 
@@ -290,12 +295,13 @@ def checked_rollout(function: Function, columns: Sequence[str], where: str) -> F
     @functools.wraps(function)
     def rollout(prompts: list[object], trainer: object) -> dict[str, object]:
         try:
-            output = function(prompts, trainer)
+            with staying():
+                output = function(prompts, trainer)
         except RlhfError:
             raise
-        except Exception as error:
+        except (Exception, *LEAVING) as error:
             raise RewardFailed("the rollout function failed", where=where, got=described(error)) from error
-        problem = _problem_of(output, len(prompts), columns)
+        problem = _problem_of(output, len(prompts), columns) or _foreign_token(output, trainer)
         if problem is not None:
             what, got, expected = problem
             raise RewardError(f"the rollout function {what}", where=where, got=got, expected=expected)
@@ -320,12 +326,27 @@ def _problem_of(output: object, num_rows: int, columns: Sequence[str]) -> tuple[
         if len(rows) != num_rows:
             expected = f"{num_rows}, one for each prompt; a prompt that is sampled several times is there as often"
             return f"returned a wrong number of rows in {name!r}", str(len(rows)), expected
-        for row, (values, ids) in enumerate(zip(rows, output["completion_ids"], strict=False)):
+        completions = output["completion_ids"] if isinstance(output["completion_ids"], list) else []
+        for row, (values, ids) in enumerate(zip(rows, completions, strict=False)):
             if name == "completion_ids" and not values:
                 return "returned an empty completion", f"completion_ids[{row}] is []", "at least one token id"
             if name in ("logprobs", _MASK) and len(values) != len(ids):
                 got = f"{len(values)} in {name}[{row}], and {len(ids)} completion_ids"
                 return f"returned a wrong number of values in {name!r}", got, "one for each token of the completion"
+    return None
+
+
+def _foreign_token(output: Mapping[str, list[list[int]]], trainer: object) -> tuple[str, str, str] | None:
+    """Return what `_problem_of` does for a token id beyond the model's embedding, where a GPU would stop for good."""
+    model = getattr(trainer, "model", None)
+    if (config := getattr(getattr(model, "module", model), "config", None)) is None:
+        return None
+    size = config.get_text_config().vocab_size
+    for name in ("prompt_ids", "completion_ids"):
+        for row, ids in enumerate(output[name]):
+            if ids and not (min(ids) >= 0 and max(ids) < size):
+                what = "returned a token that the model does not have"
+                return what, f"{min(ids)} to {max(ids)} in {name}[{row}]", f"ids from 0 to {size - 1}"
     return None
 
 

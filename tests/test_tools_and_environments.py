@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import random
+import sys
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,6 +48,10 @@ def huge() -> str:
     return "x" * 1_000_000
 
 
+def half() -> None:
+    raise ValueError("\udc80")  # no tokenizer takes half a character
+
+
 def leaves() -> None:
     raise SystemExit(3)
 
@@ -74,6 +81,7 @@ def test_a_result_is_text_and_counted() -> None:
         (raises, {}, "ZeroDivisionError: by zero", [1, 1, 0]),
         (hangs, {}, "no answer within 0.1 s", [1, 1, 1]),
         (leaves, {}, "SystemExit: 3", [1, 1, 0]),
+        (half, {}, "ValueError: ?", [1, 1, 0]),
         (object, {}, "the result is an object of the class object, which is no text", [1, 1, 0]),
         (add, {"a": 1, "c": 2}, "wrong arguments: missing a required argument: 'b'", [1, 1, 0]),
     ],
@@ -97,6 +105,7 @@ def test_an_error_is_told_and_counted(function: Any, arguments: Any, told: str, 
 
 def test_a_long_result_and_a_long_error_are_cut() -> None:
     assert len(tool(huge, max_characters=100)[0]()) == 100
+    assert tool(lambda: "\udc80 1")[0]() == "? 1"
 
     def long_error() -> None:
         raise ValueError("y" * 10_000)
@@ -236,16 +245,27 @@ SOUND: dict[str, Any] = {"prompt_ids": [[1], [1]], "completion_ids": [[2, 3], [4
         ({"completion_ids": "text"}, "completion_ids"),
         ({"env_mask": [[1], [1]]}, "env_mask"),
         ({"logprobs": [[0.0], [0.0]]}, "logprobs"),
+        ({"completion_ids": 5}, "completion_ids"),
+        ({"completion_ids": [[2, 9], [4]]}, "token"),
+        ({"prompt_ids": [[1], [-1]]}, "token"),
     ],
 )
 def test_a_rollout_function_returns_one_row_per_prompt(change: dict[str, Any], named: str | None) -> None:
     output = {**SOUND, **change}
     rollout = checked_rollout(lambda prompts, trainer: output, ["s1"], "rollout.fn")
+    config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=9))
+    trainer = SimpleNamespace(model=SimpleNamespace(module=SimpleNamespace(config=config)))  # as DDP wraps it
     if named is None:
-        assert rollout([1, 2], None) == output
+        assert rollout([1, 2], trainer) == output
         return
     with pytest.raises(RewardError, match=named):
-        rollout([1, 2], None)
+        rollout([1, 2], trainer)
+
+
+@pytest.mark.parametrize("leave", [lambda: sys.exit(0), lambda: os._exit(0)])
+def test_a_rollout_function_cannot_end_the_process_as_if_all_were_well(leave: Callable[[], None]) -> None:
+    with pytest.raises(RewardFailed):
+        checked_rollout(lambda prompts, trainer: leave(), [], "rollout.fn")([1], None)
 
 
 def test_calls_that_reach_no_tool_are_counted() -> None:

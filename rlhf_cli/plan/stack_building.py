@@ -57,7 +57,9 @@ class FailureRecorder:
             if name not in self._kept and (ends_run or len(self._kept) < _MOST):
                 self._kept[name] = None
                 with suppress(OSError):  # a full disk must not hide the failure itself
-                    self._kept[name] = keep_batch(self.run, name, _as_rows(call.batch, call.rows))
+                    replay = keep_batch(self.run, name, _as_rows(call.batch, call.rows))
+                    needs_rollout = isinstance(call.component.score, EnvironmentScore)
+                    self._kept[name] = None if needs_rollout else replay
             return self._kept.get(name)
 
 

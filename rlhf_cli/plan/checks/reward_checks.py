@@ -177,7 +177,7 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
             what,
             where=subject.where(f"rewards.{name}.fn") + place,
             got=got,
-            expected=f"a number or None for each completion, here {text!r:.60}",
+            expected=f"a number or None for each {reward.per or 'completion'}, here {text!r:.60}",
             advice=f"set rewards.{name}.trial=false if the function works only during the run",
         )
 

@@ -12,11 +12,12 @@ import pytest
 from rlhf_cli.data import file_readers
 from rlhf_cli.errors import RewardError, RewardFailed
 from rlhf_cli.plan.stack_building import FailureRecorder
-from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.component import Component, FailedCall
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.reward_records import kept_batches
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.text.redaction import remember
+from rlhf_cli.tools_and_environments import EnvironmentScore
 
 BATCH: dict[str, Any] = {
     "prompts": ["zero", "one", "two", "three"],
@@ -68,6 +69,14 @@ def fails_at(bad: int, error: BaseException | None = None) -> Any:
         return [1.0] * len(row)
 
     return score
+
+
+def test_rows_of_an_environment_are_kept_without_a_command_that_scores_them(keeps: Keeps) -> None:
+    """`rlhf score` has no environment to ask. The control: the same rows under another reward."""
+    asks = EnvironmentScore("get_reward", "rewards.mine.environment")
+    assert keeps.keep(FailedCall(Component("mine", asks), BATCH, [0], 0, KeyError("gold"))) is None
+    assert len(keeps.names) == 1
+    assert keeps.keep(FailedCall(Component("other", len), BATCH, [0], 0, KeyError("gold"))) is not None
 
 
 def test_the_rows_without_secrets_and_without_what_is_no_json(keeps: Keeps) -> None:
