@@ -177,7 +177,6 @@ def _from_the_reward_on(error: BaseException) -> BaseException:
 
 
 def _refused(error: RlhfError) -> int:
-    """Print an error that was raised on purpose, and return its exit code."""
     from rlhf_cli.cli.output import print_error
 
     _print_json_of(error)
@@ -197,25 +196,21 @@ def _print_json_of(error: BaseException) -> None:
         print_problems(error)
 
 
-def _has_launcher() -> bool:
-    from rlhf_cli.plan.rank_group import has_launcher
-
-    return has_launcher()
-
-
 def _run(verb: str, words: list[str]) -> int:
-    """Run a verb and return its exit code, also if it fails or is stopped."""
     try:
         # Importing a verb is slow, and the user may press Ctrl-C during it.
         with stopped_early():
             with _quick_start():
                 module = importlib.import_module(f"rlhf_cli.cli.verbs.{verb}")
-            if verb in _LONG and _has_launcher():
-                from rlhf_cli.launch.group import run_in_group
+            if verb in _LONG:
+                from rlhf_cli.plan.rank_group import has_launcher
 
-                return run_in_group(
-                    [verb, *words], lambda leader: int(module.run(read_options(usage_of(verb), words), leader))
-                )
+                if has_launcher():
+                    from rlhf_cli.launch.group import run_in_group
+
+                    return run_in_group(
+                        [verb, *words], lambda leader: int(module.run(read_options(usage_of(verb), words), leader))
+                    )
             code: int = module.run(read_options(usage_of(verb), words))
     except RlhfError as error:
         from rlhf_cli.cli.output import complete_hints

@@ -85,11 +85,7 @@ def usage_of(verb: str) -> Usage:
 
 @dataclass
 class Options:
-    """The parsed words after a verb.
-
-    `argv` are all words, `words` those that are not flags, both in order; `values` maps the first name of a typed flag
-    to its values. A method that takes a flag's name accepts any of its names.
-    """
+    """The parsed words after a verb: all in `argv`, without flags in `words`; `values` maps a flag to its values."""
 
     usage: Usage
     argv: list[str]
@@ -142,7 +138,7 @@ class Options:
         return ResumeOptions(tuple(self.texts("--allow")), self.on("--take-over"), trust)
 
     def sweep_options(self) -> SweepOptions:
-        """Return how a sweep runs. Raise ConfigError if -j is not a number of at least 1."""
+        """Return how a sweep runs."""
         failed = "--failed" in self.usage.flags and self.on("--failed")
         return SweepOptions(self.number("-j") or 1, self.text("--watch"), self.on("--dry-run"), only_failed=failed)
 
@@ -154,11 +150,7 @@ class Options:
 
 
 def read_options(usage: Usage, argv: Sequence[str]) -> Options:
-    """Parse the words typed after a verb.
-
-    Raise ConfigError, or Problems with all of them, for an unknown flag, a missing value, a value for a switch, and a
-    file with the wrong ending.
-    """
+    """Parse the words typed after a verb. Raise ConfigError, or Problems with all that is wrong."""
     options, problems = Options(usage, list(argv)), list[UserError]()
     rest = deque(argv)
     while rest:
@@ -197,7 +189,7 @@ def _take(options: Options, word: str, rest: deque[str]) -> None:
 
 
 def _unknown_flag(options: Options, word: str, rest: Sequence[str]) -> ConfigError:
-    """Return the error for a flag that the verb does not have, with the flag or the key that was probably meant."""
+    """Return the error for an unknown flag, with the flag or the key that was probably meant."""
     verb, (name, equals, value) = options.usage.verb, word.partition("=")
     expected = hint = advice = None
     if "+exp=" in options.usage.text:
@@ -217,7 +209,7 @@ def _unknown_flag(options: Options, word: str, rest: Sequence[str]) -> ConfigErr
 
 
 def _key_instead(name: str, value: str, rest: Sequence[str]) -> str | None:
-    """Return our key for an argument of TRL's or of another tool (`--output_dir X`), or None if unknown."""
+    """Return our key for an argument of TRL's or of another tool, or None."""
     from rlhf_cli.config.trl_args import RESERVED_ARGS  # needed only for a mistake
     from rlhf_cli.tables.former_names import FORMER_NAMES
 

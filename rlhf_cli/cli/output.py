@@ -62,7 +62,7 @@ def _is_real(stream: TextIO) -> bool:
 
 
 def print_json(value: object) -> None:
-    """Print a value to stdout as `json_text.write_json` does: without secrets, an iterator as a list."""
+    """Print a value to stdout as `write_json` does: without secrets, an iterator as a list."""
     stream = _kept[-1] if _kept else sys.stdout
     write_json(value, stream.write)
     print(file=stream, flush=True)
@@ -100,12 +100,11 @@ def _problem(error: BaseException) -> dict[str, object]:
     kind = type(error).__name__
     if not isinstance(error, RlhfError):
         return {"kind": kind, "what": message_of(error)} | dict.fromkeys(("where", "got", "expected", "try", "advice"))
-    got = None if error.got is None else str(error.got)
     return {
         "kind": kind,
         "what": error.what,
         "where": error.where,
-        "got": got,
+        "got": None if error.got is None else str(error.got),
         "expected": error.expected,
         "try": error.command,
         "advice": error.in_words,
@@ -146,6 +145,6 @@ def print_error(label: str, text: str) -> None:
         text = _TRY.sub(rf"{_GREEN}\1{_PLAIN}", text)
         label = f"{colour}{label}:{_PLAIN}"
     else:
-        label = f"{label}:"
+        label += ":"
     sys.stderr.write(Drawn(f"{label} {text}\n"))
     sys.stderr.flush()

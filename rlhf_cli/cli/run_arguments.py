@@ -26,10 +26,7 @@ _ROOT = "runs"
 def read_by_words(
     words: Sequence[str], *, wanted: Wanted | None, where: str
 ) -> tuple[list[LoggedRun], list[UserError]]:
-    """Return the readable runs, each once, and the errors for all other words and folders.
-
-    `wanted` selects the metrics to read, None for all; `where` is the command, for error messages.
-    """
+    """Return the readable runs, each once, and the errors for the others; `wanted` selects the metrics to read."""
     folders: dict[RunFolder, None] = {}
     problems: list[UserError] = []
     elsewhere: list[LoggedRun] = []
@@ -60,27 +57,12 @@ def folders_of(word: str, *, where: str) -> Iterable[RunFolder]:
 
 
 def place_of(word: str, *, where: str) -> Path:
-    """Return the folder or file that a word names. Raise RunError if no run of that name has finished.
-
-    `where` is the command or flag, for error messages.
-    """
+    """Return the folder or file that a word names. Raise RunError if no run of that name has finished."""
     return find_run(word, _ROOT, where=where).path if is_run_name(word) else Path(word).expanduser()
 
 
-def take_run(words: list[str], *, where: str) -> RunFolder | None:
-    """Remove the word that names a run from `words` and return the run; None if there is no such word.
-
-    Raise RunError if a folder is not a run, or no run of a name has finished. `where` is the verb.
-    """
-    named = next((word for word in words if names_a_run(word)), None)
-    if named is None:
-        return None
-    words.remove(named)
-    return run_at(named, words, where=where)
-
-
 def one_named(words: list[str], verb: str, expected: str, *, more: str = "", finished: bool = False) -> str:
-    """Remove the one word that names a run from `words` and return it. Raise RunError if there is none, or several."""
+    """Remove the one word that names a run from `words` and return it. Raise RunError if there is not one."""
     named = [word for word in words if names_a_run(word)]
     if len(named) != 1:
         raise none_named(verb, expected, got=" ".join(named), hint=with_newest(verb, more, finished=finished))
@@ -95,7 +77,7 @@ def none_named(verb: str, expected: str, *, got: str = "", hint: str | None = No
 
 
 def run_at(named: str, words: list[str], *, where: str) -> RunFolder:
-    """Return the run at a path or of `run:NAME`; `run.root=FOLDER` in `words` sets the folder of runs."""
+    """Return the run at a path or of `run:NAME`; a word `run.root=FOLDER` sets the folder of runs."""
     if not is_run_name(named):
         return open_run(Path(named))
     root = next((word.partition("=")[2] for word in words if word.lstrip("+").startswith("run.root=")), _ROOT)
@@ -103,9 +85,9 @@ def run_at(named: str, words: list[str], *, where: str) -> RunFolder:
 
 
 def named_experiment(words: list[str]) -> tuple[Prepared, list[str]]:
-    """Return the experiment that words mean, and the keys typed beside it. A word without `=` is a run or a key.
+    """Return the experiment that words mean, and the keys typed beside it.
 
-    Raise ConfigError for a word that is neither, ConfigError if no experiment is named, and what `prepare` raises.
+    A word without `=` is a run or a key. Raise ConfigError for a word that is neither, and without an experiment.
     """
     overrides = [word for word in words if word.startswith("~") or ("=" in word and not Path(word).is_dir())]
     others = [word for word in words if word not in overrides]
@@ -116,28 +98,16 @@ def named_experiment(words: list[str]) -> tuple[Prepared, list[str]]:
         raise ConfigError("one run at a time", where="command line", got=" ".join(runs), hint=hint)
     run = run_at(runs[0], overrides, where="command line") if runs else None
     if run is None and not overrides:
-        raise _which_experiment(keys)
+        named = nearest(keys[0], groups().get("exp", {})) if keys and keys[0] not in valid_keys([]) else None
+        hint = " ".join([f"+exp={named}", *keys[1:]] if named else ["+exp=quickstart", *keys])
+        raise ConfigError(
+            "which experiment?",
+            where="command line",
+            got=" ".join(keys) or "no words",
+            expected="+exp=NAME, a run folder or run:NAME",
+            hint=f"{hint}, or rlhf list exp",
+        )
     prepared = prepare(overrides, keep_run_names=True) if run is None else prepare_from(run, overrides)
-    _refuse_unknown(keys, prepared)
-    return prepared, keys
-
-
-def _which_experiment(keys: list[str]) -> ConfigError:
-    """Return the error for words without an experiment; suggest the one that the first word resembles."""
-    experiments = groups().get("exp", {})
-    named = nearest(keys[0], experiments) if keys and keys[0] not in valid_keys([]) else None
-    hint = " ".join([f"+exp={named}", *keys[1:]] if named else ["+exp=quickstart", *keys])
-    return ConfigError(
-        "which experiment?",
-        where="command line",
-        got=" ".join(keys) or "no words",
-        expected="+exp=NAME, a run folder or run:NAME",
-        hint=f"{hint}, or rlhf list exp",
-    )
-
-
-def _refuse_unknown(keys: list[str], prepared: Prepared) -> None:
-    """Raise ConfigError for a word that is not a key of this configuration."""
     known = [key for key, _ in leaves(prepared.as_written.model_dump(mode="json"))]
     for key in keys:
         if key in known:
@@ -152,3 +122,4 @@ def _refuse_unknown(keys: list[str], prepared: Prepared) -> None:
             expected="a section or key, such as " + ", ".join(name for name in known if "." not in name),
             hint=ends.get(close or "", close),
         )
+    return prepared, keys

@@ -18,7 +18,7 @@ import yaml
 from rlhf_cli.config.origins import Origin, Origins
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
-from rlhf_cli.text.yaml_loader import SAFE_LOADER
+from rlhf_cli.text.regular_files import SAFE_LOADER
 
 if TYPE_CHECKING:
     import argparse

@@ -14,7 +14,7 @@ import yaml
 from rlhf_cli.config.conf_folders import shipped_dir
 from rlhf_cli.config.schema.reward_sections import AGGREGATES
 from rlhf_cli.text.json_values import JsonTree, leaves, section
-from rlhf_cli.text.yaml_loader import SAFE_LOADER
+from rlhf_cli.text.regular_files import SAFE_LOADER
 
 _OF_TRL = (
     "accelerator_config generation_kwargs hub_always_push hub_model_id hub_private_repo hub_revision hub_strategy "

@@ -35,7 +35,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import valid_keys
 from rlhf_cli.errors import ConfigError, raise_any
 from rlhf_cli.text.json_values import JsonTree, leaves, section
-from rlhf_cli.text.yaml_loader import SAFE_LOADER
+from rlhf_cli.text.regular_files import SAFE_LOADER
 
 CONFIG_NAME = "train"
 _FROZEN = "frozen"

@@ -27,9 +27,8 @@ from rlhf_cli.errors import ConfigError, raise_any
 from rlhf_cli.tables.former_names import VALUE_SYNONYMS
 from rlhf_cli.tables.trl_trainers import UNSUPPORTED
 from rlhf_cli.text.json_values import leaves
-from rlhf_cli.text.regular_files import read_regular
+from rlhf_cli.text.regular_files import SAFE_LOADER, OversizedYaml, read_regular
 from rlhf_cli.text.suggest import nearest
-from rlhf_cli.text.yaml_loader import SAFE_LOADER, OversizedYaml
 
 _GLOBAL_GROUPS = ("exp", "debug")
 """Groups whose options set keys of the whole configuration, and so need the `@package _global_` header."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from rlhf_cli.text.yaml_loader import SAFE_LOADER
+from rlhf_cli.text.regular_files import SAFE_LOADER
 
 COMMAND_LINE = "command line"
 

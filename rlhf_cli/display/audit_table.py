@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -11,8 +9,8 @@ from rich.text import Text
 
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.display.terminal import cut_end, figure, one_line
-from rlhf_cli.evaluation.audit.audit_result import AuditAdvice, AuditResult, Contribution, KindResult
-from rlhf_cli.trainers.assemble.tried_rows import LearnedText, PromptsSeen, TriedAnswer, TriedRows
+from rlhf_cli.evaluation.audit.audit_result import AuditResult, KindResult
+from rlhf_cli.trainers.assemble.tried_rows import LearnedText, TriedAnswer, TriedRows
 
 _TEXT = 100
 _MOST_SHOWN = 5
@@ -41,10 +39,19 @@ def show_audit(console: Console, result: AuditResult) -> None:
     if result.advice:
         console.print(Text("\nwhat to do", "bold"))
     for number, advice in enumerate(result.advice, 1):
-        _show_advice(console, number, advice)
+        _indented(console, Text(f"{number}. {', '.join(advice.kinds)}: {advice.reason}"), 2)
+        if advice.words:
+            words = " ".join(f"'{word}'" if any(sign in word for sign in " {}") else word for word in advice.words)
+            _indented(console, Text(words, "cyan"), 5)
     console.print()
     if result.unrecognised:
-        console.print(_unrecognised(result))
+        blind = "".join(f" rewards.{name} gives every text the same score." for name in result.blind)
+        line = (
+            f"in {result.num_unrecognised} of {result.rows} rows the gold answer scores no more than the worst of "
+            f"these answers.{blind} Either the rewards do not reward right answers, or they expect another form: "
+            "--gold '<answer>{answer}</answer>'"
+        )
+        console.print(Text(line, "red"))
     if result.holes or not result.unrecognised:
         console.print(_verdict(result))
 
@@ -84,36 +91,16 @@ def _show_hole(console: Console, kind: KindResult) -> None:
         lines.append(f"scores at least as much as gold in {rows}")
     elif kind.is_near:
         lines.append("not a hole yet: its total is close to gold's, or it gets all of gold's main reward")
-    for line in [*lines, _parts(kind.contributions)]:
+    parts = (
+        f"{name} {figure(part.attack)}" + (f" (gold {figure(part.gold)})" if part.gold is not None else "")
+        for name, part in kind.contributions.items()
+    )
+    for line in [*lines, ", ".join(parts)]:
         _indented(console, Text(line), 2)
 
 
 def _indented(console: Console, text: Text, by: int) -> None:
     console.print(Padding(text, (0, 0, 0, by), expand=False))
-
-
-def _parts(contributions: Mapping[str, Contribution]) -> str:
-    return ", ".join(
-        f"{name} {figure(part.attack)}" + (f" (gold {figure(part.gold)})" if part.gold is not None else "")
-        for name, part in contributions.items()
-    )
-
-
-def _show_advice(console: Console, number: int, advice: AuditAdvice) -> None:
-    _indented(console, Text(f"{number}. {', '.join(advice.kinds)}: {advice.reason}"), 2)
-    if advice.words:
-        words = " ".join(f"'{word}'" if any(sign in word for sign in " {}") else word for word in advice.words)
-        _indented(console, Text(words, "cyan"), 5)
-
-
-def _unrecognised(result: AuditResult) -> Text:
-    blind = "".join(f" rewards.{name} gives every text the same score." for name in result.blind)
-    return Text(
-        f"in {result.num_unrecognised} of {result.rows} rows the gold answer scores no more than the worst of these "
-        f"answers.{blind} Either the rewards do not reward right answers, or they expect another form: "
-        "--gold '<answer>{answer}</answer>'",
-        "red",
-    )
 
 
 def _verdict(result: AuditResult) -> Text:
@@ -167,7 +154,11 @@ def show_tried_rows(console: Console, tried: TriedRows) -> None:
     if tried.seen is not None:
         if tried.learned:
             console.print(Text(_LEGEND, "dim"))
-        console.print(_lengths(tried.seen))
+        lengths = [
+            (texts.of, str(texts.count), *(f"{texts.quantiles[at]:.0f}" for at in _QUANTILES))
+            for texts in tried.seen.lengths
+        ]
+        console.print(plain_table(["tokens of"], ["texts", *_QUANTILES.values()], rows=lengths, head="dim"))
         if tried.seen.ends_with:
             console.print(Text(f"an answer ends with {tried.seen.ends_with}", "dim"))
     else:
@@ -176,7 +167,6 @@ def show_tried_rows(console: Console, tried: TriedRows) -> None:
 
 
 def _learned_row(number: int, texts: list[LearnedText]) -> Text:
-    """Return a row's texts one below the other, with what is trained on between brackets."""
     shown = Text("\n").append(f"row {number}", "bold")
     if not texts:
         shown.append("\n  left out: trainer.args.max_length leaves no token to train on", "yellow")
@@ -190,23 +180,15 @@ def _learned_row(number: int, texts: list[LearnedText]) -> Text:
 
 def answers_table(answers: list[TriedAnswer]) -> Table:
     """Return a table with one column per trial answer, one line per reward, and the total."""
-    names = list(answers[0].raw)
     rows: list[list[Cell]] = []
-    for name in names:
+    for name in answers[0].raw:
         scores = [("raises", "red") if name in answer.errors else figure(answer.raw[name]) for answer in answers]
         rows.append([name, *scores])
     rows.append([("total", "bold"), *(figure(answer.total) for answer in answers)])
     texts = [f"'{cut_end(one_line(answer.text), _ANSWER)}'" for answer in answers]
     rows.append([("answer", "dim"), *((text, "dim") for text in texts)])
     table = plain_table(["reward"], [answer.kind for answer in answers], rows=rows, head="dim", indent=2)
-    errors = [(name, answer.kind, error) for answer in answers for name, error in answer.errors.items()]
-    for name, kind, error in errors[-1:]:
-        table.caption = Text(f"rewards.{name} on {kind}: {error}", "red")
+    for answer in answers:
+        for name, error in answer.errors.items():
+            table.caption = Text(f"rewards.{name} on {answer.kind}: {error}", "red")
     return table
-
-
-def _lengths(seen: PromptsSeen) -> Table:
-    rows = [
-        (texts.of, str(texts.count), *(f"{texts.quantiles[at]:.0f}" for at in _QUANTILES)) for texts in seen.lengths
-    ]
-    return plain_table(["tokens of"], ["texts", *_QUANTILES.values()], rows=rows, head="dim")

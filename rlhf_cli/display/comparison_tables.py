@@ -1,11 +1,15 @@
-"""Print a comparison of runs."""
+"""Print a comparison of runs, or draw it as one PNG."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import shlex
+import textwrap
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -16,14 +20,17 @@ from rlhf_cli.analysis.comparison.frames import is_wandb
 from rlhf_cli.analysis.comparison.logged_run import ABSENT, PRESENT, DifferingKey, condition_of
 from rlhf_cli.analysis.comparison.measures import HELD_OUT, RunMeasure
 from rlhf_cli.analysis.comparison.settings import number_or_text
-from rlhf_cli.display.sweep_tables import STATE_STYLE
-from rlhf_cli.display.tables import BlockColumn, plain_table, show_blocks
+from rlhf_cli.analysis.comparison.verdicts import BETTER, WORSE, MeasureVerdict
+from rlhf_cli.display.tables import STATE_STYLE, BlockColumn, plain_table, show_blocks
 from rlhf_cli.display.terminal import cut_middle
-from rlhf_cli.errors import RlhfError
+from rlhf_cli.errors import RlhfError, UserError
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.plan.batches import count
 from rlhf_cli.runs.run_overview import RunGroup
 from rlhf_cli.text.json_values import finite_or_none
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _MOST_KEYS_A_ROW = 4
 _LONGEST_NAME = 36
@@ -42,8 +49,7 @@ def show_settings(console: Console, comparison: Comparison) -> None:
         estimates = [comparison.estimates[setting.name][measure.label] for setting in settings]
         if any(estimate.mean is not None for estimate in estimates):
             columns.append(BlockColumn(column_title(measure), estimate_texts(estimates)))
-    styles = ["dim" if front and setting.name in front.dominated else "" for setting in settings]
-    show_blocks(console, columns, styles)
+    show_blocks(console, columns, ["dim" if front and setting.name in front.dominated else "" for setting in settings])
 
 
 def show_runs(console: Console, comparison: Comparison) -> None:
@@ -75,9 +81,8 @@ def _setting_columns(comparison: Comparison) -> list[BlockColumn]:
     for setting in grouped.settings:
         runs = [*(run.name for run in setting.runs), *setting.left_out]
         name = setting.name if len(runs) > 1 and len(setting.name) <= _LONGEST_NAME else runs[0]
-        names.append(
-            cut_middle(name, _LONGEST_NAME) + (f" +{len(runs) - 1}" if name != setting.name and runs[1:] else "")
-        )
+        more = f" +{len(runs) - 1}" if name != setting.name and runs[1:] else ""
+        names.append(cut_middle(name, _LONGEST_NAME) + more)
     return [*columns, BlockColumn("setting" if grouped.axes else "", names, is_head=True, is_number=False)]
 
 
@@ -141,11 +146,17 @@ def show_comparison(console: Console, comparison: Comparison, *, each_run: bool 
         console.print()
         show_runs(console, comparison)
     if comparison.verdicts:
-        console.print()
-        _show_verdicts(console, comparison)
+        verdict = comparison.verdicts[0]
+        against = f", each against {verdict.baseline}" if verdict.baseline is not None else ""
+        axis = next(axis for axis in comparison.grouped.axes if axis.short == verdict.key)
+        others = [key for key in axis.others if key != axis.key]
+        more = ", ..." if len(others) > _MOST_WITH else ""
+        also = f" (and {', '.join(others[:_MOST_WITH])}{more})" if others else ""
+        console.print(Text(f"\nverdict on {verdict.key}{also}{against}", style="bold"))
+        for verdict in comparison.verdicts:
+            console.print(_bulleted(verdict.text))
     elif comparison.no_verdict is not None:
-        console.print()
-        console.print(Text(comparison.no_verdict, style="bold"))
+        console.print(Text(f"\n{comparison.no_verdict}", style="bold"))
     if notes := list(filter(None, [*comparison.notes, comparison.no_total, _starting_models(comparison)])):
         console.print()
     for note in notes:
@@ -174,7 +185,13 @@ def show_left_out(console: Console, problems: Sequence[RlhfError]) -> None:
 def _show_what_differs(console: Console, comparison: Comparison) -> None:
     grouped = comparison.grouped
     places = [run.place for run in comparison.runs]
-    common = places[0] if len(places) == 1 else _common(places)
+    if len(places) == 1:
+        common = places[0]
+    elif any(map(is_wandb, places)):
+        projects = (place.rpartition("/")[0] if is_wandb(place) else "folders" for place in places)
+        common = ", ".join(dict.fromkeys(projects))
+    else:
+        common = os.path.relpath(os.path.commonpath([os.path.abspath(place) for place in places]))
     where = "" if common == os.curdir else f"{common}: "
     settings = f", {len(grouped.settings)} settings" if len(grouped.settings) > 1 else ""
     console.print(Text(f"{where}{count(len(places), 'run')}{settings}", style="bold"), soft_wrap=True)
@@ -194,10 +211,7 @@ def _show_what_differs(console: Console, comparison: Comparison) -> None:
 
 
 def _rows_of(axis: DifferingKey, names: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Return (key, values) for an axis, then for the keys that change with it; training conditions come first.
-
-    A reward that some runs lack has the `names` of the runs that have it.
-    """
+    """Return (key, values) for an axis, then for the keys that change with it; training conditions come first."""
     others = sorted((key for key in axis.others if key != axis.key), key=lambda key: condition_of(key) is None)
     places = sorted(range(len(axis.texts)), key=lambda place: number_or_text(axis.texts[place]))
     rows = []
@@ -211,22 +225,8 @@ def _rows_of(axis: DifferingKey, names: Sequence[str]) -> list[tuple[str, list[s
     return rows
 
 
-def _show_verdicts(console: Console, comparison: Comparison) -> None:
-    verdict = comparison.verdicts[0]
-    against = f", each against {verdict.baseline}" if verdict.baseline is not None else ""
-    axis = next(axis for axis in comparison.grouped.axes if axis.short == verdict.key)
-    others = [key for key in axis.others if key != axis.key]
-    also = f" (and {', '.join(others[:_MOST_WITH])}{', ...' if len(others) > _MOST_WITH else ''})" if others else ""
-    console.print(Text(f"verdict on {verdict.key}{also}{against}", style="bold"))
-    for verdict in comparison.verdicts:
-        console.print(_bulleted(verdict.text))
-
-
 def _starting_models(comparison: Comparison) -> str | None:
-    """Return a note if runs with the same model name started from different weights, else None.
-
-    The configurations do not show this.
-    """
+    """Return a note if runs with the same model name, and so equal configurations, started from different weights."""
     by_model: dict[str, list[str]] = {}
     for run in comparison.runs:
         if run.starting_model is not None:
@@ -260,12 +260,85 @@ def _bulleted(text: str, style: str = "") -> Table:
     return plain_table(["", ""], rows=[(("-", style), (text, style))], gap=1)
 
 
-def _common(places: Sequence[str]) -> str:
-    if any(is_wandb(place) for place in places):
-        projects = list(dict.fromkeys(place.rpartition("/")[0] if is_wandb(place) else "folders" for place in places))
-        return ", ".join(projects)
-    return os.path.relpath(os.path.commonpath([os.path.abspath(place) for place in places]))
-
-
 def _dim(console: Console, text: str) -> None:
     console.print(Text(text, style="dim"))
+
+
+_BLUE, _ORANGE, _GREY = "#3b6ea5", "#d98032", "#999999"
+_COLUMNS = 3
+_MOST_PANELS = 12
+_LETTERS_A_COLUMN = 56
+"""Number of caption letters that fit the width of one panel."""
+
+
+def draw_comparison(comparison: Comparison, file: Path) -> None:
+    """Draw a comparison into a PNG file. Raise UserError without matplotlib, or if no run has logged a metric."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UserError("matplotlib is not installed (pip install 'rlhf-cli[plot]')", where="--png")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    measures = comparison.measures[:_MOST_PANELS]
+    num_panels = len(measures) + len(comparison.verdicts)
+    if not num_panels:
+        raise UserError("no run logged a metric to draw")
+    columns = min(_COLUMNS, num_panels)
+    rows = math.ceil(num_panels / columns)
+    height = 1.1 + 0.22 * max(
+        len(comparison.estimates), *(len(verdict.differences) for verdict in comparison.verdicts), 4
+    )
+    seeds = max((len(setting.by_seed) for setting in comparison.grouped.settings), default=0)
+    texts = [
+        f"{len(comparison.runs)} runs, up to {seeds} seeds per setting, 95 % intervals; "
+        + comparison.asked.window.in_words,
+        f"differs: {', '.join(comparison.grouped.keys) or 'nothing'}",
+        comparison.no_verdict or "",
+    ]
+    lines = [line for text in texts for line in textwrap.wrap(text, _LETTERS_A_COLUMN * columns)]
+    figure = Figure(figsize=(4.6 * columns, 0.3 + 0.18 * len(lines) + height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = iter(figure.subplots(rows, columns, squeeze=False).flatten())
+    for measure in measures:
+        _draw_settings(next(panels), comparison, measure)
+    for verdict in comparison.verdicts:
+        _draw_differences(next(panels), verdict)
+    for left in panels:
+        left.set_axis_off()
+    figure.suptitle("\n".join(lines), fontsize=10, parse_math=False)
+    figure.savefig(file, dpi=120)
+
+
+def _dot(axes: Axes, row: int, estimate: Estimate, colour: str) -> None:
+    if estimate.mean is not None:
+        axes.plot([estimate.mean], [row], "o", color=colour, markersize=5, zorder=3)
+    if estimate.low is not None and estimate.high is not None:
+        axes.plot([estimate.low, estimate.high], [row, row], color=colour, linewidth=1.6, zorder=2)
+
+
+def _draw_settings(axes: Axes, comparison: Comparison, measure: RunMeasure) -> None:
+    """Draw a dot and an interval per setting, with its seeds as small grey dots below."""
+    settings = comparison.grouped.settings
+    for row, setting in enumerate(settings):
+        estimate = comparison.estimates[setting.name][measure.label]
+        seeds = [comparison.values[measure.label][run.name] for run in setting.runs]
+        axes.plot(seeds, [row + 0.18] * len(seeds), ".", color=_GREY, markersize=4, zorder=1)
+        _dot(axes, row, estimate, _BLUE)
+    title = measure.label if measure.sign >= 0 else f"{measure.label} (less is better)"
+    _rows(axes, title, [setting.name for setting in settings])
+
+
+def _draw_differences(axes: Axes, verdict: MeasureVerdict) -> None:
+    """Draw one interval per difference, in orange if the verdict is better or worse."""
+    axes.axvline(0, color=_GREY, linewidth=0.8)
+    for row, pair in enumerate(verdict.differences):
+        _dot(axes, row, pair.difference, _ORANGE if pair.outcome in (BETTER, WORSE) else _BLUE)
+    names = [f"{pair.value} - {pair.other}" for pair in verdict.differences]
+    _rows(axes, f"{verdict.measure.label}: differences by {verdict.key}, paired by seed", names)
+
+
+def _rows(axes: Axes, title: str, names: list[str]) -> None:
+    axes.set_yticks(range(len(names)), names, fontsize=8, parse_math=False)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_title(title, fontsize=9, parse_math=False)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.grid(axis="x", linewidth=0.3)

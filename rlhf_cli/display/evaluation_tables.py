@@ -11,18 +11,19 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.display.tables import BlockColumn, Cell, plain_table, show_blocks
-from rlhf_cli.display.terminal import cut_end, figure, no_total, one_line
+from rlhf_cli.display.terminal import cut_end, figure, one_line
 from rlhf_cli.evaluation.best_of_n import BestOfN, MadeRows
 from rlhf_cli.evaluation.evaluation_files import Evaluation
 from rlhf_cli.evaluation.policy_results import SEEN, UNSEEN, PolicyEvaluation
 from rlhf_cli.evaluation.score_bench import ScoreBench
-from rlhf_cli.evaluation.scored_pairs import LengthBias, RewardModelEvaluation, ScoredPair, SliceAccuracy
+from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation, ScoredPair, SliceAccuracy
 from rlhf_cli.numerics.intervals import Estimate, attempt_counts
 from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredReward
 from rlhf_cli.rewards.stack.token_offsets import ScoredPart
 
 _LONGEST = 40
+_NO_TOTAL = "rows have no total of their own: {}"
 _ATTEMPTS = {"pass": "one of the k", "maj": "the most frequent answer of the k"}
 
 
@@ -58,14 +59,16 @@ def _show(
 
 
 def _reward_model(console: Console, evaluation: RewardModelEvaluation) -> None:
-    calibration, rewards = evaluation.calibration, evaluation.rewards
+    calibration, rewards, centred = evaluation.calibration, evaluation.rewards, ""
+    if (low := rewards.mean.low) is not None and (high := rewards.mean.high) is not None:
+        centred = "centred" if low <= 0 <= high else "not centred: set offset: auto"
     ties = f", {evaluation.ties} ties" if evaluation.ties else ""
     lines = [("all", _interval(evaluation.accuracy), f"{evaluation.rows}{ties}", figure(rewards.margin.mean))]
     for column, by_value in evaluation.slices.items():
         lines += [_slice(f"{column}={value}", accuracy) for value, accuracy in by_value.items()]
     _show(console, ["accuracy"], ["", "pairs", "mean margin"], lines)
     rows = [
-        ("mean of all", _interval(rewards.mean), _centred(rewards.mean)),
+        ("mean of all", _interval(rewards.mean), centred),
         ("deviation", figure(rewards.deviation), ""),
         ("chosen - rejected", _interval(rewards.margin), ""),
         ("calibration error", figure(calibration.ece), "0 if confidence equals accuracy"),
@@ -79,7 +82,14 @@ def _reward_model(console: Console, evaluation: RewardModelEvaluation) -> None:
         if (count := part.accuracy.count)
     ]
     _show(console, ["confidence"], ["mean", "accuracy", "pairs"], bins)
-    _length(console, evaluation.length)
+    length = evaluation.length
+    slices = {"chosen longer": length.chosen_longer, "same": length.same, "chosen shorter": length.chosen_shorter}
+    lines = [_slice(name, accuracy) for name, accuracy in slices.items() if accuracy is not None]
+    _show(console, ["length (tokens)"], ["accuracy", "pairs", "mean margin"], lines)
+    console.print(
+        f"[dim]correlation of reward difference and length difference: {figure(length.pearson)}, of their ranks "
+        f"{figure(length.spearman)}; always choosing the longer text is right in {_interval(length.longer_wins)}"
+    )
     if evaluation.worst:
         worst = [
             (
@@ -98,16 +108,6 @@ def _slice(name: str, accuracy: SliceAccuracy) -> tuple[str, str, str, str]:
     return name, _interval(accuracy), str(accuracy.count), figure(accuracy.margin)
 
 
-def _length(console: Console, length: LengthBias) -> None:
-    slices = {"chosen longer": length.chosen_longer, "same": length.same, "chosen shorter": length.chosen_shorter}
-    rows = [_slice(name, accuracy) for name, accuracy in slices.items() if accuracy is not None]
-    _show(console, ["length (tokens)"], ["accuracy", "pairs", "mean margin"], rows)
-    console.print(
-        f"[dim]correlation of reward difference and length difference: {figure(length.pearson)}, of their ranks "
-        f"{figure(length.spearman)}; always choosing the longer text is right in {_interval(length.longer_wins)}"
-    )
-
-
 def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
     for part_name, part in evaluation.parts.items():
         rows = [(name, _interval(reward.raw), _interval(reward.weighted)) for name, reward in part.rewards.items()]
@@ -119,7 +119,7 @@ def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
         _show(console, [part_name], ["raw", "weighted"], rows)
     _seen_and_unseen(console, evaluation)
     if evaluation.no_total is not None:
-        console.print(no_total(evaluation.no_total))
+        console.print(Text(_NO_TOTAL.format(evaluation.no_total), style="yellow"))
     for name, attempts in evaluation.attempts.items():
         rows = [
             (f"{kind}@{k}", _interval(estimate), _ATTEMPTS[kind])
@@ -146,12 +146,6 @@ def _seen_and_unseen(console: Console, evaluation: PolicyEvaluation) -> None:
             rows.append((f"{name} {reward}", _interval(values.raw), _interval(other.rewards[reward].raw)))
         rows.append((f"{name} total", _interval(part.total), _interval(other.total)))
     _show(console, ["raw"], [f"{seen.rows} prompts trained on", f"{unseen.rows} unseen"], rows)
-
-
-def _centred(mean: Estimate) -> str:
-    if mean.low is None or mean.high is None:
-        return ""
-    return "centred" if mean.low <= 0 <= mean.high else "not centred: set offset: auto"
 
 
 def _interval(estimate: Estimate) -> str:
@@ -193,16 +187,34 @@ Rows = Sequence[Mapping[str, object]]
 
 
 def show_bench(console: Console, rows: Rows, scores: CompletionScores, bench: ScoreBench) -> None:
-    """Print the whole result of `rlhf score`."""
+    """Print the result of `rlhf score`: scores, their distributions, and the rank correlations of all columns."""
     show_scores(console, rows, scores)
-    show_distributions(console, bench)
-    show_correlations(console, bench)
+    spreads = bench.distributions.values()
+    facts: dict[str, list[Cell]] = {"deviation": [figure(spread.deviation) for spread in spreads]}
+    for column, share in {"least": "0", "5 %": "0.05", "median": "0.5", "95 %": "0.95", "most": "1"}.items():
+        facts[column] = [f"{spread.quantiles[share]:.4g}" if spread.quantiles else "-" for spread in spreads]
+    _by_name(console, "raw scores", list(bench.distributions), facts)
+    ranks = {frozenset((pair.first, pair.second)): pair.ranks for pair in bench.correlations}
+    names = list(dict.fromkeys(name for pair in bench.correlations for name in (pair.first, pair.second)))
+    facts = {}
+    for place, other in enumerate(names[1:], 1):
+        above = [ranks[frozenset((name, other))] for name in names[:place]]
+        shown = ["-" if value is None else f"{value:+.2f}" for value in above]
+        facts[other] = [*shown, *[""] * (len(names) - 1 - place)]
+    if facts:
+        _by_name(console, "rank correlation", names[:-1], facts)
 
 
 def show_scores(console: Console, rows: Rows, scores: CompletionScores) -> None:
     """Print the first rows with the raw score of each component (`gate` if closed), then a summary of all rows."""
     shown = list(zip(rows[:_MAX_ROWS], scores.rows, strict=False))
-    columns = [BlockColumn(name, [_cell(scored.rewards[name]) for _, scored in shown]) for name in scores.summary]
+
+    def cell(score: ScoredReward) -> Cell:
+        if score.error is not None:
+            return "error", "red"
+        return figure(score.raw) if score.open else ("gate", "yellow")
+
+    columns = [BlockColumn(name, [cell(scored.rewards[name]) for _, scored in shown]) for name in scores.summary]
     columns.append(BlockColumn("total", [figure(scored.total) for _, scored in shown]))
     taken = len("row  ") + 2 + sum(max(column.width, 7) + 2 for column in columns)
     width = max(_LEAST_COMPLETION, min(_COMPLETION, console.width - taken))
@@ -215,7 +227,7 @@ def show_scores(console: Console, rows: Rows, scores: CompletionScores) -> None:
     if len(rows) > _MAX_ROWS:
         console.print(f"[dim]... {len(rows) - _MAX_ROWS} more rows; --json prints all")
     if scores.no_total is not None:
-        console.print(no_total(scores.no_total))
+        console.print(Text(_NO_TOTAL.format(scores.no_total), style="yellow"))
     rewards = scores.summary.values()
     facts: dict[str, list[Cell]] = {
         "mean": [figure(reward.mean) for reward in rewards],
@@ -228,28 +240,6 @@ def show_scores(console: Console, rows: Rows, scores: CompletionScores) -> None:
     console.print("[dim]rows and mean: raw scores; effective: after offset, clip, normalise and gate")
 
 
-def show_distributions(console: Console, bench: ScoreBench) -> None:
-    """Print the distribution of each component's raw scores: deviation and quantiles."""
-    spreads = bench.distributions.values()
-    facts: dict[str, list[Cell]] = {"deviation": [figure(spread.deviation) for spread in spreads]}
-    for column, share in {"least": "0", "5 %": "0.05", "median": "0.5", "95 %": "0.95", "most": "1"}.items():
-        facts[column] = [f"{spread.quantiles[share]:.4g}" if spread.quantiles else "-" for spread in spreads]
-    _by_name(console, "raw scores", list(bench.distributions), facts)
-
-
-def show_correlations(console: Console, bench: ScoreBench) -> None:
-    """Print the rank correlations between all columns, in blocks if the terminal is narrow."""
-    ranks = {frozenset((pair.first, pair.second)): pair.ranks for pair in bench.correlations}
-    names = list(dict.fromkeys(name for pair in bench.correlations for name in (pair.first, pair.second)))
-    facts: dict[str, list[Cell]] = {}
-    for place, other in enumerate(names[1:], 1):
-        above = [ranks[frozenset((name, other))] for name in names[:place]]
-        shown = ["-" if value is None else f"{value:+.2f}" for value in above]
-        facts[other] = [*shown, *[""] * (len(names) - 1 - place)]
-    if facts:
-        _by_name(console, "rank correlation", names[:-1], facts)
-
-
 def _by_name(console: Console, title: str, names: Sequence[str], facts: Mapping[str, Sequence[Cell]]) -> None:
     """Print one row per name under `title`. Columns that do not fit continue in another table."""
     console.print()
@@ -257,21 +247,11 @@ def _by_name(console: Console, title: str, names: Sequence[str], facts: Mapping[
     show_blocks(console, [BlockColumn(title, names, is_head=True, is_number=False), *columns])
 
 
-def _cell(score: ScoredReward) -> Cell:
-    if score.error is not None:
-        return "error", "red"
-    return figure(score.raw) if score.open else ("gate", "yellow")
-
-
 _GAIN, _LOSS, _NONE = "black on green", "black on red", "black on white"
 
 
 def show_parts(console: Console, rows: Rows, scores: CompletionScores) -> None:
-    """Print the scores of each row, and its text once per reward that scored parts of it.
-
-    The reward of a part follows it in brackets, so that it is readable without colours and cannot be confused with
-    digits of the text.
-    """
+    """Print each row's scores, and its text once per reward that scored parts of it, each part's reward behind it."""
     for number, (row, scored) in enumerate(zip(rows, scores.rows, strict=False)):
         rewards = ", ".join(f"{name} {figure(score.raw)}" for name, score in scored.rewards.items())
         console.print(Text.assemble((f"row {number}  ", "bold"), f"total {figure(scored.total)}  ({rewards})"))

@@ -15,20 +15,17 @@ from rich.text import Text
 from rlhf_cli.config.conf_folders import caption, search_dirs
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.display.tables import facts_grid, plain_table
-from rlhf_cli.project.reference.function_source import NO_DEFAULT
-from rlhf_cli.project.reference.key_reference import KeyReference, MetricReference
-from rlhf_cli.project.reference.reward_reference import RewardReference, WorkedExample, as_yaml
-from rlhf_cli.project.reference.trainer_reference import TrainerArgument, TrainerReference
+from rlhf_cli.project.function_source import NO_DEFAULT
+from rlhf_cli.project.key_reference import KeyReference, MetricReference
+from rlhf_cli.project.reward_reference import RewardReference, WorkedExample, as_yaml
+from rlhf_cli.project.trainer_reference import TrainerArgument, TrainerReference
 
 _JOINED = re.compile(r"(?<=\S)\n(?=[\w`(])")
 """The break between two lines of a paragraph, but not before an indented line or a list."""
 
 
 def show_groups(console: Console, groups: Mapping[str, Mapping[str, Path]], *, more: str) -> None:
-    """Print every group with its options, with the captions of a group aligned in one column.
-
-    At a terminal, print the hint `more` at the end.
-    """
+    """Print every group with its options and their captions; at a terminal, also the hint `more`."""
     mine = search_dirs()[:-1]
     for number, (group, options) in enumerate(groups.items()):
         if number:
@@ -44,11 +41,11 @@ def show_groups(console: Console, groups: Mapping[str, Mapping[str, Path]], *, m
         console.print(Text(more, style="dim"))
 
 
-def show_pairs(console: Console, pairs: Sequence[tuple[str, str]], *, style: str = "bold") -> None:
+def show_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
     """Print names and their descriptions in two columns. A long text wraps within its column."""
     width = max((len(name) for name, _ in pairs), default=0)
     if console.is_terminal:
-        console.print(facts_grid(((f"{name:<{width}}", text) for name, text in pairs), style=style))
+        console.print(facts_grid((f"{name:<{width}}", text) for name, text in pairs))
         return
     for name, text in pairs:  # in a pipe: no trailing spaces and no wrapping
         console.print(Text(f"{name:<{width}}  {text}".rstrip()), soft_wrap=True)
@@ -79,7 +76,7 @@ def show_tasks(console: Console, tasks: Sequence[Mapping[str, Any]], missing: st
 
 
 def shown_path(file: Path, line: int | None = None) -> str:
-    """Return a path relative to the current folder if that is short, with its line number."""
+    """Return a path, relative if that is short, with its line number."""
     relative = os.path.relpath(file)
     shown = str(file) if relative.startswith("../..") else relative
     return f"{shown}:{line}" if line else shown
@@ -157,6 +154,7 @@ def _default_text(default: object) -> str:
 
 
 def _show_example(console: Console, example: WorkedExample) -> None:
+    """Print a table of rows and their scores: three digits, `none`, or the spans of a dense reward."""
     args = ", ".join(f"{name}: {as_yaml(value)}" for name, value in example.args.items())
     prompt = f" to the prompt {example.prompt!r}" if example.prompt else ""
     _heading(console, f"example scores{prompt}" + (f", with args {{{args}}}" if args else ""))
@@ -168,15 +166,13 @@ def _show_example(console: Console, example: WorkedExample) -> None:
         completion = row["completion"]
         text = completion.rstrip("\n") if "```" in completion else repr(completion)[1:-1] or "(empty)"
         columns = [value if isinstance(value, str) else as_yaml(value) for value in row["columns"].values()]
-        rows.append([text, *columns, *(str(row[name]) for name in more if name in row), shown_score(row["score"])])
+        score = "none" if row["score"] is None else row["score"]
+        if isinstance(score, list):
+            score = "  ".join(f"{value:+g} on characters {start:g} to {end:g}" for start, end, value in score)
+        elif score != "none":
+            score = f"{score:.3g}"
+        rows.append([text, *columns, *(str(row[name]) for name in more if name in row), score])
     console.print(plain_table(texts, ["score"], rows=rows, head="dim", indent=2))
-
-
-def shown_score(score: float | list[list[float]] | None) -> str:
-    """Format a score: three digits, `none` if the reward does not apply, or the spans of a dense reward."""
-    if isinstance(score, list):
-        return "  ".join(f"{value:+g} on characters {start:g} to {end:g}" for start, end, value in score)
-    return "none" if score is None else f"{score:.3g}"
 
 
 def show_trainer(console: Console, trainer: TrainerReference) -> None:
@@ -239,18 +235,9 @@ def _lines(node: Mapping[str, object], origins: Origins, prefix: str, depth: int
         if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
             yield line, origin
             for entry in value:
-                yield Text(f"{'  ' * (depth + 1)}- {as_yaml(_without_nulls(entry))}"), ""
+                if isinstance(entry, dict):
+                    entry = {name: one for name, one in entry.items() if one is not None}
+                yield Text(f"{'  ' * (depth + 1)}- {as_yaml(entry)}"), ""
             continue
-        line.append(f" {as_written(value)}")
+        line.append(f" {as_yaml(value)}")
         yield line, origin
-
-
-def as_written(value: object) -> str:
-    """Return a value as YAML on one line; an entry of a list without its null values."""
-    if isinstance(value, list):
-        value = [_without_nulls(entry) for entry in value]
-    return as_yaml(value)
-
-
-def _without_nulls(entry: object) -> object:
-    return {name: value for name, value in entry.items() if value is not None} if isinstance(entry, dict) else entry

@@ -15,6 +15,7 @@ from rlhf_cli.analysis.expectations import verify
 from rlhf_cli.display.run_tables import at_the_end
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.display.terminal import one_line, show_commands, span, sparkline
+from rlhf_cli.plan.batches import count
 from rlhf_cli.runs.metrics_file import (
     TOTAL,
     Event,
@@ -41,11 +42,7 @@ def _change(start: float, end: float, sign: int = 1) -> list[Cell]:
 
 
 def _losses(events: Sequence[Event]) -> Table | None:
-    """Return the start and end of losses and accuracies on training and held-out rows, or None without them.
-
-    On training rows the values are the means of the first and last tenth of the log events; on held-out rows they are
-    the first and last value.
-    """
+    """Return the first and last tenth's means of losses and accuracies (held out: first and last value), or None."""
     rows: list[list[Cell]] = []
     for prefix, suffix in (("", ""), ("eval_", ", held out")):
         for name in LEARNING_METRICS:
@@ -73,21 +70,21 @@ def held_out(events: Sequence[Event], best_step: int | None, rewards: Sequence[s
     }
     best = next((event for event in evaluations if event["step"] == best_step), None)
     shown = [event for event in evaluations if event in (evaluations[0], best, evaluations[-1])]
+
+    def cell(event: Event, name: str) -> str:
+        mean, low, high = (event.get(f"{name}{bound}") for bound in ("", "/low", "/high"))
+        if mean is None:
+            return "-"
+        return f"{mean:.3f}" if low is None or high is None else f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+
     rows: list[list[Cell]] = [
-        [(label, "bold"), *(_evaluated(event, name) for event in shown)] for label, name in measures.items()
+        [(label, "bold"), *(cell(event, name) for event in shown)] for label, name in measures.items()
     ]
     heads = [f"step {event['step']}{' best' if event is best else ''}" for event in shown]
     table = plain_table(["held out"], heads, rows=rows, head="dim")
     for column in table.columns[1:]:
         column.no_wrap = True  # an interval on two lines cannot be read
     return table
-
-
-def _evaluated(event: Event, name: str) -> str:
-    mean, low, high = (event.get(f"{name}{bound}") for bound in ("", "/low", "/high"))
-    if mean is None:
-        return "-"
-    return f"{mean:.3f}" if low is None or high is None else f"{mean:.2f} [{low:.2f}, {high:.2f}]"
 
 
 _MOST_PHASES = 3
@@ -117,13 +114,14 @@ _MOST_LINES = 17
 
 
 def show_end(console: Console, folder: RunFolder) -> None:
-    """Print how the run in `folder` went and what to type next, in at most twenty lines.
-
-    A run without rewards shows its loss. Rewards, evaluations, completions and facts that have no room are left out.
-    """
+    """Print in at most twenty lines how a run went and what to type next; what has no room is left out."""
     status, events = read_status(folder), read_metrics(folder.metrics)
     facts = list(_other_facts(folder, events, status))
-    best_step, rewards = _best_step(folder), list(section(folder.read_config(), "rewards"))
+    rewards, checkpoint, best_step = list(section(folder.read_config(), "rewards")), folder.last_checkpoint(), None
+    if checkpoint is not None:
+        best = read_json(checkpoint / "trainer_state.json").get("best_global_step")
+        if isinstance(best, int) and best and checkpoint_folder(folder.checkpoints, best).is_dir():
+            best_step = best
 
     def panel(most_rewards: int, most_samples: int, most_facts: int, *, has_held_out: bool) -> Panel:
         parts = [
@@ -148,9 +146,8 @@ def show_end(console: Console, folder: RunFolder) -> None:
 
 def _other_facts(folder: RunFolder, events: list[Event], status: Status) -> Iterator[Text]:
     """Yield other facts about a run, one line each, the most important first."""
-    for name, count in failed_rows(folder).items():
-        rows = "1 row" if count == 1 else f"{count} rows"
-        yield Text(f"{name} failed on {rows}: {folder.reward_errors.name}", style="yellow")
+    for name, number in failed_rows(folder).items():
+        yield Text(f"{name} failed on {count(number, 'row')}: {folder.reward_errors.name}", style="yellow")
     if failed := read_json(folder.provenance).get("tracker_failed"):
         yield Text(f"{failed} and has only part of the run; metrics.jsonl has all of it", style="yellow")
     if reason := stopped_by_rule(status):
@@ -159,8 +156,7 @@ def _other_facts(folder: RunFolder, events: list[Event], status: Status) -> Iter
     if verified.outcomes:
         yield from at_the_end(verified)
     if status.warnings:
-        warnings = "1 warning" if status.warnings == 1 else f"{status.warnings} warnings"
-        yield Text(f"{warnings} in log.txt", style="yellow")
+        yield Text(f"{count(status.warnings, 'warning')} in log.txt", style="yellow")
     if (times := time_line(events)) is not None:
         yield times
     lengths = section(read_json(folder.provenance), "lengths")
@@ -170,7 +166,7 @@ def _other_facts(folder: RunFolder, events: list[Event], status: Status) -> Iter
 
 
 def _learnt(folder: RunFolder, events: list[Event], most: int) -> RenderableType | None:
-    """Return the rewards at start and end with their curves, or the loss metrics of a run without rewards."""
+    """Return the rewards at start and end with their curves; without rewards, the losses."""
     spans = reward_spans(events)
     if not spans:
         return _losses(events)
@@ -194,17 +190,8 @@ def _learnt(folder: RunFolder, events: list[Event], most: int) -> RenderableType
     return Group(table, Text(f"and {more} more", style="dim")) if more else table
 
 
-def _best_step(folder: RunFolder) -> int | None:
-    """Return the step of the best checkpoint that was kept, read from the newest checkpoint's state, or None."""
-    checkpoint = folder.last_checkpoint()
-    step = read_json(checkpoint / "trainer_state.json").get("best_global_step") if checkpoint is not None else None
-    if isinstance(step, int) and step and checkpoint_folder(folder.checkpoints, step).is_dir():
-        return step
-    return None
-
-
 def _samples(folder: RunFolder, most: int) -> Table | None:
-    """Return up to `most` completions of the last log event, one per prompt, with their advantage."""
+    """Return up to `most` completions of the last log event, one per prompt."""
     files = sorted((folder.path / "completions").glob("*.parquet"))
     if not files:
         return None

@@ -1,21 +1,24 @@
-"""Print the state of runs, the outcomes of their expectations, and reproductions."""
+"""Print the state of runs, the outcomes of their expectations, reproductions, and the plan and result of sweeps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.text import Text
 
 from rlhf_cli.analysis.expectations import MET, MISSED, OPEN, ExpectationOutcome, VerifiedRun
 from rlhf_cli.analysis.reproducibility import Reproduction
-from rlhf_cli.display.sweep_tables import STATE_STYLE
-from rlhf_cli.display.tables import BlockColumn, Cell, as_text, plain_table, show_blocks
+from rlhf_cli.display.tables import STATE_STYLE, BlockColumn, Cell, as_text, facts_grid, plain_table, show_blocks
 from rlhf_cli.display.terminal import span
 from rlhf_cli.errors import in_one_line
+from rlhf_cli.plan.batches import count
 from rlhf_cli.runs.run_overview import Overview
-from rlhf_cli.runs.run_status import FINISHED, describe_state
+from rlhf_cli.runs.run_status import CREATED, FINISHED, Status, describe_state
 
 _NUMBERS = ("step", "s/step", "left", "logged", "saved")
 
@@ -46,6 +49,7 @@ def show_overview(console: Console, overview: Overview) -> None:
 
 
 _MOST_MISSED, _MOST_TYPED = 3, 2
+_CHANGES_NO_RESULT = re.compile(r"(exp|expect|track|seed)$|run\.|track\.|warn")
 _LENGTHS = ("trainer.args.max_steps", "trainer.args.num_train_epochs")
 _STYLES = {MET: "green", MISSED: "bold red", OPEN: "yellow"}
 
@@ -67,7 +71,8 @@ def at_the_end(verified: VerifiedRun) -> Iterator[Text]:
         yield Text(f"  missed: {missed_line(outcome)}", style="red")
     if len(missed) > _MOST_MISSED:
         yield Text(f"  and {len(missed) - _MOST_MISSED} more: rlhf verify shows all", style="red")
-    changes = [word.lstrip("+") for word in typed if _may_change_the_result(word)]
+    keys = {word: word.lstrip("+~").partition("=")[0] for word in typed}
+    changes = [word.lstrip("+") for word, key in keys.items() if not _CHANGES_NO_RESULT.match(key)]
     if missed and changes and not _expects(typed):
         more = f" and {len(changes) - _MOST_TYPED} more" if len(changes) > _MOST_TYPED else ""
         shown = f"{', '.join(changes[:_MOST_TYPED])}{more}"
@@ -122,11 +127,6 @@ def missed_line(missed: ExpectationOutcome) -> str:
     return f"{missed.expectation.metric} at {missed.expectation.place}{value}, expected {missed.expectation.bound}"
 
 
-def _may_change_the_result(word: str) -> bool:
-    key = word.lstrip("+~").partition("=")[0]
-    return key not in ("exp", "expect", "track", "seed") and not key.startswith(("run.", "track.", "warn"))
-
-
 def show_reproduction(console: Console, result: Reproduction) -> None:
     """Print whether two runs are equal, the first difference, the weights, and what else differs."""
     verdict = ("equal", "bold green") if result.equal else ("differs", "bold red")
@@ -144,3 +144,74 @@ def show_reproduction(console: Console, result: Reproduction) -> None:
     if rows:
         console.print(plain_table(["", "before", "after"], rows=rows, head="dim"))
     console.print(f"run folder: {result.again}", soft_wrap=True, highlight=False)
+
+
+def show_sweep(console: Console, num_runs: int, where_run: str, facts: Mapping[str, str]) -> None:
+    """Print the heading of a sweep. `where_run` says how the runs are run (`2 at a time`)."""
+    console.print(f"[bold]sweep of {count(num_runs, 'run')}[/], {where_run}", highlight=False)
+    console.print(facts_grid((f"  {name}", text) for name, text in facts.items()))
+
+
+def show_planned(console: Console, sweep: str, jobs: Mapping[str, tuple[Status | None, str]]) -> None:
+    """Print a line per unfinished job: its status (None: never frozen) and what is done now. Count the others."""
+    states = [CREATED if status is None else status.state for status, _ in jobs.values()]
+    done = f"{states.count(FINISHED)} of {len(jobs)} runs are done"
+    console.print(f"[bold]sweep {sweep}[/]: {done}", highlight=False, soft_wrap=True)
+    if to_come := [what for state, (_, what) in zip(states, jobs.values(), strict=True) if state == CREATED]:
+        what = "start now" if to_come[0] else "stay as they are"
+        console.print(f"  {count(len(to_come), 'run')} not started yet: {what}", highlight=False)
+    rows: list[list[Cell]] = []
+    for name, (status, what) in jobs.items():
+        if status is not None and status.state not in (CREATED, FINISHED):
+            steps = f"{status.step}/{status.max_steps}" if status.max_steps is not None else ""
+            state, _, _ = describe_state(status.state, status.reason).partition(" ")
+            shown = (state, STATE_STYLE.get(status.state, ""))
+            rows.append([f"  {name}", shown, steps, what or "stays as it is", in_one_line(status.reason or "")])
+    if rows:
+        console.print(plain_table(["  run", "state", "step", "now", "why it ended"], rows=rows, gap=1))
+
+
+_MOST = 10
+_BEST = "★"
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """A trial of a search; `settings` have short keys, `values` one number per objective or none."""
+
+    name: str
+    settings: Mapping[str, str]
+    values: tuple[float, ...]
+    state: str
+    is_best: bool
+
+
+def show_search(console: Console, objectives: Sequence[str], facts: Mapping[str, str]) -> None:
+    """Print the heading of a search."""
+    aims = [f"less {text.removeprefix('-')}" if text.startswith("-") else f"more {text}" for text in objectives]
+    console.print(Text.assemble(("search", "bold"), f" for {' and '.join(aims)}"))
+    console.print(facts_grid((f"  {name}", text) for name, text in facts.items()))
+
+
+def show_best_trials(console: Console, rows: Sequence[TrialRow], *, objectives: Sequence[str], again: str) -> None:
+    """Print the best trials, best first, and the command `again`, which repeats the best one over several seeds."""
+    done = [row for row in rows if row.values]
+    if not done:
+        console.print(f"no trial of {len(rows)} has a value", style="yellow")
+        return
+    sign = 1 if objectives[0].startswith("-") else -1
+    best_first = sorted(done, key=lambda row: (not row.is_best, sign * row.values[0]))
+    shown = best_first[: max(_MOST, sum(row.is_best for row in done) if len(objectives) > 1 else 0)]
+    keys = list(shown[0].settings)
+    table: list[list[Cell]] = []
+    for row in shown:
+        style = "" if row.is_best else "dim"
+        name = row.name.partition(",")[0].removeprefix("trial=")
+        figures = [*(f"{value:.4g}" for value in row.values), *(row.settings.get(key, "-") for key in keys)]
+        table.append([(text, style) for text in (_BEST if row.is_best else "", name, *figures)])
+    console.print(plain_table(["", "trial"], [*objectives, *keys], rows=table, gap=1))
+    kind = "no trial beats these on every objective" if len(objectives) > 1 else "the best"
+    states = ", ".join(f"{number} {state}" for state, number in Counter(row.state for row in rows).items())
+    console.print(f"[dim]{_BEST} {kind}; {states}", highlight=False)
+    console.print("each trial has one seed, so the best was also lucky; repeat it over seeds:", highlight=False)
+    console.print(f"  {again}", markup=False, highlight=False, soft_wrap=True)

@@ -46,10 +46,7 @@ _MOST_REWARDS = 5
 def show_start(
     console: Console, experiment: Experiment, plan: Plan, *, title: str, folder: str | None, is_whole: bool = False
 ) -> None:
-    """Print what a new run will do in at most twenty lines, then its warnings; with `is_whole`, the whole plan.
-
-    `title` names the experiment. `folder` is where it would write, or None if it writes nothing (`rlhf check`).
-    """
+    """Print what a new run will do (`is_whole`: the whole plan), then its warnings. `folder`: where it would write."""
     facts = _facts(experiment, plan, folder, is_whole=is_whole).items()
     parts: list[RenderableType] = [
         facts_grid((name, (line, "bold red" if name == "memory" else "")) for name, line in facts)
@@ -71,7 +68,6 @@ def show_start(
 
 
 def _facts(experiment: Experiment, plan: Plan, folder: str | None, *, is_whole: bool) -> dict[str, str]:
-    """Return name -> line for the facts about a run, except its rewards: the most important ones, or all."""
     trainer, launch, truncation = experiment.trainer, experiment.launch, experiment.truncation
     rows = f", {plan.num_rows} rows to train on" if plan.num_rows is not None else ""
     facts = {
@@ -109,7 +105,9 @@ def _facts(experiment: Experiment, plan: Plan, folder: str | None, *, is_whole: 
         facts["track"] = plan.tracking.in_words
     elif plan.memory is not None and plan.memory.too_large is not None:
         facts["memory"] = plan.memory.too_large
-    return facts | ({"run folder": folder} if folder is not None else {})
+    if folder is not None:
+        facts["run folder"] = folder
+    return facts
 
 
 def _method_and_workload(experiment: Experiment, plan: Plan) -> dict[str, str]:
@@ -159,10 +157,7 @@ def describe_launch(plan: LaunchPlan) -> str:
 
 
 def show_launch(console: Console, plan: LaunchPlan, commands: dict[str, str]) -> None:
-    """Print every process with its command, the log files and the resume command.
-
-    `commands` maps a machine of several to what starts the ranks there.
-    """
+    """Print every process with its command, logs and resume command. `commands` starts the ranks of each machine."""
     about = "port 0 is replaced by a free one at the start"
     if plan.in_this_process:
         about = "the command itself trains, without other processes"
@@ -184,9 +179,7 @@ def show_launch(console: Console, plan: LaunchPlan, commands: dict[str, str]) ->
 
 
 def _on(gpus: tuple[str, ...]) -> str:
-    if not gpus:
-        return ""
-    return (" on GPU " if len(gpus) == 1 else " on GPUs ") + ", ".join(gpus)
+    return f" on GPU{'s' * (len(gpus) > 1)} {', '.join(gpus)}" if gpus else ""
 
 
 def _say(console: Console, name: str, line: str) -> None:

@@ -13,9 +13,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rlhf_cli.runs.run_status import RunState
+
 Cell = str | tuple[str, str] | Text
 """The content of a cell: a plain text, (text, style), or a Text. Markup in a plain text is shown as it is."""
 GAP = 2
+STATE_STYLE: dict[str, str] = {
+    **dict.fromkeys((RunState.RUNNING, RunState.STARTING), "cyan"),
+    **dict.fromkeys((RunState.FAILED, RunState.KILLED, RunState.UNREADABLE), "red"),
+    RunState.FINISHED: "green",
+    RunState.PREEMPTED: "yellow",
+    RunState.PRUNED: "dim",
+}
 
 
 def as_text(cell: Cell) -> Text:

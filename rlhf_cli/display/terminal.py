@@ -35,11 +35,6 @@ def figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def no_total(reason: str) -> Text:
-    """Return the line below a table whose rows have no total, with the reason."""
-    return Text(f"rows have no total of their own: {reason}", style="yellow")
-
-
 def cut_middle(text: str, most: int) -> str:
     """Shorten a text to at most `most` characters by cutting out its middle."""
     if len(text) <= most:
@@ -86,10 +81,7 @@ class Screen(Console):
         self._file = new_file
 
     def render_str(self, text: str, **options: object) -> Text:
-        """Return a Text in which only our own tags are markup.
-
-        Any other tag, or a closing tag without its start, is text.
-        """
+        """Return a Text in which only our own tags are markup; a closing tag without its start is text, too."""
         options["emoji"] = False
         marked = text if options.get("markup") is False else _TAG.sub(_kept, text)
         try:
@@ -99,33 +91,26 @@ class Screen(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of a renderable, with control codes in its text escaped."""
-        for segment in super().render(_spelled(renderable), options):
+        if isinstance(renderable, Text) and (found := [*CONTROL.finditer(renderable.plain)]):
+            # Escape the codes before the text is fitted into its column.
+            edges = [edge for match in found for edge in match.span()]
+            spelled = renderable.blank_copy()
+            for part in renderable.divide(edges):
+                part.plain = printable(part.plain)
+                spelled.append_text(part)
+            renderable = spelled
+        for segment in super().render(renderable, options):
             is_text = not segment.control and not segment.text.isprintable()
             yield Segment(printable(segment.text), segment.style) if is_text else segment
 
 
 def wide_console(pipe_width: int = _PIPE_WIDTH) -> Screen:
-    """Return a console on stdout. If stdout is not a terminal, its width is COLUMNS or else `pipe_width`.
-
-    A table in a pipe should not be folded at 80 characters.
-    """
+    """Return a console on stdout; in a pipe its width is COLUMNS or `pipe_width`, so that no table is folded at 80."""
     return Screen(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else pipe_width)
 
 
-def _spelled(renderable: RenderableType) -> RenderableType:
-    """Escape the control codes of a Text before it is fitted into its column. Return anything else unchanged."""
-    if not isinstance(renderable, Text) or CONTROL.search(renderable.plain) is None:
-        return renderable
-    codes = [match.start() for match in CONTROL.finditer(renderable.plain)]
-    spelled = renderable.blank_copy()
-    for part in renderable.divide([edge for start in codes for edge in (start, start + 1)]):
-        part.plain = printable(part.plain)
-        spelled.append_text(part)
-    return spelled
-
-
 def _kept(tag: re.Match[str]) -> str:
-    """Return a rich markup tag unchanged if it is one of ours, else escape it."""
+    """Return one of our own tags unchanged, and any other escaped."""
     is_escaped, words = len(tag[1]) % 2 == 1, tag[2].split(" ")
     return tag[0] if is_escaped or _STYLES.issuperset(words) else f"\\{tag[0]}"
 

@@ -223,7 +223,7 @@ class TrainingBar(TrainerCallback):
         return time.monotonic() - self._said_at >= _QUIET_S
 
     def _say(self, text: str) -> None:
-        """Print a line with the time so far and the time left, unless a bar shows them."""
+        """Print a line with the time so far and the time left, if there is no bar."""
         if not self._console.is_terminal:
             self._said_at = time.monotonic()
             self._console.print(f"{text}  {_clock(self._said_at - self._began)}, left {self.left}", highlight=False)
@@ -241,7 +241,7 @@ class TrainingBar(TrainerCallback):
 
 
 class _EvaluationBar:
-    """The bar of one evaluation, of one pass over the rows after another."""
+    """The bar of one evaluation."""
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from rlhf_cli.analysis.whatif.question import gate_in_words
 from rlhf_cli.display.tables import Cell, plain_table
+from rlhf_cli.plan.batches import count
 from rlhf_cli.text.json_values import JsonValue
 
 if TYPE_CHECKING:
@@ -70,13 +71,17 @@ def _has_advantages(answer: WhatIf) -> bool:
 def _num_rounds(answer: WhatIf) -> str:
     first, last = answer.rounds[0].step, answer.rounds[-1].step
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
-    return f"{len(answer.rounds)} stored round{'s' * (len(answer.rounds) > 1)}, {steps}, nothing trained"
+    return f"{count(len(answer.rounds), 'stored round')}, {steps}, nothing trained"
 
 
 def _shares(answer: WhatIf) -> Table:
-    names = dict.fromkeys(name for difference in answer.rounds for name in difference.share)
-    shares = {name: [difference.share.get(name, _NEITHER) for difference in answer.rounds] for name in names}
-    rows = [(name, _arrow(*_over(pairs))) for name, pairs in shares.items()]
+    """Return each reward's mean old and new share, over the rounds in which it is defined."""
+    rows = []
+    for name in dict.fromkeys(name for difference in answer.rounds for name in difference.share):
+        pairs = [difference.share.get(name, _NEITHER) for difference in answer.rounds]
+        sides = [[value for pair in pairs if (value := pair[side]) is not None] for side in (0, 1)]
+        old, new = (math.fsum(values) / len(values) if values else None for values in sides)
+        rows.append((name, _arrow(old, new)))
     return plain_table(["reward"], ["share of advantages"], rows=rows)
 
 
@@ -90,7 +95,6 @@ def _pushed(answer: WhatIf) -> Table:
 
 
 def _direction(old: float | None, new: float | None) -> str:
-    """Return a word for how the push on a score changes."""
     if old is None or new is None:
         return ""
     if abs(new - old) <= 1e-6 * max(abs(new), abs(old), 1e-6):
@@ -143,18 +147,11 @@ def _print_reasons(console: Console, answer: WhatIf) -> None:
             " because a gate was closed. The remaining groups are a biased sample",
             highlight=False,
         )
-    for why, count in Counter(shown.why for shown in answer.rounds if shown.why is not None).items():
-        which = "" if count == len(answer.rounds) else f" ({count} rounds)"
+    for why, number in Counter(shown.why for shown in answer.rounds if shown.why is not None).items():
+        which = "" if number == len(answer.rounds) else f" ({number} rounds)"
         console.print(f"[yellow]no advantages{which}: {why}", highlight=False)
     for text in answer.left_out:
         console.print(f"[yellow]left out: {escape(text)}", highlight=False)
-
-
-def _over(rounds: Sequence[OldNew]) -> OldNew:
-    """Return the mean old and the mean new value over the rounds in which each is defined."""
-    sides = [[value for pair in rounds if (value := pair[side]) is not None] for side in (0, 1)]
-    old, new = (math.fsum(values) / len(values) if values else None for values in sides)
-    return old, new
 
 
 def _shown(change: KeyChange) -> str:
@@ -163,19 +160,14 @@ def _shown(change: KeyChange) -> str:
 
 def _value(value: JsonValue) -> str:
     entries = value if isinstance(value, list) else [value]
-    gates = [entry for entry in entries if isinstance(entry, dict) and "by" in entry]
-    if gates:
-        return ", ".join(map(gate_in_words, gates))
-    return "none" if value is None else str(value)
+    gates = [gate_in_words(entry) for entry in entries if isinstance(entry, dict) and "by" in entry]
+    return ", ".join(gates) or ("none" if value is None else str(value))
 
 
 def _arrow(old: float | None, new: float | None, *, signed: bool = False) -> str:
-    if old is None and new is None:
-        return "-"
-    return f"{_figure(old, signed=signed)} → {_figure(new, signed=signed)}"
+    texts = [_figure(value, signed=signed) for value in (old, new)]
+    return "-" if texts == ["-", "-"] else " → ".join(texts)
 
 
 def _figure(value: float | None, *, signed: bool = False) -> str:
-    if value is None:
-        return "-"
-    return f"{value:+.2f}" if signed else f"{value:.2f}"
+    return "-" if value is None else f"{value:+.2f}" if signed else f"{value:.2f}"

@@ -127,7 +127,7 @@ def _package_condition(needed: Requirement, installed: InstalledVersion) -> Cond
 
 
 def _extra_condition(name: str, always: Sequence[Requirement], installed: InstalledVersion) -> Condition:
-    """Return whether an extra's packages, and what they require themselves, are installed and fit."""
+    """Return whether an extra's packages, and those that they require, are installed and fit."""
     known = {str(needed) for needed in always}
     own = [needed for needed in requirements_of(_DISTRIBUTION, name) if str(needed) not in known]
     conditions = [_package_condition(needed, installed) for needed in own]

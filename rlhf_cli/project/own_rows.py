@@ -148,10 +148,7 @@ class OwnRows:
 
 
 def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> OwnRows:
-    """Inspect a file of rows for a training. `typed` maps the training's columns to the file's.
-
-    Raise DataError if the file cannot be read, or if a required column cannot be identified.
-    """
+    """Inspect a file of rows for a training; `typed` maps its columns to the file's. Raise DataError."""
     preview = _look_at(path)
     roles = [column.role for column in COLUMNS[training.rows]]
     for role, column in typed.items():
@@ -181,7 +178,11 @@ def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> Ow
         rename={role: column for role, column in mapped.items() if role != column},
         num_rows=preview.num_rows,
         has_answer=has_answer,
-        answer_is_number=has_answer and all(map(_ends_with_number, answers)),
+        answer_is_number=has_answer
+        and all(
+            isinstance(answer, int | float) or (isinstance(answer, str) and _LAST_NUMBER.search(answer) is not None)
+            for answer in answers
+        ),
         is_chat=any(isinstance(prompt, list) for prompt in prompts),
         columns=tuple({column: role for role, column in mapped.items()}.get(name, name) for name in preview.columns),
         is_sums=all(isinstance(prompt, str) and _SUM.fullmatch(prompt) is not None for prompt in prompts),
@@ -189,7 +190,6 @@ def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> Ow
 
 
 def _other_training(preview: Preview, training: Training) -> str | None:
-    """Return the flag of the first training that reads these columns as they are named."""
     for name, other in TRAININGS.items():
         needed = {column.role for column in COLUMNS[other.rows] if column.is_needed}
         sets = [needed, *map(set, other.read_as_they_are)]
@@ -233,10 +233,6 @@ def _holds(preview: Preview, column: str) -> str:
     """Return the type of a column, by its first value that is not None among the inspected rows."""
     value = next((row[column] for row in preview.rows if row.get(column) is not None), None)
     return label(kind_of(value))
-
-
-def _ends_with_number(answer: object) -> bool:
-    return isinstance(answer, int | float) or (isinstance(answer, str) and bool(_LAST_NUMBER.search(answer)))
 
 
 def _plain(name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +17,9 @@ from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.models.model_folders import describe_model
 from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.plan.checks.prompt_checks import is_chat_model
+from rlhf_cli.project.function_source import NO_DEFAULT, functions_in, read_function
 from rlhf_cli.project.own_rows import OwnRows, RowKind, Training
-from rlhf_cli.project.reference.function_source import NO_DEFAULT, functions_in, read_function
+from rlhf_cli.project.reward_reference import as_yaml
 from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
 
 TINY, SMOLLM2 = "tiny", "smollm2"
@@ -45,20 +45,16 @@ class StartingModel:
         return self.path is None and self.group == TINY
 
 
-_TINY_CONTEXT = 512
-"""The value in conf/model/tiny_untrained.yaml."""
-_SMOLLM2_CONTEXT = 8192
+_READY = {
+    TINY: StartingModel(None, 512),  # as conf/model/tiny_untrained.yaml has it
+    SMOLLM2: StartingModel(None, 8192, is_chat=True, group=SMOLLM2),
+}
 
 
 def read_starting_model(word: str) -> StartingModel:
-    """Return the model for a typed word: `tiny`, `smollm2`, a folder, a GGUF file, `package:NAME` or a hub id.
-
-    Raise ModelError if the folder has no model, or the word is neither a folder nor a possible hub id.
-    """
-    if word == TINY:
-        return StartingModel(None, _TINY_CONTEXT)
-    if word == SMOLLM2:
-        return StartingModel(None, _SMOLLM2_CONTEXT, is_chat=True, group=SMOLLM2)
+    """Return the model that a typed word means. Raise ModelError if it means none."""
+    if word in _READY:
+        return _READY[word]
     named = str(model_folder(word, where="--model"))
     describe_model(named, where="--model")  # a Path would lose the `./` that tells a folder from a hub id
     folder = Path(named).expanduser()
@@ -123,9 +119,7 @@ class ProjectChoices:
         count = max(1, int(count * (1 - (self.holds_out or 0))))
         if self.training.name == "ppo":
             return min(wanted, max(1, count // _PPO_MINIBATCHES))
-        if not self.training.generates:
-            return min(wanted, count)
-        return min(wanted, count * _GROUP)
+        return min(wanted, count * (_GROUP if self.training.generates else 1))
 
     @property
     def num_generations(self) -> int | None:
@@ -169,11 +163,7 @@ def beside(folder: Path, choices: ProjectChoices) -> ProjectChoices:
         return choices  # an earlier `rlhf init` wrote it
     for name in functions:
         parameters = read_function(f"{file}:{name}").parameters
-        needed = {
-            parameter.name
-            for parameter in parameters
-            if parameter.default is NO_DEFAULT and not parameter.takes_the_rest
-        }
+        needed = {one.name for one in parameters if one.default is NO_DEFAULT and not one.takes_the_rest}
         fits += [name] if "completions" in needed <= given else []
     return replace(choices, theirs=tuple(fits), reward_module="rewards" if fits else f"{choices.name}_rewards")
 
@@ -189,8 +179,11 @@ _SAMPLES: dict[RowKind, tuple[str, str, str, int]] = {
 }
 """Maps a kind of rows to the sample's world, its file, its description in the README, and its number of rows."""
 
-_PLAIN_YAML = re.compile(r"[A-Za-z./_][\w./-]*")
-_YAML_WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n", "~")
+_OF_CHOICES = (
+    *("training", "model", "reward_module", "theirs", "holds_out", "has_answer", "answer_is_number", "batch_size"),
+    *("num_generations", "answer_tokens", "learning_rate"),
+)
+"""The properties of `ProjectChoices` that the templates read."""
 
 
 def project_files(choices: ProjectChoices, name: str) -> dict[str, str]:
@@ -219,29 +212,19 @@ def project_files(choices: ProjectChoices, name: str) -> dict[str, str]:
     return files
 
 
-def as_yaml(text: str) -> str:
-    """Return a text as YAML, in quotes unless it is a plain word or path."""
-    is_plain = _PLAIN_YAML.fullmatch(text) and text.lower() not in _YAML_WORDS
-    return text if is_plain else json.dumps(text, ensure_ascii=False)
-
-
 def _facts(choices: ProjectChoices, name: str) -> dict[str, object]:
     training, model, rows = choices.training, choices.model, choices.rows
-    world, sample, sample_says, _ = _SAMPLES[training.rows]
+    _, sample, sample_says, _ = _SAMPLES[training.rows]
     rate = float(choices.learning_rate)
     rates = f"trainer.args.learning_rate={rate / 3:.1e},{rate:.1e}"
     characters = 4 * choices.answer_tokens if not model.is_tiny else choices.answer_tokens
     model_group = "local" if model.path else model.group
     model_group += "_untrained" * (model.is_tiny and training.name == "sft")
     return {
+        **{fact: getattr(choices, fact) for fact in _OF_CHOICES},
         "name": name,
         "exp": choices.name,
-        "reward_module": choices.reward_module,
-        "theirs": choices.theirs,
-        "training": training,
-        "model": model,
         "model_group": model_group,
-        "model_path": model.path,
         "model_says": "the embedded tiny model" if model.is_tiny else f"`{model.path or model.group}`",
         "data_path": sample if rows is None else rows.path,
         "data_says": "a sample of sums" if rows is None else f"`{rows.path}`",
@@ -249,24 +232,14 @@ def _facts(choices: ProjectChoices, name: str) -> dict[str, object]:
         "own_rows": rows is not None,
         "rename": {} if rows is None else rows.rename,
         "is_chat": rows is not None and rows.is_chat,
-        "holds_out": choices.holds_out,
-        "has_answer": choices.has_answer,
-        "answer_is_number": choices.answer_is_number,
         "brief_full": 2 if rows is None and model.is_tiny else characters // 4,
         "brief_zero": characters,
-        "config_class": training.row.config_class,
         "steps": training.steps if model.is_tiny else 200,
-        "batch_size": choices.batch_size,
-        "num_generations": choices.num_generations,
-        "answer_tokens": choices.answer_tokens,
-        "learning_rate": choices.learning_rate,
         "swept": f"rewards.{(*choices.theirs, 'brief')[0]}.weight=0,0.5" if training.generates else rates,
-        "world": world,
     }
 
 
 def _completions(choices: ProjectChoices) -> str:
-    """Return a few completions to try rewards on, with the columns that this project's rewards read."""
     row: dict[str, object] = {"prompt": "The capital of France?", "answer": "Paris"}
     said = ["Paris", "It is Paris, of course.", "London", ""]
     if not choices.has_answer:
@@ -284,10 +257,7 @@ def _lines(rows: list[dict[str, object]]) -> str:
 
 
 def path_from(folder: Path, typed: str) -> str:
-    """Return a typed path as a project in `folder` refers to it.
-
-    It is relative if it was typed so or lies inside the folder; it may be a pattern.
-    """
+    """Return a typed path or pattern as a project in `folder` refers to it, relative if typed so or inside."""
     path, folder = Path(os.path.abspath(os.path.expanduser(typed))), folder.resolve()
     if path.is_relative_to(folder):
         return f"./{path.relative_to(folder)}"
@@ -304,9 +274,8 @@ def refuse_file(folder: Path) -> None:
 def write_project(folder: Path, files: Mapping[str, str]) -> list[str]:
     """Create `folder`, write into it the files that are not there, and return their names.
 
-    Raise UserError if the disk is full or not writable, and as `refuse_file` does.
+    Raise UserError if the disk is full or not writable.
     """
-    refuse_file(folder)
     new = {name: text for name, text in files.items() if not os.path.lexists(folder / name)}
     try:
         for name, text in new.items():

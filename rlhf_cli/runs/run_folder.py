@@ -15,9 +15,8 @@ import yaml
 from rlhf_cli.errors import RunError
 from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.text.redaction import redacted_tree
-from rlhf_cli.text.regular_files import read_object, read_regular
+from rlhf_cli.text.regular_files import SAFE_LOADER, read_object, read_regular
 from rlhf_cli.text.suggest import nearest
-from rlhf_cli.text.yaml_loader import SAFE_LOADER
 
 FIRST_RUN = "rlhf train +exp=quickstart"
 """The command that makes a first run, in half a minute."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from rlhf_cli.display.sweep_tables import TrialRow, show_best_trials, show_search
+from rlhf_cli.display.run_tables import TrialRow, show_best_trials, show_search
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
 from rlhf_cli.launch.resuming import resumed
 from rlhf_cli.plan.prepare import prepare_from

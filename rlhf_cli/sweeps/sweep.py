@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rlhf_cli.display.sweep_tables import show_planned, show_sweep
+from rlhf_cli.display.run_tables import show_planned, show_sweep
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError, UserError
 from rlhf_cli.launch.freeze import refuse_foreign_code, refuse_foreign_words

@@ -111,11 +111,7 @@ def remember(value: object) -> None:
 
 
 def remember_variable(name: str, value: str, *, key: str) -> None:
-    """Hide the value that a configuration's `key` takes from the environment variable `name`.
-
-    Hide a plain word only if the variable's name or the key marks a secret; otherwise a tag such as `finished` would
-    vanish from every text.
-    """
+    """Hide the value of a variable, unless it is a plain word (a tag as `finished`) and no name marks a secret."""
     if is_secret_key(key) or _marks_secret(name) or not _WORD.fullmatch(value):
         remember(value)
 
@@ -149,10 +145,7 @@ def redacted(text: str) -> str:
 
 
 def redacted_values(text: str) -> str:
-    """Return a text with the known secret values replaced by ***; ignore texts that only look like one.
-
-    For texts written by a model or a dataset, which must not change because of their shape.
-    """
+    """Return a text with known secret values as ***. What only looks like a secret stays: models and data wrote it."""
     return text_hider(values_only=True)(text)
 
 
@@ -179,10 +172,7 @@ def redacted_tree(node: _Node, *, values_only: bool = False) -> _Node:
 
 
 def text_hider(*, values_only: bool = False) -> Callable[[str], str]:
-    """Return a function that hides the secrets in a text.
-
-    It reads the environment once, because a table has thousands of texts.
-    """
+    """Return a function that hides the secrets in a text. It reads the environment once, for thousands of texts."""
     of_environment = {value for name, value in os.environ.items() if _holds_secret(name, value)}
     values = _forms(frozenset(_remembered | of_environment))
 

@@ -67,10 +67,7 @@ class SafeStream(_Over):
 
 
 class DrawnOn(_Over):
-    """A text stream that passes its text on as `Drawn`.
-
-    Tables pad their lines with blanks, which are removed if the output is not a terminal.
-    """
+    """A text stream that passes its text on as `Drawn`, without the blanks that pad tables unless at a terminal."""
 
     def write(self, text: str) -> int:
         """Write a text whose control codes are our own."""

@@ -14,7 +14,7 @@ from rlhf_cli.config import compose as composition
 from rlhf_cli.config.compose import CONFIG_NAME, Composed, compose, composing
 from rlhf_cli.config.conf_folders import groups, search_dirs, shipped_dir
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.text.yaml_loader import SAFE_LOADER
+from rlhf_cli.text.regular_files import SAFE_LOADER
 from tests.support import small_reward_runs
 from tests.support.planning import Write
 from tests.support.quick_loader import QuickLoader

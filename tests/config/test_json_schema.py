@@ -14,7 +14,7 @@ from rlhf_cli.cli import main
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.json_schema import configuration_schema
 from rlhf_cli.config.trl_args import RESERVED_ARGS
-from rlhf_cli.project.reference.reference_json import described
+from rlhf_cli.project.key_reference import described
 
 FILES = [(group, file) for group, options in groups().items() for file in options.values()]
 

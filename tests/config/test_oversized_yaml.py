@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from rlhf_cli.cli import main
-from rlhf_cli.text.yaml_loader import SAFE_LOADER, OversizedYaml
+from rlhf_cli.text.regular_files import SAFE_LOADER, OversizedYaml
 from tests.support.planning import Write
 
 BOMB = "x0: &x0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n" + "".join(

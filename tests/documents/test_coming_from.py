@@ -13,7 +13,7 @@ from rlhf_cli.config import trl_args
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.trl_args import RESERVED_ARGS
-from rlhf_cli.project.reference.key_reference import all_keys
+from rlhf_cli.project.key_reference import all_keys
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ import torch
 from rlhf_cli.cli import main
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.runs.checkpoint_folders import write_manifest
-from tests.project.export.finished_runs import random_model
+from tests.project.finished_runs import random_model
 from tests.support.small_runs import SMALL
 
 LEAVES = "executed"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.project.reference.reward_reference import worked_examples
+from rlhf_cli.project.reward_reference import worked_examples
 from rlhf_cli.rewards.judge_ranking import RankingJudge
 from rlhf_cli.rewards.stack.reward_functions import required_columns
 from tests.support.fake_server import Answer, FakeServer, reply, serving

@@ -26,7 +26,7 @@ from rlhf_cli.analysis.comparison.metric_arrays import parse_window, read_column
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import none_named, read_by_words
-from rlhf_cli.display.comparison_tables import show_comparison, show_left_out, show_other_groups
+from rlhf_cli.display.comparison_tables import draw_comparison, show_comparison, show_left_out, show_other_groups
 from rlhf_cli.display.terminal import Screen, wide_console
 from rlhf_cli.errors import EXIT_OK, RunError, UserError, raise_any
 from rlhf_cli.runs.run_overview import RunGroup, groups_of, newest_of
@@ -36,15 +36,10 @@ _LOOKED_INTO = 3
 
 
 def run(options: Options) -> int:
-    """Compare the named runs, print the comparison and return the exit code.
-
-    A run that cannot be read is left out and named. Raise RunError if no run is named or all logs are empty,
-    Problems if none can be read, UserError for a metric that no run has.
-    """
+    """Compare the named runs, print the comparison and return the exit code; name the runs that cannot be read."""
     if not options.words:
-        raise none_named(
-            "rlhf compare", "run folders, a sweep, a glob", hint=with_newest("rlhf compare", all_of_it=True)
-        )
+        newest = with_newest("rlhf compare", all_of_it=True)
+        raise none_named("rlhf compare", "run folders, a sweep, a glob", hint=newest)
     asked = ComparisonOptions(
         on=options.names("--on"),
         by=options.text("--by"),
@@ -81,8 +76,6 @@ def _groups(options: Options, asked: ComparisonOptions) -> list[RunGroup]:
 
 def _print(comparison: Comparison, problems: Sequence[UserError], options: Options) -> None:
     if (png := options.path("--png")) is not None:
-        from rlhf_cli.display.comparison_picture import draw_comparison
-
         try:
             png.parent.mkdir(parents=True, exist_ok=True)
             draw_comparison(comparison, png)

@@ -17,8 +17,8 @@ from rlhf_cli.cli.options import Flag, Options, usage_of
 from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.errors import EXIT_OK, UserError
-from rlhf_cli.project.reference.function_source import SourceParameter, functions_in, read_function
-from rlhf_cli.project.reference.key_reference import key_reference, keys_below
+from rlhf_cli.project.function_source import SourceParameter, functions_in, read_function
+from rlhf_cli.project.key_reference import key_reference, keys_below
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import names_a_run, runs_below
 from rlhf_cli.text.json_values import JsonTree, section
@@ -87,10 +87,7 @@ _LAST_EVENTS = 20
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """Return the completions of the last of `words`; the first word is the program's name.
-
-    A verb's arguments are read from its help: its flags, and whether it takes an experiment or runs.
-    """
+    """Return the completions of the last of `words`, whose first is the program's name."""
     current = words[-1]
     if len(words) == 2:
         found: Iterable[str] = [*VERBS, "--help", "--help-all", "--version"]
@@ -144,7 +141,6 @@ def _metrics(words: Sequence[str]) -> list[str]:
 
 
 def _folder_of(word: str) -> Path:
-    """Return the folder that a word names; of `run:NAME` the one below runs/."""
     return Path("runs", word.removeprefix("run:")) if word.startswith("run:") else Path(word)
 
 
@@ -166,17 +162,14 @@ def _paths(typed: str, ending: str = "") -> list[str]:
 
 
 def _functions(typed: str) -> Iterable[str]:
-    """Yield `./file.py:function` for the functions of the Python files that begin with what was typed."""
+    """Yield `./file.py:function` for the Python files that begin with what was typed."""
     for file in [typed.partition(":")[0]] if ":" in typed else glob.glob(f"{glob.escape(typed or './')}*.py"):
         with contextlib.suppress(UserError):
             yield from (f"{file}:{name}" for name in functions_in(file))
 
 
 def _tree_of(words: Sequence[str]) -> JsonTree:
-    """Return the configuration of the run, or of the experiment, that the words before the cursor name.
-
-    Wrong words are left out instead of silencing Tab; of a sweep's values the first is used.
-    """
+    """Return the configuration of the run or experiment that words name. Wrong words are left out."""
     from rlhf_cli.config.compose import compose  # imports Hydra, 0.2 s
 
     for word in filter(names_a_run, words):
@@ -193,7 +186,7 @@ def _tree_of(words: Sequence[str]) -> JsonTree:
 
 def _arguments(key: str, words: Sequence[str]) -> dict[str, Sequence[str]]:
     """Return argument -> its values, () if any, below `trainer.args` or the `args` of a reward."""
-    from rlhf_cli.project.reference import reward_reference, trainer_reference  # both import Hydra
+    from rlhf_cli.project import reward_reference, trainer_reference  # both import Hydra
 
     tree = _tree_of(words)
     found: Iterable[SourceParameter | trainer_reference.TrainerArgument] = ()
@@ -229,7 +222,6 @@ def _overrides(current: str, earlier: list[str]) -> list[str]:
 
 
 def _values(key: str, typed: str, earlier: list[str]) -> Iterable[str]:
-    """Return the values of a key or the options of a group."""
     parent, _, name = key.rpartition(".")
     if (group := key.partition("@")[0]) in groups():
         return groups()[group]

@@ -6,24 +6,50 @@ cores, memory, disk, sandbox. Exit code 2 if something that training needs is mi
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import asdict
+
+from rich.console import Console
+from rich.text import Text
 
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_result
-from rlhf_cli.display.project_screens import show_conditions
+from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.errors import EXIT_OK, EXIT_USER_ERROR
-from rlhf_cli.project.doctor import can_train, examine
+from rlhf_cli.project.doctor import Condition, State, can_train, examine
+
+_STYLE = {State.OK: "green", State.WARN: "yellow", State.MISSING: "dim", State.UNFIT: "red"}
 
 
 def run(options: Options) -> int:
     """Examine this machine, print the result and return the exit code."""
     if options.words:
-        what, got = "rlhf doctor takes only flags", options.words[0]
-        raise options.error(what, got=got, expected="no words")
+        raise options.error("rlhf doctor takes only flags", got=options.words[0], expected="no words")
     conditions = examine()
     print_result(
         options,
         lambda: {"can_train": can_train(conditions), "conditions": [asdict(condition) for condition in conditions]},
-        lambda console: show_conditions(console, conditions),
+        lambda console: _show(console, conditions),
     )
     return EXIT_OK if can_train(conditions) else EXIT_USER_ERROR
+
+
+def _show(console: Console, conditions: Sequence[Condition]) -> None:
+    rows: list[list[Cell]] = []
+    for area, group in itertools.groupby(conditions, key=lambda condition: condition.area):
+        rows.append([(area, "bold"), "", ""])
+        for condition in group:
+            style = "bold red" if condition.prevents_training else _STYLE[condition.state]
+            found = Text(condition.found)
+            if condition.fix is not None:
+                found.append("\n" if condition.found else "").append(condition.fix, "cyan")
+            rows.append([f"  {condition.name}", (condition.state, style), found])
+    console.print(plain_table(["", "", ""], rows=rows))
+    if can_train(conditions):
+        console.print(
+            "[green]ok[/], rlhf can train here; missing packages are needed only for the feature in their row"
+        )
+    else:
+        wrong = ", ".join(condition.name for condition in conditions if condition.prevents_training)
+        console.print(Text.assemble(("rlhf cannot train here", "bold red"), f": {wrong}"))

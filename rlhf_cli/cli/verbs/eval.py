@@ -36,7 +36,7 @@ from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.display.evaluation_tables import show_evaluation
-from rlhf_cli.display.progress_bars import spinner
+from rlhf_cli.display.progress import spinner
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.evaluation.evaluation_files import evaluation_json
@@ -44,7 +44,7 @@ from rlhf_cli.evaluation.targets import EvaluationRows, Target, find_target, wor
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.launch.interactive_answers import interaction
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
-from rlhf_cli.plan.prepare import Prepared, is_run_name, prepare, prepare_from
+from rlhf_cli.plan.prepare import is_run_name, prepare, prepare_from
 from rlhf_cli.plan.sources_and_components import describe_eval_rows
 from rlhf_cli.runs.reward_records import trained_with_eos
 from rlhf_cli.runs.run_folder import HELD_OUT, POLICY, REWARD_MODEL
@@ -58,16 +58,25 @@ _LONGEST_NAME = 100
 
 def run(options: Options) -> int:
     """Evaluate one model, write and print the results, and return the exit code."""
-    _refuse_flags(options)
+    for flag, least in (("--rows", 1), ("--batch-size", 1), ("--samples", 0)):
+        options.number(flag, least=least)  # refuse a wrong number before a model is loaded
+    if options.on("--eos") and options.on("--no-eos"):
+        raise options.error("--eos and --no-eos exclude each other", got="--eos --no-eos")
     words, data = options.words, options.text("--data")
     named = one_named(words, "rlhf eval", "a run folder, run:NAME or a reward model's folder", finished=True)
     target = find_target(run_at(named, words, where="rlhf eval").path if is_run_name(named) else Path(named))
-    _refuse_of_other_kind(options, target)
+    other_kind = POLICY if target.kind == REWARD_MODEL else REWARD_MODEL
+    for flag in filter(options.on, _ONLY[other_kind]):
+        got = f"{target.label}, a {target.kind.replace('_', ' ')}"
+        raise options.error(f"{flag} is for a {other_kind.replace('_', ' ')}", got=got)
     if target.run is not None:
         refuse_foreign_code(target.run, trust=options.on("--trust"), command=f"rlhf eval {target.run.shown}")
         refuse_links(target.run.path)
-    prepared = _prepare(target, words, data)
-    experiment = prepared.experiment
+    rows = EvaluationRows(target, data)
+    if target.run is None:
+        experiment = prepare(words_for_model_alone(target.model, words), adjust=rows).experiment
+    else:
+        experiment = prepare_from(target.run, words, adjust=rows).experiment
     if _is_typed(words, "model.path"):
         other = Path(str(experiment.model.path))
         if not other.expanduser().exists():
@@ -108,35 +117,11 @@ def run(options: Options) -> int:
     return EXIT_OK
 
 
-def _prepare(target: Target, words: list[str], data: str | None) -> Prepared:
-    rows = EvaluationRows(target, data)
-    if target.run is None:
-        return prepare(words_for_model_alone(target.model, words), adjust=rows)
-    return prepare_from(target.run, words, adjust=rows)
-
-
-def _refuse_flags(options: Options) -> None:
-    """Raise ConfigError for a wrong number or flags that exclude each other, before a model is loaded."""
-    for name, least in (("--rows", 1), ("--batch-size", 1), ("--samples", 0)):
-        options.number(name, least=least)
-    if options.on("--eos") and options.on("--no-eos"):
-        raise options.error("--eos and --no-eos exclude each other", got="--eos --no-eos")
-
-
-def _refuse_of_other_kind(options: Options, target: Target) -> None:
-    other = POLICY if target.kind == REWARD_MODEL else REWARD_MODEL
-    for word in _ONLY[other]:
-        if options.on(word):
-            got = f"{target.label}, a {target.kind.replace('_', ' ')}"
-            raise options.error(f"{word} is for a {other.replace('_', ' ')}", got=got)
-
-
 def _is_typed(words: list[str], key: str) -> bool:
     return any(word.lstrip("+").startswith(f"{key}=") for word in words)
 
 
 def _with_eos(options: Options, target: Target) -> bool:
-    """Return whether plain texts end with the end-of-sequence token; by default as in the model's training."""
     if options.on("--eos") or options.on("--no-eos"):
         return options.on("--eos")
     return trained_with_eos(target.model) is True
@@ -149,7 +134,10 @@ def _name(options: Options, words: list[str], target: Target) -> str:
     the prompts of all of these rows, `evaluate` names the files `training_rows`.)
     """
     data, samples = options.text("--data"), options.number("--samples", least=0)
-    parts = ["other_rows" if data is None and _has_other_rows(words) else _rows_name(data)]
+    parts = ["other_rows" if _has_other_rows(words) else HELD_OUT]
+    if data is not None:
+        stem = Path(data).name.partition(".")[0]
+        parts = [stem if stem and stem != HELD_OUT else f"{stem}_file"]
     if (with_eos := _with_eos(options, target)) != (trained_with_eos(target.model) is True):
         parts.append("eos" if with_eos else "no_eos")
     parts += ["chat"] * options.on("--chat")
@@ -170,14 +158,6 @@ def _name(options: Options, words: list[str], target: Target) -> str:
 
 def _has_other_rows(words: list[str]) -> bool:
     return any(word.lstrip("+~").startswith(("data.", "data=", "seed=")) for word in words)
-
-
-def _rows_name(data: str | None) -> str:
-    """Return `held_out`, or the stem of the file given by `--data`."""
-    if data is None:
-        return HELD_OUT
-    stem = Path(data).name.partition(".")[0]
-    return stem if stem and stem != HELD_OUT else f"{stem}_file"
 
 
 def _as_name(word: str) -> str:

@@ -11,16 +11,20 @@ RUN is a run folder or run:NAME. Secrets and the paths of this machine are left 
 
 from __future__ import annotations
 
+import os
+import shlex
 from dataclasses import asdict
+from pathlib import Path
+
+from rich.text import Text
 
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import none_named, run_at
-from rlhf_cli.display.project_screens import show_export
 from rlhf_cli.display.terminal import Screen, wide_console
 from rlhf_cli.errors import EXIT_OK
-from rlhf_cli.project.export.exported_folder import export_model
-from rlhf_cli.project.export.source_model import find_source
+from rlhf_cli.project.exported_folder import export_model
+from rlhf_cli.project.source_model import find_source
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import with_newest
 
@@ -38,6 +42,13 @@ def run(options: Options) -> int:
     given = export_model(source, out, lambda message: console.print(f"[dim]{message}", highlight=False))
     if options.as_json:
         print_json({**asdict(given), "folder": RunFolder(given.folder).shown})
-    else:
-        show_export(console, given)
+        return EXIT_OK
+    place = os.path.relpath(given.folder) if given.folder.is_relative_to(Path.cwd()) else str(given.folder)
+    how = "adapter merged into its base" if given.merged else "weights as saved"
+    console.print(Text.assemble((place, "bold"), f": the {given.kind} of step {given.step}, {how}"))
+    console.print(Text(f"  {len(given.files)} files; README.md is its card: read it before you publish"))
+    for note in given.notes:
+        console.print(Text(f"  {note}", "yellow"))
+    command = f"hf upload OWNER/NAME {shlex.quote(place)} --private"
+    console.print(Text(f"  {command}  # publishes it with this card"), soft_wrap=True)
     return EXIT_OK

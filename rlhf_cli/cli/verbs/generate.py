@@ -25,6 +25,7 @@ takes another model.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import shlex
@@ -35,7 +36,7 @@ from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.display.evaluation_tables import show_best_of_n, show_made
-from rlhf_cli.display.progress_bars import generation_bar, spinner
+from rlhf_cli.display.progress import generation_bar, spinner
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.evaluation.best_of_n import TOTAL
@@ -105,7 +106,6 @@ def run(options: Options) -> int:
 
 
 def _prepared(options: Options) -> tuple[Target, Prepared]:
-    """Return the model to sample from, and the experiment that scores its completions."""
     words, data = options.words, options.text("--data")
     expected = "a run folder or run:NAME; or a model, and the experiment whose rewards score it"
     named = one_named(words, "rlhf generate", expected, finished=True)
@@ -130,10 +130,9 @@ def _decimal(options: Options, name: str) -> float | None:
     text = options.text(name)
     if text is None:
         return None
-    try:
+    value = math.nan
+    with contextlib.suppress(ValueError):
         value = float(text)
-    except ValueError:
-        value = math.nan
     if not math.isfinite(value):
         raise options.error(f"{name} is a number", got=f"{name} {text}", expected=f"{name} 0.5")
     return value
@@ -141,12 +140,8 @@ def _decimal(options: Options, name: str) -> float | None:
 
 def _commands(target: Target) -> dict[str, str]:
     """Return a command for each file of training data, which starts from the sampled model."""
-    return {
-        name: shlex.join(
-            [
-                *("rlhf", "train", f"trainer={trainer}", "model=local", f"model.path={shown(target.model)}"),
-                *("data=file", f"data.path={shown(target.folder / name)}"),
-            ]
-        )
-        for name, trainer in ((PAIRS, "dpo"), (BEST, "sft"))
-    }
+    commands = {}
+    for name, trainer in ((PAIRS, "dpo"), (BEST, "sft")):
+        words = [f"trainer={trainer}", "model=local", f"model.path={shown(target.model)}", "data=file"]
+        commands[name] = shlex.join(["rlhf", "train", *words, f"data.path={shown(target.folder / name)}"])
+    return commands

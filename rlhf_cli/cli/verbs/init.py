@@ -19,9 +19,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from rich.text import Text
+
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
-from rlhf_cli.display.project_screens import show_project
+from rlhf_cli.display.tables import facts_grid
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.project.own_rows import read_own_rows, training_named
@@ -38,15 +40,23 @@ from rlhf_cli.project.project_files import (
     write_project,
 )
 
+_SAYS = {
+    ".yaml": "the experiment",
+    "test_rewards.py": "their tests: python -m pytest",
+    ".py": "the rewards",
+    "README.md": "what to type, in order",
+    "AGENTS.md": "the same for programs and agents",
+    ".gitignore": "keeps runs/ out of git",
+    "data/completions.jsonl": "answers to try the rewards on",
+}
+"""What a file is, by its name or its ending; any other is the sample."""
+
 
 def run(options: Options) -> int:
     """Write a project, print what to type in it and return the exit code."""
     if len(options.words) > 1:
-        got, expected = (
-            " ".join(options.words),
-            "one word (a name with blanks in quotes), and --column before each column",
-        )
-        raise options.error("rlhf init takes one folder", got=got, expected=expected)
+        expected = "one word (a name with blanks in quotes), and --column before each column"
+        raise options.error("rlhf init takes one folder", got=" ".join(options.words), expected=expected)
     folder = Path(options.words[0]).expanduser() if options.words else Path()
     refuse_file(folder)
     choices = beside(folder, _choices(options, folder))
@@ -67,11 +77,19 @@ def run(options: Options) -> int:
                 "next": commands,
             }
         )
-    else:
-        show_project(Screen(), folder, files, rename=rename, commands=commands)
-        if _is_too_small(choices):
-            print("the tiny model learns sums only, not these rows; this writes an experiment for a real one:")
-            print(f"  rlhf init {shlex.join(options.argv)} --model {SMOLLM2}")
+        return EXIT_OK
+    console = Screen()
+    console.print(Text.assemble("a project in ", (str(folder), "bold")))
+    says = {name: _SAYS.get(name, _SAYS.get(Path(name).suffix, "a sample to start with")) for name in files}
+    console.print(facts_grid(((f"  {name}", text) for name, text in says.items()), style="cyan"))
+    for role, column in rename.items():
+        console.print(Text(f"data.rename in the experiment reads the column {column!r} as {role}"))
+    console.print("next:")
+    for command in commands:
+        console.print(Text(f"  {command}"), soft_wrap=True)
+    if _is_too_small(choices):
+        print("the tiny model learns sums only, not these rows; this writes an experiment for a real one:")
+        print(f"  rlhf init {shlex.join(options.argv)} --model {SMOLLM2}")
     return EXIT_OK
 
 
@@ -87,9 +105,8 @@ def _choices(options: Options, folder: Path) -> ProjectChoices:
     if _is_too_small(choices) and model is None and not options.as_json and sys.stdin.isatty() and sys.stdout.isatty():
         model = SMOLLM2
         with contextlib.suppress(EOFError):
-            model = (
-                input(f"tiny learns sums only. Which model? [{SMOLLM2}], {TINY}, a folder, a hub id: ").strip() or model
-            )
+            question = f"tiny learns sums only. Which model? [{SMOLLM2}], {TINY}, a folder, a hub id: "
+            model = input(question).strip() or model
         starting = read_starting_model(model)
     if starting.is_folder:
         starting = replace(starting, path=path_from(folder, str(model)))

@@ -24,8 +24,12 @@ from rich.console import Console
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_result
 from rlhf_cli.config.conf_folders import caption, groups
-from rlhf_cli.display.reference_pages import show_groups, show_option
+from rlhf_cli.display import reference_pages as pages
 from rlhf_cli.errors import ConfigError
+from rlhf_cli.project.function_source import as_tree
+from rlhf_cli.project.key_reference import about_keys, metrics_about
+from rlhf_cli.project.reward_reference import described_tasks, option_file, reward_reference
+from rlhf_cli.project.trainer_reference import about, trainer_reference
 from rlhf_cli.text.suggest import nearest
 
 _FIRST = ("exp", "trainer", "reward", "data", "model")
@@ -48,9 +52,11 @@ def _page(words: list[str]) -> _Page:
         return _groups(known, "GROUP")
     group, names = _group(words[0], known), words[1:]
     if group == "keys":
-        return _keys(names)
+        keys = about_keys(names)
+        return [as_tree(key) for key in keys], lambda console: pages.show_keys(console, keys)
     if group == "metrics":
-        return _metrics(names)
+        metrics = metrics_about(names)
+        return [asdict(metric) for metric in metrics], lambda console: pages.show_metrics(console, metrics)
     if group == "trainer" and names:
         return _trainer(names[0], names[1:])
     if len(names) > 1:
@@ -58,7 +64,10 @@ def _page(words: list[str]) -> _Page:
         raise ConfigError(f"a {group} is one word", got=" ".join(words), expected=expected, where="rlhf list")
     if not names:
         return _groups({group: known[group]}, group)
-    return _reward(names[0]) if group == "reward" else _option(group, names[0])
+    if group == "reward":
+        reward = reward_reference(names[0])
+        return as_tree(reward), lambda console: pages.show_reward(console, reward)
+    return _option(group, names[0])
 
 
 def _groups(known: dict[str, dict[str, Path]], group: str) -> _Page:
@@ -66,7 +75,7 @@ def _groups(known: dict[str, dict[str, Path]], group: str) -> _Page:
         group: [{"name": name, "caption": caption(file), "file": str(file)} for name, file in options.items()]
         for group, options in known.items()
     }
-    return value, lambda console: show_groups(console, known, more=f"rlhf list {group} NAME describes one")
+    return value, lambda console: pages.show_groups(console, known, more=f"rlhf list {group} NAME describes one")
 
 
 def _group(typed: str, known: dict[str, dict[str, Path]]) -> str:
@@ -85,66 +94,31 @@ def _group(typed: str, known: dict[str, dict[str, Path]]) -> str:
     )
 
 
-def _reward(named: str) -> _Page:
-    from rlhf_cli.display.reference_pages import show_reward
-    from rlhf_cli.project.reference.reference_json import as_tree
-    from rlhf_cli.project.reference.reward_reference import reward_reference
-
-    reward = reward_reference(named)
-    return as_tree(reward), lambda console: show_reward(console, reward)
-
-
 def _trainer(option: str, words: list[str]) -> _Page:
-    from rlhf_cli.display.reference_pages import show_arguments, show_trainer
-    from rlhf_cli.project.reference.reference_json import as_tree
-    from rlhf_cli.project.reference.trainer_reference import about, trainer_reference
-
     trainer = trainer_reference(option)
     if not words:
-        return as_tree(trainer), lambda console: show_trainer(console, trainer)
+        return as_tree(trainer), lambda console: pages.show_trainer(console, trainer)
     found = about(trainer.arguments, words)
     if not found:
         close = nearest("_".join(words), [argument.name for argument in trainer.arguments])
         raise ConfigError(
             f"no argument of {option} has {' and '.join(map(repr, words))} in its name or help",
             where="rlhf list trainer",
-            hint=f"rlhf list trainer {option} {close}" if close else f"rlhf list trainer {option}",
+            hint=f"rlhf list trainer {option} {close or ''}".rstrip(),
         )
-    return as_tree(replace(trainer, arguments=tuple(found))), lambda console: show_arguments(console, found)
-
-
-def _keys(words: list[str]) -> _Page:
-    from rlhf_cli.display.reference_pages import show_keys
-    from rlhf_cli.project.reference.key_reference import about_keys
-    from rlhf_cli.project.reference.reference_json import as_tree
-
-    found = about_keys(words)
-    return [as_tree(key) for key in found], lambda console: show_keys(console, found)
-
-
-def _metrics(words: list[str]) -> _Page:
-    from rlhf_cli.display.reference_pages import show_metrics
-    from rlhf_cli.project.reference.key_reference import metrics_about
-
-    found = metrics_about(words)
-    return [asdict(metric) for metric in found], lambda console: show_metrics(console, found)
+    return as_tree(replace(trainer, arguments=tuple(found))), lambda console: pages.show_arguments(console, found)
 
 
 def _option(group: str, named: str) -> _Page:
-    from rlhf_cli.project.reference.reward_reference import option_file
-
     file = option_file(group, named)
     text = file.read_text(encoding="utf-8")
     value = {"group": group, "name": named, "caption": caption(file), "file": str(file), "text": text}
     if (group, named) != ("data", "reasoning_gym"):
-        return value, lambda console: show_option(console, group, named, file)
-    from rlhf_cli.display.reference_pages import show_tasks
-    from rlhf_cli.project.reference.reference_json import described_tasks
-
+        return value, lambda console: pages.show_option(console, group, named, file)
     tasks, missing = described_tasks()
 
     def show(console: Console) -> None:
-        show_option(console, group, named, file)
-        show_tasks(console, tasks, missing)
+        pages.show_option(console, group, named, file)
+        pages.show_tasks(console, tasks, missing)
 
     return value | {"tasks": tasks}, show

@@ -9,15 +9,14 @@ quotes, run:NAME, or wandb:entity/project[/group]
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
-from rlhf_cli.analysis.comparison.logged_run import LoggedRun
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import none_named, read_by_words
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, UserError
+from rlhf_cli.plan.batches import count
 from rlhf_cli.runs.run_status import with_newest
 
 _KILOBYTE = 1000
@@ -27,10 +26,14 @@ def run(options: Options) -> int:
     """Write the report of the runs in the typed words, print its path and return the exit code."""
     words = options.words
     if not words:
-        hint = with_newest("rlhf report", all_of_it=True)
-        raise none_named("rlhf report", "runs, sweeps, folders of them", hint=hint)
+        newest = with_newest("rlhf report", all_of_it=True)
+        raise none_named("rlhf report", "runs, sweeps, folders of them", hint=newest)
     runs, problems = read_by_words(words, wanted=None, where="rlhf report")
-    folder = _folder_of(words, runs)
+    if len(words) == 1 and Path(words[0]).expanduser().is_dir():
+        folder = Path(words[0]).expanduser()
+    else:
+        places = [run.folder.path.resolve() for run in runs if run.folder is not None]  # runs of wandb have none
+        folder = Path(os.path.commonpath(places)) if places else Path.cwd()
     out = options.path("--out") or folder / "report.html"
     if out.is_dir():
         hint = f"--out {out / 'report.html'}"
@@ -39,7 +42,7 @@ def run(options: Options) -> int:
     from rlhf_cli.display.page.page_content import report_on, title_of
 
     try:
-        written = report_on(runs, problems, out, title=title_of([folder.resolve()]))
+        written = report_on(runs, problems, out, title=title_of(folder))
     except OSError as error:
         raise UserError(f"{out} cannot be written", where="--out", got=error.strerror or str(error)) from error
     if options.as_json:
@@ -47,18 +50,10 @@ def run(options: Options) -> int:
         return EXIT_OK
     console = Screen(soft_wrap=True, highlight=False)
     shown = os.path.relpath(out) if out.resolve().is_relative_to(Path.cwd()) else str(out)
-    holds = [f"{len(runs)} run{'s' if len(runs) > 1 else ''}"]
+    holds = [count(len(runs), "run")]
     holds += [f"{written['settings']} settings"] if written["settings"] != 1 else []
     size = f"{out.stat().st_size / _KILOBYTE:.0f} kB"
     console.print(f"{shown}  ({size}: {', '.join(holds)}, {written['plots']} plots)", markup=False)
     for problem in written["left_out"]:
         console.print(f"left out: {problem}", style="yellow", markup=False)
     return EXIT_OK
-
-
-def _folder_of(words: Sequence[str], runs: Sequence[LoggedRun]) -> Path:
-    """Return the only folder named, else the common folder of all runs, or the current one for runs of wandb."""
-    if len(words) == 1 and Path(words[0]).expanduser().is_dir():
-        return Path(words[0]).expanduser()
-    places = [run.folder.path.resolve() for run in runs if run.folder is not None]
-    return Path(os.path.commonpath(places)) if places else Path.cwd()

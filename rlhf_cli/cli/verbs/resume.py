@@ -63,10 +63,15 @@ def run(options: Options, leader: Leader | None = None) -> int:
 def _resume(
     console: Console, words: list[str], how: ResumeOptions, options: Options, leader: Leader | None
 ) -> RunFolder:
-    """Continue one run and return its folder."""
     named = one_named(words, "rlhf resume", "a run folder, or a sweep's")
     if is_run_name(named):
-        raise _by_name(named)
+        newest = newest_run(Path("runs", named.partition(":")[2]))
+        raise RunError(
+            "run:NAME means a finished run, which cannot be resumed",
+            got=named,
+            expected="the folder of a run that was interrupted",
+            hint=f"rlhf resume {newest.shown}" if newest is not None else with_newest("rlhf resume"),
+        )
     folder = open_run(Path(named))
     options.refuse_sweep_flags("rlhf resume SWEEP")
     status = read_status(folder)
@@ -87,14 +92,3 @@ def _resume(
     else:
         resume_once(console, going_on, take_over=how.take_over, leader=leader)
     return folder
-
-
-def _by_name(word: str) -> RunError:
-    """Return the error for `run:NAME`, which means a finished run; suggest a folder."""
-    newest = newest_run(Path("runs", word.partition(":")[2]))
-    return RunError(
-        "run:NAME means a finished run, which cannot be resumed",
-        got=word,
-        expected="the folder of a run that was interrupted",
-        hint=f"rlhf resume {newest.shown}" if newest is not None else with_newest("rlhf resume"),
-    )

@@ -20,7 +20,7 @@ from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.json_schema import configuration_schema
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError, UserError
-from rlhf_cli.project.reference.reference_json import described
+from rlhf_cli.project.key_reference import described
 from rlhf_cli.text.suggest import nearest
 
 

@@ -19,17 +19,21 @@ from rich.console import Console
 
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_result
-from rlhf_cli.cli.run_arguments import place_of, take_run
+from rlhf_cli.cli.run_arguments import place_of, run_at
 from rlhf_cli.display.evaluation_tables import show_bench, show_parts
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.plan.prepare import fill_in_policy_and_data, prepare, prepare_from
+from rlhf_cli.runs.run_folder import names_a_run
 
 
 def run(options: Options) -> int:
     """Score the completions of a file with an experiment's rewards, print them and return the exit code."""
     limit, shown = options.number("--limit"), options.number("--show", least=0)
-    run = take_run(options.words, where="rlhf score")
+    run = None
+    if (word := next(filter(names_a_run, options.words), None)) is not None:
+        options.words.remove(word)
+        run = run_at(word, options.words, where="rlhf score")
     named = options.text("--completions")
     completions = place_of(named, where="--completions") if named is not None else None if run is None else run.path
     if completions is None:

@@ -19,7 +19,7 @@ from rlhf_cli.cli.run_arguments import named_experiment
 from rlhf_cli.config.environment_references import with_references
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.display.reference_pages import show_configuration
-from rlhf_cli.project.reference.key_reference import only_sections, unlike_default
+from rlhf_cli.project.key_reference import only_sections, unlike_default
 from rlhf_cli.text.json_values import JsonTree
 
 

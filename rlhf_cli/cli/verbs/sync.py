@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import os
 
-from rich.console import Console
-
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import place_of
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, UserError
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.tracking.wandb_files import Sending, send, to_send, upload
+from rlhf_cli.runs.tracking.wandb_files import send, to_send, upload
 
 _STYLES = {"sent": "green", "to send": "cyan", "not sent": "red"}
 
@@ -35,24 +33,16 @@ def run(options: Options) -> int:
         with console.status(f"sending {count} to wandb ..."):
             sendings = send(sendings, upload=upload)
     if options.as_json:
-        print_json(
-            [
-                {
-                    **{"run": RunFolder(sending.folder).shown, "state": sending.state, "why": sending.why},
-                    "files": [os.path.relpath(file) for file in sending.files],
-                }
-                for sending in sendings
-            ]
-        )
+        content = []
+        for sending in sendings:
+            about = {"run": RunFolder(sending.folder).shown, "state": sending.state, "why": sending.why}
+            content.append({**about, "files": [os.path.relpath(file) for file in sending.files]})
+        print_json(content)
     else:
-        _show(console, sendings)
+        width = max(len(sending.state) for sending in sendings)
+        for sending in sendings:
+            style = _STYLES.get(sending.state, "dim")
+            why = f"  [dim]{sending.why}[/]" if sending.why else ""
+            run = RunFolder(sending.folder).shown
+            console.print(f"[{style}]{sending.state:<{width}}[/]  {run}{why}", highlight=False, soft_wrap=True)
     return EXIT_CRASH if any(sending.state == "not sent" for sending in sendings) else EXIT_OK
-
-
-def _show(console: Console, sendings: list[Sending]) -> None:
-    width = max(len(sending.state) for sending in sendings)
-    for sending in sendings:
-        style = _STYLES.get(sending.state, "dim")
-        why = f"  [dim]{sending.why}[/]" if sending.why else ""
-        run = RunFolder(sending.folder).shown
-        console.print(f"[{style}]{sending.state:<{width}}[/]  {run}{why}", highlight=False, soft_wrap=True)

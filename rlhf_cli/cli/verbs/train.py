@@ -20,8 +20,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlhf_cli.cli.options import Options
+from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.terminal import Screen
-from rlhf_cli.errors import EXIT_OK, ConfigError
+from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.launch.freeze import existing_run
 from rlhf_cli.launch.one_run import run_once
 from rlhf_cli.plan.preflight import preflight
@@ -39,9 +40,17 @@ def run(options: Options, leader: Leader | None = None) -> int:
     if options.on("-m"):
         if leader is not None:
             leader.refuse_sweep("rlhf train -m ...")
-        return _sweep(options)
+        from rlhf_cli.sweeps import sweep
+
+        end = sweep.run(options.sweep_options(), options.words)
+        if options.as_json:
+            print_json(end.as_json())
+        return end.code
     options.refuse_sweep_flags("rlhf train -m ...")
-    _refuse_search(options.words)
+    for word in options.words:
+        if word.lstrip("+").startswith(("sweep=", "sweep.")) and word != "sweep=null":
+            what, expected, hint = "a search is many runs and needs -m", "-m, or no search", f"rlhf train -m ... {word}"
+            raise options.error(what, got=word, expected=expected, hint=hint)
     prepared = prepare([*options.words, *(leader.size_words(options.words) if leader is not None else ())])
     earlier = existing_run(prepared.experiment, prepared.composed)
     if earlier is None:
@@ -49,38 +58,11 @@ def run(options: Options, leader: Leader | None = None) -> int:
     else:
         result = _resumed_run(options, prepared, earlier, leader)
     if options.as_json:
-        from rlhf_cli.cli.output import print_json
-
         print_json(result)
     return EXIT_OK
 
 
-def _sweep(options: Options) -> int:
-    from rlhf_cli.sweeps import sweep
-
-    end = sweep.run(options.sweep_options(), options.words)
-    if options.as_json:
-        from rlhf_cli.cli.output import print_json
-
-        print_json(end.as_json())
-    return end.code
-
-
-def _refuse_search(words: list[str]) -> None:
-    """Raise ConfigError if the words ask for a search, which is many runs."""
-    for word in words:
-        if word.lstrip("+").startswith(("sweep=", "sweep.")) and word != "sweep=null":
-            raise ConfigError(
-                "a search is many runs and needs -m",
-                where="command line",
-                got=word,
-                expected="-m, or no search",
-                hint=f"rlhf train -m ... {word}",
-            )
-
-
 def _new_run(options: Options, prepared: Prepared, leader: Leader | None) -> dict[str, object]:
-    """Run or submit an experiment in a new folder, or show its plan; return the result for JSON."""
     experiment, is_dry = prepared.experiment, options.on("--dry-run")
     plan = preflight(experiment, prepared.composed, is_shown=is_dry, tries_rewards=True)
     if is_dry:
@@ -93,7 +75,6 @@ def _new_run(options: Options, prepared: Prepared, leader: Leader | None) -> dic
 
 
 def _resumed_run(options: Options, prepared: Prepared, folder: RunFolder, leader: Leader | None) -> dict[str, object]:
-    """Continue the run that `run.resume=auto` found, or show its plan; return the result for JSON."""
     from rlhf_cli.launch.resuming import resume_once, resumed
 
     permissions = options.resume_options()

@@ -21,7 +21,15 @@ def run(options: Options) -> int:
     """Print which expectations the named runs met, and return the exit code."""
     if not options.words:
         raise none_named("rlhf verify", "a run folder, or a sweep's")
-    runs = _verified(options.words)
+    verified: dict[object, VerifiedRun] = {}
+    problems: list[UserError] = []
+    for word in options.words:
+        try:
+            verified |= {folder: verify(folder) for folder in folders_of(word, where="rlhf verify")}
+        except UserError as error:
+            problems.append(error)
+    raise_any(problems)
+    runs = list(verified.values())
     states = [run.state for run in runs if run.state is not None]
     if not states:
         raise RunError(
@@ -34,17 +42,3 @@ def run(options: Options) -> int:
     content = {"state": state, "runs": [run.as_json() for run in runs]}
     print_result(options, lambda: content, lambda console: show_verified(console, runs))
     return EXIT_OK if state == MET else EXIT_CRASH
-
-
-def _verified(words: list[str]) -> list[VerifiedRun]:
-    """Return the runs that the words name, each once. Raise the errors of all words together."""
-    runs: dict[object, VerifiedRun] = {}
-    problems: list[UserError] = []
-    for word in words:
-        try:
-            for folder in folders_of(word, where="rlhf verify"):
-                runs[folder] = verify(folder)
-        except UserError as error:
-            problems.append(error)
-    raise_any(problems)
-    return list(runs.values())

@@ -8,11 +8,27 @@ docs/how-to/diagnosis.md describes every finding, and how often it is wrong
 
 from __future__ import annotations
 
-from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose, diagnose_readable
+import os
+from collections.abc import Sequence
+from textwrap import indent
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from rlhf_cli.analysis.diagnosis.finding import Evidence, Finding
+from rlhf_cli.analysis.diagnosis.run_diagnosis import RunDiagnosis, diagnose, diagnose_readable
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_result
 from rlhf_cli.cli.run_arguments import folders_of, none_named
-from rlhf_cli.display.findings_panel import show_why, show_worst
+from rlhf_cli.display.tables import Cell, facts_grid, plain_table
+from rlhf_cli.display.terminal import sparkline
+from rlhf_cli.runs.run_status import FINISHED, describe_state
+
+_STYLES = {"serious": "bold red", "warning": "yellow", "note": "cyan"}
+_WIDTH = 24
+_NARROW = 100
+"""On a terminal with fewer columns, a curve gets its own line."""
 
 
 def run(options: Options) -> int:
@@ -23,6 +39,74 @@ def run(options: Options) -> int:
     folders = list(dict.fromkeys(folder for word in words for folder in folders_of(word, where="rlhf why")))
     if len(folders) == 1:
         diagnosis = diagnose(folders[0])
-        return print_result(options, diagnosis.as_json, lambda console: show_why(console, diagnosis))
+        return print_result(options, diagnosis.as_json, lambda console: _show_run(console, diagnosis))
     runs = [diagnose_readable(folder) for folder in folders]
-    return print_result(options, lambda: [run.as_json() for run in runs], lambda console: show_worst(console, runs))
+    return print_result(options, lambda: [run.as_json() for run in runs], lambda console: _show_worst(console, runs))
+
+
+def _show_run(console: Console, run: RunDiagnosis) -> None:
+    """Print how a run ended, its findings (worst first), and which checks passed or were not possible."""
+    console.print(Text.assemble((run.folder.shown, "bold"), f": {run.ending}, {run.num_events} log events"))
+    if run.status.reason and describe_state(run.status.state, run.status.reason) == run.status.state:
+        reason = Text(indent(run.status.reason.rstrip(), "  "), "" if run.status.state == FINISHED else "red")
+        console.print(reason, soft_wrap=True)  # the reason may hold a command, so keep it on one line for copying
+    for name, why in run.slow_paths.items():
+        console.print(Text(f"slower: {name} is off: {why}", "dim"))
+    for finding in run.diagnosis.findings:
+        console.print()
+        _show_finding(console, finding)
+    findings, unseen = run.diagnosis.findings, [(check.kind, check.why) for check in run.diagnosis.unseen]
+    if findings:
+        console.print(Text("warn.KIND=off turns off the warnings of a kind", "dim"))
+    console.print()
+    is_too_short = not findings and not run.is_judged
+    if is_too_short:
+        _show_checks(console, Text("the log is too short to judge whether the run learns", "bold yellow"), unseen)
+        console.print(Text("the other checks found no problem", "dim"))
+    elif not findings:
+        console.print(Text("no problems found", "green"))
+    passed = [(check.kind, check.says) for check in run.diagnosis.fine]
+    _show_checks(console, Text("checks that passed", "dim"), passed)
+    if not is_too_short:
+        _show_checks(console, Text("checks that were not possible", "dim"), unseen)
+
+
+def _show_checks(console: Console, title: Text, rows: Sequence[tuple[str, str]]) -> None:
+    if rows:
+        console.print(title)
+        table = facts_grid([(kind, (says, "dim")) for kind, says in rows], style="dim")
+        console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _show_finding(console: Console, finding: Finding) -> None:
+    rows: list[tuple[Cell, Cell]] = [((f"{finding.severity:7}", _STYLES[finding.severity]), (finding.what, "bold"))]
+    rows += [("", _drawn(evidence, console.width)) for evidence in finding.evidence]
+    for number, change in enumerate(finding.changes):
+        line = Text.assemble((change.words, "cyan"), (f"  # {change.reason}", "dim"))
+        rows.append((("try" if number == 0 else "or", "dim"), line))
+    console.print(facts_grid([*rows, (("kind", "dim"), (finding.kind, "dim"))], style=""))
+
+
+def _drawn(evidence: Evidence, width: int) -> Text:
+    curve = sparkline(evidence.values, _WIDTH)
+    gap = "\n" if width < _NARROW and curve else "  " if curve else ""
+    return Text.assemble((evidence.metric, "default"), "  ", evidence.says, gap, (curve, "blue"))
+
+
+def _show_worst(console: Console, runs: Sequence[RunDiagnosis]) -> None:
+    parent = os.path.commonpath([run.folder.path.parent for run in runs])
+    rows = [(os.path.relpath(run.folder.path, parent), run.problem or run.ending, _worst(run)) for run in runs]
+    console.print(plain_table(["run", "", "worst finding"], rows=rows))
+    console.print(Text("rlhf why RUN shows all findings of a run", "dim"))
+
+
+def _worst(run: RunDiagnosis) -> Text:
+    if run.problem is not None:
+        return Text("-", "dim")
+    if not run.diagnosis.findings:
+        if run.num_events and not run.is_judged:
+            return Text("none, but the log is too short to judge learning", "yellow")
+        return Text("none", "green") if run.num_events else Text("no log events", "dim")
+    worst, *others = run.diagnosis.findings
+    more = (f"  and {len(others)} more", "dim") if others else ("", "")
+    return Text.assemble((f"{worst.severity}: ", _STYLES[worst.severity]), worst.what, more)

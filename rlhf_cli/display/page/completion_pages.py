@@ -41,10 +41,7 @@ AnswersByRun = Mapping[int, list[Answer]]
 
 @dataclass(frozen=True)
 class CompletionPages:
-    """The completions for the page's script: one page per step, with a few prompts and each run's first answer.
-
-    `notes` lists tables that could not be read. `num_steps` is the number of steps for which any run has a table.
-    """
+    """One page per step, the tables that could not be read, and the number of steps of which any run has a table."""
 
     steps: list[dict[str, object]]
     notes: list[str]
@@ -77,16 +74,12 @@ def completion_pages(runs: Sequence[LoggedRun]) -> CompletionPages:
 
 
 def _tables_of(run: LoggedRun) -> dict[int, Path]:
-    """Return optimizer step -> table of completions, sorted by step; empty for a run without a folder."""
     files = (run.folder.path / "completions").glob("*.parquet") if run.folder is not None else ()
     return dict(sorted((int(match[1]), file) for file in files if (match := _TABLE.match(file.name))))
 
 
 def chosen_steps(tables: Iterable[Iterable[int]], most: int) -> list[int]:
-    """Return at most `most` evenly spaced steps, including both ends.
-
-    They are chosen from the steps for which the most runs have tables.
-    """
+    """Return at most `most` evenly spaced steps, both ends included, of those for which the most runs have tables."""
     counts = Counter(step for steps in tables for step in steps)
     common = sorted(step for step, count in counts.items() if count == max(counts.values()))
     if len(common) <= most:
@@ -95,10 +88,7 @@ def chosen_steps(tables: Iterable[Iterable[int]], most: int) -> list[int]:
 
 
 def _read_answers(file: Path, order: Mapping[str, int]) -> list[Answer]:
-    """Return the rows of a table, with scores in the `order` of the rewards and unlisted rewards last.
-
-    Raise OSError or ValueError if the file is truncated or no longer exists.
-    """
+    """Return the rows of a table, with scores in the `order` of the rewards. Raise OSError or ValueError."""
     import pyarrow.parquet
 
     require_regular(file, LARGEST_TABLE)
@@ -136,7 +126,6 @@ def _score(row: Mapping[str, object], name: str) -> dict[str, object]:
 
 
 def _part_rewards(content: object) -> list[float | None]:
-    """Return the rewards of a row's parts or turns, in their order."""
     try:
         return [rounded(_number(part["reward"])) for part in json.loads(str(content or "[]"))]
     except (ValueError, TypeError, KeyError):
@@ -156,7 +145,6 @@ def _number(value: object) -> float | None:
 
 
 def _chosen_prompts(rows: AnswersByRun) -> list[str]:
-    """Return the prompts that the most runs answered at this step."""
     runs_of: dict[str, set[int]] = {}
     for place, answers in rows.items():
         for answer in answers:
@@ -169,11 +157,7 @@ def _beside(prompt: str, rows: AnswersByRun, longest: int) -> dict[str, object]:
     for place, table in rows.items():
         given = [answer for answer in table if answer["prompt"] == prompt]
         if given:
-            answers[str(place)] = {**_shown(given[0], longest), "prompt": "", "of": len(given)}
+            text, total = redacted_values(given[0]["text"]), rounded(given[0]["total"])
+            cut = {"prompt": "", "text": text[:longest], "more": max(0, len(text) - longest), "total": total}
+            answers[str(place)] = {**given[0], **cut, "of": len(given)}
     return {"prompt": redacted_values(prompt)[:_LONGEST_PROMPT], "answers": answers}
-
-
-def _shown(answer: Answer, longest: int) -> dict[str, object]:
-    """Return an answer for the page's script, without secrets and cut."""
-    text = redacted_values(answer["text"])
-    return {**answer, "text": text[:longest], "more": max(0, len(text) - longest), "total": rounded(answer["total"])}

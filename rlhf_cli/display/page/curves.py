@@ -41,16 +41,11 @@ _FROM_ZERO = re.compile(r"share|fraction|ratio|length|tokens$|open")
 """Metrics whose axis includes zero, as for shares and lengths."""
 
 
-@dataclass(frozen=True)
-class PlottedMetric:
-    """A plotted metric: its logged `name` and its `section` on the page."""
+def plotted_metrics(runs: Sequence[LoggedRun], *, no_total: str | None) -> dict[str, str]:
+    """Return the logged metrics to plot and their sections of the page, in its order.
 
-    name: str
-    section: str
-
-
-def plotted_metrics(runs: Sequence[LoggedRun], *, no_total: str | None) -> list[PlottedMetric]:
-    """Return the logged metrics to plot, in page order. `no_total` is why totals cannot be compared, or None."""
+    `no_total` is why totals cannot be compared, or None.
+    """
     logged = {name: None for run in runs for name in run.metrics}
     rewards = [name for name in reward_names(runs) if f"rewards/{name}/mean" in logged]
     components = [*_LEARNT]
@@ -65,11 +60,11 @@ def plotted_metrics(runs: Sequence[LoggedRun], *, no_total: str | None) -> list[
         HEALTH: [name for name in _HEALTH if name not in components],
         EVALUATIONS: evaluated,
     }
-    return [
-        PlottedMetric(name, section)
+    return {
+        name: section
         for section, names in sections.items()
         for name in [name for name in names if name in logged][:_MOST_IN_SECTION]
-    ]
+    }
 
 
 MOST_VALUES = 250_000
@@ -82,14 +77,15 @@ Row = list[float | int | None]
 
 @dataclass(frozen=True)
 class Plot:
-    """One metric over the optimizer steps `x`.
+    """One metric over the optimizer steps `x`, in a section of the page.
 
     `lines` maps run index -> values, None if not logged. `bands` maps the index of a setting with several
     seeds -> (mean, low, high). `intervals` maps run index -> the (low, high) that the run logged itself. `events` is
     the number of steps averaged into a point.
     """
 
-    metric: PlottedMetric
+    name: str
+    section: str
     x: list[int]
     lines: Mapping[int, Row]
     bands: Mapping[int, tuple[Row, Row, Row]] = field(default_factory=dict)
@@ -99,10 +95,10 @@ class Plot:
     def as_json(self) -> dict[str, object]:
         """Return the data that the page's script draws."""
         return {
-            "id": "plot-" + re.sub(r"[^a-zA-Z0-9]+", "-", self.metric.name).strip("-"),
-            "section": self.metric.section,
-            "name": self.metric.name,
-            "zero": bool(_FROM_ZERO.search(self.metric.name)),
+            "id": "plot-" + re.sub(r"[^a-zA-Z0-9]+", "-", self.name).strip("-"),
+            "section": self.section,
+            "name": self.name,
+            "zero": bool(_FROM_ZERO.search(self.name)),
             "events": self.events,
             "x": self.x,
             "lines": {str(place): row for place, row in self.lines.items()},
@@ -111,26 +107,21 @@ class Plot:
         }
 
 
-def plots_of(
-    runs: Sequence[LoggedRun], settings: Sequence[SettingRuns], metrics: Sequence[PlottedMetric]
-) -> list[Plot]:
-    """Return a plot for each metric for which any run logged a number.
-
-    `settings` group the runs into seeds for the bands. A run that counts in no setting only has its own line.
-    """
+def plots_of(runs: Sequence[LoggedRun], settings: Sequence[SettingRuns], metrics: Mapping[str, str]) -> list[Plot]:
+    """Return a plot for each metric that any run logged. `settings` group the runs into seeds for the bands."""
     num_bands = sum(len(setting.by_seed) > 1 for setting in settings)
-    num_lines = sum(metric.name in run.metrics for metric in metrics for run in runs) + 3 * num_bands * len(metrics)
+    num_lines = sum(name in run.metrics for name in metrics for run in runs) + 3 * num_bands * len(metrics)
     most_points = max(_LEAST_POINTS, min(_MOST_POINTS, MOST_VALUES // max(1, num_lines)))
     places = {run.name: place for place, run in enumerate(runs)}
     members = {number: [places[run.name] for run in setting.runs] for number, setting in enumerate(settings)}
-    plots = (_plot(metric, runs, members, most_points) for metric in metrics)
+    plots = (_plot(name, section, runs, members, most_points) for name, section in metrics.items())
     return [plot for plot in plots if plot is not None]
 
 
 def _plot(
-    metric: PlottedMetric, runs: Sequence[LoggedRun], members: Mapping[int, Sequence[int]], most_points: int
+    metric: str, section: str, runs: Sequence[LoggedRun], members: Mapping[int, Sequence[int]], most_points: int
 ) -> Plot | None:
-    series = {place: run.metrics.series(metric.name) for place, run in enumerate(runs) if metric.name in run.metrics}
+    series = {place: run.metrics.series(metric) for place, run in enumerate(runs) if metric in run.metrics}
     if not any(np.isfinite(one.values).any() for one in series.values()):
         return None
     steps = np.unique(np.concatenate([one.steps for one in series.values()]))
@@ -141,19 +132,19 @@ def _plot(
         one = runs[place].metrics.series(name)
         return _means(np.searchsorted(steps, one.steps) // width, one.values, len(x))
 
-    values = {place: on_grid(metric.name, place) for place in series}
+    values = {place: on_grid(metric, place) for place in series}
     bands = {}
     for number, in_setting in members.items():
         rows = [values[place] for place in in_setting if place in values]
         if len(in_setting) > 1 and rows:
             bands[number] = _band(np.array(rows))
     intervals = {
-        place: (_row(on_grid(f"{metric.name}/low", place)), _row(on_grid(f"{metric.name}/high", place)))
+        place: (_row(on_grid(f"{metric}/low", place)), _row(on_grid(f"{metric}/high", place)))
         for place in series
-        if f"{metric.name}/low" in runs[place].metrics and f"{metric.name}/high" in runs[place].metrics
+        if f"{metric}/low" in runs[place].metrics and f"{metric}/high" in runs[place].metrics
     }
     lines = {place: _row(row) for place, row in values.items()}
-    return Plot(metric, x.tolist(), lines, bands, intervals, width)
+    return Plot(metric, section, x.tolist(), lines, bands, intervals, width)
 
 
 def _means(groups: NDArray[np.int64], values: NDArray[np.float64], count: int) -> NDArray[np.float64]:

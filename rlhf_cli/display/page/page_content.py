@@ -20,7 +20,6 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,13 +34,14 @@ from rlhf_cli.display.comparison_tables import estimate_texts
 from rlhf_cli.display.page.completion_pages import completion_pages
 from rlhf_cli.display.page.curves import plots_of, plotted_metrics
 from rlhf_cli.errors import UserError, raise_any
+from rlhf_cli.plan.batches import count
 from rlhf_cli.runs.run_folder import RunFolder, runs_in, write_text
 from rlhf_cli.text.redaction import redacted, redacted_tree
 
 _MOST_COLUMNS = 16
 
 
-def page_content(runs: Sequence[LoggedRun], problems: Sequence[UserError], *, title: str) -> dict[str, Any]:
+def _page_content(runs: Sequence[LoggedRun], problems: Sequence[UserError], *, title: str) -> dict[str, Any]:
     """Return everything on the page, by the names that its template uses, for runs that were read together.
 
     A run's index is its number on the page. jinja redacts every text that it writes.
@@ -61,9 +61,9 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[UserError], *, ti
         "is_comparison": len(runs) > 1,
         "has_rewards": any(run.weights for run in runs),
         "measures": measures,
-        "lines": setting_lines(comparison, measures),
+        "lines": _setting_lines(comparison, measures),
         "plots": plots_of(runs, settings, plotted_metrics(runs, no_total=comparison.no_total)),
-        "noticed": shared_findings(runs),
+        "noticed": _shared_findings(runs),
         "completions": completion_pages(runs),
         "cards": [{"run": one, "setting": setting_of[one.name], "why_not": why_not.get(one.name)} for one in runs],
         "problems": [str(problem) for problem in problems],
@@ -76,11 +76,11 @@ def _script_data(content: Mapping[str, Any]) -> dict[str, object]:
     texts: dict[str, object] = {
         "settings": [
             {
-                "name": shown_name(setting),
+                "name": _shown_name(setting),
                 "runs": [place for place, card in enumerate(cards) if card["setting"] == number],
                 "colours": colour,
             }
-            for number, (setting, colour) in enumerate(zip(settings, colours(len(settings)), strict=True))
+            for number, (setting, colour) in enumerate(zip(settings, _colours(len(settings)), strict=True))
         ],
         "runs": [{"name": card["run"].name, "setting": card["setting"]} for card in cards],
         "completions": content["completions"].steps,
@@ -92,89 +92,66 @@ def _lead(comparison: Comparison) -> str:
     runs, settings = comparison.runs, comparison.grouped.settings
     states = Counter(run.state for run in runs)
     trainers = ", ".join(dict.fromkeys(run.trainer for run in runs))
-    parts = [f"{len(runs)} run{'s' if len(runs) != 1 else ''}"]
+    parts = [count(len(runs), "run")]
     parts += [f"{len(settings)} settings"] if len(settings) > 1 else []
-    parts.append(", ".join(f"{count} {state}" if len(states) > 1 else state for state, count in states.items()))
+    parts.append(", ".join(f"{number} {state}" if len(states) > 1 else state for state, number in states.items()))
     return " · ".join([*parts, trainers, time.strftime("written %Y-%m-%d %H:%M %Z").strip()])
 
 
-@dataclass(frozen=True)
-class SettingLine:
-    """A line of the table for one setting. `place` is its index; `seeds` is the number of seeds."""
-
-    place: int
-    name: str
-    seeds: int
-    cells: list[str]
-    left_out: dict[str, str]
-
-
-def setting_lines(comparison: Comparison, measures: Sequence[RunMeasure]) -> list[SettingLine]:
-    """Return the lines of a comparison's settings, in their order, with a cell for each of the measures."""
+def _setting_lines(comparison: Comparison, measures: Sequence[RunMeasure]) -> list[dict[str, Any]]:
+    """Return a row of the table for each setting, with its number of seeds and a cell for each of the measures."""
     settings = comparison.grouped.settings
     columns = [
         estimate_texts([comparison.estimates[setting.name][measure.label] for setting in settings])
         for measure in measures
     ]
     return [
-        SettingLine(place, shown_name(setting), len(setting.by_seed), list(cells), dict(setting.left_out))
-        for place, (setting, cells) in enumerate(zip(settings, zip(*columns, strict=True), strict=True))
+        {"name": _shown_name(setting), "seeds": len(setting.by_seed), "cells": cells, "left_out": setting.left_out}
+        for setting, cells in zip(settings, zip(*columns, strict=True), strict=True)
     ]
 
 
-def shown_name(setting: SettingRuns) -> str:
+def _shown_name(setting: SettingRuns) -> str:
     """Return a setting's display name. If it has only one run with a shorter name, return the run's name."""
     names = [run.name for run in setting.runs] + list(setting.left_out)
     return min(setting.name, names[0], key=len) if len(names) == 1 else setting.name
 
 
-@dataclass(frozen=True)
-class SharedFinding:
-    """A finding. `says` is its headline in the first of the `runs` that have it; `change` is what to type, or ''."""
+def _shared_findings(runs: Sequence[LoggedRun]) -> list[dict[str, Any]]:
+    """Return the findings of all runs, the most severe first; among equals, those of the most runs first.
 
-    severity: str
-    says: str
-    change: str
-    reason: str
-    runs: list[int]
-
-
-def shared_findings(runs: Sequence[LoggedRun]) -> list[SharedFinding]:
-    """Return the findings of all runs, the most severe first; among equals, those of the most runs first."""
-    found: dict[tuple[str, str, str], SharedFinding] = {}
+    `says` is the headline in the first of the `runs` that have it; `change` is what to type, or ''.
+    """
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
     for place, run in enumerate(runs):
         for finding in diagnose_readable(run.folder).diagnosis.findings if run.folder is not None else ():
             change, reason = (finding.changes[0].words, finding.changes[0].reason) if finding.changes else ("", "")
-            shared = SharedFinding(finding.severity, finding.what, change, reason, [])
-            found.setdefault((finding.severity, finding.kind, finding.subject), shared).runs.append(place)
-    return sorted(found.values(), key=lambda finding: (SEVERITIES.index(finding.severity), -len(finding.runs)))
+            facts = {"severity": finding.severity, "says": finding.what, "change": change, "reason": reason, "runs": []}
+            found.setdefault((finding.severity, finding.kind, finding.subject), facts)["runs"].append(place)
+    return sorted(found.values(), key=lambda one: (SEVERITIES.index(one["severity"]), -len(one["runs"])))
 
 
 NAME = "report.html"
-"""File name of the report in the folder of its run or sweep."""
-
 _SCRIPTS = ("state.js", "plots.js", "completions.js", "start.js")
 
 
-def write_report(folders: Sequence[Path], out: Path) -> Path:
-    """Write the report of the runs in these folders to `out` and return its path. A folder may be a run or hold runs.
+def write_report(folder: Path, out: Path) -> Path:
+    """Write the report of a run, or of the runs in a folder, to `out` and return its path.
 
-    A sweep calls this at its end with its own folder. Raise RunError if no run can be read, OSError if `out` cannot be
-    written.
+    Raise RunError if no run can be read, OSError if `out` cannot be written.
     """
-    found = {folder: None for place in folders for folder in runs_in(place)}
-    runs, problems = read_runs(found)
-    report_on(runs, problems, out, title=title_of([place.resolve() for place in folders]))
+    runs, problems = read_runs(runs_in(folder))
+    report_on(runs, problems, out, title=title_of(folder))
     return out
 
 
 def report_at_the_end(folder: Path) -> str:
-    """Write the report of a sweep or run into its folder and return a line that says where it is.
+    """Write the report into the folder of a sweep or run, and return a line that says where it is, or why it failed.
 
-    If that fails, the line says why. No error is raised, because the training itself succeeded.
+    No error is raised, because the training itself succeeded.
     """
     try:
-        write_report([folder], folder / NAME)
+        write_report(folder, folder / NAME)
         return f"report: {RunFolder(folder).shown}/{NAME}"
     except Exception as error:
         why = str(error).partition("\n")[0] or type(error).__name__
@@ -182,15 +159,14 @@ def report_at_the_end(folder: Path) -> str:
 
 
 def report_on(runs: Sequence[LoggedRun], problems: Sequence[UserError], out: Path, *, title: str) -> dict[str, Any]:
-    """Write the report of runs that were read together to `out`, including the problems of other folders.
+    """Write the report of runs that were read together to `out`, and return what `rlhf report --json` prints of it.
 
-    Return what `rlhf report --json` prints of it. Raise the problems if there are no runs, OSError if `out` cannot be
-    written.
+    Raise the problems if there are no runs, OSError if `out` cannot be written.
     """
     if not runs:
         raise_any(problems)
-    content = page_content(runs, problems, title=title)
-    html = render(content)
+    content = _page_content(runs, problems, title=title)
+    html = _render(content)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, html)
     return {
@@ -203,7 +179,7 @@ def report_on(runs: Sequence[LoggedRun], problems: Sequence[UserError], out: Pat
     }
 
 
-def render(content: Mapping[str, Any]) -> str:
+def _render(content: Mapping[str, Any]) -> str:
     """Return the page. jinja escapes every text; data for scripts is embedded as escaped JSON."""
     import jinja2
     from markupsafe import Markup
@@ -220,23 +196,22 @@ def render(content: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    script = '"use strict";\n' + "\n".join(own_file(name) for name in _SCRIPTS)
-    plotly, plotly_hash = plotly_bundle()
+    script = '"use strict";\n' + "\n".join(_own_file(name) for name in _SCRIPTS)
+    plotly, plotly_hash = _plotly_bundle()
     return environment.get_template("page.html.jinja").render(
         page=content,
-        policy=Markup(policy([sha256(f"\n{script}\n"), plotly_hash])),
-        css=Markup(own_file("page.css")),
+        policy=Markup(_POLICY.format(_sha256(f"\n{script}\n"), plotly_hash)),
+        css=Markup(_own_file("page.css")),
         script=Markup(script),
         data=Markup(script_json(_script_data(content))),
-        curves=Markup(deflated(script_json([plot.as_json() for plot in content["plots"]]))),
+        curves=Markup(_deflated(script_json([plot.as_json() for plot in content["plots"]]))),
         plotly=Markup(plotly),
     )
 
 
-def title_of(folders: Sequence[Path]) -> str:
-    """Return a page title: the last two parts of the first folder's path, and the number of other folders."""
-    names = ["/".join(folder.parts[-2:]) for folder in folders]
-    return "runs" if not names else names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+def title_of(folder: Path) -> str:
+    """Return a page title: the last two parts of a folder's path."""
+    return "/".join(folder.resolve().parts[-2:])
 
 
 _CLOSES_A_SCRIPT = re.compile("[<>&\u2028\u2029]")
@@ -254,38 +229,29 @@ def script_json(content: object) -> str:
     return plain.encode("utf-8", errors="replace").decode("utf-8")  # a lone surrogate cannot be encoded as UTF-8
 
 
-def deflated(text: str) -> str:
-    """Return a text deflated and in base64."""
+def _deflated(text: str) -> str:
     return base64.b64encode(zlib.compress(text.encode(), _DEFLATE_LEVEL)).decode()
 
 
-def policy(scripts: Sequence[str]) -> str:
-    """Return a Content-Security-Policy that allows only scripts with these hashes and loads nothing.
-
-    plotly sets styles on elements and adds a style sheet, hence `unsafe-inline` for styles; a style cannot load
-    anything either.
-    """
-    hashes = " ".join(f"'sha256-{digest}'" for digest in scripts)
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+_POLICY = (
+    "default-src 'none'; script-src 'sha256-{}' 'sha256-{}'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+"""Allow only scripts with these hashes, and load nothing. plotly sets styles on elements and adds a style sheet."""
 
 
-def sha256(script: str) -> str:
-    """Return the base64 SHA-256 hash of a script's UTF-8, as used in a policy."""
+def _sha256(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 @cache
-def plotly_bundle() -> tuple[str, str]:
+def _plotly_bundle() -> tuple[str, str]:
     """Return plotly's script from the installed package, deflated and in base64, and the hash of the original."""
     script = importlib.resources.files("plotly").joinpath("package_data/plotly.min.js").read_text(encoding="utf-8")
-    return deflated(script), sha256(script)
+    return _deflated(script), _sha256(script)
 
 
-def own_file(name: str) -> str:
-    """Return the text of one of the page's own scripts or style sheets."""
+def _own_file(name: str) -> str:
     folder = importlib.resources.files("rlhf_cli.display.page").joinpath("static")
     return folder.joinpath(name).read_text(encoding="utf-8")
 
@@ -294,6 +260,6 @@ _LIGHT = ("#2563a8", "#c2570c", "#2f7d4f", "#8a4fa3", "#b3374a", "#6b6400", "#0f
 _DARK = ("#74aef0", "#f2a25c", "#6cc48c", "#cf9ee6", "#f28b99", "#cfc653", "#55c6d2", "#cda57c")
 
 
-def colours(count: int) -> list[tuple[str, str]]:
+def _colours(count: int) -> list[tuple[str, str]]:
     """Return one (colour on light background, colour on dark background) per setting; beyond eight they repeat."""
     return list(itertools.islice(itertools.cycle(zip(_LIGHT, _DARK, strict=True)), count))

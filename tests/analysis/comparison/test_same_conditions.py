@@ -45,7 +45,7 @@ def test_the_screen_names_every_key_with_its_values(confounded: list[RunFolder])
 
 
 def test_the_report_says_why(confounded: list[RunFolder], place: Path) -> None:
-    html = write_report([place / "s"], place / "report.html").read_text()
+    html = write_report(place / "s", place / "report.html").read_text()
     verdict = html[html.index('id="verdict"') : html.index('id="settings"')]
     assert WHY in verdict
     for key in ("trainer.args.max_steps", "trainer.args.learning_rate", "rewards.brevity.weight"):

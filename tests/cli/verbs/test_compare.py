@@ -74,7 +74,6 @@ def test_runs_that_cannot_be_compared_are_listed_beside_the_others(sweep: str, p
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "no run was named"),
         (["nowhere/*"], "no folder fits this pattern"),
         (["runs/exp/sweep", "--window", "lats"], "--window last-20"),
         (["runs/exp/sweep", "--on", "rewards/corect/mean"], "try:      rewards/correct/mean"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -115,39 +114,28 @@ def test_runs_metrics_files_and_functions_of_files(line: str, expected: list[str
     assert offered(line) == expected
 
 
-def test_tab_imports_no_slow_library() -> None:
-    lines = ["rlhf train +exp=qu", "rlhf train data.over", "rlhf compare run:"]
+@pytest.mark.parametrize(
+    ("lines", "found", "heavy"),
+    [
+        (
+            ["rlhf train +exp=qu", "rlhf train data.over", "rlhf compare run:qu"],
+            ["quickstart", "data.overlong_prompts=", "quickstart"],
+            ("torch", "trl", "hydra"),
+        ),
+        (
+            ["rlhf train +exp=quickstart rewards.bre", "rlhf train trainer=dpo trainer.args.label_smoothing_"],
+            ["rewards.brevity.", "trainer.args.label_smoothing_factor="],
+            ("torch", "trl", "transformers", "rich"),
+        ),
+    ],
+    ids=["without an experiment", "composed"],
+)
+def test_tab_imports_no_slow_library(lines: list[str], found: list[str], heavy: tuple[str, ...], runs: None) -> None:
+    """Only what follows the last of bash's breaks is printed, as `run:` is there already."""
     program = (
         "import sys\nfrom rlhf_cli.cli import main\n"
         f"for line in {lines!r}: main(['completion', 'words', line, {BREAKS!r}])\n"
-        "print('HEAVY', [name for name in ('torch', 'trl', 'hydra') if name in sys.modules])"
+        f"print('HEAVY', [name for name in {heavy!r} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["quickstart", "data.overlong_prompts=", "HEAVY []"]
-
-
-def test_tab_composes_an_experiment_without_torch() -> None:
-    lines = ["rlhf train +exp=quickstart rewards.bre", "rlhf train trainer=dpo trainer.args.label_smoothing_"]
-    program = (
-        "import sys\nfrom rlhf_cli.cli import main\n"
-        f"for line in {lines!r}: main(['completion', 'words', line, {BREAKS!r}])\n"
-        "print('HEAVY', [name for name in ('torch', 'trl', 'transformers', 'rich') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["rewards.brevity.", "trainer.args.label_smoothing_factor=", "HEAVY []"]
-
-
-def in_shell(*command: str) -> str:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-
-
-def test_bash_gets_the_part_after_its_last_break(place: Path) -> None:
-    (place / "runs" / "quickstart" / "one").mkdir(parents=True)
-    (place / "runs" / "quickstart" / "one" / "config.yaml").write_text("seed: 0\n")
-    script = 'eval "$(rlhf completion bash)"; COMP_WORDS=(rlhf); for COMP_LINE in "$@"; do COMP_POINT=${#COMP_LINE};'
-    script += ' _rlhf 2>/dev/null; echo "${COMPREPLY[@]}"; done; complete -p rlhf'
-    lines = ["rlhf train +exp=qu", "rlhf compare run:qu", "rlhf resume --fai"]
-    *found, registered = in_shell("bash", "-c", script, "bash", *lines).splitlines()
-    assert found == ["quickstart", "quickstart", "--failed"]
-    assert registered == "complete -F _rlhf rlhf"
+    assert done.stdout.splitlines() == [*found, "HEAVY []"]

@@ -142,7 +142,6 @@ class TestTextEndings:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "no run was named"),
         (["run:rm", "--rows", "0"], "expected: 1 or more"),
         (["run:rm", "--samples", "2"], "--samples is for a policy"),
         (["run:rm", "--slice", "nothing"], "no column 'nothing'"),

@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import RunFolder
-from tests.project.export.finished_runs import finished_run, random_model
+from tests.project.finished_runs import finished_run, random_model
 
 KEYS = {"folder", "kind", "step", "merged", "files", "weights_sha256", "notes"}
 
@@ -41,7 +41,6 @@ def test_export_into_the_run_overwrites_nothing(run: RunFolder, capsys: pytest.C
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "no run was named"),
         (["runs/mine/one", "runs/mine/two"], "one run at a time"),
         (["nowhere"], "is not a run folder"),
         (["run:nothing"], "no run of 'nothing' has finished"),

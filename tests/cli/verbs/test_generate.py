@@ -140,7 +140,6 @@ def test_a_model_with_the_rewards_of_an_experiment(run: str, capsys: Any) -> Non
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "no run was named"),
         (["nowhere"], "rlhf generate nowhere +exp=NAME"),
         ([RUN, "--by", "nope"], "there is no reward 'nope' to pick by"),
         ([RUN, "--held-out", "--data", "x.jsonl"], "--held-out and --data"),

@@ -33,13 +33,12 @@ def test_the_report_is_in_the_named_folder(sweep: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "no run was named"),
         (["nowhere"], "nowhere is not a run folder"),
         (["runs/demo/sweep", "--out", "runs"], "the report is a file"),
         (["runs/demo/sweep", "--yes"], "has no option --yes"),
         (["runs/demo/sweep", "--out", "runs/demo/sweep/sweep.json/x.html"], "cannot be written"),
     ],
-    ids=["nothing", "no run", "a folder", "an option", "below a file"],
+    ids=["no run", "a folder", "an option", "below a file"],
 )
 def test_refusals_of_report(words: list[str], says: str, sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (sweep / "sweep.json").write_text("{}")

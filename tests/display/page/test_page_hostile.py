@@ -37,7 +37,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (runs[0].path / "completions" / "completions_00003.parquet").write_text(text)
     (folder / "broken").mkdir()
     (folder / "broken" / "config.yaml").write_text(f"[{NAME}")
-    return write_report([folder], folder / "report.html")
+    return write_report(folder, folder / "report.html")
 
 
 def test_no_script_of_theirs_runs_and_no_address_of_theirs_is_asked(chromium: Any, file: Path) -> None:
@@ -84,6 +84,6 @@ def test_no_secret_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     # Cut after 2000 characters, the second one would be half a secret, which no redaction recognises.
     text = "very-secret-0815 ".ljust(1990, "x") + "very-secret-0815"
     write_reported(tmp_path / "sweep", text=text, prompt=said, said=said)
-    html = write_report([tmp_path / "sweep"], tmp_path / "report.html").read_text(encoding="utf-8")
+    html = write_report(tmp_path / "sweep", tmp_path / "report.html").read_text(encoding="utf-8")
     assert "very-sec" not in html
     assert "***" in html

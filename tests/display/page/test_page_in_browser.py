@@ -21,7 +21,7 @@ _TOOLBARS = "[...document.querySelectorAll('.modebar')].filter((at) => at.getBou
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "sweep"
     write_reported(folder, text="\U0001f600xy")
-    return write_report([folder], folder / "report.html")
+    return write_report(folder, folder / "report.html")
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,14 @@ from scipy import stats
 from rlhf_cli.analysis.comparison.comparison import compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.display.page import curves as plotted_curves
-from rlhf_cli.display.page.curves import COMPONENTS, PlottedMetric, plots_of
+from rlhf_cli.display.page.curves import COMPONENTS, plots_of
 from rlhf_cli.display.page.page_content import report_at_the_end, write_report
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import runs_in
 from tests.display.page.reported_runs import write_reported
 from tests.support.logged_runs import configured, write_run
 
-LOSS = PlottedMetric("loss", COMPONENTS)
+LOSS = {"loss": COMPONENTS}
 
 
 def test_a_curve_is_thinned_to_means_of_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +31,7 @@ def test_a_curve_is_thinned_to_means_of_neighbours(tmp_path: Path, monkeypatch: 
         write_run(tmp_path / name, configured(), {"loss": curve}) for name, curve in (("a", values), ("b", [2.0] * 100))
     ]
     runs, _ = read_runs(folders)
-    (plot,) = plots_of(runs, [], [LOSS])
+    (plot,) = plots_of(runs, [], LOSS)
     assert plot.events == 4
     assert plot.x == list(range(3, 101, 4))
     assert plot.lines[0] == pytest.approx([4 * place + 1.5 for place in range(24)] + [(96 + 97 + 99) / 3], rel=1e-3)
@@ -43,7 +43,7 @@ def test_the_band_is_students_interval_over_seeds(tmp_path: Path) -> None:
     for seed, end in enumerate(ends):
         write_run(tmp_path / f"{seed}", configured(0.1, seed), {"loss": [end, 2 * end]})
     runs, _ = read_runs(runs_in(tmp_path))
-    (plot,) = plots_of(runs, compare(runs).grouped.settings, [LOSS])
+    (plot,) = plots_of(runs, compare(runs).grouped.settings, LOSS)
     low, high = stats.t.interval(0.95, 2, np.mean(ends), stats.sem(ends))
     mean, lows, highs = plot.bands[0]
     assert (mean[0], lows[0], highs[0]) == pytest.approx((np.mean(ends), low, high), rel=1e-3)
@@ -54,7 +54,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_shown(tmp_path: Path) -> N
     write_reported(tmp_path)
     (tmp_path / "weight=0,seed=0" / "metrics.jsonl").write_text('{"step": 1, "time_s": 0}\nnonsense\n')
     (tmp_path / "weight=0,seed=1" / "completions" / "completions_00001.parquet").write_text("cut")
-    html = write_report([tmp_path], tmp_path / "report.html").read_text(encoding="utf-8")
+    html = write_report(tmp_path, tmp_path / "report.html").read_text(encoding="utf-8")
     assert "metrics.jsonl cannot be read" in html
     assert "completions_00001.parquet cannot be read" in html
     assert len(re.findall(r'id="run-\d"', html)) == 4
@@ -66,4 +66,4 @@ def test_a_report_that_fails_fails_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert report_at_the_end(tmp_path / "empty").startswith("no report: ")
     with pytest.raises(RunError):
-        write_report([tmp_path / "empty"], tmp_path / "report.html")
+        write_report(tmp_path / "empty", tmp_path / "report.html")

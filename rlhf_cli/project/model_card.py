@@ -10,8 +10,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import RunError
 from rlhf_cli.evaluation.evaluation_files import read_evaluation
-from rlhf_cli.numerics.intervals import Estimate
-from rlhf_cli.project.export.source_model import SourceModel
+from rlhf_cli.project.source_model import SourceModel
 from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.reward_records import trained_on_conversations, trained_with_eos
 from rlhf_cli.runs.run_folder import RunFolder, evaluations_of, in_training, read_json, run_of
@@ -19,10 +18,7 @@ from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
 
 def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
-    """Return the README.md of an exported folder whose other files exist, and notes about the model.
-
-    Makes no network requests. Paths are those of this machine.
-    """
+    """Return the README.md of an exported folder whose other files exist, and notes. Asks no network."""
     config, known = source.run.read_config(), read_json(source.run.provenance)
     trainer, git, rewards = section(config, "trainer"), section(known, "git"), section(config, "rewards")
     scores, notes = _scores(source)
@@ -39,7 +35,7 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
             pipeline_tag="text-generation" if is_policy else "text-classification",
             tags=["rlhf", "trl", str(trainer.get("name")), source.kind.replace(" ", "-")],
         ),
-        template_path=str(Path(__file__).with_name("card.md.jinja")),
+        template_path=str(Path(__file__).with_name("templates") / "card.md.jinja"),
         name=folder.name,
         kind=source.kind,
         starting=_starting(section(config, "model").get("path")),
@@ -103,17 +99,14 @@ def hub_base(source: SourceModel) -> str | None:
 
 def _data_paths(data: JsonTree) -> list[str]:
     mixed = section(data, "mix")
-    sources = [data, *(section(mixed, name) for name in mixed), section(data, "eval")]
-    paths = [path for source in sources for path in _listed(source.get("path"))]
-    return [str(path) for path in dict.fromkeys(paths)]
-
-
-def _listed(value: JsonValue) -> list[JsonValue]:
-    return value if isinstance(value, list) else [] if value is None else [value]
+    paths: list[JsonValue] = []
+    for source in (data, *(section(mixed, name) for name in mixed), section(data, "eval")):
+        path = source.get("path")
+        paths += path if isinstance(path, list) else [path]
+    return list(dict.fromkeys(str(path) for path in paths if path is not None))
 
 
 def _reward(name: str, reward: JsonTree) -> list[str]:
-    """Return the cells of a reward's row."""
     gate = section(reward, "gate")
     gated = f"{gate['by']} at least {gate.get('at_least')}" if gate.get("by") else ""
     cells = [name, str(reward.get("fn") or reward.get("model")), str(reward.get("weight")), gated]
@@ -134,11 +127,9 @@ def _scores(source: SourceModel) -> tuple[list[list[str]], list[str]]:
             continue
         path = evaluation.heading.path
         if path is None or Path(path).resolve() == source.folder.resolve():  # else another model generated the answers
-            scores += [[evaluation.rows_in_words, metric, *_cells(found)] for metric, found in evaluation.figures()]
+            for metric, found in evaluation.figures():
+                mean = "" if found.mean is None else f"{found.mean:.4g}"
+                has_interval = found.low is not None and found.high is not None
+                interval = f"{found.low:.4g} to {found.high:.4g}" if has_interval else ""
+                scores.append([evaluation.rows_in_words, metric, mean, interval, str(found.count)])
     return scores, notes
-
-
-def _cells(found: Estimate) -> list[str]:
-    mean = "" if found.mean is None else f"{found.mean:.4g}"
-    has_interval = found.low is not None and found.high is not None
-    return [mean, f"{found.low:.4g} to {found.high:.4g}" if has_interval else "", str(found.count)]

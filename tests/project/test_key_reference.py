@@ -7,13 +7,13 @@ from pydantic import ValidationError
 
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.config.schema.reward_sections import Reward
-from rlhf_cli.project.reference.function_source import NO_DEFAULT
-from rlhf_cli.project.reference.key_reference import all_keys, all_metrics, key_reference, keys_below
+from rlhf_cli.project.function_source import NO_DEFAULT
+from rlhf_cli.project.key_reference import all_keys, all_metrics, key_reference, keys_below
 from rlhf_cli.tables.metrics import OF_A_CRITIC, OF_A_REWARD
 
 
 def test_every_key_is_explained() -> None:
-    keys = all_keys()
+    keys = list(all_keys())
     assert len(keys) > 180
     assert [one.key for one in keys if not one.text] == []
 

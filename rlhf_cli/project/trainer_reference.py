@@ -13,8 +13,8 @@ from rlhf_cli.config.compose import compose
 from rlhf_cli.config.conf_folders import caption
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.trl_args import RESERVED_ARGS, RESERVED_WITH_A_CRITIC
-from rlhf_cli.project.reference.function_source import one_line, sentences_about
-from rlhf_cli.project.reference.reward_reference import option_file
+from rlhf_cli.project.function_source import one_line, sentences_about
+from rlhf_cli.project.reward_reference import option_file
 from rlhf_cli.tables.former_names import FORMER_NAMES
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
@@ -82,10 +82,7 @@ def trainer_arguments(chosen: JsonTree) -> Iterator[TrainerArgument]:
 
 
 def about(arguments: Iterable[TrainerArgument], words: Sequence[str]) -> list[TrainerArgument]:
-    """Return the arguments with all of `words` in their name, help or home; those with a match in the name first.
-
-    A name from other tools or older versions (`lr`) finds today's name, which comes first.
-    """
+    """Return the arguments with all of `words`, matches in the name first; a former name (`lr`) finds today's."""
     wanted = [word.lower().replace("-", "_").removeprefix("trainer.args.") for word in words]
     row = FORMER_NAMES.get(wanted[0]) if len(wanted) == 1 else None
     keys = f"{row.today},{row.with_critic or ''}".split(",") if row is not None else []
@@ -117,10 +114,7 @@ def _all_arguments(trainer: str, *, has_critic: bool) -> Iterator[TrainerArgumen
 
 @cache
 def field_texts(config_class: str) -> dict[str, tuple[str, str]]:
-    """Return a map of field -> (class that defines it first, help).
-
-    A class that only changes a default does not define the field, but its help, if any, is used.
-    """
+    """Return field -> (class that defines it first, help); a class that changes a default may have a better help."""
     texts: dict[str, tuple[str, str]] = {}
     for body in trl_args.class_bodies(config_class):
         for item in body.body:

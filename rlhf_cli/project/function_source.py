@@ -8,11 +8,15 @@ import importlib.util
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.text.suggest import nearest
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _HEADING = re.compile(r"^(Args|Arguments|Parameters|Returns|Raises|Yields|Examples?|Notes?):\s*$")
 # `name: text`, `a, b: text`, and TRL's `name (`int`, *optional*, defaults to `3`):` with the text below.
@@ -72,12 +76,18 @@ def _arguments(lines: list[str]) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    """Return a text without the cross references of its documentation system."""
     return _CROSS_REFERENCE.sub(lambda match: match[1].rpartition(".")[2], text).rstrip()
 
 
 NO_DEFAULT = inspect.Parameter.empty
 """Marks a parameter that must be given."""
+
+
+def as_tree(value: DataclassInstance) -> dict[str, Any]:
+    """Return a dataclass as JSON: its fields, without those that are NO_DEFAULT."""
+    return asdict(value, dict_factory=lambda pairs: {name: one for name, one in pairs if one is not NO_DEFAULT})
+
+
 _FOLLOWED = "rlhf_cli.services.sandbox"
 """Modules whose constants are looked up when a reward's signature uses them."""
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -115,10 +125,7 @@ class FunctionSource:
 
 
 def read_function(fn: str, *, where: str = "command line") -> FunctionSource:
-    """Return the source description of `module:function` or `./file.py:function`.
-
-    Raise RewardError if the file, module or function does not exist or is not Python.
-    """
+    """Return the source description of `module:function` or `./file.py:function`. Raise RewardError."""
     module, _, name = fn.rpartition(":")
     if not module or not name.isidentifier():
         raise RewardError("this is not a function name", where=where, got=fn, expected="./file.py:function")

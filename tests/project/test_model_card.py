@@ -11,12 +11,12 @@ import yaml
 from huggingface_hub import ModelCard
 
 from rlhf_cli.errors import ModelError, RunError
-from rlhf_cli.project.export import exported_folder
-from rlhf_cli.project.export.exported_folder import ExportedModel, export_model
-from rlhf_cli.project.export.source_model import SourceModel, find_source
+from rlhf_cli.project import exported_folder
+from rlhf_cli.project.exported_folder import ExportedModel, export_model
+from rlhf_cli.project.source_model import SourceModel, find_source
 from rlhf_cli.runs.reward_records import write_training_format
 from rlhf_cli.runs.run_folder import RunFolder
-from tests.project.export.finished_runs import finished_run, random_model
+from tests.project.finished_runs import finished_run, random_model
 
 SECRET = "hf_planted0123456789abcdefghij"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import ModelError, RlhfError, RunError
-from rlhf_cli.project.export.source_model import SourceModel, find_source
+from rlhf_cli.project.source_model import SourceModel, find_source
 from rlhf_cli.runs.checkpoint_folders import write_manifest
 from rlhf_cli.runs.run_folder import RunFolder
-from tests.project.export.finished_runs import finished_run
+from tests.project.finished_runs import finished_run
 
 
 def a_run(place: Path, *, weights: str = "model.safetensors", state: str = "finished", **changes: object) -> RunFolder:

@@ -35,11 +35,7 @@ class SourceModel:
 
 
 def find_source(run: RunFolder, *, step: int | None, trust: bool) -> SourceModel:
-    """Return the weights of a finished run, or of its checkpoint at `step`.
-
-    Raise RunError for an unfinished run and for a missing or damaged checkpoint, ModelError if the weights are in
-    pieces, or the model needs its own code and `trust` is False.
-    """
+    """Return the weights of a finished run or a checkpoint. Raise RunError or ModelError if they are not whole."""
     model = section(run.read_config(), "model")
     if model.get("trust_remote_code") is True and not trust:
         got, hint = f"model.trust_remote_code: true, {model.get('path')}", f"rlhf export {run.shown} --trust"

@@ -1,22 +1,24 @@
-"""Watch the jobs of a sweep from outside, and show them: a table at a terminal, else a line as each starts and ends."""
+"""Show progress at a terminal, else as lines: what is imported, completions, and the jobs of a sweep."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import shlex
+import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from rlhf_cli.display.sweep_tables import STATE_STYLE
-from rlhf_cli.display.tables import plain_table
-from rlhf_cli.display.terminal import cut_middle, span, sparkline
+from rlhf_cli.display.tables import STATE_STYLE, plain_table
+from rlhf_cli.display.terminal import Screen, cut_middle, span, sparkline
 from rlhf_cli.errors import RunError, in_one_line
 from rlhf_cli.runs.metrics_file import TOTAL, start_and_end
 from rlhf_cli.runs.run_folder import RunFolder
@@ -37,7 +39,48 @@ from rlhf_cli.runs.run_status import (
 )
 from rlhf_cli.text.redaction import redacted
 
-_INSTEAD = ("loss", "mean_token_accuracy")
+_QUIET_S = 30.0
+_LINES = 4
+"""Without a terminal, print a line after each quarter of the completions."""
+
+
+@contextlib.contextmanager
+def spinner(doing: str, *, shown: bool = True) -> Iterator[Callable[[str], None]]:
+    """Show what is imported or loaded: a spinner, else a line every half minute. Yields a function that changes it."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    ended, is_terminal = threading.Event(), sys.stdout.isatty()
+    with Progress(
+        *columns, console=Screen(file=sys.stdout), transient=True, disable=not (shown and is_terminal)
+    ) as progress:
+        task = progress.add_task(doing, total=None)
+
+        def print_lines() -> None:
+            while not ended.wait(_QUIET_S):
+                print(f"{progress.tasks[0].description} ...", flush=True)
+
+        if shown and not is_terminal:
+            threading.Thread(target=print_lines, daemon=True).start()
+        try:
+            yield lambda doing: progress.update(task, description=doing)
+        finally:
+            ended.set()
+
+
+@contextlib.contextmanager
+def generation_bar(console: Console, total: int) -> Iterator[Callable[[int], None]]:
+    """Show progress at a terminal as a bar, else in a few lines. Yields a function to add new completions."""
+    columns = (TextColumn("completions"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task, done = progress.add_task("", total=total), 0
+
+        def add(count: int) -> None:
+            nonlocal done
+            before, done = done, done + count
+            progress.update(task, completed=done)
+            if progress.disable and done * _LINES // total > before * _LINES // total:
+                console.print(f"[dim]{done} of {total} completions", highlight=False)
+
+        yield add
 
 
 @dataclass(kw_only=True, eq=False)
@@ -64,7 +107,7 @@ class JobProgress:
     @property
     def usual_metric(self) -> str:
         """Return the metric to show unless the user names one: the total reward, else the loss."""
-        return next((name for name in (TOTAL, *_INSTEAD) if self.points.get(name)), TOTAL)
+        return next((name for name in (TOTAL, "loss", "mean_token_accuracy") if self.points.get(name)), TOTAL)
 
     @property
     def took_s(self) -> float | None:
@@ -110,16 +153,13 @@ class JobProgress:
             *lines, rest = stream.read().split(b"\n")
             self._offset = stream.tell() - len(rest)
         for line in lines:
+            event = None
             with contextlib.suppress(ValueError):
-                self._take(json.loads(line))
-
-    def _take(self, event: object) -> None:
-        step = event.get("step") if isinstance(event, dict) else None
-        if not isinstance(event, dict) or not isinstance(step, int) or "train_runtime" in event:
-            return
-        for name, value in event.items():
-            if isinstance(value, int | float) and name not in ("step", "time_s"):
-                self.points.setdefault(name, {})[step] = float(value)
+                event = json.loads(line)
+            if isinstance(event, dict) and isinstance(event.get("step"), int) and "train_runtime" not in event:
+                for name, value in event.items():
+                    if isinstance(value, int | float) and name not in ("step", "time_s"):
+                        self.points.setdefault(name, {})[event["step"]] = float(value)
 
 
 _LEAST_OF_A_NAME = 12
@@ -164,7 +204,7 @@ class SweepDisplay:
         """Print that a job starts, where no table shows it."""
         if not self._console.is_terminal:
             begun = sum(other.began_at is not None for other in self._jobs)
-            self._say(f"[{begun}/{self._total}] {job.name} begins{' again' if job.resume else ''}")
+            self.say(f"[{begun}/{self._total}] {job.name} begins{' again' if job.resume else ''}", style=None)
 
     def ended(self, job: JobProgress, status: Status) -> None:
         """Print how a job ended, with its reason if it failed."""
@@ -181,14 +221,14 @@ class SweepDisplay:
             line += f" (about {span(left)} left)" if left else ""
         elif reason and state == status.state:
             line += f": {reason}"
-        self._say(line, style=STATE_STYLE.get(status.state))
+        self.say(line, style=STATE_STYLE.get(status.state))
         if status.state in (FAILED, KILLED):
             shown = shlex.quote(job.folder.shown)
-            self._say(f"  rlhf why {shown}  # the error; {job.folder.console.name} there has all of its output")
+            self.say(f"  rlhf why {shown}  # the error; {job.folder.console.name} there has all of its output", None)
 
-    def say(self, line: str) -> None:
+    def say(self, line: str, style: str | None = "yellow") -> None:
         """Print a line above the table."""
-        self._say(line, style="yellow")
+        self._console.print(redacted(line), style=style, markup=False, highlight=False, soft_wrap=True)
 
     def left_s(self) -> float | None:
         """Return the estimated seconds until the last job ends, or None if the time of a job is unknown.
@@ -211,7 +251,13 @@ class SweepDisplay:
         Running jobs are preferred, then the latest to end, then waiting ones. A name that does not fit into `width`
         columns loses its middle, because names differ at both ends.
         """
-        shown = shown_jobs(self._jobs, max(1, height - _AROUND))
+
+        def importance(job: JobProgress) -> tuple[int, float]:
+            is_waiting = job.state == WAITING
+            return (2 if is_waiting else 0, 0) if job.ended_at is None else (1, -job.ended_at)
+
+        preferred = sorted(self._jobs, key=importance)[: max(1, height - _AROUND)]
+        shown = [job for job in self._jobs if job in preferred]
         begun = next((job for job in self._jobs if job.began_at is not None), None)
         metric = self._metric or (begun.usual_metric if begun is not None else "")
         heads = ("state", "step", metric.removeprefix("rewards/").removesuffix("/mean"), "", "left")
@@ -236,7 +282,6 @@ class SweepDisplay:
         return job.state, step, sparkline(values), f"{values[-1]:.3f}" if values else "", left
 
     def _totals(self) -> str:
-        """Return the progress of the sweep in one line."""
         count, left = Counter(job.state for job in self._jobs), self.left_s()
         counted = {
             "of them pruned": count[PRUNED],
@@ -255,16 +300,3 @@ class SweepDisplay:
 
     def _running(self) -> list[JobProgress]:
         return [job for job in self._jobs if job.state in (STARTING, RUNNING)]
-
-    def _say(self, line: str, style: str | None = None) -> None:
-        self._console.print(redacted(line), style=style, markup=False, highlight=False, soft_wrap=True)
-
-
-def shown_jobs(jobs: Sequence[JobProgress], most: int) -> list[JobProgress]:
-    """Return at most `most` jobs in their order, preferring running ones, then the latest to end, then waiting ones."""
-
-    def importance(place: int) -> tuple[int, float]:
-        ended_at = jobs[place].ended_at
-        return (1, -ended_at) if ended_at is not None else (2 if jobs[place].state == WAITING else 0, place)
-
-    return [jobs[place] for place in sorted(sorted(range(len(jobs)), key=importance)[:most])]

@@ -12,12 +12,13 @@ from typing import Any
 import yaml
 
 from rlhf_cli.config.conf_folders import caption, groups
-from rlhf_cli.errors import ConfigError
-from rlhf_cli.project.reference.function_source import NO_DEFAULT, FunctionSource, SourceParameter, read_function
+from rlhf_cli.data.worlds.reasoning_gym import list_tasks
+from rlhf_cli.errors import ConfigError, DataError
+from rlhf_cli.project.function_source import NO_DEFAULT, FunctionSource, SourceParameter, read_function
 from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
+from rlhf_cli.text.regular_files import SAFE_LOADER
 from rlhf_cli.text.suggest import nearest
-from rlhf_cli.text.yaml_loader import SAFE_LOADER
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ _OF_A_ROW = ("completion", "score", "reply", "num_tokens")
 def worked_examples() -> dict[str, WorkedExample]:
     """Return the examples of the ready-made rewards, by option of the group `reward`."""
     found = {}
-    trees = yaml.safe_load(Path(__file__).with_name("examples.yaml").read_text(encoding="utf-8"))
+    trees = yaml.safe_load(Path(__file__).with_name("reward_examples.yaml").read_text(encoding="utf-8"))
     for option, tree in trees.items():
         shared = tree.pop("columns", {})
         rows = []
@@ -88,6 +89,14 @@ def option_file(group: str, named: str) -> Path:
             hint=f"rlhf list {group} {close}" if close else f"rlhf list {group}",
         )
     return options[named]
+
+
+def described_tasks() -> tuple[list[dict[str, Any]], str]:
+    """Return name, example and arguments of every task of reasoning-gym, and '', or no task and what is missing."""
+    try:
+        return list_tasks(), ""
+    except DataError as error:
+        return [], f"the tasks cannot be listed: {error.what} (try: {error.hint})"
 
 
 def reward_reference(named: str) -> RewardReference:

@@ -14,8 +14,8 @@ import yaml
 
 from rlhf_cli.errors import ModelError, RunError
 from rlhf_cli.models.weight_shapes import stored_shapes
-from rlhf_cli.project.export.model_card import model_card
-from rlhf_cli.project.export.source_model import Kind, SourceModel
+from rlhf_cli.project.model_card import model_card
+from rlhf_cli.project.source_model import Kind, SourceModel
 from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.text.json_values import JsonTree, section
@@ -45,12 +45,7 @@ class ExportedModel:
 
 
 def export_model(source: SourceModel, folder: Path, say: Callable[[str], None]) -> ExportedModel:
-    """Write the model of a run into `folder`, which must be missing or empty, and return what was written.
-
-    The files are written to a temporary folder beside it, which is then renamed, so an interruption leaves nothing
-    behind. Raise RunError if `folder` is not empty, ModelError if the weights cannot be loaded or the result is
-    incomplete.
-    """
+    """Write the model of a run into `folder`, new or empty, all of it or nothing. Raise RunError or ModelError."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError("the export needs a new or empty folder", where=str(folder), hint=f"--out {folder}-2")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -74,13 +69,19 @@ def _write_model(source: SourceModel, folder: Path, say: Callable[[str], None]) 
         _copy(source.folder, folder, _WEIGHTS)
     else:
         say(f"merging the adapter into {source.base}")
-        from rlhf_cli.project.export.merged_weights import write_merged_weights  # imports torch
+        from rlhf_cli.project.merged_weights import write_merged_weights  # imports torch
 
         write_merged_weights(source, source.base, folder)
     code = ["*.py"] if source.trust_remote_code else []
     _copy(source.folder, folder, ("text_endings.json", "training_format.json", *code))
-    if not _copy(source.folder, folder, _TOKENIZER):
-        _save_tokenizer(source, folder)
+    if not _copy(source.folder, folder, _TOKENIZER):  # an adapter that was saved without its base's
+        from transformers import AutoTokenizer
+
+        place, trusted = source.base or str(source.folder), source.trust_remote_code
+        try:
+            AutoTokenizer.from_pretrained(place, trust_remote_code=trusted).save_pretrained(str(folder))
+        except (OSError, ValueError) as error:
+            raise ModelError("the model has no tokenizer", where=place, got=f"{error!s:.300}") from error
     clean_configs(folder, source.kind)
     shapes = stored_shapes(folder)
     named = section(read_json(folder / "model.safetensors.index.json"), "weight_map")
@@ -107,7 +108,6 @@ def _write_documents(source: SourceModel, folder: Path) -> list[str]:
 
 
 def _copy(source: Path, folder: Path, patterns: tuple[str, ...]) -> int:
-    """Copy the files that match a pattern, and return their number."""
     files = {file for pattern in patterns for file in source.glob(pattern) if file.is_file()}
     for file in files:
         place = folder / file.relative_to(source)
@@ -117,11 +117,7 @@ def _copy(source: Path, folder: Path, patterns: tuple[str, ...]) -> int:
 
 
 def clean_configs(folder: Path, kind: Kind) -> None:
-    """Remove training settings from the configurations, and add those that generation needs.
-
-    Training with gradient checkpointing leaves `use_cache: false`, with which generation would recompute every token
-    from the beginning.
-    """
+    """Remove training's settings from the configurations (`use_cache: false` for one), and add generation's."""
     for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
         if (folder / name).is_file():
             content = {key: value for key, value in read_json(folder / name).items() if key not in _OF_TRAINING}
@@ -136,14 +132,3 @@ def clean_configs(folder: Path, kind: Kind) -> None:
 
 def _write(file: Path, content: JsonTree) -> None:
     file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _save_tokenizer(source: SourceModel, folder: Path) -> None:
-    """Write the base's tokenizer, for an adapter that was saved without one."""
-    from transformers import AutoTokenizer
-
-    place = source.base or str(source.folder)
-    try:
-        AutoTokenizer.from_pretrained(place, trust_remote_code=source.trust_remote_code).save_pretrained(str(folder))
-    except (OSError, ValueError) as error:
-        raise ModelError("the model has no tokenizer", where=place, got=f"{error!s:.300}") from error

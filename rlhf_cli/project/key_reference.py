@@ -1,10 +1,10 @@
-"""Describe configuration keys and metrics, and find what is not default in a configuration."""
+"""Describe configuration keys and metrics, also in the JSON Schema, and find what is not default."""
 
 from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,10 +15,13 @@ from rlhf_cli.config.rules.adapter_rules import own_fields
 from rlhf_cli.config.schema.experiment import Experiment, arms_of, section_at, section_of, valid_keys
 from rlhf_cli.config.schema.model_and_data import Lora
 from rlhf_cli.config.schema.run_sections import Warn
+from rlhf_cli.config.schema.section import Section
+from rlhf_cli.config.schema.trainer_sections import PpoArgs, Trainer
 from rlhf_cli.config.trl_args import lora_fields
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.project.reference.function_source import NO_DEFAULT, read_docstring, sentences_about
+from rlhf_cli.project.function_source import NO_DEFAULT, read_docstring, sentences_about
 from rlhf_cli.tables.metrics import FINDING_KINDS
+from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 from rlhf_cli.text.suggest import nearest
 
@@ -59,17 +62,10 @@ def keys_below(key: str) -> list[KeyReference]:
     found = [_of_field(section, name, f"{key}.{name}" if key else name) for name in valid_keys(_path(key))]
     if section is Lora:
         fields = [lora_fields()[name] for name in own_fields()]
-        of_peft = (
-            (
-                f"{key}.{field.name}",
-                field.annotation,
-                field.default,
-                field.choices,
-                f"`{field.name}` of peft.LoraConfig.",
-            )
-            for field in fields
-        )
-        found += [KeyReference(*facts, holds=()) for facts in of_peft]
+        for field in fields:
+            text = f"`{field.name}` of peft.LoraConfig."
+            name = f"{key}.{field.name}"
+            found.append(KeyReference(name, field.annotation, field.default, field.choices, text, holds=()))
     return found
 
 
@@ -82,16 +78,12 @@ def key_reference(key: str) -> KeyReference | None:
     return _of_field(section, str(path[-1]), key)
 
 
-def all_keys() -> list[KeyReference]:
-    """Return all keys of the configuration, each after its section, with ANY_NAME for names that the user chooses."""
-    return list(_keys_within(""))
-
-
-def _keys_within(prefix: str) -> Iterator[KeyReference]:
+def all_keys(prefix: str = "") -> Iterator[KeyReference]:
+    """Yield all keys of the configuration, each after its section, with ANY_NAME for names that the user chooses."""
     for reference in keys_below(prefix):
         yield reference
         if reference.holds:
-            yield from _keys_within(f"{reference.key}.{ANY_NAME}" if ANY_NAME in reference.holds else reference.key)
+            yield from all_keys(f"{reference.key}.{ANY_NAME}" if ANY_NAME in reference.holds else reference.key)
 
 
 def about_keys(words: Sequence[str]) -> list[KeyReference]:
@@ -100,7 +92,7 @@ def about_keys(words: Sequence[str]) -> list[KeyReference]:
     No words return all keys. A name that the user chooses, as in `rewards.brevity`, matches any name. Raises
     ConfigError if no key matches.
     """
-    known = all_keys()
+    known = list(all_keys())
     if not words:
         return known
     typed = words[0].removesuffix(".")
@@ -162,7 +154,6 @@ def key_text(section: type[BaseModel], name: str) -> str:
 
 
 def _values(annotation: object) -> Iterator[str]:
-    """Yield the allowed words of a key, even if it also accepts numbers."""
     for arm in arms_of(annotation):
         if typing.get_origin(arm) is typing.Literal:
             yield from (str(value) for value in typing.get_args(arm))
@@ -192,7 +183,7 @@ def _arm_text(arm: object) -> str:
     return _WORDS.get(arm, str(arm)) if isinstance(arm, type) else str(arm)
 
 
-_PACKAGE = Path(__file__).resolve().parents[2]
+_PACKAGE = Path(__file__).resolve().parents[1]
 _HEADING = re.compile(r"^#+ (.+)$")
 _NAME = re.compile(r"`([^`]+)`")
 _CELL = re.compile(r"(?<!\\)\|")
@@ -209,10 +200,7 @@ class MetricReference:
 
 
 def metrics_about(words: Sequence[str]) -> list[MetricReference]:
-    """Return the metrics with all of `words` in their name or meaning; all metrics for no words.
-
-    Raise ConfigError if there is no such metric.
-    """
+    """Return the metrics with all of `words` in their name or meaning. Raise ConfigError if there is none."""
     known = list(all_metrics())
     found = [metric for metric in known if _has_words(f"{metric.name} {metric.text}", words)]
     if not found:
@@ -223,7 +211,9 @@ def metrics_about(words: Sequence[str]) -> list[MetricReference]:
 def all_metrics() -> Iterator[MetricReference]:
     """Yield the metrics in the tables' order. Raise FileNotFoundError if the installation lacks the document."""
     group, heads = "", list[str]()
-    for line in _file().read_text(encoding="utf-8").splitlines():
+    beside, inside = _PACKAGE.parent / "docs" / "reference" / "metrics.md", _PACKAGE / "metrics.md"  # inside: a wheel
+    file = beside if (_PACKAGE.parent / "pyproject.toml").is_file() else inside
+    for line in file.read_text(encoding="utf-8").splitlines():
         if match := _HEADING.match(line):
             group, heads = match[1], []
         elif not line.startswith("|"):
@@ -242,22 +232,12 @@ def _cells(line: str) -> list[str]:
     return [_LINK.sub(r"\1", cell.strip()).replace("\\|", "|") for cell in _CELL.split(line)[1:-1]]
 
 
-def _file() -> Path:
-    """Return the document: inside the package in a wheel, beside it in a checkout."""
-    beside, inside = _PACKAGE.parent / "docs" / "reference" / "metrics.md", _PACKAGE / "metrics.md"
-    return beside if (_PACKAGE.parent / "pyproject.toml").is_file() else inside
-
-
 _WHOLE = ("model.build",)
 """Sections whose parts have no meaning without the rest."""
 
 
 def unlike_default(tree: JsonTree, prefix: str = "") -> JsonTree:
-    """Return the part of a whole configuration, or of its section `prefix`, that is not default.
-
-    The default is an experiment without any settings (conf/train.yaml and the options that it chooses); for keys that
-    it does not have (a reward, a critic), the schema's default.
-    """
+    """Return the part of a configuration or its section `prefix` that an experiment without settings does not have."""
     kept: JsonTree = {}
     for name, value in tree.items():
         key = f"{prefix}.{name}" if prefix else name
@@ -301,3 +281,47 @@ def only_sections(tree: JsonTree, keys: Sequence[str]) -> JsonTree:
         elif below and isinstance(value, dict):
             kept[name] = only_sections(value, below)
     return kept
+
+
+def described(schema: JsonTree, group: str) -> JsonTree:
+    """Return the schema of a group's files with a description for every known key."""
+    sections = {section.__name__: section for section in _subclasses(Section)}
+    of_group: list[type[BaseModel]] = [sections.get(group.title(), Experiment), Experiment]
+    found: JsonTree = {**schema, "properties": _of_keys(schema.get("properties"), of_group)}
+    if isinstance(definitions := schema.get("$defs"), dict):
+        found["$defs"] = {
+            name: {**definition, "properties": _of_keys(definition.get("properties"), [sections[name]])}
+            if isinstance(definition, dict) and "properties" in definition
+            else definition
+            for name, definition in definitions.items()
+        }
+    return found
+
+
+def _subclasses(section: type[Section]) -> Iterable[type[Section]]:
+    for below in section.__subclasses__():
+        yield below
+        yield from _subclasses(below)
+
+
+def _of_keys(properties: JsonValue, sections: Iterable[type[BaseModel]]) -> JsonValue:
+    """Return the properties with the text of the first section that explains each."""
+    kept: JsonTree = {}
+    for name, value in properties.items() if isinstance(properties, dict) else ():
+        text = next((text for section in sections if (text := key_text(section, name))), "")
+        if name == "args" and Trainer in sections and isinstance(value, dict):
+            value = {**value, "properties": _of_arguments(value.get("properties"))}
+        kept[name] = {"description": text, **value} if isinstance(value, dict) and text else value
+    return kept
+
+
+def _of_arguments(properties: JsonValue) -> JsonTree:
+    """Return the schema of `trainer.args` with TRL's help, from the first trainer that has the argument."""
+    from rlhf_cli.project.trainer_reference import field_texts  # imports Hydra, which completion must not
+
+    texts = {name: sentences_about(PpoArgs.__doc__, name) for name in PpoArgs.model_fields}
+    for row in TRAINERS.values():
+        for name, (_, text) in field_texts(row.config_class).items():
+            texts.setdefault(name, text)
+    kept = properties if isinstance(properties, dict) else {}
+    return {name: {"description": texts[name], **value} for name, value in kept.items() if isinstance(value, dict)}

@@ -14,7 +14,8 @@ from rlhf_cli.errors import UserError
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.project.own_rows import TRAININGS, read_own_rows
-from rlhf_cli.project.project_files import ProjectChoices, StartingModel, as_yaml, project_files, write_project
+from rlhf_cli.project.project_files import ProjectChoices, StartingModel, project_files, write_project
+from rlhf_cli.project.reward_reference import as_yaml
 from tests.support.model_copies import model_copy
 
 TINY = StartingModel(None, 512)

@@ -18,14 +18,11 @@ from transformers.utils import logging as transformers_logging
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.models.scalar_heads import load_reward_model
-from rlhf_cli.project.export.source_model import SourceModel
+from rlhf_cli.project.source_model import SourceModel
 
 
 def write_merged_weights(source: SourceModel, base: str, folder: Path) -> None:
-    """Write config.json and safetensors of an adapter merged into its base into `folder`.
-
-    Raise ModelError if the base is stored quantised, is missing, or cannot be loaded.
-    """
+    """Write an adapter merged into its base as config.json and safetensors. Raise ModelError."""
     transformers_logging.disable_progress_bar()
     try:
         dtype = _stored_dtype(base, trust_remote_code=source.trust_remote_code)
