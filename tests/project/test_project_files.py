@@ -14,7 +14,7 @@ from rlhf_cli.errors import UserError
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.project.own_rows import TRAININGS, read_own_rows
-from rlhf_cli.project.project_files import ProjectChoices, StartingModel, project_files, write_project
+from rlhf_cli.project.project_files import ProjectChoices, StartingModel, project_files, refuse_file, write_project
 from rlhf_cli.project.reward_reference import as_yaml
 from tests.support.model_copies import model_copy
 
@@ -73,4 +73,4 @@ def test_a_project_that_cannot_be_written_is_refused(place: Path) -> None:
     with pytest.raises(UserError, match="cannot be written"):
         write_project(place, {"README.md": "", "data/rows.jsonl": "{}"})
     with pytest.raises(UserError, match="a project is a folder"):
-        write_project(place / "data" / "g", {"README.md": ""})
+        refuse_file(place / "data" / "g")
