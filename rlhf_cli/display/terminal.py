@@ -1,12 +1,14 @@
-"""Write texts, numbers, curves, durations and commands to the terminal, without control codes of others."""
+"""Write texts, numbers, curves, durations, commands and waits to the terminal, without control codes of others."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -132,3 +134,51 @@ def show_commands(console: Console, commands: Mapping[str, str]) -> None:
     for command, why in commands.items():
         comment = f"  [dim]# {escape(why)}[/]" if len(command) + len(why) + 6 <= console.width else ""
         console.print(f"  [cyan]{escape(command)}[/]{comment}", soft_wrap=True, highlight=False)
+
+
+_QUIET_S = 30.0
+_LINES = 4
+"""Without a terminal, print a line after each quarter of the completions."""
+
+
+@contextlib.contextmanager
+def spinner(doing: str, *, shown: bool = True) -> Iterator[Callable[[str], None]]:
+    """Show what is imported or loaded: a spinner, else a line every half minute. Yields a function that changes it."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    ended, is_terminal = threading.Event(), sys.stdout.isatty()
+    with Progress(
+        *columns, console=Screen(file=sys.stdout), transient=True, disable=not (shown and is_terminal)
+    ) as progress:
+        task = progress.add_task(doing, total=None)
+
+        def print_lines() -> None:
+            while not ended.wait(_QUIET_S):
+                print(f"{progress.tasks[0].description} ...", flush=True)
+
+        if shown and not is_terminal:
+            threading.Thread(target=print_lines, daemon=True).start()
+        try:
+            yield lambda doing: progress.update(task, description=doing)
+        finally:
+            ended.set()
+
+
+@contextlib.contextmanager
+def generation_bar(console: Console, total: int) -> Iterator[Callable[[int], None]]:
+    """Show progress at a terminal as a bar, else in a few lines. Yields a function to add new completions."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("completions"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task, done = progress.add_task("", total=total), 0
+
+        def add(count: int) -> None:
+            nonlocal done
+            before, done = done, done + count
+            progress.update(task, completed=done)
+            if progress.disable and done * _LINES // total > before * _LINES // total:
+                console.print(f"[dim]{done} of {total} completions", highlight=False)
+
+        yield add

@@ -27,7 +27,7 @@ from rlhf_cli.config.environment_references import resolved_references
 from rlhf_cli.config.imported_code import imported_since
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import entries_of
-from rlhf_cli.display.progress import spinner
+from rlhf_cli.display.terminal import Screen, spinner
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, Preempted, RlhfError, RunError, described
 from rlhf_cli.launch.ranks_end import RankFailure, failure_file, first_failure, out_of_memory
 from rlhf_cli.launch.stopping import Stopping, must_save_by, preempted, stopped_by_signals
@@ -245,7 +245,6 @@ class _Training:
 
 def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror | None, pairs: list[ScoredPair]) -> None:
     from rlhf_cli.display.evaluation_tables import pair_table
-    from rlhf_cli.display.terminal import Screen
 
     table = pair_table(pairs)
     with folder.log.open("a", encoding="utf-8") as stream:

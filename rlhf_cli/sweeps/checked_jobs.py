@@ -15,7 +15,7 @@ from rich.progress import track
 from rlhf_cli.config.compose import composing
 from rlhf_cli.config.rules.metric_rules import examples_of_metrics, unlogged
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.display.progress import JobProgress
+from rlhf_cli.display.sweep_progress import JobProgress
 from rlhf_cli.errors import ConfigError, Problems, RunError, UserError, raise_any
 from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again, take_as_ours
 from rlhf_cli.launch.resuming import Resumed

@@ -13,7 +13,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from rlhf_cli.display.progress import SweepDisplay
+from rlhf_cli.display.sweep_progress import SweepDisplay
 from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, EXIT_USER_ERROR, RunError
 from rlhf_cli.launch.gpu_locks import HeldGpus, gpus_of, holders_of, take, take_free
 from rlhf_cli.plan.devices import visible_gpus

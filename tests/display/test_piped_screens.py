@@ -1,12 +1,15 @@
-"""What goes into a pipe holds no blanks that only fill a terminal's lines, and each hint and legend once."""
+"""What goes into a pipe holds no blanks that only fill a terminal, and each hint once; a wait has a sign of life."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.display import terminal
+from rlhf_cli.display.terminal import spinner
 from tests.support.logged_runs import configured, write_run, write_sweep
 
 CLIMBING_KL = {"reward": [0.5] * 40, "rewards/correct/mean": [0.5] * 40, "kl": [0.1 * step for step in range(40)]}
@@ -32,3 +35,23 @@ def test_how_to_silence_a_finding_is_said_once(place: Path, capsys: pytest.Captu
     said = capsys.readouterr().out
     assert said.count("kind     ") > 1, "several findings"
     assert said.count("warn.KIND=off") == 1
+
+
+def test_a_pipe_is_told_what_takes_long(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "_QUIET_S", 0.01)
+    with spinner("importing torch") as show:
+        show("loading ./big-model")
+        deadline = time.monotonic() + 60
+        while not (said := capsys.readouterr().out) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert "loading ./big-model ..." in said.splitlines()
+
+
+@pytest.mark.parametrize(("quiet_s", "shown"), [(30.0, True), (0.01, False)])
+def test_what_is_quick_or_hidden_prints_nothing(
+    quiet_s: float, shown: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "_QUIET_S", quiet_s)
+    with spinner("importing torch", shown=shown):
+        time.sleep(0.1)
+    assert capsys.readouterr().out == ""

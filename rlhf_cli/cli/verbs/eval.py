@@ -36,8 +36,7 @@ from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.display.evaluation_tables import show_evaluation
-from rlhf_cli.display.progress import spinner
-from rlhf_cli.display.terminal import Screen
+from rlhf_cli.display.terminal import Screen, spinner
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.evaluation.evaluation_files import evaluation_json
 from rlhf_cli.evaluation.targets import EvaluationRows, Target, find_target, words_for_model_alone

@@ -36,8 +36,7 @@ from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.display.evaluation_tables import show_best_of_n, show_made
-from rlhf_cli.display.progress import generation_bar, spinner
-from rlhf_cli.display.terminal import Screen
+from rlhf_cli.display.terminal import Screen, generation_bar, spinner
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.evaluation.best_of_n import TOTAL
 from rlhf_cli.evaluation.generation_run import (

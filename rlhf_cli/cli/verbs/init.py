@@ -95,7 +95,14 @@ def run(options: Options) -> int:
 
 def _choices(options: Options, folder: Path) -> ProjectChoices:
     model, data = options.text("--model"), options.text("--data") or SAMPLE
-    typed = dict(_role_and_column(word) for word in options.texts("--column"))
+    typed: dict[str, str] = {}
+    for word in options.texts("--column"):
+        role, _, column = word.partition("=")
+        if not (role and column):
+            raise ConfigError(
+                "--column is ROLE=COLUMN", where="command line", got=word, hint="--column prompt=Question"
+            )
+        typed[role] = column
     training = training_named(options.text("--trains") or "grpo")
     starting, rows = read_starting_model(model or TINY), None
     if data != SAMPLE:
@@ -116,10 +123,3 @@ def _choices(options: Options, folder: Path) -> ProjectChoices:
 def _is_too_small(choices: ProjectChoices) -> bool:
     """Return whether the tiny model is to learn rows of the user's that are no sums."""
     return choices.model.is_tiny and choices.rows is not None and not choices.rows.is_sums
-
-
-def _role_and_column(word: str) -> tuple[str, str]:
-    role, equals, column = word.partition("=")
-    if not (role and equals and column):
-        raise ConfigError("--column is ROLE=COLUMN", where="command line", got=word, hint="--column prompt=Question")
-    return role, column

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from rlhf_cli.analysis.diagnosis.finding import Evidence, Finding
+from rlhf_cli.analysis.diagnosis.finding import Finding
 from rlhf_cli.analysis.diagnosis.run_diagnosis import RunDiagnosis, diagnose, diagnose_readable
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_result
@@ -80,17 +80,14 @@ def _show_checks(console: Console, title: Text, rows: Sequence[tuple[str, str]])
 
 def _show_finding(console: Console, finding: Finding) -> None:
     rows: list[tuple[Cell, Cell]] = [((f"{finding.severity:7}", _STYLES[finding.severity]), (finding.what, "bold"))]
-    rows += [("", _drawn(evidence, console.width)) for evidence in finding.evidence]
+    for evidence in finding.evidence:
+        curve = sparkline(evidence.values, _WIDTH)
+        gap = "\n" if console.width < _NARROW and curve else "  " if curve else ""
+        rows.append(("", Text.assemble((evidence.metric, "default"), "  ", evidence.says, gap, (curve, "blue"))))
     for number, change in enumerate(finding.changes):
         line = Text.assemble((change.words, "cyan"), (f"  # {change.reason}", "dim"))
         rows.append((("try" if number == 0 else "or", "dim"), line))
     console.print(facts_grid([*rows, (("kind", "dim"), (finding.kind, "dim"))], style=""))
-
-
-def _drawn(evidence: Evidence, width: int) -> Text:
-    curve = sparkline(evidence.values, _WIDTH)
-    gap = "\n" if width < _NARROW and curve else "  " if curve else ""
-    return Text.assemble((evidence.metric, "default"), "  ", evidence.says, gap, (curve, "blue"))
 
 
 def _show_worst(console: Console, runs: Sequence[RunDiagnosis]) -> None:

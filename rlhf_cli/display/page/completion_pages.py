@@ -51,18 +51,21 @@ class CompletionPages:
 def completion_pages(runs: Sequence[LoggedRun]) -> CompletionPages:
     """Read a few steps of every run's tables and return what the page shows of them."""
     order = {name: place for place, name in enumerate(reward_names(runs))}
-    tables = [_tables_of(run) for run in runs]
+    tables: list[dict[int, Path]] = []  # optimizer step -> table, sorted by step
+    for run in runs:
+        files = (run.folder.path / "completions").glob("*.parquet") if run.folder is not None else ()
+        tables.append(dict(sorted((int(match[1]), file) for file in files if (match := _TABLE.match(file.name)))))
     notes: list[str] = []
     by_step: dict[int, dict[int, list[Answer]]] = {}
     for step in chosen_steps(tables, _MOST_STEPS):
         by_step[step] = {}
-        for place, files in enumerate(tables):
-            if step in files:
+        for place, table in enumerate(tables):
+            if step in table:
                 try:
-                    by_step[step][place] = _read_answers(files[step], order)
+                    by_step[step][place] = _read_answers(table[step], order)
                 except (OSError, ValueError) as error:
                     why = (str(error).splitlines() or [type(error).__name__])[0]
-                    notes.append(f"{runs[place].name}: {files[step].name} cannot be read ({why})")
+                    notes.append(f"{runs[place].name}: {table[step].name} cannot be read ({why})")
     num_texts = _MOST_PROMPTS * sum(map(len, by_step.values()))
     longest = max(_SHORTEST_TEXT, min(_LONGEST_TEXT, _MOST_CHARACTERS // max(1, num_texts)))
     steps: list[dict[str, object]] = [
@@ -70,12 +73,7 @@ def completion_pages(runs: Sequence[LoggedRun]) -> CompletionPages:
         for step, rows in by_step.items()
         if (prompts := _chosen_prompts(rows))
     ]
-    return CompletionPages(steps, notes, len({step for files in tables for step in files}))
-
-
-def _tables_of(run: LoggedRun) -> dict[int, Path]:
-    files = (run.folder.path / "completions").glob("*.parquet") if run.folder is not None else ()
-    return dict(sorted((int(match[1]), file) for file in files if (match := _TABLE.match(file.name))))
+    return CompletionPages(steps, notes, len({step for table in tables for step in table}))
 
 
 def chosen_steps(tables: Iterable[Iterable[int]], most: int) -> list[int]:

@@ -73,6 +73,7 @@ def _page_content(runs: Sequence[LoggedRun], problems: Sequence[UserError], *, t
 def _script_data(content: Mapping[str, Any]) -> dict[str, object]:
     """Return the data that the page's scripts read, except the curves."""
     settings, cards = content["comparison"].grouped.settings, content["cards"]
+    colours = itertools.cycle(zip(_LIGHT, _DARK, strict=True))  # beyond eight settings they repeat
     texts: dict[str, object] = {
         "settings": [
             {
@@ -80,7 +81,7 @@ def _script_data(content: Mapping[str, Any]) -> dict[str, object]:
                 "runs": [place for place, card in enumerate(cards) if card["setting"] == number],
                 "colours": colour,
             }
-            for number, (setting, colour) in enumerate(zip(settings, _colours(len(settings)), strict=True))
+            for number, (setting, colour) in enumerate(zip(settings, colours, strict=False))
         ],
         "runs": [{"name": card["run"].name, "setting": card["setting"]} for card in cards],
         "completions": content["completions"].steps,
@@ -258,8 +259,3 @@ def _own_file(name: str) -> str:
 
 _LIGHT = ("#2563a8", "#c2570c", "#2f7d4f", "#8a4fa3", "#b3374a", "#6b6400", "#0f7c88", "#7a5233")
 _DARK = ("#74aef0", "#f2a25c", "#6cc48c", "#cf9ee6", "#f28b99", "#cfc653", "#55c6d2", "#cda57c")
-
-
-def _colours(count: int) -> list[tuple[str, str]]:
-    """Return one (colour on light background, colour on dark background) per setting; beyond eight they repeat."""
-    return list(itertools.islice(itertools.cycle(zip(_LIGHT, _DARK, strict=True)), count))

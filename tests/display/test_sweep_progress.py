@@ -1,16 +1,14 @@
-"""The table of a sweep shows what matters most in any terminal; a wait has a sign of life in a pipe, too."""
+"""The table of a sweep: what matters most is what is shown, in any terminal."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from rlhf_cli.display import progress
-from rlhf_cli.display.progress import JobProgress, SweepDisplay, spinner
+from rlhf_cli.display.sweep_progress import JobProgress, SweepDisplay
 from rlhf_cli.display.terminal import sparkline
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, RUNNING, RunState
@@ -74,23 +72,3 @@ def test_a_long_name_is_cut_and_nothing_else_is() -> None:
 def test_a_curve_goes_from_the_lowest_to_the_highest(values: tuple[float, ...], curve: str) -> None:
     """Eight levels; of more values than columns each column is a mean of as many."""
     assert sparkline(values) == curve
-
-
-def test_a_pipe_is_told_what_takes_long(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_QUIET_S", 0.01)
-    with spinner("importing torch") as show:
-        show("loading ./big-model")
-        deadline = time.monotonic() + 60
-        while not (said := capsys.readouterr().out) and time.monotonic() < deadline:
-            time.sleep(0.01)
-    assert "loading ./big-model ..." in said.splitlines()
-
-
-@pytest.mark.parametrize(("quiet_s", "shown"), [(30.0, True), (0.01, False)])
-def test_what_is_quick_or_hidden_prints_nothing(
-    quiet_s: float, shown: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress, "_QUIET_S", quiet_s)
-    with spinner("importing torch", shown=shown):
-        time.sleep(0.1)
-    assert capsys.readouterr().out == ""

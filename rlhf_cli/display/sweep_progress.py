@@ -1,86 +1,27 @@
-"""Show progress at a terminal, else as lines: what is imported, completions, and the jobs of a sweep."""
+"""Watch the jobs of a sweep from outside, and show them: a table at a terminal, else a line as each starts and ends."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import shlex
-import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from rlhf_cli.display.tables import STATE_STYLE, plain_table
-from rlhf_cli.display.terminal import Screen, cut_middle, span, sparkline
+from rlhf_cli.display.terminal import cut_middle, span, sparkline
 from rlhf_cli.errors import RunError, in_one_line
 from rlhf_cli.runs.metrics_file import TOTAL, start_and_end
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_overview import pace
-from rlhf_cli.runs.run_status import (
-    FAILED,
-    FINISHED,
-    KILLED,
-    PREEMPTED,
-    PRUNED,
-    RUNNING,
-    STARTING,
-    WAITING,
-    RunState,
-    Status,
-    describe_state,
-    read_status,
-)
+from rlhf_cli.runs.run_status import RunState, Status, describe_state, read_status
 from rlhf_cli.text.redaction import redacted
-
-_QUIET_S = 30.0
-_LINES = 4
-"""Without a terminal, print a line after each quarter of the completions."""
-
-
-@contextlib.contextmanager
-def spinner(doing: str, *, shown: bool = True) -> Iterator[Callable[[str], None]]:
-    """Show what is imported or loaded: a spinner, else a line every half minute. Yields a function that changes it."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    ended, is_terminal = threading.Event(), sys.stdout.isatty()
-    with Progress(
-        *columns, console=Screen(file=sys.stdout), transient=True, disable=not (shown and is_terminal)
-    ) as progress:
-        task = progress.add_task(doing, total=None)
-
-        def print_lines() -> None:
-            while not ended.wait(_QUIET_S):
-                print(f"{progress.tasks[0].description} ...", flush=True)
-
-        if shown and not is_terminal:
-            threading.Thread(target=print_lines, daemon=True).start()
-        try:
-            yield lambda doing: progress.update(task, description=doing)
-        finally:
-            ended.set()
-
-
-@contextlib.contextmanager
-def generation_bar(console: Console, total: int) -> Iterator[Callable[[int], None]]:
-    """Show progress at a terminal as a bar, else in a few lines. Yields a function to add new completions."""
-    columns = (TextColumn("completions"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task, done = progress.add_task("", total=total), 0
-
-        def add(count: int) -> None:
-            nonlocal done
-            before, done = done, done + count
-            progress.update(task, completed=done)
-            if progress.disable and done * _LINES // total > before * _LINES // total:
-                console.print(f"[dim]{done} of {total} completions", highlight=False)
-
-        yield add
 
 
 @dataclass(kw_only=True, eq=False)
@@ -95,7 +36,7 @@ class JobProgress:
     name: str
     folder: RunFolder
     resume: bool = False
-    state: RunState = WAITING
+    state: RunState = RunState.WAITING
     step: int = 0
     max_steps: int | None = None
     began_at: float | None = None
@@ -116,7 +57,7 @@ class JobProgress:
 
     def begins(self) -> None:
         """Record that its process is about to start."""
-        self.began_at, self.state = time.monotonic(), STARTING
+        self.began_at, self.state = time.monotonic(), RunState.STARTING
 
     def ends(self, status: Status) -> None:
         """Record how it ended."""
@@ -127,10 +68,10 @@ class JobProgress:
         """Read what it has written since the last call. What cannot be read now is read next time."""
         with contextlib.suppress(RunError, OSError):
             status = read_status(self.folder)
-            if status.state == RUNNING and self.state == STARTING:
-                self.state = RUNNING
+            if status.state == RunState.RUNNING and self.state == RunState.STARTING:
+                self.state = RunState.RUNNING
             self.max_steps = status.max_steps
-            if self.state != STARTING:
+            if self.state != RunState.STARTING:
                 self.step = status.step
             self._read()
             per_step, _ = pace(self.folder)
@@ -208,21 +149,21 @@ class SweepDisplay:
 
     def ended(self, job: JobProgress, status: Status) -> None:
         """Print how a job ended, with its reason if it failed."""
-        if self._console.is_terminal and status.state == FINISHED:
+        if self._console.is_terminal and status.state == RunState.FINISHED:
             return
         ended = sum(other.ended_at is not None for other in self._jobs)
         metric, left = self._metric or job.usual_metric, self.left_s()
         start_to_end = start_and_end(job.values_of(metric))
         state, reason = describe_state(status.state, status.reason), in_one_line(status.reason or "")
         line = f"[{ended}/{self._total}] {job.name} {state}"
-        line += f" in {span(job.took_s)}" if status.state == FINISHED else f" at step {status.step}"
+        line += f" in {span(job.took_s)}" if status.state == RunState.FINISHED else f" at step {status.step}"
         line += f", {metric} {start_to_end[1]:.3f}" if start_to_end is not None else ""
-        if status.state == FINISHED:
+        if status.state == RunState.FINISHED:
             line += f" (about {span(left)} left)" if left else ""
         elif reason and state == status.state:
             line += f": {reason}"
         self.say(line, style=STATE_STYLE.get(status.state))
-        if status.state in (FAILED, KILLED):
+        if status.state in (RunState.FAILED, RunState.KILLED):
             shown = shlex.quote(job.folder.shown)
             self.say(f"  rlhf why {shown}  # the error; {job.folder.console.name} there has all of its output", None)
 
@@ -236,13 +177,13 @@ class SweepDisplay:
         A job takes as long as the finished ones did on average, else as long as the running ones will take.
         """
         now, running = time.monotonic(), self._running()
-        took = [job.took_s for job in self._jobs if job.took_s is not None and job.state == FINISHED]
+        took = [job.took_s for job in self._jobs if job.took_s is not None and job.state == RunState.FINISHED]
         known = took or [now - (job.began_at or now) + job.left_s for job in running if job.left_s is not None]
         if not known:
             return None
         one_s = sum(known) / len(known)
         left_s = [one_s if job.left_s is None else job.left_s for job in running]
-        left_s += [one_s] * (sum(job.state == WAITING for job in self._jobs) + self.num_to_come)
+        left_s += [one_s] * (sum(job.state == RunState.WAITING for job in self._jobs) + self.num_to_come)
         return max(sum(left_s) / self._at_once, max(left_s, default=0.0))
 
     def table(self, height: int, width: int) -> Group:
@@ -253,7 +194,7 @@ class SweepDisplay:
         """
 
         def importance(job: JobProgress) -> tuple[int, float]:
-            is_waiting = job.state == WAITING
+            is_waiting = job.state == RunState.WAITING
             return (2 if is_waiting else 0, 0) if job.ended_at is None else (1, -job.ended_at)
 
         preferred = sorted(self._jobs, key=importance)[: max(1, height - _AROUND)]
@@ -278,18 +219,18 @@ class SweepDisplay:
     def _cells(self, job: JobProgress) -> tuple[str, ...]:
         values = job.values_of(self._metric or job.usual_metric)
         step = f"{job.step}/{job.max_steps}" if job.max_steps is not None else ""
-        left = span(job.left_s) if job.state == RUNNING else ""
+        left = span(job.left_s) if job.state == RunState.RUNNING else ""
         return job.state, step, sparkline(values), f"{values[-1]:.3f}" if values else "", left
 
     def _totals(self) -> str:
         count, left = Counter(job.state for job in self._jobs), self.left_s()
         counted = {
-            "of them pruned": count[PRUNED],
-            "failed": count[FAILED] + count[KILLED],
-            "stopped": count[PREEMPTED],
-            "waiting": count[WAITING],
+            "of them pruned": count[RunState.PRUNED],
+            "failed": count[RunState.FAILED] + count[RunState.KILLED],
+            "stopped": count[RunState.PREEMPTED],
+            "waiting": count[RunState.WAITING],
         }
-        parts = [f"{count[FINISHED] + count[PRUNED]} of {self._total} done"]
+        parts = [f"{count[RunState.FINISHED] + count[RunState.PRUNED]} of {self._total} done"]
         parts += [f"{number} {what}" for what, number in counted.items() if number]
         ends = f"about {span(left)} left" if left is not None else "time left unknown"
         return f"{', '.join(parts)}; {span(time.monotonic() - self._began_at)} so far, {ends}"
@@ -299,4 +240,4 @@ class SweepDisplay:
         return len(self._jobs) + self.num_to_come
 
     def _running(self) -> list[JobProgress]:
-        return [job for job in self._jobs if job.state in (STARTING, RUNNING)]
+        return [job for job in self._jobs if job.state in (RunState.STARTING, RunState.RUNNING)]
