@@ -25,7 +25,7 @@ from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.tables import facts_grid
 from rlhf_cli.display.terminal import Screen
-from rlhf_cli.errors import EXIT_OK, ConfigError
+from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.project.own_rows import read_own_rows, training_named
 from rlhf_cli.project.project_files import (
     SAMPLE,
@@ -99,9 +99,7 @@ def _choices(options: Options, folder: Path) -> ProjectChoices:
     for word in options.texts("--column"):
         role, _, column = word.partition("=")
         if not (role and column):
-            raise ConfigError(
-                "--column is ROLE=COLUMN", where="command line", got=word, hint="--column prompt=Question"
-            )
+            raise options.error("--column is ROLE=COLUMN", got=word, hint="--column prompt=Question")
         typed[role] = column
     training = training_named(options.text("--trains") or "grpo")
     starting, rows = read_starting_model(model or TINY), None
