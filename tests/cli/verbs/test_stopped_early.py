@@ -12,7 +12,7 @@ from rlhf_cli.cli.verbs import resume, train
 
 
 @pytest.mark.fault(19)
-@pytest.mark.parametrize(("module", "called"), [(train, "prepare"), (resume, "is_sweep")])
+@pytest.mark.parametrize(("module", "called"), [(train, "prepare"), (resume, "one_named")])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_while_a_run_is_prepared(module, called: str, number: signal.Signals, monkeypatch, capsys) -> None:
     monkeypatch.setattr(module, called, lambda *_: os.kill(os.getpid(), number))
