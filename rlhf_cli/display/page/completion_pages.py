@@ -11,7 +11,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +38,11 @@ AnswersByRun = Mapping[int, list[Answer]]
 """Run index -> the rows of its table."""
 
 
-@dataclass(frozen=True)
-class CompletionPages:
-    """One page per step, the tables that could not be read, and the number of steps of which any run has a table."""
+def completion_pages(runs: Sequence[LoggedRun]) -> dict[str, Any]:
+    """Read a few steps of every run's tables and return what the page shows of them.
 
-    steps: list[dict[str, object]]
-    notes: list[str]
-    num_steps: int
-
-
-def completion_pages(runs: Sequence[LoggedRun]) -> CompletionPages:
-    """Read a few steps of every run's tables and return what the page shows of them."""
+    `steps` has one page per step, `notes` the tables that could not be read, `num_steps` counts the steps of all runs.
+    """
     order = {name: place for place, name in enumerate(reward_names(runs))}
     tables: list[dict[int, Path]] = []  # optimizer step -> table, sorted by step
     for run in runs:
@@ -73,7 +66,7 @@ def completion_pages(runs: Sequence[LoggedRun]) -> CompletionPages:
         for step, rows in by_step.items()
         if (prompts := _chosen_prompts(rows))
     ]
-    return CompletionPages(steps, notes, len({step for table in tables for step in table}))
+    return {"steps": steps, "notes": notes, "num_steps": len({step for table in tables for step in table})}
 
 
 def chosen_steps(tables: Iterable[Iterable[int]], most: int) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,40 +75,15 @@ _FEWEST_IN_A_BAND = 3
 Row = list[float | int | None]
 
 
-@dataclass(frozen=True)
-class Plot:
-    """One metric over the optimizer steps `x`, in a section of the page.
+def plots_of(
+    runs: Sequence[LoggedRun], settings: Sequence[SettingRuns], metrics: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Return what the page's script draws of each metric that any run logged, over the optimizer steps `x`.
 
     `lines` maps run index -> values, None if not logged. `bands` maps the index of a setting with several
     seeds -> (mean, low, high). `intervals` maps run index -> the (low, high) that the run logged itself. `events` is
     the number of steps averaged into a point.
     """
-
-    name: str
-    section: str
-    x: list[int]
-    lines: Mapping[int, Row]
-    bands: Mapping[int, tuple[Row, Row, Row]] = field(default_factory=dict)
-    intervals: Mapping[int, tuple[Row, Row]] = field(default_factory=dict)
-    events: int = 1
-
-    def as_json(self) -> dict[str, object]:
-        """Return the data that the page's script draws."""
-        return {
-            "id": "plot-" + re.sub(r"[^a-zA-Z0-9]+", "-", self.name).strip("-"),
-            "section": self.section,
-            "name": self.name,
-            "zero": bool(_FROM_ZERO.search(self.name)),
-            "events": self.events,
-            "x": self.x,
-            "lines": {str(place): row for place, row in self.lines.items()},
-            "bands": {str(place): list(rows) for place, rows in self.bands.items()},
-            "intervals": {str(place): list(rows) for place, rows in self.intervals.items()},
-        }
-
-
-def plots_of(runs: Sequence[LoggedRun], settings: Sequence[SettingRuns], metrics: Mapping[str, str]) -> list[Plot]:
-    """Return a plot for each metric that any run logged. `settings` group the runs into seeds for the bands."""
     num_bands = sum(len(setting.by_seed) > 1 for setting in settings)
     num_lines = sum(name in run.metrics for name in metrics for run in runs) + 3 * num_bands * len(metrics)
     most_points = max(_LEAST_POINTS, min(_MOST_POINTS, MOST_VALUES // max(1, num_lines)))
@@ -120,7 +95,7 @@ def plots_of(runs: Sequence[LoggedRun], settings: Sequence[SettingRuns], metrics
 
 def _plot(
     metric: str, section: str, runs: Sequence[LoggedRun], members: Mapping[int, Sequence[int]], most_points: int
-) -> Plot | None:
+) -> dict[str, Any] | None:
     series = {place: run.metrics.series(metric) for place, run in enumerate(runs) if metric in run.metrics}
     if not any(np.isfinite(one.values).any() for one in series.values()):
         return None
@@ -137,14 +112,23 @@ def _plot(
     for number, in_setting in members.items():
         rows = [values[place] for place in in_setting if place in values]
         if len(in_setting) > 1 and rows:
-            bands[number] = _band(np.array(rows))
+            bands[str(number)] = _band(np.array(rows))
     intervals = {
-        place: (_row(on_grid(f"{metric}/low", place)), _row(on_grid(f"{metric}/high", place)))
+        str(place): (_row(on_grid(f"{metric}/low", place)), _row(on_grid(f"{metric}/high", place)))
         for place in series
         if f"{metric}/low" in runs[place].metrics and f"{metric}/high" in runs[place].metrics
     }
-    lines = {place: _row(row) for place, row in values.items()}
-    return Plot(metric, section, x.tolist(), lines, bands, intervals, width)
+    return {
+        "id": "plot-" + re.sub(r"[^a-zA-Z0-9]+", "-", metric).strip("-"),
+        "section": section,
+        "name": metric,
+        "zero": bool(_FROM_ZERO.search(metric)),
+        "events": width,
+        "x": x.tolist(),
+        "lines": {str(place): _row(row) for place, row in values.items()},
+        "bands": bands,
+        "intervals": intervals,
+    }
 
 
 def _means(groups: NDArray[np.int64], values: NDArray[np.float64], count: int) -> NDArray[np.float64]:

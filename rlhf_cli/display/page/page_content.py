@@ -84,7 +84,7 @@ def _script_data(content: Mapping[str, Any]) -> dict[str, object]:
             for number, (setting, colour) in enumerate(zip(settings, colours, strict=False))
         ],
         "runs": [{"name": card["run"].name, "setting": card["setting"]} for card in cards],
-        "completions": content["completions"].steps,
+        "completions": content["completions"]["steps"],
     }
     return redacted_tree(texts, values_only=True)
 
@@ -175,7 +175,7 @@ def report_on(runs: Sequence[LoggedRun], problems: Sequence[UserError], out: Pat
         "runs": len(runs),
         "settings": len(content["comparison"].grouped.settings),
         "plots": len(content["plots"]),
-        "completion_steps": content["completions"].num_steps,
+        "completion_steps": content["completions"]["num_steps"],
         "left_out": [redacted(text) for text in content["problems"]],
     }
 
@@ -205,7 +205,7 @@ def _render(content: Mapping[str, Any]) -> str:
         css=Markup(_own_file("page.css")),
         script=Markup(script),
         data=Markup(script_json(_script_data(content))),
-        curves=Markup(_deflated(script_json([plot.as_json() for plot in content["plots"]]))),
+        curves=Markup(_deflated(script_json(content["plots"]))),
         plotly=Markup(plotly),
     )
 

@@ -32,10 +32,12 @@ def test_a_curve_is_thinned_to_means_of_neighbours(tmp_path: Path, monkeypatch: 
     ]
     runs, _ = read_runs(folders)
     (plot,) = plots_of(runs, [], LOSS)
-    assert plot.events == 4
-    assert plot.x == list(range(3, 101, 4))
-    assert plot.lines[0] == pytest.approx([4 * place + 1.5 for place in range(24)] + [(96 + 97 + 99) / 3], rel=1e-3)
-    assert plot.lines[1] == [2] * 25
+    assert plot["events"] == 4
+    assert plot["x"] == list(range(3, 101, 4))
+    assert plot["lines"]["0"] == pytest.approx(
+        [4 * place + 1.5 for place in range(24)] + [(96 + 97 + 99) / 3], rel=1e-3
+    )
+    assert plot["lines"]["1"] == [2] * 25
 
 
 def test_the_band_is_students_interval_over_seeds(tmp_path: Path) -> None:
@@ -45,7 +47,7 @@ def test_the_band_is_students_interval_over_seeds(tmp_path: Path) -> None:
     runs, _ = read_runs(runs_in(tmp_path))
     (plot,) = plots_of(runs, compare(runs).grouped.settings, LOSS)
     low, high = stats.t.interval(0.95, 2, np.mean(ends), stats.sem(ends))
-    mean, lows, highs = plot.bands[0]
+    mean, lows, highs = plot["bands"]["0"]
     assert (mean[0], lows[0], highs[0]) == pytest.approx((np.mean(ends), low, high), rel=1e-3)
     assert mean[1] == pytest.approx(2 * np.mean(ends), rel=1e-3)
 
