@@ -234,25 +234,34 @@ def padding_beside(eos: str | None, special: Sequence[str], template: str | None
     return min(unused, key=lambda token: "pad" not in token.lower(), default=None)
 
 
-def read_tokenizer(folder: Path, *, where: str, template: str | None = None) -> TokenizerFiles:
+def read_tokenizer(
+    folder: Path, *, where: str, template: str | None = None, response_template: JsonTree | None = None
+) -> TokenizerFiles:
     """Return the tokenizer in a folder; `where` is the config key for errors, also in its methods.
 
-    `template` replaces its chat template. Raise ModelError if a file is not valid JSON.
+    `template` replaces its chat template, `response_template` what reads a call back. Raise ModelError if a file is not
+    valid JSON.
     """
     settings: JsonTree = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
             settings |= read_json(folder / name, where)
+    if response_template is not None:
+        settings["response_template"] = response_template
     return TokenizerFiles(folder, settings, where, template)
 
 
-def load_tokenizer(name: str, template: str | None, **given: object) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a folder or hub id; `template` replaces its chat template, None keeps it."""
+def load_tokenizer(
+    name: str, template: str | None, response_template: JsonTree | None = None, **given: object
+) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a folder or hub id; the templates replace its own, None keeps them."""
     from transformers import AutoTokenizer
 
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, **given)
     if template is not None:
         tokenizer.chat_template = template
+    if response_template is not None:
+        tokenizer.response_template = response_template
     return tokenizer
 
 

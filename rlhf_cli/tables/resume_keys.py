@@ -74,6 +74,7 @@ _ROWS = (
     ResumeRow("seed", "never", "the checkpoint holds the random state: a new seed would change only part of it"),
     ResumeRow("model.trust_remote_code", "taken", "read again at every start and resume"),
     ResumeRow("model.chat_template", "by name", "it changes what is trained"),
+    ResumeRow("model.response_template", "by name", "it changes what counts as a call"),
     ResumeRow("model", "never", _WEIGHTS),
     ResumeRow("critic", "never", _LOADED),
     ResumeRow("teacher", "by name", "another teacher is another goal"),

@@ -29,7 +29,8 @@ _HARMLESS = {
     "mix.*.world mix.*.args mix.*.path mix.*.subset mix.*.split mix.*.revision mix.*.rename mix.*.select "
     "eval.world eval.args eval.path eval.subset eval.split eval.revision eval.rename eval.select keep.column sort "
     "mix.*.keep.column mix.*.sort eval.keep.column eval.sort",
-    "model.": "path revision dtype tokenizer chat_template quantize lora.target_modules build.warm_start.worlds",
+    "model.": "path revision dtype tokenizer chat_template response_template quantize lora.target_modules "
+    "build.warm_start.worlds",
     "rewards.*.": "model environment weight.shape offset normalize gate.by gate.otherwise gate.*.by gate.*.otherwise "
     "eager trial on_error timeout_s isolate spread dtype device with_eos when per",
     "teacher.": "path revision dtype",

@@ -11,11 +11,17 @@ import trl
 from trl import chat_template_utils
 
 from rlhf_cli.cli import main
+from rlhf_cli.data.worlds.reasoning_gym import generate
+from rlhf_cli.plan.interaction_building import interactions_of
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.toy import add
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.tables.trl_trainers import TRAINERS
-from rlhf_cli.tools_and_environments import NO_TOOLS, Counts, Interactions, Limits, limited
+from rlhf_cli.tools_and_environments import NO_TOOLS, Counts, EnvironmentScore, Interactions, Limits, limited
+from tests.documents.quoted_commands import ROOT
+from tests.documents.typed_pages import blocks
+from tests.support.cut_runs import events, goes_on_as
 from tests.support.signatures import parameters
 
 GRPO = trl.GRPOTrainer
@@ -108,3 +114,52 @@ def test_a_tool_that_must_not_fail_ends_the_run(folder: RunFolder, workplace: Pa
     (workplace / "mine.py").write_text(TOOL)
     assert main(["train", *SMALL, "tools.add.fn=./mine.py:add", "tools.add.on_error=raise"]) == 1
     assert "not now" in capsys.readouterr().err
+
+
+PPO = ("trainer=ppo", "trainer.args.num_generations=1", "critic.learning_rate=1e-3")
+KEPT = (
+    *("trainer.args.steps_per_generation=2", "trainer.args.num_iterations=2", "trainer.args.max_steps=6"),
+    *("trainer.args.save_steps=1", "trainer.args.save_total_limit=null"),
+)
+
+
+@pytest.mark.parametrize("trainer", [(), PPO], ids=["grpo", "ppo"])
+@pytest.mark.parametrize("step", [3, 4])
+def test_a_run_with_a_tool_that_was_killed_is_the_run_that_never_stopped(
+    folder: RunFolder, workplace: Path, trainer: tuple[str, ...], step: int
+) -> None:
+    """After step 3 the calls of a rollout wait in the buffer; after step 4 the next rollout calls again."""
+    assert main(["train", *SMALL, *KEPT, *trainer]) == 0
+    assert [event["step"] for event in events(folder) if event.get("tools/add/calls", 0) > 0] == [1, 5]
+    goes_on_as(folder, step, workplace / "cut")
+
+
+PLAIN = ("trainer.args.max_steps=1", "trainer.args.gradient_checkpointing=false", "data.args.num_rows=40")
+
+
+def test_the_environment_of_the_page_is_played_and_trained(workplace: Path) -> None:
+    """`entry` holds the right answer; by hand: right at the second try is worth 1/2."""
+    pytest.importorskip("reasoning_gym", reason="pip install 'rlhf-cli[reasoning]'")
+    page = "docs/how-to/rewards.md"
+    for block in blocks((ROOT / page).read_text(encoding="utf-8"), page):
+        if block.file:
+            (workplace / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (workplace / block.file).write_text(block.text)
+    interactions = interactions_of(prepare(["+exp=quiz"]).experiment)
+    assert interactions is not None
+    (row,) = generate(1, 0, task="chain_sum")
+    quiz: Any = interactions.environments[None]()
+    score = EnvironmentScore("get_reward", "rewards.solved.environment")
+    assert quiz.reset(**row) == " You have 3 tries."
+    assert (score([""], [quiz]), quiz.submit(answer="none"), score([""], [quiz])) == (
+        [0.0],
+        "wrong, 2 tries left",
+        [0.0],
+    )
+    assert (quiz.submit(answer=row["answer"]), score([""], [quiz])) == ("right", [0.5])
+    quiz.reset(**row)
+    assert (quiz.submit(answer=row["answer"]), score([""], [quiz])) == ("right", [1.0])
+    assert interactions.counts.drain() == {"submit": [3, 0, 0]}
+    assert main(["train", "+exp=quiz", *SMALL[1:4], *PLAIN]) == 0
+    (event,) = (row for row in read_metrics(RunFolder(workplace / "runs/quiz/one").metrics) if "loss" in row)
+    assert (event["rewards/solved/mean"], event["tools/submit/calls"]) == (0.0, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from rlhf_cli.config.schema.section import Bounds, Section
 
@@ -169,10 +169,11 @@ class Model(Section):
     Give either `path` (a local folder or hub id) or `build` (a small model made on the spot). `revision` is a commit,
     branch or tag on the hub; null is the default branch. `dtype` is the type its weights are loaded in. `tokenizer` is
     the folder or hub id of another tokenizer; null is the model's own. `chat_template` writes conversations as text: a
-    Jinja file, or the template itself; null is the tokenizer's own. `trust_remote_code` runs code from the model's
-    repository; it is accepted from the command line only. `lora` trains an adapter; null trains all weights. `quantize`
-    loads the frozen weights in 4 bits (QLoRA, arXiv 2305.14314) or 8 bits and requires `lora`; null loads them in
-    `dtype`.
+    Jinja file, or the template itself; null is the tokenizer's own. `response_template` reads calls of tools back from
+    what `chat_template` writes, by the rules of transformers' `parse_response`; null is the tokenizer's own.
+    `trust_remote_code` runs code from the model's repository; it is accepted from the command line only. `lora` trains
+    an adapter; null trains all weights. `quantize` loads the frozen weights in 4 bits (QLoRA, arXiv 2305.14314) or 8
+    bits and requires `lora`; null loads them in `dtype`.
     """
 
     path: str | None = None
@@ -181,6 +182,7 @@ class Model(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     tokenizer: str | None = None
     chat_template: str | None = None
+    response_template: dict[str, JsonValue] | None = None
     trust_remote_code: bool = False
     lora: Lora | None = None
     quantize: Literal["4bit", "8bit"] | None = None

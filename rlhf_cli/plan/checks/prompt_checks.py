@@ -51,7 +51,7 @@ def tokenizer_problems(subject: Subject, data: DataFacts, folders: ModelFolders)
     folder = EMBEDDED_TOKENIZER if is_embedded else folders.folder_of(model.tokenizer or model.path)
     if folder is None:
         return None
-    tokenizer = read_tokenizer(folder, where=where, template=template)
+    tokenizer = read_tokenizer(folder, where=where, template=template, response_template=model.response_template)
     if is_embedded:
         return tokenizer
     tokenizer.lengths([""], special_tokens=False)  # raises if its file is malformed

@@ -200,7 +200,8 @@ def _problem_of_calls(
         if tokenizer.chat_template in _known_templates() or "response_schema" in tokenizer.settings:
             return None  # TRL brings what reads it back, and a template that keeps beginnings
         got = "no response_template in tokenizer_config.json, and a chat template that TRL does not know"
-        return "nothing reads a call back, so no call would be seen", got, "a response_template for this chat template"
+        expected = "model.response_template for this chat template, as in exp=smollm2_calculator"
+        return "nothing reads a call back, so no call would be seen", got, expected
     if not (called.startswith(prefix) and whole.startswith(called.rstrip("\n"))):
         what = "the chat template renders a message in another way once others follow it"
         return what, whole, f"a text that begins with {called!r}"

@@ -132,11 +132,12 @@ def quantization(bits: str) -> BitsAndBytesConfig:
 
 
 def tokenizer_of(experiment: Experiment, policy: str) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of the policy at `policy`, with the configured chat template."""
+    """Return the tokenizer of the policy at `policy`, with the configured templates."""
     model = experiment.model
     return load_tokenizer(
         model.tokenizer or policy,
         model.chat_template,
+        model.response_template,
         revision=None if model.tokenizer else model.revision,
         padding_side="left",
         trust_remote_code=model.trust_remote_code,

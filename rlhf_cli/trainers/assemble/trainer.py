@@ -264,7 +264,7 @@ def _trl_arguments(
         adds = experiment.truncation.rule.changes_total
         given["reward_funcs"] = [*stack.columns(), *([truncated_rows.column] if adds else [])]
     given |= {} if interactions is None else interactions.arguments()
-    if model.tokenizer is not None or model.chat_template is not None:
+    if any(own is not None for own in (model.tokenizer, model.chat_template, model.response_template)):
         given["processing_class"] = tokenizer_of(experiment, policy)
     if experiment.trainer.callbacks:
         given["callbacks"] = callbacks_of(experiment.trainer)
