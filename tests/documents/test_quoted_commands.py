@@ -17,7 +17,7 @@ from tests.documents.quoted_commands import Quoted, commands_in_sentences, comma
 pytestmark = pytest.mark.usefixtures("place")
 COMPOSE = ("train", "check", "show", "audit", "score")
 _STAND_IN = re.compile(r"\b[A-Z][A-Z_]+\b|\.\.\.|…")
-OF_THE_READER = ("+exp=NAME", "+exp=mine", "+exp=first", "+exp=capitals")
+OF_THE_READER = ("+exp=NAME", "+exp=mine", "+exp=first", "+exp=capitals", "+exp=quiz")
 """Experiments that the reader writes."""
 ON_PURPOSE = ("tarin", "--output_dir", "rewards.brevity.wieght=0.5")
 """Words that the documents show as mistakes."""

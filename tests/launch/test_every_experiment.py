@@ -78,6 +78,7 @@ RECIPES: dict[str, tuple[list[str], Rows | None]] = {
     "hh_reward": ([*FOLDER, *EVALUATED, *HELD_OUT], dialogues),
     "quickstart": ([*OWN, *GROUPS, *FEW], None),
     "r1_language": ([*FOLDER, *GROUPS, "data.prompt='{question}'"], sums),
+    "smollm2_calculator": ([*FOLDER, *GROUPS, *FEW, 'data.prompt=[{role: user, content: "{prompt}"}]'], None),
     "smollm2_ppo": ([*FOLDER, *ROUNDS, *FEW, *EVALUATED[:2], "data.eval.args.num_rows=8"], None),
     "smollm2_reasoning": (
         [*FOLDER, *GROUPS, *FEW, "data.prompt='{question}'", *EVALUATED[:2], "data.eval.args.num_rows=8"],
@@ -124,7 +125,7 @@ def without_recipe(names: list[str]) -> list[str]:
 
 def test_every_experiment_has_a_recipe() -> None:
     assert without_recipe(shipped()) == []
-    assert len(shipped()) == len(RECIPES) == 31
+    assert len(shipped()) == len(RECIPES) == 32
     # The words listed here for an experiment exist, and no experiment is missing.
     for name, words in NEEDS.items():
         keys = {word.partition("=")[0] for word in RECIPES[name][0]}

@@ -99,8 +99,50 @@ def test_a_policy_comes_nearer_to_its_teacher_and_resumes_exactly(train: Train, 
     assert is_same(stopped, folder)
 
 
-def test_negative_control_without_steps_the_distance_stays(train: Train) -> None:
-    assert divergence(train("distillation", "trainer.args.learning_rate=0").model) == divergence(Path("student"))
+LONGER = ("data.path=many.jsonl", "trainer.args.gradient_accumulation_steps=1", "trainer.args.save_strategy=no")
+
+
+def test_iw_opd_comes_nearer_to_its_teacher_by_its_own_loss(train: Train) -> None:
+    """Its loss is no distance. Its gradient is a sample of the divergence's, so small batches are lost in noise."""
+    Path("many.jsonl").write_text(Path("talks.jsonl").read_text() * 11)
+    own = (
+        "trainer.args.distillation_objective=iw_opd",
+        "trainer.args.loss_top_k=1",
+        "trainer.args.learning_rate=0.003",
+    )
+    steps = ("trainer.args.max_steps=40", "trainer.args.per_device_train_batch_size=128")
+    assert divergence(train("iw_opd", *LONGER, *own, *steps).model) < 0.95 * divergence(Path("student"))
+
+
+def hint_missed(student: Path, teacher: Path = Path("teacher")) -> float:
+    """KL(teacher who reads the hint || student who does not) in nats per token, for answers of any kind."""
+    tokenizer, found = AutoTokenizer.from_pretrained(teacher), list[float]()
+    said = torch.randint(3, len(tokenizer), (12, 6), generator=torch.Generator().manual_seed(0))
+    models = [AutoModelForCausalLM.from_pretrained(path) for path in (teacher, student)]
+    for a, answer in enumerate(said.tolist()):
+        asked = [tokenizer(text).input_ids for text in (f"{a}+1=\n\nit is {a + 1}", f"{a}+1=")]
+        with torch.no_grad():
+            theirs, mine = (
+                model(torch.tensor([ids + answer])).logits[0, len(ids) - 1 :].double().log_softmax(-1)
+                for model, ids in zip(models, asked, strict=True)
+            )
+        found.append(float((theirs.exp() * (theirs - mine)).sum(-1).mean()))
+    return sum(found) / len(found)
+
+
+def test_sdft_learns_by_its_own_loss_what_the_hint_says(train: Train) -> None:
+    """The sharp model's answers depend on what it read: without the hint it learns to answer as if it had read it."""
+    Path("many.jsonl").write_text(Path("rows.jsonl").read_text() * 2)
+    steps = ("trainer.args.max_steps=60", "trainer.args.per_device_train_batch_size=16")
+    own = ("model.path=teacher", "trainer.args.learning_rate=0.002", "trainer.args.num_generations=8")
+    assert hint_missed(train("sdft", *LONGER, *own, *steps).model) < 0.8 * hint_missed(Path("teacher"))
+
+
+@pytest.mark.parametrize("name", ["distillation", "iw_opd", "sdft"])
+def test_negative_control_without_steps_the_distance_stays(train: Train, name: str) -> None:
+    folder = train(name, "trainer.args.learning_rate=0", "trainer.args.max_steps=1")
+    assert divergence(folder.model) == divergence(Path("student"))
+    assert hint_missed(folder.model) == hint_missed(Path("student"))
 
 
 def test_a_policy_that_teaches_itself(train: Train, workplace: Path) -> None:
