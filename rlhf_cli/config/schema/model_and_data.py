@@ -15,7 +15,7 @@ class Message(Section):
     `role` is the speaker. `content` is a text in which `{column}` is replaced by the row's value.
     """
 
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
 
 
