@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import Trainer
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs import checkpoint_folders
@@ -134,9 +135,10 @@ def test_it_is_refused_before_anything_is_loaded(whole, workplace: Path, capsys,
 
 
 @pytest.mark.fault(6)
-def test_from_the_weights_alone_optimizer_and_schedule_begin_anew(whole, workplace: Path, capsys) -> None:
+def test_from_the_weights_alone_all_else_begins_anew(whole, workplace: Path, capsys, monkeypatch) -> None:
     """Steps 7 and 8 get the rates of the steps 1 and 2 of 8: (1 - 0/8) and (1 - 1/8) of the first."""
     folder = without(whole, workplace / "cut", "optimizer.pt", "rollout-rank0.pt")
+    monkeypatch.setattr(Trainer, "_load_rng_state", lambda *_: pytest.fail("the random state was loaded"))
     assert main(["resume", str(folder.path), "run.resume_weights_only=true"]) == 0
     told = capsys.readouterr().out
     assert "lacks the optimizer's state: going on from its weights; optimizer, schedule and random numbers" in told

@@ -83,6 +83,12 @@ class TestNothingIsLost:
             lengths = torch.cat([batch["completion_mask"].sum(dim=1) for batch in found[inside]])
             assert window == 1 or bool((lengths.diff() <= 0).all())
 
+    def test_an_advantage_per_row_moves_with_its_row(self, seed: int) -> None:
+        whole = ragged(6, seed)
+        whole["advantages"] = whole["prompt_ids"].sum(dim=1)
+        for batch in reordered_in_windows(split(whole, 2), 3, longest_first):
+            assert batch["advantages"].tolist() == batch["prompt_ids"].sum(dim=1).tolist()
+
     @pytest.mark.parametrize("may_move", [True, False])
     def test_used_columns(self, seed: int, may_move: bool) -> None:
         """No token is outside, the first and the last column hold one, and of either part a column stays."""
