@@ -1,4 +1,4 @@
-"""Control this process: streams that close, death with its parent, early stop, exit; and tell it from all others.
+"""Control this process: streams, death with its parent, early stop, exit, global state; and tell it from all others.
 
 A pid alone does not identify a process: pids are reused, and every machine has its own. The start time, in clock ticks
 since boot, and the boot id of the machine make it unique.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import functools
 import os
+import random
 import select
 import signal
 import socket
@@ -18,12 +18,14 @@ import struct
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO, cast
 
 from rlhf_cli.errors import Interrupted
 
@@ -153,14 +155,14 @@ def start_timer(number: int, after_s: float, every_s: float) -> Callable[[], obj
     """
     if not HAS_TIMERS:
         signal.setitimer(signal.ITIMER_REAL, after_s, every_s)
-        return functools.partial(signal.setitimer, signal.ITIMER_REAL, 0.0)
+        return partial(signal.setitimer, signal.ITIMER_REAL, 0.0)
     libc, timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
     event = struct.pack("qiii44x", 0, number, _SIGEV_THREAD_ID, threading.get_native_id())  # struct sigevent
     if libc.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(timer)):
         raise OSError(ctypes.get_errno(), "timer_create")
     times = [part for s in (every_s, max(after_s, 1e-6)) for part in (int(s), int(s % 1 * 1e9))]
     libc.timer_settime(timer, 0, (ctypes.c_long * 4)(*times), None)
-    return functools.partial(libc.timer_delete, timer)
+    return partial(libc.timer_delete, timer)
 
 
 _PR_SET_PDEATHSIG = 1
@@ -321,3 +323,58 @@ def is_running(pid: int) -> bool:
 def is_stopped(pid: int) -> bool:
     """Return whether a process is stopped by a signal; False if unknown."""
     return stat_fields(pid)[:1] in (["T"], ["t"])
+
+
+@contextmanager
+def kept(given: object) -> Iterator[None]:
+    """Keep what a user's function does to the process away from the training. Do nothing in other threads.
+
+    Its random streams are seeded by `given`, so that a resumed run repeats them; then those of the training continue.
+    Environment variables, locale and umask are not put back: rewards set the first on purpose, and the others do not
+    change the numbers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    owner, before = os.getpid(), {name: read() for name, (read, _, _) in _settings().items()}
+    streams = _seeded(zlib.crc32(repr(given).encode(errors="replace")))
+    try:
+        yield
+    finally:
+        if os.getpid() != owner:
+            os._exit(1)  # the function has forked, and the child must not train on
+        for name, (read, write, usual) in _settings().items():
+            was = before.get(name, usual)
+            if was is not None and read() != was:
+                write(None if str(was) == "cpu" else was)  # as it is where no device was set, and quicker
+        for put_back in streams:
+            put_back()
+
+
+def _seeded(seed: int) -> list[Callable[[], object]]:
+    """Seed the random streams of the loaded libraries, and return functions that put them back."""
+    torch, numpy = (cast(Any, sys.modules.get(library)) for library in ("torch", "numpy.random"))
+    streams: list[Callable[[], object]] = [partial(random.setstate, random.getstate())]
+    random.seed(seed)
+    if hasattr(numpy, "get_state"):
+        streams.append(partial(numpy.set_state, numpy.get_state()))
+        numpy.seed(seed)
+    if hasattr(torch, "default_generator"):
+        streams.append(partial(torch.set_rng_state, torch.get_rng_state()))
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():
+            streams.append(partial(torch.cuda.set_rng_state, torch.cuda.get_rng_state()))
+    return streams
+
+
+def _settings() -> dict[object, Any]:
+    """Return how each setting is read and written, and what it is if the function was the first to import torch."""
+    found: dict[object, Any] = {"folder": (lambda: os.getcwd() if os.path.isdir(".") else None, os.chdir, None)}
+    for number in signal.valid_signals():
+        found[number] = (partial(signal.getsignal, number), partial(signal.signal, number), None)
+    if hasattr(torch := cast(Any, sys.modules.get("torch")), "set_deterministic_debug_mode"):  # else half imported
+        usual = {"default_dtype": torch.float32, "default_device": torch.device("cpu"), "num_threads": None}
+        for name, value in (usual | {"deterministic_debug_mode": 0, "float32_matmul_precision": "highest"}).items():
+            found[name] = (getattr(torch, f"get_{name}"), getattr(torch, f"set_{name}"), value)
+        found["grad"] = (torch.is_grad_enabled, torch.set_grad_enabled, True)
+    return found

@@ -135,7 +135,7 @@ def _dense(row: int, value: Sequence[object], text: str, ids: Sequence[int]) -> 
         if (spans := named_spans(value)) is not None:
             place_spans(spans, characters(text), spread="last")
             return spans
-        return as_token_values(value, len(ids), list, "last") or []
+        return as_token_values(value, len(ids), list, "last")
     except ValueError as error:
         _fail(
             f"row {row}: {error}; a list has one number or None per token (len(completion_ids[row])), or "

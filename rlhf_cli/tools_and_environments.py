@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from rlhf_cli.errors import RewardError, RewardFailed, RlhfError, described, in_a_line
+from rlhf_cli.process import kept
 from rlhf_cli.rewards.stack.calling import LEAVING, call_within, staying
 from rlhf_cli.rewards.stack.component import RewardTimeout
-from rlhf_cli.rewards.stack.global_state import kept
 
 Function = Callable[..., Any]
 KINDS = ("calls", "errors", "timeouts")
@@ -98,7 +98,7 @@ def limited(function: Function, name: str, where: str, limits: Limits, counts: C
     """Return the function as TRL and its chat template see it, with limits; `where` is its key for messages.
 
     An error of the function reaches the model as text, or ends the run at `Counts.drain`. Its random streams depend on
-    its arguments alone, and its process state is put back (rewards/stack/global_state).
+    its arguments alone, and its process state is put back (process).
     """
     signature = inspect.signature(function)
 

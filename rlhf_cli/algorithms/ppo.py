@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.algorithms.base import SAME, Algorithm, shares
-from rlhf_cli.numerics.gae import gae, whiten
-from rlhf_cli.numerics.ppo_losses import k1
+from rlhf_cli.numerics.ppo import gae, k1, whiten
 
 SumOverRanks = Callable[[Tensor], Tensor]
 

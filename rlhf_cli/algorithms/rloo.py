@@ -22,8 +22,7 @@ from torch import Tensor
 
 from rlhf_cli.algorithms.base import EPS, SAME, Given, GroupAlgorithm, deviation, summed
 from rlhf_cli.rewards.stack.aggregating import Aggregate
-from rlhf_cli.rewards.stack.reward_matrix import Settled
-from rlhf_cli.rewards.stack.truncated_rows import where_rewards_apply
+from rlhf_cli.rewards.stack.reward_matrix import Settled, where_rewards_apply
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from typing import TypeAlias
 import numpy
 
 from rlhf_cli.errors import RewardError, RewardFailed, described
-from rlhf_cli.rewards.stack.global_state import kept
+from rlhf_cli.process import kept
 from rlhf_cli.rewards.stack.reward_functions import WithArguments, import_function
 from rlhf_cli.text.suggest import nearest
 

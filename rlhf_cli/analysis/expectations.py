@@ -32,8 +32,7 @@ _KINDS = {kind.value: kind for kind in WindowKind}
 class ExpectationOutcome:
     """The result of one expectation. `metric` is the name in metrics.jsonl, `value` is NaN without a number.
 
-    `name` is its key below `expect`. The state is `open` until the run reaches the step of the expectation; `why`
-    explains an open state or a missing number.
+    The state is `open` until the run reaches the step of the expectation; `why` explains it, or a missing number.
     """
 
     name: str
@@ -85,10 +84,7 @@ class VerifiedRun:
 
 
 def verify(folder: RunFolder) -> VerifiedRun:
-    """Return the outcomes of the expectations of the run in `folder`.
-
-    Raise RunError if its configuration, status or metrics cannot be read.
-    """
+    """Return the outcomes of the expectations of a run. Raise RunError if one of its files cannot be read."""
     config, status = folder.read_config(), read_status(folder)
     expected = frozen_expectations(folder, config)
     if not expected:
@@ -115,13 +111,11 @@ def outcomes_of(
 ) -> list[ExpectationOutcome]:
     """Return the outcome of each expectation from the log; `rewards` are the names of the run's rewards."""
     names = list(rewards)
-    outcomes = []
-    for name, expectation in expected.items():
-        metric = logged_name(expectation.metric, names)
-        outcomes.append(
-            ExpectationOutcome(name, expectation, metric, *_judged(expectation, metric, columns, is_finished))
-        )
-    return outcomes
+    metrics = {name: logged_name(one.metric, names) for name, one in expected.items()}
+    return [
+        ExpectationOutcome(name, one, metrics[name], *_judged(one, metrics[name], columns, is_finished))
+        for name, one in expected.items()
+    ]
 
 
 def _judged(
@@ -135,7 +129,9 @@ def _judged(
     if not is_due:
         return MISSED, math.nan, f"the run ended at step {columns.last_step}"
     if math.isnan(value):
-        return MISSED, value, _no_number(metric, columns)
+        close = nearest(metric, columns)
+        why = "it was never logged" + (f"; {close} was" if close else "")
+        return MISSED, value, "it was logged as null" if metric in columns else why
     return MET if one.low <= value <= one.high else MISSED, value, None
 
 
@@ -147,10 +143,3 @@ def _number(one: Expectation, metric: str, columns: MetricColumns) -> float:
         # An evaluation is a single number, so do not average it with others.
         return Window(kind, one.last_events or 1).of(columns.series(metric), more_is_better=more_is_better)
     return number_of(columns, metric, Window(kind, one.last_events), more_is_better=more_is_better, up_to=up_to)
-
-
-def _no_number(metric: str, columns: MetricColumns) -> str:
-    if metric in columns:
-        return "it was logged as null"
-    close = nearest(metric, columns)
-    return "it was never logged" + (f"; {close} was" if close else "")

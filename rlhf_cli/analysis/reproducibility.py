@@ -65,8 +65,7 @@ def compare_again(run: RunFolder, again: RunFolder, *, up_to: int | None = None)
 def _numbers(run: RunFolder, up_to: int | None) -> dict[tuple[int, bool, int, int, str], object]:
     """Return the logged values by (step, of an evaluation, index of the event, order of the metric, metric).
 
-    An earlier metric in the order causes later differences. Metrics of the clock and the last line, which summarises
-    one call, are left out.
+    Metrics of the clock and the last line, which summarises one call, are left out.
     """
     counted, found = Counter[tuple[int, bool]](), {}
     for event in read_metrics(run.metrics):
@@ -91,10 +90,7 @@ def _weights(run: RunFolder, again: RunFolder, up_to: int | None) -> Iterator[Pa
 
 
 def _causes(run: RunFolder, again: RunFolder) -> Iterator[Pair]:
-    """Yield the settings, then the recorded facts, that differ and may change a number.
-
-    A fact that the first run did not record is no difference: an older version recorded less.
-    """
+    """Yield the settings, then the facts that the first run recorded, that differ and may change a number."""
     old, new = (dict(flat(one.read_config())) for one in (run, again))
     for key in old | new:
         row = row_of(key)

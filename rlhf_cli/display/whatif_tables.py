@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rlhf_cli.analysis.whatif.question import gate_in_words
+from rlhf_cli.analysis.whatif_request import gate_in_words
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.plan.batches import count
 from rlhf_cli.text.json_values import JsonValue
 
 if TYPE_CHECKING:
-    from rlhf_cli.analysis.whatif.question import KeyChange
-    from rlhf_cli.analysis.whatif.what_if import OldNew, WhatIf
+    from rlhf_cli.analysis.what_if import OldNew, WhatIf
+    from rlhf_cli.analysis.whatif_request import KeyChange
 
 _MOST_ROUNDS = 8
 _LENGTH = "length"

@@ -38,17 +38,14 @@ from numpy.typing import NDArray
 from rlhf_cli.numerics.intervals import Estimate, mean_with_interval
 from rlhf_cli.rewards.completion_text import Completion, text_of
 
+Floats = NDArray[np.float64]
 TOTAL = "total"
 """The score used to pick answers if no reward is named."""
 
 
 @dataclass(frozen=True)
 class SampledAnswer:
-    """One answer to a prompt.
-
-    `rewards` maps name -> raw score, None if a reward does not apply, failed or was gated out. `total` is None if the
-    row has none. `is_truncated` says that the policy did not end the answer.
-    """
+    """One answer to a prompt, and its raw rewards; `is_truncated`: the policy did not end it."""
 
     completion: Completion
     rewards: Mapping[str, float | None]
@@ -68,14 +65,11 @@ class SampledPrompt:
     answers: Sequence[SampledAnswer]
 
 
-Floats = NDArray[np.float64]
-
-
 @dataclass(frozen=True)
 class BestOfK:
     """The best of `k`: the mean score it is picked by, and every reward and the truncated share at that pick.
 
-    Estimates are means over prompts with 95 % intervals over prompts, as in `rlhf eval`. `kl_bound` is in nats.
+    Means and 95 % intervals are over prompts. `kl_bound` is in nats.
     """
 
     k: int
@@ -87,11 +81,7 @@ class BestOfK:
 
 @dataclass(frozen=True)
 class BestOfN:
-    """The curve for `prompts` prompts with n answers each.
-
-    `by` is the score used to pick: a reward's raw score or the total. `left_out` counts prompts with an answer that has
-    no such score; best of k is undefined for them.
-    """
+    """The curve for `prompts` prompts. `left_out` counts those with an answer that has no score `by`."""
 
     by: str
     curve: list[BestOfK]
@@ -115,27 +105,18 @@ def best_of_n(prompts: Sequence[SampledPrompt], *, by: str = TOTAL) -> BestOfN:
             for column in np.array(picked).T.tolist()
         ]
 
-    scores_of = curve_of(partial(SampledAnswer.score, by=by))
-    rewards_of = {name: curve_of(partial(SampledAnswer.score, by=name)) for name in names}
+    scores = curve_of(partial(SampledAnswer.score, by=by))
+    rewards = {name: curve_of(partial(SampledAnswer.score, by=name)) for name in names}
     cut_off = curve_of(lambda answer: float(answer.is_truncated))
     curve = [
-        BestOfK(
-            k=k,
-            score=scores_of[k - 1],
-            rewards={name: estimates[k - 1] for name, estimates in rewards_of.items()},
-            truncated=cut_off[k - 1],
-            kl_bound=kl_bound(k),
-        )
-        for k in range(1, n + 1)
+        BestOfK(k + 1, scores[k], {name: means[k] for name, means in rewards.items()}, cut_off[k], kl_bound(k + 1))
+        for k in range(n)
     ]
     return BestOfN(by, curve, len(scored), len(prompts) - len(scored))
 
 
 def pick_weights(scores: Floats) -> Floats:
-    """Return (n, n): entry [k - 1, i] is the probability that answer i is the best of k drawn without replacement.
-
-    `scores` is (n,). Answers with equal scores share their probability; every row sums to 1.
-    """
+    """Return (n, n): entry [k - 1, i] is the probability that answer i is the best of k, by their (n,) scores."""
     weights = np.empty((len(scores), len(scores)))
     weights[:, np.argsort(scores)] = _by_place(len(scores))
     for value in np.unique(scores):
@@ -146,7 +127,6 @@ def pick_weights(scores: Floats) -> Floats:
 
 @cache
 def _by_place(n: int) -> Floats:
-    """Return (n, n): w_i(k) at [k - 1, i - 1]."""
     return np.array([[math.comb(place, k - 1) / math.comb(n, k) for place in range(n)] for k in range(1, n + 1)])
 
 
@@ -177,11 +157,9 @@ class MadeRows:
 
 
 def preference_pairs(prompts: Sequence[SampledPrompt], *, by: str = TOTAL, least_margin: float = 0.0) -> MadeRows:
-    """Return at most one preference row per prompt.
+    """Return at most one preference row per prompt, with a margin above 0 and at least `least_margin`.
 
-    The columns are prompt, chosen, rejected, margin (of the scores `by`), score_chosen and score_rejected. The margin
-    is above 0 and at least `least_margin`. Among equal scores, the first sampled answer is used. A repeated pair is
-    written once, even if its prompt occurs several times.
+    Among equal scores, the first sampled answer is used. A pair that repeats is written once.
     """
     rows: list[Row] = []
     left_out: Counter[str] = Counter()
@@ -222,9 +200,9 @@ def preference_pairs(prompts: Sequence[SampledPrompt], *, by: str = TOTAL, least
 def best_answers(
     prompts: Sequence[SampledPrompt], *, by: str = TOTAL, keep: int = 1, at_least: float | None = None
 ) -> MadeRows:
-    """Return rows with prompt, completion and score: the `keep` best distinct answers per prompt, best first.
+    """Return rows with prompt, completion and score: the `keep` best different answers per prompt, best first.
 
-    Answers that score below `at_least` are left out (None for no limit). An answer is used once per prompt.
+    Leave out those that score below `at_least`, if given.
     """
     rows: list[Row] = []
     left_out: Counter[str] = Counter()
@@ -258,10 +236,7 @@ PASS_RATE = "pass_rate"
 def with_pass_rates(
     rows: Sequence[Row], prompts: Sequence[SampledPrompt], *, by: str, at_least: float | None = None
 ) -> list[Row]:
-    """Return the rows with the share of their prompt's answers whose raw score `by` is `at_least` (1 if None).
-
-    Answers without that score do not count; the share is None if no answer has one.
-    """
+    """Return the rows with the share of their prompt's answers that score `at_least` (None: 1); None for no scores."""
     passes = 1.0 if at_least is None else at_least
     scores = [[score for answer in prompt.answers if (score := answer.score(by)) is not None] for prompt in prompts]
     return [

@@ -23,9 +23,8 @@ _CLASSES: dict[str, type[Measured]] = {kind.kind: kind for kind in (RewardModelE
 class Heading:
     """The heading of an evaluation: the file's `name`, and the `model` and `data` as shown to people.
 
-    `step` is the training step, None for an evaluation by `rlhf eval`. `path` is the model's folder, None for an
-    evaluation during training. `trained_on` counts the rows whose prompt the model was also trained on, None if
-    unknown. `time` is in seconds since 1970.
+    `step` is None for `rlhf eval`, `path` (the model's folder) for an evaluation during training. `trained_on` counts
+    the rows whose prompt the model was also trained on, None if unknown. `time` is in seconds since 1970.
     """
 
     name: str
@@ -87,10 +86,7 @@ def measured_json(measured: Measured) -> dict[str, object]:
 
 
 def evaluation_of_json(content: Mapping[str, object]) -> Evaluation:
-    """Return the evaluation that a JSON object describes, ignoring unknown keys.
-
-    Raise ValueError if the object is not an evaluation or is incomplete.
-    """
+    """Return the evaluation that a JSON object describes, ignoring unknown keys. Raise ValueError if it is none."""
     kind = content.get("kind")
     if not isinstance(kind, str) or kind not in _CLASSES:
         raise ValueError(f"kind is {kind!r}, not {' or '.join(_CLASSES)}")

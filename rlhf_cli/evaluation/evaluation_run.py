@@ -1,13 +1,21 @@
-"""Run one evaluation: load the model and rows, evaluate, and write JSON and the completions."""
+"""Run one evaluation: load the model and rows, evaluate, and write JSON and the completions.
+
+A policy answers prompts greedily, and sampled with the trainer's settings; a run with tools, an environment or a
+rollout function passes `Interact`, which answers as in its training. Rewards are evaluated as in `rlhf score`: with the
+run's stack and aggregate, and the weights and running deviations of its last step. The truncation policy and KL belong
+to the trainer and are not part of the total.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import torch
 from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.config.schema.experiment import Experiment
@@ -15,20 +23,29 @@ from rlhf_cli.data.rows import prompt_key
 from rlhf_cli.errors import RunError
 from rlhf_cli.evaluation.evaluation_files import Evaluation, Heading, Measured, evaluation_json
 from rlhf_cli.evaluation.held_out_rows import HeldOut, end_of_run, load_held_out
-from rlhf_cli.evaluation.policy_results import SEEN, UNSEEN, PolicyEvaluation
+from rlhf_cli.evaluation.policy_results import (
+    SEEN,
+    UNSEEN,
+    AnsweredPrompt,
+    PartAnswers,
+    PolicyEvaluation,
+    completions_of,
+    sum_up_answers,
+)
 from rlhf_cli.evaluation.reward_model_scores import evaluate_reward_model
+from rlhf_cli.evaluation.score_completions import EndOfRun, Interact, score
 from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation, Row
 from rlhf_cli.evaluation.targets import Target
+from rlhf_cli.models.policy_model import SAMPLING_ARGUMENTS, PolicyModel, Sampling
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.models.tokenizer_files import read_tokenizer
+from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredRow
 from rlhf_cli.runs.reward_records import trained_with_eos
-from rlhf_cli.runs.run_folder import HELD_OUT, REWARD_MODEL, TRAINING_ROWS, write_json, write_rows
-
-if TYPE_CHECKING:
-    from rlhf_cli.evaluation.generation import Interact
+from rlhf_cli.runs.run_folder import GREEDY, HELD_OUT, REWARD_MODEL, SAMPLED, TRAINING_ROWS, write_json, write_rows
 
 Say = Callable[[str], None]
 _POLICY_BATCH, _SCORER_BATCH = 32, 16
+_SETTINGS = (*SAMPLING_ARGUMENTS, "max_completion_length", "generation_kwargs", "chat_template_kwargs")
 _PROMPT = "prompt_was"
 """Column that says whether a pair's prompt was also trained on. It is used as a slice."""
 _OTHER_ENDING = {
@@ -41,11 +58,8 @@ _OTHER_ENDING = {
 class EvaluationRequest:
     """How to evaluate. `name` is the base name of the files; `data` describes the rows on the screen.
 
-    `trained` is the experiment that trained the model, or None if unknown. `has_own_rows` says that the rows are the
-    experiment's own evaluation rows. `out` is the output folder, None for the target's. `rows` is the maximum number of
-    rows, None for all. `batch_size` counts completions, None for the default of the model's kind. `slices`, `as_chat`
-    and `with_eos` are for a reward model, `samples` (per prompt) for a policy. `interact` generates for a run with
-    tools, an environment or a rollout function.
+    `trained` is the experiment that trained the model, if known. `has_own_rows`: the rows are the experiment's own.
+    `slices`, `as_chat` and `with_eos` are for a reward model, `samples` (per prompt) and `interact` for a policy.
     """
 
     name: str
@@ -65,11 +79,7 @@ class EvaluationRequest:
 def evaluate(
     target: Target, experiment: Experiment, asked: EvaluationRequest, say: Say
 ) -> tuple[Evaluation, list[Path]]:
-    """Evaluate and write `NAME.json` and, for a policy, `NAME.completions.jsonl` into the output folder.
-
-    Return the evaluation and these files. Raise UserError for a model or rows that cannot be loaded, and any error that
-    a reward raises.
-    """
+    """Evaluate, and write `NAME.json` and a policy's `NAME.completions.jsonl`; return the evaluation and the files."""
     transformers_logging.disable_progress_bar()
     folder = asked.out or target.folder
     try:
@@ -86,8 +96,7 @@ def evaluate(
         or_training=not is_reward_model,
         trained=asked.trained,
     )
-    rows, warnings = held_out.rows, held_out.warnings
-    if asked.has_own_rows and held_out.num_trained_on == len(rows):
+    if asked.has_own_rows and held_out.num_trained_on == len(held_out.rows):
         asked = replace(asked, name=TRAINING_ROWS + asked.name.removeprefix(HELD_OUT))
     measured: Measured
     completions: list[Row] = []
@@ -102,7 +111,7 @@ def evaluate(
         data=asked.data,
         trained_on=held_out.num_trained_on,
         time=time.time(),
-        warnings=warnings,
+        warnings=held_out.warnings,
     )
     evaluation = Evaluation(heading, measured)
     files = [folder / f"{asked.name}.json"]
@@ -116,8 +125,6 @@ def evaluate(
 def _reward_model(
     target: Target, experiment: Experiment, held_out: HeldOut, asked: EvaluationRequest, say: Say
 ) -> RewardModelEvaluation:
-    from rlhf_cli.evaluation.generation import device_of
-
     rows, slices = held_out.rows, asked.slices
     if 0 < (held_out.num_trained_on or 0) < len(rows):
         seen = held_out.trained_on or ()
@@ -141,9 +148,7 @@ def _reward_model(
 def _policy(
     target: Target, experiment: Experiment, held_out: HeldOut, asked: EvaluationRequest, say: Say
 ) -> tuple[PolicyEvaluation, list[Row]]:
-    from rlhf_cli.evaluation.generation import evaluate_interactively, evaluate_policy, load_policy, sampling_of
-
-    rows, trained_on = held_out.rows, held_out.trained_on or frozenset()
+    rows = held_out.rows
     total = len(rows) * (1 + asked.samples)
     say(f"{total} completions of {len(rows)} prompts, {1 + asked.samples} each")
     done = 0
@@ -156,9 +161,80 @@ def _policy(
 
     sampling = sampling_of(experiment, asked.samples, asked.batch_size or _POLICY_BATCH, on_batch)
     end = end_of_run(target)
-    if (interact := asked.interact) is not None:
-        return evaluate_interactively(
-            interact, target.model, experiment, rows, sampling, end=end, trained_on=trained_on
-        )
-    policy = load_policy(target.model, experiment)
-    return evaluate_policy(policy, experiment, rows, sampling, end=end, trained_on=trained_on)
+    if asked.interact is not None:
+        parts, no_total = asked.interact(target.model, experiment, rows, sampling.each, sampling.batch_size, end)
+    else:
+        parts, no_total = policy_answers(load_policy(target.model, experiment), experiment, rows, sampling, end)
+    evaluation = sum_up_answers(
+        parts, list(experiment.rewards), no_total=no_total, trained_on=held_out.trained_on or frozenset()
+    )
+    settings = {**sampling.settings, "samples": sampling.each, "seed": sampling.seed}
+    return replace(evaluation, settings=settings), completions_of(parts)
+
+
+def sampling_of(
+    experiment: Experiment, each: int, batch_size: int, on_batch: Callable[[int], None] | None = None
+) -> Sampling:
+    """Return the sampling of an experiment's trainer, with GRPO's defaults for arguments that are not set."""
+    import trl
+
+    defaults = {field.name: field.default for field in dataclasses.fields(trl.GRPOConfig)}
+    settings = {name: experiment.trainer.args.get(name, defaults[name]) for name in _SETTINGS}
+    return Sampling(settings, batch_size, experiment.seed, each, on_batch=on_batch)
+
+
+def device_of(experiment: Experiment) -> str:
+    """Return `cuda` if there is a GPU and the experiment may use it, else `cpu`."""
+    return "cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu"
+
+
+def load_policy(path: Path, experiment: Experiment) -> PolicyModel:
+    """Load a model with an experiment's dtype, device, way to generate and trust."""
+    transformers_logging.disable_progress_bar()
+    return PolicyModel(
+        path,
+        dtype=experiment.model.dtype,
+        device=device_of(experiment),
+        generation=experiment.trainer.generation,
+        trust_remote_code=experiment.model.trust_remote_code,
+        chat_template=experiment.model.chat_template,
+    )
+
+
+def policy_answers(
+    policy: PolicyModel, experiment: Experiment, rows: list[Row], sampling: Sampling, end: EndOfRun
+) -> tuple[dict[str, PartAnswers], str | None]:
+    """Return the answers by decoding mode, scored as at the run's `end`, and why they have no total.
+
+    Each prompt is answered once greedily and `sampling.each` times with the trainer's sampling settings.
+    """
+    ways = {GREEDY: replace(sampling, each=1, is_greedy=True), SAMPLED: sampling}
+    answered = {name: answer_prompts(policy, rows, way) for name, way in ways.items() if way.each}
+    settled = score_answers(experiment, [one for answers in answered.values() for one in answers], policy, end)
+    scored = iter(settled.rows)
+    parts = {
+        name: PartAnswers(ways[name].each, answers, list(islice(scored, len(answers))))
+        for name, answers in answered.items()
+    }
+    return parts, settled.no_total
+
+
+def answer_prompts(policy: PolicyModel, rows: list[Row], sampling: Sampling) -> list[AnsweredPrompt]:
+    """Return `sampling.each` answers per row, as messages if the prompt is a list of messages."""
+    repeated = [row for row in rows for _ in range(sampling.each)]
+    answers = []
+    for row, answer in zip(repeated, policy.complete([row["prompt"] for row in repeated], sampling), strict=True):
+        is_chat = isinstance(row["prompt"], list)
+        completion = [{"role": "assistant", "content": answer.text}] if is_chat else answer.text
+        answers.append(AnsweredPrompt(row, completion, answer.ids, answer.is_truncated))
+    return answers
+
+
+def score_answers(
+    experiment: Experiment, answers: list[AnsweredPrompt], policy: PolicyModel, end: EndOfRun
+) -> CompletionScores:
+    """Score the answers as at the `end` of a run. Without rewards, no answer has a score."""
+    if not experiment.rewards:
+        return CompletionScores([ScoredRow(None, {}) for _ in answers])
+    rows = [{name: value for name, value in answer.as_row().items() if name != "is_truncated"} for answer in answers]
+    return score(experiment, rows, device=policy.device, decode=policy.decode, end=end)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, RunError
@@ -24,15 +23,12 @@ from rlhf_cli.evaluation.best_of_n import (
 )
 from rlhf_cli.evaluation.held_out_rows import end_of_run, load_held_out, load_training
 from rlhf_cli.evaluation.policy_results import PartAnswers, completions_of
-from rlhf_cli.evaluation.score_completions import EndOfRun
+from rlhf_cli.evaluation.score_completions import EndOfRun, Interact
 from rlhf_cli.evaluation.scored_pairs import Row
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.plan.sources_and_components import describe_eval_rows
 from rlhf_cli.rewards.stack.aggregating import why_no_total
 from rlhf_cli.runs.run_folder import SAMPLED, write_json, write_rows
-
-if TYPE_CHECKING:
-    from rlhf_cli.evaluation.generation import Interact
 
 COMPLETIONS, PAIRS, BEST = "completions.jsonl", "pairs.jsonl", "best.jsonl"
 CURVE = "best_of_n.json"
@@ -42,10 +38,7 @@ BATCH = 32
 
 
 def make_room(folder: Path, *, overwrite: bool) -> None:
-    """Create the output folder before the work starts.
-
-    Raise RunError if it cannot be created, or if it holds such files already and `overwrite` is false.
-    """
+    """Create the output folder. Raise RunError if that fails, or if it holds such files and `overwrite` is false."""
     there = [name for name in _ALL if (folder / name).exists()]
     if there and not overwrite:
         raise RunError(
@@ -66,10 +59,7 @@ def make_room(folder: Path, *, overwrite: bool) -> None:
 def pass_rate_file(
     experiment: Experiment, file: Path | None, by: str | None, *, overwrite: bool
 ) -> tuple[Path, str] | None:
-    """Return the file for `--pass-rate`, and the reward that answers have to pass: `by`, else the primary one.
-
-    Raise ConfigError if neither is given, RunError for a file that cannot be written or, unless `overwrite`, exists.
-    """
+    """Return the file for `--pass-rate`, and the reward that answers have to pass: `by`, else the primary one."""
     if file is None:
         return None
     name = by or (experiment.primary.by if experiment.primary is not None else TOTAL)
@@ -94,11 +84,9 @@ def shown(path: Path) -> str:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """What to sample and make. `by` is the score used to pick answers: a reward's name or the total.
+    """What to sample and make. `least_margin` is for pairs, `keep` (per prompt) and `at_least` for the best answers.
 
-    `least_margin` applies to pairs; `keep` (per prompt) and `at_least` (None for no limit) apply to the best answers.
-    `batch_size` is None for the default. `pass_rate` is the file of the prompts' rows with their pass rate, and the
-    reward that says which answers pass; None to write none.
+    `pass_rate` is the file of the prompts' rows with their pass rate, and the reward that says which answers pass.
     """
 
     num_samples: int
@@ -121,11 +109,7 @@ class GeneratedFiles:
 
 
 def prompts_of(experiment: Experiment, *, data: str | None, held_out: bool, limit: int | None) -> tuple[list[Row], str]:
-    """Return the rows whose prompts are answered, and their description.
-
-    These are the rows of the file `data` (then the experiment's data.eval), the held-out rows, or the training rows.
-    Raise DataError for rows that cannot be loaded, ConfigError if none were held out.
-    """
+    """Return the rows of the file `data` (as data.eval), the held-out or the training rows, and their description."""
     if data is None and not held_out:
         return load_training(experiment, limit=limit), "training rows"
     if held_out and experiment.data.eval is None:
@@ -151,24 +135,20 @@ def generate(
 ) -> GeneratedFiles:
     """Sample and score completions, and write everything into the target's folder, which must exist.
 
-    `interact` generates for a run with tools, an environment or a rollout function.
-
-    Raise ConfigError if answers have no total of their own and `by` is the total, ModelError for a model that cannot be
-    loaded, and any error that a reward raises.
+    Raise ConfigError if answers have no total of their own and `by` is the total.
     """
-    from rlhf_cli.evaluation.generation import answer_prompts, load_policy, sampling_of, score_answers  # imports TRL
+    from rlhf_cli.evaluation.evaluation_run import answer_prompts, load_policy, sampling_of, score_answers  # torch
 
     end = end_of_run(target)
     _refuse_without_total(experiment, request.by, end)
-    each, batch_size = request.num_samples, request.batch_size or BATCH
-    sampling = sampling_of(experiment, each, batch_size, on_batch)
+    each = request.num_samples
+    sampling = sampling_of(experiment, each, request.batch_size or BATCH, on_batch)
     if interact is not None:
-        part = interact(target.model, experiment, rows, each, batch_size, end)[0][SAMPLED]
-        answers, scores = list(part.answers), list(part.scored)
+        part = interact(target.model, experiment, rows, each, sampling.batch_size, end)[0][SAMPLED]
     else:
         policy = load_policy(target.model, experiment)
         answers = answer_prompts(policy, rows, sampling)
-        scores = score_answers(experiment, answers, policy, end).rows
+        part = PartAnswers(each, answers, score_answers(experiment, answers, policy, end).rows)
     sampled = [
         SampledAnswer(
             answer.completion,
@@ -176,7 +156,7 @@ def generate(
             scored.total,
             answer.is_truncated,
         )
-        for answer, scored in zip(answers, scores, strict=True)
+        for answer, scored in zip(part.answers, part.scored, strict=True)
     ]
     prompts = [SampledPrompt(row["prompt"], sampled[n * each : (n + 1) * each]) for n, row in enumerate(rows)]
     best = best_of_n(prompts, by=request.by)
@@ -189,17 +169,17 @@ def generate(
         "path": str(target.model),
         "data": which,
         "time": time.time(),
-        "samples": request.num_samples,
-        "settings": {**sampling.settings, "seed": sampling.seed, "batch_size": batch_size},
+        "samples": each,
+        "settings": {**sampling.settings, "seed": sampling.seed, "batch_size": sampling.batch_size},
         "prompts": len(rows),
         "by": best.by,
         "curve": [asdict(point) for point in best.curve],
         "prompts_without_score": best.left_out,
         "made": {name: {"rows": len(result.rows), "left_out": result.left_out} for name, result in made.items()},
     }
-    completions = completions_of({SAMPLED: PartAnswers(each, answers, scores)})
     files = []
-    for name, some in {COMPLETIONS: completions, **{name: result.rows for name, result in made.items()}}.items():
+    tables = {COMPLETIONS: completions_of({SAMPLED: part}), **{name: result.rows for name, result in made.items()}}
+    for name, some in tables.items():
         (target.folder / name).unlink(missing_ok=True)  # the files of a folder belong together
         if some:
             files.append(target.folder / name)

@@ -39,14 +39,11 @@ class HeldOut:
 def load_held_out(
     experiment: Experiment, *, needs: str, limit: int | None, or_training: bool, trained: Experiment | None = None
 ) -> HeldOut:
-    """Return the rows, with warnings about their source. Column `needs` is non-empty in every row.
+    """Return at most `limit` evenly spaced rows, with warnings. Column `needs` is non-empty in every row.
 
     A held-out fraction is reproduced exactly from the same data and seed. Equal and empty answers are dropped if
-    training dropped them. `limit` is the maximum number of rows, evenly spaced over all; None for all. With
-    `or_training`, fall back to the training rows if none were held out. `trained` is the experiment that trained the
-    model, or None if unknown; it is used to count prompts that are also in its training rows.
-
-    Raise DataError for rows that cannot be loaded, ConfigError if no rows are configured.
+    training dropped them. With `or_training`, fall back to the training rows. `trained` is the experiment that trained
+    the model, to count prompts that are also in its training rows. Raise ConfigError if no rows are configured.
     """
     data, warnings = experiment.data, list[str]()
     prompt = data.model_dump()["prompt"]
@@ -85,10 +82,7 @@ def load_held_out(
 
 
 def load_training(experiment: Experiment, *, limit: int | None) -> list[Row]:
-    """Return the training rows without the held-out ones; at most `limit` of them, evenly spaced.
-
-    Raise DataError for rows that cannot be loaded.
-    """
+    """Return at most `limit` training rows, evenly spaced, without the held-out ones."""
     dataset = _training_set(experiment)
     check_rows(dataset, ["prompt"], "the training rows")
     rows: list[Row] = _spread(dataset, limit).to_list()
@@ -112,12 +106,10 @@ def _spread(dataset: datasets.Dataset, limit: int | None) -> datasets.Dataset:
 
 
 def end_of_run(target: Target) -> EndOfRun:
-    """Return the end of the target's run, or of the checkpoint being evaluated.
-
-    Use defaults for a model without a run.
-    """
-    status = read_status(target.run) if target.run is not None else None
-    step = status.step if status else 0
-    checkpoint = checkpoint_folder(target.run.checkpoints, step) if target.run is not None else None
-    running = read_running(target.model) or (read_running(checkpoint) if checkpoint is not None else None)
-    return EndOfRun(step, (status.max_steps if status else None) or 1, running or {})
+    """Return the end of the target's run, or of the checkpoint being evaluated; defaults for a model without a run."""
+    running = read_running(target.model)
+    if target.run is None:
+        return EndOfRun(running=running or {})
+    status = read_status(target.run)
+    running = running or read_running(checkpoint_folder(target.run.checkpoints, status.step))
+    return EndOfRun(status.step, status.max_steps or 1, running or {})

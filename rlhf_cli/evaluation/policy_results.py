@@ -76,7 +76,7 @@ class Attempts:
 
 @dataclass(frozen=True)
 class ShownAnswer:
-    """An answer to show: texts or messages, and the total reward (None if not scored)."""
+    """An answer to show: texts or messages, and the total reward."""
 
     prompt: object
     completion: object
@@ -96,10 +96,8 @@ class SomePrompts:
 class PolicyEvaluation:
     """All results of evaluating a policy. `rows` counts prompts; `attempts` is keyed by reward.
 
-    `by_prompts` maps SEEN (prompts that were also trained on) and UNSEEN to their results, and is None unless both
-    occur. `settings` are the generation arguments under TRL's names, `samples` and `seed`; it is None for an evaluation
-    during training, because the trainer holds them. `no_total` says why no answer has its own total, or is None if they
-    do.
+    `by_prompts` maps SEEN (prompts that were also trained on) and UNSEEN to their results, None unless both occur.
+    `settings` are the generation arguments, None during training. `no_total` says why no answer has its own total.
     """
 
     kind: ClassVar[str] = POLICY
@@ -183,8 +181,8 @@ def sum_up_answers(
 ) -> PolicyEvaluation:
     """Return the evaluation of a policy from its answers; `names` are its rewards.
 
-    `no_total` says why no answer has its own total, or is None if they do. `trained_on` holds the `prompt_key` of the
-    prompts that were also trained on. If only some prompts are in it, both groups get their own results.
+    `trained_on` holds the `prompt_key` of the prompts that were also trained on. If only some are in it, both groups
+    get their own results.
     """
     first = next(iter(parts.values()))
     shown = list(zip(first.answers, first.scored, strict=True))[:_SHOWN]
@@ -233,19 +231,20 @@ def _part(part: PartAnswers, names: Sequence[str]) -> PartEvaluation:
     lengths = [len(answer.completion_ids) for answer in part.answers]
     tokens = student(part.by_prompt(lambda row: float(lengths[row])))
     return PartEvaluation(
-        rewards={name: RewardEstimates(**_means(part, name)) for name in names},
+        rewards={name: _means(part, name) for name in names},
         total=mean_with_interval(part.by_prompt(lambda row: part.scored[row].total)),
         truncated=share(part.by_prompt(lambda row: float(part.answers[row].is_truncated))),
         tokens=TokenEstimate(**vars(tokens), max=max(lengths)),
     )
 
 
-def _means(part: PartAnswers, name: str) -> dict[str, Estimate]:
-    """Return the mean of each field of `RewardEstimates`."""
-    values = {
-        field: [getattr(row.rewards[name], field) for row in part.scored] for field in ("raw", "effective", "weighted")
-    }
-    return {field: mean_with_interval(part.by_prompt(column.__getitem__)) for field, column in values.items()}
+def _means(part: PartAnswers, name: str) -> RewardEstimates:
+    rewards = [row.rewards[name] for row in part.scored]
+    return RewardEstimates(
+        raw=mean_with_interval(part.by_prompt(lambda row: rewards[row].raw)),
+        effective=mean_with_interval(part.by_prompt(lambda row: rewards[row].effective)),
+        weighted=mean_with_interval(part.by_prompt(lambda row: rewards[row].weighted)),
+    )
 
 
 def _attempts(part: PartAnswers, names: Sequence[str]) -> dict[str, Attempts]:
@@ -254,8 +253,11 @@ def _attempts(part: PartAnswers, names: Sequence[str]) -> dict[str, Attempts]:
     A missing score (a gate, a failure) counts as wrong. The answer that maj@k counts is the last number of a
     completion, or its whole text if it has none.
     """
+    from rlhf_cli.rewards.numeric import last_number
+
     attempts = {}
-    texts = [_answer(text_of(answer.completion)) for answer in part.answers]
+    completions = [text_of(answer.completion) for answer in part.answers]
+    texts = [text.strip() if (number := last_number(text)) is None else str(number) for text in completions]
     for name in names:
         raw = [row.rewards[name].raw for row in part.scored]
         if not any(value is not None for value in raw) or any(value not in (None, 0.0, 1.0) for value in raw):
@@ -270,10 +272,3 @@ def _attempts(part: PartAnswers, names: Sequence[str]) -> dict[str, Attempts]:
             maj_at={part.each: share([majority(texts[span], right[span]) for span in spans])},
         )
     return attempts
-
-
-def _answer(text: str) -> str:
-    from rlhf_cli.rewards.numeric import last_number
-
-    number = last_number(text)
-    return text.strip() if number is None else str(number)

@@ -46,8 +46,7 @@ def evaluate_reward_model(
     """Return all measures of a reward model on preference rows.
 
     `slices` are columns; `subset` is added if it exists. `as_chat` scores plain texts as a conversation, and `with_eos`
-    ends them with the end-of-sequence token. Raise DataError for rows that are not pairs, and for a slice that does not
-    exist or has too many values.
+    ends them with the end-of-sequence token. Raise DataError for rows that are not pairs and for a wrong slice.
     """
     pairs = pairs_of(rows, as_chat=as_chat)
     wanted = list(dict.fromkeys([*([SUBSET] if SUBSET in rows[0] else []), *slices]))
@@ -58,11 +57,10 @@ def evaluate_reward_model(
     both = torch.tensor(scores, dtype=torch.float64)
     chosen, rejected = both[:count], both[count:]
     longer = torch.tensor(lengths[:count]) - torch.tensor(lengths[count:])
-    difference, prompts = chosen - rejected, _numbered(pairs.prompts)
-    by_slice = {
-        column: {value: _slice(difference, prompts, torch.tensor(indices)) for value, indices in by_value.items()}
-        for column, by_value in groups.items()
-    }
+    # Equal for equal prompts; pairs without a separate prompt each get their own number.
+    numbers = dict[str, int]()
+    names = [repr(prompt) if prompt else f"pair {row}" for row, prompt in enumerate(pairs.prompts)]
+    difference, prompts = chosen - rejected, torch.tensor([numbers.setdefault(name, len(numbers)) for name in names])
     return RewardModelEvaluation(
         rows=count,
         pairs_per_second=count / seconds,
@@ -72,17 +70,12 @@ def evaluate_reward_model(
         calibration=_calibration(difference),
         rewards=_rewards(chosen, rejected, prompts),
         length=_length(difference, longer, prompts),
-        slices=by_slice,
+        slices={
+            column: {value: _slice(difference, prompts, torch.tensor(indices)) for value, indices in by_value.items()}
+            for column, by_value in groups.items()
+        },
         worst=_worst(rows, pairs, chosen, rejected),
         with_eos=with_eos,
-    )
-
-
-def _numbered(prompts: Sequence[object]) -> Tensor:
-    """Return (pairs,) numbers, equal for equal prompts. Pairs without a separate prompt each get their own number."""
-    numbers: dict[str, int] = {}
-    return torch.tensor(
-        [numbers.setdefault(repr(prompt) if prompt else f"pair {row}", row) for row, prompt in enumerate(prompts)]
     )
 
 

@@ -21,10 +21,7 @@ Array = NDArray[numpy.float64]
 
 @dataclass(frozen=True)
 class ScoreDistribution:
-    """The distribution of one component's scores, by share: "0.5" is the median.
-
-    `deviation` is the sample deviation (n - 1), None for fewer than two scores.
-    """
+    """The distribution of one component's scores, by share: "0.5" is the median; `deviation` is that of a sample."""
 
     count: int
     mean: float | None
@@ -59,7 +56,7 @@ class ScoreCorrelation:
 
 def correlations(columns: Mapping[str, Sequence[float | None]]) -> list[ScoreCorrelation]:
     """Return one correlation per pair of columns, in their order. None marks a missing value."""
-    arrays = {name: as_array(values) for name, values in columns.items()}
+    arrays = {name: numpy.array(values, dtype=numpy.float64) for name, values in columns.items()}
     pairs = []
     for first, second in combinations(arrays, 2):
         both = ~(numpy.isnan(arrays[first]) | numpy.isnan(arrays[second]))
@@ -82,21 +79,13 @@ def mean_ranks(values: Array) -> Array:
     return ranks
 
 
-def as_array(values: Sequence[float | None]) -> Array:
-    """Return a column with NaN for None."""
-    return numpy.array([numpy.nan if value is None else value for value in values], dtype=numpy.float64)
-
-
 _TRUE = ("true", "yes", "1", "1.0", "correct", "good", "right")
 _FALSE = ("false", "no", "0", "0.0", "incorrect", "bad", "wrong")
 _LABELS: dict[str, float | None] = {"": None, **dict.fromkeys(_TRUE, 1.0), **dict.fromkeys(_FALSE, 0.0)}
 
 
 def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[float | None]:
-    """Return a column as labels: 1 for good, 0 for bad, None if empty.
-
-    Raise DataError if the column does not exist or a value is neither good nor bad.
-    """
+    """Return a column as labels: 1 for good, 0 for bad, None if empty. Raise DataError for any other value."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     if column not in columns:
         what, got = f"the completions have no column {column!r}", "columns " + ", ".join(columns)
@@ -117,10 +106,7 @@ def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[float | No
 
 @dataclass(frozen=True)
 class ScoreBench:
-    """Statistics of scored completions.
-
-    `distributions` has the raw scores by component, the total, and the completion's length in characters.
-    """
+    """The distributions of raw scores, total and length in characters, and their correlations; `label`: its column."""
 
     distributions: Mapping[str, ScoreDistribution]
     correlations: Sequence[ScoreCorrelation]
@@ -145,10 +131,7 @@ class ScoreBench:
 
 
 def score_bench(rows: Sequence[dict[str, object]], scores: CompletionScores, *, label: str | None = None) -> ScoreBench:
-    """Return the statistics of scored rows; `label` is a column of true and false, or None.
-
-    Raise DataError if `label` is not a valid label column.
-    """
+    """Return the statistics of scored rows. Raise DataError if `label` is no column of true and false."""
     columns = {name: [row.rewards[name].raw for row in scores.rows] for name in scores.summary}
     totals = [row.total for row in scores.rows]
     columns |= {"total": totals} if any(total is not None for total in totals) else {}

@@ -24,7 +24,7 @@ from rlhf_cli.data.dialogues import read_conversations
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.errors import DataError, ModelError, UserError, raise_any
+from rlhf_cli.errors import DataError, ModelError, raise_any
 from rlhf_cli.evaluation.scored_pairs import Row
 from rlhf_cli.models.tokenizer_files import load_tokenizer
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
@@ -42,15 +42,12 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
+    from rlhf_cli.evaluation.policy_results import PartAnswers
     from rlhf_cli.numerics.score_scaling import RunningDeviation
 
 
 def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTokenizerBase:
-    """Return the policy's tokenizer, to count tokens or render prompts exactly like the policy.
-
-    `wanted_by` names what needs it in error messages. Raise ModelError if no tokenizer is configured or it cannot be
-    loaded.
-    """
+    """Return the policy's tokenizer, which `wanted_by` needs. Raise ModelError if there is none that can be loaded."""
     model = experiment.model
     if model.build is not None:
         from rlhf_cli.models.tiny import byte_tokenizer
@@ -58,8 +55,9 @@ def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTok
         built = byte_tokenizer(model.build.context_tokens)
         built.chat_template = model.chat_template or built.chat_template
         return built
-    name = model.tokenizer or model.path
-    where = "model.tokenizer" if model.tokenizer else "model.path"
+    name, where, revision = model.path, "model.path", model.revision
+    if model.tokenizer:
+        name, where, revision = model.tokenizer, "model.tokenizer", None
     if name is None or name == NOT_GIVEN:
         raise ModelError(
             f"{wanted_by} needs the policy's tokenizer, and no policy is configured",
@@ -68,9 +66,7 @@ def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTok
             hint="model.path=FOLDER_OR_HUB_ID, or model=tiny",
         )
     if not Path(name).expanduser().exists():
-        asked = HubQuestion("model", name, None if model.tokenizer else model.revision, needs_weights=False)
-        require_on_hub(asked, where=where, local=f"{where}=FOLDER")
-    revision = None if model.tokenizer else model.revision
+        require_on_hub(HubQuestion("model", name, revision, needs_weights=False), where=where, local=f"{where}=FOLDER")
     try:
         return load_tokenizer(name, model.chat_template, revision=revision, trust_remote_code=model.trust_remote_code)
     except (OSError, ValueError) as error:
@@ -118,7 +114,6 @@ def read_completions(path: Path, *, limit: int | None) -> list[Row]:
 
     Raise DataError if the file does not exist, has no rows, or lacks one of the two columns.
     """
-    file = path
     if not path.exists() and not glob.has_magic(str(path)):
         from rlhf_cli.data.data_files import near_files
 
@@ -134,33 +129,39 @@ def read_completions(path: Path, *, limit: int | None) -> list[Row]:
         tables = sorted([*path.glob("completions/*.parquet"), *path.glob("*.parquet")])
         if not tables:
             raise DataError("there are no completions in this folder", where=str(path), expected="*.parquet")
-        file = tables[-1]
-    rows = peek(DataSource(path=str(file), name="--completions"), limit=limit or sys.maxsize).rows
+        path = tables[-1]
+    rows = peek(DataSource(path=str(path), name="--completions"), limit=limit or sys.maxsize).rows
     if not rows:
         raise DataError(
-            "the file has no rows", where=str(file), got="none", expected="a row a completion, with its prompt"
+            "the file has no rows", where=str(path), got="none", expected="a row a completion, with its prompt"
         )
     for column in ("prompt", "completion"):
         if column not in rows[0]:
             raise DataError(
                 f"the file has no column {column!r}",
-                where=str(file),
+                where=str(path),
                 got="columns " + ", ".join(rows[0]),
                 expected="prompt, completion, and the columns that the rewards read",
                 hint=nearest(column, rows[0]),
             )
     table = RowTable(rows, tuple(dict.fromkeys(name for row in rows for name in row)))
-    read_table = read_conversations(table, ("prompt", "completion"), name=str(file))
+    read_table = read_conversations(table, ("prompt", "completion"), name=str(path))
     return [dict(read_table[row]) for row in range(len(rows))]
 
 
 @dataclass(frozen=True)
 class EndOfRun:
-    """The last step, the total number of steps, and the running deviations by reward (empty if they were not saved)."""
+    """The last step, the total number of steps, and the saved running deviations by reward."""
 
     step: int = 0
     max_steps: int = 1
     running: Mapping[str, RunningDeviation] = field(default_factory=dict)
+
+
+Interact = Callable[[Path, Experiment, list[Row], int, int, EndOfRun], "tuple[dict[str, PartAnswers], str | None]"]
+"""Answers to every row by decoding mode, scored, from a model, an experiment, the rows, the number of samples and of
+completions in a batch, and the end of the run; and why they have no total.
+"""
 
 
 def score(
@@ -174,9 +175,8 @@ def score(
     """Score the rows as at the `end` of a run (None for its first step), and summarise every reward over them.
 
     If no policy is configured, rewards that count tokens are left out, unless that would be all of them or a gate reads
-    one; then no row has a total. `decode` turns
-    token ids into text for rewards that score spans; None uses the policy's tokenizer, which is loaded on demand. Raise
-    DataError if a reward reads a column that the rows do not have, and any error that a reward raises.
+    one; then no row has a total. `decode` turns token ids into text for rewards that score spans; None uses the
+    policy's tokenizer. Raise DataError if a reward reads a column that the rows do not have.
     """
     left_out = {} if "completion_ids" in rows[0] else rewards_without_tokenizer(experiment)
     read_by_gates = {gate.by for reward in experiment.rewards.values() for gate in reward.gates}
@@ -204,10 +204,7 @@ def score_with(
     end: EndOfRun | None = None,
     where: str = "--completions",
 ) -> CompletionScores:
-    """Score the rows with an open stack, without closing it. Arguments and errors are those of `score`.
-
-    `where` names the source of the rows in error messages.
-    """
+    """Score the rows with an open stack, like `score`; `where` names the source of the rows in error messages."""
     end = end or EndOfRun()
     tokenizer = functools.cache(lambda: policy_tokenizer(experiment, wanted_by=" and ".join(_wanting_tokens(stack))))
     made = experiment.rollout.columns if experiment.rollout is not None else []
@@ -253,19 +250,19 @@ def _scores(stack: RewardStack, num_rows: int, aggregate: Aggregate, end: EndOfR
             mean=mean(name, "raw"),
             effective_mean=mean(name, "effective"),
             weighted_mean=mean(name, "weighted"),
-            open_fraction=outcomes[name].num_open / num_rows,
-            excluded=outcomes[name].num_excluded,
-            errors=outcomes[name].num_errors,
-            calls=outcomes[name].calls,
+            open_fraction=outcome.num_open / num_rows,
+            excluded=outcome.num_excluded,
+            errors=outcome.num_errors,
+            calls=outcome.calls,
         )
-        for name in outcomes
+        for name, outcome in outcomes.items()
     }
     return CompletionScores(rows, summary, settled.no_total)
 
 
 def _require_columns(stack: RewardStack, rows: list[Row], where: str, made: Sequence[str]) -> None:
     """Raise an error for each column that a reward reads and the rows lack; `made` are those of a rollout function."""
-    problems: list[UserError] = [
+    raise_any(
         DataError(
             f"the rows have no column {column!r}",
             where=where,
@@ -280,8 +277,7 @@ def _require_columns(stack: RewardStack, rows: list[Row], where: str, made: Sequ
         for component in stack.components
         for column in required_columns(component.score)
         if column not in rows[0]
-    ]
-    raise_any(problems)
+    )
 
 
 def _wanting_tokens(stack: RewardStack) -> list[str]:

@@ -22,8 +22,6 @@ from rlhf_cli.rewards.completion_text import Completion
 from rlhf_cli.runs.run_folder import REWARD_MODEL
 from rlhf_cli.text.suggest import nearest
 
-_IDS = ("chosen_ids", "rejected_ids")
-
 
 @dataclass(frozen=True)
 class ScoredPair:
@@ -52,20 +50,19 @@ def texts_of(row: Mapping[str, object], decode: Callable[..., object]) -> tuple[
     For conversations, return the last messages. Otherwise decode the token ids even if texts exist, because the ids are
     what is scored.
     """
-    asked, chosen, rejected = (_messages(row.get(column)) for column in ("prompt", "chosen", "rejected"))
+    asked, chosen, rejected = (
+        value if isinstance(value, list) and value and isinstance(value[0], Mapping) else []
+        for value in map(row.get, ("prompt", "chosen", "rejected"))
+    )
     if chosen and rejected:
         before = [*asked, *chosen[:-1]]
         return _content(before[-1]) if before else "", _content(chosen[-1]), _content(rejected[-1])
-    texts = [str(decode(row[ids], skip_special_tokens=True)) for ids in _IDS]
+    texts = [str(decode(row[ids], skip_special_tokens=True)) for ids in ("chosen_ids", "rejected_ids")]
     prompt = row.get("prompt")
     if not (isinstance(prompt, str) and all(text.startswith(prompt) for text in texts)):
         prompt = os.path.commonprefix(texts)  # noqa: RUF071
     chosen_text, rejected_text = (text.removeprefix(prompt) for text in texts)
     return prompt, chosen_text, rejected_text
-
-
-def _messages(value: object) -> list[Mapping[str, object]]:
-    return value if isinstance(value, list) and value and isinstance(value[0], Mapping) else []
 
 
 def _content(message: Mapping[str, object]) -> str:
@@ -112,15 +109,13 @@ def _parted(row: Row, number: int, as_chat: bool) -> tuple[Completion, Completio
     prompt, chosen, rejected = row.get("prompt"), row["chosen"], row["rejected"]
     if not chosen or not rejected:
         raise _odd(row, number, "an answer on both sides")
-    if isinstance(chosen, str) and isinstance(rejected, str) and (prompt is None or isinstance(prompt, str)):
-        if not as_chat:
+    if isinstance(chosen, str) and isinstance(rejected, str) and isinstance(prompt, str | list | None):
+        if not as_chat and not isinstance(prompt, list):
             return prompt or "", chosen, rejected
         if prompt is None:
             raise _odd(row, number, "a prompt column, for the user's message of --chat")
-        asked = [{"role": "user", "content": prompt}]
+        asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         return asked, [{"role": "assistant", "content": chosen}], [{"role": "assistant", "content": rejected}]
-    if isinstance(prompt, list) and isinstance(chosen, str) and isinstance(rejected, str):
-        return prompt, [{"role": "assistant", "content": chosen}], [{"role": "assistant", "content": rejected}]
     has_prompt = isinstance(prompt, list) and bool(prompt)
     if not (isinstance(chosen, list) and isinstance(rejected, list) and (prompt is None or has_prompt)):
         raise _odd(row, number, "text on both sides, or a list of messages on both")

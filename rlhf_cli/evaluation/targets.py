@@ -32,8 +32,8 @@ class Target:
 def find_target(path: Path) -> Target:
     """Return the model in a run folder or a model folder.
 
-    Raise RunError for a folder that is neither, for a run without a model, and for a policy without a run, because its
-    rewards are in a run's configuration. Raise ModelError for any other kind of model.
+    Raise RunError for a folder that is neither, for a run without a model, and for a policy without a run, whose
+    rewards would be in the run's configuration.
     """
     path = path.expanduser().resolve()
     if (around := run_of(path)) is not None:
@@ -72,10 +72,7 @@ def words_for_model_alone(model: Path, words: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class EvaluationRows:
-    """A callback that sets model and rows of `rlhf eval` or `rlhf generate` in a composed tree.
-
-    `data` is the value of `--data`, or None, which keeps the configured rows.
-    """
+    """A callback that sets the model and the rows of `--data`, if given, in a composed tree."""
 
     target: Target
     data: str | None
@@ -87,8 +84,8 @@ class EvaluationRows:
             return  # config validation reports what is wrong
         is_alone, is_policy = self.target.run is None, self.target.kind == POLICY
         if is_alone and is_policy:
-            model["path"] = str(self.target.model)
-        if (is_alone and is_policy) or str(origins.by_key.get("model.path")) == COMMAND_LINE:
+            model |= {"path": str(self.target.model), "build": None}
+        if str(origins.by_key.get("model.path")) == COMMAND_LINE:
             model["build"] = None  # it would build the run's own model
         if self.data is not None:
             section["eval"] = file_source(section, self.data)
@@ -142,8 +139,7 @@ def run_to_sample(path: Path) -> Target:
 def model_to_sample(named: str, run: RunFolder | None) -> Target:
     """Return a model to be scored by an experiment's rewards: a folder, a hub id, or the model of `run`.
 
-    Its completions go into the current folder, because the model's folder may belong to someone else. Raise ModelError
-    if there is no such model, RunError for a reward model and for a run without a model.
+    Its completions go into the current folder, because the model's folder may belong to someone else.
     """
     if run is not None:
         target = _policy_of(run.path)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import PpoArgs, Sampling
-from rlhf_cli.evaluation.score_completions import EndOfRun
+from rlhf_cli.evaluation.score_completions import EndOfRun, Interact
 from rlhf_cli.evaluation.scored_pairs import Row
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.run_folder import RunFolder
@@ -18,9 +18,6 @@ from rlhf_cli.runs.run_folder import RunFolder
 if TYPE_CHECKING:
     from rlhf_cli.evaluation.policy_results import PartAnswers, PolicyAnswers
     from rlhf_cli.numerics.score_scaling import RunningDeviation
-
-Interact = Callable[[Path, Experiment, list[Row], int, int, EndOfRun], "tuple[dict[str, PartAnswers], str | None]"]
-"""Answer prompts with a model; see `interactive_answers`."""
 
 
 def interaction(experiment: Experiment) -> Interact | None:

@@ -233,8 +233,7 @@ class _Training:
             added.append(WarnOfFindings(folder, show, [kind for kind, is_on in experiment.warn if is_on]))
         stop, by_rule = StopBetweenSteps(self.stopping), None
         if rules := entries_of(experiment.stop):
-            from rlhf_cli.analysis.diagnosis.live_rules import StopByRule
-            from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
+            from rlhf_cli.analysis.diagnosis.live_rules import StopByRule, StoppingRules
 
             by_rule = StopByRule(folder, show, StoppingRules(rules, experiment.rewards), self.is_main)
             added.append(by_rule)

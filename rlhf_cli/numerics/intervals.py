@@ -17,7 +17,6 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from math import sqrt
 from statistics import NormalDist, fmean, stdev
 
 from rlhf_cli.text.json_values import finite_or_none
@@ -132,7 +131,7 @@ def student_of_groups(values: Sequence[float], groups: Sequence[Hashable]) -> Es
     if count in (1, len(values)):
         return student(values)
     mean = fmean(values)
-    half = t_quantile((1 + LEVEL) / 2, count - 1) * sqrt(_variance(values, groups))
+    half = t_quantile((1 + LEVEL) / 2, count - 1) * math.sqrt(_variance(values, groups))
     return Estimate(mean, mean - half, mean + half, len(values))
 
 

@@ -21,10 +21,7 @@ _LEAST_DEVIATION = 1e-6
 
 @dataclass(frozen=True)
 class RunningDeviation:
-    """The running standard deviation of all scores so far, by Welford's method.
-
-    Whole batches are added as in Chan et al. 1979. It is unbiased (n - 1), like the batch's and the group's.
-    """
+    """The unbiased (n - 1) deviation of all scores so far, by Welford's method for batches (Chan et al. 1979)."""
 
     count: float = 0.0
     mean: float = 0.0

@@ -148,10 +148,7 @@ def code_passes_tests(
         max_file_mb=max_file_mb,
         isolation=isolation,
     )
-    todo = [
-        (completion, split_tests(of_row, row))
-        for row, (completion, of_row) in enumerate(zip(completions, tests, strict=True))
-    ]
+    todo = list(zip(completions, [split_tests(of_row, row) for row, of_row in enumerate(tests)], strict=True))
 
     def score(row: tuple[Completion, list[str]]) -> float | None:
         completion, wanted = row

@@ -84,11 +84,7 @@ _Reward = TypeVar("_Reward", bound=Callable[..., object])
 
 
 def refused_by(check: Callable[..., object]) -> Callable[[_Reward], _Reward]:
-    """Mark a reward function: `rlhf check` passes its arguments to `check` before a run.
-
-    `check` is called with the reward's arguments that it also has, defaults included, and raises RewardError or
-    ValueError for values that the reward cannot work with.
-    """
+    """Mark a reward function: before a run, its arguments are passed to `check`, which raises for wrong values."""
 
     def mark(reward: _Reward) -> _Reward:
         setattr(reward, CHECK, check)

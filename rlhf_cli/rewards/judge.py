@@ -84,10 +84,7 @@ class Judge:
     async def __call__(
         self, prompts: Sequence[Completion], completions: Sequence[Completion], **columns: object
     ) -> list[float | None]:
-        """Return a score per row, in 0..1, or None if a column is null.
-
-        Raise RewardError, naming the row, if a reply has no score.
-        """
+        """Return a score per row, in 0..1, or None if a column is null. Raise RewardError if a reply has no score."""
         asked: dict[str, int] = {}  # rubric text -> the first row with it
         rows: list[str | None] = []
         named = {name: column for name in self._rubric.columns if isinstance(column := columns.get(name), Sequence)}
@@ -99,12 +96,10 @@ class Judge:
             if text is not None:
                 asked.setdefault(text, row)
         async with self._client.session() as post:
-            scores = await together([self._score(post, text, row) for text, row in asked.items()])
+            replies = [self._reply(post, text, row, partial(self._parsed, row)) for text, row in asked.items()]
+            scores = await together(replies)
         score_of = dict(zip(asked, scores, strict=True))
         return [None if text is None else score_of[text] for text in rows]
-
-    async def _score(self, post: Post, text: str, row: int) -> float:
-        return await self._reply(post, text, row, partial(self._parsed, row))
 
     async def _reply(self, post: Post, text: str, row: int, parsed: Callable[[str, str], Parsed]) -> Parsed:
         """Return what `parsed(reply, finish)` makes of the reply to a text; the reply may be from the cache."""
@@ -172,11 +167,7 @@ class Rubric:
         self.columns = [name for name in self._template.columns if name not in ("prompt", answer)]
 
     def fill(self, values: Mapping[str, object], row: int) -> str | None:
-        """Return the text for one row, or None if one of its columns is null.
-
-        Raise RewardError for a missing column or one that is neither text nor a number; `row` is its index, for the
-        message.
-        """
+        """Return the text for one row, or None if a column is null. Raise RewardError for a missing or other column."""
         for name in self._template.columns:
             if name not in values:
                 raise RewardError(

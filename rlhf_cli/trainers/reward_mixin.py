@@ -26,7 +26,16 @@ from rlhf_cli.algorithms.own_advantages import OwnAdvantages
 from rlhf_cli.algorithms.process_rewards import ProcessRewards
 from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.rewards.stack.component import RewardOutcome
-from rlhf_cli.rewards.stack.reward_matrix import Settled, SettleRules, add_truncation, settle, token_rewards
+from rlhf_cli.rewards.stack.reward_matrix import (
+    FLAG,
+    Settled,
+    SettleRules,
+    add_truncation,
+    find_truncated,
+    settle,
+    token_rewards,
+    truncation_metrics,
+)
 from rlhf_cli.rewards.stack.reward_metrics import (
     component_metrics,
     outcome_counts,
@@ -34,8 +43,7 @@ from rlhf_cli.rewards.stack.reward_metrics import (
     share_of_dead_groups,
     table_columns,
 )
-from rlhf_cli.rewards.stack.truncated_rows import FLAG, find_truncated, truncation_metrics
-from rlhf_cli.rewards.stack.turn_rewards import with_turn_texts
+from rlhf_cli.rewards.stack.token_offsets import with_turn_texts
 from rlhf_cli.runs.metrics_file import table_file
 from rlhf_cli.tools_and_environments import KINDS
 from rlhf_cli.trainers.left_out_mixin import LeftOutMixin

@@ -1,7 +1,7 @@
 """Plant small mistakes in the code, one at a time, and report which of them no test notices.
 
     python -m scripts.mutants                                     # writes docs/development/mutants.md
-    python -m scripts.mutants --file rlhf_cli/numerics/gae.py     # every mutant of one file
+    python -m scripts.mutants --file rlhf_cli/numerics/ppo.py     # every mutant of one file
     python -m scripts.mutants --list                              # print the sample
 
 First, the tests of each file run on the unchanged code; if one fails, the command ends. Then each mutant is written

@@ -54,7 +54,7 @@ A mutant is the code with one small mistake: a comparison reversed or off by one
 a removed statement. The tests that reach the statement run on it. If they all pass, the mutant survives.
 
     make mutants                                                 # draw the sample again, write this page
-    python -m scripts.mutants --file rlhf_cli/numerics/gae.py    # every mutant of one file
+    python -m scripts.mutants --file rlhf_cli/numerics/ppo.py    # every mutant of one file
     python -m scripts.mutants --list                             # print the mutants
 
 The command fails if a survivor has no explanation: write a test that kills it, or explain it in
@@ -80,7 +80,10 @@ OURS = Project(
         "rlhf_cli/analysis/diagnosis": ("tests/analysis/diagnosis", "tests/cli/verbs/test_why.py"),
         "rlhf_cli/analysis/expectations.py": ("tests/analysis/expectations",),
         "rlhf_cli/analysis/reproducibility.py": ("tests/analysis/expectations",),
-        "rlhf_cli/analysis/whatif": ("tests/analysis/whatif",),
+        **{
+            f"rlhf_cli/analysis/{name}.py": ("tests/analysis/whatif",)
+            for name in ("what_if", "whatif_request", "stored_rounds")
+        },
         "rlhf_cli/data": ("tests/data", "tests/models", "tests/plan"),
         "rlhf_cli/evaluation": (
             *("tests/evaluation", "tests/cli/verbs/test_eval.py", "tests/cli/verbs/test_generate.py"),
@@ -112,7 +115,7 @@ OURS = Project(
         ),
         "rlhf_cli/trainers": (
             *("tests/trainers", "tests/trainers/assemble", "tests/trainers/passes", "tests/trainers/generation"),
-            *("tests/rewards/stack/test_dense_speakers.py", "tests/rewards/stack/test_truncation.py"),
+            *("tests/rewards/test_toy.py", "tests/rewards/stack/test_truncated_rows.py"),
         ),
         "rlhf_cli/trainers/assemble": (
             *("tests/trainers/assemble", "tests/trainers/test_reward_training.py", "tests/trainers/ppo"),

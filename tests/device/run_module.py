@@ -25,7 +25,7 @@ def trained_on() -> Iterator[None]:
         pretended_device(),
         patch.dict(os.environ, ACCELERATE_TORCH_DEVICE="pretend:0"),
         patch("rlhf_cli.trainers.assemble.trl_config.precision_args", lambda _: precision),
-        patch("rlhf_cli.evaluation.generation.device_of", lambda _: "pretend:0"),
+        patch("rlhf_cli.evaluation.evaluation_run.device_of", lambda _: "pretend:0"),
     ):
         yield
 

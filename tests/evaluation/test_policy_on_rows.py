@@ -1,4 +1,4 @@
-"""Policies through the whole command: small real runs, and rewards whose value is known beforehand."""
+"""Policies through the whole command: small real runs, rewards whose value is known, and the rows they are for."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ import torch
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import generate
-from rlhf_cli.evaluation.generation import evaluate_policy, sampling_of, sampling_settings
-from rlhf_cli.evaluation.policy_results import PolicyEvaluation
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.evaluation.evaluation_run import policy_answers, sampling_of
+from rlhf_cli.evaluation.held_out_rows import load_held_out
+from rlhf_cli.evaluation.policy_results import PolicyEvaluation, completions_of, sum_up_answers
+from rlhf_cli.evaluation.score_completions import EndOfRun
 from rlhf_cli.models.policy_model import Completion, PolicyModel, Sampling
 from rlhf_cli.numerics.intervals import wilson
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import read_json
 
@@ -59,13 +63,13 @@ ROWS = [{"prompt": "1+1=", "a": 1, "b": 1, "answer": "2"}, {"prompt": "1+2=", "a
 
 def evaluated(policy: Any, *, samples: int = 4, **rewards: Any) -> tuple[PolicyEvaluation, list[Any]]:
     asked = experiment(**rewards)
-    return evaluate_policy(policy, asked, ROWS, sampling_of(asked, samples, 8))
+    parts, no_total = policy_answers(policy, asked, ROWS, sampling_of(asked, samples, 8), EndOfRun())
+    return sum_up_answers(parts, list(rewards), no_total=no_total), completions_of(parts)
 
 
 def test_by_hand() -> None:
     """Four samples a prompt: 2, 2, it is 3., 2. The first prompt's answer is 2, the second's is 3."""
     measured, records = evaluated(Says("2", "2", "it is 3.", "2"), correct=CORRECT, short=SHORT)
-    assert measured.settings == {**sampling_settings(experiment().trainer), "samples": 4, "seed": 0}
     greedy, sampled = measured.parts["greedy"], measured.parts["sampled"]
     assert greedy.rewards["correct"].raw == wilson(1, 2)
     assert greedy.rewards["correct"].weighted.mean == 1.0
@@ -90,7 +94,7 @@ def test_completions_are_those_of_one_prompt_at_a_time(train, model_cache: Path)
     policy = PolicyModel(folder.model)
     ids = policy.tokenizer("2")["input_ids"]
     assert policy.decode([*ids, policy.tokenizer.eos_token_id]) == "2"
-    settings = {**sampling_settings(experiment().trainer), "max_completion_length": 6}
+    settings = {**sampling_of(experiment(), 1, 1).settings, "max_completion_length": 6}
     prompts = ["1+1=", "a much longer prompt: 12+13=", "3+4="]
 
     def greedy(batch_size: int) -> Sampling:
@@ -116,6 +120,8 @@ def test_a_run_from_end_to_end(train, capsys: pytest.CaptureFixture[str]) -> Non
     name = "held_out_5_rows_2_samples"
     content = read_json(folder.path / "eval" / f"{name}.json")
     assert (content["kind"], content["rows"], content["warnings"]) == ("policy", 5, [])
+    assert (content["settings"]["samples"], content["settings"]["seed"]) == (2, 0)
+    assert content["settings"]["max_completion_length"] == 4  # of quickstart
     lines = (folder.path / "eval" / f"{name}.completions.jsonl").read_text().splitlines()
     assert len(lines) == 5 * (1 + 2)
     assert {"prompt", "completion", "part", "sample", "total", "rewards", "is_truncated"} <= json.loads(lines[0]).keys()
@@ -228,3 +234,32 @@ def test_the_best_checkpoint_by_a_metric_on_held_out_rows_is_kept(train, train_p
     if trainer == "ppo":  # the critic beside it is the one that belongs to it
         saved, critic = (load_file(path / "model.safetensors") for path in (kept_best / "critic", folder.critic))
         assert all(torch.equal(saved[name], critic[name]) for name in critic)
+
+
+PAIRS = [("good", "bad"), ("same", "same"), ("fine", "poor"), ("", "empty")]
+
+
+@pytest.fixture
+def words(place: Path) -> list[str]:
+    rows = [{"prompt": f"{number}?", "chosen": a, "rejected": b} for number, (a, b) in enumerate(PAIRS)]
+    (place / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return ["trainer=reward", "model=tiny", "data=file", "data.path=pairs.jsonl"]
+
+
+def test_pairs_that_training_dropped_are_not_evaluated(words: list[str]) -> None:
+    """Of four pairs one has equal answers and one an empty one."""
+    experiment = prepare([*words, "reward_model.on_bad_pair=drop"]).experiment
+    found = load_held_out(experiment, needs="prompt", limit=None, or_training=True)
+    assert [row["prompt"] for row in found.rows] == ["0?", "2?"]
+    assert found.trained_on is None
+    (warning,) = found.warnings
+    assert "TRAINING" in warning
+    # Negative control: where training refused such pairs there are none to drop.
+    kept = load_held_out(prepare(words).experiment, needs="prompt", limit=None, or_training=True)
+    assert len(kept.rows) == 4
+
+
+def test_without_held_out_rows_the_key_is_named(words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_held_out(prepare(words).experiment, needs="prompt", limit=None, or_training=False)
+    assert caught.value.where == "data.eval"

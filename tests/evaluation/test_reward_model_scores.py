@@ -1,13 +1,17 @@
-"""`rlhf eval` of a reward model whose scores are known, against figures worked by hand."""
+"""Every figure of a reward model's evaluation for known scores, against numpy, pandas and hand calculations."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import numpy
+import pandas
 import pytest
 
+from rlhf_cli.errors import DataError
 from rlhf_cli.evaluation.reward_model_scores import evaluate_reward_model
+from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from tests.support.golden_reward_model import save_golden_reward_model
 from tests.support.tolerances import MODEL
@@ -116,3 +120,106 @@ def test_nor_are_pairs_of_one_prompt_within_a_slice(scorer: RewardModelScorer) -
             assert abs(0.5 - bound) == pytest.approx(12.7062 * math.sqrt(bound * (1 - bound)), rel=1e-4)
         for bound in (control.low, control.high):
             assert abs(0.5 - bound) == pytest.approx(1.959964 * math.sqrt(bound * (1 - bound) / 4), rel=1e-5)
+
+
+class Known:
+    """Given scores in the order of the pairs; `asked` is the list of texts that were scored."""
+
+    def __init__(self, chosen: list[float], rejected: list[float], lengths: list[int] | None = None) -> None:
+        self.num_truncated = 5
+        self.asked: list[tuple[list[object], list[object], bool]] = []
+        self._scores, self._lengths = [*chosen, *rejected], lengths or [1] * (2 * len(chosen))
+
+    def scored(
+        self, prompts: list[object], completions: list[object], *, with_eos: bool = False
+    ) -> tuple[list[float], list[int]]:
+        self.num_truncated += 2
+        self.asked.append((prompts, completions, with_eos))
+        return self._scores, self._lengths
+
+
+def measured_by(scorer: Known, rows: list[dict[str, Any]] | None = None, **named: Any) -> RewardModelEvaluation:
+    rows = rows or [{"prompt": f"{n}:", "chosen": "x", "rejected": "y"} for n in range(len(scorer._scores) // 2)]
+    return evaluate_reward_model(scorer, rows, **named)  # type: ignore[arg-type]
+
+
+def test_what_the_scorer_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pairs in four seconds; the model truncated two of their answers, and five of others before."""
+    clock = iter([10.0, 14.0, 20.0, 24.0])
+    monkeypatch.setattr("rlhf_cli.evaluation.reward_model_scores.time.perf_counter", lambda: next(clock))
+    scorer = Known([1.0, 2.0], [0.0, 0.5])
+    rows = [pair("x", "y"), pair("v", "w")]
+    plain = measured_by(scorer, rows)
+    assert (plain.pairs_per_second, plain.truncated, plain.with_eos) == (0.5, 2, False)
+    assert scorer.asked == [(["q:"] * 4, ["x", "v", "y", "w"], False)]
+    assert measured_by(scorer, rows, as_chat=True, with_eos=True).with_eos
+    chat = [[{"role": "assistant", "content": text}] for text in "xvyw"]
+    assert scorer.asked[1] == ([[{"role": "user", "content": "q:"}]] * 4, chat, True)
+
+
+def test_a_difference_of_a_billionth_is_no_tie() -> None:
+    """float32 has 1e-7 between two numbers at 1."""
+    found = measured_by(Known([1.0 + 1e-9, 1.0], [1.0, 1.0 + 1e-9]))
+    assert (found.ties, found.accuracy.mean) == (0, 0.5)
+
+
+def test_bins_of_confidence() -> None:
+    """Ten from 1/2 to 1. sigmoid(log 3) = 3/4 and sigmoid(log 9) = 9/10 are the lower ends of the sixth and the ninth;
+    a little more is added, for an end is held by rounding alone.
+    """
+    sure, surer = LOG3 + 1e-9, 2 * LOG3 + 1e-9
+    found = measured_by(Known([sure, 0.0, surer, 1e9], [0.0, sure, 0.0, 0.0])).calibration
+    assert [(one.start, one.end) for one in found.bins] == [
+        (pytest.approx(0.5 + place / 20), pytest.approx(0.55 + place / 20)) for place in range(10)
+    ]
+    filled = {place: one for place, one in enumerate(found.bins) if one.confidence is not None}
+    assert {place: (one.accuracy.mean, one.accuracy.count) for place, one in filled.items()} == {
+        5: (0.5, 2),
+        8: (1, 1),
+        9: (1, 1),
+    }
+    assert [one.confidence for one in filled.values()] == pytest.approx([0.75, 0.9, 1.0])
+
+
+def test_length_slices_and_the_accuracy_of_length_alone() -> None:
+    """Longer by 1, 2, 0, -1, -2: the longer one is right, wrong, tied, right, wrong: in 2.5 of 5."""
+    length = measured_by(
+        Known([1.0, 0.0, 2.0, 4.0, 0.0], [0.0, 2.0, 0.0, 0.0, 8.0], [2, 3, 1, 1, 1, 1, 1, 1, 2, 3])
+    ).length
+    for one, mean, count, margin in (
+        (length.chosen_longer, 0.5, 2, -0.5),
+        (length.same, 1.0, 1, 2.0),
+        (length.chosen_shorter, 0.5, 2, -2.0),
+    ):
+        assert one is not None
+        assert (one.mean, one.count, one.margin) == (mean, count, margin)
+    assert length.longer_wins.mean == 0.5
+    assert length.unit == "tokens, chosen minus rejected"
+    difference, longer = [1.0, -2.0, 2.0, 4.0, -8.0], [1, 2, 0, -1, -2]
+    assert length.pearson == pytest.approx(numpy.corrcoef(difference, longer)[0, 1])
+    assert length.spearman == pytest.approx(pandas.Series(difference).corr(pandas.Series(longer), method="spearman"))
+
+
+def test_the_five_mistakes_of_highest_confidence() -> None:
+    """Wrong by 1, 2, 2, 3, 1, 1 and, in the last pair, not at all; of equals the first rows."""
+    wrong = [1.0, 2.0, 2.0, 3.0, 1.0, 1.0, 0.0]
+    rows = [pair(f"x{n}", f"y{n}", subset=f"s{n}") for n in range(7)]
+    worst = measured_by(Known([0.5] * 7, [0.5 + one for one in wrong]), rows).worst
+    assert [one.row for one in worst] == [3, 1, 2, 0, 4]
+    assert vars(worst[1]) == {
+        **{"row": 1, "prompt": "q:", "chosen": "x1", "rejected": "y1", "subset": "s1"},
+        **{"reward_chosen": 0.5, "reward_rejected": 2.5, "confidence": pytest.approx(1 / (1 + math.exp(-2)))},
+    }
+
+
+def test_a_slice_column_has_at_most_fifty_values() -> None:
+    rows = [{**pair("x", "y"), "prompt": f"{n}:", "kind": f"{50 - n:02}", "text": n} for n in range(51)]
+    found = measured_by(Known([1.0] * 50, [0.0] * 50), rows[:50], slices=["kind", "kind"])
+    assert list(found.slices["kind"]) == [f"{n:02}" for n in range(1, 51)]
+    with pytest.raises(DataError) as caught:
+        measured_by(Known([1.0] * 51, [0.0] * 51), rows, slices=["text"])
+    assert caught.value.where == "--slice"
+    with pytest.raises(DataError) as caught:
+        measured_by(Known([1.0], [0.0]), rows[:1], slices=["knd"])
+    assert (caught.value.where, caught.value.got) == ("--slice", "columns prompt, chosen, rejected, kind, text")
+    assert caught.value.hint == "kind"

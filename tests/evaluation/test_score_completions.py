@@ -1,20 +1,32 @@
-"""Scoring completions without a training: whose tokenizer counts their tokens, and what is said of missing columns."""
+"""Scoring completions without a training: tokenizers, missing columns, spans, statistics, and what training gives."""
 
 from __future__ import annotations
 
 import functools
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import pandas
+import pyarrow.parquet as pq
 import pytest
+from scipy import stats
 
+from rlhf_cli.cli import main
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import NOT_GIVEN
 from rlhf_cli.errors import DataError, ModelError
 from rlhf_cli.evaluation import score_completions
+from rlhf_cli.evaluation.score_bench import QUANTILES, correlations, distribution, labels_of, score_bench
 from rlhf_cli.evaluation.score_completions import policy_tokenizer, reads_tokens, score, score_with
 from rlhf_cli.models.tiny import byte_tokenizer
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.stack_building import reward_stack
+from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
+from rlhf_cli.rewards.stack.token_offsets import ScoredPart
 
 TEMPLATE = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
 
@@ -113,3 +125,273 @@ def test_a_column_that_a_reward_reads_and_the_rows_lack(where: str, hint: str) -
     finally:
         stack.close()
     assert (caught.value.where, caught.value.hint) == (where, hint)
+
+
+LABELLED: list[dict[str, object]] = [
+    {"prompt": "q", "completion": "ab", "ok": True},
+    {"prompt": "q", "completion": "abcd", "ok": False},
+    {"prompt": "r", "completion": "", "ok": None},
+]
+
+
+def with_summary(*totals: float | None, raw: float = 1.0) -> CompletionScores:
+    """A reward `one` whose raw score is the total times `raw`, and `two`, which has no scores."""
+    rows = [
+        ScoredRow(
+            total,
+            {
+                "one": ScoredReward(None if total is None else raw * total, total, total, open=True, error=None),
+                "two": ScoredReward(None, None, None, open=False, error=None),
+            },
+        )
+        for total in totals
+    ]
+    summary = RewardSummary(1.0, 1.0, 1.0, open_fraction=1.0, excluded=0, errors=0, calls=3)
+    return CompletionScores(rows, {"one": summary, "two": summary})
+
+
+def test_what_is_summed_up() -> None:
+    """Lengths 2, 4 and 0. The good row has 1 and the bad one 3, so the only pair is in the wrong order."""
+    found = score_bench(LABELLED, with_summary(1.0, 3.0, None, raw=2.0), label="ok")
+    means = {name: one.mean for name, one in found.distributions.items()}
+    assert means == {"one": 4.0, "two": None, "total": 2.0, "characters": 2.0}
+    assert [(one.first, one.second) for one in found.correlations] == [
+        *(("one", "two"), ("one", "total"), ("one", "characters"), ("one", "ok")),
+        *(("two", "total"), ("two", "characters"), ("two", "ok")),
+        *(("total", "characters"), ("total", "ok"), ("characters", "ok")),
+    ]
+    assert [one.ranks for one in found.correlations][-3:] == pytest.approx([1.0, -1.0, -1.0])
+    assert found.label == "ok"
+
+
+def test_without_labels_and_totals_there_is_less() -> None:
+    unlabelled = score_bench(LABELLED, with_summary(1.0, 3.0, 2.0))
+    assert unlabelled.label is None
+    assert "ok" not in {one.second for one in unlabelled.correlations}
+    untotalled = score_bench(LABELLED, with_summary(None, None, None), label="ok")
+    assert list(untotalled.distributions) == ["one", "two", "characters"]
+
+
+def test_by_hand() -> None:
+    """1, 2, 3, 6: mean 3, squares 4 + 1 + 0 + 9, deviation sqrt(14 / 3); the median halfway between 2 and 3."""
+    found = distribution([1.0, None, 2.0, 6.0, 3.0])
+    assert (found.count, found.mean) == (4, 3.0)
+    assert found.deviation == pytest.approx((14 / 3) ** 0.5)
+    assert (found.quantiles["0"], found.quantiles["0.5"], found.quantiles["1"]) == (1.0, 2.5, 6.0)
+
+
+def test_as_pandas_has_it() -> None:
+    random = Random(1)
+    values = [random.choice([0.0, 1.0, random.gauss(0, 3)]) for _ in range(200)]
+    series = pandas.Series(values)
+    found = distribution(values)
+    assert [*found.quantiles.values()] == pytest.approx(series.quantile(list(QUANTILES)).tolist(), abs=1e-12)
+    assert (found.mean, found.deviation) == pytest.approx((series.mean(), series.std()), rel=1e-12)
+
+
+def test_nothing_and_one_value() -> None:
+    assert (distribution([None]).count, distribution([None]).mean, distribution([]).quantiles) == (0, None, {})
+    assert distribution([2.0]).deviation is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_as_scipy_has_it(seed: int) -> None:
+    random = Random(seed)
+    a: list[float | None] = [random.choice([0.0, 0.5, 1.0, None]) for _ in range(40)]
+    b: list[float | None] = [random.gauss(x or 0.0, 1.0) if random.random() > 0.2 else None for x in a]
+    (found,) = correlations({"a": a, "b": b})
+    both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
+    first, second = zip(*both, strict=True)
+    assert found.count == len(both)
+    assert found.ranks == pytest.approx(stats.spearmanr(first, second).statistic, abs=1e-12)
+
+
+def test_of_a_constant_there_is_none() -> None:
+    found = correlations({"a": [1.0, 1.0, 1.0], "b": [1.0, 2.0, 3.0], "c": [3.0, 2.0, None]})
+    assert [(one.first, one.second, one.ranks) for one in found] == [
+        ("a", "b", None),
+        ("a", "c", None),
+        ("b", "c", pytest.approx(-1.0)),
+    ]
+
+
+def test_labels_as_people_write_them() -> None:
+    rows: list[dict[str, object]] = [{"ok": value} for value in (True, 0, "yes", "False", None, "", 1.0, "wrong")]
+    assert labels_of(rows, "ok") == [1.0, 0.0, 1.0, 0.0, None, None, 1.0, 0.0]
+
+
+def test_a_row_may_lack_the_column_the_first_one_too() -> None:
+    """JSON lines have the keys that were written: who labels later leaves the key out, which is an empty cell."""
+    assert labels_of([{"prompt": "q"}, {"prompt": "q", "ok": True}, {"prompt": "q"}], "ok") == [None, 1.0, None]
+
+
+def test_what_is_no_label_is_refused() -> None:
+    with pytest.raises(DataError) as caught:
+        labels_of([{"grade": 1}, {"grade": 3}], "grade")
+    assert (caught.value.where, caught.value.got) == ("--label grade, row 2 (the first row is 1)", "3")
+    assert caught.value.advice is not None
+    with pytest.raises(DataError) as caught:
+        labels_of([{"is_correct": 1}, {"other": 1}], "is_corect")
+    assert (caught.value.where, caught.value.got) == ("--label", "columns is_correct, other")
+    assert caught.value.hint == "is_correct"
+
+
+def test_as_json() -> None:
+    rows = [
+        ScoredRow(1.0, {"a": ScoredReward(raw=0.5, effective=0.5, weighted=1.0, open=True, error=None)}),
+        ScoredRow(None, {"a": ScoredReward(raw=None, effective=None, weighted=None, open=False, error="no")}),
+    ]
+    summary = RewardSummary(
+        mean=0.5, effective_mean=0.5, weighted_mean=1.0, open_fraction=0.5, excluded=1, errors=0, calls=1
+    )
+    assert CompletionScores(rows, {}, "for a reason").as_json()["no_total"] == "for a reason"
+    scores = CompletionScores(rows, {"a": summary})
+    assert json.dumps({"rows": [row.as_json() for row in scores.rows], **scores.as_json()}) == (
+        '{"rows": [{"total": 1.0, "rewards": {"a": {"raw": 0.5, "effective": 0.5, "weighted": 1.0, "open": true, '
+        '"error": null}}}, {"total": null, "rewards": {"a": {"raw": null, "effective": null, "weighted": null, '
+        '"open": false, "error": "no"}}}], "summary": {"a": {"mean": 0.5, "effective_mean": 0.5, "weighted_mean": 1.0, '
+        '"open_fraction": 0.5, "excluded": 1, "errors": 0, "calls": 1}}}'
+    )
+
+
+def test_fields_are_those_of_the_dataclass() -> None:
+    """Written out field by field for speed; `dataclasses.asdict` says what there is."""
+    parts = [ScoredPart(0, 1, "a", 0.5)]
+    reward = ScoredReward(raw=0.5, effective=0.25, weighted=1.0, open=True, error=None, parts=parts)
+    row = ScoredRow(1.0, {"a": reward, "b": replace(reward, parts=None)})
+    expected = asdict(row)
+    del expected["rewards"]["b"]["parts"], expected["rewards"]["a"]["parts"][0]["tokens"]
+    assert row.as_json() == expected
+
+
+REWARDS = """
+def spans(completions, **kwargs):
+    return [[(0, 1, 1.0), (1, len(text), -0.5)] for text in completions]
+
+def length(completion_ids, **kwargs):
+    return [float(len(ids)) for ids in completion_ids]
+"""
+ONLY = ("score", "+exp=quickstart", "~rewards.correct", "~rewards.format", "~rewards.brevity")
+SPANS, LENGTH = "+rewards.spans.fn=./mine.py:spans", "+rewards.length.fn=./mine.py:length"
+
+
+@pytest.mark.parametrize(
+    ("rewards", "has_ids"),
+    [((SPANS,), False), ((SPANS,), True), ((SPANS, LENGTH), False)],
+    ids=["without tokens", "with those of a file", "with those that another reward counts"],
+)
+def test_spans_have_their_parts(
+    place: Path, capsys: pytest.CaptureFixture[str], rewards: tuple[str, ...], has_ids: bool
+) -> None:
+    """`rlhf eval` writes ids into its completions, with the end of the sequence behind them: a token without text."""
+    (place / "mine.py").write_text(REWARDS)
+    tokenizer = byte_tokenizer(64)
+    row: dict[str, object] = {"prompt": "1+2=", "completion": "abc"}
+    if has_ids:
+        row["completion_ids"] = [*tokenizer.encode("abc"), tokenizer.eos_token_id]
+    (place / "answers.jsonl").write_text(json.dumps(row) + "\n")
+    assert main([*ONLY, *rewards, "--completions", "answers.jsonl", "--json"]) == 0
+    scored = json.loads(capsys.readouterr().out)["rows"][0]["rewards"]["spans"]
+    assert scored["raw"] == 0.5
+    assert [(part["text"], part["reward"]) for part in scored["parts"]] == [("a", 1.0), ("bc", -0.5)]
+
+
+WAITING = """
+def called(name, completions):
+    with open("calls.txt", "a") as file:
+        print(name, len(completions), file=file)
+
+def plain(completions, **columns):
+    called("plain", completions)
+    return [float(text[:4]) for text in completions]
+
+def gated(completions, **columns):
+    called("gated", completions)
+    return [1.0 for _ in completions]
+
+async def waits(completions, **columns):
+    called("waits", completions)
+    return [2.0 for _ in completions]
+"""
+
+
+def test_a_reward_is_called_once_with_all_rows_it_is_open_for(place: Path) -> None:
+    (place / "mine.py").write_text(WAITING)
+    rewards = [f"rewards.{name}.fn=./mine.py:{name}" for name in ("plain", "gated", "waits")]
+    gate = "rewards.gated.gate={by: plain, at_least: 10, otherwise: exclude}"
+    experiment = prepare([*ONLY[1:], *rewards, gate]).experiment
+    score(experiment, [{"prompt": f"{row // 4}?", "completion": f"{row:04} is it"} for row in range(500)])
+    assert sorted((place / "calls.txt").read_text().splitlines()) == ["gated 490", "plain 500", "waits 500"]
+
+
+MINE = """
+class Ids:
+    def __call__(self, completions, **columns):
+        return self._lengths(columns)
+
+    def _lengths(self, columns):
+        return [len(ids) for ids in columns["completion_ids"]]
+
+def _lengths(columns):
+    return [len(ids) for ids in columns.get("completion_ids")]
+
+def ids(completions, **columns):
+    return _lengths(columns)
+
+def named(completion_ids):
+    return [len(ids) for ids in completion_ids]
+
+def array(completions, **columns):
+    import numpy
+    return numpy.array([[len(text)] for text in completions])
+
+def tensor(completions):
+    import torch
+    return torch.tensor([[float(len(text))] for text in completions])
+
+def lists(completions):
+    return [[float(len(text))] if text else None for text in completions]
+
+def bools(completions):
+    return [len(text) > 2 for text in completions]
+
+def scalars(completions, **columns):
+    import numpy
+    return [numpy.float32(len(text)) if len(text) % 2 else None for text in completions]
+
+def state(completions, trainer_state, log_metric, log_extra):
+    log_metric(name="mine", value=1.0)
+    log_extra(column="mine", values=list(completions))
+    return [float(trainer_state.is_world_process_zero) + trainer_state.num_input_tokens_seen] * len(completions)
+"""
+SAME = ("array", "tensor", "lists", "bools", "scalars")
+IDS = ("Ids", "ids", "named")
+
+
+@pytest.mark.parametrize("isolate", ["false", "true"])
+def test_the_same_functions_in_both(
+    isolate: str, place: Path, write: Callable[[str, str], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    write("mine.py", MINE)
+    names = (*SAME, *IDS, "state") if isolate == "false" else ("array", "Ids", "named")
+    words = ["+exp=quickstart", *(f"~rewards.{one}" for one in ("correct", "format", "brevity")), "track=none"]
+    words += [f"rewards.{name}.fn=./mine.py:{name}" for name in names]
+    words += [f"rewards.{name}.isolate={isolate}" for name in names]
+    words += ["expect=null", "run.name=r", "trainer.args.max_steps=1", "trainer.args.per_device_train_batch_size=8"]
+    assert main(["train", *words]) == 0
+    (table,) = Path("runs/quickstart/r/completions").glob("*.parquet")
+    trained = pq.read_table(table).to_pylist()
+    capfd.readouterr()
+    assert main(["score", *words, "--completions", str(table), "--json"]) == 0
+    printed = capfd.readouterr()
+    rows = json.loads(printed.out)["rows"]
+    for name in (one for one in names if one in SAME):
+        assert [row[name] for row in trained] == [row["rewards"][name]["raw"] for row in rows]
+    for name in (one for one in names if one in IDS):  # the answers are read again as text, without their last token
+        assert {row[name] - again["rewards"][name]["raw"] for row, again in zip(trained, rows, strict=True)} <= {
+            0.0,
+            1.0,
+        }
+    if isolate == "false":
+        assert {row["rewards"]["state"]["raw"] for row in rows} == {1.0}
+        assert printed.err.count("rewards.lists returns lists of one number") <= 1  # said once a process

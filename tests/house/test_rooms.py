@@ -99,7 +99,7 @@ def test_negative_control_a_planted_import_closes_a_circle(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("module", "other"),
-    [("trainers.checkpoint_mixin", "config"), ("numerics.gae", "errors"), ("data.loading", "models")],
+    [("trainers.checkpoint_mixin", "config"), ("numerics.ppo", "errors"), ("data.loading", "models")],
 )
 def test_negative_control_a_forbidden_import_is_noticed(files: structure.Graph, module: str, other: str) -> None:
     key = f"{structure.PACKAGE}.{module}"

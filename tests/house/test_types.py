@@ -15,8 +15,8 @@ from scripts import structure
 PLANTED = """\
 from torch import Tensor
 
-from rlhf_cli.numerics.gae import whiten
-from rlhf_cli.numerics.ppo_losses import k1
+from rlhf_cli.numerics.ppo import whiten
+from rlhf_cli.numerics.ppo import k1
 
 
 def right(logp: Tensor, logq: Tensor) -> Tensor:

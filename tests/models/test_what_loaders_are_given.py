@@ -19,7 +19,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.evaluation.generation import load_policy
+from rlhf_cli.evaluation.evaluation_run import load_policy
 from rlhf_cli.models.cache import merged_model
 from rlhf_cli.models.model_folders import require_model
 from rlhf_cli.models.policy_model import PolicyModel

@@ -14,7 +14,7 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ModelError, Problems, UserError
-from rlhf_cli.evaluation.generation import load_policy
+from rlhf_cli.evaluation.evaluation_run import load_policy
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.trainers.assemble.tried_rows import try_rows

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
+from rlhf_cli.analysis.stored_rounds import read_rounds
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_metrics import share_of_dead_groups

@@ -29,10 +29,7 @@ _MAKES_THE_SCORE = ("fn", "model", "args", "offset", "clip", "gate", "with_eos",
 
 
 def why_no_total(runs: Sequence[LoggedRun]) -> str | None:
-    """Return why the totals of these runs are not comparable, or None if they are the same sum.
-
-    A total depends on its weights: with other weights the same answers have another total.
-    """
+    """Return why the totals of these runs are not comparable, or None if they are the same weighted sum."""
     different = [key for key in differences(runs) if key.startswith(_MAKES_THE_TOTAL) and not is_seed(key)]
     if not different:
         return None
@@ -59,10 +56,7 @@ _NOT_A_NUMBER = (1, 0.0)
 
 @dataclass(frozen=True)
 class ParetoFront:
-    """Settings that have all measures `by`, judged by their means over seeds. `best` are on the front.
-
-    `dominated` maps each other one -> one on the front that is at least as good in all measures and better in one.
-    """
+    """Settings that have all measures `by`: the `best`, and each other one -> a best one that dominates it."""
 
     by: tuple[str, ...]
     best: tuple[str, ...]
@@ -108,9 +102,8 @@ class ComparisonOptions:
 class Comparison:
     """Runs side by side. `values` maps label of a measure -> name of a run -> number (NaN if missing).
 
-    `estimates` maps name of a setting -> label -> estimate over its seeds. `no_total` is the reason why there is no
-    total, or None if there is one or no run has rewards. `no_verdict` is the reason why there is no verdict although
-    settings differ; `verdicts` is then empty. `notes` are sentences for the reader: runs that do not count, NaN.
+    `estimates` maps name of a setting -> label -> estimate over its seeds. `no_total` and `no_verdict` are the reasons
+    why there is none although runs have rewards, or settings differ. `notes` are sentences for the reader.
     """
 
     asked: ComparisonOptions
@@ -144,10 +137,7 @@ class Comparison:
 def compare(
     runs: Sequence[LoggedRun], asked: ComparisonOptions | None = None, *, all_names: Sequence[str] = ()
 ) -> Comparison:
-    """Compare runs that were read together. `all_names` are logged metrics that were not read, for suggestions.
-
-    Raise UserError for a metric, key or value that no run has.
-    """
+    """Compare runs that were read together. `all_names` are logged metrics that were not read, for suggestions."""
     asked = asked or ComparisonOptions()
     grouped = group_over_seeds(runs)
     has_rewards = any(run.weights for run in runs)
@@ -220,9 +210,7 @@ def _axis(grouped: GroupedRuns, asked: ComparisonOptions) -> DifferingKey | None
 
 
 def _why_no_verdict(asked: ComparisonOptions, axis: DifferingKey | None, grouped: GroupedRuns) -> str | None:
-    """Return why there is no verdict by default. An explicit request always gets one, otherwise it needs several seeds
-    and few values.
-    """
+    """Return why there is no verdict; an explicit request gets one, else it needs several seeds and few values."""
     if asked.on or asked.by is not None or asked.baseline is not None or not grouped.axes:
         return None
     if all(len(setting.by_seed) < 2 for setting in grouped.settings):

@@ -42,8 +42,7 @@ def is_wandb(word: str) -> bool:
 def read_wandb(word: str, *, wanted: Wanted | None = None, api: Api | None = None) -> list[LoggedRun]:
     """Return the runs of a project, or of one group if the word has three parts; not yet named by differences.
 
-    `api` is a `wandb.Api`. Raise RunError if the word has not two or three parts, if wandb is unreachable, or if it has
-    no such runs.
+    Raise RunError if the word has another form, if wandb is unreachable, or if it has no such runs.
     """
     parts = word.removeprefix(PREFIX).strip("/").split("/")
     if len(parts) < 2 or not all(parts):

@@ -43,11 +43,10 @@ def read_figures(folder: RunFolder) -> dict[str, Figures]:
 class LoggedRun:
     """The configuration and the logs of a run.
 
-    `name` shows the differences from the runs read with it. `place` is its path as a user would type it; `folder` is
-    None for a run from wandb. `settings` maps dotted key -> value for the whole configuration, `choices` config group
-    -> selected option, `weights` reward -> its weight, None for a schedule. `evaluations` maps the name of an
-    evaluation -> its figures. `starting_model` is the hash of the weights or the hub commit at the start of training.
-    `swept` are the keys that its sweep varied, as typed.
+    `name` shows the differences from the runs read with it. `place` is its path as typed; `folder` is None for a run
+    from wandb. `settings` maps dotted key -> value, `choices` config group -> option, `weights` reward -> weight (None
+    for a schedule), `evaluations` name -> figures. `starting_model` is the hash of the weights or the hub commit at the
+    start of training. `swept` are the keys that its sweep varied, as typed.
     """
 
     name: str
@@ -74,10 +73,7 @@ class LoggedRun:
 
 
 def read_runs(folders: Iterable[RunFolder], *, wanted: Wanted | None = None) -> tuple[list[LoggedRun], list[RunError]]:
-    """Return the readable runs, named by their differences, and the errors of the others.
-
-    `wanted` selects the metrics to read, None for all.
-    """
+    """Return the readable runs, named by their differences, and the errors of the others."""
     runs: list[LoggedRun] = []
     problems: list[RunError] = []
     swept = cache(swept_in)
@@ -172,8 +168,8 @@ _CONDITIONS = {
 class DifferingKey:
     """A difference between runs: a key, and all keys that change together with it.
 
-    `short` is the shortest unambiguous suffix of the key; `texts` has one value per run, in their order. `others` maps
-    each of these keys that is in the configuration, including its own, -> its texts.
+    `short` is the shortest unambiguous suffix of the key; `texts` has one value per run. `others` maps each of these
+    keys that is in the configuration, including its own, -> its texts.
     """
 
     key: str
@@ -194,14 +190,13 @@ def condition_of(key: str) -> str | None:
 
 
 def differences(runs: Sequence[LoggedRun]) -> list[str]:
-    """Return the keys whose value differs between runs, in the order of the configuration.
-
-    Ignore keys that do not affect training (`run`, `track`, saving and logging).
-    """
+    """Return the keys whose value differs between runs, in the order of the configuration, if they affect training."""
     different = []
     for key in dict.fromkeys(key for run in runs for key in run.settings):
         values = [run.settings.get(key, _ABSENT) for run in runs]
-        if values.count(values[0]) != len(values) and not _is_outside(key):
+        row = row_of(key)
+        is_outside = key.split(".")[0] == "sweep" or (row.effect == "taken" and row.only_if in _CHANGES_NOTHING)
+        if values.count(values[0]) != len(values) and not is_outside:
             different.append(key)
     return different
 
@@ -238,10 +233,7 @@ def axes(runs: Sequence[LoggedRun]) -> list[DifferingKey]:
 
 
 def _with_whole_rewards(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
-    """Return the runs with one key `rewards.NAME` for a reward that not every run has.
-
-    It stands in place of the reward's keys that are the same in all runs that have it.
-    """
+    """Return the runs with one key `rewards.NAME` in place of the equal keys of a reward that not every run has."""
     by_run = [{_reward_of(key) for key in run.settings if key.startswith("rewards.")} for run in runs]
     partial = by_run[0].union(*by_run) - by_run[0].intersection(*by_run)
     values: dict[str, set[str]] = {}
@@ -266,10 +258,7 @@ def _reward_of(key: str) -> str:
 
 
 def names_of(runs: Sequence[LoggedRun]) -> list[str]:
-    """Return a name for each run by its differences, or by its folder if there are none or the name is too long.
-
-    Runs that differ only in their folder get the folder appended.
-    """
+    """Return a name for each run by its differences, else its folder; runs that differ only in that get it appended."""
     differing = axes(runs) if len(runs) > 1 else []
     names = [",".join(f"{key.short}={key.texts[place]}" for key in differing) for place in range(len(runs))]
     num_keys, longest = sum(not key.is_seed for key in differing), max(map(len, names), default=0)
@@ -290,10 +279,7 @@ def short_key(key: str, keys: Sequence[str]) -> str:
 
 
 def value_text(value: object, digits: int = 12) -> str:
-    """Return a value as one would type it: 0.5, none, true; of a path the last part; of a fraction `digits` digits.
-
-    Of a gate it is the condition alone, and keys that are null are left out.
-    """
+    """Return a value as one would type it: 0.5, none, true; of a path the last part, of a gate the condition."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -303,10 +289,8 @@ def value_text(value: object, digits: int = 12) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(value_text(entry, digits) for entry in value)}]"
     if isinstance(value, Mapping):
-        given = {key: value_text(item, digits) for key, item in value.items() if item is not None}
-        return (
-            gate_text(value) if "by" in given else f"{{{', '.join(f'{key}: {text}' for key, text in given.items())}}}"
-        )
+        given = [f"{key}: {value_text(item, digits)}" for key, item in value.items() if item is not None]
+        return gate_text(value) if value.get("by") is not None else f"{{{', '.join(given)}}}"
     text = str(value)
     return os.path.basename(text.rstrip("/")) if os.path.isabs(text) else text
 
@@ -328,13 +312,6 @@ def _pattern(values: Sequence[Hashable]) -> tuple[int, ...]:
     """Return for each run the index of the first run with the same value."""
     first: dict[Hashable, int] = {}
     return tuple(first.setdefault(value, place) for place, value in enumerate(values))
-
-
-def _is_outside(key: str) -> bool:
-    if key == "sweep" or key.startswith("sweep."):
-        return True
-    row = row_of(key)
-    return row.effect == "taken" and row.only_if in _CHANGES_NOTHING
 
 
 def _by_folder(runs: Sequence[LoggedRun]) -> list[str]:

@@ -29,10 +29,7 @@ _SYNONYMS = {"truncation": "truncated", "reward": "total"}
 
 @dataclass(frozen=True)
 class RunMeasure:
-    """A number that every run may have. `sign` is 1 if more is better, -1 if less is, 0 if neither.
-
-    `metric` is a logged name, or with `evaluation` (the name of a file in RUN/eval) one of its figures.
-    """
+    """A logged metric, or a figure of a file in RUN/eval; `sign` is 1 if more is better, -1 if less, 0 if neither."""
 
     label: str
     metric: str
@@ -71,10 +68,7 @@ def is_shown(metric: str) -> bool:
 
 
 def default_measures(runs: Sequence[LoggedRun], *, no_total: str | None) -> list[RunMeasure]:
-    """Return the measures to compare by default that at least one run has.
-
-    `no_total` is the reason why totals are not comparable, or None.
-    """
+    """Return the measures to compare by default that at least one run has; no total if there is a reason for that."""
     logged = {name for run in runs for name in run.metrics}
     rewards = [name for name in reward_names(runs) if f"rewards/{name}/mean" in logged]
     measures = [RunMeasure(name, f"rewards/{name}/mean", COMPONENT) for name in rewards]
@@ -95,10 +89,7 @@ def default_measures(runs: Sequence[LoggedRun], *, no_total: str | None) -> list
 
 
 def asked_measure(word: str, runs: Sequence[LoggedRun], *, where: str, all_names: Sequence[str] = ()) -> RunMeasure:
-    """Return the measure for `correct`, `-kl`, `total` or a logged name; after a minus, less is better.
-
-    Raise UserError, with the most similar name and the default measures, if no run has it.
-    """
+    """Return the measure for `correct`, `-kl` (less is better), `total` or a logged name. Raise UserError for none."""
     name = word.removeprefix("-")
     logged = dict.fromkeys(metric for run in runs for metric in run.metrics)
     known = {measure.label: measure for measure in default_measures(runs, no_total=None)}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -42,61 +42,45 @@ class Series:
 NO_SERIES = Series(np.empty(0, dtype=np.int64), np.empty(0))
 
 
-@dataclass(frozen=True)
-class MetricColumns(Mapping[str, Series]):
-    """A mapping metric -> series, in the order of first occurrence. `num_events` counts the whole file."""
+class MetricColumns(dict[str, Series]):
+    """Metric -> series, in the order of first occurrence. `num_events` counts the whole file."""
 
-    by_name: Mapping[str, Series] = field(default_factory=dict)
     num_events: int = 0
     last_step: int = 0
 
-    def __getitem__(self, name: str) -> Series:
-        return self.by_name[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.by_name)
-
-    def __len__(self) -> int:
-        return len(self.by_name)
-
     def series(self, name: str) -> Series:
         """Return the series of a metric, empty if it was never logged."""
-        return self.by_name.get(name, NO_SERIES)
+        return self.get(name, NO_SERIES)
 
 
 def read_columns(path: Path, wanted: Wanted | None = None) -> MetricColumns:
-    """Read a metrics.jsonl; `wanted` is None for every metric. A missing file gives no metrics.
-
-    Raise RunError for an invalid line, see `iter_metrics`.
-    """
+    """Read a metrics.jsonl, which may be missing; `wanted` is None for all. Raise RunError as `iter_metrics` does."""
     return columns_of(iter_metrics(path), wanted)
 
 
 def columns_of(events: Iterable[Event], wanted: Wanted | None = None) -> MetricColumns:
     """Return the columns of log events, each with a `step`; ignore values that are neither numbers nor null."""
     names_of: dict[tuple[str, ...], list[str]] = {}  # by keys of an event: most events have the same keys
-    columns: dict[str, tuple[array[int], array[float]]] = {}
-    num_events = last_step = 0
+    values_of: dict[str, tuple[array[int], array[float]]] = {}
+    columns = MetricColumns()
     for event in events:
-        num_events += 1
+        columns.num_events += 1
         keys = tuple(event)
         if keys not in names_of:
             names_of[keys] = [name for name in keys if name not in _NOT_METRICS and (wanted is None or wanted(name))]
         step = int(event["step"])  # type: ignore[call-overload]
-        last_step = max(last_step, step)
+        columns.last_step = max(columns.last_step, step)
         for name in names_of[keys]:
             value = event[name]
             if type(value) in _NUMBERS:
-                if name not in columns:
-                    columns[name] = array("q"), array("d")
-                steps, values = columns[name]
+                if name not in values_of:
+                    values_of[name] = array("q"), array("d")
+                steps, values = values_of[name]
                 steps.append(step)
                 values.append(_NAN if value is None else value)  # type: ignore[arg-type]
-    by_name = {
-        name: Series(np.frombuffer(steps, dtype=np.int64), np.frombuffer(values))
-        for name, (steps, values) in columns.items()
-    }
-    return MetricColumns(by_name, num_events, last_step)
+    for name, (steps, values) in values_of.items():
+        columns[name] = Series(np.frombuffer(steps, dtype=np.int64), np.frombuffer(values))
+    return columns
 
 
 _LAST = re.compile(r"last(?:-([1-9]\d*))?")
@@ -128,10 +112,7 @@ class Window:
         return f"mean of the {self.kind} {events}"
 
     def of(self, series: Series, *, more_is_better: bool = True) -> float:
-        """Return the number, or NaN if the series has no finite value.
-
-        Events that logged null count for the window's width but not in the mean.
-        """
+        """Return the number, NaN without a finite value. Nulls count for the window's width but not in the mean."""
         values = series.values
         if not np.isfinite(values).any():
             return float("nan")

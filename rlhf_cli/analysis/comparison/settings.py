@@ -31,8 +31,8 @@ from rlhf_cli.text.json_values import section
 class SettingRuns:
     """Runs that differ only in seeds.
 
-    `name` shows the difference from other settings (`weight=0.5`), `values` maps the axis' key -> its value as text.
-    `by_seed` maps seed -> the run that counts; `left_out` maps the other runs -> the reason, in words.
+    `name` shows the difference from other settings (`weight=0.5`), `values` maps an axis' key -> its value as text.
+    `by_seed` maps seed -> the run that counts; `left_out` maps another run -> the reason.
     """
 
     name: str
@@ -50,8 +50,7 @@ class SettingRuns:
 class GroupedRuns:
     """All runs as settings. `axes` are the differences between settings, `seeds` the seed keys that differ.
 
-    `up_to` is the last step of the curves to compare: the last step that all runs reached if no run has finished, else
-    None.
+    `up_to` is the last step of the curves to compare, if no run has finished: the last that all runs reached.
     """
 
     settings: list[SettingRuns]
@@ -127,11 +126,7 @@ def number_or_text(text: str) -> tuple[int, float, str]:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Return Student's interval of the mean over seeds, ignoring values that are not finite.
-
-    One seed has no interval, because its variance is unknown. Equal values have no interval either: three identical
-    seeds are not certainty.
-    """
+    """Return Student's interval of the mean over seeds with finite values; equal values have none: no certainty."""
     kept = [value for value in values if math.isfinite(value)]
     if kept and min(kept) == max(kept):
         return Estimate(kept[0], None, None, len(kept))
@@ -151,10 +146,9 @@ Conditions = Mapping[tuple[str, str], str]
 
 
 def why_unfair(grouped: GroupedRuns, axis: DifferingKey, baseline: str | None = None) -> str | None:
-    """Return why a verdict on a key would be unfair: the other conditions that differ; None if it is fair.
+    """Return why a verdict on a key would be unfair: the conditions, but its own, that differ; None if it is fair.
 
-    Only compare runs of one seed that agree in every other key. If the key is itself a condition (a sweep over models),
-    that condition may differ.
+    Only compare runs of one seed that agree in every other key.
     """
     pairs = list(_compared(grouped, axis, baseline))
     if not pairs:

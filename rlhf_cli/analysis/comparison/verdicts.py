@@ -36,11 +36,10 @@ Values = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """The difference `value` - `other` over their common seeds, in units of the metric.
+    """The difference `value` - `other` over their common seeds, in units of the metric; `outcome` is about `value`.
 
-    `difference` has the simultaneous interval of its family; `effect` is d / s (None without a deviation), `p_value` is
-    for this comparison alone, `p_adjusted` is multiplied by the number of comparisons, at most 1. `outcome` is about
-    `value`: better, worse, undecided, equal in every seed, or impossible to decide.
+    `difference` has the simultaneous interval of its family; `effect` is d / s, `p_value` is for this comparison alone,
+    `p_adjusted` is multiplied by the number of comparisons, at most 1.
     """
 
     value: str
@@ -92,9 +91,7 @@ def paired_difference(values: Values, value: str, other: str, *, sign: int, comp
         outcome = EQUAL if abs(mean) <= deviation else IMPOSSIBLE
         return PairedDifference(value, other, seeds, Estimate(mean, None, None, len(gaps)), outcome, comparisons)
     interval = student(gaps, comparisons=comparisons)
-    assert interval.low is not None
-    assert interval.high is not None
-    is_decided = interval.low > 0 or interval.high < 0
+    is_decided = (interval.low or 0.0) > 0 or (interval.high or 0.0) < 0
     outcome = (BETTER if mean * sign > 0 else WORSE) if is_decided else UNDECIDED
     effect = mean / deviation
     p_value = float(2 * stdtr(len(gaps) - 1, -abs(effect * math.sqrt(len(gaps)))))
@@ -136,8 +133,8 @@ FEW_SEEDS = 3
 class MeasureVerdict:
     """The result for one measure and the values of one key. `text` is the verdict in a sentence or two.
 
-    `baseline` is the value that the others are compared with, or None if all pairs are compared. `arms` maps value ->
-    its own estimate over the seeds, averaged over the other keys that differ.
+    Without a `baseline` all pairs are compared. `arms` maps value -> its own estimate over the seeds, averaged over the
+    other keys that differ.
     """
 
     measure: RunMeasure
@@ -150,10 +147,7 @@ class MeasureVerdict:
 
     @property
     def winner(self) -> str | None:
-        """Return the value that is significantly better than every other one, or None.
-
-        With a baseline, the other values are not compared with each other, so only two values can have a winner.
-        """
+        """Return the value that is significantly better than every other one; with a baseline, of two values only."""
         if self.measure.sign == 0:
             return None  # neither more nor less of it is better
         wins = {(pair.value, pair.other) for pair in self.differences if pair.outcome == BETTER}
@@ -178,8 +172,8 @@ def verdicts_on(
 ) -> list[MeasureVerdict]:
     """Return one verdict per measure; the comparisons of those that differ between runs form one family.
 
-    `values_of` maps label of a measure -> name of a run -> number. If other keys differ too, a seed's difference is the
-    mean over them, so that a seed stays one independent observation.
+    `values_of`: label of a measure -> name of a run -> number. A seed's difference is the mean over the other keys that
+    differ, so that a seed stays one independent observation.
     """
     texts = list(dict.fromkeys(setting.values[axis.key] for setting in grouped.settings))
     pairs = pairs_of(texts, baseline)

@@ -36,11 +36,9 @@ class Fix:
 
 @dataclass(frozen=True)
 class Finding:
-    """A present or imminent problem.
+    """A present or imminent problem, observed from `first_step` to `last_step`.
 
-    `kind` is one of tables/metrics.py; `subject` is the reward or pair concerned if there may be several, else
-    ''. `what` is the headline, with numbers. `first_step` and `last_step` are the optimizer steps in which it was
-    observed.
+    `kind` is one of tables/metrics.py; `subject` is the reward or pair concerned if there may be several, else ''.
     """
 
     kind: str
@@ -78,11 +76,7 @@ _DEFAULT_LIMIT = 256
 
 @dataclass(frozen=True)
 class RunSetup:
-    """The configuration of a run.
-
-    `gated` maps a reward to the rewards of its gates; `args` are TRL's arguments as given, `rewards` the configured
-    rewards. `may_use_vllm`: the rollout backend is `hf` and the device is not the CPU.
-    """
+    """The configuration of a run. `gated` maps a reward to those of its gates; `args` are TRL's arguments as given."""
 
     trainer: str = ""
     has_critic: bool = False

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from rlhf_cli.config.rules.metric_rules import STEP, logged_name
+from rlhf_cli.config.schema.run_sections import StopRule
 from rlhf_cli.runs.metrics_file import Event, plain_metrics, read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.text.suggest import nearest
 
 if TYPE_CHECKING:
     from rlhf_cli.analysis.diagnosis.finding import Finding
     from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
-    from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
 
 _log = logging.getLogger("rlhf")
 
 
 @dataclass(eq=False)
 class WarnOfFindings(TrainerCallback):
-    """A callback that warns about findings in the log so far; `kinds` are the enabled ones.
-
-    Findings from an earlier attempt at the run are not repeated. Use it in the main process only.
-    """
+    """A callback of the main process that warns about findings of the enabled `kinds`, once per run."""
 
     folder: RunFolder
     show: Callable[[str], object]
@@ -65,12 +64,88 @@ class WarnOfFindings(TrainerCallback):
             self.show(f"step {step}: no longer so: {finding.what}")
 
 
+_SHOWN = 5
+_WAITED = 5
+"""Warn if a rule's metric is missing after this many log events."""
+_EVAL = "eval_"
+
+
+@dataclass
+class _Counted:
+    """A rule, its metric, and the consecutive (step, value) pairs for which it held."""
+
+    name: str
+    rule: StopRule
+    metric: str
+    held: list[tuple[int, float]] = field(default_factory=list)
+    was_logged: bool = False
+    is_warned: bool = False
+
+
+class StoppingRules:
+    """Count how long each rule has held. `rules` maps name -> rule, `rewards` are the names of the run's rewards."""
+
+    def __init__(self, rules: Mapping[str, StopRule], rewards: Collection[str]) -> None:
+        names = list(rewards)
+        self._counted = [_Counted(name, rule, logged_name(rule.metric, names)) for name, rule in rules.items()]
+        self._num_events = 0
+        self._logged: dict[str, None] = {}
+        self.fired: str | None = None
+        """The message about the rule that ends the run, or None."""
+
+    def replay(self, events: Iterable[Mapping[str, object]]) -> None:
+        """Count the log events before a resume; a rule that held long enough ends the run if it holds once more."""
+        for event in events:
+            step = event.get("step")
+            self.take(int(step) if isinstance(step, int | float) else 0, event)
+        self.fired = None
+
+    def take(self, step: int, event: Mapping[str, object]) -> str | None:
+        """Count a log event; return the message of the first rule that has held long enough, else None."""
+        if "train_runtime" in event:
+            return None
+        if not any(name.startswith(_EVAL) for name in event):
+            self._num_events += 1
+        self._logged.update(dict.fromkeys(event))
+        event = {STEP: step, **event}
+        for counted in self._counted:
+            if counted.metric not in event:
+                continue
+            counted.was_logged = True
+            value, needed = event[counted.metric], counted.rule.log_events
+            holds = isinstance(value, int | float) and counted.rule.holds(value)
+            counted.held = [*counted.held, (step, float(value))][-needed:] if holds else []  # type: ignore[arg-type]
+            if len(counted.held) == needed and self.fired is None:
+                self.fired = _describe(counted)
+        return self.fired
+
+    def never_logged(self, *, at_end: bool = False) -> Iterator[str]:
+        """Yield a message, once per rule, if its metric is missing although others (an evaluation's) were logged."""
+        has_evaluated = any(name.startswith(_EVAL) for name in self._logged)
+        for counted in self._counted:
+            is_due = has_evaluated if counted.metric.startswith(_EVAL) else self._num_events >= _WAITED
+            if counted.was_logged or counted.is_warned or not (is_due or at_end) or not self._logged:
+                continue
+            counted.is_warned = True
+            close = nearest(counted.metric, self._logged)
+            guess = f"; {close} is" if close else ""
+            yield f"stop rule `{counted.rule.when}` never applies: {counted.metric} is not logged{guess}"
+
+
+def _describe(counted: _Counted) -> str:
+    values = ", ".join(f"{value:.4g}" for _, value in counted.held[-_SHOWN:])
+    first, last = counted.held[0][0], counted.held[-1][0]
+    steps = f"step {last}" if first == last else f"steps {first} to {last}"
+    shown = "... " if len(counted.held) > _SHOWN else ""
+    named = f" {counted.name!r}" if counted.name and not counted.name.isdigit() else ""
+    return f"stopped by rule{named}: {counted.rule.when}: {shown}{values} at {steps}"
+
+
 @dataclass(eq=False)
 class StopByRule(TrainerCallback):
-    """A callback that saves and stops training once a rule has held long enough. Use it on every rank.
+    """A callback of every rank that saves and stops training once a rule has held long enough.
 
-    Rank 0 evaluates the rules and tells the others at the same log event. `has_stopped` is True if a rule stopped the
-    training; `reason`, on rank 0, is the rule with its values.
+    Rank 0 evaluates the rules and tells the others at the same log event; it alone knows the `reason`.
     """
 
     folder: RunFolder
@@ -81,12 +156,10 @@ class StopByRule(TrainerCallback):
     reason: str | None = None
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Replay metrics.jsonl if the run is resumed: it has been cut to the checkpoint's step."""
         if self.is_main:
             self.rules.replay(read_metrics(self.folder.metrics))
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Event | None = None, **_: Any) -> None:
-        """Update the rules with the log event; between steps, save and stop if a rule has held long enough."""
         reason = None
         if self.is_main:
             reason = self.rules.take(state.global_step, plain_metrics(logs or {}))
@@ -101,7 +174,6 @@ class StopByRule(TrainerCallback):
                 self.show(f"step {state.global_step}: {reason}")
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Warn about rules whose metric was never logged."""
         if self.is_main:
             self._warn(at_end=True)
 

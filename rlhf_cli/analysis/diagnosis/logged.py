@@ -16,12 +16,12 @@ import math
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_cli.analysis.diagnosis.finding import Evidence, Finding, Fix, PassedCheck, Severity, SkippedCheck
+from rlhf_cli.numerics.intervals import t_quantile
 from rlhf_cli.runs.metrics_file import TOTAL, reward_names
 
 Floats = NDArray[np.float64]
@@ -65,9 +65,7 @@ class Curve:
 
     @property
     def mean(self) -> float:
-        """Return the mean of the values. Raise ValueError for an empty curve."""
-        if not len(self):
-            raise ValueError(f"{self.metric} has no values")
+        """Return the mean of the values of a curve that has points."""
         return float(self.values.mean())
 
     def means(self, parts: int) -> list[float]:
@@ -245,11 +243,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Trend:
-    """A line through a curve.
-
-    `change` is from its first to its last step, `start` the line's value at the first; `error` is the standard error of
-    the change and `freedom` its degrees of freedom.
-    """
+    """A line through a curve: its value at the first step, its change to the last step, the change's standard error."""
 
     start: float
     change: float
@@ -261,26 +255,21 @@ class Trend:
         """Return the line's value at the last step."""
         return self.start + self.change
 
+    def _reach(self, alpha: float) -> float:
+        """Return what the change exceeds by chance with probability `alpha`, by Student's t."""
+        return t_quantile(1.0 - alpha, max(1, round(self.freedom))) * self.error
+
     def interval(self, alpha: float) -> tuple[float, float]:
         """Return the two-sided confidence interval of the change with level 1 - `alpha`."""
-        reach = _quantile(round(self.freedom), alpha / 2) * self.error
-        return self.change - reach, self.change + reach
+        return self.change - self._reach(alpha / 2), self.change + self._reach(alpha / 2)
 
     def rises(self, alpha: float) -> bool:
         """Return whether the change is significantly above 0, one-sided at level `alpha`."""
-        return self.change > _quantile(round(self.freedom), alpha) * self.error
+        return self.change > self._reach(alpha)
 
     def falls(self, alpha: float) -> bool:
         """Return whether the change is significantly below 0, one-sided at level `alpha`."""
-        return -self.change > _quantile(round(self.freedom), alpha) * self.error
-
-
-@lru_cache(maxsize=1024)
-def _quantile(freedom: int, alpha: float) -> float:
-    """Return the value that Student's t with `freedom` degrees of freedom exceeds with probability `alpha`."""
-    from scipy.special import stdtrit  # takes half a second if not yet imported
-
-    return float(stdtrit(max(1, freedom), 1.0 - alpha))
+        return -self.change > self._reach(alpha)
 
 
 def rounded(value: float) -> str:

@@ -27,10 +27,7 @@ _SKIPPED_STEPS = 0.05
 
 
 def non_finite(log: Log, setup: RunSetup) -> CheckResult:
-    """Check for losses and gradients that were NaN or infinite, which metrics.jsonl stores as null.
-
-    A guard ends the run before such a step is applied, and gives this as the reason (docs/how-to/diagnosis.md).
-    """
+    """Check for losses and gradients that were NaN or infinite, which metrics.jsonl stores as null."""
     kind = "non_finite"
     bad = {name: log.nulls(name) for name in _ALWAYS_NUMBERS if log.nulls(name)}
     if log.nulls("grad_norm") > _SKIPPED_STEPS * max(1, log.num_events):
@@ -53,11 +50,7 @@ _HALF, _NEARLY_ALL = 0.5, 0.9
 
 
 def no_deviation(log: Log, setup: RunSetup) -> CheckResult:
-    """Check whether in most groups all completions have the same total, which gives no gradient.
-
-    If that holds for all groups in `guards.no_signal` consecutive rounds, a guard ends the run
-    (docs/how-to/diagnosis.md).
-    """
+    """Check whether in most groups all completions have the same total, which gives no gradient."""
     kind = "no_deviation"
     curve = log.curve("frac_reward_zero_std")
     if not len(curve) and setup.has_critic:
@@ -127,14 +120,18 @@ def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         if few := watched.too_few(kind, ENOUGH_FOR_TREND if sign > 0 and "eval_" not in watched.metric else ENOUGH):
             yield few
             continue
-        fall = _fall(watched, trained, sign, _scale(log, watched))
+        # The deviation of single rows in the watched metric if logged; for a loss, its own size.
+        name = watched.metric.removesuffix("/mean")
+        spread = log.first_of(f"{name}/std", "reward_std") if watched.metric != "eval_loss" else watched
+        fall = _fall(watched, trained, sign, spread.mean if len(spread) else 0.0)
         if fall is None:
             yield watched.passed(kind)
             continue
         verb, other = ("falls", "rises") if sign > 0 else ("rises", "falls")
         first, _ = fall.first_and_last
         what = f"{watched.metric} {verb} from step {first} on while {trained.metric}, which is trained on, {other}"
-        fixes = _stop_earlier(log, setup, _best_step(watched, sign))
+        stop = Fix(f"trainer.args.max_steps={max(1, _best_step(watched, sign))}", "ends the run at its best step")
+        fixes = [*closer(setup, kl_coef=0.1, beta=0.04), stop, *slower(log, setup)]
         shown, beside = watched.evidence(fall.from_to()), [trained.evidence()]
         yield fall.finding(kind, "serious", what, fixes, subject=watched.metric, shown=shown, beside=beside)
 
@@ -150,13 +147,6 @@ def _watched(log: Log) -> Iterator[tuple[Curve, Curve, float]]:
         yield held_out, total, 1.0
     elif len(log.curve("eval_loss")):
         yield log.curve("eval_loss"), log.curve("loss"), -1.0
-
-
-def _scale(log: Log, watched: Curve) -> float:
-    """Return the standard deviation of single rows in the watched metric if logged; for a loss, its own size."""
-    name = watched.metric.removesuffix("/mean")
-    spread = log.first_of(f"{name}/std", "reward_std") if watched.metric != "eval_loss" else log.curve("eval_loss")
-    return spread.mean if len(spread) else 0.0
 
 
 def _fall(watched: Curve, trained: Curve, sign: float, scale: float) -> Curve | None:
@@ -178,12 +168,6 @@ def _best_step(curve: Curve, sign: float) -> int:
     width = max(1, len(curve) // 10)
     smooth = np.convolve(sign * curve.values, np.full(width, 1.0 / width), mode="valid")
     return int(curve.steps[int(np.argmax(smooth)) + width - 1])
-
-
-def _stop_earlier(log: Log, setup: RunSetup, step: int) -> Iterator[Fix]:
-    yield from closer(setup, kl_coef=0.1, beta=0.04)
-    yield Fix(f"trainer.args.max_steps={max(1, step)}", "ends the run at its best step")
-    yield from slower(log, setup)
 
 
 _LITTLE = 0.2

@@ -41,9 +41,8 @@ def kl(log: Log, setup: RunSetup) -> CheckResult:
     return curve.finding(kind, "warning", what, _closer_and_slower(log, setup))
 
 
-def _closer_and_slower(log: Log, setup: RunSetup) -> Iterator[Fix]:
-    yield from closer(setup, kl_coef=0.05, beta=0.04)
-    yield from slower(log, setup)
+def _closer_and_slower(log: Log, setup: RunSetup) -> list[Fix]:
+    return [*closer(setup, kl_coef=0.05, beta=0.04), *slower(log, setup)]
 
 
 def closer(setup: RunSetup, *, kl_coef: float, beta: float) -> Iterator[Fix]:

@@ -226,8 +226,8 @@ _SILENT = "note"
 class Watch:
     """A growing log, and the findings already reported; each is reported once, until it is gone.
 
-    `kinds` are the kinds to check; `earlier` are the log events before a resume, whose findings count as reported.
-    `gone` are reported findings that the last look did not find again: `rlhf why` would not name them either.
+    `earlier` are the log events before a resume, whose findings count as reported. `gone` are reported findings that
+    the last look did not find again: `rlhf why` would not name them either.
     """
 
     def __init__(

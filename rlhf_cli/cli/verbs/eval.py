@@ -27,7 +27,6 @@ for a policy
 from __future__ import annotations
 
 import hashlib
-import importlib
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -85,9 +84,6 @@ def run(options: Options) -> int:
 
     with spinner("importing torch and TRL"):
         from rlhf_cli.evaluation.evaluation_run import EvaluationRequest, evaluate
-
-        if target.kind != REWARD_MODEL:
-            importlib.import_module("rlhf_cli.evaluation.generation")
 
     screen, samples = Screen(), options.number("--samples", least=0)
     evaluation, files = evaluate(

@@ -82,7 +82,7 @@ def run(options: Options) -> int:
     make_room(target.folder, overwrite=options.on("--overwrite"))
 
     with spinner("importing torch and TRL"):
-        importlib.import_module("rlhf_cli.evaluation.generation")
+        importlib.import_module("rlhf_cli.evaluation.evaluation_run")
 
     screen = Screen(stderr=options.as_json)
     rows, which = prompts_of(experiment, data=options.text("--data"), held_out=options.on("--held-out"), limit=limit)

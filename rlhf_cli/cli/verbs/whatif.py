@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from rlhf_cli.analysis.whatif.question import alternatives
-from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
-from rlhf_cli.analysis.whatif.whatif_request import ask
+from rlhf_cli.analysis.stored_rounds import read_rounds
+from rlhf_cli.analysis.whatif_request import alternatives, ask
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import one_named, run_at
@@ -45,7 +44,7 @@ def run(options: Options) -> int:
         refuse_foreign_code(folder, trust=options.on("--trust"), command=f"rlhf whatif {folder.shown}")
     stored = read_rounds(folder)
 
-    from rlhf_cli.analysis.whatif.what_if import what_if  # torch comes with it
+    from rlhf_cli.analysis.what_if import what_if  # torch comes with it
     from rlhf_cli.display.whatif_tables import show_alternatives, show_what_if
 
     max_steps = read_status(folder).max_steps

@@ -42,10 +42,7 @@ _Variant = Mapping[int, tuple[str, ScoredRow]]
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """The rows and kinds to try, the number of variants per kind (None: all), and the source of gold answers.
-
-    `cost` is a line to show before the audit; None if it is free.
-    """
+    """The rows, kinds and variants per kind (None: all) to try, the source of gold answers, a line on the `cost`."""
 
     rows: list[Row]
     kinds: tuple[AttackKind, ...] = KINDS
@@ -56,11 +53,7 @@ class AuditPlan:
 
 @dataclass(frozen=True)
 class GoldRow:
-    """The gold answer's score in a row, and the minimum and median total of the degenerate answers there.
-
-    If the gold answer gets no more than the minimum, the rewards do not recognise it. Then no answer can tie with it,
-    but a higher total still beats it.
-    """
+    """The gold answer's score in a row, and the minimum and median total of the degenerate answers there."""
 
     scored: ScoredRow
     floor: float | None
@@ -68,7 +61,7 @@ class GoldRow:
 
     @property
     def is_recognised(self) -> bool:
-        """Return whether the gold answer gets more than the worst of the others."""
+        """Return whether the gold answer gets more than the minimum; if not, no answer can tie with it."""
         total = self.scored.total
         return total is not None and self.floor is not None and total > self.floor + _tolerance(total)
 
@@ -78,10 +71,7 @@ def _tolerance(total: float) -> float:
 
 
 class Outcome(StrEnum):
-    """How an answer compares with the gold one in its row, the worst first.
-
-    An answer without a total loses, because it does not enter any advantage.
-    """
+    """How an answer compares with the gold one in its row, the worst first. One without a total enters no advantage."""
 
     BEATS = "a higher total"
     TIES = "the same total as a gold answer that is recognised"
@@ -158,10 +148,10 @@ def main_component(
 ) -> str | None:
     """Return the component that best distinguishes gold answers: the one whose gold score the fewest attacks reach.
 
-    gold: by row. attacks: (row, score). own: the components without a gate, because a gated one only repeats its gate's
-        information. others: the attacks that are right answers to other rows. If a component pays these less,
-        components that do not, such as a form reward, are excluded. Only components that pay gold answers more than the
-        median other answer count; of equals the one that pays them most. Return None if there is none.
+    gold: by row. attacks: (row, score). own: the components without a gate; a gated one repeats its gate's information.
+    others: the attacks that are right answers to other rows. If a component pays these less, components that do not,
+    such as a form reward, are excluded. Only components that pay gold answers more than the median other answer count;
+    of equals the one that pays them most. Return None if there is none.
     """
     rows = [(scored, gold[row]) for row, scored in attacks if row in gold]
     if not rows:
@@ -189,24 +179,18 @@ def contributions_of(rows: Sequence[ScoredRow]) -> dict[str, float]:
 
 
 def _best_paid(contributions: Mapping[str, Contribution]) -> str | None:
-    """Return the component that pays the most compared with the gold answer; of equals the one that pays the most.
-
-    Return None if no component pays anything: then the gold answer is not rewarded either.
-    """
+    """Return the component that pays the most compared with the gold answer, None if none pays anything."""
     paid = {name: (round(part.attack - (part.gold or 0.0), 9), part.attack) for name, part in contributions.items()}
     best = max(paid, key=paid.__getitem__, default=None)
     return None if best is None or (paid[best][0] <= 0 and paid[best][1] == 0) else best
 
 
 def attack(experiment: Experiment, plan: AuditPlan, *, left_out: dict[str, str]) -> AuditResult:
-    """Return the scores of the degenerate answers and of the gold ones.
-
-    experiment: as it is trained; `left_out` maps rewards that are not attacked -> the reason. Raise like `open_trial`.
-    """
+    """Return the scores of the degenerate answers and of the gold ones. `left_out`: skipped reward -> reason."""
     with open_trial(experiment, plan.rows, left_out=left_out, gold=plan.gold) as trial:
         answers = trial.gold_answers(is_costly=plan.variants is not None)
         by_kind = _attacks(trial, plan, answers.way)
-    gold_scores = list(answers.scores.values())
+    gold_scores, names = list(answers.scores.values()), trial.stack.names
     attacks = [(row, scored) for kind in by_kind.values() for variant in kind for row, (_, scored) in variant.items()]
     totals_by_row: dict[int, list[float]] = defaultdict(list)
     for row, scored in attacks:
@@ -217,8 +201,8 @@ def attack(experiment: Experiment, plan: AuditPlan, *, left_out: dict[str, str])
         for row, scored in answers.scores.items()
         for totals in [totals_by_row[row]]
     }
-    unrecognised = sum(not answer.is_recognised for answer in gold.values())
-    share = wilson(unrecognised, len(gold))
+    num_unrecognised = sum(not answer.is_recognised for answer in gold.values())
+    share = wilson(num_unrecognised, len(gold))
     own = [component.name for component in trial.stack.components if not component.gates]
     others = [(row, one) for variant in by_kind.get(OTHER_GOLD, []) for row, (_, one) in variant.items()]
     main = main_component(answers.scores, attacks, own, others=others)
@@ -228,6 +212,7 @@ def attack(experiment: Experiment, plan: AuditPlan, *, left_out: dict[str, str])
         if (variants := [variant for variant in by_kind.get(kind.name, []) if variant])
     ]
     totals = [scored.total for scored in gold_scores if scored.total is not None]
+    medians = {name: [raw for row in gold_scores if (raw := row.rewards[name].raw) is not None] for name in names}
     return AuditResult(
         rows=len(plan.rows),
         texts=trial.num_texts,
@@ -236,13 +221,11 @@ def attack(experiment: Experiment, plan: AuditPlan, *, left_out: dict[str, str])
         gold_text=next(iter(answers.texts.values()), None),
         gold_total=fmean(totals) if totals else None,
         gold_contributions=contributions_of(gold_scores),
-        gold_raw={name: _median(gold_scores, name) for name in trial.stack.names},
+        gold_raw={name: median_low(raw) if raw else None for name, raw in medians.items()},
         main=main,
-        num_unrecognised=unrecognised,
+        num_unrecognised=num_unrecognised,
         unrecognised=share.low is not None and share.low > LEAST_SHARE,
-        blind=tuple(
-            name for name in trial.stack.names if _is_blind(name, gold_scores, [scored for _, scored in attacks])
-        ),
+        blind=tuple(name for name in names if _is_blind(name, gold_scores, [scored for _, scored in attacks])),
         kinds=tuple(_ordered(kinds, has_gold=bool(gold))),
         left_out=left_out,
         notes=tuple(trial.notes),
@@ -323,11 +306,6 @@ def prompt_text(prompt: object) -> str:
     return str(prompt)
 
 
-def _median(rows: Sequence[ScoredRow], name: str) -> float | None:
-    raw = [value for row in rows if (value := row.rewards[name].raw) is not None]
-    return median_low(raw) if raw else None
-
-
 _CONNECT_S = 2.0
 
 
@@ -345,11 +323,7 @@ def expensive(experiment: Experiment) -> dict[str, str]:
 
 
 def unreachable(experiment: Experiment) -> dict[str, str]:
-    """Return name -> why a reward cannot be called.
-
-    No server listens at its address, its model is not on this machine, or it needs the tokenizer of a policy that is
-    not configured. Open and close a connection without sending anything.
-    """
+    """Return name -> why a reward cannot be called: a server, its model or the policy's tokenizer is missing."""
     found = rewards_without_tokenizer(experiment)
     for name, reward in experiment.rewards.items():
         if reward.model is not None:
@@ -407,10 +381,7 @@ def chosen_kinds(typed: Sequence[str]) -> tuple[AttackKind, ...]:
 
 
 def plan_of(experiment: Experiment, kinds: tuple[AttackKind, ...], *, limit: int | None, gold: str | None) -> AuditPlan:
-    """Return the plan of an audit with at most `limit` rows; None for a default that depends on the cost.
-
-    Raise ConfigError if there are no rewards, DataError if the rows cannot be loaded.
-    """
+    """Return the plan of an audit with at most `limit` rows; None for a default that depends on the cost."""
     if not experiment.rewards:
         raise ConfigError(
             "there is no reward to attack",
@@ -429,15 +400,10 @@ def plan_of(experiment: Experiment, kinds: tuple[AttackKind, ...], *, limit: int
     return AuditPlan(rows, kinds, 1 if costly else None, gold, cost)
 
 
-def loaded_rows(experiment: Experiment, limit: int) -> list[dict[str, object]]:
-    """Return the first rows of an experiment's training data as its trainer gets them. Raise DataError."""
-    prompt = experiment.data.model_dump()["prompt"]
-    return first_rows(training_sources(experiment), prompt=prompt, seed=experiment.seed, limit=limit)
-
-
 def experiment_rows(experiment: Experiment, limit: int) -> list[dict[str, object]]:
     """Return the first rows of an experiment's training data. Raise DataError if they have no prompt."""
-    rows = loaded_rows(experiment, limit)
+    prompt = experiment.data.model_dump()["prompt"]
+    rows = first_rows(training_sources(experiment), prompt=prompt, seed=experiment.seed, limit=limit)
     if not rows or "prompt" not in rows[0]:
         raise DataError(
             "the data has no column 'prompt'",

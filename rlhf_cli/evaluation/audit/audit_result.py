@@ -22,12 +22,11 @@ class Contribution:
 class KindResult:
     """The result of one kind of degenerate answer, for its best variant.
 
-    Of `rows` with a gold answer, its total is higher than the gold's in `beats` and equal in `ties` (if the gold answer
-    is rewarded at all); `share` is both together with Wilson's interval. `is_near`: not a hole, but in too many rows it
-    gets the main component's full reward of the gold answer, or nearly the gold's total. `margin` is the mean of its
-    total less the gold's. `contributions` are means over the rows in which it beats or ties; if there are none, over
-    the nearest rows or all rows. `let_in` is the component that pays it most compared with the gold answer. `text` is
-    one that beat or tied, else the first.
+    Of `rows` with a gold answer, its total is higher than the gold's in `beats` and equal in `ties`; `share` is both
+    together. `is_near`: not a hole, but in too many rows it gets the main component's reward of the gold answer, or
+    nearly the gold's total. `margin` is the mean of its total less the gold's. `contributions` are means over the rows
+    in which it beats or ties, else over the nearest rows or all rows, and `text` is the first of these. `let_in` is the
+    component that pays it most compared with the gold answer.
     """
 
     name: str
@@ -61,10 +60,9 @@ class AuditAdvice:
 class AuditResult:
     """The results of an audit. Totals are means over rows, in reward units.
 
-    `gold_source` is None if the data has no right answers: then there are no holes, and kinds are only compared with
-    each other. `main` is the component that best distinguishes gold answers from the others. In `num_unrecognised` rows
-    the gold answer gets no more than the worst degenerate one; `unrecognised` means that these are too many for
-    meaningful results. `blind` are components that score gold answers like all the others.
+    `gold_source` is None if the data has no right answers. `main` is the component that best distinguishes gold answers
+    from the others. In `num_unrecognised` rows the gold answer gets no more than the worst degenerate one;
+    `unrecognised`: in too many. `blind` are components that score gold answers like all the others.
     """
 
     rows: int

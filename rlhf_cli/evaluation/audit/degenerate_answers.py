@@ -49,9 +49,9 @@ _INVISIBLE = (" \n\t ", "\u200b\u2060\ufeff\u00ad" * 4)
 class AttackInputs:
     """The inputs for an answer to one row.
 
-    `gold` is the right answer, or None if unknown; `others` are the distinct right answers of other rows. `common` are
-    the most frequent words in all right answers, `most_common` whole right answers, the most frequent first. `way` is
-    the format of a right answer, `tags` the tags that a reward requires.
+    `gold` is the right answer, if known; `others` are those of other rows. `common` are the most frequent words in all
+    right answers, `most_common` whole right answers. `way` is the format of a right answer, `tags` those that a reward
+    requires, `reward_words` what the rewards' code looks for.
     """
 
     prompt: str
@@ -63,7 +63,6 @@ class AttackInputs:
     tags: Sequence[str]
     longest_characters: int
     reward_words: Sequence[str] = ()
-    """Words that the rewards' code looks for."""
 
 
 Texts = Sequence[str | None]
@@ -72,10 +71,7 @@ Texts = Sequence[str | None]
 
 @dataclass(frozen=True)
 class AttackKind:
-    """A kind of degenerate answer: its name, its description, and the function that writes it.
-
-    `is_cut`: it continues until the length limit truncates it.
-    """
+    """A kind of degenerate answer and the function that writes it. `is_cut`: the length limit truncates it."""
 
     name: str
     caption: str

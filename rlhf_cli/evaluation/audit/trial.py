@@ -64,9 +64,8 @@ class AnswerFormat:
 def find_gold(rows: Sequence[Row], required: Sequence[str], *, named: str | None) -> Gold | None:
     """Return the gold answers of the rows, or None if no column qualifies.
 
-    required: the columns that the rewards read; they are preferred among the known names. If the rewards read only one
-        column and it holds text, it comes first. named: a column, or a text with `{column}`, from the user. Raise
-        ConfigError or DataError if it is invalid.
+    required: the columns that the rewards read; they are preferred among the known names. named: a column, or a text
+    with `{column}`, from the user. Raise ConfigError or DataError if it is invalid.
     """
     columns = list(rows[0])
     if named is not None and "{" in named:
@@ -114,10 +113,7 @@ def final_part(answer: str) -> str:
 
 
 def ways_to_write(tags: Sequence[str]) -> list[AnswerFormat]:
-    """Return the possible formats of a right answer, plain first.
-
-    tags: those that a reward of the experiment requires, in order; the last one holds the answer.
-    """
+    """Return the possible formats of a right answer, plain first. The last of the tags holds the answer."""
     before = "".join(f"<{tag}>{_REASONING}</{tag}>" for tag in tags[:-1])
     return [
         AnswerFormat("as it is", "{gold}"),
@@ -139,11 +135,7 @@ _MOST = 40
 
 
 def reward_words(functions: Iterable[Callable[..., object]]) -> list[str]:
-    """Return the plain texts in these reward functions, without docstrings and duplicates.
-
-    Include constants in their code, in objects of their own module that they use (a list of words, another function),
-    and in their arguments.
-    """
+    """Return the plain texts in these reward functions: in their code, in what it uses of its module, in arguments."""
     seen: set[int] = set()
     texts = (text for function in functions for text in _texts(function, seen) if _WORD.fullmatch(text))
     return list(dict.fromkeys(texts))[:_MOST]
@@ -175,9 +167,8 @@ def after_truncation(
 ) -> list[ScoredRow]:
     """Return the rows with the truncation policy applied to their totals, by the training code.
 
-    is_cut: the length limit of `limit` tokens truncated the text. If the policy adds to totals, every row gets it as an
-        additional reward, `truncation`; a row that the policy excludes has no total. A critic's value is not available
-        here, so the rows of a policy that needs one stay unchanged.
+    is_cut: the limit of `limit` tokens truncated the text. If the policy adds to totals, every row gets an additional
+    reward, `truncation`. A critic's value is not available here, so the rows of a policy that needs one stay unchanged.
     """
     policy = experiment.truncation.rule
     if policy.excludes:
@@ -217,8 +208,8 @@ class GoldAnswers:
 class Trial:
     """A scorer of texts with one reward stack, which must stay open.
 
-    `gold` are the right answers, or None if no column contains them; `tags` those that a reward requires;
-    `limit_tokens` is the longest answer of the training. `notes` list the differences from a training.
+    `gold` are the right answers, if a column contains them; `tags` those that a reward requires; `limit_tokens` is the
+    longest answer of the training. `notes` list the differences from a training.
     """
 
     def __init__(
@@ -252,9 +243,9 @@ class Trial:
         return after_truncation(self.experiment, scored, [text for _, text in texts], cut, self.limit_tokens)
 
     def gold_answers(self, *, is_costly: bool, first: int | None = None) -> GoldAnswers:
-        """Return the gold answers, in the format that these rewards pay best, and their scores.
+        """Return the gold answers (of the `first` rows), in the format that these rewards pay best, and their scores.
 
-        `is_costly`: use fewer rows to choose the format. `first`: only the first rows, None for all.
+        `is_costly`: use fewer rows to choose the format.
         """
         ways = ways_to_write(self.tags)
         if self.gold is None:
@@ -277,10 +268,7 @@ class Trial:
 def open_trial(
     experiment: Experiment, rows: list[Row], *, left_out: Mapping[str, str], gold: str | None
 ) -> Iterator[Trial]:
-    """Open a trial of an experiment's rewards without those in `left_out`; `gold` as in `find_gold`.
-
-    Raise the errors of building the rewards, and DataError or ConfigError for an invalid gold column.
-    """
+    """Open a trial of an experiment's rewards without those in `left_out`; `gold` is `named` of `find_gold`."""
     tried, notes = _as_tried(experiment, left_out)
     stack = reward_stack(tried, device="cpu")
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from rlhf_cli.errors import RewardError, RewardFailed, described
-from rlhf_cli.rewards.stack.global_state import kept
+from rlhf_cli.process import kept
 from rlhf_cli.rewards.stack.returned_scores import LARGEST
 from rlhf_cli.text.json_values import finite_or_none
 
@@ -26,9 +26,8 @@ def aggregated(
 ) -> Array:
     """Return the (N,) totals that the user's function computes, NaN for rows it gives no total.
 
-    `effective` is (N, K) with one column per name, NaN if the reward does not apply. Rows to which no reward applies
-    must be left out. Raise RewardFailed if the function raises, RewardError if it does not return one finite number or
-    None per row.
+    `effective` is (N, K), NaN if the reward does not apply. Raise RewardFailed if the function raises, RewardError if
+    it does not return one finite number or None per row.
     """
     import numpy  # not needed to check a configuration
 

@@ -44,6 +44,7 @@ from rlhf_cli.rewards.stack.component import (
     token_ids,
 )
 from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, as_scores, as_token_values, named_spans
+from rlhf_cli.rewards.stack.token_offsets import as_turn_values, characters, turns_of
 from rlhf_cli.tables.trl_values import TRAINERS_OWN
 
 _AGAIN_S = 1.0
@@ -60,9 +61,8 @@ _DEADLINE = signal.SIGRTMAX if HAS_TIMERS else signal.SIGALRM
 def call_within(call: Callable[[], object], timeout_s: float | None) -> object:
     """Return the call's result. Raise its errors, and RewardTimeout after `timeout_s` seconds (None for no limit).
 
-    The call may set alarms and handlers of its own; one that it leaves behind is removed. Outside of the main thread
-    there is no deadline: only async and isolated rewards are called there, whose calls return at once or have a
-    deadline of their own.
+    The call may set alarms and handlers of its own; one that it leaves behind is removed. There is no deadline outside
+    of the main thread, where only async and isolated rewards are called, which have deadlines of their own.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
@@ -104,10 +104,6 @@ def _waited_for() -> set[threading.Thread | multiprocessing.process.BaseProcess]
 
 class EndedProcess(BaseException):
     """Raised instead of `os._exit(status)`; a BaseException, so that as little user code as possible runs after it."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
 
 
 LEAVING = (SystemExit, EndedProcess)
@@ -261,8 +257,8 @@ Scores = Sequence[Score | TokenValues | BaseException]
 def run_component(component: Component, batch: Batch, rows: Sequence[int], tools: Tools) -> RewardOutcome:
     """Return the outcome of `component` on the whole batch; compute only `rows` and leave the others empty.
 
-    Raise RewardError, naming the reward, the row and its prompt, if a row fails and `on_error` is `raise`. Raise
-    RewardFailed if the function tries to leave the process, even with `on_error: exclude`.
+    Raise RewardError if a row fails and `on_error` is `raise`, and RewardFailed if the function tries to leave the
+    process, even with `on_error: exclude`.
     """
     outcome = RewardOutcome.empty(len(by_row(batch, "completions")))
     began = time.perf_counter()
@@ -287,29 +283,20 @@ def run_component(component: Component, batch: Batch, rows: Sequence[int], tools
 
 
 def _call(component: Component, batch: Batch, rows: Sequence[int], outcome: RewardOutcome, tools: Tools) -> Scores:
-    """Return the checked scores of `rows`.
-
-    Raise any error of the function, RewardTimeout if it is late, or RewardError if its result is invalid.
-    """
+    """Return the scores of `rows`. Raise any error of the function, RewardTimeout, or RewardError for its result."""
     subset = _rows_of(batch, rows, outcome)
     returned = _within(component, with_own_arguments(subset), tools.run_async)
 
-    def read_dense(row: int, value: Sequence[object]) -> TokenValues | None:
+    def read_dense(row: int, value: Sequence[object]) -> TokenValues:
         if component.per is not None:
-            from rlhf_cli.rewards.stack.turn_rewards import as_turn_values, turns_of
-
             return as_turn_values(value, len(turns_of(subset, row)))
         outcome.spans[rows[row]] = named_spans(value)
         if "completion_ids" in subset:
             ids = token_ids(subset, row)
             return as_token_values(value, len(ids), lambda: tools.offsets(subset, row), component.spread)
         # Scored outside of training, without tokens: each character counts as one.
-        from rlhf_cli.rewards.stack.token_offsets import characters
-
         text = text_of(as_completion(by_row(subset, "completions")[row]))
-        is_spans = bool(value) and isinstance(value[0], list | tuple)
-        num_tokens = len(text) if is_spans else len(value)
-        return as_token_values(value, num_tokens, lambda: characters(text), component.spread)
+        return as_token_values(value, len(value), lambda: characters(text), component.spread)
 
     return as_scores(component.name, returned, len(rows), read_dense, is_per_turn=component.per is not None)
 
@@ -346,10 +333,7 @@ def _within(component: Component, batch: Batch, run_async: RunAsync) -> object:
 
 
 async def _until(awaitable: Awaitable[object], left_s: float, timeout_s: float) -> object:
-    """Await the result for at most `left_s`.
-
-    Unlike asyncio.wait_for, do not wait for the cancellation, and leave TimeoutErrors of the function alone.
-    """
+    """Await the result, but unlike asyncio.wait_for not the cancellation; leave the function's TimeoutErrors alone."""
     task = asyncio.ensure_future(awaitable)
     if not (await asyncio.wait({task}, timeout=left_s))[0]:
         task.cancel()

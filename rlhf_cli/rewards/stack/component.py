@@ -42,10 +42,9 @@ class ScoreGate:
 
 
 def levels(reads: Mapping[str, Collection[str]]) -> list[list[str]]:
-    """Return the names in order of evaluation; each level needs only the levels before it.
+    """Return the names in levels; each needs only the levels before it. `reads` maps a reward to those of its gates.
 
-    The members of a level are independent. `reads` maps each reward to the rewards that its gates read, which are among
-    the keys. Raise CycleError if rewards wait for each other.
+    Raise CycleError if rewards wait for each other.
     """
     sorter = TopologicalSorter(reads)
     sorter.prepare()
@@ -62,7 +61,6 @@ def levels(reads: Mapping[str, Collection[str]]) -> list[list[str]]:
 class Component:
     """A reward function and its rules, applied in the order raw, offset, clip, normalize, gate, weight.
 
-    `per` is `turn` if the function returns one number per turn, None for one per completion or token.
     `timeout_s` limits one call on a batch, or on one row if the function is isolated. `eager` also computes rows whose
     gate is closed, for inspection; they still count as closed. `eval_only` is not computed while training.
     """
@@ -159,11 +157,7 @@ class RewardTimeout(Exception):
 
 @dataclass(frozen=True)
 class FailedCall:
-    """The input of a component's call, and its error.
-
-    `batch` is this rank's whole batch, `rows` are the rows that the function was given, and `row` is the row to blame,
-    None if unknown.
-    """
+    """A call's input and error: this rank's whole batch, the rows that the function was given, the row to blame."""
 
     component: Component
     batch: Batch
@@ -202,10 +196,7 @@ def hints(*lines: str | None, replay: str | None) -> str | None:
 
 
 def fail(call: FailedCall, outcome: RewardOutcome, keep: KeepFailure) -> None:
-    """Apply the component's `on_error` to the row to blame, or to all rows if it is unknown.
-
-    Raise RewardFailed, which names reward, row, prompt and completion, if `on_error` is `raise`.
-    """
+    """Apply the component's `on_error` to the row to blame, or to all rows; raise RewardFailed if it is `raise`."""
     component = call.component
     key = f"rewards.{component.name}"
     replay = keep(call)
@@ -231,10 +222,7 @@ def fail(call: FailedCall, outcome: RewardOutcome, keep: KeepFailure) -> None:
 
 
 def refused(call: FailedCall, error: RewardError, replay: str | None) -> RewardError:
-    """Return the error of a function with an invalid result, extended by the row of the batch and the replay command.
-
-    The error counts the rows that the function was given; gates may have removed rows from the batch.
-    """
+    """Return the error of an invalid result with the replay command and the row of the batch, not of what was given."""
     if error.row is not None and call.row is not None:
         error.what = error.what.replace(f"row {error.row}", f"row {call.row}")
         error.got = f"{error.got}, for {call.describe_row(call.row)}"

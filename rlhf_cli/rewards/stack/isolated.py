@@ -153,10 +153,9 @@ def _outcome(future: ProcessFuture[WorkerAnswer], timeout_s: float | None) -> ob
 
 
 def _prepare(fn: str, args: Mapping[str, object], hidden: list[str], parent: int) -> None:
-    """Initialise a new worker, which never prints the `hidden` texts and dies with its `parent`.
+    """Initialise a worker that never prints the `hidden` texts and dies with its `parent`, even hanging.
 
-    A worker that hangs in the function would not notice that its parent is gone. Errors here occur again in the first
-    row, and are reported there.
+    Errors here occur again in the first row, and are reported there.
     """
     die_with(parent)
     # signals to the trainer's process group must not reach workers: while the trainer saves, it needs their answers
@@ -170,10 +169,7 @@ def _prepare(fn: str, args: Mapping[str, object], hidden: list[str], parent: int
 
 
 def _score_row(fn: str, args: Mapping[str, object], row: Mapping[str, object]) -> WorkerAnswer:
-    """Score one row in the worker; return (score, None), or (None, error description).
-
-    Errors are returned as text: an exception of the user's own class may not unpickle in the parent.
-    """
+    """Score one row in the worker; return (score, None), or (None, the error as text, which unpickles anywhere)."""
     try:
         returned = _function(fn, tuple(args.items()))(**{name: [value] for name, value in row.items()})
         if inspect.isawaitable(returned):

@@ -38,12 +38,7 @@ def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spr
     share_s(t) is 1 at the last token that overlaps s (`last`), or 1/n at each of the n tokens that do (`even`). In both
     cases sum_t r_t = sum_s value_s. A token overlaps a span if they share a character. So a merged token across a
     span's edge belongs to both neighbours, and a token without text (EOS) to no span. A token without a rewarding span
-    has None.
-
-    Args:
-        spans: in characters of the text of `offsets`; may overlap, in any order.
-        offsets: the characters of each token, from `token_offsets`.
-        spread: see above.
+    has None. Spans may overlap, in any order; `offsets` are from `token_offsets`.
 
     Raise ValueError, naming the span, if it is not `(int, int, number)`, is outside the text, inverted, overlaps no
     token (for example an empty one), or if its value is infinite or NaN.
@@ -67,28 +62,18 @@ def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spr
 
 
 def as_token_values(
-    row: object, num_tokens: int, offsets: Callable[[], Sequence[Offset]], spread: Spread
-) -> TokenValues | None:
-    """Return a returned row as one value per token, None if it is not dense (a number, None, a text, a dict).
+    row: Sequence[object], num_tokens: int, offsets: Callable[[], Sequence[Offset]], spread: Spread
+) -> TokenValues:
+    """Return what a reward gave one completion as one value per token.
 
-    A bare triple of numbers means three tokens; a span must be in a list.
-
-    Args:
-        row: the reward function's result for one completion.
-        num_tokens: the number of tokens of that completion, with EOS and without padding.
-        offsets: called only for spans.
-        spread: see `place_spans`.
-
-    Raise ValueError, without the row, for a wrong length, infinite or NaN values, other items, and as in `place_spans`.
+    A bare triple of numbers means three tokens; a span must be in a list. `num_tokens` counts EOS and no padding,
+    `offsets` is called only for spans. Raise ValueError for a wrong length, infinite or NaN values, other items, and as
+    in `place_spans`.
     """
-    if hasattr(row, "tolist"):
-        row = row.tolist()
-    if not isinstance(row, list | tuple):
-        return None
     if not row:
         return [None] * num_tokens
-    if all(isinstance(item, list | tuple) for item in row):
-        return place_spans(row, offsets(), spread=spread)
+    if (spans := named_spans(row)) is not None:
+        return place_spans(spans, offsets(), spread=spread)
     values = as_numbers(row, "token")
     if len(values) != num_tokens:
         hint = f"; if it is a span, it goes into a list: [{row!r}]" if isinstance(row, tuple) and len(row) == 3 else ""
@@ -168,8 +153,8 @@ Score = float | None
 """One row's reward; None if the reward does not apply to the row."""
 
 
-ReadDense = Callable[[int, Sequence[object]], TokenValues | None]
-"""(row, its result) -> one value per token, or None if it is not dense. Raise ValueError for an invalid result."""
+ReadDense = Callable[[int, Sequence[object]], TokenValues]
+"""(row, its list) -> one value per token. Raise ValueError for an invalid list."""
 
 
 def as_scores(
@@ -177,10 +162,9 @@ def as_scores(
 ) -> Sequence[Score | TokenValues | BaseException]:
     """Return `returned` as a list of `num_rows` floats or Nones; a dense row becomes a list of token values.
 
-    Accept a list, a tuple, a numpy array or a tensor. A bool counts as 0 or 1, None means that the reward does not
-    apply, and an exception, kept as it is, marks a failed row. A row of one number for several tokens, as of an array
-    of the shape (rows, 1), is a plain score; a reward per turn takes lists only. Raise RewardError, naming the reward
-    and the row, for anything else: a wrong length, a text, a dict, NaN, an infinite number.
+    Accept a list, a tuple, a numpy array or a tensor. An exception, kept as it is, marks a failed row. A row of one
+    number for several tokens, as of an array of the shape (rows, 1), is a plain score; a reward per turn takes lists
+    only. Raise RewardError, naming the reward and the row, for anything else: a wrong length, a text, NaN, infinity.
     """
     if hasattr(returned, "tolist"):
         returned = returned.tolist()
@@ -204,8 +188,6 @@ def as_scores(
 
 _reported: set[str] = set()
 """Names of rewards whose lists of one number were reported."""
-
-
 _A_TURN = "a list of one number per turn: one for each message of the assistant"
 
 
@@ -218,7 +200,7 @@ def _as_score(
         value = value.tolist()
     if isinstance(value, list | tuple) and read_dense is not None:
         try:
-            tokens = read_dense(row, value)
+            return read_dense(row, value)
         except ValueError as error:
             if is_per_turn:
                 raise _refused(name, row, "one number per turn", str(error), _A_TURN) from error
@@ -232,8 +214,6 @@ def _as_score(
                     file=sys.stderr,
                 )
             return _as_score(name, row, value[0], None)
-        if tokens is not None:
-            return tokens
     if is_per_turn:
         raise _refused(name, row, "one number per turn", f"{type(value).__name__}: {value!r:.80}", _A_TURN)
     if not isinstance(value, int | float):

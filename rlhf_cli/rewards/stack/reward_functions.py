@@ -26,8 +26,8 @@ from pydantic.errors import PydanticUserError
 
 from rlhf_cli import user_files
 from rlhf_cli.errors import RewardError, described, raise_any
+from rlhf_cli.process import kept
 from rlhf_cli.rewards.completion_text import CHECK
-from rlhf_cli.rewards.stack.global_state import kept
 from rlhf_cli.tables.trl_values import NEVER_COLUMNS, REWARD_ARGUMENTS, TEXT_ARGUMENTS
 from rlhf_cli.text.suggest import nearest
 
@@ -60,10 +60,10 @@ def resolve(
 ) -> RewardFunction:
     """Return the reward function that `fn` names, with `args` bound to it.
 
-    A callable without TRL's own arguments (`get_soft_overlong_punishment(max_completion_len, ...)`, or a
-    class) is a factory: it is called once with `args`, and returns the reward. For messages, `where` is the location of
-    `fn`, `args_key` is the key of `args`, and `place` turns a key into its location. Raise RewardError like
-    `import_function`, or if it does not take `args`. Raise Problems for several errors in `args`.
+    A callable without TRL's own arguments (`get_soft_overlong_punishment(max_completion_len, ...)`, or a class) is a
+    factory: it is called once with `args`, and returns the reward. For messages, `where` is the location of `fn`,
+    `args_key` is the key of `args`, and `place` turns a key into its location. Raise RewardError like
+    `import_function`, and RewardError or Problems if it does not take `args`.
     """
     target = import_function(fn, where=where)
     parameters = _parameters_of(target, fn, where)
@@ -75,12 +75,7 @@ def resolve(
     raise_any(argument_problems(fn, target, args, is_factory=is_factory, args_key=args_key, place=place))
     try:
         if not is_factory and (check := getattr(target, CHECK, None)) is not None:
-            defaults = {
-                name: parameter.default
-                for name, parameter in parameters.items()
-                if parameter.default is not parameter.empty
-            }
-            given = defaults | dict(args)
+            given = {name: one.default for name, one in parameters.items() if one.default is not one.empty} | dict(args)
             wanted = inspect.signature(check).parameters
             check(**{name: value for name, value in given.items() if name in wanted})
         reward = target(**args) if is_factory else target
@@ -129,10 +124,7 @@ def source_file(fn: str) -> Path | None:
 
 
 def import_function(fn: str, *, where: str) -> RewardFunction:
-    """Return the function that `module:function` or `./file.py:function` names, unbound.
-
-    Raise RewardError with the real import error if it is missing or cannot be imported.
-    """
+    """Return what `module:function` or `./file.py:function` names. Raise RewardError with the real import error."""
     module_name, colon, attribute = fn.rpartition(":")
     parts = attribute.split(".")
     if not colon or not all(part.isidentifier() for part in parts) or not module_name:
@@ -217,8 +209,7 @@ def argument_problems(
 ) -> Iterator[RewardError]:
     """Yield an error for each argument that is unknown, reserved for the trainer, of a wrong value, or missing.
 
-    `args_key` is the key of `args`; `place` turns a key into the location where it was written. The **kwargs of a
-    function receive the dataset's columns, so a misspelt argument would go unnoticed there.
+    The **kwargs of a function receive the dataset's columns, so a misspelt argument would go unnoticed there.
     """
     parameters = inspect.signature(target).parameters
     named = {
@@ -303,10 +294,9 @@ def refuse_other_signature(
 
 
 def missing_arguments(reward: Callable[..., object], *, only_by_keyword: bool = False) -> list[str]:
-    """Return a reward function's parameters without default whose annotation wants one value.
+    """Return a reward function's parameters without default whose annotation wants one value, not a column.
 
-    The trainer would pass a column for these. With `only_by_keyword`, return only keyword-only parameters: the author
-    of a positional `answer: str` may have meant that each answer is a text.
+    With `only_by_keyword`, leave out a positional `answer: str`, which may mean that each answer is a text.
     """
     annotations = _annotations_of(getattr(reward, "func", reward))
     return [
@@ -321,10 +311,7 @@ def missing_arguments(reward: Callable[..., object], *, only_by_keyword: bool = 
 
 
 def complaint(annotation: object, value: object) -> str | None:
-    """Return a description of the expected value, or None if `value` fits or cannot be checked.
-
-    Values are checked strictly as JSON: a list fits a tuple, a whole number fits a float, but "3" is not a number.
-    """
+    """Return a description of the expected value, or None if `value`, as strict JSON, fits or cannot be checked."""
     try:
         adapter: TypeAdapter[object] = TypeAdapter(annotation)  # type: ignore[arg-type]
         adapter.validate_json(json.dumps(value), strict=True)

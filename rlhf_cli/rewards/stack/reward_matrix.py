@@ -1,4 +1,4 @@
-"""Convert the gathered matrix of raw scores to the one that TRL sums, and place rewards on tokens.
+"""Convert the gathered matrix of raw scores to the one that TRL sums, truncate it, and place rewards on tokens.
 
 This needs the rows of all ranks: N rows, K components. NaN means "no score" or "does not apply". The matrices are small
 and lie on the CPU: a GPU would be waited for at every number that is logged.
@@ -6,7 +6,7 @@ and lie on the CPU: a GPU would be waited for at every number that is logged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -62,10 +62,7 @@ class Settled:
 
     @property
     def row_totals(self) -> Tensor:
-        """Return the (N,) totals in reward units, NaN if a row has no score; `reward` is their mean.
-
-        They equal the sums of TRL except for z-scores, whose mean is always 0.
-        """
+        """Return the (N,) totals in reward units, NaN if a row has no score: TRL's sums, except for z-scores."""
         if not self.is_z_scored:
             return self.totals
         return torch.where(self.is_unscorable, torch.nan, self.contributions.nansum(dim=1))
@@ -73,10 +70,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class SettleRules:
-    """How an experiment's rewards become totals, which does not change from batch to batch.
-
-    `fill` is the value of an excluded entry (see `filled`).
-    """
+    """How an experiment's rewards become totals, which does not change from batch to batch."""
 
     components: Sequence[Component]
     aggregate: Aggregate = "sum"
@@ -135,11 +129,7 @@ def settle(
 
 
 def _with_totals(settled: Settled, function: Callable[..., Sequence[float | None]]) -> Settled:
-    """Return the batch with the totals of the user's function in TRL's first column.
-
-    A row has no total if the function gave None, or if no component applies to it; the function does not see the
-    latter.
-    """
+    """Return the batch with the totals of the user's function, of scorable rows only, in TRL's first column."""
     is_given = ~settled.is_unscorable
     rewards, weights = settled.unfilled[is_given].numpy(), settled.weights.tolist()
     totals = torch.full_like(settled.raw[:, 0], torch.nan)
@@ -181,6 +171,66 @@ def add_truncation(settled: Settled, policy: TruncationPolicy, endings: Endings)
     )
 
 
+FLAG = "is_truncated"
+"""Dataset column, rollout field or environment attribute: a row was truncated elsewhere, or the name of its ending."""
+
+
+def find_truncated(
+    completion_ids: Sequence[Sequence[int]],
+    ending_ids: Collection[int],
+    max_completion_length: int | None,
+    has_stopped: Callable[[Sequence[int]], bool] = lambda ids: False,
+) -> list[bool]:
+    """Return one bool per row: it reached the limit without an ending token.
+
+    `ending_ids` are all end-of-sequence ids that the model declares. `has_stopped` says whether a row ends at a stop
+    string, also at the limit. A row that stopped before the limit otherwise (an environment that ended the episode) is
+    terminated. Without a limit, only a row with such an id or a stop string is.
+    """
+    return [
+        len(ids) >= (max_completion_length or 0) and (not ids or ids[-1] not in ending_ids) and not has_stopped(ids)
+        for ids in completion_ids
+    ]
+
+
+def column(completions: Sequence[object], **_: object) -> list[float]:
+    """Represent the truncation component among TRL's reward functions; its values are settled later."""
+    return [0.0] * len(completions)
+
+
+column.__name__ = COMPONENT
+
+
+def truncation_metrics(settled: Settled, endings: Endings) -> dict[str, float]:
+    """Return the truncated fraction, and the mean score of these rows before and after the policy (NaN for none)."""
+    cut = endings.is_truncated
+    after = settled.row_totals
+    added = settled.raw[:, settled.names.index(COMPONENT)] if COMPONENT in settled.names else torch.zeros_like(after)
+    return {
+        "rewards/truncation/fraction": cut.float().mean().item(),
+        "rewards/truncation/score_before": (after[cut] - added[cut]).nanmean().item(),
+        "rewards/truncation/score_after": after[cut].nanmean().item(),
+    }
+
+
+def where_rewards_apply(settled: Settled) -> Tensor:
+    """Return (N, K) settled rewards, NaN if one does not apply; the truncation component always applies.
+
+    If it replaces a row's rewards, that row gets 0 for each of them, so that other rows are not compared with its loss.
+    """
+    is_excluded = settled.unfilled.isnan() & settled.is_counted
+    if COMPONENT not in settled.names:
+        return settled.for_trl.masked_fill(is_excluded, torch.nan)
+    added = settled.names.index(COMPONENT)
+    is_excluded[:, added] = False
+    rewards = settled.for_trl.masked_fill(is_excluded, torch.nan)
+    if settled.is_replaced is not None:
+        replaced_rows = settled.is_replaced & ~settled.is_unscorable
+        rewards[replaced_rows] = 0.0
+        rewards[replaced_rows, added] = settled.totals[replaced_rows]
+    return rewards
+
+
 def _filled(values: Tensor, is_replaced: Tensor | None, num_generations: int, fill: Fill) -> Tensor:
     """Return (N, K) values with excluded entries filled for the comparison within the group.
 
@@ -206,11 +256,8 @@ def token_rewards(
     completion's last token. A row whose rewards a penalty replaces has everything on the last token: the rewards cancel
     there, and no earlier token pays for what others earned. An excluded component rewards no position.
 
-    Args:
-        token_values: `RewardStack.token_values`: reward name, row, divisor -> the row's values, None if not dense.
-        settled: of all ranks.
-        is_in_completion: (rows, tokens), True = not padding.
-        own_rows: this rank's rows of `settled`.
+    token_values: `RewardStack.token_values`. is_in_completion: (rows, tokens), True = not padding. own_rows: this
+    rank's rows of `settled`, which has those of all ranks.
     """
     # Filled as lists: setting single entries of a tensor costs more than everything else here.
     num_rows, num_tokens = is_in_completion.shape
@@ -239,10 +286,7 @@ def token_rewards(
 
 
 def last_token_rewards(settled: Settled, is_in_completion: Tensor, own_rows: slice) -> Tensor:
-    """Return (K, rows of this rank, tokens) with each component's part of the total on the last completion token.
-
-    All other entries are 0, as are rows without tokens or score. Arguments as in `token_rewards`.
-    """
+    """Return (K, rows of this rank, tokens) with each component's part of the total on the last token, else 0."""
     device = is_in_completion.device
     parts = (settled.for_trl * settled.trl_weights)[own_rows].nan_to_num(0.0).T.to(device, torch.float32)
     length = is_in_completion.sum(dim=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,8 +25,6 @@ TOTAL_COLUMN = "total"
 """Column of the completions table with the rows' totals; `reward` is their mean."""
 _MAX_CORRELATED = 8
 """Limit on the components whose pairs are logged; more pairs would not be read."""
-
-
 ROUNDING = 4 * torch.finfo(torch.float32).eps
 """Totals are equal if they differ by less than this share of the largest: 4 units in the last place of float32."""
 
@@ -72,14 +71,11 @@ def component_metrics(settled: Settled, counts: Tensor) -> dict[str, float]:
 def _correlations(settled: Settled) -> dict[str, float]:
     """Return Pearson's correlation of each pair of components' raw scores, over the rows where both apply."""
     metrics: dict[str, float] = {}
-    names = settled.names[:_MAX_CORRELATED]
-    for first in range(len(names)):
-        for second in range(first + 1, len(names)):
-            pair = settled.raw[:, [first, second]]
-            pair = pair[~pair.isnan().any(dim=1)].double()
-            if len(pair) > 1 and bool((pair.std(dim=0) > 0).all()):
-                value = torch.corrcoef(pair.T)[0, 1].item()
-                metrics[f"rewards/correlation/{names[first]}/{names[second]}"] = value
+    for (first, one), (second, other) in combinations(enumerate(settled.names[:_MAX_CORRELATED]), 2):
+        pair = settled.raw[:, [first, second]]
+        pair = pair[~pair.isnan().any(dim=1)].double()
+        if len(pair) > 1 and bool((pair.std(dim=0) > 0).all()):
+            metrics[f"rewards/correlation/{one}/{other}"] = torch.corrcoef(pair.T)[0, 1].item()
     return metrics
 
 
@@ -127,10 +123,7 @@ def table_columns(
 
 
 def rollout_columns(endings: Endings, rows: slice, number: int | None, step: int) -> dict[str, list[object]]:
-    """Return columns of the completions table for this rank's `rows`: round, optimizer step, ending, length.
-
-    `number` counts the rounds of a training; None in an evaluation.
-    """
+    """Return columns of the completions table for this rank's `rows`. `number`: of the round, None in an evaluation."""
     cut, lengths = endings.is_truncated[rows].tolist(), endings.lengths[rows].tolist()
     columns: dict[str, list[object]] = {ROUND: [number] * len(cut), STEP: [step] * len(cut)}
     columns |= {TRUNCATED: cut, TOKENS: lengths}
@@ -141,11 +134,10 @@ def rollout_columns(endings: Endings, rows: slice, number: int | None, step: int
 
 @dataclass(frozen=True)
 class ComponentStatistics:
-    """One component's statistics in a round. `gated_by` names the rewards its gates read.
+    """One component's statistics in a round: `low` and `high` of the raw scores, None if there were none.
 
-    `low`, `high`: range of the raw scores, None if there were none. `open_fraction`: share of rows that no gate closed,
-    None for an environment's own reward. `size`: largest magnitude of weight times effective value. `spread`: largest
-    difference that it makes between rows of a group.
+    `open_fraction`: share of rows that no gate closed, None for an environment's own reward. `size`: largest magnitude
+    of weight times effective value. `spread`: largest difference that it makes between rows of a group.
     """
 
     name: str
@@ -161,10 +153,7 @@ class ComponentStatistics:
 
 @dataclass(frozen=True)
 class DeadRound:
-    """A round in which every advantage was 0.
-
-    `left_out`: share of rows excluded by truncation. `valued`: share whose score a critic's value replaced.
-    """
+    """A round in which every advantage was 0. Truncation excluded the share `left_out`, the critic `valued` a share."""
 
     step: int
     components: tuple[ComponentStatistics, ...]
@@ -175,10 +164,7 @@ class DeadRound:
 def component_statistics(
     settled: Settled, components: Sequence[Component], counts: Sequence[Sequence[float]], group_size: int
 ) -> tuple[ComponentStatistics, ...]:
-    """Return each component's statistics. counts: per component (rows no gate closed, failed rows) over all ranks.
-
-    The last columns of `settled` may be environments' own rewards, which have neither counts nor gates.
-    """
+    """Return each component's statistics. counts: (rows no gate closed, failed rows), not for environments' rewards."""
     statistics = []
     num_rows = settled.raw.shape[0]
     for index, name in enumerate(settled.names):
@@ -204,10 +190,7 @@ def component_statistics(
 
 @dataclass(frozen=True)
 class NoSignal:
-    """Why several rounds gave no signal, and one line per component.
-
-    `is_cut_off`: the length limit is to blame, not a reward.
-    """
+    """Why several rounds gave no signal, a line per component, and whether the length limit is to blame."""
 
     cause: str
     lines: list[str]

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlhf_cli.errors import RewardFailed
+from rlhf_cli.process import kept
 from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.rewards.stack.aggregating import weight_at
 from rlhf_cli.rewards.stack.component import (
@@ -33,12 +34,20 @@ from rlhf_cli.rewards.stack.component import (
     levels,
     token_ids,
 )
-from rlhf_cli.rewards.stack.global_state import kept
 from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, shifted
+from rlhf_cli.rewards.stack.token_offsets import (
+    Decode,
+    ScoredPart,
+    characters,
+    offsets_in,
+    parts_of,
+    place_turns,
+    token_offsets,
+    turn_parts,
+)
 
 if TYPE_CHECKING:
     from rlhf_cli.rewards.stack.calling import RewardLoop, Tools
-    from rlhf_cli.rewards.stack.token_offsets import Decode, ScoredPart
 
 _MAX_HOPELESS_BATCHES = 3
 """A reward that fails on every row of this many consecutive batches ends the run, even with `on_error: exclude`."""
@@ -61,10 +70,7 @@ class ErrorCounts:
     _hopeless: int = 0
 
     def add(self, component: Component, outcome: RewardOutcome, *, replay: str | None = None) -> None:
-        """Count a batch. Raise RewardFailed with the last error if too many rows failed.
-
-        `replay` is a command that reproduces such a failure, or None.
-        """
+        """Count a batch. Raise RewardFailed with the last error and the command that replays it if too many failed."""
         name, errors = component.name, [error for error in outcome.errors if error is not None]
         if outcome.calls:
             self._hopeless = self._hopeless + 1 if len(errors) >= outcome.calls else 0
@@ -98,9 +104,9 @@ RecordError = Callable[[dict[str, object]], None]
 class RewardStack:
     """All components, evaluated once per batch. Their order is the order of the columns.
 
-    `record_error` receives every failed row and `keep_failure` every failed call, to save them. `max_errors` limits the
-    failures, None for no limit. `running` returns the context in which the reward of a name runs. `decode` turns token
-    ids into the text that reward functions see; without it, spans cannot be mapped to tokens.
+    `record_error` receives every failed row and `keep_failure` every failed call, to save them. `running` returns the
+    context in which the reward of a name runs. `decode` turns token ids into the text that reward functions see;
+    without it, spans cannot be mapped to tokens.
     """
 
     decode: Decode | None = None
@@ -118,7 +124,6 @@ class RewardStack:
     ) -> None:
         self.components = list(components)
         self.names = [component.name for component in components]
-        """The components' names, in the order of the columns."""
         self.outcomes: dict[str, RewardOutcome] = {}
         """Name -> outcome of the last batch."""
         self._batch: Batch = {}
@@ -167,10 +172,7 @@ class RewardStack:
         return self.outcomes[name].raw
 
     def evaluate(self, **batch: object) -> dict[str, RewardOutcome]:
-        """Return name -> outcome. `batch` holds prompts, completions, completion_ids and the dataset's columns.
-
-        Raise RewardError, naming reward, row and prompt, if a component with `on_error: raise` fails.
-        """
+        """Return name -> outcome. `batch` holds prompts, completions, completion_ids and the dataset's columns."""
         from rlhf_cli.rewards.stack.calling import staying
 
         self.outcomes, self._batch = {}, batch
@@ -212,10 +214,7 @@ class RewardStack:
         return replay
 
     def token_values(self, name: str, row: int, divisor: float) -> TokenValues | None:
-        """Return a dense row's token values after offset and clip, divided by `divisor`.
-
-        Return None if the row's score was not dense.
-        """
+        """Return a dense row's token values after offset and clip, divided by `divisor`; None for a plain score."""
         tokens, raw = self.outcomes[name].tokens[row], self.outcomes[name].raw[row]
         if tokens is None or raw is None:
             return None
@@ -232,8 +231,6 @@ class RewardStack:
 
     def place_turns(self, is_action: Sequence[Sequence[bool]]) -> None:
         """Put the values per turn of the last batch on tokens; is_action: (rows, tokens), True = by the policy."""
-        from rlhf_cli.rewards.stack.turn_rewards import place_turns
-
         for component in self.components:
             place_turns(component.name, self.outcomes[component.name], is_action, component.spread)
 
@@ -244,13 +241,9 @@ class RewardStack:
         """
         outcome = self.outcomes[name]
         if (turns := outcome.turns[row]) is not None:
-            from rlhf_cli.rewards.stack.turn_rewards import turn_parts
-
             return turn_parts(self._batch, row, turns, outcome.tokens[row])
         if (values := outcome.tokens[row]) is None:
             return None
-        from rlhf_cli.rewards.stack.token_offsets import ScoredPart, characters, parts_of
-
         text = text_of(as_completion(by_row(self._batch, "completions")[row]))
         if "completion_ids" in self._batch and self.decode is not None:
             offsets = self._offsets(self._batch, row)
@@ -312,8 +305,6 @@ class RewardStack:
     def _offsets(self, batch: Batch, row: int) -> Sequence[Offset]:
         if self.decode is None:
             raise ValueError("spans need a tokenizer, and there is none here")
-        from rlhf_cli.rewards.stack.token_offsets import offsets_in, token_offsets
-
         ids, completion = token_ids(batch, row), as_completion(by_row(batch, "completions")[row])
         offsets = token_offsets(ids, self.decode, pieces=self._pieces)
         return offsets_in(completion, self.decode(ids) if ids else "", offsets)

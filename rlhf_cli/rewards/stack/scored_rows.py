@@ -47,10 +47,7 @@ class ScoredReward:
 
 @dataclass(frozen=True, slots=True)
 class ScoredRow:
-    """One row's rewards (name -> reward) and their aggregated total.
-
-    The total is None if no reward applies to the row, if the aggregate returned none, or if no row has a total.
-    """
+    """One row's rewards (name -> reward), and their aggregated total if it has one."""
 
     total: float | None
     rewards: Mapping[str, ScoredReward]
@@ -62,11 +59,7 @@ class ScoredRow:
 
 @dataclass(frozen=True)
 class RewardSummary:
-    """Summary of one reward over all rows. A mean is None if no row was scored.
-
-    `open_fraction` is the share of rows with an open gate, in [0, 1]. The other fields count rows; `calls` counts those
-    passed to the function.
-    """
+    """Summary of one reward over all rows: means (None if no row was scored), share of open gates, counts of rows."""
 
     mean: float | None
     effective_mean: float | None
@@ -79,10 +72,7 @@ class RewardSummary:
 
 @dataclass(frozen=True)
 class CompletionScores:
-    """The rows in order, and a summary by reward (empty if it is not needed).
-
-    `no_total` says why no row has its own total, or is None if they do.
-    """
+    """The rows in order, a summary by reward (empty if it is not needed), and why no row has its own total."""
 
     rows: list[ScoredRow]
     summary: Mapping[str, RewardSummary] = field(default_factory=dict)

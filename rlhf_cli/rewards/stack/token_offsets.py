@@ -1,9 +1,13 @@
-"""Map characters to sampled tokens, and name the parts of a completion.
+"""Map characters to sampled tokens, name the parts of a completion, and place the rewards of turns on tokens.
 
 The text is never tokenised again: the result could differ from the tokens that the policy sampled.
 
 A part is a span that the reward returned or, for one value per token, a run of tokens with equal values. The parts'
 rewards sum to the row's score, which hides them: -1 and +1 make 0.
+
+A rollout of several turns is a conversation with calls of tools and their results, or the text of a rollout function,
+whose mask says which tokens the policy chose. Turn k is the k-th run of such tokens. A reward function sees the turns
+before the mask is known, so its numbers are counted when it is called and placed when the advantages are made.
 """
 
 from __future__ import annotations
@@ -11,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from rlhf_cli.rewards.completion_text import Completion, content_text, text_of
-from rlhf_cli.rewards.stack.returned_scores import Offset, TokenValues
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.completion_text import Completion, as_completion, calls_text, content_text, text_of
+from rlhf_cli.rewards.stack.component import Batch, RewardOutcome, by_row
+from rlhf_cli.rewards.stack.returned_scores import Offset, Spread, TokenValues, as_numbers
 
 if TYPE_CHECKING:
     from rlhf_cli.rewards.dense import Span
@@ -37,10 +43,8 @@ def token_offsets(
     token before the last finished character, because some decoders strip a leading space; a token whose own text comes
     next needs no window. If the windows do not reproduce the text, every P_i is decoded after all.
 
-    Args:
-        ids: the sampled tokens.
-        decode: tokens -> text, with the options that produced the text which the reward function saw.
-        pieces: id -> own text, filled here. Keep one per `decode` to reuse it for later rows.
+    `decode` has the options that produced the text which the reward function saw. `pieces`, id -> own text, is filled
+    here: keep one per `decode` to reuse it for later rows.
     """
     text = decode(ids) if ids else ""
     known = _Pieces(ids, decode, {} if pieces is None else pieces)
@@ -126,17 +130,11 @@ class _Reader:
 
     @property
     def is_between_characters(self) -> bool:
-        """Return whether the next token certainly starts a character.
-
-        A text that ends in U+FFFD so far may end inside a character, and some decoders strip a space at the start.
-        """
+        """Return whether the next token certainly starts a character: the text so far has no unfinished end."""
         return self.is_exact and self.reached > 0 and self.text[self.reached - 1] != _UNKNOWN
 
     def read(self, at: int, before: str, after: str, own: str) -> tuple[int, int]:
-        """Return the range of the token that extended the window from `before` to `after`.
-
-        The window's first character is text[at].
-        """
+        """Return the range of the token that extended the window, from text[at] on, from `before` to `after`."""
         start, was_exact = self.reached, self.is_exact
         pairs = zip(self.text[at : at + len(after)], after, strict=False)
         alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -207,11 +205,7 @@ class ScoredPart:
 def parts_of(
     text: str, values: TokenValues, offsets: Sequence[Offset], spans: Sequence[Span] | None
 ) -> list[ScoredPart]:
-    """Return the parts of one row in order: the spans, or runs of adjacent tokens with equal values.
-
-    text: the completion. values: the reward's values, one per token; a token without a value is in no part. offsets:
-    the characters of each token. spans: the spans that the reward returned, None if it returned one value per token.
-    """
+    """Return the parts of one row in order: the spans, or runs of adjacent tokens with equal values (not None)."""
     parts = []
     for start, end, reward in sorted(spans or ()):
         touched = (token for token, (first, last) in enumerate(offsets) if max(first, start) < min(last, end))
@@ -224,3 +218,98 @@ def parts_of(
             start, end = offsets[tokens[0]][0], max(offsets[token][1] for token in tokens)
             parts.append(ScoredPart(start, end, text[start:end], value * len(tokens), tokens))
     return parts
+
+
+TURN_TEXTS = "turn_texts"
+"""Column with the texts of a row's turns, where a rollout function made it: its completion is a single text."""
+
+
+def turns_of(batch: Batch, row: int) -> list[tuple[int, int, str]]:
+    """Return (start, end, text) of each turn of a row; the characters are those of `text_of(completion)`.
+
+    They are the assistant's messages, or the texts in the column TURN_TEXTS; any other text is one turn. A message that
+    only calls tools has no characters there, and its calls as text.
+    """
+    completion = as_completion(by_row(batch, "completions")[row])
+    given = by_row(batch, TURN_TEXTS)[row] if TURN_TEXTS in batch else None
+    if isinstance(given, list):
+        turns = [(str(text), str(text)) for text in given]
+    elif isinstance(completion, str):
+        turns = [(completion, completion)]
+    else:
+        said = [message for message in completion if message.get("role", "assistant") == "assistant"]
+        turns = [(content_text(message), content_text(message) or calls_text(message)) for message in said]
+    whole, places, reached = text_of(completion), list[tuple[int, int, str]](), 0
+    for content, shown in turns:
+        start = max(reached, whole.find(content, reached))
+        reached = min(len(whole), start + len(content))
+        places.append((start, reached, shown))
+    return places
+
+
+def as_turn_values(returned: Sequence[object], num_turns: int) -> TokenValues:
+    """Return one number per turn, None for a turn without a reward. Raise ValueError for any other list."""
+    values = as_numbers(returned, "turn")
+    if len(values) != num_turns:
+        raise ValueError(f"{len(values)} numbers for {num_turns} turns: {values!r:.80}")
+    return values
+
+
+def runs_of(is_action: Sequence[bool]) -> list[list[int]]:
+    """Return the runs of True, each as its positions."""
+    runs: list[list[int]] = []
+    for position, acts in enumerate(is_action):
+        if acts and position and is_action[position - 1]:
+            runs[-1].append(position)
+        elif acts:
+            runs.append([position])
+    return runs
+
+
+def place_turns(name: str, outcome: RewardOutcome, is_action: Sequence[Sequence[bool]], spread: Spread) -> None:
+    """Set the values per token of each row that has values per turn.
+
+    is_action: (rows, tokens), True = the policy chose this token; all False for a row that counts nowhere. spread: a
+    turn's number goes to its `last` token or in equal parts to all (`even`). Raise RewardError, naming reward and row,
+    if a row has another number of turns.
+    """
+    for row, turns in enumerate(outcome.turns):
+        runs = runs_of(is_action[row]) if turns is not None else []
+        if turns is None or not runs:
+            continue
+        if len(runs) != len(turns):
+            raise RewardError(
+                f"reward {name!r} cannot be placed on the turns of row {row}",
+                where=f"rewards.{name}",
+                got=f"{len(turns)} numbers, and the policy's tokens form {len(runs)} turns",
+                expected="tokens of a tool or of the rollout function between any two turns",
+            )
+        tokens: TokenValues = [None] * (runs[-1][-1] + 1)
+        for value, run in zip(turns, runs, strict=True):
+            rewarded = run[-1:] if spread == "last" else run
+            for position in rewarded if value is not None else ():
+                tokens[position] = (value or 0.0) / len(rewarded)
+        outcome.tokens[row] = tokens
+
+
+def turn_parts(batch: Batch, row: int, values: TokenValues, tokens: TokenValues | None) -> list[ScoredPart]:
+    """Return a part for each rewarded turn; its tokens are those that were rewarded, if they are placed yet."""
+    runs = runs_of([value is not None for value in tokens]) if tokens is not None else []
+    rewarded = [(turn, value) for turn, value in zip(turns_of(batch, row), values, strict=True) if value is not None]
+    placed = runs if len(runs) == len(rewarded) else [[]] * len(rewarded)
+    return [ScoredPart(*turn, value, tuple(run)) for (turn, value), run in zip(rewarded, placed, strict=True)]
+
+
+RolloutFunction = Callable[..., dict[str, object]]
+
+
+def with_turn_texts(function: RolloutFunction, decode: Decode, *arguments: object) -> dict[str, object]:
+    """Call a rollout function and return what it gives with the texts of each row's turns, which TRL makes one text."""
+    rollouts = function(*arguments)
+    ids = cast(Sequence[Sequence[int]], rollouts["completion_ids"])
+    masks = cast(Sequence[Sequence[int]], rollouts.get("env_mask") or [[1] * len(row) for row in ids])
+    texts = [
+        [decode([row[position] for position in run]) for run in runs_of([bool(one) for one in mask])]
+        for row, mask in zip(ids, masks, strict=True)
+    ]
+    return {**rollouts, TURN_TEXTS: texts}

@@ -27,7 +27,7 @@ from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.plan.interaction_building import interactions_of
 from rlhf_cli.plan.sources_and_components import describe_eval_rows, eval_sources, preference_rules, training_sources
 from rlhf_cli.plan.stack_building import aggregate_of, training_stack
-from rlhf_cli.rewards.stack import truncated_rows
+from rlhf_cli.rewards.stack import reward_matrix
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
@@ -262,7 +262,7 @@ def _trl_arguments(
     model, given = experiment.model, dict[str, object]()
     if stack is not None:  # one callable per component, and one for the truncation component if there is one
         adds = experiment.truncation.rule.changes_total
-        given["reward_funcs"] = [*stack.columns(), *([truncated_rows.column] if adds else [])]
+        given["reward_funcs"] = [*stack.columns(), *([reward_matrix.column] if adds else [])]
     given |= {} if interactions is None else interactions.arguments()
     if any(own is not None for own in (model.tokenizer, model.chat_template, model.response_template)):
         given["processing_class"] = tokenizer_of(experiment, policy)

@@ -21,7 +21,7 @@ from trl.trainer import grpo_trainer
 
 from rlhf_cli.algorithms.base import advantage_metrics
 from rlhf_cli.algorithms.ppo import Advantages, Rollout, without_last
-from rlhf_cli.numerics.ppo_losses import k3, value_losses
+from rlhf_cli.numerics.ppo import k3, value_losses
 from rlhf_cli.rewards.stack.aggregating import counting
 from rlhf_cli.rewards.stack.reward_matrix import last_token_rewards, token_rewards
 from rlhf_cli.runs.heartbeat import CRITIC, VALUES, during

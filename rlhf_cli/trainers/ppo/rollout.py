@@ -11,8 +11,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from rlhf_cli.algorithms.ppo import Advantages, Ppo, Rollout
-from rlhf_cli.numerics.gae import explained_variance, whiten
-from rlhf_cli.numerics.ppo_losses import adapted_coef, k1, k3
+from rlhf_cli.numerics.ppo import adapted_coef, explained_variance, k1, k3, whiten
 from rlhf_cli.tables.trl_values import MAX_RELATIVE_KL_ERROR
 
 if TYPE_CHECKING:

@@ -1,15 +1,21 @@
-"""Curves grow with every log event and skip other values than numbers; trends in noise, against scipy."""
+"""Curves grow with every log event, trends in noise are against scipy, and a configuration is read with defaults."""
 
 from __future__ import annotations
 
 import math
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from rlhf_cli.analysis.diagnosis.logged import Curve, Log
+from rlhf_cli.analysis.diagnosis import run_diagnosis
+from rlhf_cli.analysis.diagnosis.finding import Finding, RunSetup
+from rlhf_cli.analysis.diagnosis.logged import Curve, Log, Trend
+from rlhf_cli.analysis.diagnosis.run_diagnosis import CHECKS, look
+from rlhf_cli.tables.metrics import FINDING_KINDS
+from tests.support.planted_logs import events_of, reward
 
 
 def test_curves_and_nulls() -> None:
@@ -54,8 +60,9 @@ def test_a_curve_that_grows_is_seen_growing() -> None:
     assert log.curve("loss").values.tolist() == [1.0, 2.0]
 
 
-def curve(values: np.ndarray) -> Curve:
-    return Curve("x", np.arange(1.0, len(values) + 1), values)
+def curve(values: Any, steps: Any = None) -> Curve:
+    values = np.asarray(values, dtype=float)
+    return Curve("x", np.arange(1.0, len(values) + 1) if steps is None else np.asarray(steps, dtype=float), values)
 
 
 def remembering(rho: float, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -106,3 +113,117 @@ def test_a_log_takes_little_memory() -> None:
     tracemalloc.stop()
     assert size < 16 * 50 * 2000
     assert log.curve("metric 3").values[-1] == 1999 / 6.0
+
+
+def test_malformed_entries_of_a_configuration_get_defaults() -> None:
+    config: dict[str, Any] = {
+        "trainer": {
+            "name": "ppo",
+            "baseline": "critic",
+            "args": {"beta": 0.5, "seed": True, "max_completion_length": 7},
+        },
+        "rewards": {
+            "plain": {},
+            "light": {"weight": 0.25, "gate": {"by": "plain"}},
+            "moving": {"weight": {"from": 0, "to": 1}, "gate": [{"by": "plain"}, {"min": 1}, "x", {"by": "light"}]},
+            "broken": 3,
+        },
+        "kl": {"coef": 2},
+        "truncation": {"policy": "mask"},
+        "launch": {"rollout": "hf", "device": "auto"},
+    }
+    setup = RunSetup.of(config)
+    assert (setup.trainer, setup.has_critic, setup.truncation, setup.kl_coef) == ("ppo", True, "mask", 2.0)
+    assert setup.gated == {"light": ("plain",), "moving": ("plain", "light")}
+    assert list(setup.rewards) == ["plain", "light", "moving"]
+    assert (setup.limit, setup.number("beta", 9.0), setup.number("x", 9.0), setup.number("y", 9.0)) == (7, 0.5, 9, 9)
+    assert setup.may_use_vllm
+    for launch in ({"rollout": "hf", "device": "cpu"}, {"rollout": "vllm"}, {}):
+        assert not RunSetup.of({"launch": launch}).may_use_vllm
+    nothing = RunSetup.of({"kl": {"coef": {"target": 1}}, "trainer": {"name": None, "baseline": "group"}, "rewards": 3})
+    assert nothing == RunSetup()
+    assert (nothing.trainer, nothing.has_critic, nothing.truncation, nothing.limit) == ("", False, "none", 256)
+
+
+def finding(kind: str, severity: Any) -> Finding:
+    return Finding(kind, "", severity, "", (), 0, 0)
+
+
+def test_the_worst_is_first_and_equals_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    severities = {"a": "note", "b": "warning", "c": "serious", "d": "note", "e": "warning"}
+    found = {kind: finding(kind, severity) for kind, severity in severities.items()}
+    monkeypatch.setattr(run_diagnosis, "CHECKS", {kind: lambda log, setup, one=one: one for kind, one in found.items()})
+    assert [one.kind for one in look(Log(), RunSetup()).findings] == list("cbead")
+
+
+def test_every_kind_is_checked_once_and_reward_kinds_need_rewards() -> None:
+    def kinds(events: Any, wanted: Any = None) -> set[str]:
+        found = look(Log.of(events), RunSetup(), wanted)
+        return {one.kind for one in (*found.findings, *found.fine, *found.unseen)}
+
+    with_rewards = events_of(reward("a", mean=[0.5] * 20))
+    assert kinds(with_rewards) == set(FINDING_KINDS) == set(CHECKS)
+    assert kinds([]) == set(FINDING_KINDS) - {"dead_reward"}  # nothing was logged: there may be rewards
+    assert kinds([{"step": 1, "loss": 1.0}]) == {"non_finite", "overoptimised", "learning", "time"}
+    assert kinds(with_rewards, ["kl", "time"]) == {"kl", "time"}
+
+
+def santer(steps: Any, values: Any) -> tuple[float, float] | None:
+    """Error and freedom by the formulas in the head of trends.py, with numpy's own fits."""
+    n = len(values)
+    residuals = values - np.polyval(np.polyfit(steps, values, 2), steps)
+    memory = max(0.0, residuals[1:] @ residuals[:-1] / (residuals @ residuals))
+    memory = min(0.95, memory + (1 + 3 * memory) / n) if memory else 0.0
+    effective = n * (1 - memory) / (1 + memory)
+    if effective < 4:
+        return None
+    freedom = max(1.0, effective - 3)
+    spread = ((steps - steps.mean()) ** 2).sum()
+    return float(np.sqrt(residuals @ residuals / freedom / spread) * (steps[-1] - steps[0])), freedom
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("n", "rho"), [(6, 0.0), (12, 0.5), (30, 0.3), (40, 0.9), (200, 0.98)])
+def test_a_trends_error_is_that_of_its_papers(n: int, rho: float, seed: int) -> None:
+    """At steps that are not evenly spaced; the slope is scipy's."""
+    rng = np.random.default_rng(seed)
+    steps, values = np.cumsum(rng.integers(1, 4, n)).astype(float), np.zeros(n)
+    for k in range(n):
+        values[k] = (rho * values[k - 1] if k else 0.0) + rng.standard_normal()
+    values += 0.05 * steps
+    found, expected = curve(values, steps).trend(), santer(steps, values)
+    if expected is None:
+        assert found is None
+        return
+    line = stats.linregress(steps, values)
+    assert found is not None
+    assert (found.error, found.freedom) == pytest.approx(expected)
+    assert found.end == pytest.approx(line.intercept + line.slope * steps[-1])
+    assert found.start == pytest.approx(line.intercept + line.slope * steps[0])
+
+
+@pytest.mark.parametrize(("freedom", "alpha"), [(1.0, 0.005), (5.4, 0.05), (36.6, 0.3), (0.2, 0.005)])
+def test_a_trend_is_judged_by_students_t(freedom: float, alpha: float) -> None:
+    """scipy's quantiles: one side for rises and falls, both for the interval."""
+    one, two = (stats.t.ppf(1 - alpha / sides, max(1, round(freedom))) for sides in (1, 2))
+    for factor in (0.999, 1.001):
+        up, down = (Trend(0.0, sign * factor * one * 0.5, 0.5, freedom) for sign in (1, -1))
+        assert (up.rises(alpha), down.falls(alpha)) == (factor > 1, factor > 1)
+        assert not up.falls(alpha)
+        assert not down.rises(alpha)
+    low, high = Trend(0.0, 2.0, 0.5, freedom).interval(alpha)
+    assert (low, high) == (pytest.approx(2 - 0.5 * two), pytest.approx(2 + 0.5 * two))
+
+
+def test_a_line_without_noise_has_no_error() -> None:
+    """This also holds far from 0 and for tiny values, where only rounding is left."""
+    for values in (np.arange(5.0), 1e6 + np.arange(20.0), 1e-7 * np.arange(20.0), np.full(20, 1e8)):
+        found = curve(values).trend()
+        assert found is not None
+        assert (found.error, found.freedom) == (0.0, len(values) - 3)
+        assert found.change == pytest.approx(values[-1] - values[0], rel=1e-6, abs=1e-6)
+    assert curve(np.arange(4.0)).trend() is None
+    assert curve([1.0, 2.0, 1.0, 2.0, 3.0], [3] * 5).trend() is None  # all of one step
+    noisy = curve([0.0, 0.01] * 10).trend()
+    assert noisy is not None
+    assert noisy.error > 0.001

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from rlhf_cli.analysis.whatif.question import alternatives, gate_in_words
-from rlhf_cli.analysis.whatif.stored_rounds import ROW, StoredFailure, StoredRound, StoredScores, read_rounds
+from rlhf_cli.analysis.stored_rounds import ROW, StoredFailure, StoredRound, StoredScores, read_rounds
+from rlhf_cli.analysis.whatif_request import alternatives, gate_in_words
 from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.stored_tables import write_table

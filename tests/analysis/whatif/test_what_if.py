@@ -1,25 +1,187 @@
-"""`rlhf whatif`: environments, truncation, clipped totals and refusals.
+"""What `rlhf whatif` says of one group of four answers, against numbers worked by hand.
 
-The group of four and its numbers are those of test_by_hand.py.
+    raw        correct 1, 0, 1, 0    format 0, 1, 1, 0    brevity 0.5, 1, 0, 0
+    the run    weights 1, 0.5, 0.2: totals 1.1, 0.7, 1.5, 0; their mean 0.825
+    what if    correct weighs 0.25: totals 0.35, 0.7, 0.75, 0; their mean 0.45
+
+Advantages are not scaled, so they are the totals minus these means. The orders, best first, are c a b d and c b a d:
+of six pairs one turns, tau = 4/6. b turns from -0.125 to +0.25 and a from +0.275 to -0.1, the others keep their sign.
+
+Beside it environments, truncation, clipped totals and refusals.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from trl import RLOOConfig
 
 from rlhf_cli.algorithms.base import Algorithm
 from rlhf_cli.algorithms.grpo import Grpo
 from rlhf_cli.algorithms.process_rewards import ProcessRewards
 from rlhf_cli.algorithms.rloo import Rloo
+from rlhf_cli.analysis.what_if import _sign_changed
 from rlhf_cli.errors import ConfigError, Problems
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers.assemble.algorithm import algorithm_of
-from tests.analysis.whatif.whatif_runs import LESS, UNSCALED, WAS, advantages_if, answer, scores
+from tests.analysis.whatif.whatif_runs import LESS, UNSCALED, WAS, WOULD, advantages_if, answer, scores
 from tests.support.stored_tables import ONE_GROUP, frozen, write_table
 from tests.support.tolerances import ARITHMETIC
+
+GATED = "rewards.brevity.gate={by: correct, at_least: 1.0, otherwise: zero}"
+
+
+@pytest.fixture
+def one_group(place: Path) -> RunFolder:
+    run = frozen(place, UNSCALED)
+    write_table(run, 1, **scores(**{"rollout.tokens": [2, 4, 2, 6]}))
+    return run
+
+
+def test_totals_order_and_advantages(one_group: RunFolder) -> None:
+    (found,) = answer(one_group, LESS).rounds
+    assert found.mean_total == pytest.approx((0.825, 0.45), **ARITHMETIC)
+    assert found.tau == pytest.approx(4 / 6)
+    assert (found.best_changed, found.sign_changed) == (0.0, 0.5)
+    assert found.replay_error == pytest.approx(0.0, abs=1e-6)
+    assert advantages_if(one_group, LESS)[1] == pytest.approx(WOULD, **ARITHMETIC)
+
+
+def test_an_advantage_of_nothing_has_no_sign() -> None:
+    old, new = torch.tensor([-1.0, -1.0, 1.0, 0.0]), torch.tensor([0.0, 1.0, -1.0, -1.0])
+    assert _sign_changed(old, new) == 0.5
+
+
+def test_a_schedule_goes_by_the_steps_that_were_done_before_a_round(place: Path) -> None:
+    """From 0 to 1 over half of 8 steps. Each round feeds two steps: they begin behind 0, 2 and 4, at 0, 1/2 and 1.
+
+    Format and brevity have 0.5 * 2/4 + 0.2 * 1.5/4 = 0.325 on average, correct 1/2 times its weight.
+    """
+    run = frozen(place, UNSCALED, max_steps=8)
+    for number in range(3):
+        write_table(run, 2 * number + 1, number=number, **scores(**{"rollout.step": [2 * number] * 4}))
+    linear = "rewards.correct.weight={start: 0, end: 1, fraction: 0.5, shape: linear}"
+    found = [one.mean_total[1] for one in answer(run, linear).rounds]
+    assert found == pytest.approx([0.325, 0.325 + 0.25, 0.325 + 0.5], **ARITHMETIC)
+
+
+class TestClosedGates:
+    """brevity was gated by correct: of b and d the run has no score of it. Totals 1.1, 0.5, 1.5, 0; mean 0.775."""
+
+    ADVANTAGES = (0.325, -0.275, 0.725, -0.775)
+
+    @pytest.fixture
+    def gated(self, place: Path) -> RunFolder:
+        run = frozen(place, UNSCALED, GATED)
+        brevity = [0.5, None, 0.0, None]
+        closed_by = {"brevity.closed_by": [None, "correct", None, "correct"]}
+        text = {"completion": ["123456789", "x" * 16, "x" * 16, "x" * 30]}  # brevity of the first: (16 - 9)/14 = 0.5
+        write_table(run, 1, **scores(brevity=brevity, advantage=[*self.ADVANTAGES], **closed_by, **text))
+        return run
+
+    def test_another_weight_needs_no_score_more(self, gated: RunFolder) -> None:
+        (found,) = answer(gated, "rewards.brevity.weight=1").rounds
+        assert found.num_unknown == 0
+        assert found.mean_total == pytest.approx((0.775, 0.875), **ARITHMETIC)
+        # a and c have a score of it, 0.5 and 0, mean 0.25; their advantages were 0.325 and 0.725.
+        assert found.push["brevity"][0] == pytest.approx((0.325 - 0.725) * 0.25 / 2, **ARITHMETIC)
+
+    def test_a_gate_that_opens_leaves_out_the_group_and_counts(self, gated: RunFolder) -> None:
+        (found,) = answer(gated, "rewards.brevity.gate=null").rounds
+        assert (found.num_unknown, found.num_answered, found.num_groups) == (2, 0, 1)
+        assert found.tau is None
+        assert found.mean_total == (None, None)
+        assert advantages_if(gated, "rewards.brevity.gate=null")[1] == [0.0] * 4  # their effect is unknown
+
+    def test_another_groups_rows_are_still_answered(self, gated: RunFolder) -> None:
+        """Where correct is met by all, nothing was closed: totals 1.1, 1.7, 1.5, 1; mean 1.325."""
+        write_table(gated, 2, **scores(correct=[1.0] * 4, advantage=[-0.225, 0.375, 0.175, -0.325]))
+        found = answer(gated, "rewards.brevity.gate=null", "rewards.format.weight=1").rounds[1]
+        assert (found.num_unknown, found.num_answered, found.why) == (0, 1, None)
+
+    @pytest.mark.parametrize(("normalize", "later"), [("batch", None), ("running", "not all rounds are stored")])
+    def test_a_deviation_over_scores_that_are_not_known(
+        self, gated: RunFolder, normalize: str, later: str | None
+    ) -> None:
+        """The round has no answer; later rounds have one if the deviation is that of a single round."""
+        write_table(gated, 2, **scores(correct=[1.0] * 4, advantage=[-0.225, 0.375, 0.175, -0.325]))
+        words = ("rewards.brevity.gate=null", f"rewards.correct.normalize={normalize}")
+        first, second = answer(gated, *words).rounds
+        assert f"rewards.correct.normalize={normalize} divides by scores that the log lacks" in str(first.why)
+        assert (first.mean_total, first.tau, first.best_changed) == ((None, None), None, None)
+        assert second.why is None if later is None else later in str(second.why)
+
+
+class TestWhatCannotBeSaid:
+    def test_advantages_that_are_not_those_of_the_run(self, place: Path) -> None:
+        """Negative control of the check that stands before every answer."""
+        run = frozen(place, UNSCALED)
+        write_table(run, 1, **scores(advantage=[0.3, *WAS[1:]]))
+        (found,) = answer(run, LESS).rounds
+        assert found.why == "the run's own settings do not give the advantages that it stored"
+        assert found.replay_error == pytest.approx(0.3 - 0.275, **ARITHMETIC)
+        assert (found.sign_changed, found.share) == (None, {})
+        assert set(found.push.values()) == {(None, None)}
+        assert found.tau is not None
+
+    def test_ppo_has_totals_and_order(self, place: Path) -> None:
+        run = frozen(place, "trainer=ppo", "trainer.args.num_generations=1", "trainer.args.steps_per_generation=1")
+        write_table(run, 1, **scores())
+        (found,) = answer(run, LESS).rounds
+        assert "critic" in str(found.why)
+        assert found.mean_total == pytest.approx((0.825, 0.45), **ARITHMETIC)
+        assert found.sign_changed is None
+        assert (found.num_groups, found.tau) == (1, pytest.approx(4 / 6))  # all rows of the round, which has no groups
+
+    def test_dense(self, place: Path) -> None:
+        run = frozen(place, UNSCALED, "trainer.dense=true")
+        write_table(run, 1, **scores())
+        (found,) = answer(run, LESS).rounds
+        assert "every token an advantage" in str(found.why)
+        assert found.tau == pytest.approx(4 / 6)
+
+
+class TestKlInTheReward:
+    """RLOO subtracts 0.05 times each row's KL, which is not stored: it is what the stored advantages hold beyond.
+
+    A_i = 4/3 (R_i - mean R). With KL of 2, 0, -2, 4 (mean 1) the stored advantages are those of R - 0.05 KL.
+    """
+
+    KL = (2.0, 0.0, -2.0, 4.0)
+
+    def run_of(self, place: Path, *words: str) -> RunFolder:
+        run = frozen(place, "trainer=rloo", "trainer.args.beta=0.05", *words)
+        write_table(run, 3, **scores(advantage=self.advantages(WAS)))
+        return run
+
+    def advantages(self, centred: list[float]) -> list[object]:
+        return [4 / 3 * (a - 0.05 * (kl - 1.0)) for a, kl in zip(centred, self.KL, strict=True)]
+
+    def test_it_stays(self, place: Path) -> None:
+        run = self.run_of(place)
+        assert advantages_if(run, LESS)[3] == pytest.approx(self.advantages(WOULD), **ARITHMETIC)
+
+    def test_inside_normalised_advantages_it_cannot_be_told(self, place: Path) -> None:
+        run = self.run_of(place, "trainer.args.normalize_advantages=true")
+        assert advantages_if(run, LESS)[3] is None
+        assert answer(run, LESS).rounds[0].why is not None
+
+    def test_advantages_that_no_kl_explains_are_not_those_of_the_run(self, place: Path) -> None:
+        """Leave-one-out sums to 0 in a group. One of 0.4 too much leaves 0.1 a row in its group, 0 in the other.
+
+        The largest stored advantage is that of the last row, 4/3 (-0.825 - 0.05 3) = -1.3.
+        """
+        run = frozen(place, "trainer=rloo", "trainer.args.beta=0.05")
+        was: list[Any] = self.advantages(WAS)
+        two_groups = {name: [*values, *values] for name, values in scores().items()}
+        write_table(run, 1, **{**two_groups, "advantage": [*was, was[0] + 0.4, *was[1:]]})
+        (found,) = answer(run, LESS).rounds
+        assert found.why == "the run's own settings do not give the advantages that it stored"
+        assert found.replay_error == pytest.approx(0.1 / 1.3, **ARITHMETIC)
 
 
 def test_rewards_of_environments_count_once_each(place: Path) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pyarrow.parquet
 
-from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
-from rlhf_cli.analysis.whatif.what_if import WhatIf, recompute_both, recomputers, what_if
-from rlhf_cli.analysis.whatif.whatif_request import ask
+from rlhf_cli.analysis.stored_rounds import read_rounds
+from rlhf_cli.analysis.what_if import WhatIf, recompute_both, recomputers, what_if
+from rlhf_cli.analysis.whatif_request import ask
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 
@@ -16,7 +16,7 @@ EOS = 1
 """Of the byte tokenizer, which has the printable bytes, `!` the first, behind two special tokens."""
 
 
-# One group of four, of tests/analysis/whatif/test_by_hand.py, and the weight in question.
+# One group of four, of tests/analysis/whatif/test_what_if.py, and the weight in question.
 CORRECT, FORMAT, BREVITY = [1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.5, 1.0, 0.0, 0.0]
 WAS = [1.1 - 0.825, 0.7 - 0.825, 1.5 - 0.825, -0.825]
 WOULD = [0.35 - 0.45, 0.7 - 0.45, 0.75 - 0.45, -0.45]

@@ -17,7 +17,7 @@ LESS = "rewards.correct.weight=0.25"
 
 @pytest.fixture
 def run(place: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    """Return a run with two rounds of one group of four, as in tests/analysis/whatif/test_by_hand.py."""
+    """Return a run with two rounds of one group of four, as in tests/analysis/whatif/test_what_if.py."""
     monkeypatch.setenv("COLUMNS", "80")
     folder = frozen(place, "trainer.args.scale_rewards=none")
     for step in (1, 2):

@@ -1,15 +1,28 @@
-"""Failures of a reward function: whose fault it was, what it costs, what is kept of it, and when they end the run."""
+"""Failures of a reward function, what it writes into its arguments, and functions that would end the process."""
 
 from __future__ import annotations
 
+import asyncio
+import copy
+import json
 import math
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
-from rlhf_cli.errors import RewardError, RewardFailed
+from rlhf_cli.cli import main
+from rlhf_cli.errors import RewardError, RewardFailed, described, in_a_line, message_of, shortened
+from rlhf_cli.rewards.stack.calling import with_own_arguments
 from rlhf_cli.rewards.stack.component import Component, OnError, ScoreGate
 from rlhf_cli.rewards.stack.reward_stack import MaxErrors, RewardStack
+from rlhf_cli.text.terminal_output import traceback_of
 from tests.support.reward_bench import BATCH, Bench, Rows, picky, raises
 
 FAILURES = [
@@ -172,3 +185,221 @@ def test_rows_that_a_gate_spares_are_not_counted() -> None:
             assert ends
         else:
             assert not ends
+
+
+SAID = {"role": "user", "content": "2+2=", "tool_calls": [{"name": "add", "arguments": {"a": 2}}]}
+
+
+def batch() -> dict[str, Any]:
+    return {
+        "prompts": [[dict(copy.deepcopy(SAID))], [dict(copy.deepcopy(SAID))]],
+        "completions": [[{"role": "assistant", "content": "4"}], [{"role": "assistant", "content": "5"}]],
+        "completion_ids": [[1, 2], [3]],
+        "answers": [["4", "four"], ["4"]],
+        "nested": [({"deep": [1]},), ({"deep": [2]},)],
+        "image": [numpy.zeros(2), numpy.ones(2)],
+        "tags": [{"a"}, {"b"}],
+    }
+
+
+def spoil(**given: Any) -> list[float]:
+    """Writes into everything it can reach."""
+    given["prompts"][0][0]["tool_calls"][0]["arguments"]["a"] = "spoilt"
+    given["completions"][1][0]["content"] = "spoilt"
+    given["completions"].reverse()
+    given["completion_ids"][0].clear()
+    given["answers"][0].append("spoilt")
+    given["nested"][1][0]["deep"].append("spoilt")
+    given["image"][0][:] = 7
+    given["tags"][0].add("spoilt")
+    given["prompts"].pop()
+    return [0.0, 0.0]
+
+
+def seen_by(others: list[dict[str, Any]]) -> Any:
+    def look(**given: Any) -> list[float]:
+        others.append(copy.deepcopy({name: given[name] for name in batch()}))
+        return [1.0, 2.0]
+
+    return look
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return str(one) == str(other)  # arrays have no truth of their own
+
+
+@pytest.mark.fault(34)
+def test_other_rewards_and_the_trainer_see_unchanged_arguments() -> None:
+    given, others = batch(), list[dict[str, Any]]()
+    stack = RewardStack([Component("spoil", spoil), Component("look", seen_by(others))])
+    outcomes = stack.evaluate(**given)
+    stack.close()
+    assert same(others[0], batch())
+    assert same(given, batch())
+    assert outcomes["look"].raw == [1.0, 2.0]
+
+
+def test_a_retried_batch_gets_unchanged_arguments() -> None:
+    """Row by row, after the function has spoilt the batch and failed."""
+    others: list[dict[str, Any]] = []
+
+    def spoil_and_fail(**given: Any) -> list[float]:
+        others.append(copy.deepcopy(given))
+        if len(given["prompts"]) > 1:
+            spoil(**given)
+            raise ValueError("after all")
+        return [1.0]
+
+    stack = RewardStack([Component("spoil", spoil_and_fail, on_error="exclude")])
+    assert stack.evaluate(**batch())["spoil"].raw == [1.0, 1.0]
+    stack.close()
+    assert [row["answers"] for row in others[1:]] == [[["4", "four"]], [["4"]]]
+
+
+def test_immutable_values_and_the_trainers_own_are_shared() -> None:
+    """That is what makes it cheap, and what lets a reward log."""
+
+    class State:
+        pass
+
+    given = {**batch(), "trainer_state": State(), "environments": [State()], "log_extra": print, "texts": ["a" * 9]}
+    given["objects"] = [State()]
+    own = with_own_arguments(given)
+    assert own["trainer_state"] is given["trainer_state"]
+    assert own["environments"] is given["environments"]
+    assert own["log_extra"] is print
+    assert own["texts"] is not given["texts"]
+    assert own["texts"][0] is given["texts"][0]
+    assert own["objects"] is not given["objects"]
+    assert own["objects"][0] is given["objects"][0]  # it cannot be copied
+
+
+@pytest.mark.fault(34)
+def test_negative_control_the_function_changes_its_arguments() -> None:
+    given = batch()
+    spoil(**given)
+    assert not same(given, batch())
+
+
+WAYS: dict[str, tuple[Callable[[], Any], str]] = {
+    "sys.exit(3)": (lambda: sys.exit(3), "sys.exit(3)"),
+    "sys.exit()": (raises(SystemExit()), "sys.exit()"),  # wandb makes sys.exit(0) of the call, once it is imported
+    "os._exit(4)": (lambda: os._exit(4), "os._exit(4)"),
+    "os._exit(0)": (lambda: os._exit(0), "os._exit(0)"),
+}
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("rules", [{}, {"on_error": "exclude"}, {"on_error": 0.0, "timeout_s": 5.0}], ids=str)
+@pytest.mark.fault(34)
+def test_ends_the_run_with_the_reward_s_name(bench: Bench, way: str, is_async: bool, rules: dict[str, Any]) -> None:
+    """`on_error` does not apply: it is for rows that fail. Without the guard, `os._exit` ends these tests."""
+    do, called = WAYS[way]
+    with pytest.raises(RewardFailed) as caught:
+        bench(picky(2, do, is_async), **rules)
+    error = caught.value
+    assert (error.where, error.got, error.exit_code) == ("rewards.mine", called, 1)
+    assert bench.recorded == []
+
+
+def test_a_task_of_an_async_reward_s_own(bench: Bench) -> None:
+    """asyncio lets SystemExit end the event loop itself; the loop has to outlive it."""
+    leaves = [True]
+
+    async def one(index: int) -> float:
+        if index == 2 and leaves[0]:
+            raise SystemExit(1)
+        return 10.0 * index
+
+    async def reward(row: Rows, **_: Any) -> list[float]:
+        return list(await asyncio.gather(*(one(index) for index in row)))
+
+    stack = bench.stack(reward, on_error="exclude")
+    with pytest.raises(RewardFailed):
+        stack.evaluate(**BATCH)
+    leaves[0] = False
+    assert stack.evaluate(**BATCH)["mine"].raw == [0.0, 10.0, 20.0, 30.0]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "exclude"])
+def test_ctrl_c_during_a_reward_is_not_a_failure_of_the_reward(bench: Bench, on_error: OnError) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        bench(picky(2, lambda: signal.raise_signal(signal.SIGINT)), on_error=on_error)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert bench.recorded == []
+
+
+def _leave_with(code: int) -> None:
+    os._exit(code)
+
+
+def test_a_forked_child_of_a_reward_can_exit(bench: Bench) -> None:
+    """multiprocessing itself ends a forked child by os._exit."""
+
+    def reward(row: Rows, **_: Any) -> list[float]:
+        child = multiprocessing.get_context("fork").Process(target=_leave_with, args=[7])
+        child.start()
+        child.join(30)
+        return [float(child.exitcode or 0)] * len(row)
+
+    assert bench(reward).raw == [7.0] * 4
+
+
+LONG = 3_000_000
+MINE = f"""
+class Unprintable(RuntimeError):
+    def __str__(self):
+        raise RuntimeError("no str")
+
+
+def long(completions, **columns):
+    raise ValueError("begin" + "x" * {LONG} + "the end")
+
+
+def unprintable(completions, **columns):
+    raise Unprintable
+
+
+def leaves(completions, **columns):
+    raise SystemExit("x" * {LONG})
+"""
+
+
+def test_a_text_is_cut_in_the_middle() -> None:
+    assert shortened("short") == "short"
+    cut = shortened("begin" + "x" * 10_000 + "the end", 100)
+    assert cut.startswith("beginx")
+    assert cut.endswith("xthe end")
+    assert "[9912 characters left out]" in cut
+
+
+def test_an_error_without_a_text_has_one() -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise KeyError("no str")
+
+    for text in (described(Unprintable()), in_a_line(Unprintable()), traceback_of(Unprintable())):
+        assert "Unprintable: " in text
+    assert "KeyError" in message_of(Unprintable())
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("which", ["long", "unprintable", "leaves"])
+def test_long_errors_are_shortened_and_name_the_reward(
+    train, workplace: Path, capfd: pytest.CaptureFixture[str], which: str, isolate: bool
+) -> None:
+    (workplace / "mine.py").write_text(MINE)
+    given = f"fn: './mine.py:{which}', weight: 1.0, trial: false, isolate: {str(isolate).lower()}"
+    code, folder = train(f"++rewards.mine={{{given}}}")
+    assert code == 1
+    out, err = capfd.readouterr()
+    assert "error: reward 'mine' " in err
+    assert {"long": "the end", "unprintable": "no message", "leaves": "sys.exit"}[which] in err
+    assert json.loads(folder.status.read_text())["reason"].startswith("reward 'mine' ")
+    sizes = {file.name: file.stat().st_size for file in folder.path.iterdir() if file.is_file()}
+    assert all(size < 100_000 for size in sizes.values()), sizes
+    assert len(out) + len(err) < 60_000
+    assert main(["status", folder.shown]) == 0
+    assert len(capfd.readouterr().out) < 10_000

@@ -1,18 +1,24 @@
-"""Rewards in processes that can be killed: a crash costs a row and not the run."""
+"""Rewards in processes that can be killed: a crash costs a row and not the run, and workers end with their process."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import psutil
 import pytest
 
 from rlhf_cli.errors import RewardFailed
+from rlhf_cli.rewards.stack import isolated as workers
 from rlhf_cli.rewards.stack.component import Component, RewardOutcome, RewardTimeout
 from rlhf_cli.rewards.stack.isolated import Isolated
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
@@ -177,9 +183,160 @@ def test_close_ends_the_processes(made: Made) -> None:
     isolated = made("where")
     before = set(psutil.Process().children(recursive=True))
     isolated(**batch("a", "b"))
-    workers = set(psutil.Process().children(recursive=True)) - before
-    assert workers  # negative control
+    started = set(psutil.Process().children(recursive=True)) - before
+    assert started  # negative control
     isolated.close()
-    _, alive = psutil.wait_procs(workers, timeout=10)
+    _, alive = psutil.wait_procs(started, timeout=10)
     assert [child for child in alive if "resource_tracker" not in " ".join(child.cmdline())] == []
     isolated.close()  # again: nothing to do
+
+
+OWN = "def says(completions, what=None, **_):\n    return what\n"
+
+
+@pytest.fixture
+def own(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(workers, "_resolved", {})
+    (place / "own.py").write_text(OWN)
+
+
+def scored_alone(name: str, **args: object) -> Any:
+    return workers._score_row(f"./own.py:{name}", args, {"completions": "ab", "answer": "x"})
+
+
+@pytest.mark.parametrize(
+    ("returned", "score"),
+    [
+        *(([0.5], 0.5), ((2,), 2), ([None], None), ([True], 1), ([[1, None]], [1, None])),
+        *(
+            ([(1, 2.5)], (1, 2.5)),
+            (numpy.array([0.25]), 0.25),
+            ([numpy.float32(0.25)], 0.25),
+            ([numpy.array([1, 2])], [1, 2]),
+        ),
+    ],
+)
+def test_a_score_comes_back_as_plain_numbers(own: None, returned: object, score: object) -> None:
+    found, failure = scored_alone("says", what=returned)
+    assert (found, failure) == (score, None)
+    assert {type(found)} <= {int, float, type(None), list, tuple}
+
+
+@pytest.mark.parametrize(
+    ("returned", "kind", "said"),
+    [
+        ([], "ValueError", "it returned [] for 1 completion"),
+        ([1.0, 2.0], "ValueError", "it returned [1.0, 2.0] for 1 completion"),
+        ("a", "ValueError", "it returned 'a' for 1 completion"),
+        ({"a": 1}, "ValueError", "it returned {'a': 1} for 1 completion"),
+        (3.0, "ValueError", "it returned 3.0 for 1 completion"),
+        ([{"a": 1}], "TypeError", "it returned dict {'a': 1}, which is no number"),
+        (["x"], "TypeError", "it returned str 'x', which is no number"),
+    ],
+)
+def test_what_is_no_score_is_told_in_words(own: None, returned: object, kind: str, said: str) -> None:
+    score, failure = scored_alone("says", what=returned)
+    assert (score, failure[:2]) == (None, (kind, said))
+    assert "Traceback" in failure[2]
+
+
+@pytest.mark.parametrize("name", ["says", "not_there"])
+def test_what_a_worker_does_before_its_first_row(own: None, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """It dies with its parent, has its own process group, prints no secrets, and never ends with code 0."""
+    done: list[object] = []
+    monkeypatch.setattr(workers, "die_with", done.append)
+    monkeypatch.setattr(os, "setsid", lambda: done.append("setsid"))
+    monkeypatch.setattr(workers, "safe_output_for_good", done.append)
+    monkeypatch.setattr(os, "_exit", lambda status: done.append(status))
+    workers._prepare(f"./own.py:{name}", {}, ["secret"], 17)
+    ending: Any = os._exit
+    for status in (0, 3):
+        ending(status)
+    assert done == [17, "setsid", ["secret"], 1, 3]
+    assert len(workers._resolved) == (name == "says")
+
+
+HANGS = """
+import os, pathlib, re, time
+
+def tell():
+    pathlib.Path(f"pid-{os.getpid()}").touch()
+
+def sleeps(completions, **kwargs):
+    tell()
+    time.sleep(600)
+
+def spins(completions, **kwargs):
+    tell()
+    re.match(r"(a+)+$", "a" * 80 + "b")  # holds the interpreter's lock: no thread of the worker's would ever run
+
+def slow_at_first(completions, **kwargs):
+    if not os.path.exists("ended"):
+        tell()
+        time.sleep(600)
+    return [1.0]
+"""
+ASKS = """
+import sys
+from rlhf_cli.rewards.stack.isolated import Isolated
+
+if __name__ == "__main__":
+    Isolated(sys.argv[1], {}, timeout_s=None)(completions=["a", "b"], prompts=["", ""])
+"""
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "mine.py").write_text(HANGS)
+    (tmp_path / "asks.py").write_text(ASKS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.fault(34)
+@pytest.mark.parametrize("function", ["sleeps", "spins"])
+def test_a_worker_that_hangs_ends_with_the_process_that_was_killed(hanging: Path, function: str) -> None:
+    asks = subprocess.Popen([sys.executable, "asks.py", f"./mine.py:{function}"])
+    try:
+        until = time.monotonic() + 60
+        while not (told := list(hanging.glob("pid-*"))):
+            assert asks.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        # The tracker of the standard library's multiprocessing ends with the last of the workers.
+        started = psutil.Process(asks.pid).children(recursive=True)
+        assert {int(file.name.removeprefix("pid-")) for file in told} <= {process.pid for process in started}
+    finally:
+        asks.kill()
+        asks.wait()
+    _, alive = psutil.wait_procs(started, timeout=5)
+    for process in alive:
+        process.kill()
+    assert alive == []
+
+
+@pytest.mark.fault(17)
+def test_rows_are_scored_after_all_workers_ended_at_once(hanging: Path) -> None:
+    """As by a signal for every process of a job: seen in a real run, whose pool gave up, so that it failed unsaved."""
+    isolated = Isolated("./mine.py:slow_at_first", {}, timeout_s=60.0)
+    num_workers = min(8, os.cpu_count() or 1)
+    answers: list[list[object]] = []
+    asks = threading.Thread(
+        target=lambda: answers.append(isolated(completions=["a"] * num_workers, prompts=[""] * num_workers))
+    )
+    asks.start()
+    try:
+        until = time.monotonic() + 60
+        while len(told := list(hanging.glob("pid-*"))) < num_workers:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        (hanging / "ended").touch()
+        for file in told:
+            pid = int(file.name.removeprefix("pid-"))
+            assert os.getpgid(pid) != os.getpgid(0)  # nor does a signal to our group reach it
+            os.kill(pid, signal.SIGTERM)
+        asks.join(60)
+        assert answers == [[1.0] * num_workers]
+    finally:
+        isolated.close()

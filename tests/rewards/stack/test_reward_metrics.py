@@ -1,7 +1,8 @@
-"""What is logged of every reward, against figures worked by hand on four rows."""
+"""What is logged of every reward, by hand on four rows, and what is said of rounds without a learning signal."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,16 @@ import torch
 
 from rlhf_cli.rewards.stack import reward_metrics
 from rlhf_cli.rewards.stack.component import Component, RewardOutcome, ScoreGate
-from rlhf_cli.rewards.stack.reward_metrics import component_metrics, outcome_counts, table_columns
+from rlhf_cli.rewards.stack.reward_metrics import (
+    ComponentStatistics,
+    DeadRound,
+    component_metrics,
+    component_statistics,
+    explain_dead_rounds,
+    outcome_counts,
+    share_of_dead_groups,
+    table_columns,
+)
 from tests.support.settled_columns import NAN, Case, Rule, column
 
 A, B, C = column(1, 3, NAN, NAN), column(2, 5, 2, NAN), column(1, 1, 1, NAN)
@@ -104,3 +114,127 @@ def test_columns_of_the_table_are_those_of_this_rank() -> None:
         "b.closed_by": [None, None, None, "a"],
         "b.error": ["ValueError: odd", None, None, None],
     }
+
+
+CONSTANT = ComponentStatistics("a", (), 1.0, 2.0, 2.0, 1.0, 0, 2.0, 0.0)
+"""A reward of 2 on every row."""
+SMALL = replace(CONSTANT, name="small", low=0.0, high=1.0, size=1.0, spread=1.0)
+BIG = replace(CONSTANT, name="big", weight=1e9, size=2e9)
+
+
+def rounds(*components: ComponentStatistics, valued: tuple[float, float] = (0.0, 0.0)) -> list[DeadRound]:
+    return [DeadRound(step, components, 0.0, value) for step, value in zip((3, 4), valued, strict=True)]
+
+
+def second_differs(**other: float) -> list[DeadRound]:
+    return [DeadRound(3, (CONSTANT,), 0.0), DeadRound(4, (replace(CONSTANT, **other),), 0.0)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("totals", "expected"),
+    [
+        ((1, 1, 1, 1), True),
+        ((1, 1, 5, 5), True),  # each row is compared with the other row of its prompt
+        ((1, 1, 5, 5.001), False),
+        ((0, 0, 0, 0), True),
+        ((0, 0, 0, 1e-30), False),
+        ((NAN, NAN, NAN, NAN), True),
+        ((NAN, 1, 2, 2), True),  # the only score of its group is its own baseline
+        ((NAN, 1, 2, 3), False),
+    ],
+)
+def test_a_round_is_dead_if_totals_are_equal_within_groups(totals: tuple[float, ...], expected: bool) -> None:
+    settled = Case([column(*totals)], [Rule("a")], [1.0]).settle()
+    assert (share_of_dead_groups(settled.totals, 2) == 1.0) is expected
+
+
+def test_totals_within_four_units_of_rounding_are_equal() -> None:
+    """Near 1000, float32 numbers are 2^-14 = 6.1e-5 apart, and 4 eps of 1000 are 4.8e-4."""
+    for apart, expected in ((6.1e-5, True), (4.7e-4, True), (6e-4, False)):
+        settled = Case([column(1000, 1000 + apart)], [Rule("a")], [1.0], num_generations=2).settle()
+        assert (share_of_dead_groups(settled.totals, 2) == 1.0) is expected
+
+
+def test_statistics_of_two_components() -> None:
+    """a: raw -1 to 3; with weight 2 its groups differ by (3 - -1) * 2 = 8 and by 0. b: no score, 1 of 4 rows open."""
+    rules = [Rule("a"), Rule("b", gates=(ScoreGate(by="a", low=2.0),))]
+    settled = Case([column(-1, 3, 1, 1), column(NAN, NAN, NAN, NAN)], rules, [2.0, 1.0], num_generations=2).settle()
+    first, second = component_statistics(settled, rules, [(4, 0), (1, 1)], 2)  # type: ignore[arg-type]
+    assert first == ComponentStatistics("a", (), 2.0, -1.0, 3.0, 1.0, 0, 6.0, 8.0)
+    assert second == ComponentStatistics("b", ("a",), 1.0, None, None, 0.25, 1, 0.0, 0.0)
+
+
+def test_an_environments_reward_has_no_gates_and_no_counts() -> None:
+    rules = [Rule("a"), Rule("its own")]
+    settled = Case([column(1, 1), column(2, 2)], rules, [1.0, 1.0], num_generations=2).settle()
+    _, own = component_statistics(settled, rules[:1], [(2, 0)], 2)  # type: ignore[arg-type]
+    assert (own.gated_by, own.open_fraction, own.errors) == ((), None, 0)
+
+
+class TestCause:
+    """Which cause is named; the words of each are the feature here."""
+
+    @pytest.mark.parametrize(
+        ("dead", "cause", "is_cut_off"),
+        [
+            pytest.param(rounds(CONSTANT), "no reward differed", False, marks=pytest.mark.fault(33)),
+            ([DeadRound(3, (CONSTANT,), 1.0)], "every completion was truncated, and the policy excludes", True),
+            ([DeadRound(3, (CONSTANT,), 1.0), DeadRound(4, (CONSTANT,), 0.9)], "no reward differed", False),
+            (rounds(CONSTANT, valued=(1.0, 1.0)), "every completion was truncated, and the critic", True),
+            (rounds(CONSTANT, valued=(1.0, 0.6)), "most completions were truncated", True),
+            (rounds(CONSTANT, valued=(0.9, 0.5)), "no reward differed", False),
+            (rounds(SMALL, BIG), "the weight of big drowns small", False),
+            (rounds(SMALL, BIG, valued=(0.97, 0.97)), "the weight of big drowns small", False),
+            (rounds(SMALL, replace(BIG, size=1.0)), "small differed, but the totals did not", False),
+        ],
+    )
+    def test_cause(self, dead: list[DeadRound], cause: str, is_cut_off: bool) -> None:
+        explained = explain_dead_rounds(dead)
+        assert explained.cause.startswith(cause)
+        assert explained.is_cut_off is is_cut_off
+
+    @pytest.mark.parametrize(
+        ("spreads", "is_drowned"),
+        [((1.0, 0.5), True), ((0.5, 1.0), True), ((1.0, 1.001), False), ((1.001, 0.5), False)],
+    )
+    def test_a_reward_is_drowned_below_the_rounding_of_the_largest(
+        self, spreads: tuple[float, float], is_drowned: bool
+    ) -> None:
+        """4 units in the last place of 2^21 in float32 are 4 x 2^-23 x 2^21 = 1. All that varies must be below."""
+        first, second = (replace(SMALL, name=name, spread=spread) for name, spread in zip("xy", spreads, strict=True))
+        cause = explain_dead_rounds(rounds(first, replace(CONSTANT, name="big", size=2.0**21), second)).cause
+        assert ("big drowns x and y" in cause) is is_drowned
+
+
+class TestLines:
+    @pytest.mark.fault(33)
+    @pytest.mark.parametrize(
+        ("changes", "line"),
+        [
+            ({}, "2 on every row, weight 1"),
+            ({"low": None, "high": None}, "no score: it returned None for every row"),
+            ({"low": None, "high": None, "errors": 3}, "no score: 6 rows failed"),
+            ({"gated_by": ("b",), "open_fraction": 0.0}, "closed for every row by its gate on b"),
+            (
+                {"low": 0.0, "high": 1.0, "size": 1.0, "spread": 1.0},
+                "from 0 to 1, weight 1: differs by up to 1 in a group",
+            ),
+        ],
+    )
+    def test_one_component(self, changes: dict[str, float], line: str) -> None:
+        assert explain_dead_rounds(rounds(replace(CONSTANT, **changes))).lines == [f"a: {line}"]  # type: ignore[arg-type]
+
+    def test_a_line_covers_all_rounds(self) -> None:
+        for other, values in (
+            ({"low": 0.0}, "from 0 to 2, weight 1"),
+            ({"high": 5.0}, "from 2 to 5, weight 1"),
+            ({"spread": 1.0}, "2 on every row, weight 1: differs by up to 1 in a group"),
+            ({"weight": 0.5}, "2 on every row, weight 0.5"),
+            ({"open_fraction": 0.0}, "2 on every row, weight 1"),
+        ):
+            assert explain_dead_rounds(second_differs(**other)).lines == [f"a: {values}"]
+
+    def test_rounding_within_a_group_is_not_a_difference(self) -> None:
+        wide = replace(CONSTANT, size=2.0**21, spread=1.0)
+        assert explain_dead_rounds(rounds(wide)).lines == ["a: 2 on every row, weight 1"]
+        assert "differs" in explain_dead_rounds(rounds(replace(wide, spread=1.001))).lines[0]

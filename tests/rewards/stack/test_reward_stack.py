@@ -1,15 +1,22 @@
-"""All rewards of an experiment on one batch: columns, weights and their schedules, stored results."""
+"""The stack: one evaluation a batch, schedules, gates, and rewards that wait together."""
 
 from __future__ import annotations
 
+import asyncio
+import math
+import subprocess
+import sys
+import threading
+import time
 from typing import Any
 
 import pytest
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.stack.aggregating import Schedule, weight_at
-from rlhf_cli.rewards.stack.component import Component, ScoreGate
-from rlhf_cli.rewards.stack.reward_stack import RewardStack
+from rlhf_cli.rewards.stack.component import Component, ScoreGate, levels
+from rlhf_cli.rewards.stack.isolated import Isolated
+from rlhf_cli.rewards.stack.reward_stack import RewardStack, runs_elsewhere
 from tests.support.reward_bench import TWO_ROWS, Counting
 
 
@@ -87,3 +94,271 @@ class TestOneEvaluationABatch:
             column(**TWO_ROWS)
         other.scores = [9, 9]
         assert column(**TWO_ROWS) == [7.0, 8.0]
+
+
+def waits(seconds: float, *scores: float) -> Any:
+    async def reward(**batch: Any) -> list[float]:
+        await asyncio.sleep(seconds)
+        return list(scores)
+
+    return reward
+
+
+class TestTogether:
+    def test_four_that_wait_take_the_time_of_one(self, stack_of: Any) -> None:
+        stack = stack_of(**{name: waits(0.1, 1, 2) for name in "abcd"})
+        stack.evaluate(**TWO_ROWS)  # the threads and the loop are made here
+        best = min(self._seconds(stack) for _ in range(5))
+        assert 0.1 <= best < 0.3  # one after the other they would take 0.4
+
+    def test_more_than_a_pool_has_threads_by_default(self, stack_of: Any) -> None:
+        """That is 32 at most. Each of these 33 waits until all of them are there."""
+        all_there = asyncio.Barrier(33)
+
+        async def reward(**batch: Any) -> list[float]:
+            await asyncio.wait_for(all_there.wait(), 20)
+            return [1, 2]
+
+        outcomes = stack_of(**{f"r{number}": reward for number in range(33)}).evaluate(**TWO_ROWS)
+        assert [outcome.raw for outcome in outcomes.values()] == [[1, 2]] * 33
+
+    def test_negative_control_a_chain_waits_for_each(self) -> None:
+        gates: dict[str, Any] = {"a": (), "b": (ScoreGate("a"),), "c": (ScoreGate("b"),), "d": (ScoreGate("c"),)}
+        stack = RewardStack([Component(name, waits(0.02, 1, 2), gates=own) for name, own in gates.items()])
+        assert self._seconds(stack) >= 0.08
+        stack.close()
+
+    @staticmethod
+    def _seconds(stack: RewardStack) -> float:
+        started = time.perf_counter()
+        stack.evaluate(**TWO_ROWS)
+        return time.perf_counter() - started
+
+    def test_one_event_loop_for_all_batches(self, stack_of: Any) -> None:
+        loops: list[asyncio.AbstractEventLoop] = []
+
+        async def reward(**batch: Any) -> list[float]:
+            loops.append(asyncio.get_running_loop())
+            return [1, 2]
+
+        stack = stack_of(one=reward, two=reward)
+        stack.evaluate(**TWO_ROWS)
+        stack.evaluate(**TWO_ROWS)
+        assert len(loops) == 4
+        assert len(set(map(id, loops))) == 1
+        stack.close()
+        assert loops[0].is_closed()
+
+
+def ends_in(code: str, *, seconds: float = 30) -> subprocess.CompletedProcess[str]:
+    """A process of its own: what hangs at its end, or is warned of there, is seen."""
+    words = [sys.executable, "-W", "error", "-X", "dev", "-c", code]
+    return subprocess.run(words, capture_output=True, text=True, timeout=seconds, check=False)
+
+
+RAISES_BESIDE_ASYNC = """
+import asyncio, sys
+from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.reward_stack import RewardStack, runs_elsewhere
+
+async def slow(**batch):
+    try:
+        await asyncio.sleep(60)
+    finally:
+        print("let go", flush=True)
+    return [1.0]
+
+def broken(**batch):
+    import time
+    time.sleep(0.2)
+    raise ValueError("mine")
+
+stack = RewardStack([Component("broken", broken), Component("slow", slow)])
+try:
+    stack.evaluate(prompts=["p"], completions=["c"])
+except Exception as error:
+    print(error.what, flush=True)
+stack.close()
+"""
+
+
+def test_an_error_beside_an_async_reward_cancels_that_reward() -> None:
+    """The waiting coroutine is cancelled, not tried again, no warning is given and the process ends."""
+    done = ends_in(RAISES_BESIDE_ASYNC)
+    assert done.stdout.splitlines() == ["reward 'broken' failed on row 0", "let go"]
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_computing_reward_stays_in_the_callers_thread(stack_of: Any) -> None:
+    """Only there does a deadline's signal interrupt it; libraries that time themselves with signals work there too."""
+    threads: dict[str, threading.Thread] = {}
+
+    def seen_as(name: str) -> Any:
+        def reward(completions: list[str], **_: Any) -> list[float]:
+            threads[name] = threading.current_thread()
+            return [1.0] * len(completions)
+
+        return reward
+
+    class Asks:
+        async def __call__(self, completions: list[str], **_: Any) -> list[float]:
+            return [2.0] * len(completions)
+
+    stack = stack_of(a=seen_as("a"), b=seen_as("b"), asks=Asks())
+    stack.evaluate(**TWO_ROWS)
+    assert {*threads.values()} == {threading.current_thread()}
+    assert [runs_elsewhere(stack.components[place].score) for place in range(3)] == [False, False, True]
+    assert runs_elsewhere(Isolated("mine:own", {}, timeout_s=None))
+
+
+NAMES = ["p0", "p1", "p2", "p3"]
+BATCH: dict[str, Any] = {
+    "prompts": NAMES,
+    "completions": ["a", "bb", "ccc", "dddd"],
+    "completion_ids": [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]],
+    "row": [0, 1, 2, 3],
+}
+
+
+class Table:
+    """A reward that returns the score of a row number and remembers the rows it scored."""
+
+    def __init__(self, *scores: float | None) -> None:
+        self.scores = scores
+        self.asked: list[list[int]] = []
+
+    def __call__(self, row: list[int], **batch: Any) -> list[float | None]:
+        assert all(len(batch[key]) == len(row) for key in ("prompts", "completions", "completion_ids"))
+        assert batch["prompts"] == [NAMES[index] for index in row]
+        self.asked.append(list(row))
+        return [self.scores[index] for index in row]
+
+
+def at_least(by: str, low: float = 1.0, otherwise: Any = 0.0) -> ScoreGate:
+    return ScoreGate(by, low=low, otherwise=otherwise)
+
+
+def evaluated(*components: Component) -> RewardStack:
+    stack = RewardStack(components)
+    stack.evaluate(**BATCH)
+    stack.close()
+    return stack
+
+
+@pytest.mark.parametrize(
+    ("gate", "is_open", "is_closed"),
+    [
+        (ScoreGate("g", low=0.5), [0.5, 0.51, 9.0], [0.49, 0.0, -9.0]),
+        (ScoreGate("g", high=0.5), [0.5, 0.0, -9.0], [0.51, 9.0]),
+        (ScoreGate("g", low=2.0, high=2.0), [2.0], [1.999, 2.001, -2.0]),
+        (ScoreGate("g", low=-1.0, high=1.0), [-1.0, 0.0, 1.0], [-1.01, 1.01]),
+        (ScoreGate("g", low=-3.0), [-3.0, -2.0], [-3.5]),
+    ],
+    ids=["at_least", "at_most", "equals", "between", "negative"],
+)
+def test_is_open(gate: ScoreGate, is_open: list[float], is_closed: list[float]) -> None:
+    assert all(gate.is_open(raw) for raw in is_open)
+    assert not any(gate.is_open(raw) for raw in is_closed)
+
+
+@pytest.mark.parametrize("gate", [ScoreGate("g"), ScoreGate("g", low=0.0), ScoreGate("g", high=0.0)])
+@pytest.mark.parametrize("raw", [None, math.nan])
+def test_no_score_closes_every_gate(gate: ScoreGate, raw: float | None) -> None:
+    assert not gate.is_open(raw)
+    assert gate.is_open(0.0)
+
+
+class TestLevels:
+    def test_independent_ones_are_one_level_in_the_order_given(self) -> None:
+        assert levels({"b": [], "a": [], "c": []}) == [["b", "a", "c"]]
+
+    def test_a_diamond(self) -> None:
+        assert levels({"d": ["b", "c"], "c": ["a"], "b": ["a"], "a": [], "e": []}) == [["a", "e"], ["c", "b"], ["d"]]
+
+
+class TestWhatIsComputed:
+    def test_only_the_rows_that_are_open(self) -> None:
+        a, b = Table(1, 0, 1, 0), Table(0.5, 7, 0.1, 7)
+        stack = evaluated(Component("b", b, gates=(at_least("a"),)), Component("a", a))
+        assert (a.asked, b.asked) == ([[0, 1, 2, 3]], [[0, 2]])
+        found = stack.outcomes["b"]
+        assert found.raw == [0.5, None, 0.1, None]
+        assert found.fixed == [None, 0.0, None, 0.0]
+        assert found.closed_by == [None, "a", None, "a"]
+        assert (found.calls, found.calls_saved, found.num_open, found.num_excluded) == (2, 2, 2, 0)
+
+    def test_none_where_every_gate_is_closed(self) -> None:
+        a, b = Table(0, 0, 0, 0), Table(1, 1, 1, 1)
+        found = evaluated(Component("a", a), Component("b", b, gates=(at_least("a"),))).outcomes["b"]
+        assert (b.asked, found.calls, found.calls_saved) == ([], 0, 4)
+
+    def test_an_eager_reward_scores_closed_rows_that_still_count_as_closed(self) -> None:
+        b = Table(0.5, 7, 0.1, 7)
+        component = Component("b", b, gates=(at_least("a"),), eager=True)
+        found = evaluated(Component("a", Table(1, 0, 1, 0)), component).outcomes["b"]
+        assert b.asked == [[0, 1, 2, 3]]
+        assert found.raw == [0.5, None, 0.1, None]
+        assert found.fixed == [None, 0.0, None, 0.0]
+        assert found.closed_by == [None, "a", None, "a"]
+        assert (found.calls, found.calls_saved, found.num_open) == (4, 0, 2)
+
+    def test_a_chain_of_gates_passes_on_open_rows(self) -> None:
+        a, b, c = Table(1, 1, 1, 0), Table(1, 0, 1, 1), Table(5, 6, 7, 8)
+        stack = evaluated(
+            Component("c", c, gates=(at_least("b"),)), Component("b", b, gates=(at_least("a"),)), Component("a", a)
+        )
+        assert (a.asked, b.asked, c.asked) == ([[0, 1, 2, 3]], [[0, 1, 2]], [[0, 2]])
+        # row 3: b has no score, its gate is closed, and so is the gate that reads b
+        assert stack.outcomes["c"].raw == [5, None, 7, None]
+        assert stack.outcomes["c"].closed_by == [None, "b", None, "b"]
+        assert stack.outcomes["b"].closed_by == [None, None, None, "a"]
+
+    def test_a_closed_gates_number_opens_no_other_gate(self) -> None:
+        """A gate reads raw scores: the 5.0 that a closed row of b is given is none."""
+        b, c = Table(1, 1, 1, 1), Table(9, 9, 9, 9)
+        stack = evaluated(
+            Component("a", Table(1, 0, 1, 0)),
+            Component("b", b, gates=(at_least("a", otherwise=5.0),)),
+            Component("c", c, gates=(at_least("b"),)),
+        )
+        assert stack.outcomes["b"].fixed == [None, 5.0, None, 5.0]
+        assert c.asked == [[0, 2]]
+
+    def test_all_of_several_must_open(self) -> None:
+        c = Table(1, 2, 3, 4)
+        gates = (at_least("a"), ScoreGate("b", high=0.5, otherwise="exclude"))
+        found = evaluated(
+            Component("a", Table(1, 1, 0, 0)), Component("b", Table(0, 1, 0, 1)), Component("c", c, gates=gates)
+        ).outcomes["c"]
+        assert c.asked == [[0]]
+        assert found.closed_by == [None, "b", "a", "a"]  # the first that is closed decides
+        assert found.fixed == [None, None, 0.0, 0.0]
+        assert found.num_excluded == 1
+
+    def test_a_row_that_failed_closes_what_reads_it(self) -> None:
+        def a(row: list[int], **_: Any) -> list[float]:
+            if 2 in row:
+                raise ValueError("two")
+            return [1.0] * len(row)
+
+        b = Table(1, 1, 1, 1)
+        stack = evaluated(Component("a", a, on_error=1.0), Component("b", b, gates=(at_least("a"),)))
+        assert stack.outcomes["a"].fixed == [None, None, 1.0, None]
+        assert b.asked == [[0, 1, 3]]
+
+
+class TestLogExtra:
+    @staticmethod
+    def says(row: list[int], log_extra: Any, **_: Any) -> list[float]:
+        log_extra("said", [f"row {index}" for index in row])
+        return [1.0] * len(row)
+
+    def test_a_batch_without_logged_values_still_has_the_column(self) -> None:
+        """TRL would otherwise show the last batch's values beside this batch's completions."""
+        a = Table(0, 1, 0, 1)
+        stack = RewardStack([Component("a", a), Component("b", self.says, gates=(at_least("a"),))])
+        stack.evaluate(**BATCH, log_extra=print)
+        a.scores = (0, 0, 0, 0)
+        stack.evaluate(**BATCH, log_extra=print)
+        assert stack.outcomes["b"].extra == {"said": [None] * 4}
+        stack.close()

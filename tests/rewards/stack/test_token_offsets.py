@@ -1,17 +1,27 @@
-"""Character ranges of tokens, against an oracle that knows every token's bytes."""
+"""Character ranges of tokens, against an oracle that knows every token's bytes; spans, runs and messages as parts."""
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from random import Random
+from typing import Any
 
 import pytest
+import torch
 from tokenizers import Tokenizer, decoders, models
 
+from rlhf_cli.errors import RewardError
 from rlhf_cli.models.tiny import byte_tokenizer
-from rlhf_cli.rewards.stack.token_offsets import token_offsets
+from rlhf_cli.rewards.completion_text import text_of
+from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.reward_matrix import Settled, last_token_rewards, token_rewards
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
+from rlhf_cli.rewards.stack.token_offsets import ScoredPart, parts_of, token_offsets
+from tests.support.reward_bench import Bench
+from tests.support.settled_columns import NAN, Case, Rule, column
 
 Ranges = list[tuple[int, int]]
 TEXTS = [
@@ -179,3 +189,219 @@ def test_time_is_linear(pattern: bytes) -> None:
 
     assert work(2000) < 2.3 * work(1000)
     assert work(2000) < 2000 * 80
+
+
+def decode(ids: Sequence[int]) -> str:
+    """A character a token; 0 is a special token without text."""
+    return "".join(chr(one) for one in ids if one)
+
+
+def ids_of(text: str) -> list[int]:
+    return [*map(ord, text), 0]
+
+
+CALL: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [{"type": "function"}]}
+CASES: dict[str, tuple[Any, str, list[int]]] = {  # completion, decoded tokens, the tokens of its text
+    "plain text": ("136", "136", [0, 1, 2]),
+    "a message": ([{"role": "assistant", "content": "136"}], "136", [0, 1, 2]),
+    "a tool's result that is the answer": (
+        [CALL, {"role": "tool", "content": "136"}, {"role": "assistant", "content": "136"}],
+        "[76+60]136>136",
+        [11, 12, 13],
+    ),
+    "two messages": (
+        [
+            {"role": "assistant", "content": "ab"},
+            {"role": "tool", "content": "ab"},
+            {"role": "assistant", "content": "c"},
+        ],
+        "ab<ab>c",
+        [0, 1, None, 6],  # type: ignore[list-item]
+    ),
+    "content before its call": (
+        [{**CALL, "content": "76"}, {"role": "tool", "content": "7"}, {"role": "assistant", "content": "7!"}],
+        "76[76]7>7!",
+        [0, 1, None, 8, 9],  # type: ignore[list-item]
+    ),
+    "thinking that was parsed out": (
+        [{"role": "assistant", "content": "no", "reasoning_content": "no, no"}],
+        "<no, no>no",
+        [8, 9],
+    ),
+    "parts": ([{"role": "assistant", "content": [{"type": "text", "text": "yes"}]}], "\nyes", [1, 2, 3]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_span_lies_on_the_tokens_of_its_characters(name: str) -> None:
+    completion, decoded, tokens = CASES[name]
+    text = text_of(completion)
+    places = [place for place, token in enumerate(tokens) if token is not None]
+    assert len(tokens) == len(text)
+
+    def fn(completions: Any, **_: Any) -> list[list[tuple[int, int, float]]]:
+        return [[(place, place + 1, float(place + 1)) for place in places]]
+
+    stack = RewardStack([Component("fn", fn)])
+    stack.decode = decode
+    stack.evaluate(prompts=["p"], completions=[completion], completion_ids=[ids_of(decoded)])
+    values = stack.outcomes["fn"].tokens[0]
+    assert values is not None
+    assert {token: value for token, value in enumerate(values) if value is not None} == {
+        tokens[place]: float(place + 1) for place in places
+    }
+    parts = stack.parts("fn", 0)
+    assert parts is not None
+    assert [part.text for part in parts] == [text[place] for place in places]
+
+
+def test_a_message_that_is_not_in_the_tokens_is_an_error() -> None:
+    """A span at a wrong place would be worse than none."""
+    stack = RewardStack([Component("fn", lambda **_: [[(0, 1, 1.0)]])])
+    stack.decode = decode
+    with pytest.raises(RewardError):
+        stack.evaluate(
+            prompts=["p"], completions=[[{"role": "assistant", "content": "other"}]], completion_ids=[ids_of("[1+1]")]
+        )
+
+
+WORDS = {1: "ab", 2: "cd", 3: "\n", 9: ""}  # 9 ends a text
+OFFSETS = [(0, 2), (2, 3), (3, 5), (5, 5)]
+TEXT = "ab\ncd"
+
+
+def decode_words(ids: Any) -> str:
+    return "".join(WORDS[one] for one in ids)
+
+
+def parts(row: Any, *, ids: list[int] | None = None, **rules: Any) -> list[ScoredPart] | None:
+    """The parts of one completion whose reward returned `row`."""
+    stack = RewardStack([Component("r", lambda completions, **_: [row], **rules)])
+    stack.decode = decode_words
+    batch = {"prompts": ["q"], "completions": [TEXT]} | ({} if ids is None else {"completion_ids": [ids]})
+    stack.evaluate(**batch)
+    return stack.parts("r", 0)
+
+
+def test_spans_are_parts_in_text_order() -> None:
+    """The two lines of a text got +1 and -1: the score is 0, and that is not all there is to say."""
+    named = [(3, 5, 1.0), (0, 2, -1.0)]
+    expected = [ScoredPart(0, 2, "ab", -1.0, (0,)), ScoredPart(3, 5, "cd", 1.0, (2,))]
+    for spread in ("last", "even"):
+        assert parts(named, ids=[1, 3, 2, 9], spread=spread) == expected
+    assert sum(one.reward for one in expected) == 0.0
+
+
+@pytest.mark.parametrize(("row", "has_parts"), [([1.0, None], True), (1.0, False)])
+def test_only_a_row_of_several_values_has_parts(row: Any, has_parts: bool) -> None:
+    stack = RewardStack([Component("r", lambda completions, **_: [row])])
+    stack.decode = decode_words
+    stack.evaluate(prompts=["q"], completions=["abcd"], completion_ids=[[1, 2]])
+    assert stack.outcomes["r"].has_parts == has_parts
+
+
+def test_a_span_has_all_tokens_that_it_touches() -> None:
+    (one,) = parts([(1, 4, 2.0)], ids=[1, 3, 2, 9]) or []
+    assert (one.text, one.tokens) == ("b\nc", (0, 1, 2))
+
+
+def test_neighbouring_tokens_of_one_value_are_a_part() -> None:
+    values = [0.5, 0.5, None, -1.0]
+    assert parts(values, ids=[1, 3, 2, 9]) == [ScoredPart(0, 3, "ab\n", 1.0, (0, 1)), ScoredPart(5, 5, "", -1.0, (3,))]
+    assert parts_of(TEXT, [None, None, None, None], OFFSETS, None) == []
+
+
+def test_without_tokens_a_character_is_one() -> None:
+    assert parts([(0, 2, 1.0)]) == [ScoredPart(0, 2, "ab", 1.0, (0, 1))]
+    assert parts([1.0, 1.0, None, 0.0, 2.0]) == [
+        *(ScoredPart(0, 2, "ab", 2.0, (0, 1)), ScoredPart(3, 4, "c", 0.0, (3,)), ScoredPart(4, 5, "d", 2.0, (4,)))
+    ]
+    # One value per token of a text whose tokens are unknown.
+    assert parts([1.0, -3.0]) == [ScoredPart(0, 5, TEXT, -2.0, (0, 1))]
+
+
+THREE_TEXTS = {"prompts": ["p"] * 3, "completions": ["abc", "de", ""]}
+
+
+def test_spans_of_characters_and_values_by_token(bench: Bench) -> None:
+    """Two spans of one text count both; the number of tokens is unknown here."""
+    rows = [[(0, 1, 0.5), (1, 3, 0.25)], [1.0, None, -0.25, 2.0], []]
+    outcome = bench.stack(lambda completions, **_: rows).evaluate(**THREE_TEXTS)["mine"]
+    assert outcome.raw == [0.75, 2.75, 0.0]
+    assert outcome.errors == [None] * 3
+
+
+def test_with_tokens_and_a_tokenizer_a_span_lies_on_its_tokens(bench: Bench) -> None:
+    """Tokens of one, two and one characters: 1 .. 3 is the second's, and its last character alone is still there."""
+    pieces = {5: "a", 6: "bc", 7: "d"}
+    stack = bench.stack(lambda completions, **_: [[(1, 3, 0.5), (2, 3, 0.25), (3, 4, -1.0)]])
+    stack.decode = lambda ids: "".join(pieces[token] for token in ids)
+    outcome = stack.evaluate(prompts=["p"], completions=["abcd"], completion_ids=[[5, 6, 7]])["mine"]
+    assert outcome.tokens == [[None, 0.75, -1.0]]
+    assert outcome.raw == [-0.25]
+
+
+IN_COMPLETION = torch.tensor([[1, 1, 1], [1, 1, 0], [0, 0, 0], [1, 0, 0]])
+CUT_FIRST = torch.tensor([True, False, False, False])
+
+
+class DenseRows:
+    """A stack whose reward `a` gave the first of its rows values on its first and last token."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int, float]] = []
+
+    def token_values(self, name: str, row: int, divisor: float) -> list[float | None] | None:
+        self.asked.append((name, row, divisor))
+        return [0.5, None, 1.5] if (name, row) == ("a", 0) else None
+
+
+def settled(*columns: torch.Tensor, **rules: str) -> Settled:
+    """Return two components and an environment's own reward, of weights 2, -1 and 3."""
+    return Case(list(columns), [Rule("a", **rules), Rule("b")], [2.0, -1.0, 3.0]).settle()  # type: ignore[arg-type]
+
+
+def test_dense_scores_lie_on_their_tokens_and_plain_ones_on_the_last() -> None:
+    """The row without tokens has no reward, and b does not apply to the last row."""
+    rows = settled(column(2, 4, 6, 8), column(1, 1, 1, NAN), column(0, 0.5, 0, 0))
+    values, is_rewarded = token_rewards(DenseRows().token_values, rows, IN_COMPLETION, slice(0, 4))
+    assert values.tolist() == [
+        [[1.0, 0.0, 3.0], [0.0, 8.0, 0.0], [0.0] * 3, [16.0, 0.0, 0.0]],
+        [[0.0, 0.0, -1.0], [0.0, -1.0, 0.0], [0.0] * 3, [0.0] * 3],
+        [[0.0] * 3, [0.0, 1.5, 0.0], [0.0] * 3, [0.0] * 3],
+    ]
+    # The environment's 0 on the last token is a reward, too.
+    assert is_rewarded.tolist() == [[True, False, True], [False, True, False], [False] * 3, [True, False, False]]
+
+
+def test_a_replaced_dense_row_has_everything_on_the_last_token() -> None:
+    """a's 2 counts as a whole there: the penalty takes it back on the same token."""
+    rows = replace(settled(column(2, 4, 6, 8), column(1, 1, 1, NAN), column(0, 0, 0, 0)), is_replaced=CUT_FIRST)
+    values, is_rewarded = token_rewards(DenseRows().token_values, rows, IN_COMPLETION, slice(0, 4))
+    assert values[0, 0].tolist() == [0.0, 0.0, 4.0]
+    assert is_rewarded[0].tolist() == [False, False, True]
+
+
+def test_a_dense_row_is_asked_for_with_what_divides_it() -> None:
+    """2, 4, 6, 8 around 5 deviate by sqrt(20 / 3)."""
+    rows, stack = settled(column(2, 4, 6, 8), column(1, 1, 1, 1), column(0, 0, 0, 0), normalize="batch"), DenseRows()
+    token_rewards(stack.token_values, rows, IN_COMPLETION, slice(0, 4))
+    asked = {(name, row): divisor for name, row, divisor in stack.asked}
+    deviation = (20 / 3) ** 0.5
+    of_a = {row: one for (name, row), one in asked.items() if name == "a"}
+    assert of_a == {row: pytest.approx(deviation, rel=1e-9) for row in (0, 1, 3)}
+    assert {one for (name, _), one in asked.items() if name == "b"} == {1.0}
+    assert {name for name, _ in asked} == {"a", "b"}  # an environment's reward has no parts
+
+
+def test_all_on_the_last_token() -> None:
+    """2 a, - b and 3 times the environment's; the last row has no score at all, the third no token."""
+    rows = settled(column(2, 4, 6, NAN), column(1, 1, 1, NAN), column(0, 0.5, 0, NAN))
+    values = last_token_rewards(rows, IN_COMPLETION, slice(0, 4))
+    assert values.dtype == torch.float32
+    assert values.tolist() == [
+        [[0.0, 0.0, 4.0], [0.0, 8.0, 0.0], [0.0] * 3, [0.0] * 3],
+        [[0.0, 0.0, -1.0], [0.0, -1.0, 0.0], [0.0] * 3, [0.0] * 3],
+        [[0.0] * 3, [0.0, 1.5, 0.0], [0.0] * 3, [0.0] * 3],
+    ]
+    assert last_token_rewards(rows, IN_COMPLETION[:2], slice(1, 3)).tolist()[0] == [[0.0, 0.0, 8.0], [0.0, 12.0, 0.0]]

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.numerics.gae import gae
+from rlhf_cli.numerics.ppo import gae
 from rlhf_cli.rewards.stack.component import Component, ScoreGate
 from rlhf_cli.rewards.stack.reward_matrix import Settled, SettleRules, settle, token_rewards
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.rewards.stack.token_offsets import ScoredPart
-from rlhf_cli.rewards.stack.turn_rewards import TURN_TEXTS, runs_of, with_turn_texts
+from rlhf_cli.rewards.stack.token_offsets import TURN_TEXTS, ScoredPart, runs_of, with_turn_texts
 from tests.support.tolerances import assert_close, assert_equal
 
 CALL = {"type": "function", "function": {"name": "calc", "arguments": {"a": 2}}}

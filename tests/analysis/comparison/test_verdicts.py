@@ -1,11 +1,15 @@
-"""A setting's mean and differences seed by seed: by hand, by scipy's t test, and by published sample sizes."""
+"""Verdicts over seeds: simulated sweeps, scipy's t test, published sample sizes, and their words."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from pathlib import Path
 from statistics import stdev
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from rlhf_cli.analysis.comparison.measures import RunMeasure
 from rlhf_cli.analysis.comparison.settings import estimate
@@ -16,11 +20,14 @@ from rlhf_cli.analysis.comparison.verdicts import (
     UNDECIDED,
     WORSE,
     MeasureVerdict,
+    in_words,
     paired_difference,
     pairs_of,
     power_of,
     seeds_needed,
 )
+from rlhf_cli.numerics.intervals import Estimate
+from tests.support.logged_runs import compared, configured, write_run
 
 A = {"0": 0.50, "1": 0.60, "2": 0.70, "3": 0.55}
 B = {"0": 0.54, "1": 0.65, "2": 0.73, "3": 0.60}
@@ -39,8 +46,6 @@ def test_by_hand() -> None:
 
 
 def test_the_p_value_is_scipys() -> None:
-    from scipy import stats
-
     found = paired_difference(BOTH, "b", "a", sign=1, comparisons=4)
     p = stats.ttest_rel(list(B.values()), list(A.values())).pvalue
     assert found.p_value == pytest.approx(p)
@@ -49,8 +54,6 @@ def test_the_p_value_is_scipys() -> None:
 
 def test_negative_control_an_unpaired_test_sees_no_difference() -> None:
     """The seeds vary nine times as much as the differences, in both means."""
-    from scipy import stats
-
     assert stats.ttest_ind(list(B.values()), list(A.values())).pvalue > 0.4
 
 
@@ -129,9 +132,6 @@ def test_sample_sizes_are_those_of_g_power(effect: float, seeds: int) -> None:
 
 def test_power_is_how_often_simulated_seeds_decide() -> None:
     """20,000 draws of 8 seeds with effect 1, three comparisons: the share whose p is below 5 % / 3."""
-    import numpy as np
-    from scipy import stats
-
     drawn = np.random.default_rng(0).normal(1.0, 1.0, size=(20_000, 8))
     share = float(np.mean(stats.ttest_1samp(drawn, 0.0, axis=1).pvalue < 0.05 / 3))
     assert power_of(1.0, 8, comparisons=3) == pytest.approx(share, abs=4 * math.sqrt(0.25 / 20_000))
@@ -139,8 +139,6 @@ def test_power_is_how_often_simulated_seeds_decide() -> None:
 
 @pytest.mark.parametrize(("effect", "seeds", "comparisons"), [(0.7, 2, 1), (-1.0, 5, 1), (0.5, 8, 6), (2.0, 3, 10)])
 def test_power_is_that_of_scipy_stats(effect: float, seeds: int, comparisons: int) -> None:
-    from scipy import stats
-
     critical = stats.t(seeds - 1).isf(0.05 / (2 * comparisons))
     expected = stats.nct(seeds - 1, abs(effect) * math.sqrt(seeds)).sf(critical)
     assert power_of(effect, seeds, comparisons=comparisons) == pytest.approx(float(expected), rel=1e-9)
@@ -157,7 +155,6 @@ def test_a_huge_effect_is_always_seen(seeds: int, comparisons: int) -> None:
 @pytest.mark.parametrize("effect", [0.1, 0.3, 0.7, 1.3, 2.5, 6.0, 15.0, 60.0, 1e4])
 def test_the_number_of_seeds_is_the_smallest_with_enough_power(effect: float, comparisons: int) -> None:
     """One after another from two on, with scipy.stats' noncentral t: the first whose power is 80 %."""
-    from scipy import stats
 
     def power(count: int) -> float:
         critical = stats.t.ppf(1 - 0.05 / (2 * comparisons), count - 1)
@@ -179,8 +176,6 @@ FIVE = [0.61, 0.58, 0.70, 0.64, 0.66]
 
 def test_the_interval_of_a_setting_is_scipys() -> None:
     """scipy.stats.t.interval(0.95, 4, mean, sem): mean 0.638, s = 0.04604, 2.7764 s / sqrt(5) = 0.05717."""
-    from scipy import stats
-
     found = estimate([*FIVE, math.nan])
     low, high = stats.t.interval(0.95, 4, math.fsum(FIVE) / 5, stats.sem(FIVE))
     assert (found.mean, found.low, found.high) == pytest.approx((0.638, low, high), abs=1e-12)
@@ -212,23 +207,180 @@ def verdict(arms: dict[str, list[float]], *, sign: int = 1, baseline: str | None
     [
         (FAR, 1, None, "c"),
         (FAR, -1, None, "a"),
-        (NEAR, 1, None, None),
-        (FAR, 1, "a", None),
+        (NEAR, 1, None, None),  # a tie above
+        (FAR, 1, "a", None),  # not held together
         ({"a": FAR["a"], "b": FAR["b"]}, 1, "a", "b"),
         ({"a": FAR["a"], "b": FAR["b"]}, -1, "a", "a"),
         ({"a": FAR["a"], "b": FAR["a"]}, 1, None, None),
-        (FAR, 0, None, None),
-    ],
-    ids=[
-        "best of three",
-        "less is better",
-        "a tie above",
-        "not held together",
-        "two",
-        "two, less",
-        "equal",
-        "neither is better",
+        (FAR, 0, None, None),  # neither is better
     ],
 )
 def test_the_winner(arms: dict[str, list[float]], sign: int, baseline: str | None, winner: str | None) -> None:
     assert verdict(arms, sign=sign, baseline=baseline).winner == winner
+
+
+CORRECT = RunMeasure("correct", "rewards/correct/mean", "component")
+
+
+def gaps(effect: float, count: int) -> dict[str, float]:
+    """Return `count` differences of mean 0.1 with this effect: half of them above the mean, half below."""
+    spread = 0.1 / effect / math.sqrt(count / (count - 1))
+    return {str(seed): 0.1 + (spread if seed % 2 else -spread) for seed in range(count)}
+
+
+@pytest.mark.parametrize(("count", "more"), [(6, 28), (4, 30)])
+def test_the_number_of_further_seeds(count: int, more: int) -> None:
+    """Effect 0.5: G*Power says 34 seeds for two tails at 5 %."""
+    values = {"a": dict.fromkeys(gaps(0.5, count), 0.0), "b": gaps(0.5, count)}
+    one = paired_difference(values, "b", "a", sign=1, comparisons=1)
+    assert one.effect == pytest.approx(0.5)
+    assert f"About {more} more seeds would separate a from b" in in_words(CORRECT, [one])
+
+
+def test_the_pair_that_is_named_is_the_one_that_fewest_more_seeds_decide() -> None:
+    """b has effect 1 over two seeds, c effect 0.6 over ten, and so the larger t: 1.9 against 1.4. Of six comparisons b
+    needs fewer more.
+    """
+    values = {"a": dict.fromkeys(map(str, range(10)), 0.0), "b": gaps(1.0, 2), "c": gaps(0.6, 10)}
+    pairs = [paired_difference(values, name, "a", sign=1, comparisons=6) for name in "bc"]
+    more = [(seeds_needed(one.effect or 0.0, comparisons=6) or 0) - len(one.seeds) for one in pairs]
+    assert abs(pairs[1].effect or 0.0) * math.sqrt(10) > abs(pairs[0].effect or 0.0) * math.sqrt(2)
+    assert more[0] < more[1]
+    assert in_words(CORRECT, pairs, "a") == (
+        "No clear difference in correct between a and b or c (2 to 10 seeds). "
+        f"About {more[0]} more seeds would separate a from b (b - a: +0.1 [-5.3, +5.5]); rough estimate."
+    )
+
+
+@pytest.mark.parametrize("order", ["bc", "cb"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_of_pairs_that_need_as_many_more_the_larger_effect_is_named(order: str, sign: int) -> None:
+    """Of two comparisons effects of 0.5 and 0.502 both need 41 seeds (scipy's noncentral t, as everywhere here)."""
+    larger = {seed: sign * gap for seed, gap in gaps(0.502, 10).items()}
+    values = {"a": dict.fromkeys(larger, 0.0), "b": larger, "c": gaps(0.5, 10)}
+    pairs = [paired_difference(values, name, "a", sign=1, comparisons=2) for name in order]
+    assert {one.seeds_needed for one in pairs} == {41}
+    assert "About 31 more seeds would separate a from b (b - a: " in in_words(CORRECT, pairs, "a")
+
+
+def test_only_what_both_values_have_is_averaged(place: Path) -> None:
+    """At the learning rate 2 everything is higher by 1, and weight 0.5 was not run there with seed 1: its difference
+    there is that at the rate 1, 0.2, and not 0.2 less the 0.5 that rate 2 adds to one side.
+    """
+    cells = [(0.0, 1, 0), (0.0, 2, 0), (0.5, 1, 0), (0.5, 2, 0), (0.0, 1, 1), (0.0, 2, 1), (0.5, 1, 1)]
+    runs = [
+        write_run(
+            place / f"{weight}-{rate}-{seed}",
+            configured(weight, seed, other={"rate": rate}),
+            {"rewards/correct/mean": [rate - 1 + (0.1 * (seed + 1) if weight else 0.0)]},
+        )
+        for weight, rate, seed in cells
+    ]
+    (difference,) = compared(runs, by="weight", on=("correct",)).verdicts[0].differences
+    assert difference.seeds == ("0", "1")
+    assert difference.difference.mean == pytest.approx((0.1 + 0.2) / 2)
+
+
+SAID = {
+    # Of four seeds t is 3.18245, and the deviations of the three differences are 0.00816, 0.01 and 0.00577.
+    "one, two": (
+        {"a": [0.1, 0.2, 0.3, 0.4], "b": [0.5, 0.61, 0.7, 0.79], "c": [0.9, 1.02, 1.1, 1.2]},
+        "b beats a on m by 0.400 [0.387, 0.413] (4 seeds). "
+        "c beats a on m by 0.805 [0.789, 0.821] and b by 0.4050 [0.3958, 0.4142] (4 seeds).",
+    ),
+    "less": ({"a": [0.1, 0.2, 0.3], "b": [0.5, 0.61, 0.7]}, "a beats b on m (less is better) by 0.40"),
+    "none": ({"a": [0.1, 0.2, 0.3], "b": [0.2, 0.1, 0.31]}, "No clear difference in m between a and b (3 seeds)."),
+    "three undecided": (
+        {"a": [0.1, 0.2, 0.3], "b": [0.2, 0.1, 0.31], "c": [0.3, 0.12, 0.2]},
+        "No clear difference in m between a, b and c (3 seeds).",
+    ),
+    "two pairs of three": (
+        {"a": [0.1, 0.2, 0.3], "b": [0.2, 0.1, 0.31], "c": [0.2, 0.301, 0.4]},
+        "] (3 seeds). No clear difference in m between a and b nor between b and c (3 seeds). About",
+    ),
+    "nearly": (
+        {"a": [0.1, 0.2, 0.3], "b": [0.11, 0.22, 0.31]},
+        "No clear difference in m between a and b (3 seeds). "
+        "About 1 more seed would separate a from b (b - a: +0.013 [-0.001, +0.028]); rough estimate.",
+    ),
+    "hopeless": (
+        {"a": [0.1] * 4, "b": [0.0, 0.2, 0.0, 0.20001]},
+        "No clear difference in m between a and b (4 seeds). "
+        "Even 1000 seeds would not separate a from b (b - a: +0.00 [-0.18, +0.18]).",
+    ),
+    "equal": ({"a": [0.1, 0.2], "b": [0.1, 0.2]}, "b and a are equal on m in every seed."),
+    "shifted": ({"a": [0.25, 0.5], "b": [0.5, 0.75]}, "No interval for a and b: they differ on m by the same in every"),
+    "one seed": ({"a": [0.25], "b": [0.5]}, "No verdict on m for a and b: they share one comparable seed"),
+    "no seed": ({"a": [], "b": [0.5]}, "No verdict on m for a and b: they share no comparable seed"),
+    "three": ({"a": [0.1], "b": [0.2], "c": [0.3]}, "No verdict on m for a and b, a and c, b and c: they share one"),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_verdict_in_words(name: str) -> None:
+    arms, said = SAID[name]
+    values = {arm: {str(seed): number for seed, number in enumerate(numbers)} for arm, numbers in arms.items()}
+    sign = -1 if name == "less" else 1
+    pairs = [paired_difference(values, *pair, sign=sign, comparisons=1) for pair in pairs_of(list(arms), None)]
+    text = in_words(RunMeasure("m", "m", "component", sign), pairs)
+    assert said in text if said.startswith("]") else text.startswith(said)
+
+
+SWEEPS, SEEDS, TRUTH = 400, 5, 0.6
+VALUES = list("abcde")
+
+
+def limits(share: float) -> tuple[float, float]:
+    half = 3.3 * math.sqrt(share * (1 - share) / SWEEPS)
+    return share - half, share + half
+
+
+def sweeps() -> Iterator[dict[str, dict[str, float]]]:
+    """Yield value -> seed -> number for one sweep after another."""
+    random = np.random.default_rng(0)
+    for _ in range(SWEEPS):
+        numbers = TRUTH + random.normal(0, 0.05, (1, SEEDS)) + random.normal(0, 0.03, (len(VALUES), SEEDS))
+        yield {
+            value: {str(seed): float(number) for seed, number in enumerate(row)}
+            for value, row in zip(VALUES, numbers, strict=True)
+        }
+
+
+def holds(found: Estimate, truth: float) -> bool:
+    return found.low is not None and found.high is not None and found.low <= truth <= found.high
+
+
+def rates(comparisons: int) -> tuple[float, float, float]:
+    """Return the shares of sweeps with the truth in one difference, in all of them, and with a verdict for a value."""
+    one, together, alarms = [], [], []
+    for values in sweeps():
+        pairs = [paired_difference(values, *pair, sign=1, comparisons=comparisons) for pair in pairs_of(VALUES, None)]
+        inside = [holds(pair.difference, 0.0) for pair in pairs]
+        one.append(inside[0])
+        together.append(all(inside))
+        alarms.append(any(pair.outcome in (BETTER, WORSE) for pair in pairs))
+    return float(np.mean(one)), float(np.mean(together)), float(np.mean(alarms))
+
+
+def test_intervals_contain_the_truth_as_often_as_they_claim() -> None:
+    low, high = limits(0.95)
+    assert low <= np.mean([holds(estimate(list(values["a"].values())), TRUTH) for values in sweeps()]) <= high
+    assert low <= rates(comparisons=1)[0] <= high
+
+
+def test_false_alarms_of_a_family_are_at_most_five_per_cent_and_agree_with_its_intervals() -> None:
+    _, together, alarms = rates(comparisons=10)
+    assert alarms <= limits(0.05)[1]
+    assert together == pytest.approx(1 - alarms)
+
+
+def test_negative_control_without_correction_every_third_sweep_has_a_winner() -> None:
+    _, together, alarms = rates(comparisons=1)
+    assert alarms > 0.2
+    assert together < 0.8
+
+
+def test_negative_control_unpaired_intervals_are_too_wide() -> None:
+    """The shared effect of a seed does not cancel, so unpaired intervals hide nearly every difference."""
+    pairs = [(list(values["a"].values()), list(values["b"].values())) for values in sweeps()]
+    assert np.mean([stats.ttest_ind(*pair).pvalue > 0.05 for pair in pairs]) > limits(0.95)[1]

@@ -1,4 +1,4 @@
-"""Estimate advantages per token (GAE), whiten them, and measure how much of the returns a critic explains.
+"""Compute the numbers of PPO: advantages per token (GAE), what a critic explains, its loss, the KL divergence.
 
 Shapes: B rows (a caller may stack several rewards of the same rows along B), T token positions. In every mask True =
 the position counts: the policy chose this token. False is padding on the right, or a token from a tool in the middle of
@@ -78,15 +78,9 @@ def whiten(
 
     The deviation is unbiased (n - 1), from squares around a mean computed before (two passes, in float64).
 
-    Args:
-        values: (B, T).
-        mask: (B, T) bool, True = counts. A rank may have none.
-        sum_over_ranks: see the module.
-
-    Returns:
-        whitened: (B, T) of `values`' dtype, 0 outside the mask.
-        mean, std: scalars of `values`' dtype, without the 1e-8.
-        With one position overall, whitened and std are 0; without positions the mean is 0 as well.
+    values: (B, T). mask: (B, T) bool, True = counts; a rank may have none. Returns (B, T) whitened values, 0 outside
+    the mask, then mean and std without the 1e-8, all of `values`' dtype. With one position overall, whitened and std
+    are 0; without positions the mean is 0 as well.
     """
     mean, squares, count = _moments(values, mask, sum_over_ranks)
     variance = squares / (count - 1).clamp(min=1)
@@ -102,13 +96,7 @@ def explained_variance(
     1: the critic predicts the returns up to a constant; 0: no better than any constant; negative: worse. NaN if the
     returns do not vary (as with fewer than two positions), since there is no variance to explain.
 
-    Args:
-        values, returns: (B, T).
-        mask: (B, T) bool, True = counts.
-        sum_over_ranks: see the module.
-
-    Returns:
-        (), float64.
+    values, returns: (B, T). mask: (B, T) bool, True = counts. Returns (), float64.
     """
     _, unexplained, _ = _moments(returns.double() - values.double(), mask, sum_over_ranks)
     mean, total, count = _moments(returns, mask, sum_over_ranks)
@@ -123,3 +111,60 @@ def _moments(values: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Te
     mean = total / count.clamp(min=1)
     (squares,) = sum_over_ranks(((exact - mean) ** 2).where(mask, 0.0).sum().unsqueeze(0)).unbind()
     return mean, squares, count
+
+
+def value_losses(values: Tensor, rollout_values: Tensor, returns: Tensor, clip: float | None) -> tuple[Tensor, Tensor]:
+    """Return half the squared error of the critic, with PPO2's clip around its values of the rollout.
+
+        V_clipped = V_old + clamp(V - V_old, -clip, clip)
+        loss      = 0.5 max((V - R)^2, (V_clipped - R)^2)
+
+    As in OpenAI's baselines (PPO2), `lm-human-preferences` (arXiv 2403.17031) and TRL 1.12's `PPOTrainer`. Where the
+    clipped term is larger there is no gradient: the critic has moved towards R as far as one rollout allows.
+
+    Args:
+        values: any shape, V of the critic in training; if the others need no gradient, only this has one.
+        rollout_values, returns: same shape, V_old of the critic at the rollout, and R.
+        clip: > 0; None = no clipping.
+
+    Returns:
+        losses of the same shape, which the caller masks and averages; bool, True = the clipped term is strictly larger.
+    """
+    squares = (values - returns) ** 2
+    if clip is None:
+        return 0.5 * squares, torch.zeros_like(squares, dtype=torch.bool)
+    held = rollout_values + (values - rollout_values).clamp(-clip, clip)
+    held_squares = (held - returns) ** 2
+    return 0.5 * torch.maximum(squares, held_squares), held_squares > squares
+
+
+def k1(logp: Tensor, logq: Tensor) -> Tensor:
+    """Return log p - log q: unbiased, of either sign.
+
+    Like k3 an estimator of KL(p || q) = E_p[log p - log q] from a sample of p (Schulman, "Approximating KL Divergence",
+    http://joschu.net/blog/kl-approx.html): the mean over tokens drawn from p.
+
+    logp, logq: same shape, log p and log q of the drawn token.
+    """
+    return logp - logq
+
+
+def k3(logp: Tensor, logq: Tensor) -> Tensor:
+    """Return q/p - 1 - log(q/p): unbiased, never negative, with less variance than k1 for p near q."""
+    log_ratio = logq - logp
+    return torch.expm1(log_ratio) - log_ratio
+
+
+def adapted_coef(coef: float, kl: float, num_rows: int, *, target: float, horizon: float, max_error: float) -> float:
+    """Return a penalty coefficient that adapts to the divergence: Ziegler et al. (arXiv 1909.08593), section 2.2.
+
+        e    = clip(KL / target - 1, -max_error, max_error)
+        coef = coef (1 + e n / horizon)
+
+    One update counts `num_rows` rows, as in `lm-human-preferences`; the paper has K_beta = 1 / horizon per row.
+
+    kl, target: the mean divergence of those rows, summed over a row's tokens, and the desired one, in nats. horizon: in
+    rows; the larger, the slower the coefficient changes. max_error: the paper has 0.2.
+    """
+    error = min(max(kl / target - 1.0, -max_error), max_error)
+    return coef * (1.0 + error * num_rows / horizon)

@@ -1,11 +1,15 @@
-"""Validate a what-if question about a run: which keys would differ, and whether its log can answer. No torch."""
+"""Read a what-if question about a run: its alternatives, which keys would differ, and whether the log can answer."""
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from rlhf_cli.analysis.whatif.question import KeyChange, WhatIfQuestion
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, RunError, UserError, raise_any
 from rlhf_cli.plan.prepare import prepare_from
@@ -19,11 +23,67 @@ _MADE = re.compile(r"^\+*(?:reward@)?rewards\.(\w+)(?:=|\.(?:fn|model)=)")
 _SCORE = "rlhf score +exp=NAME --completions RUN"
 
 
+@dataclass(frozen=True)
+class KeyChange:
+    """A key with its old and new value; None means no value."""
+
+    key: str
+    old: JsonValue
+    new: JsonValue
+
+
+@dataclass(frozen=True)
+class WhatIfQuestion:
+    """The old and the new experiment; `words` are those typed."""
+
+    words: tuple[str, ...]
+    old: Experiment
+    new: Experiment
+    changes: tuple[KeyChange, ...]
+
+
+def gate_in_words(gate: Mapping[str, object]) -> str:
+    """Return `correct >= 1 else zero` for a configured gate."""
+    signs = {"at_least": ">=", "at_most": "<=", "equals": "=", "between": "in"}
+    bounds = [f"{sign} {_plain(gate[key])}" for key, sign in signs.items() if gate.get(key) is not None]
+    return f"{gate['by']} {' and '.join(bounds)} else {_plain(gate['otherwise'])}"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_plain, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def alternatives(words: list[str]) -> list[list[str]]:
+    """Return every combination of the words' values, typed as for `rlhf train -m`. Raise ConfigError beyond 50."""
+    combinations = [list(chosen) for chosen in itertools.product(*map(_values, words))]
+    if len(combinations) > 50:
+        raise ConfigError(
+            "these are too many alternatives for a table",
+            where="command line",
+            got=f"{len(combinations)} combinations",
+            expected="at most 50",
+            advice="give fewer values per word",
+        )
+    return combinations
+
+
+def _values(word: str) -> list[str]:
+    try:
+        (override,) = OverridesParser.create().parse_overrides([word])
+    except HydraException:
+        return [word]  # composing the configuration reports the error
+    if not override.is_sweep_override():
+        return [word]
+    return [f"{word.partition('=')[0]}={value}" for value in override.sweep_string_iterator()]
+
+
 def ask(run: RunFolder, words: list[str]) -> WhatIfQuestion:
     """Return the question that `words` ask about `run`.
 
-    Raises RunError if the run has no rollouts, and ConfigError or Problems if the words change nothing, or anything but
-    how completions are scored.
+    Raise RunError if the run has no rollouts, and ConfigError or Problems if the words do not change how completions
+    are scored, or change anything else.
     """
     old = prepare_from(run, []).experiment
     row = old.trainer.row
@@ -37,19 +97,19 @@ def ask(run: RunFolder, words: list[str]) -> WhatIfQuestion:
         )
     _refuse_unknown(words, old)
     new = prepare_from(run, words).experiment
-    changes = tuple(_changes(old, new))
-    asked = [change for change in changes if whatif_effect(change.key) != "ignored"]
-    if not asked:
+    changes = tuple(change for change in _changes(old, new) if whatif_effect(change.key) != "ignored")
+    if not changes:
+        name = next(iter(old.rewards), "NAME")
+        weight = old.rewards[name].weight if old.rewards else 1.0
         raise ConfigError(
             "nothing would have been different",
             where="command line",
             got=" ".join(words) or "no word",
             expected="another weight, gate, clip, offset, normalize, aggregate, advantages or truncation",
-            hint=_example(old),
+            hint=f"rewards.{name}.weight={2 * weight if isinstance(weight, float) and weight else 1:g}",
         )
-    problems = [problem for change in asked if (problem := _problem(change, old)) is not None]
-    raise_any(problems)
-    return WhatIfQuestion(tuple(words), old, new, tuple(asked))
+    raise_any(problem for change in changes if (problem := _problem(change, old)) is not None)
+    return WhatIfQuestion(tuple(words), old, new, changes)
 
 
 def _problem(change: KeyChange, old: Experiment) -> UserError | None:
@@ -93,20 +153,12 @@ def _refuse_unknown(words: list[str], old: Experiment) -> None:
             )
 
 
-def _example(experiment: Experiment) -> str:
-    name = next(iter(experiment.rewards), "NAME")
-    weight = experiment.rewards[name].weight if experiment.rewards else 1.0
-    return f"rewards.{name}.weight={2 * weight if isinstance(weight, float) and weight else 1:g}"
-
-
 def _changes(old: Experiment, new: Experiment) -> Iterator[KeyChange]:
     before, after = (_flat("", side.model_dump(mode="json")) for side in (old, new))
     gone = {f"rewards.{name}" for name in set(old.rewards) - set(new.rewards)}
     come = {f"rewards.{name}" for name in set(new.rewards) - set(old.rewards)}
-    for key in sorted(gone):
-        yield KeyChange(key, "there", None)
-    for key in sorted(come):
-        yield KeyChange(key, None, "there")
+    yield from (KeyChange(key, "there", None) for key in sorted(gone))
+    yield from (KeyChange(key, None, "there") for key in sorted(come))
     whole = tuple(f"{key}." for key in gone | come)
     for key in dict.fromkeys([*before, *after]):
         if not key.startswith(whole or ("\0",)) and before.get(key) != after.get(key):

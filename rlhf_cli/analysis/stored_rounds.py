@@ -22,10 +22,7 @@ Columns = dict[str, list[object]]
 
 @dataclass(frozen=True)
 class StoredRound:
-    """One round of training: `columns` maps a name to the column, with one entry per row.
-
-    `number` counts the rounds from 0, `updates` are the optimizer steps before the round was sampled.
-    """
+    """One round of training, its columns, and the optimizer steps (`updates`) before it was sampled."""
 
     number: int
     updates: int
@@ -139,8 +136,7 @@ class StoredFailure(Exception):
 class StoredScores:
     """Stands in for a reward function and returns the scores that the run stored.
 
-    The log has no score for a row with a closed gate, because the reward was not computed. `unknown` are the rows of
-    the current round whose score is needed but missing.
+    `unknown` are the rows of the current round without a score in the log, such as those of a closed gate.
     """
 
     def __init__(self, name: str) -> None:

@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -29,8 +29,8 @@ from torch import Tensor
 from rlhf_cli.algorithms.base import Algorithm, Given, GroupAlgorithm, shares
 from rlhf_cli.algorithms.own_advantages import OwnAdvantages
 from rlhf_cli.algorithms.user_function import Answer
-from rlhf_cli.analysis.whatif.question import KeyChange, WhatIfQuestion
-from rlhf_cli.analysis.whatif.stored_rounds import ROW, StoredRound, StoredRounds, StoredScores
+from rlhf_cli.analysis.stored_rounds import ROW, StoredRound, StoredRounds, StoredScores
+from rlhf_cli.analysis.whatif_request import KeyChange, WhatIfQuestion
 from rlhf_cli.config.expand import waits_for
 from rlhf_cli.config.rules.sampling_rules import TOTAL
 from rlhf_cli.config.schema.experiment import Experiment
@@ -51,13 +51,12 @@ from rlhf_cli.truncation import COMPONENT, Endings
 
 @dataclass(frozen=True)
 class RecomputedRound:
-    """One round with these rewards; N rows, K rewards.
+    """One round with these rewards; N rows.
 
-    `compared` (N,) are the totals before the trainer's baseline, without KL, NaN for a row without one. `given`
-    holds the weighted rewards that sum to them. `advantages` (N,) are also without KL, or None. `answer` is that of
-    the user's function, None without one. `is_unknown` (N,) bool, True = the log lacks a score that the row's group
-    needs, so the group is excluded; `num_unknown` counts the rows that lack a score themselves. `why` is the reason
-    why a round has no advantages or, if `has_totals` is False, no totals.
+    `compared` (N,) are the totals before the trainer's baseline, without KL, NaN for a row without one. `given` holds
+    the weighted rewards that sum to them. `advantages` (N,) are also without KL. `answer` is that of the user's
+    function. `is_unknown` (N,) bool, True = the log lacks a score that the row's group needs, so the group is excluded;
+    `num_unknown` counts the rows that lack a score themselves. `why`: the round has no advantages, or no totals.
     """
 
     maker: RoundRecomputer
@@ -73,10 +72,9 @@ class RecomputedRound:
 
 
 class RoundRecomputer:
-    """Computes the rounds of a run one after another, like a training with these rewards.
+    """Computes the rounds of a run one after another, like a training of `max_steps` (if known) with these rewards.
 
-    `max_steps` are the optimizer steps of the whole training, for relative weight schedules; None if unknown. `known`
-    are the rewards in the run's own settings: other scores are from an environment.
+    `known` are the rewards in the run's own settings: other scores are from an environment.
     """
 
     def __init__(self, experiment: Experiment, max_steps: int | None, *, known: Collection[str]) -> None:
@@ -220,7 +218,7 @@ class RoundRecomputer:
 def _together(draws: list[Settled]) -> Settled:
     """Return the draws of a round as one batch."""
     matrices = ("raw", "unfilled", "effective", "divisors", "for_trl")
-    found = {name: torch.cat([getattr(draw, name) for draw in draws]) for name in matrices}
+    found: dict[str, Any] = {name: torch.cat([getattr(draw, name) for draw in draws]) for name in matrices}
     if (is_replaced := [draw.is_replaced for draw in draws if draw.is_replaced is not None]) != []:
         found["is_replaced"] = torch.cat(is_replaced)
     return replace(draws[0], **found)
@@ -247,8 +245,7 @@ class RoundDifference:
     their groups, `num_groups` less `num_answered`, are excluded from everything. `tau` is the mean of Kendall's tau-b
     over the groups in which both totals differ; `best_changed` and `sign_changed` are shares of groups and of rows.
     `share` and `push` are by component, the latter also by `length` (tokens). `replay_error` is the distance between
-    the stored advantages and those recomputed with the run's own settings. `why` is the reason why there are no
-    advantages, or no totals.
+    the stored advantages and those recomputed with the run's own settings. `why`: there are no advantages or totals.
     """
 
     step: int
@@ -345,8 +342,7 @@ class WhatIf:
 def what_if(question: WhatIfQuestion, stored: StoredRounds, max_steps: int | None) -> WhatIf:
     """Return the results of the stored rounds under the new settings.
 
-    `max_steps`: optimizer steps of the whole training, or None if unknown. Raise ConfigError if stored failures would
-    have ended the run, and DataError if groups are incomplete. Errors of an aggregate propagate.
+    Raise ConfigError if stored failures would have ended the run, and DataError if groups are incomplete.
     """
     _refuse_failures(question.new, stored)
     old, new = recomputers(question, max_steps)

@@ -1,1 +1,0 @@
-"""Recompute stored rollouts with other weights, gates or aggregates, without training."""

@@ -1,0 +1,202 @@
+"""Rewards for the text of a completion: match, tags, length, repetition (against TRL's count) and language."""
+
+from __future__ import annotations
+
+import pytest
+from trl.rewards.other_rewards import get_repetition_penalty_reward
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.language import LANGUAGES, language_consistency
+from rlhf_cli.rewards.length import length_ramp, length_target
+from rlhf_cli.rewards.match import exact_match, regex
+from rlhf_cli.rewards.repetition import repetition
+from rlhf_cli.rewards.tags import format_tags
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "options", "expected"),
+    [
+        ("Paris", "Paris", {}, 1.0),
+        (" Paris\n", "Paris", {}, 1.0),
+        (" Paris\n", "Paris", {"strip": False}, 0.0),
+        ("paris", "Paris", {}, 0.0),
+        ("paris", "Paris", {"ignore_case": True}, 1.0),
+        ("STRASSE", "straße", {"ignore_case": True}, 1.0),  # lower() alone would say no
+        ("Paris.", "Paris", {}, 0.0),
+        ("", "Paris", {}, 0.0),
+    ],
+)
+def test_exact(text: str, answer: str, options: dict[str, bool], expected: float) -> None:
+    assert exact_match([text], [answer], **options) == [expected]
+
+
+def test_exact_match_rows() -> None:
+    completions = ["7", [{"role": "assistant", "content": "seven"}], "8", "9", "10"]
+    answer = [7, ["7", "seven"], ["7", "seven"], None, []]
+    assert exact_match(completions, answer) == [1.0, 1.0, 0.0, None, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "options", "expected"),
+    [
+        ("42", "[0-9]+", {}, 1.0),
+        ("42 apples", "[0-9]+", {}, 0.0),
+        ("42 apples", "[0-9]+", {"mode": "search"}, 1.0),
+        ("apples", "[0-9]+", {"mode": "search"}, 0.0),
+        (" 42\n", "[0-9]+", {}, 1.0),
+        (" 42\n", "[0-9]+", {"strip": False}, 0.0),
+        ("YES", "yes", {}, 0.0),
+        ("YES", "(?i)yes", {}, 1.0),
+        ("a\nb", "a.b", {}, 0.0),
+        ("a\nb", "(?s)a.b", {}, 1.0),
+    ],
+)
+def test_regex(text: str, pattern: str, options: dict[str, str], expected: float) -> None:
+    assert regex([text, [{"role": "assistant", "content": text}]], pattern=pattern, **options) == [expected] * 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "strict", "soft"),
+    [
+        ("<think>a</think><answer>b</answer>", 1.0, 1.0),
+        (" <think>\na\n</think>\n\n<answer>b</answer>\n", 1.0, 1.0),
+        ("Sure! <think>a</think><answer>b</answer>", 0.0, 1.0),
+        ("<think>a</think> so <answer>b</answer>", 0.0, 1.0),
+        ("<think>a</think><answer>b</answer> done", 0.0, 1.0),
+        ("<think>a</think>b", 0.0, 0.5),
+        ("<answer>b</answer>", 0.0, 0.5),
+        ("<answer>b</answer><think>a</think>", 0.0, 0.5),  # the second is before the first
+        ("<think>a<answer>b</answer></think>", 0.0, 0.5),  # inside, so not after
+        ("<think>a</think><answer>b", 0.0, 0.5),  # cut off
+        ("b", 0.0, 0.0),
+        ("", 0.0, 0.0),
+    ],
+)
+def test_think_answer(text: str, strict: float, soft: float) -> None:
+    assert format_tags([text]) == [strict]
+    assert format_tags([text], mode="soft") == [soft]
+
+
+@pytest.mark.parametrize(
+    ("text", "prefilled", "expected"),
+    [
+        ("a</think><answer>b</answer>", True, 1.0),
+        ("a</think><answer>b</answer>", False, 0.0),
+        ("<think>a</think><answer>b</answer>", True, 0.0),  # opened twice
+    ],
+)
+def test_prefilled(text: str, prefilled: bool, expected: float) -> None:
+    assert format_tags([text], prefilled=prefilled) == [expected]
+
+
+def test_other_tags_and_rows() -> None:
+    completions = ["<plan>p</plan>", [{"role": "assistant", "content": "<plan>p</plan>!"}]]
+    assert format_tags(completions, tags=["plan"]) == [1.0, 0.0]
+    assert format_tags(completions, tags=["plan"], mode="soft") == [1.0, 1.0]
+    assert format_tags(["<a.b>x</a.b>", "<acb>x</acb>"], tags=["a.b"]) == [1.0, 0.0]  # a name, not a pattern
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"), [(100, 1.0), (75, 0.5), (125, 0.5), (50, 0.0), (150, 0.0), (0, 0.0), (10_000, 0.0)]
+)
+def test_target(length: int, expected: float) -> None:
+    assert length_target(["x" * length], target=100, width=50, unit="characters") == [expected]
+
+
+@pytest.mark.parametrize(
+    ("length", "shorter", "longer"), [(0, 1.0, 0.0), (50, 1.0, 0.0), (75, 0.75, 0.25), (150, 0.0, 1.0), (999, 0.0, 1.0)]
+)
+def test_ramp(length: int, shorter: float, longer: float) -> None:
+    assert length_ramp(["x" * length], full=50, zero=150, unit="characters") == [shorter]
+    assert length_ramp(["x" * length], full=150, zero=50, unit="characters") == [longer]
+
+
+COMPLETIONS = ["one two  three", [{"role": "assistant", "content": "four", "reasoning_content": "hm hm"}], ""]
+IDS = [[5, 6, 7, 2], [8, 2], [2]]
+
+
+def test_length_rows() -> None:
+    assert length_target(COMPLETIONS, IDS, target=2, width=2) == [0.0, 1.0, 0.5]
+    assert length_target(COMPLETIONS, target=3, width=3, unit="words") == [1.0, 1.0, 0.0]
+    assert length_ramp(COMPLETIONS, completion_ids=IDS, full=0, zero=4) == [0.0, 0.5, 0.75]
+    assert length_ramp(COMPLETIONS, full=4, zero=0, unit="characters") == [1.0, 1.0, 0.0]
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(RewardError):
+        length_target(["x"], target=1, width=1)
+    with pytest.raises(RewardError):
+        length_ramp(["x"], [[1]], full=5, zero=5)
+
+
+@pytest.mark.parametrize(
+    ("text", "ngram_size", "expected"),
+    [
+        ("a b c d", 2, 0.0),
+        ("a b a b", 2, -1 / 3),  # ab ba ab: 2 of 3 differ
+        ("a a a a a", 2, -3 / 4),  # 1 of 4 differs
+        ("A a a\na  a", 2, -3 / 4),  # case and spacing make no difference
+        ("a a a a a", 1, -4 / 5),
+        ("a a", 3, 0.0),  # too short
+        ("a a a", 3, 0.0),  # a single n-gram repeats nothing
+        ("", 3, 0.0),
+        ("no no no " * 100, 3, -297 / 298),  # 300 words, 298 n-grams, one kind
+    ],
+)
+def test_words(text: str, ngram_size: int, expected: float) -> None:
+    assert repetition([text], ngram_size=ngram_size) == pytest.approx([expected], abs=1e-15)
+
+
+def test_characters() -> None:
+    assert repetition(["我我我我 我"], ngram_size=2, unit="characters") == [-0.75]
+    assert repetition(["我我我我 我"], ngram_size=2) == [0.0]  # two words: in Chinese this unit sees nothing
+
+
+@pytest.mark.parametrize("text", ["a b c d", "x y x y x", "the cat and the cat and the dog", "b b b b b b"])
+@pytest.mark.parametrize("ngram_size", [1, 2, 3])
+def test_same_share_as_trl_counts_over_ids(text: str, ngram_size: int) -> None:
+    ids = [hash(word) for word in text.split()]
+    theirs = get_repetition_penalty_reward(ngram_size=ngram_size, max_penalty=-1.0)(completion_ids=[ids])
+    assert repetition([text], ngram_size=ngram_size) == pytest.approx(theirs, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "expected"),
+    [
+        ("The answer is forty two", "latin", 1.0),
+        ("Ответ сорок два", "cyrillic", 1.0),
+        ("Ответ is два", "cyrillic", 2 / 3),
+        ("答案 is 二", "han", 3 / 4),  # every Han letter is a word: 3 of 4
+        ("カタカナとひらがな漢字", "japanese", 1.0),
+        ("ひらがな漢字", "han", 2 / 6),
+        ("उत्तर is है", "devanagari", 2 / 3),
+        ("don't won’t да", "latin", 2 / 3),  # an apostrophe does not split a word
+        ("é café e\u0301te\u0301", "latin", 1.0),
+        ("答案是 42, 3.5!", "han", 1.0),  # digits and punctuation do not count
+        ("<think>答案</think>", "han", 1.0),
+        (r"答案 $x = \frac{1}{2} y$", "han", 1.0),
+        ("答案 ```python\nprint(answer)\n```", "han", 1.0),
+        ("42 + 1 = 43", "latin", None),
+    ],
+)
+def test_share(text: str, language: str, expected: float | None) -> None:
+    (found,) = language_consistency([""], [text], language=language)
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_language_rows() -> None:
+    prompts = [
+        "How many ducks?",
+        [{"role": "system", "content": "You are a helpful assistant."}, {"role": "user", "content": "一加一？"}],
+        "1 + 1",
+        "How many ducks?",
+    ]
+    completions = ["Two ducks", [{"role": "assistant", "content": "是 two", "reasoning_content": "想"}], "Two", "2"]
+    assert language_consistency(prompts, completions) == [1.0, pytest.approx(2 / 3), None, None]
+    assert language_consistency(prompts, completions, language="latin") == [1.0, pytest.approx(1 / 3), 1.0, None]
+
+
+def test_unknown_language() -> None:
+    with pytest.raises(RewardError):
+        language_consistency(["x"], ["x"], language="french")
+    assert {"auto", "latin", "han", "cyrillic", "arabic"} < set(LANGUAGES)
