@@ -33,6 +33,7 @@ from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.environment_references import References, for_composing, references_of
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import valid_keys
+from rlhf_cli.config.schema.model_and_data import Eval
 from rlhf_cli.errors import ConfigError, raise_any
 from rlhf_cli.text.json_values import JsonTree, leaves, section
 from rlhf_cli.text.regular_files import SAFE_LOADER
@@ -101,6 +102,7 @@ def compose(typed: list[str], frozen: tuple[JsonTree, Path | None] | None = None
 
             raise_any(file_problems(overrides))
         references = references_of(config)
+    _keep_one_kind_of_eval(tree, origins)
     if any(text.startswith("++data") for text in overrides):
         _let_typed_sources_win(tree, origins)
     if frozen is None:
@@ -267,17 +269,38 @@ def _let_typed_sources_win(tree: JsonTree, origins: Origins) -> None:
     cleared. Held-out rows have a single source: a typed path, world or fraction replaces the others.
     """
     typed = {key for key, origin in origins.by_key.items() if key.startswith("data.") and origin.file is None}
-    for key in typed & _REPLACES.keys():
+    for key in typed:
         prefix, _, source = key.rpartition(".")
+        rule = f"data.eval.{source}" if prefix.startswith("data.eval.") else key  # of a named set
+        if rule not in _REPLACES:
+            continue
         section: Any = tree
         for part in prefix.split("."):
             section = section.get(part) if isinstance(section, dict) else None
         if not isinstance(section, dict) or section.get(source) is None:
             continue
-        for name in _REPLACES[key]:
+        for name in _REPLACES[rule]:
             if section.get(name) and f"{prefix}.{name}" not in typed:
                 section[name] = {} if isinstance(section[name], dict) else None
                 origins.by_key[f"{prefix}.{name}"] = origins.by_key[key]
+
+
+def _keep_one_kind_of_eval(tree: JsonTree, origins: Origins) -> None:
+    """Clear in place what earlier files give of `data.eval` if later ones, or the command line, give the other kind.
+
+    The kinds are one set and named sets. Both in one file stay, for an error.
+    """
+    rows = section(section(tree, "data"), "eval")
+    is_set = {name: name not in Eval.model_fields and isinstance(rows[name], dict) for name in rows}
+    keys = (key.split(".") for key in origins.by_key if key.startswith("data.eval."))
+    given = {key[2]: origins.by_key[".".join(key)] for key in keys if key[2] in is_set}
+    if len({*is_set.values()}) < 2 or not given:
+        return
+    last = max(given, key=lambda name: (given[name].file is None, [*given].index(name)))
+    others = [name for name in rows if is_set[name] != is_set[last]]
+    if all(name not in given or given[name].file != given[last].file for name in others):
+        for name in others:
+            del rows[name]
 
 
 _SOURCES = {"data": ("path", "world", "mix"), "model": ("path", "build")}

@@ -19,6 +19,7 @@ from rlhf_cli.plan.batches import count
 from rlhf_cli.runs.metrics_file import (
     TOTAL,
     Event,
+    evaluation_sets,
     failed_shares,
     most_attempts,
     read_metrics,
@@ -32,6 +33,7 @@ from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, RunFolder, checkpoint_fold
 from rlhf_cli.runs.run_status import Status, describe_state, read_status, stopped_by_rule
 from rlhf_cli.runs.tracking.tracked_run import where_to_look
 from rlhf_cli.tables.metrics import DRAWS, LEARNING_METRICS, UNUSED_TOKENS, sign_of
+from rlhf_cli.tables.trl_trainers import data_key
 from rlhf_cli.text.json_values import section
 
 
@@ -44,7 +46,8 @@ def _change(start: float, end: float, sign: int = 1) -> list[Cell]:
 def _losses(events: Sequence[Event]) -> Table | None:
     """Return the first and last tenth's means of losses and accuracies (held out: first and last value), or None."""
     rows: list[list[Cell]] = []
-    for prefix, suffix in (("", ""), ("eval_", ", held out")):
+    sets = evaluation_sets(name for event in events for name in event)
+    for prefix, suffix in (("", ""), *((prefix, f", held out {name}".rstrip()) for name, prefix in sets.items())):
         for name in LEARNING_METRICS:
             values = series(events, prefix + name)[1]
             span = (values[0], values[-1]) if prefix and values else start_and_end(values)
@@ -57,19 +60,15 @@ def _losses(events: Sequence[Event]) -> Table | None:
 def held_out(events: Sequence[Event], best_step: int | None, rewards: Sequence[str]) -> Table | None:
     """Return the first, the best and the last evaluation beside one another, or None if no policy was evaluated.
 
-    `best_step` is the step whose checkpoint was kept as the best, or None. `rewards` are the names to show.
+    `best_step` is the step whose checkpoint was kept as the best, or None. `rewards` are the names to show. Of several
+    sets it shows the greedy scores only.
     """
-    evaluations = [event for event in events if f"eval_{GREEDY}/total" in event]
-    if not evaluations:
+    sets = evaluation_sets(name for event in events for name in event)
+    at = {p: {event["step"]: event for event in events if f"{p}{GREEDY}/total" in event} for p in sets.values()}
+    steps = list(dict.fromkeys(step for of_set in at.values() for step in of_set))
+    if not steps:
         return None
-    measures = {
-        **{f"{part} total": f"eval_{part}/total" for part in (GREEDY, SAMPLED)},
-        **{f"{GREEDY} {name}": f"eval_{GREEDY}/rewards/{name}" for name in rewards},
-        **{name.removeprefix("eval_").replace("/", " "): name for name in most_attempts(evaluations[-1])},
-        "truncated": f"eval_{SAMPLED}/truncated",
-    }
-    best = next((event for event in evaluations if event["step"] == best_step), None)
-    shown = [event for event in evaluations if event in (evaluations[0], best, evaluations[-1])]
+    shown = [step for step in steps if step in (steps[0], best_step, steps[-1])]
 
     def cell(event: Event, name: str) -> str:
         mean, low, high = (event.get(f"{name}{bound}") for bound in ("", "/low", "/high"))
@@ -77,14 +76,27 @@ def held_out(events: Sequence[Event], best_step: int | None, rewards: Sequence[s
             return "-"
         return f"{mean:.3f}" if low is None or high is None else f"{mean:.2f} [{low:.2f}, {high:.2f}]"
 
-    rows: list[list[Cell]] = [
-        [(label, "bold"), *(cell(event, name) for event in shown)] for label, name in measures.items()
-    ]
-    heads = [f"step {event['step']}{' best' if event is best else ''}" for event in shown]
-    table = plain_table(["held out"], heads, rows=rows, head="dim")
+    rows: list[list[Cell]] = []
+    for name, prefix in sets.items():
+        found = [at[prefix].get(step, {}) for step in shown] if at[prefix] else []
+        for label, metric in (_measures(prefix, rewards, found[-1]) if found else {}).items():
+            if not name or label.startswith(GREEDY):
+                label = name + label.removeprefix(GREEDY) if name else label
+                rows.append([(label, "bold"), *(cell(event, metric) for event in found)])
+    heads = [f"step {step}{' best' if step == best_step else ''}" for step in shown]
+    table = plain_table(["held out, greedy" if len(sets) > 1 else "held out"], heads, rows=rows, head="dim")
     for column in table.columns[1:]:
         column.no_wrap = True  # an interval on two lines cannot be read
     return table
+
+
+def _measures(prefix: str, rewards: Sequence[str], last: Event) -> dict[str, str]:
+    return {
+        **{f"{part} total": f"{prefix}{part}/total" for part in (GREEDY, SAMPLED)},
+        **{f"{GREEDY} {name}": f"{prefix}{GREEDY}/rewards/{name}" for name in rewards},
+        **{name.removeprefix(prefix).replace("/", " "): name for name in most_attempts(last)},
+        "truncated": f"{prefix}{SAMPLED}/truncated",
+    }
 
 
 _MOST_PHASES = 3
@@ -162,7 +174,7 @@ def _other_facts(folder: RunFolder, events: list[Event], status: Status) -> Iter
     lengths = section(read_json(folder.provenance), "lengths")
     for which in lengths:
         text = section(lengths, which)["in_words"]
-        yield Text(f"{'data' if which == 'train' else 'data.eval'}: {text}", style="dim")
+        yield Text(f"{data_key(which)}: {text}", style="dim")
 
 
 def _learnt(folder: RunFolder, events: list[Event], most: int) -> RenderableType | None:

@@ -13,7 +13,7 @@ from rich.text import Text
 from rlhf_cli.config.expand import truncation_warnings
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Reward, gate_text
-from rlhf_cli.config.schema.run_sections import entries_of
+from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.display.tables import Cell, facts_grid, plain_table
 from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell

@@ -19,7 +19,7 @@ from transformers import IntervalStrategy, TrainerCallback, TrainerControl, Trai
 
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.runs.heartbeat import EVALUATION, Heartbeat
-from rlhf_cli.runs.metrics_file import describe_held_out
+from rlhf_cli.runs.metrics_file import describe_held_out, evaluation_sets
 
 _QUIET_S = 60.0
 """Without a terminal, print a line at least this often while batches or steps end."""
@@ -59,7 +59,7 @@ class TimeLeft:
         self._now = now
         self._began = now()
         self._evaluation_began = 0.0
-        self._num_steps = 0
+        self._num_steps, self._evaluated_at = 0, -1
         self._warm_up_s = self._evaluating_s = 0.0
         self._evaluation_s: float | None = None
         self._num_unknown = 0
@@ -75,8 +75,11 @@ class TimeLeft:
 
     def evaluation_ends(self) -> None:
         """Start the clock of the steps again."""
-        self._evaluation_s = self._now() - self._evaluation_began
-        self._evaluating_s += self._evaluation_s
+        took = self._now() - self._evaluation_began
+        # Several sets after one step are one evaluation.
+        self._evaluation_s = took + ((self._evaluation_s or 0.0) if self._num_steps == self._evaluated_at else 0.0)
+        self._evaluated_at = self._num_steps
+        self._evaluating_s += took
 
     def step_ends(self) -> None:
         """Count a step."""
@@ -213,9 +216,9 @@ class TrainingBar(TrainerCallback):
         self, args: Any, state: TrainerState, control: Any, metrics: Mapping[str, Any] | None = None, **_: Any
     ) -> None:
         self.left.estimate(state.max_steps - state.global_step, evaluations_after(args, state))
-        summary = describe_held_out(dict(metrics or {}))
-        if summary:
-            self.print(Text(f"step {state.global_step}, held out: {summary}"))
+        for name, prefix in evaluation_sets(metrics or {}).items():
+            if summary := describe_held_out(dict(metrics or {}), prefix):
+                self.print(Text(f"step {state.global_step}, held out{f' {name}' if name else ''}: {summary}"))
 
     # --- lines ---
 

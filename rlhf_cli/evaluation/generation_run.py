@@ -26,7 +26,7 @@ from rlhf_cli.evaluation.policy_results import PartAnswers, completions_of
 from rlhf_cli.evaluation.score_completions import EndOfRun, Interact
 from rlhf_cli.evaluation.scored_pairs import Row
 from rlhf_cli.evaluation.targets import Target
-from rlhf_cli.plan.sources_and_components import describe_eval_rows
+from rlhf_cli.plan.sources_and_components import describe_eval_rows, only_set
 from rlhf_cli.rewards.stack.aggregating import why_no_total
 from rlhf_cli.runs.run_folder import SAMPLED, write_json, write_rows
 
@@ -119,8 +119,11 @@ def prompts_of(experiment: Experiment, *, data: str | None, held_out: bool, limi
             expected="data.eval.fraction=0.1, or a file of other rows",
             hint="--data FILE",
         )
-    rows = load_held_out(experiment, needs="prompt", limit=limit, or_training=False).rows
-    return rows, data or describe_eval_rows(experiment.data)
+    rows = list[Row]()
+    for name in experiment.data.evals or [""]:
+        rows += load_held_out(only_set(experiment, name), needs="prompt", limit=limit, or_training=False).rows
+    count = min(limit or len(rows), len(rows))
+    return [rows[place * len(rows) // count] for place in range(count)], data or describe_eval_rows(experiment.data)
 
 
 def generate(

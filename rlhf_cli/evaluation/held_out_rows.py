@@ -41,21 +41,22 @@ def load_held_out(
 ) -> HeldOut:
     """Return at most `limit` evenly spaced rows, with warnings. Column `needs` is non-empty in every row.
 
+    The experiment has at most one evaluation set (`only_set`).
+
     A held-out fraction is reproduced exactly from the same data and seed. Equal and empty answers are dropped if
     training dropped them. With `or_training`, fall back to the training rows. `trained` is the experiment that trained
     the model, to count prompts that are also in its training rows. Raise ConfigError if no rows are configured.
     """
     data, warnings = experiment.data, list[str]()
     prompt = data.model_dump()["prompt"]
-    if data.eval is not None and data.eval.fraction is None:
-        sources = eval_sources(experiment)
+    if sources := eval_sources(experiment):
         dataset = load_split(sources, seed=experiment.seed)
         if prompt is not None and template_columns(prompt) <= set(dataset.column_names):
             dataset = load_split(sources, prompt=prompt, seed=experiment.seed)
     else:
         dataset = load_split(training_sources(experiment), prompt=prompt, seed=experiment.seed)
-        if data.eval is not None and data.eval.fraction is not None:
-            dataset = hold_out(dataset, data.eval.fraction, experiment.seed)[1]
+        if data.fraction is not None:
+            dataset = hold_out(dataset, data.fraction, experiment.seed)[1]
         elif or_training:
             warnings.append(
                 "these are TRAINING rows, because the run held out none (data.eval.fraction=0.1, or --data FILE)"
@@ -93,9 +94,7 @@ def _training_set(experiment: Experiment) -> datasets.Dataset:
     data = experiment.data
     prompt = data.model_dump()["prompt"]
     dataset = load_split(training_sources(experiment), prompt=prompt, seed=experiment.seed)
-    if data.eval is not None and data.eval.fraction is not None:
-        return hold_out(dataset, data.eval.fraction, experiment.seed)[0]
-    return dataset
+    return dataset if data.fraction is None else hold_out(dataset, data.fraction, experiment.seed)[0]
 
 
 def _spread(dataset: datasets.Dataset, limit: int | None) -> datasets.Dataset:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
+from rlhf_cli.config.schema.model_and_data import Eval
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ConfigError, RunError
@@ -102,7 +103,11 @@ class EvaluationRows:
             )
         if is_alone and isinstance(section["eval"], dict):
             section.pop("path", None)
-            section.update(section["eval"])  # an experiment needs training rows, but they are not read here
+            rows = section["eval"]
+            named = next((part for name, part in rows.items() if name not in Eval.model_fields), None)
+            section.update(
+                named if isinstance(named, dict) else rows
+            )  # an experiment needs training rows, but they are not read here
 
 
 def file_source(section: JsonTree, data: str) -> JsonTree:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,7 +16,6 @@ from rlhf_cli.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from rlhf_cli.evaluation.policy_results import PartAnswers, PolicyAnswers
-    from rlhf_cli.numerics.score_scaling import RunningDeviation
 
 
 def interaction(experiment: Experiment) -> Interact | None:
@@ -51,9 +49,7 @@ def interactive_answers(
         assert setup is not None
         stack = setup.stack
 
-        def collect(
-            by_mode: dict[str, PolicyAnswers], _: list[float], step: int, running: Mapping[str, RunningDeviation]
-        ) -> dict[str, float | None]:
+        def collect(by_mode: dict[str, PolicyAnswers], *_: object) -> dict[str, float | None]:
             for name, answers in by_mode.items():
                 raw, fixed = ([getattr(one, kind) for one in answers.answers] for kind in ("raw", "fixed"))
                 weights = stack.weights(end.step, end.max_steps)

@@ -26,7 +26,7 @@ import rlhf_cli
 from rlhf_cli.config.environment_references import resolved_references
 from rlhf_cli.config.imported_code import imported_since
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.run_sections import entries_of
+from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.display.terminal import Screen, spinner
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, Preempted, RlhfError, RunError, described
 from rlhf_cli.launch.ranks_end import RankFailure, failure_file, first_failure, out_of_memory

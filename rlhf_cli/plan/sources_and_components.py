@@ -15,6 +15,7 @@ from rlhf_cli.data.source import DataSource, missing_column
 from rlhf_cli.errors import UserError
 from rlhf_cli.rewards.stack.aggregating import Schedule
 from rlhf_cli.rewards.stack.component import Component, ScoreGate
+from rlhf_cli.tables.trl_trainers import data_key
 
 if TYPE_CHECKING:
     from rlhf_cli.data.preferences import PairRules
@@ -29,12 +30,16 @@ def training_sources(experiment: Experiment) -> list[DataSource]:
 
 
 def eval_sources(experiment: Experiment) -> list[DataSource]:
-    """Return the held-out source in a list.
+    """Return the source of each evaluation set that is not a fraction of the training rows."""
+    sets = experiment.data.evals.items()
+    return [_source(experiment, held_out, data_key(name)) for name, held_out in sets if held_out.fraction is None]
 
-    The list is empty if held-out rows are a fraction of the training rows, or if there are no held-out rows.
-    """
-    held_out = experiment.data.eval
-    return [] if held_out is None or held_out.fraction is not None else [_source(experiment, held_out, "data.eval")]
+
+def only_set(experiment: Experiment, name: str) -> Experiment:
+    """Return the experiment with one of its evaluation sets; '' changes nothing."""
+    data = experiment.data
+    kept = data.model_copy(update={"eval": {name: data.evals[name]}}) if name else data
+    return experiment.model_copy(update={"data": kept})
 
 
 def _source(experiment: Experiment, section: model_and_data.Source, name: str) -> DataSource:
@@ -44,12 +49,12 @@ def _source(experiment: Experiment, section: model_and_data.Source, name: str) -
 
 
 def describe_eval_rows(data: model_and_data.Data) -> str:
-    """Describe in words which rows an evaluation runs on."""
-    if data.eval is None:
-        return "training rows"
-    if data.eval.fraction is not None:
-        return f"the {data.eval.fraction:.0%} held out"
-    return str(data.eval.world or data.eval.path)
+    """Describe in words which rows an evaluation runs on: with its name, if the set has one."""
+    texts = []
+    for name, rows in data.evals.items():
+        text = f"the {rows.fraction:.0%} held out" if rows.fraction is not None else str(rows.world or rows.path)
+        texts.append(f"{name}: {text}" if name else text)
+    return ", ".join(texts) or "training rows"
 
 
 def preference_rules(experiment: Experiment) -> PairRules:

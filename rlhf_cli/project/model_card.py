@@ -98,9 +98,10 @@ def hub_base(source: SourceModel) -> str | None:
 
 
 def _data_paths(data: JsonTree) -> list[str]:
-    mixed = section(data, "mix")
+    mixed, held_out = section(data, "mix"), section(data, "eval")
+    of_sets = (section(held_out, name) for name in held_out)
     paths: list[JsonValue] = []
-    for source in (data, *(section(mixed, name) for name in mixed), section(data, "eval")):
+    for source in (data, *(section(mixed, name) for name in mixed), held_out, *of_sets):
         path = source.get("path")
         paths += path if isinstance(path, list) else [path]
     return list(dict.fromkeys(str(path) for path in paths if path is not None))
@@ -117,7 +118,7 @@ def _scores(source: SourceModel) -> tuple[list[list[str]], list[str]]:
     """Return the table's rows of evaluations of exactly these weights, and notes on files that cannot be read."""
     files = sorted(evaluations_of(source.run.model).glob("*.json"))
     if source.is_checkpoint:
-        files = [*in_training(source.run).glob(f"step-{source.step}.json")]
+        files = sorted(in_training(source.run).glob(f"step-{source.step}[.-]*json"))  # of each set
     scores, notes = [], []
     for file in files:
         try:

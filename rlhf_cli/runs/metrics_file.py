@@ -18,7 +18,7 @@ from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.regular_files import lines_of, parse_json
 
 _REWARD_MEAN = re.compile(r"^rewards/(?P<name>[^/]+)/mean$")
-_PASS = re.compile(r"^eval_pass@\d+/(?P<reward>.+)$")
+_PASS = re.compile(r"^eval_(?:\w+_)?pass@\d+/(?P<reward>.+)$")
 _LEARNT = ("loss", "accuracy", "rewards/accuracies", "mean_token_accuracy")
 _FEW_LEVELS = 100
 _LARGEST_COUNT = 1 << 53
@@ -163,17 +163,28 @@ def failed_shares(events: Iterable[Event]) -> dict[str, float]:
     return shares
 
 
-def describe_held_out(metrics: Event) -> str:
+_SET = re.compile(r"^(eval_(\w+)_)runtime$")
+
+
+def evaluation_sets(names: Iterable[str]) -> dict[str, str]:
+    """Return name of an evaluation set -> how its metrics begin; '' -> `eval_` comes first, for a single set.
+
+    `names` are those of logged metrics; each evaluation logs its runtime.
+    """
+    return {"": "eval_", **{match[2]: match[1] for match in map(_SET.match, names) if match}}
+
+
+def describe_held_out(metrics: Event, prefix: str = "eval_") -> str:
     """Describe an evaluation in one line: a policy's totals, else loss and accuracy, else ''."""
     totals = []
     for part in (GREEDY, SAMPLED):
-        mean, low, high = (metrics.get(f"eval_{part}/total{bound}") for bound in ("", "/low", "/high"))
+        mean, low, high = (metrics.get(f"{prefix}{part}/total{bound}") for bound in ("", "/low", "/high"))
         if mean is not None:
             interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
-            unseen = metrics.get(f"eval_{part}/total/unseen")
+            unseen = metrics.get(f"{prefix}{part}/total/unseen")
             of_unseen = "" if unseen is None else f" ({unseen:.3f} on prompts that are not trained on)"
             totals.append(f"{part} {mean:.3f}{interval}{of_unseen}")
-    losses = [] if totals else [(name, metrics.get(f"eval_{name}")) for name in _LEARNT]
+    losses = [] if totals else [(name, metrics.get(f"{prefix}{name}")) for name in _LEARNT]
     return ", ".join([*totals, *(f"{name} {value:.3f}" for name, value in losses if value is not None)])
 
 

@@ -280,5 +280,10 @@ def evaluations_of(model: Path) -> Path:
 
 
 def in_training(run: RunFolder) -> Path:
-    """Return the folder of the evaluations made during training: `step-N.json`."""
+    """Return the folder of the evaluations made during training: `step-N.json`, or `step-N-NAME.json` of a set."""
     return run.path / "eval" / "training"
+
+
+def in_step(step: int, eval_set: str) -> str:
+    """Return the name of an evaluation in training, of a named set or the only one ('')."""
+    return f"step-{step}-{eval_set}" if eval_set else f"step-{step}"

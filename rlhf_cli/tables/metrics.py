@@ -12,8 +12,8 @@ from collections.abc import Iterable
 CLOCK_METRICS: tuple[str, ...] = (
     *("time_s", "time/elapsed_s", "time/share/*", "time/share/reward/*", "step_time", "eval_step_time"),
     *("passes/slots", "passes/tokens", "passes/slots_per_token"),  # counted since this process last logged
-    *("rewards/*/seconds", "eval_rewards/*/seconds"),
-    *("train_runtime", "eval_runtime"),
+    *("rewards/*/seconds", "eval_rewards/*/seconds", "eval_*_rewards/*/seconds"),
+    *("train_runtime", "eval_runtime", "eval_*_runtime", "eval_*_step_time", "eval_*_per_second"),
     *(f"{when}_{what}_per_second" for when in ("train", "eval") for what in ("samples", "steps", "tokens")),
 )
 """Metrics that depend on the process or the machine: times and speeds. `*` is any text without a slash.
@@ -57,7 +57,10 @@ _BY_DIRECTION = {sign: _pattern(names) for sign, names in _DIRECTIONS.items()}
 def sign_of(metric: str) -> int:
     """Return 1 if more of a metric is better, -1 if less is, 0 if neither or unknown."""
     name = metric.removeprefix("eval_")
-    return next((sign for sign, pattern in _BY_DIRECTION.items() if pattern.fullmatch(name)), 0)
+    signs = [sign for sign, pattern in _BY_DIRECTION.items() if pattern.fullmatch(name)]
+    if not signs and name != metric and "_" in name:  # easy_loss, hard_set_greedy/total: of an evaluation set
+        return sign_of(f"eval_{name.partition('_')[2]}")
+    return signs[0] if signs else 0
 
 
 LEARNING_METRICS = ("loss", "accuracy", "margin", "rewards/accuracies", "rewards/margins", "mean_token_accuracy")

@@ -25,6 +25,12 @@ CLIPPED_PPO_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo")
 SEQUENCE_LOSSES = ("luspo",)
 """Those that take one advantage per sequence."""
 
+
+def data_key(name: str) -> str:
+    """Return the key of data by TRL's name of it: `train`, `eval`, or the name of an evaluation set."""
+    return {"train": "data", "eval": "data.eval", "": "data.eval"}.get(name, f"data.eval.{name}")
+
+
 TEXT = "text"
 """The column that SFTTrainer reads plain text from; `trainer.args.dataset_text_field` may name another."""
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -158,7 +159,7 @@ class CheckpointMixin(ExtendedTrainer):
         wanted = self.args.metric_for_best_model
         name = f"eval_{(wanted or '').removeprefix('eval_')}"
         was_there = name in metrics or any(name in event for event in self.state.log_history)
-        if wanted is not None and not was_there and not name.startswith(("eval_pass@", "eval_maj@")):
+        if wanted is not None and not was_there and not re.match(r"eval_(\w+_)?(pass|maj)@", name):
             close = nearest(name, metrics)  # pass@k and maj@k wait for a row that is scored
             raise ConfigError(
                 f"no evaluation logs {name}, by which the best checkpoint was to be chosen",

@@ -74,10 +74,10 @@ class EvaluationMixin(RewardMixin):
                 return output
             with self._greedily():
                 _, greedy = answered(self.get_eval_dataloader(dataset))
-        state = self.state
+        state, eval_set = self.state, metric_key_prefix.partition("_")[2]
         # Use the weights at the end of a schedule; otherwise evaluations would compare weights instead of policies.
         weights = self.reward_stack.weights(state.max_steps, state.max_steps)
-        measured = sum_up({GREEDY: greedy, SAMPLED: sampled}, weights, state.global_step, self._running)
+        measured = sum_up({GREEDY: greedy, SAMPLED: sampled}, weights, state.global_step, self._running, eval_set)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in measured.items()})
         return output
 

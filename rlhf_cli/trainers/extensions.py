@@ -31,9 +31,10 @@ else:
     TrlTrainer = object  # nothing stands between a mixin and TRL
 
 SumUp = Callable[
-    ["dict[str, PolicyAnswers]", list[float], int, Mapping[str, RunningDeviation]], dict[str, float | None]
+    ["dict[str, PolicyAnswers]", list[float], int, Mapping[str, RunningDeviation], str], dict[str, float | None]
 ]
-"""Compute metric -> value from the answers by sampling mode, reward weights, step and running deviations by reward."""
+"""Compute metric -> value from the answers by sampling mode, reward weights, step, running deviations by reward, and
+the name of the evaluation set ('' for a single one)."""
 
 
 @dataclass(frozen=True)

@@ -94,9 +94,14 @@ class LoggingMixin(ExtendedTrainer):
             return super()._clip_grad_norm(model)
 
     def evaluation_loop(self, *args: Any, **named: Any) -> EvaluationOutput:
-        """Evaluate."""
+        """Evaluate, and name what TRL counted after the evaluated set, as transformers does with the loss."""
         with self._during(EVALUATION), uncounted():
-            return super().evaluation_loop(*args, **named)
+            output = super().evaluation_loop(*args, **named)
+        eval_set = named.get("metric_key_prefix", "eval").partition("_")[2]
+        counted = getattr(self, "_metrics", {}).get("eval", {})
+        for name in [*counted] if eval_set else ():
+            counted[f"{eval_set}_{name}"] = counted.pop(name)
+        return output
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save a model."""

@@ -17,6 +17,7 @@ import pyarrow.compute
 from datasets import Dataset
 
 from rlhf_cli.errors import DataError
+from rlhf_cli.tables.trl_trainers import data_key
 
 if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import TrlArguments
@@ -50,7 +51,7 @@ class PreparedLengths:
 
     def report(self, name: str) -> None:
         """Log them for TRL's name of the data. Raise DataError if no row is left."""
-        where = "data" if name == "train" else "data.eval"
+        where = data_key(name)
         if self.dropped == self.rows:
             raise DataError(
                 f"max_length drops all {self.rows} rows",

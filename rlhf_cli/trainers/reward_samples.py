@@ -1,7 +1,7 @@
 """Show pairs while a reward model learns: both scores, the requested margin, and whether the order is right.
 
-After every evaluation, and at the end of training, score the first held-out pairs, or the first training pairs without
-an evaluation set. Every row is written to samples.jsonl; the caller displays them.
+After every evaluation, and at the end of training, score the first held-out pairs (of the first set), or the first
+training pairs without an evaluation set. Every row is written to samples.jsonl; the caller displays them.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class RewardSamples(TrainerCallback):
         self._file = file
         self._on_pairs = on_pairs
         dataset = trainer.train_dataset if trainer.eval_dataset is None else trainer.eval_dataset
+        dataset = next(iter(dataset.values())) if isinstance(dataset, dict) else dataset
         self._rows = dataset.select(range(len(dataset) if num_samples < 0 else min(num_samples, len(dataset))))
         self._shown_at: int | None = None
 
@@ -50,8 +51,9 @@ class RewardSamples(TrainerCallback):
             rewind(self._file, state.global_step)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Show the pairs with the model's current scores."""
-        self._show(state)
+        """Show the pairs with the model's current scores, after the first of several sets."""
+        if self._shown_at != state.global_step:
+            self._show(state)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Show them once more, unless that has just been done."""

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         model: PreTrainedModel | PeftModel
         processing_class: PreTrainedTokenizerBase
         train_dataset: Dataset
-        eval_dataset: Dataset | None
+        eval_dataset: Dataset | dict[str, Dataset] | None
         optimizer: Optimizer
         max_completion_length: int
         normalize_advantages: bool  # RLOO

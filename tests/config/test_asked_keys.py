@@ -29,6 +29,7 @@ _HARMLESS = {
     "mix.*.world mix.*.args mix.*.path mix.*.subset mix.*.split mix.*.revision mix.*.rename mix.*.select "
     "eval.world eval.args eval.path eval.subset eval.split eval.revision eval.rename eval.select keep.column sort "
     "mix.*.keep.column mix.*.sort eval.keep.column eval.sort",
+    "data.eval.*.": "world args path subset split revision rename select keep.column sort",
     "model.": "path revision dtype tokenizer chat_template response_template quantize lora.target_modules "
     "build.warm_start.worlds",
     "rewards.*.": "model environment weight.shape offset normalize gate.by gate.otherwise gate.*.by gate.*.otherwise "

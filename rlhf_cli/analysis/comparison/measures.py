@@ -21,7 +21,12 @@ COMPONENT, TOTALS, COST, LEARNT, HELD_OUT, ASKED = "component", "total", "cost",
 _KL = ("kl/k1_policy_ref", "kl")
 _LENGTH = "completions/mean_length"
 _TRUNCATED = ("rewards/truncation/fraction", "completions/clipped_ratio")
-_EVALUATED = re.compile(r"^eval_(greedy/(total|rewards/[^/]+)|(pass|maj)@\d+/[^/]+|loss|accuracy|rewards/accuracies)$")
+_EVALUATED = re.compile(
+    r"^eval_(?!mean_token_)(?:(?P<set>\w+)_)?"
+    r"(?P<name>greedy/(total|rewards/[^/]+)|(pass|maj)@\d+/[^/]+|loss|accuracy|rewards/accuracies)$"
+)
+_OF_SET = re.compile(r"^(held_out|training_rows|other_rows)-")
+"""The files of a named set: `held_out-easy`."""
 _SHOWN = frozenset({TOTAL, *_KL, _LENGTH, *_TRUNCATED, *LEARNING_METRICS})
 _RAW = re.compile(r"^rewards/[^/]+/mean$")
 _SYNONYMS = {"truncation": "truncated", "reward": "total"}
@@ -114,19 +119,22 @@ def _label(metric: str) -> str:
     if _RAW.match(metric):
         return metric.split("/")[1]
     if metric.startswith("eval_"):
-        return "held out " + metric.removeprefix("eval_").replace("rewards/", "").replace("/", " ")
+        match = _EVALUATED.match(metric)
+        name = f"{match['set']} {match['name']}" if match and match["set"] else metric.removeprefix("eval_")
+        return "held out " + name.replace("rewards/", "").replace("/", " ")
     return metric
 
 
 def _of_evaluation_files(runs: Sequence[LoggedRun], no_total: str | None) -> list[RunMeasure]:
-    """Return the figures of the evaluation that most runs have, the newest of several."""
+    """Return the figures of the evaluation that most runs have, the newest of several, or of all its named sets."""
     names = [name for run in runs for name in run.evaluations]
     if not names:
         return []
     most = max(dict.fromkeys(names), key=names.count)
-    figures = dict.fromkeys(figure for run in runs for figure in run.evaluations.get(most, {}))
+    alike = [name for name in dict.fromkeys(names) if name == most or (_OF_SET.match(name) and _OF_SET.match(most))]
     return [
-        RunMeasure(f"{most}: {name}", name, HELD_OUT, sign_of(name), most)
-        for name in figures
+        RunMeasure(f"{one}: {name}", name, HELD_OUT, sign_of(name), one)
+        for one in alike
+        for name in dict.fromkeys(figure for run in runs for figure in run.evaluations.get(one, {}))
         if no_total is None or not name.endswith("/total")
     ]

@@ -18,6 +18,7 @@ from rlhf_cli.analysis.diagnosis.finding import (
 )
 from rlhf_cli.analysis.diagnosis.logged import ENOUGH, ENOUGH_FOR_TREND, LATE, SURE, Curve, Log, Trend, rounded
 from rlhf_cli.analysis.diagnosis.policy_findings import closer, slower
+from rlhf_cli.runs.metrics_file import evaluation_sets
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
 from rlhf_cli.truncation import policy_named
 
@@ -122,7 +123,7 @@ def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
             continue
         # The deviation of single rows in the watched metric if logged; for a loss, its own size.
         name = watched.metric.removesuffix("/mean")
-        spread = log.first_of(f"{name}/std", "reward_std") if watched.metric != "eval_loss" else watched
+        spread = log.first_of(f"{name}/std", "reward_std") if sign > 0 else watched
         fall = _fall(watched, trained, sign, spread.mean if len(spread) else 0.0)
         if fall is None:
             yield watched.passed(kind)
@@ -142,11 +143,12 @@ def _watched(log: Log) -> Iterator[tuple[Curve, Curve, float]]:
     for name in log.rewards():
         if log.weight(name) == 0.0:
             yield log.curve(f"rewards/{name}/mean"), total, 1.0
-    held_out = log.first_of(f"eval_{SAMPLED}/total", f"eval_{GREEDY}/total", "eval_reward")
-    if len(held_out):
-        yield held_out, total, 1.0
-    elif len(log.curve("eval_loss")):
-        yield log.curve("eval_loss"), log.curve("loss"), -1.0
+    for prefix in evaluation_sets(log.names()).values():
+        held_out = log.first_of(f"{prefix}{SAMPLED}/total", f"{prefix}{GREEDY}/total", f"{prefix}reward")
+        if len(held_out):
+            yield held_out, total, 1.0
+        elif len(log.curve(f"{prefix}loss")):
+            yield log.curve(f"{prefix}loss"), log.curve("loss"), -1.0
 
 
 def _fall(watched: Curve, trained: Curve, sign: float, scale: float) -> Curve | None:

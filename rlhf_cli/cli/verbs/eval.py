@@ -7,7 +7,8 @@ model.path=FOLDER evaluates another policy or a checkpoint, data.eval.path=FILE 
 
 --data FILE      evaluate on these rows: a file, a folder of files or a hub id. A reward model needs prompt, chosen,
                  rejected; a column `subset` gives the accuracy by its values
---rows N         only N of the rows, evenly spread
+--set NAME       only this one of the named sets of data.eval (NAME,NAME: these); by default all
+--rows N         only N of the rows of each set, evenly spread
 --out FOLDER     write there instead of RUN/eval/
 --json           print the content of NAME.json instead of tables
 --batch-size N   completions in one batch
@@ -36,18 +37,19 @@ from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.display.evaluation_tables import show_evaluation
 from rlhf_cli.display.terminal import Screen, spinner
-from rlhf_cli.errors import EXIT_OK
+from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.evaluation.evaluation_files import evaluation_json
 from rlhf_cli.evaluation.targets import EvaluationRows, Target, find_target, words_for_model_alone
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.launch.interactive_answers import interaction
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
 from rlhf_cli.plan.prepare import is_run_name, prepare, prepare_from
-from rlhf_cli.plan.sources_and_components import describe_eval_rows
+from rlhf_cli.plan.sources_and_components import describe_eval_rows, only_set
 from rlhf_cli.runs.reward_records import trained_with_eos
 from rlhf_cli.runs.run_folder import HELD_OUT, POLICY, REWARD_MODEL
 from rlhf_cli.runs.run_overview import refuse_links
 from rlhf_cli.services.hub_lookup import HubQuestion
+from rlhf_cli.text.suggest import nearest
 
 _ONLY = {REWARD_MODEL: ("--slice", "--chat", "--eos", "--no-eos"), POLICY: ("--samples",)}
 _SAMPLES = 4
@@ -76,40 +78,62 @@ def run(options: Options) -> int:
     else:
         experiment = prepare_from(target.run, words, adjust=rows).experiment
     if _is_typed(words, "model.path"):
-        other = Path(str(experiment.model.path))
-        if not other.expanduser().exists():
-            require_on_hub(HubQuestion("model", str(other)), where="model.path", local="model.path=FOLDER")
-        target = replace(target, model=other, label=f"{other.name} by the rewards of {target.label}")
-    name = _name(options, words, target)
+        target = _with_other_model(target, Path(str(experiment.model.path)))
+    sets = _sets(options, list(experiment.data.evals))
 
     with spinner("importing torch and TRL"):
         from rlhf_cli.evaluation.evaluation_run import EvaluationRequest, evaluate
 
     screen, samples = Screen(), options.number("--samples", least=0)
-    evaluation, files = evaluate(
-        target,
-        experiment,
-        EvaluationRequest(
-            name=name,
-            data=data or describe_eval_rows(experiment.data),
-            out=options.path("--out"),
-            rows=options.number("--rows"),
-            slices=options.texts("--slice"),
-            samples=_SAMPLES if samples is None else samples,
-            batch_size=options.number("--batch-size"),
-            as_chat=options.on("--chat"),
-            with_eos=_with_eos(options, target),
-            trained=prepare_from(target.run, []).experiment if target.run is not None else None,
-            interact=interaction(experiment),
-            has_own_rows=data is None and not _has_other_rows(words),
-        ),
-        lambda message: screen.print(f"[dim]{message}", highlight=False),
-    )
+    found = dict[str, object]()
+    for eval_set in sets:
+        of_set = only_set(experiment, eval_set)
+        evaluation, files = evaluate(
+            target,
+            of_set,
+            EvaluationRequest(
+                name=_name(options, words, target, eval_set),
+                data=data or describe_eval_rows(of_set.data),
+                out=options.path("--out"),
+                rows=options.number("--rows"),
+                slices=options.texts("--slice"),
+                samples=_SAMPLES if samples is None else samples,
+                batch_size=options.number("--batch-size"),
+                as_chat=options.on("--chat"),
+                with_eos=_with_eos(options, target),
+                trained=prepare_from(target.run, []).experiment if target.run is not None else None,
+                interact=interaction(experiment),
+                has_own_rows=data is None and not _has_other_rows(words),
+            ),
+            lambda message: screen.print(f"[dim]{message}", highlight=False),
+        )
+        found[eval_set] = evaluation_json(evaluation)
+        if not options.as_json:
+            show_evaluation(screen, evaluation, files)
     if options.as_json:
-        print_json(evaluation_json(evaluation))
-    else:
-        show_evaluation(screen, evaluation, files)
+        print_json(found.get("", {"sets": found}))
     return EXIT_OK
+
+
+def _with_other_model(target: Target, other: Path) -> Target:
+    if not other.expanduser().exists():
+        require_on_hub(HubQuestion("model", str(other)), where="model.path", local="model.path=FOLDER")
+    return replace(target, model=other, label=f"{other.name} by the rewards of {target.label}")
+
+
+def _sets(options: Options, known: list[str]) -> list[str]:
+    """Return the evaluation sets to evaluate: those of `--set`, by default all; '' is the only one, or none."""
+    asked = list(dict.fromkeys(options.names("--set")))
+    for name in asked:
+        if name not in known:
+            close = nearest(name, known)
+            raise ConfigError(
+                f"there is no evaluation set {name!r}",
+                where="--set",
+                expected=f"one of {', '.join(known)}" if any(known) else "no --set: data.eval has no named sets",
+                hint=f"--set {close}" if close else None,
+            )
+    return asked or known or [""]
 
 
 def _is_typed(words: list[str], key: str) -> bool:
@@ -122,8 +146,8 @@ def _with_eos(options: Options, target: Target) -> bool:
     return trained_with_eos(target.model) is True
 
 
-def _name(options: Options, words: list[str], target: Target) -> str:
-    """Return the name of the files: the rows, then every option that changes the results of plain `eval RUN`.
+def _name(options: Options, words: list[str], target: Target, eval_set: str) -> str:
+    """Return the name of the files: rows, `-NAME` of a named set, options that change what plain `eval RUN` gives.
 
     Only the run's own rows and model give `held_out`, whose mean `offset: auto` subtracts. (If the model was trained on
     the prompts of all of these rows, `evaluate` names the files `training_rows`.)
@@ -133,6 +157,7 @@ def _name(options: Options, words: list[str], target: Target) -> str:
     if data is not None:
         stem = Path(data).name.partition(".")[0]
         parts = [stem if stem and stem != HELD_OUT else f"{stem}_file"]
+    parts = [f"{parts[0]}-{eval_set}" if eval_set else parts[0]]
     if (with_eos := _with_eos(options, target)) != (trained_with_eos(target.model) is True):
         parts.append("eos" if with_eos else "no_eos")
     parts += ["chat"] * options.on("--chat")

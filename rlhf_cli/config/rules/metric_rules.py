@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import RESERVED_REWARD_NAMES
-from rlhf_cli.config.schema.run_sections import entries_of
+from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.rewards.stack.aggregating import why_no_total
 from rlhf_cli.tables import metrics
@@ -46,21 +46,29 @@ def unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
     """
     name = metric.removeprefix("rewards/").partition("/")[0]
     if name in experiment.rewards and experiment.rewards[name].when == "eval":
-        return f"rewards.{name}.when=eval: it is not computed in training", f"{EVAL}rewards/{name}/mean"
+        close = f"{_eval_prefix(experiment)}rewards/{name}/mean"
+        return f"rewards.{name}.when=eval: it is not computed in training", close
     return _unlogged(metric, experiment)
 
 
 def _unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
     if metric.startswith(EVALUATED):
         plain = metric.removeprefix(EVAL).removeprefix(_EVAL_BY_TRACKERS)
+        prefix, sets = _eval_prefix(experiment, plain), experiment.data.eval_names
+        of_set = prefix.removeprefix(EVAL)
+        is_of_set, plain = plain.startswith(of_set), plain.removeprefix(of_set)
         found = _unlogged(plain, experiment)
         why, close = found or ("there is no such metric", plain)
         if not evaluates(experiment):
             return "the run has no evaluations", close
-        if found is None and metric.startswith(EVAL) and logged_name(plain, experiment.rewards) == plain:
+        if not is_of_set:
+            close = nearest(plain, [f"{name}_{known}" for name in sets for known in _known(experiment)]) or close
+            prefix = EVAL if close and close.startswith(tuple(f"{name}_" for name in sets)) else prefix
+            why = f"the metrics of a set begin with {' or '.join(f'{EVAL}{name}_' for name in sets)}"
+        elif found is None and metric.startswith(EVAL) and logged_name(plain, experiment.rewards) == plain:
             return None
         logged = None if close is None else close if _SAMPLED.match(close) else logged_name(close, experiment.rewards)
-        return why, None if logged is None else EVAL + logged
+        return why, None if logged is None else prefix + logged
     names = _known(experiment)
     if metric in names or (metric == _TOTAL and experiment.rewards):
         return None
@@ -85,6 +93,13 @@ def _unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
     else:
         return None
     return why, close or by_word
+
+
+def _eval_prefix(experiment: Experiment, metric: str = "") -> str:
+    """Return what begins the metrics of the set that `metric` (without `eval_`) is of; by default of the first set."""
+    names = experiment.data.eval_names
+    name = max((name for name in names if metric.startswith(f"{name}_")), key=len, default=next(iter(names), None))
+    return EVAL if name is None else f"{EVAL}{name}_"
 
 
 def _of_sampled(name: str, experiment: Experiment) -> Unlogged | None:
@@ -228,9 +243,23 @@ def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
             hint="data.eval.fraction=0.1, or data.eval.path=FILE",
         )
     metric = args.get("metric_for_best_model")
+    chooses = bool(args.get("load_best_model_at_end")) or args.get("save_strategy") == "best"
+    if metric is None and experiment.data.eval_names and (chooses or "plateau" in str(args.get("lr_scheduler_type"))):
+        metric = "loss"  # transformers' default
+    name = str(metric).removeprefix(EVAL)
+    of_set = _eval_prefix(experiment, name).removeprefix(EVAL)
+    if isinstance(metric, str) and not name.startswith(of_set):
+        yield ConfigError(
+            "the best checkpoint is chosen by the metric of one evaluation set",
+            where=origins.where(_BEST),
+            got=metric,
+            expected=f"a name that begins with {' or '.join(f'{EVAL}{one}_' for one in experiment.data.eval_names)}",
+            hint=f"{_BEST}={EVAL}{of_set}{name}",
+        )
+        return
     if not isinstance(metric, str) or not experiment.trainer.row.generates:
         return
-    name, prefix = metric.removeprefix(EVAL), EVAL if metric.startswith(EVAL) else ""
+    name, prefix = name.removeprefix(of_set), (EVAL if metric.startswith(EVAL) else "") + of_set
     if (relative := _relative(name, experiment)) is not None:
         foremost = experiment.primary.by if experiment.primary is not None else next(iter(experiment.rewards), "NAME")
         yield ConfigError(
@@ -261,7 +290,7 @@ def _relative(name: str, experiment: Experiment) -> str | None:
     return why_no_total(experiment.rewards, experiment.aggregate) if is_total else None
 
 
-_TOTALS = ("reward", "eval_reward", "eval_greedy/total", "eval_sampled/total")
+_IS_TOTAL = re.compile(r"reward|eval_(\w+_)?(reward|(greedy|sampled)/total)")
 _MOVES_THE_TOTAL = re.compile(
     r"^(rewards\.[^.]+\.(weight|gate|offset|clip|normalize|on_error)|primary|aggregate|truncation)\b"
 )
@@ -285,7 +314,7 @@ def sweep_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
                 expected=examples_of_metrics(experiment),
                 hint=f"sweep.objective={objective.replace(typed, close, 1)}" if close else None,
             )
-        is_total = logged_name(typed, experiment.rewards) in _TOTALS
+        is_total = _IS_TOTAL.fullmatch(logged_name(typed, experiment.rewards))
         if is_total and (moving := [key for key in sweep.space if moves_the_total(key)]):
             yield moving_total(objective, moving, list(experiment.rewards), where=where)
     if len(sweep.objective) > 1 and sweep.prune != "off":

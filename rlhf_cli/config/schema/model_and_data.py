@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import ConfigDict, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, Tag, model_validator
 
-from rlhf_cli.config.schema.section import Bounds, Section
+from rlhf_cli.config.schema.section import Bounds, Section, entries_of, one_or_several
 
 
 class Message(Section):
@@ -61,10 +63,45 @@ class Eval(Source):
     @model_validator(mode="after")
     def _one_origin(self) -> Eval:
         if self.fraction is not None and (self.path is not None or self.world is not None):
-            raise ValueError(
-                "a `fraction` of the training rows, or a `path` or `world` of their own: data.eval.fraction=null"
-            )
+            raise ValueError("a `fraction` of the training rows, or a `path` or `world` of their own: fraction: null")
         return self
+
+
+_OF_A_SET = tuple(Eval.model_fields)
+_MAPPINGS = ("args", "rename", "keep")
+_ONE_SET = "{fraction: 0.1}, {path: FILE} or {world: NAME}"
+
+
+def _one_or_named(value: object) -> object:
+    """Raise ValueError for an empty mapping, for keys of a set beside named sets, and for a name that cannot be one."""
+    if not isinstance(value, Mapping):
+        return value
+    if not value:
+        raise ValueError(f"{_ONE_SET}, or named sets of these; null evaluates nothing")
+    sets = [name for name, part in value.items() if name not in _OF_A_SET and isinstance(part, Mapping | Section)]
+    keys = [key for key in value if key in _OF_A_SET]
+    taken = [key for key in keys if key not in _MAPPINGS and isinstance(value[key], Mapping)]
+    if taken or (sets and keys):
+        key = (taken or keys)[0]
+        raise ValueError(
+            f"one set, or named sets: `{key}` is a key of a set, so it is data.eval.{(sets or ['NAME'])[0]}.{key} of a "
+            f"named set; no set can be called {key}, but {key}_rows can"
+        )
+    for name in sets:
+        if not re.fullmatch(r"[A-Za-z]\w*", str(name), re.ASCII) or name in ("train", "eval"):
+            raise ValueError(f"another name than {name}: letters, digits and underscores, and not `train` or `eval`")
+    if sum(isinstance(value[name], Mapping) and value[name].get("fraction") is not None for name in sets) > 1:
+        raise ValueError("at most one set that is a `fraction` of the training rows")
+    return value
+
+
+Evals: TypeAlias = Annotated[
+    Annotated[Eval, Tag("one")]
+    | Annotated[dict[str, Eval], Tag("named")]
+    | Annotated[None, BeforeValidator(lambda _: None), Tag("none")],
+    one_or_several(_OF_A_SET, _ONE_SET, has_list=False),
+    BeforeValidator(_one_or_named),
+]
 
 
 class Data(Source):
@@ -73,7 +110,7 @@ class Data(Source):
     Give exactly one of `world` (a generated data set), `path` (a file, folder, glob, hub id, or a list of them) and
     `mix` (named sources). `transcripts` says that `chosen` and `rejected`, or `messages`, are whole dialogues, which
     are split into `prompt` and final answers. `prompt` is a template for the prompt, a text or a list of messages; null
-    uses the column `prompt` as it is. `eval` defines held-out rows; null has none.
+    uses the column `prompt` as it is. `eval` defines held-out rows, or several sets of them by name; null has none.
 
     `overlong_prompts` says what happens to a prompt that leaves no room in the model's context for a completion of
     `max_completion_length` tokens: an `error`, `drop` the row, or `truncate` the prompt from the left (text prompts
@@ -84,8 +121,23 @@ class Data(Source):
     transcripts: bool = False
     prompt: str | list[Message] | None = None
     overlong_prompts: Literal["error", "drop", "truncate"] = "error"
-    eval: Eval | None = None
+    eval: Evals = None
     exactly_one = ("world", "path", "mix")
+
+    @property
+    def evals(self) -> dict[str, Eval]:
+        """Return the evaluation sets by name: '' for a single one."""
+        return entries_of(self.eval)
+
+    @property
+    def eval_names(self) -> list[str]:
+        """Return the names of named evaluation sets."""
+        return list(filter(None, self.evals))
+
+    @property
+    def fraction(self) -> float | None:
+        """Return the share of the rows that is held out for an evaluation set, None without such a set."""
+        return next((held_out.fraction for held_out in self.evals.values() if held_out.fraction is not None), None)
 
     @model_validator(mode="after")
     def _sorts_a_source(self) -> Data:

@@ -6,11 +6,11 @@ import math
 import operator
 import re
 from collections.abc import Callable
-from typing import Annotated, Literal, TypeAlias, TypeVar
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, TypeAdapter, model_validator
 
-from rlhf_cli.config.schema.section import OFF, Bounds, Section, one_or_several
+from rlhf_cli.config.schema.section import OFF, Bounds, Section, entries_of, one_or_several
 from rlhf_cli.runs.tracking.tracking_plan import Mode, TrackerName
 from rlhf_cli.tables.metrics import FINDING_KINDS
 
@@ -247,18 +247,6 @@ Expectations: TypeAlias = Annotated[
     | Annotated[None, BeforeValidator(lambda _: None), Tag("none")],
     one_or_several(("metric", "at", *_BOUNDS), "{metric: NAME, at: end, at_least: NUMBER}"),
 ]
-
-
-Entry = TypeVar("Entry", StopRule, Expectation)
-
-
-def entries_of(section: Entry | dict[str, Entry] | list[Entry] | None) -> dict[str, Entry]:
-    """Return the entries of `stop` or `expect` by their keys below it: '' for a single one, `0`, `1` in a list."""
-    if section is None:
-        return {}
-    if isinstance(section, list):
-        return {str(number): entry for number, entry in enumerate(section)}
-    return section if isinstance(section, dict) else {"": section}
 
 
 def read_expectations(frozen: object) -> dict[str, Expectation]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -71,3 +71,15 @@ def one_or_several(keys: tuple[str, ...], shape: str, *, has_list: bool = True) 
         custom_error_type="wrong_shape",
         custom_error_message=f"{shape}, {'a list of these, ' * has_list}a mapping of names to these, or null",
     )
+
+
+Entry = TypeVar("Entry", bound=Section)
+
+
+def entries_of(section: Entry | dict[str, Entry] | list[Entry] | None) -> dict[str, Entry]:
+    """Return the entries by their keys below the section: '' for a single one, `0`, `1` in a list."""
+    if section is None:
+        return {}
+    if isinstance(section, list):
+        return {str(number): entry for number, entry in enumerate(section)}
+    return section if isinstance(section, dict) else {"": section}

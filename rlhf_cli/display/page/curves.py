@@ -34,7 +34,7 @@ _LEARNT = (
     *("mean_token_accuracy", "mean_reward"),
 )
 _EVALUATED = re.compile(
-    r"^eval_((greedy|sampled)/(total|rewards/[^/]+|truncated|tokens)|(pass|maj)@\d+/[^/]+"
+    r"^eval_(\w+_)?((greedy|sampled)/(total|rewards/[^/]+|truncated|tokens)|(pass|maj)@\d+/[^/]+"
     r"|loss|accuracy|margin|mean_reward|rewards/(accuracies|margins|chosen|rejected)|mean_token_accuracy)$"
 )
 _FROM_ZERO = re.compile(r"share|fraction|ratio|length|tokens$|open")

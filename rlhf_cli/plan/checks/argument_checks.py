@@ -267,4 +267,4 @@ def shared_prompt_notice(data: DataFacts) -> Findings:
         trained_on = shared_prompts(read.rows, training)
         if shared := sum(key in trained_on for key in prompt_keys(read.rows)):
             text = describe_shared(shared, len(read.rows))
-            yield Notice("data.eval", f"{text}; data.eval.fraction=0.1 instead shares none")
+            yield Notice(read.source.name, f"{text}; data.eval.fraction=0.1 instead shares none")

@@ -56,11 +56,11 @@ def source_problems(subject: Subject) -> Check[DataFacts]:
         " + ".join(read.preview.origin for read in trained_on),
         tuple(name for name in shared[0] if all(name in other for other in shared)),
         trained_on[0].num_selected if len(training) == 1 else None,
-        held[0].num_selected if held else None,
+        sum(counts) if all(counts := [read.num_selected or 0 for read in held]) and counts else None,
     )
-    if data.eval is not None and data.eval.fraction is not None:
+    if data.fraction is not None:
         try:
-            return _split_off(data.eval.fraction, experiment.seed, facts)
+            return _split_off(data.fraction, experiment.seed, facts)
         except UserError as error:
             yield error
             return replace(facts, num_rows=None)
@@ -86,7 +86,7 @@ def _split_off(fraction: float, seed: int, facts: DataFacts) -> DataFacts:
     if facts.num_rows is None or table is None or len(table) != facts.num_rows:
         return replace(facts, num_rows=None)
     train, held = hold_out_places(table, fraction, seed)
-    return replace(facts, num_rows=len(train), num_held_out=len(held))
+    return replace(facts, num_rows=len(train), num_held_out=len(held) + (facts.num_held_out or 0))
 
 
 def column_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> Findings:

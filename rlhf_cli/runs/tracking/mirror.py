@@ -6,14 +6,15 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rlhf_cli.errors import Preempted
-from rlhf_cli.runs.metrics_file import TOTAL, Event, read_metrics, reward_names, series, table_file
-from rlhf_cli.runs.run_folder import RunFolder, in_training
+from rlhf_cli.runs.metrics_file import TOTAL, Event, evaluation_sets, read_metrics, reward_names, series, table_file
+from rlhf_cli.runs.run_folder import RunFolder, in_step, in_training
 from rlhf_cli.runs.tracking.tracked_run import (
     STEP,
     TrackedRun,
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     import wandb
     from transformers import TrainerCallback
 
-_EVALUATIONS = ("eval_greedy/", "eval_sampled/")
+
+_OF_ANSWERS = re.compile(r"^eval_(?:(\w+)_)?(greedy|sampled)/")
 _OF_PAIRS = ("loss", "accuracy", "rewards/accuracies", "rewards/margins", "mean_token_accuracy")
 _MOST_ANSWERS = 200
 _INIT_TIMEOUT_S = 30.0
@@ -118,8 +120,9 @@ class Mirror:
             return
         with self._dropped_on_error(f"at step {step}"):
             self._tracker.log(step, shown_metrics(event))
-            if any(name.startswith(_EVALUATIONS) for name in event):
-                self._table("evaluation_answers", step, _answer_rows(self._folder, step))
+            if match := next(filter(None, map(_OF_ANSWERS.match, event)), None):
+                table = f"evaluation_answers_{match[1]}" if match[1] else "evaluation_answers"
+                self._table(table, step, _answer_rows(self._folder, step, match[1] or ""))
 
     def table(self, name: str, step: int, rows: Sequence[Row]) -> None:
         """Log rows as a table of a step, without known secrets; no rows, no table."""
@@ -179,9 +182,9 @@ def final_values(events: Sequence[Event]) -> dict[str, float]:
     names = reward_names(events)
     judged = [TOTAL, *(f"rewards/{name}/mean" for name in names)] if names else list(_OF_PAIRS)
     logged = dict.fromkeys(name for event in events for name in event)
-    answers = [name for name in logged if name.startswith(_EVALUATIONS)]
+    answers = [name for name in logged if _OF_ANSWERS.match(name)]
     answers = [name for name in answers if name.endswith("/total") or ("/rewards/" in name and name.count("/") == 2)]
-    judged += answers or [f"eval_{name}" for name in _OF_PAIRS]
+    judged += answers or [prefix + name for prefix in evaluation_sets(logged).values() for name in _OF_PAIRS]
     values: dict[str, float] = {}
     for metric in judged:
         steps, points = series(events, metric)
@@ -189,7 +192,7 @@ def final_values(events: Sequence[Event]) -> dict[str, float]:
             continue
         width = 1 if metric.startswith("eval_") else max(1, len(points) // 10)
         means = [sum(points[end - width : end]) / width for end in range(width, len(points) + 1)]
-        best = (min if metric in ("loss", "eval_loss") else max)(means)
+        best = (min if metric == "loss" or metric.endswith("_loss") else max)(means)
         shown, place = shown_name(metric), means.index(best)
         values |= {f"final/{shown}": means[-1], f"best/{shown}": best, f"best_step/{shown}": steps[place + width - 1]}
     for event in events:
@@ -209,8 +212,8 @@ def _completion_rows(file: Path, *, unique_prompts: bool) -> list[Row]:
     return list(firsts.values()) if unique_prompts else rows
 
 
-def _answer_rows(folder: RunFolder, step: int) -> list[Row]:
-    file = in_training(folder) / f"step-{step}.completions.jsonl"
+def _answer_rows(folder: RunFolder, step: int, eval_set: str) -> list[Row]:
+    file = in_training(folder) / f"{in_step(step, eval_set)}.completions.jsonl"
     rows: list[Row] = []
     # Not splitlines: an answer may hold U+2028, which JSON does not escape.
     lines = file.read_text(encoding="utf-8").rstrip("\n").split("\n") if file.is_file() else []

@@ -103,8 +103,8 @@ _AT_THE_END = ("train_runtime", "train_samples_per_second", "train_steps_per_sec
 
 
 _HOUSEKEEPING = re.compile(
-    r"(?:eval_)?rewards/[^/]+/(?:weight|excluded|errors|timeouts|calls|calls_saved|seconds)"
-    r"|passes/.*|epoch|num_tokens|time_s|(?:eval_)?step_time|eval_runtime|eval_\w+_per_second"
+    r"(?:eval_(?:\w+_)?)?rewards/[^/]+/(?:weight|excluded|errors|timeouts|calls|calls_saved|seconds)"
+    r"|passes/.*|epoch|num_tokens|time_s|(?:eval_(?:\w+_)?)?step_time|eval_(?:\w+_)?runtime|eval_\w+_per_second"
 )
 """Metrics that say how the work went, and not what was learned: counts, clocks and speeds."""
 

@@ -26,6 +26,7 @@ from rlhf_cli.data.overlong_prompts import (
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.models.tiny import tiny_model_path
 from rlhf_cli.models.tokenizer_files import PromptTokens, load_tokenizer, no_chat_template, no_end_token
+from rlhf_cli.tables.trl_trainers import data_key
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -145,9 +146,9 @@ def tokenizer_of(experiment: Experiment, policy: str) -> PreTrainedTokenizerBase
 
 
 def readable_rows(
-    experiment: Experiment, args: TrainingArguments, policy: str, train: Dataset, held_out: Dataset | None
-) -> tuple[Dataset, Dataset | None]:
-    """Return training and held-out rows that the model at `policy` can read.
+    experiment: Experiment, args: TrainingArguments, policy: str, train: Dataset, held_out: dict[str, Dataset]
+) -> tuple[Dataset, dict[str, Dataset]]:
+    """Return training rows and evaluation sets that the model at `policy` can read.
 
     Raise ModelError if its tokenizer has no end-of-sequence token or, for conversations, no chat template. Raise
     DataError for prompts that leave no room to answer, unless `data.overlong_prompts` says how to handle them.
@@ -172,10 +173,12 @@ def readable_rows(
         return train, held_out
     tokens = PromptTokens(tokenizer, getattr(args, "chat_template_kwargs", None))
     says = args.process_index == 0
-    train = _fitting(train, limit, tokens, experiment.data.overlong_prompts, "data", says=says)
-    if held_out is not None:
-        held_out = _fitting(held_out, limit, tokens, experiment.data.overlong_prompts, "data.eval", says=says)
-    return train, held_out
+    how = experiment.data.overlong_prompts
+    fitting = {
+        name: _fitting(rows, limit, tokens, how, data_key(name), says=says)
+        for name, rows in {"train": train, **held_out}.items()
+    }
+    return fitting.pop("train"), fitting
 
 
 def _fitting(

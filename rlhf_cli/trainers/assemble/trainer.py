@@ -25,7 +25,13 @@ from rlhf_cli.errors import ModelError
 from rlhf_cli.models.tokenizer_files import padding_beside
 from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.plan.interaction_building import interactions_of
-from rlhf_cli.plan.sources_and_components import describe_eval_rows, eval_sources, preference_rules, training_sources
+from rlhf_cli.plan.sources_and_components import (
+    describe_eval_rows,
+    eval_sources,
+    only_set,
+    preference_rules,
+    training_sources,
+)
 from rlhf_cli.plan.stack_building import aggregate_of, training_stack
 from rlhf_cli.rewards.stack import reward_matrix
 from rlhf_cli.rewards.stack.aggregating import Aggregate
@@ -33,8 +39,8 @@ from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.phase_clock import PhaseClock
-from rlhf_cli.runs.run_folder import RunFolder, in_training, write_json, write_rows
-from rlhf_cli.tables.trl_trainers import TEXT
+from rlhf_cli.runs.run_folder import RunFolder, in_step, in_training, write_json, write_rows
+from rlhf_cli.tables.trl_trainers import TEXT, data_key
 from rlhf_cli.tools_and_environments import Interactions
 from rlhf_cli.trainers.assemble.algorithm import algorithm_of
 from rlhf_cli.trainers.assemble.policy_loading import (
@@ -80,8 +86,8 @@ LeftOut = dict[str, dict[str, int]]
 """Name of the data -> reason -> number of pairs that were left out."""
 
 
-def training_rows(experiment: Experiment) -> tuple[Dataset, Dataset | None, LeftOut]:
-    """Return training and held-out rows, and the pairs that were left out.
+def training_rows(experiment: Experiment) -> tuple[Dataset, dict[str, Dataset], LeftOut]:
+    """Return training rows, the evaluation sets by name ('' for a single one), and the pairs that were left out.
 
     Pairs are judged first, so that messages use the row numbers of the data. Raise DataError for invalid pairs, unless
     the configuration leaves them out.
@@ -99,10 +105,12 @@ def training_rows(experiment: Experiment) -> tuple[Dataset, Dataset | None, Left
             return judge_pairs(dataset, rules, name=name)
 
     rows = {"data": load(training_sources(experiment), "data")}
-    if data.eval is not None and data.eval.fraction is not None:
-        rows["data"], rows["data.eval"] = hold_out(rows["data"], data.eval.fraction, experiment.seed)
-    elif data.eval is not None:
-        rows["data.eval"] = load(eval_sources(experiment), "data.eval")
+    sources = {source.name: source for source in eval_sources(experiment)}
+    for key in map(data_key, data.evals):
+        if key in sources:
+            rows[key] = load([sources[key]], key)
+        elif data.fraction is not None:
+            rows["data"], rows[key] = hold_out(rows["data"], data.fraction, experiment.seed)
     text_field = str(experiment.trainer.args.get("dataset_text_field") or TEXT)
     for name, dataset in rows.items():
         if rules is not None:
@@ -116,7 +124,7 @@ def training_rows(experiment: Experiment) -> tuple[Dataset, Dataset | None, Left
         else:
             check_columns(dataset, row, name=name)
         rows[name] = dataset
-    return rows["data"], rows.get("data.eval"), left_out
+    return rows["data"], {name: rows[data_key(name)] for name in data.evals}, left_out
 
 
 OnPairs = Callable[["list[ScoredPair]"], None]
@@ -149,7 +157,7 @@ def assemble(
                 experiment, device=args.device, run=folder, rank=args.process_index, heartbeat=heartbeat
             )
     on_progress("reading the data")
-    train_dataset, eval_dataset, left_out = training_rows(experiment)
+    train_dataset, eval_sets, left_out = training_rows(experiment)
     if stack is not None:
         for component in stack.components:  # a reward model without a chat template fails before the policy is loaded
             if hasattr(component.score, "check_prompt"):
@@ -157,11 +165,13 @@ def assemble(
     # only the main process writes transformers' files
     with loading_unsharded(args), args.main_process_first(desc="the policy"):
         policy = policy_path(experiment, on_progress)
-    train_dataset, eval_dataset = readable_rows(experiment, args, policy, train_dataset, eval_dataset)
-    trained_on = frozenset[bytes]() if eval_dataset is None else shared_prompts(eval_dataset, [train_dataset])
-    if eval_dataset is not None and trained_on and args.process_index == 0:
-        shared = sum(key in trained_on for key in prompt_keys(eval_dataset))
-        logging.getLogger("rlhf").warning("data.eval: %s", describe_shared(shared, len(eval_dataset)))
+    train_dataset, eval_sets = readable_rows(experiment, args, policy, train_dataset, eval_sets)
+    trained_on = frozenset[bytes]()
+    for name, rows in eval_sets.items():
+        trained_on |= (shared := shared_prompts(rows, [train_dataset]))
+        if shared and args.process_index == 0:
+            count = sum(key in shared for key in prompt_keys(rows))
+            logging.getLogger("rlhf").warning("%s: %s", data_key(name), describe_shared(count, len(rows)))
     algorithm = algorithm_of(experiment) if row.generates else None
     interactions = interactions_of(experiment)
     ppo = None
@@ -192,6 +202,7 @@ def assemble(
         else _reward_setup(experiment, stack, algorithm, folder, args, trained_on, interactions),
         ppo=ppo,
     )
+    eval_dataset = eval_sets.get("", eval_sets or None)
     given: dict[str, object] = {"args": args, "train_dataset": train_dataset, "eval_dataset": eval_dataset}
     given |= {"model": policy, **_trl_arguments(experiment, policy, stack, interactions)}
     on_progress(f"loading {policy}{' and preparing the rows' if row.learns_from else ''}")
@@ -234,7 +245,7 @@ def _reward_setup(
     sum_up = TrainingEvaluation(
         folder,
         stack.components,
-        describe_eval_rows(experiment.data),
+        {name: describe_eval_rows(only_set(experiment, name).data) for name in experiment.data.evals},
         writes=args.process_index == 0,
         aggregate=aggregate,
         trained_on=trained_on,
@@ -316,12 +327,13 @@ def _check_learns(trainer: ExtendedTrainer) -> None:
 class TrainingEvaluation:
     """Summarise a policy's answers in a trainer's evaluation; every rank has one, and only the first `writes`.
 
-    `aggregate` computes totals as in training; `trained_on` holds the `prompt_key` of prompts also trained on.
+    `data` describes the rows of each set. `aggregate` computes totals as in training; `trained_on` holds the
+    `prompt_key` of prompts also trained on.
     """
 
     folder: RunFolder
     components: Sequence[Component]
-    data: str
+    data: Mapping[str, str]
     writes: bool
     aggregate: Aggregate = "sum"
     trained_on: frozenset[bytes] = frozenset()
@@ -333,11 +345,12 @@ class TrainingEvaluation:
         weights: list[float],
         step: int,
         running: Mapping[str, RunningDeviation] | None = None,
+        eval_set: str = "",
     ) -> dict[str, float | None]:
         """Return metric -> value: totals with their intervals, raw rewards, truncation, tokens, pass@k, maj@k.
 
-        running: the training's divisors by reward, if it has scored rows already. Write `eval/training/step-N.json` and
-        its completions.
+        running: the training's divisors by reward, if it has scored rows already. Write `eval/training/step-N.json`,
+        or `step-N-NAME.json` of a named set, and its completions.
         """
         from rlhf_cli.evaluation.policy_results import PartAnswers, sum_up_answers
         from rlhf_cli.rewards.stack.scored_rows import settled_rows
@@ -366,23 +379,23 @@ class TrainingEvaluation:
             trained_on=self.trained_on,
         )
         if self.writes:
-            self._write(evaluation, parts, step)
+            self._write(evaluation, parts, step, eval_set)
         return metrics_of(evaluation)
 
-    def _write(self, measured: PolicyEvaluation, parts: dict[str, PartAnswers], step: int) -> None:
+    def _write(self, measured: PolicyEvaluation, parts: dict[str, PartAnswers], step: int, eval_set: str) -> None:
         from rlhf_cli.evaluation.evaluation_files import Evaluation, Heading, evaluation_json
         from rlhf_cli.evaluation.policy_results import completions_of
 
         folder = in_training(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        name = f"step-{step}"
+        name = in_step(step, eval_set)
         first = next(iter(parts.values()))
         shared = sum(prompt_key(answer.row) in self.trained_on for answer in first.answers[:: first.each])
         heading = Heading(
             name=name,
             step=step,
             model=self.folder.label,
-            data=self.data,
+            data=self.data[eval_set],
             trained_on=shared,
             time=time.time(),
             warnings=[describe_shared(shared, measured.rows)] if shared else [],
