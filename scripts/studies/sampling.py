@@ -2,7 +2,7 @@
 
 usage: python scripts/studies/sampling.py toy|smollm2 [--root FOLDER] [--picture OUT.svg] [--jobs N]
 
-The learning rate is constant, so a longer run without a filter shows what as many tokens would have bought.
+A longer run without a filter shows what as many tokens would have bought.
 Runs what is missing, resumes what was stopped, and prints Markdown tables.
 """
 
@@ -26,18 +26,19 @@ SEEDS = range(5)
 ROWS = 64
 """Completions that a step learns from."""
 GREEDY = "eval_greedy/rewards/correct"
-NONE, AS_MANY = "none", "none, as many tokens as `by: correct`"
-FILTERS = {NONE: "", "by: total": "{by: total, tries: 4}", "by: correct": "{by: correct, tries: 4}"}
+NONE, LONGER, TOTAL, CORRECT = "none", "none, about as many tokens", "by: total", "by: correct"
+FILTERS = {NONE: "", LONGER: "", TOTAL: "{by: total, tries: 4}", CORRECT: "{by: correct, tries: 4}"}
 MEASURES = {"correct": "correct, greedy, held out", "steps": "steps", "tokens": "completion tokens, thousand"}
 
 
 @dataclass(frozen=True)
 class World:
-    """An experiment, its words, and the steps of a run with a filter; a run without one takes three times as many."""
+    """An experiment, its words, the steps of a run and of the longer one, and those between two evaluations."""
 
     experiment: str
     words: tuple[str, ...]
     steps: int
+    longer: int
     every: int
 
 
@@ -52,33 +53,32 @@ WORLDS = {
             "expect=null",
         ),
         steps=70,
+        longer=200,
         every=10,
     ),
-    "smollm2": World("smollm2_sums", ("trainer.args.eval_on_start=false", "expect=null"), steps=24, every=8),
+    "smollm2": World("smollm2_sums", ("trainer.args.eval_on_start=false", "expect=null"), steps=24, longer=64, every=8),
 }
 
 
 def run_of(world: World, label: str, seed: int, root: Path) -> RunFolder:
-    """Return a run with a filter, trained if it is missing."""
-    steps = world.steps if FILTERS[label] else 3 * world.steps
+    """Return a run with a filter or without one, trained if it is missing."""
     words = [
         f"seed={seed}",
         "launch=cpu",
         *world.words,
-        "trainer.args.lr_scheduler_type=constant",
-        f"trainer.args.max_steps={steps}",
+        f"trainer.args.max_steps={world.longer if label == LONGER else world.steps}",
         "trainer.args.eval_strategy=steps",
         f"trainer.args.eval_steps={world.every}",
         "trainer.args.num_generations_eval=2",
     ]
     if FILTERS[label]:
         words.append(f"sampling.keep_groups={FILTERS[label]}")
-    name = f"sampling-{label.removeprefix('by: ')}-seed{seed}"
+    name = f"sampling-{label.partition(',')[0].removeprefix('by: ')}{'-longer' * (label == LONGER)}-seed{seed}"
     return trained(world.experiment, name, words, root)[0]
 
 
 def curve(run: RunFolder) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return steps, completion tokens drawn up to them, and right greedy answers, at each evaluation."""
+    """Return right greedy answers, steps, and thousand completion tokens drawn up to them, at each evaluation."""
     events = read_metrics(run.metrics)
     at, drawn = series(events, "sampling/tokens")
     if not drawn:
@@ -86,7 +86,7 @@ def curve(run: RunFolder) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         drawn = [ROWS * length for length in lengths]
     steps, right = series(events, GREEDY)
     tokens = np.interp(steps, at, np.cumsum(drawn))
-    return np.array(steps), tokens / 1000, np.array(right)
+    return np.array(right), np.array(steps), tokens / 1000
 
 
 def main() -> None:
@@ -104,27 +104,16 @@ def main() -> None:
         waiting = {(label, seed): pool.submit(run_of, world, label, seed, root) for seed in SEEDS for label in FILTERS}
     curves = {label: [curve(waiting[label, seed].result()) for seed in SEEDS] for label in FILTERS}
 
-    found: dict[str, list[dict[str, float]]] = {}
-    for label, runs in curves.items():
-        ends = [int(np.searchsorted(steps, world.steps)) for steps, _, _ in runs]
-        found[label] = [
-            {"correct": float(right[end]), "steps": float(steps[end]), "tokens": float(tokens[end])}
-            for (steps, tokens, right), end in zip(runs, ends, strict=True)
-        ]
-    found[AS_MANY] = [
-        {"tokens": spent["tokens"]}
-        | {
-            name: float(np.interp(spent["tokens"], tokens, values))
-            for name, values in (("correct", right), ("steps", steps))
-        }
-        for (steps, tokens, right), spent in zip(curves[NONE], found["by: correct"], strict=True)
-    ]
-    base_of = {"by: total": NONE, "by: correct": NONE, AS_MANY: "by: correct"}
-    print(tables(found, base_of, "filter", "minus `none` (the last: minus `by: correct`)", MEASURES, ["correct"]))
+    found = {
+        label: [{name: float(values[-1]) for name, values in zip(MEASURES, run, strict=True)} for run in runs]
+        for label, runs in curves.items()
+    }
+    base_of = {TOTAL: NONE, CORRECT: NONE, LONGER: CORRECT}
+    print(tables(found, base_of, "filter", f"minus `{NONE}` (the last: minus `{CORRECT}`)", MEASURES, ["correct"]))
     if typed.picture:
         panels: dict[str, list[Curve]] = {"over steps": [], "over thousand completion tokens": []}
         for label, runs in curves.items():
-            for steps, tokens, right in runs:
+            for right, steps, tokens in runs:
                 for panel, x in zip(panels.values(), (steps, tokens), strict=True):
                     panel.append(Curve(label, x.tolist(), right.tolist()))
         draw_curves(typed.picture, panels, x_title="", y_title=MEASURES["correct"])

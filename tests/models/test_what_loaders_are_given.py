@@ -29,7 +29,9 @@ from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.project.merged_weights import merged, write_merged_weights
 from rlhf_cli.project.source_model import SourceModel
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.trainers.assemble.policy_loading import tokenizer_of
+from rlhf_cli.trainers.assemble.algorithm import algorithm_of
+from rlhf_cli.trainers.assemble.policy_loading import policy_path, tokenizer_of
+from rlhf_cli.trainers.assemble.ppo_setup import ppo_setup
 
 SHAPE = {
     "vocab_size": 258,
@@ -173,7 +175,9 @@ def test_weights_have_the_dtype_that_was_asked_for(models: dict[str, Path]) -> N
         assert dtype_of(load_reward_model(str(models["reward"]), dtype=dtype, trust_remote_code=True).model) == expected
         for init in ("policy", str(models["reward"]), str(models["policy"])):
             assert dtype_of(critic(init, models, True, dtype=dtype)) == expected
-        folder = merged_model(str(models["adapter"]), dtype=dtype, trust_remote_code=True)
+        asked = configured(models["adapter"], trusted=True, words=(f"model.dtype={dtype}",))
+        folder = policy_path(asked, print)
+        assert folder == merged_model(str(models["adapter"]), dtype=dtype, trust_remote_code=True)
         stored = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", trust_remote_code=True)
         assert stored.dtype == expected
 
@@ -205,11 +209,14 @@ REVISED: dict[str, Callable[[str, str | None], object]] = {
         "policy", name, dtype="auto", dropout=0.0, revision=revision, trust_remote_code=True
     ),
     "tokenizer": lambda name, revision: tokenizer_of(revised(name, revision), name),
+    "critic of PPO": lambda name, revision: ppo_setup(
+        (experiment := revised(name, revision, "trainer=ppo")), name, algorithm_of(experiment)
+    ),
 }
 
 
-def revised(name: str, revision: str | None) -> Any:
-    return configured(name, trusted=True, words=(f"model.revision={revision}",) if revision else ())
+def revised(name: str, revision: str | None, *words: str) -> Any:
+    return configured(name, trusted=True, words=(*words, *([f"model.revision={revision}"] if revision else [])))
 
 
 @pytest.mark.parametrize("name", REVISED)

@@ -53,6 +53,7 @@ class TestZero:
         config = args_of(strategy=name, offload=offload)["deepspeed"]
         zero = config["zero_optimization"]
         assert zero["stage"] == STRATEGIES[name].zero_stage
+        assert config["zero_force_ds_cpu_optimizer"] is False  # the optimizer that was configured takes the steps
         offloaded = {key for key in zero if key.startswith("offload_")}
         params = {"offload_param"} if name == "zero3" else set()
         assert offloaded == ({"offload_optimizer"} | params if offload else set())
