@@ -74,11 +74,22 @@ def trainer_reference(option: str) -> TrainerReference:
 
 def trainer_arguments(chosen: JsonTree) -> Iterator[TrainerArgument]:
     """Yield the arguments of a composed section `trainer`; none if it names no trainer of TRL's."""
-    has_critic = chosen.get("baseline") == "critic"
+    has_critic, trainer = chosen.get("baseline") == "critic", str(chosen.get("trl"))
+    if trainer not in TRAINERS:
+        return
+    for name, field in PpoArgs.model_fields.items() if has_critic else ():
+        kind = getattr(field.annotation, "__name__", str(field.annotation))
+        yield TrainerArgument(name, kind, field.default, (), sentences_about(PpoArgs.__doc__, name), "PpoArgs")
     homes = RESERVED_WITH_A_CRITIC if has_critic else RESERVED_ARGS
-    if (name := str(chosen.get("trl"))) in TRAINERS:
-        for argument in _all_arguments(name, has_critic=has_critic):
-            yield replace(argument, home=homes.get(argument.name))
+    fields = trl_args.fields_of(trainer)
+    texts = field_texts(TRAINERS[trainer].config_class)
+    classes = list(dict.fromkeys(texts[name][0] for name in fields))
+    for config_class in reversed(classes):  # the trainer's own arguments first, then those that all have
+        for name, known in fields.items():
+            if texts[name][0] == config_class:
+                default = COMPUTED_DEFAULTS.get(name) if known.default is None else known.default
+                facts = (name, known.annotation, default, known.choices, texts[name][1], config_class)
+                yield TrainerArgument(*facts, home=homes.get(name))
 
 
 def about(arguments: Iterable[TrainerArgument], words: Sequence[str]) -> list[TrainerArgument]:
@@ -96,20 +107,6 @@ def about(arguments: Iterable[TrainerArgument], words: Sequence[str]) -> list[Tr
         return ranks.index(True)
 
     return [known for known in sorted(arguments, key=rank) if rank(known) < 4]
-
-
-def _all_arguments(trainer: str, *, has_critic: bool) -> Iterator[TrainerArgument]:
-    for name, field in PpoArgs.model_fields.items() if has_critic else ():
-        kind = getattr(field.annotation, "__name__", str(field.annotation))
-        yield TrainerArgument(name, kind, field.default, (), sentences_about(PpoArgs.__doc__, name), "PpoArgs")
-    fields = trl_args.fields_of(trainer)
-    texts = field_texts(TRAINERS[trainer].config_class)
-    classes = list(dict.fromkeys(texts[name][0] for name in fields))
-    for config_class in reversed(classes):  # the trainer's own arguments first, then those that all have
-        for name, known in fields.items():
-            if texts[name][0] == config_class:
-                default = COMPUTED_DEFAULTS.get(name) if known.default is None else known.default
-                yield TrainerArgument(name, known.annotation, default, known.choices, texts[name][1], config_class)
 
 
 @cache

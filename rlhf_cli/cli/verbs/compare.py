@@ -29,7 +29,7 @@ from rlhf_cli.cli.run_arguments import none_named, read_by_words
 from rlhf_cli.display.comparison_tables import draw_comparison, show_comparison, show_left_out, show_other_groups
 from rlhf_cli.display.terminal import Screen, wide_console
 from rlhf_cli.errors import EXIT_OK, RunError, UserError, raise_any
-from rlhf_cli.runs.run_overview import RunGroup, groups_of, newest_of
+from rlhf_cli.runs.run_overview import groups_of, newest_of
 from rlhf_cli.runs.run_status import with_newest
 
 _LOOKED_INTO = 3
@@ -48,7 +48,8 @@ def run(options: Options) -> int:
         metrics=options.names("--metrics"),
     )
     words = {word.removeprefix("-") for word in (*asked.on, *asked.metrics)}
-    groups = _groups(options, asked)
+    is_whole = asked != ComparisonOptions() or any(map(options.on, ("--json", "--png", "--runs")))
+    groups = groups_of(options.words[0]) if len(options.words) == 1 and not is_whole else []
     runs, problems = read_by_words(
         newest_of(groups[0]) if groups else options.words,
         wanted=lambda metric: is_shown(metric) or metric in words,
@@ -64,14 +65,6 @@ def run(options: Options) -> int:
     if groups:
         show_other_groups(wide_console(), options.words[0].rstrip("/"), groups, len(runs))
     return EXIT_OK
-
-
-def _groups(options: Options, asked: ComparisonOptions) -> list[RunGroup]:
-    """Return the groups of a folder with many runs; [] if options ask for all of them."""
-    files = ("--png", "--runs")
-    if len(options.words) != 1 or asked != ComparisonOptions() or options.as_json or any(map(options.on, files)):
-        return []
-    return groups_of(options.words[0])
 
 
 def _print(comparison: Comparison, problems: Sequence[UserError], options: Options) -> None:
