@@ -17,6 +17,7 @@ ASK_FOR = {
     "sync_ref_model": ("exp=quickstart", "trainer.args.sync_ref_model=true", "trainer.args.beta=0.1"),
     "rollout=continuous": ("exp=quickstart", "launch.rollout=continuous"),
     "offload": ("exp=quickstart", "launch.offload=true"),
+    "teacher": ("trainer=distillation", "model=tiny", "data=toy_sums", "teacher.path=a/b"),
 }
 """Feature -> the words of an experiment with this feature only."""
 
