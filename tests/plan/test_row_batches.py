@@ -43,6 +43,14 @@ def test_a_column_that_is_missing(
         assert planned(f"trainer={trainer}", "data=file", "data.path=rows.jsonl", *(r.rstrip(",") for r in renames))
 
 
+def test_prompts_that_fill_no_step(write: Write, refused: Refused) -> None:
+    """Two prompts with eight answers each; TRL would end at step 0."""
+    words = ("trainer=sdft", "data=file", rows(write, {"prompt": "1+1=", "privileged_context": "2"}, 2), "launch=cpu")
+    error = refused(*words, "trainer.args.per_device_train_batch_size=32")
+    assert error.hint == "trainer.args.per_device_train_batch_size=16"
+    assert planned(*words, str(error.hint)).stage
+
+
 @pytest.mark.parametrize(
     ("words", "steps", "epochs"),
     [

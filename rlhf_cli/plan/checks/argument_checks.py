@@ -234,6 +234,17 @@ def stage_problems(subject: Subject, data: DataFacts, schedule: Schedule) -> Che
         origins = subject.composed.origins
         stage = plan_stage(experiment.trainer, processes=subject.processes, num_rows=num_rows, origins=origins)
         schedule = Schedule(None, stage, stage.steps)
+        a_step = stage.per_device * stage.processes * stage.accumulation
+        # TRL leaves out prompts that fill no step; GKD, which has max_new_tokens, does not.
+        if row.answers_up_to == "max_completion_length" and num_rows is not None and num_rows < a_step:
+            key = f"{_ARGS}per_device_train_batch_size"
+            yield ConfigError(
+                "the data fill no step, so nothing would be trained",
+                where=subject.where(key),
+                got=f"{num_rows} answers to all prompts, {a_step} to a step",
+                expected=f"at most {num_rows} to a step",
+                hint=f"{key}={num_rows // (stage.processes * stage.accumulation) or 1}",
+            )
     if schedule.steps is not None and schedule.steps <= 0:
         key = f"{_ARGS}num_train_epochs"
         yield ConfigError(
