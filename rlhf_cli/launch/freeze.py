@@ -18,14 +18,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import RunError
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
-from rlhf_cli.runs.provenance import (
-    add_to_provenance,
-    is_made_by_us,
-    made_by,
-    maker_of,
-    rewrite_config,
-    write_provenance,
-)
+from rlhf_cli.runs import provenance
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json, write_text
 from rlhf_cli.runs.run_overview import words_in
 from rlhf_cli.runs.run_status import CREATED, FINISHED, QUEUED, RUNNING, describe_state, read_status, update_status
@@ -105,13 +98,13 @@ def create_run(
         ) from error
     frozen = _frozen(experiment, composed.references)
     write_text(folder.config, yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True), durable=True)
-    write_provenance(
+    provenance.write_provenance(
         folder,
         choices=composed.choices,
         overrides=list(composed.overrides),
         seed=experiment.seed,
         files=files,
-        made_by=made_by(asked_of(frozen)),
+        made_by=provenance.made_by(asked_of(frozen)),
     )
     update_status(folder, state=CREATED)
     return folder
@@ -127,7 +120,7 @@ def freeze_again(
 ) -> None:
     """Replace the experiment of a run that is resumed; see `rewrite_config`."""
     text = yaml.safe_dump(_frozen(experiment, composed.references), sort_keys=False, allow_unicode=True)
-    rewrite_config(folder, text, files=files, note=note)
+    provenance.rewrite_config(folder, text, files=files, note=note)
 
 
 def _frozen(experiment: Experiment, references: References) -> JsonTree:
@@ -181,14 +174,14 @@ def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
     With `trust`, print to stderr what it would do instead. `command` is what was typed, such as `rlhf resume RUN`.
     """
     asked = asked_of(run.read_config())
-    if not is_made_by_us(run.provenance, asked):
+    if not provenance.is_made_by_us(run.provenance, asked):
         _refuse(run.config, asked, run.provenance, trust=trust, command=command)
 
 
 def refuse_foreign_words(sweep: Path, *, trust: bool, command: str) -> None:
     """Do the same for a sweep whose other jobs are made from the words in its sweep.json."""
     file = sweep / SWEEP
-    if not is_made_by_us(file, asked := words_in(read_json(file))):
+    if not provenance.is_made_by_us(file, asked := words_in(read_json(file))):
         _refuse(file, asked, file, trust=trust, command=command)
 
 
@@ -198,7 +191,7 @@ def _refuse(where: Path, asked: list[str], record: Path, *, trust: bool, command
         raise RunError(
             "this run would run code, submit a job or send data, and you may not have made it",
             where=str(where),
-            got="\n".join([f"made by {maker_of(record)}", *shown]),
+            got="\n".join([f"made by {provenance.maker_of(record)}", *shown]),
             expected="your own unchanged run, or settings that you have read and trust",
             hint=f"{command} --trust",
         )
@@ -209,5 +202,5 @@ def _refuse(where: Path, asked: list[str], record: Path, *, trust: bool, command
 def take_as_ours(run: RunFolder) -> None:
     """Mark a run as this user's own, after the user said to trust its code and resumes it."""
     asked = asked_of(run.read_config())
-    if asked and not is_made_by_us(run.provenance, asked):
-        add_to_provenance(run, made_by=made_by(asked))
+    if asked and not provenance.is_made_by_us(run.provenance, asked):
+        provenance.add_to_provenance(run, made_by=provenance.made_by(asked))

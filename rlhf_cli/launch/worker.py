@@ -29,15 +29,9 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.display.terminal import Screen, spinner
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, Preempted, RlhfError, RunError, described
+from rlhf_cli.launch import verify_launch
 from rlhf_cli.launch.ranks_end import RankFailure, failure_file, first_failure, out_of_memory
 from rlhf_cli.launch.stopping import Stopping, must_save_by, preempted, stopped_by_signals
-from rlhf_cli.launch.verify_launch import (
-    length_warnings,
-    refuse_other_world_size,
-    refuse_unless_as_asked,
-    say_slow_paths,
-    trainer_facts,
-)
 from rlhf_cli.launch.watchdog import watched
 from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.plan.launch_plan import log_name
@@ -150,7 +144,7 @@ class _Training:
 
     def run(self) -> None:
         """Build the trainer, train to the end and save the model. Raise Preempted if the run was stopped."""
-        refuse_other_world_size(self.experiment.launch)  # before it waits for ranks that were not started
+        verify_launch.refuse_other_world_size(self.experiment.launch)  # before it waits for ranks that were not started
         with spinner("importing torch and TRL", shown=self.is_main):
             _import_libraries(self.experiment)
         from rlhf_cli.display.training_bar import TrainingBar
@@ -197,7 +191,7 @@ class _Training:
                 heartbeat=self.heartbeat,
                 profiled=self.profiled,
             )
-        refuse_unless_as_asked(self.experiment.launch, trainer)
+        verify_launch.refuse_unless_as_asked(self.experiment.launch, trainer)
         trainer.remove_callback(PrinterCallback)
         return trainer
 
@@ -206,8 +200,8 @@ class _Training:
         if self.resume and (changed := other_versions(self.folder)) is not None:
             _log.warning("the run began with other versions: %s", changed)
             print(f"warning: the run began with other versions, so it may continue differently: {changed}")
-        add_to_provenance(self.folder, **trainer_facts(trainer))
-        for line in length_warnings(trainer):
+        add_to_provenance(self.folder, **verify_launch.trainer_facts(trainer))
+        for line in verify_launch.length_warnings(trainer):
             print(line)
 
     def _add_callbacks(
@@ -226,7 +220,7 @@ class _Training:
         if self.is_main:
             from rlhf_cli.analysis.diagnosis.live_rules import WarnOfFindings
 
-            say_slow = functools.partial(say_slow_paths, trainer, bar.print, set[str]())
+            say_slow = functools.partial(verify_launch.say_slow_paths, trainer, bar.print, set[str]())
             say_slow()
             keep, new_code = experiment.run.keep_completions, functools.partial(imported_since, _LOADED, experiment)
             added += [Recorder(folder, mirror, keep.last, keep.every, new_code, say_slow), bar]

@@ -20,29 +20,9 @@ from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, PRUNED, Status, update_status
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.sweeps import ResumeOptions, SweepOptions
-from rlhf_cli.sweeps.checked_jobs import (
-    ReadyJob,
-    add_job,
-    begin_sweep,
-    checked,
-    freeze,
-    new_sweep_folder,
-    ready_again,
-    refuse_unlogged_watch,
-    typed_words,
-)
+from rlhf_cli.sweeps import ResumeOptions, SweepOptions, checked_jobs, search_space
 from rlhf_cli.sweeps.outcome import SweepEnd, print_folder, report
 from rlhf_cli.sweeps.run_jobs import JobsToCome, run_jobs
-from rlhf_cli.sweeps.search_space import (
-    SearchPlan,
-    few_digits,
-    in_words,
-    never_logged,
-    search_plan,
-    value_so_far,
-    without_section,
-)
 from rlhf_cli.sweeps.sweep_grid import short_keys
 
 if TYPE_CHECKING:
@@ -64,7 +44,9 @@ _MOST_REFUSED = 5
 class Trials(JobsToCome):
     """The jobs of a search: those that an earlier command left unfinished, then new ones up to the requested number."""
 
-    def __init__(self, folder: Path, plan: SearchPlan, say: Callable[[str], object], allowed: ResumeOptions) -> None:
+    def __init__(
+        self, folder: Path, plan: search_space.SearchPlan, say: Callable[[str], object], allowed: ResumeOptions
+    ) -> None:
         self.study = open_study(folder, plan)
         self._folder, self._plan, self._say, self._allowed = folder, plan, say, allowed
         known = self.study.get_trials(deepcopy=False)
@@ -77,7 +59,7 @@ class Trials(JobsToCome):
     def num_to_come(self) -> int:
         return len(self._left) + max(0, self._plan.sweep.trials - self._asked)
 
-    def next_job(self) -> ReadyJob | None:
+    def next_job(self) -> checked_jobs.ReadyJob | None:
         """Return the next trial, frozen, or None. Raise the error of an invalid proposal after several in a row."""
         from optuna.trial import Trial, TrialState
 
@@ -87,7 +69,7 @@ class Trials(JobsToCome):
             if run.config.is_file():
                 begun = resumed(run, prepare_from(run, []), self._allowed.allowed)
                 self._trial_of[run.path.name] = Trial(self.study, left._trial_id)
-                return ready_again(begun, take_over=self._allowed.take_over)
+                return checked_jobs.ready_again(begun, take_over=self._allowed.take_over)
             self.study.tell(left.number, state=TrialState.FAIL)  # killed between its proposal and its freezing
         refused = 0
         while self._asked < self._plan.sweep.trials:
@@ -95,7 +77,7 @@ class Trials(JobsToCome):
             self._asked += 1
             job = self._plan.job(trial.number, words_of(trial.params))
             try:
-                (checked_job,) = checked([job], adjust=without_section)
+                (checked_job,) = checked_jobs.checked([job], adjust=search_space.without_section)
             except UserError as error:
                 self.study.tell(trial, state=TrialState.FAIL)
                 self._say(f"{job.name} cannot be run: {error.what}")
@@ -103,20 +85,20 @@ class Trials(JobsToCome):
                 if refused == _MOST_REFUSED:
                     raise
                 continue
-            add_job(self._folder, job)
-            ready = freeze(self._folder, checked_job)
+            checked_jobs.add_job(self._folder, job)
+            ready = checked_jobs.freeze(self._folder, checked_job)
             trial.set_user_attr(_JOB, job.name)
             self._trial_of[job.name] = trial
             return ready
         return None
 
-    def should_stop(self, job: ReadyJob) -> bool:
+    def should_stop(self, job: checked_jobs.ReadyJob) -> bool:
         """Report a job's progress to the study, and return whether it does worse than others did at the same point."""
         if self._plan.sweep.prune == "off" or job.name in self._pruned:
             return False
         job.look()
         trial, objective = self._trial_of[job.name], self._plan.objectives[0]
-        value = value_so_far(objective, job.values_of(objective.metric))
+        value = search_space.value_so_far(objective, job.values_of(objective.metric))
         percent = 100 * job.step // job.max_steps if job.max_steps else 0
         if value is None or not job.step or percent >= 100:
             return False
@@ -126,7 +108,7 @@ class Trials(JobsToCome):
             self._pruned.add(job.name)
         return job.name in self._pruned
 
-    def ended(self, job: ReadyJob, status: Status) -> Status:
+    def ended(self, job: checked_jobs.ReadyJob, status: Status) -> Status:
         """Tell the study a job's result. Raise RunError if a finished run never logged an objective."""
         from optuna.trial import TrialState
 
@@ -134,7 +116,8 @@ class Trials(JobsToCome):
             return status  # it stays a running trial, and is resumed later
         trial, state = self._trial_of[job.name], TrialState.FAIL
         wanted = [
-            (objective, value_so_far(objective, job.values_of(objective.metric))) for objective in self._plan.objectives
+            (objective, search_space.value_so_far(objective, job.values_of(objective.metric)))
+            for objective in self._plan.objectives
         ]
         values = [value for _, value in wanted if value is not None]
         if status.state == PREEMPTED:
@@ -147,7 +130,7 @@ class Trials(JobsToCome):
         if status.state == FINISHED and state == TrialState.FAIL:
             unlogged = next((objective for objective, _ in wanted if objective.metric not in job.points), None)
             if unlogged is not None and not self.study.best_trials:
-                raise never_logged(unlogged, job.points, where=job.folder.shown)
+                raise search_space.never_logged(unlogged, job.points, where=job.folder.shown)
             self._say(f"{job.name} finished and logged no finite value of its objective")
         return status
 
@@ -156,9 +139,9 @@ _HOW = {"off": "", "median": ", stopped early below the median", "halving": ", a
 _SEEDS = "seed=range(1,6)"
 
 
-def run_search(console: Console, plan: SearchPlan, typed: list[str], options: SweepOptions) -> SweepEnd:
+def run_search(console: Console, plan: search_space.SearchPlan, typed: list[str], options: SweepOptions) -> SweepEnd:
     """Run a new search, or describe it with --dry-run. Raise all problems at its corners at once."""
-    corners = checked(plan.corners(), adjust=without_section)
+    corners = checked_jobs.checked(plan.corners(), adjust=search_space.without_section)
     if corners[0].prepared.experiment.launch.slurm is not None:
         raise ConfigError(
             "a search cannot submit its trials to Slurm, because it waits for their results",
@@ -167,29 +150,29 @@ def run_search(console: Console, plan: SearchPlan, typed: list[str], options: Sw
             expected="trials on this machine, or within one Slurm job: sbatch --wrap 'rlhf train -m ...'",
             hint="launch=auto -j N",
         )
-    refuse_unlogged_watch(options.watch, [corner.prepared.experiment for corner in corners])
-    folder = new_sweep_folder(corners)
+    checked_jobs.refuse_unlogged_watch(options.watch, [corner.prepared.experiment for corner in corners])
+    folder = checked_jobs.new_sweep_folder(corners)
     at_once = f", {options.at_once} at a time" if options.at_once > 1 else ""
-    space = {key: in_words(distribution) for key, distribution in plan.space.items()}
+    space = {key: search_space.in_words(distribution) for key, distribution in plan.space.items()}
     how = f"{plan.sweep.trials} by {plan.sweep.sampler}{_HOW[plan.sweep.prune]}{at_once}"
     show_search(console, [*map(str, plan.objectives)], space | {"trials": how, "folder": RunFolder(folder).shown})
     if options.dry_run:
         console.print("nothing was started or written")
         return SweepEnd(EXIT_OK, folder, is_dry=True)
-    begin_sweep(folder, typed, list(plan.space), [])
+    checked_jobs.begin_sweep(folder, typed, list(plan.space), [])
     return SweepEnd(continue_search(console, plan, folder, options, ResumeOptions()), folder)
 
 
-def read_search(folder: Path) -> SearchPlan:
+def read_search(folder: Path) -> search_space.SearchPlan:
     """Return the search in a folder, from its original words. Raise RunError if they no longer describe a search."""
-    plan = search_plan(typed_words(folder))
+    plan = search_space.search_plan(checked_jobs.typed_words(folder))
     if plan is None:
         raise RunError("the words of this sweep no longer describe a search", where=str(folder / SWEEP))
     return plan
 
 
 def continue_search(
-    console: Console, plan: SearchPlan, folder: Path, options: SweepOptions, allowed: ResumeOptions
+    console: Console, plan: search_space.SearchPlan, folder: Path, options: SweepOptions, allowed: ResumeOptions
 ) -> int:
     """Run the remaining trials of a search, show the results, and return the exit code."""
     with only_writer(RunFolder(folder), take_over=allowed.take_over, what="sweep"):
@@ -207,7 +190,7 @@ def continue_search(
             print_folder(console, folder)
 
 
-def _show_found(console: Console, plan: SearchPlan, study: Study, folder: Path) -> None:
+def _show_found(console: Console, plan: search_space.SearchPlan, study: Study, folder: Path) -> None:
     """Print the best trials, the command that repeats the best one, and how many trials are left, if any."""
     tried, best = study.get_trials(deepcopy=False), study.best_trials
     is_best = {trial.number for trial in best}
@@ -215,7 +198,7 @@ def _show_found(console: Console, plan: SearchPlan, study: Study, folder: Path) 
     rows = [
         TrialRow(
             name=str(trial.user_attrs.get(_JOB, trial.number)),
-            settings={short[key]: few_digits(str(value)) for key, value in trial.params.items()},
+            settings={short[key]: search_space.few_digits(str(value)) for key, value in trial.params.items()},
             values=tuple(trial.values or ()) if trial.state.name == "COMPLETE" else (),
             state=trial.state.name.lower(),
             is_best=trial.number in is_best,
@@ -236,7 +219,7 @@ def words_of(params: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(f"{key}={value}" for key, value in params.items())
 
 
-def open_study(folder: Path, plan: SearchPlan) -> Study:
+def open_study(folder: Path, plan: search_space.SearchPlan) -> Study:
     """Return the study in a sweep's folder, with all its trials; create it if there is none."""
     import optuna
     from optuna.samplers import NSGAIISampler, RandomSampler, TPESampler

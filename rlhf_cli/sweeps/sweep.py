@@ -19,20 +19,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_overview import refuse_links
 from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.sweeps import ResumeOptions, SweepOptions
-from rlhf_cli.sweeps.checked_jobs import (
-    CheckedJob,
-    JobProblems,
-    ReadyJob,
-    SweepFolder,
-    begin_sweep,
-    checked,
-    freeze,
-    new_sweep_folder,
-    open_sweep,
-    ready_again,
-    refuse_unlogged_watch,
-)
+from rlhf_cli.sweeps import ResumeOptions, SweepOptions, checked_jobs
 from rlhf_cli.sweeps.outcome import SweepEnd, print_folder, resume_hint, show_outcome
 from rlhf_cli.sweeps.run_jobs import run_jobs
 from rlhf_cli.sweeps.search import JOURNAL, continue_search, read_search, run_search
@@ -49,10 +36,10 @@ def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
     if (plan := search_plan(typed)) is not None:
         return run_search(console, plan, typed, options)
     grid = grid_of(typed)
-    jobs = checked(grid.jobs, console)
-    refuse_unlogged_watch(options.watch, [job.prepared.experiment for job in jobs])
+    jobs = checked_jobs.checked(grid.jobs, console)
+    checked_jobs.refuse_unlogged_watch(options.watch, [job.prepared.experiment for job in jobs])
     for_slurm = _for_slurm(jobs)
-    folder = new_sweep_folder(jobs)
+    folder = checked_jobs.new_sweep_folder(jobs)
     at_once = min(options.at_once, len(jobs))
     where_run = "submitted to Slurm" if for_slurm else f"{at_once} at a time" if at_once > 1 else "one after another"
     facts = {axis.key: ", ".join(axis.texts) for axis in grid.axes} | {"folder": RunFolder(folder).shown}
@@ -62,9 +49,9 @@ def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
             console.print(f"  {job.job.name}", markup=False, highlight=False, soft_wrap=True)
         console.print("nothing was started or written")
         return SweepEnd(EXIT_OK, folder, is_dry=True)
-    begin_sweep(folder, typed, [axis.key for axis in grid.axes], grid.jobs)
-    ready = [freeze(folder, job) for job in jobs]
-    sweep = SweepFolder(folder, grid.jobs)
+    checked_jobs.begin_sweep(folder, typed, [axis.key for axis in grid.axes], grid.jobs)
+    ready = [checked_jobs.freeze(folder, job) for job in jobs]
+    sweep = checked_jobs.SweepFolder(folder, grid.jobs)
     if for_slurm:
         submit_sweep(console, [job.folder for job in ready], sweep.path)
         print_folder(console, sweep.path)
@@ -73,7 +60,9 @@ def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
         return SweepEnd(run_ready(console, sweep, ready, options), sweep.path)
 
 
-def run_ready(console: Console, sweep: SweepFolder, jobs: Sequence[ReadyJob], options: SweepOptions) -> int:
+def run_ready(
+    console: Console, sweep: checked_jobs.SweepFolder, jobs: Sequence[checked_jobs.ReadyJob], options: SweepOptions
+) -> int:
     """Run jobs of a sweep, show the result of the whole sweep, and return the exit code. The caller holds the lock."""
     try:
         code = run_jobs(console, jobs, options)
@@ -84,7 +73,7 @@ def run_ready(console: Console, sweep: SweepFolder, jobs: Sequence[ReadyJob], op
     return code
 
 
-def _for_slurm(jobs: Sequence[CheckedJob]) -> bool:
+def _for_slurm(jobs: Sequence[checked_jobs.CheckedJob]) -> bool:
     """Return whether the jobs go to Slurm. Raise ConfigError if only some do, or if Slurm would refuse one."""
     launches = {job.prepared.experiment.launch.model_dump_json(): job.prepared.experiment for job in jobs}
     on_slurm = {experiment.launch.slurm is not None for experiment in launches.values()}
@@ -116,7 +105,7 @@ def resume_sweep(folder: Path, allowed: ResumeOptions, options: SweepOptions, wo
     refuse_links(folder)
     if (folder / JOURNAL).is_file():
         return SweepEnd(_resume_search(folder, allowed, options), folder, is_dry=options.dry_run)
-    console, sweep = Screen(), open_sweep(folder)
+    console, sweep = Screen(), checked_jobs.open_sweep(folder)
     with only_writer(RunFolder(sweep.path), take_over=allowed.take_over, what="sweep"):
         runs = [(job, sweep.run_of(job)) for job in sweep.jobs]
         statuses = [(job, read_status(run) if run.config.is_file() else None) for job, run in runs]
@@ -160,10 +149,14 @@ def _is_wanted(status: Status | None, options: SweepOptions) -> bool:
 
 
 def _ready(
-    sweep: SweepFolder, wanted: Sequence[tuple[SweepJob, Status | None]], allowed: ResumeOptions, *, dry_run: bool
-) -> list[ReadyJob]:
+    sweep: checked_jobs.SweepFolder,
+    wanted: Sequence[tuple[SweepJob, Status | None]],
+    allowed: ResumeOptions,
+    *,
+    dry_run: bool,
+) -> list[checked_jobs.ReadyJob]:
     """Return the jobs ready to run, none with `dry_run`. Raise all their problems before anything is written."""
-    problems = JobProblems()
+    problems = checked_jobs.JobProblems()
     command = f"rlhf resume {RunFolder(sweep.path).shown}"
     begun: dict[str, Resumed] = {}
     for job in (job for job, status in wanted if status is not None):
@@ -174,23 +167,23 @@ def _ready(
         except UserError as error:
             problems.add(error, job.name)
     missing = [job for job, status in wanted if status is None]
-    new: dict[str, CheckedJob] = {}
+    new: dict[str, checked_jobs.CheckedJob] = {}
     try:
         if missing:
             refuse_foreign_words(sweep.path, trust=allowed.trust, command=command)
-        new = {checked_job.job.name: checked_job for checked_job in checked(missing)}
+        new = {checked_job.job.name: checked_job for checked_job in checked_jobs.checked(missing)}
     except UserError as error:
         problems.add(error, ", ".join(job.name for job in missing))
     problems.raise_any(len(wanted))
     return [
-        ready_again(begun[job.name], take_over=allowed.take_over)
+        checked_jobs.ready_again(begun[job.name], take_over=allowed.take_over)
         if job.name in begun
-        else freeze(sweep.path, new[job.name])
+        else checked_jobs.freeze(sweep.path, new[job.name])
         for job, _ in (() if dry_run else wanted)
     ]
 
 
-def _planned(sweep: SweepFolder, job: SweepJob, status: Status | None, options: SweepOptions) -> str:
+def _planned(sweep: checked_jobs.SweepFolder, job: SweepJob, status: Status | None, options: SweepOptions) -> str:
     if not _is_wanted(status, options):
         return _LEFT_ALONE.get(status.state, "") if status is not None else ""
     checkpoint = sweep.run_of(job).last_checkpoint()

@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from rlhf_cli.errors import Preempted
 from rlhf_cli.runs.metrics_file import TOTAL, Event, evaluation_sets, read_metrics, reward_names, series, table_file
 from rlhf_cli.runs.run_folder import RunFolder, in_step, in_training
-from rlhf_cli.runs.tracking.tracked_run import (
-    STEP,
-    TrackedRun,
-    at_the_end,
-    failed_line,
-    shown_metrics,
-    shown_name,
-    tracked_run,
-)
+from rlhf_cli.runs.tracking import tracked_run
 from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackingPlan
 from rlhf_cli.runs.tracking.wandb_files import mark_sent, records_of
 from rlhf_cli.text.json_values import finite_or_none
@@ -81,7 +73,7 @@ class Mirror:
         `add_callback` gets the callback of a tracker other than wandb. `goes_on_from` is the step of the checkpoint,
         `recorded_to` the last step that an earlier attempt logged.
         """
-        run = tracked_run(self._folder, goes_on_from=goes_on_from, recorded_to=recorded_to)
+        run = tracked_run.tracked_run(self._folder, goes_on_from=goes_on_from, recorded_to=recorded_to)
         finish = self.finish
         if self.plan.tracker == "wandb":
             self.start(run)
@@ -102,7 +94,7 @@ class Mirror:
         finally:
             finish(ending)
 
-    def start(self, run: TrackedRun) -> None:
+    def start(self, run: tracked_run.TrackedRun) -> None:
         """Start the tracker, and print which later steps it already has and keeps."""
         assert self._tracker is not None
         with self._dropped_on_error("at its start"):
@@ -116,10 +108,10 @@ class Mirror:
     def event(self, event: Event) -> None:
         """Log an event of metrics.jsonl, with the answers of its evaluation."""
         step = event.get("step")
-        if self._tracker is None or not isinstance(step, int) or self._has(step) or at_the_end(event):
+        if self._tracker is None or not isinstance(step, int) or self._has(step) or tracked_run.at_the_end(event):
             return
         with self._dropped_on_error(f"at step {step}"):
-            self._tracker.log(step, shown_metrics(event))
+            self._tracker.log(step, tracked_run.shown_metrics(event))
             if match := next(filter(None, map(_OF_ANSWERS.match, event)), None):
                 table = f"evaluation_answers_{match[1]}" if match[1] else "evaluation_answers"
                 self._table(table, step, _answer_rows(self._folder, step, match[1] or ""))
@@ -169,7 +161,7 @@ class Mirror:
             yield
         except Exception as error:
             self._tracker = None
-            self.say(failed_line(self._folder.path, "wandb", when, error))
+            self.say(tracked_run.failed_line(self._folder.path, "wandb", when, error))
 
 
 def final_values(events: Sequence[Event]) -> dict[str, float]:
@@ -193,10 +185,10 @@ def final_values(events: Sequence[Event]) -> dict[str, float]:
         width = 1 if metric.startswith("eval_") else max(1, len(points) // 10)
         means = [sum(points[end - width : end]) / width for end in range(width, len(points) + 1)]
         best = (min if metric == "loss" or metric.endswith("_loss") else max)(means)
-        shown, place = shown_name(metric), means.index(best)
+        shown, place = tracked_run.shown_name(metric), means.index(best)
         values |= {f"final/{shown}": means[-1], f"best/{shown}": best, f"best_step/{shown}": steps[place + width - 1]}
     for event in events:
-        values |= at_the_end(event)
+        values |= tracked_run.at_the_end(event)
     return values
 
 
@@ -239,7 +231,7 @@ class WandbTracker:
     def __init__(self, mode: Literal["online", "offline"]) -> None:
         self._mode: Literal["online", "offline"] = mode
 
-    def start(self, run: TrackedRun) -> int:
+    def start(self, run: tracked_run.TrackedRun) -> int:
         """Start or resume the run, offline if the server is silent; return the last step that wandb has."""
         import wandb
 
@@ -253,21 +245,21 @@ class WandbTracker:
             # The server answered a minute ago and no longer does. The run matters more than its mirror.
             self._mode = "offline"
             self._run = self._open(run)
-        self._run.define_metric(STEP)
-        self._run.define_metric("*", step_metric=STEP, step_sync=True)
+        self._run.define_metric(tracked_run.STEP)
+        self._run.define_metric("*", step_metric=tracked_run.STEP, step_sync=True)
         on_server = self._run.step - 1 if self._run.resumed else 0
         return max(recorded, on_server, run.goes_on_from)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log metrics into wandb's row of this step."""
-        self._log({**metrics, STEP: step}, step)
+        self._log({**metrics, tracked_run.STEP: step}, step)
 
     def table(self, name: str, step: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Log a table under its name: wandb keeps one per step, and shows all with `history.concat`."""
         import wandb
 
         table = wandb.Table(columns=[*rows[0]], data=[list(row.values()) for row in rows])
-        self._log({name: table, STEP: step}, step)
+        self._log({name: table, tracked_run.STEP: step}, step)
 
     def finish(self, summary: Mapping[str, float], ending: Ending) -> None:
         """Write the summary and close the run, marked as failed or preempted if it was."""
@@ -283,7 +275,7 @@ class WandbTracker:
         # A reward that logs to wandb itself increments wandb's step; wandb would drop rows of lower steps.
         self._run.log(dict(values), step=step if step >= self._run.step else None)
 
-    def _open(self, run: TrackedRun) -> wandb.Run:
+    def _open(self, run: tracked_run.TrackedRun) -> wandb.Run:
         """Return an open wandb run, resumed if the server knows its id. Raises wandb's errors."""
         import wandb
 
