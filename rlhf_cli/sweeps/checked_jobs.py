@@ -19,7 +19,6 @@ from rlhf_cli.display.sweep_progress import JobProgress
 from rlhf_cli.errors import ConfigError, Problems, RunError, UserError, raise_any
 from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again, take_as_ours
 from rlhf_cli.launch.resuming import Resumed
-from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import Adjust, Prepared, prepare
 from rlhf_cli.plan.run_plan import Plan
@@ -111,16 +110,6 @@ class ReadyJob(JobProgress):
     experiment: Experiment
     plan: Plan
     take_over: bool = False
-
-    @property
-    def launch(self) -> LaunchPlan:
-        """Return the launch plan on the GPUs that this process sees."""
-        env = self.plan.accelerate_env
-        return plan_launch(self.experiment, self.folder.path, resume=self.resume, accelerate_env=env)
-
-    @property
-    def is_pinned(self) -> bool:
-        return "CUDA_VISIBLE_DEVICES" in self.plan.accelerate_env
 
 
 def refuse_unlogged_watch(metric: str | None, experiments: Sequence[Experiment]) -> None:

@@ -17,6 +17,7 @@ from rlhf_cli.display.sweep_progress import SweepDisplay
 from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, EXIT_USER_ERROR, RunError
 from rlhf_cli.launch.gpu_locks import HeldGpus, gpus_of, holders_of, take, take_free
 from rlhf_cli.plan.devices import visible_gpus
+from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.process import handled
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import (
@@ -47,13 +48,14 @@ class Slot:
 
 def slot_for(job: ReadyJob, threads: int | None) -> Slot | None:
     """Return the resources for a job, None if too few GPUs are free; `threads` None: as usual."""
-    launch = job.launch
-    gpus, run = gpus_of(launch), job.folder.shown
-    held = take(gpus, run) if job.is_pinned or not gpus else take_free(len(gpus), run)
+    own = job.plan.accelerate_env
+    launch = plan_launch(job.experiment, job.folder.path, resume=job.resume, accelerate_env=own)
+    gpus, run, is_pinned = gpus_of(launch), job.folder.shown, _GPUS in own
+    held = take(gpus, run) if is_pinned or not gpus else take_free(len(gpus), run)
     if held is None:
         return None
     environment = dict(os.environ)
-    if held.gpus and not job.is_pinned:
+    if held.gpus and not is_pinned:
         environment[_GPUS] = ",".join(held.gpus)
     # A run with several ranks uses one thread per rank, as it does outside a sweep.
     if threads is not None and launch.in_this_process:
