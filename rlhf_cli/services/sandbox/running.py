@@ -34,19 +34,14 @@ OUTPUT_BYTES = 64 * 1024
 _GRACE_S = 15.0  # for startup and cleanup, beyond the program's own time
 
 
-class Program(TypedDict):
-    """The program's text and its limits."""
+class SandboxJob(TypedDict):
+    """A program, its limits, the paths it can see, its empty root folder, and the user it becomes if root starts it."""
 
     source: str
     timeout_s: float
     memory_bytes: int
     max_processes: int
     max_file_bytes: int
-
-
-class SandboxJob(Program):
-    """A program, the paths it can see, the empty folder of its root, and the user that it becomes if root starts it."""
-
     mode: str
     root: str
     visible: list[str]
@@ -112,14 +107,8 @@ def run_code(
             raise RewardError("a limit is not positive", where=f"args.{name}", got=value, expected="more than 0")
     if memory_mb < 64:
         raise RewardError("Python needs more memory", where="args.memory_mb", got=memory_mb, expected="64 or more")
-    program: Program = {
-        "source": source,
-        "timeout_s": timeout_s,
-        "memory_bytes": memory_mb << 20,
-        "max_processes": max_processes,
-        "max_file_bytes": max_file_mb << 20,
-    }
-    outcome, _ = _run(_pick(isolation), program, stdin)
+    limits = {"memory_mb": memory_mb, "max_processes": max_processes, "max_file_mb": max_file_mb}
+    outcome, _ = _run(_pick(isolation), source, stdin, timeout_s=timeout_s, **limits)
     return outcome
 
 
@@ -191,15 +180,8 @@ def _probe(
     """Return (what is in force, None), or ({}, why it does not work)."""
     if mode == "bubblewrap" and bwrap is None:
         return {}, "bwrap is not installed"
-    program: Program = {
-        "source": "print(1)",
-        "timeout_s": 10,
-        "memory_bytes": 256 << 20,
-        "max_processes": 4,
-        "max_file_bytes": 1 << 20,
-    }
     try:
-        outcome, in_force = _run(mode, program, "")
+        outcome, in_force = _run(mode, "print(1)")
     except (RewardError, OSError) as error:
         return {}, str(error.got if isinstance(error, RewardError) else error)
     if outcome.stdout.strip() != "1":
@@ -207,7 +189,16 @@ def _probe(
     return in_force, None
 
 
-def _run(mode: str, program: Program, stdin: str) -> tuple[ProgramResult, dict[str, bool]]:
+def _run(
+    mode: str,
+    source: str,
+    stdin: str = "",
+    *,
+    timeout_s: float = 10.0,
+    memory_mb: int = 256,
+    max_processes: int = 4,
+    max_file_mb: int = 1,
+) -> tuple[ProgramResult, dict[str, bool]]:
     # systemd's range for dynamic users; each run has its own, so that the kernel counts its processes alone.
     user = 61184 + secrets.randbelow(4336)
     with (
@@ -218,7 +209,11 @@ def _run(mode: str, program: Program, stdin: str) -> tuple[ProgramResult, dict[s
         home = folder if mode == "limits" else "/tmp"
         environment = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": home, "TMPDIR": home, "PYTHONHASHSEED": "0"}
         job: SandboxJob = {
-            **program,
+            "source": source,
+            "timeout_s": timeout_s,
+            "memory_bytes": memory_mb << 20,
+            "max_processes": max_processes,
+            "max_file_bytes": max_file_mb << 20,
             "mode": mode,
             "root": folder,
             "visible": visible(),
