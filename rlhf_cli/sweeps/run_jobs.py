@@ -31,7 +31,7 @@ from rlhf_cli.runs.run_status import (
     update_status,
 )
 from rlhf_cli.sweeps import SweepOptions
-from rlhf_cli.sweeps.checked_jobs import ReadyJob
+from rlhf_cli.sweeps.sweep_folder import ReadyJob
 from rlhf_cli.sweeps.warm_processes import JobRequest, WarmProcesses
 
 _THREADS = "OMP_NUM_THREADS"

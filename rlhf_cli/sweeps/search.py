@@ -20,8 +20,7 @@ from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, PRUNED, Status, update_status
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.sweeps import ResumeOptions, SweepOptions, checked_jobs, search_space
-from rlhf_cli.sweeps.outcome import SweepEnd, print_folder, report
+from rlhf_cli.sweeps import ResumeOptions, SweepOptions, search_space, sweep_folder
 from rlhf_cli.sweeps.run_jobs import JobsToCome, run_jobs
 from rlhf_cli.sweeps.sweep_grid import short_keys
 
@@ -59,7 +58,7 @@ class Trials(JobsToCome):
     def num_to_come(self) -> int:
         return len(self._left) + max(0, self._plan.sweep.trials - self._asked)
 
-    def next_job(self) -> checked_jobs.ReadyJob | None:
+    def next_job(self) -> sweep_folder.ReadyJob | None:
         """Return the next trial, frozen, or None. Raise the error of an invalid proposal after several in a row."""
         from optuna.trial import Trial, TrialState
 
@@ -69,7 +68,7 @@ class Trials(JobsToCome):
             if run.config.is_file():
                 begun = resumed(run, prepare_from(run, []), self._allowed.allowed)
                 self._trial_of[run.path.name] = Trial(self.study, left._trial_id)
-                return checked_jobs.ready_again(begun, take_over=self._allowed.take_over)
+                return sweep_folder.ready_again(begun, take_over=self._allowed.take_over)
             self.study.tell(left.number, state=TrialState.FAIL)  # killed between its proposal and its freezing
         refused = 0
         while self._asked < self._plan.sweep.trials:
@@ -77,7 +76,7 @@ class Trials(JobsToCome):
             self._asked += 1
             job = self._plan.job(trial.number, words_of(trial.params))
             try:
-                (checked_job,) = checked_jobs.checked([job], adjust=search_space.without_section)
+                (checked_job,) = sweep_folder.checked([job], adjust=search_space.without_section)
             except UserError as error:
                 self.study.tell(trial, state=TrialState.FAIL)
                 self._say(f"{job.name} cannot be run: {error.what}")
@@ -85,14 +84,14 @@ class Trials(JobsToCome):
                 if refused == _MOST_REFUSED:
                     raise
                 continue
-            checked_jobs.add_job(self._folder, job)
-            ready = checked_jobs.freeze(self._folder, checked_job)
+            sweep_folder.add_job(self._folder, job)
+            ready = sweep_folder.freeze(self._folder, checked_job)
             trial.set_user_attr(_JOB, job.name)
             self._trial_of[job.name] = trial
             return ready
         return None
 
-    def should_stop(self, job: checked_jobs.ReadyJob) -> bool:
+    def should_stop(self, job: sweep_folder.ReadyJob) -> bool:
         """Report a job's progress to the study, and return whether it does worse than others did at the same point."""
         if self._plan.sweep.prune == "off" or job.name in self._pruned:
             return False
@@ -108,7 +107,7 @@ class Trials(JobsToCome):
             self._pruned.add(job.name)
         return job.name in self._pruned
 
-    def ended(self, job: checked_jobs.ReadyJob, status: Status) -> Status:
+    def ended(self, job: sweep_folder.ReadyJob, status: Status) -> Status:
         """Tell the study a job's result. Raise RunError if a finished run never logged an objective."""
         from optuna.trial import TrialState
 
@@ -139,9 +138,11 @@ _HOW = {"off": "", "median": ", stopped early below the median", "halving": ", a
 _SEEDS = "seed=range(1,6)"
 
 
-def run_search(console: Console, plan: search_space.SearchPlan, typed: list[str], options: SweepOptions) -> SweepEnd:
+def run_search(
+    console: Console, plan: search_space.SearchPlan, typed: list[str], options: SweepOptions
+) -> sweep_folder.SweepEnd:
     """Run a new search, or describe it with --dry-run. Raise all problems at its corners at once."""
-    corners = checked_jobs.checked(plan.corners(), adjust=search_space.without_section)
+    corners = sweep_folder.checked(plan.corners(), adjust=search_space.without_section)
     if corners[0].prepared.experiment.launch.slurm is not None:
         raise ConfigError(
             "a search cannot submit its trials to Slurm, because it waits for their results",
@@ -150,22 +151,22 @@ def run_search(console: Console, plan: search_space.SearchPlan, typed: list[str]
             expected="trials on this machine, or within one Slurm job: sbatch --wrap 'rlhf train -m ...'",
             hint="launch=auto -j N",
         )
-    checked_jobs.refuse_unlogged_watch(options.watch, [corner.prepared.experiment for corner in corners])
-    folder = checked_jobs.new_sweep_folder(corners)
+    sweep_folder.refuse_unlogged_watch(options.watch, [corner.prepared.experiment for corner in corners])
+    folder = sweep_folder.new_sweep_folder(corners)
     at_once = f", {options.at_once} at a time" if options.at_once > 1 else ""
     space = {key: search_space.in_words(distribution) for key, distribution in plan.space.items()}
     how = f"{plan.sweep.trials} by {plan.sweep.sampler}{_HOW[plan.sweep.prune]}{at_once}"
     show_search(console, [*map(str, plan.objectives)], space | {"trials": how, "folder": RunFolder(folder).shown})
     if options.dry_run:
         console.print("nothing was started or written")
-        return SweepEnd(EXIT_OK, folder, is_dry=True)
-    checked_jobs.begin_sweep(folder, typed, list(plan.space), [])
-    return SweepEnd(continue_search(console, plan, folder, options, ResumeOptions()), folder)
+        return sweep_folder.SweepEnd(EXIT_OK, folder, is_dry=True)
+    sweep_folder.begin_sweep(folder, typed, list(plan.space), [])
+    return sweep_folder.SweepEnd(continue_search(console, plan, folder, options, ResumeOptions()), folder)
 
 
 def read_search(folder: Path) -> search_space.SearchPlan:
     """Return the search in a folder, from its original words. Raise RunError if they no longer describe a search."""
-    plan = search_space.search_plan(checked_jobs.typed_words(folder))
+    plan = search_space.search_plan(sweep_folder.typed_words(folder))
     if plan is None:
         raise RunError("the words of this sweep no longer describe a search", where=str(folder / SWEEP))
     return plan
@@ -186,8 +187,8 @@ def continue_search(
             return run_jobs(console, [], replace(options, watch=watched), trials)
         finally:
             _show_found(console, plan, trials.study, folder)
-            report(console, folder)
-            print_folder(console, folder)
+            sweep_folder.report(console, folder)
+            sweep_folder.print_folder(console, folder)
 
 
 def _show_found(console: Console, plan: search_space.SearchPlan, study: Study, folder: Path) -> None:

@@ -19,15 +19,14 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_overview import refuse_links
 from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.sweeps import ResumeOptions, SweepOptions, checked_jobs
-from rlhf_cli.sweeps.outcome import SweepEnd, print_folder, resume_hint, show_outcome
+from rlhf_cli.sweeps import ResumeOptions, SweepOptions, sweep_folder
 from rlhf_cli.sweeps.run_jobs import run_jobs
 from rlhf_cli.sweeps.search import JOURNAL, continue_search, read_search, run_search
 from rlhf_cli.sweeps.search_space import search_plan
 from rlhf_cli.sweeps.sweep_grid import SweepJob, grid_of
 
 
-def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
+def run(options: SweepOptions, typed: list[str]) -> sweep_folder.SweepEnd:
     """Run every combination of the swept values in `typed`, or the search of their `sweep` section.
 
     A failing job does not stop the others. Before anything is written, raise the problems of all jobs.
@@ -36,10 +35,10 @@ def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
     if (plan := search_plan(typed)) is not None:
         return run_search(console, plan, typed, options)
     grid = grid_of(typed)
-    jobs = checked_jobs.checked(grid.jobs, console)
-    checked_jobs.refuse_unlogged_watch(options.watch, [job.prepared.experiment for job in jobs])
+    jobs = sweep_folder.checked(grid.jobs, console)
+    sweep_folder.refuse_unlogged_watch(options.watch, [job.prepared.experiment for job in jobs])
     for_slurm = _for_slurm(jobs)
-    folder = checked_jobs.new_sweep_folder(jobs)
+    folder = sweep_folder.new_sweep_folder(jobs)
     at_once = min(options.at_once, len(jobs))
     where_run = "submitted to Slurm" if for_slurm else f"{at_once} at a time" if at_once > 1 else "one after another"
     facts = {axis.key: ", ".join(axis.texts) for axis in grid.axes} | {"folder": RunFolder(folder).shown}
@@ -48,32 +47,32 @@ def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
         for job in jobs:
             console.print(f"  {job.job.name}", markup=False, highlight=False, soft_wrap=True)
         console.print("nothing was started or written")
-        return SweepEnd(EXIT_OK, folder, is_dry=True)
-    checked_jobs.begin_sweep(folder, typed, [axis.key for axis in grid.axes], grid.jobs)
-    ready = [checked_jobs.freeze(folder, job) for job in jobs]
-    sweep = checked_jobs.SweepFolder(folder, grid.jobs)
+        return sweep_folder.SweepEnd(EXIT_OK, folder, is_dry=True)
+    sweep_folder.begin_sweep(folder, typed, [axis.key for axis in grid.axes], grid.jobs)
+    ready = [sweep_folder.freeze(folder, job) for job in jobs]
+    sweep = sweep_folder.SweepFolder(folder, grid.jobs)
     if for_slurm:
         submit_sweep(console, [job.folder for job in ready], sweep.path)
-        print_folder(console, sweep.path)
-        return SweepEnd(EXIT_OK, sweep.path)
+        sweep_folder.print_folder(console, sweep.path)
+        return sweep_folder.SweepEnd(EXIT_OK, sweep.path)
     with only_writer(RunFolder(sweep.path), what="sweep"):
-        return SweepEnd(run_ready(console, sweep, ready, options), sweep.path)
+        return sweep_folder.SweepEnd(run_ready(console, sweep, ready, options), sweep.path)
 
 
 def run_ready(
-    console: Console, sweep: checked_jobs.SweepFolder, jobs: Sequence[checked_jobs.ReadyJob], options: SweepOptions
+    console: Console, sweep: sweep_folder.SweepFolder, jobs: Sequence[sweep_folder.ReadyJob], options: SweepOptions
 ) -> int:
     """Run jobs of a sweep, show the result of the whole sweep, and return the exit code. The caller holds the lock."""
     try:
         code = run_jobs(console, jobs, options)
     finally:
-        show_outcome(console, sweep)
+        sweep_folder.show_outcome(console, sweep)
     if code != EXIT_OK:
-        console.print(resume_hint(sweep), soft_wrap=True, highlight=False, markup=False)
+        console.print(sweep_folder.resume_hint(sweep), soft_wrap=True, highlight=False, markup=False)
     return code
 
 
-def _for_slurm(jobs: Sequence[checked_jobs.CheckedJob]) -> bool:
+def _for_slurm(jobs: Sequence[sweep_folder.CheckedJob]) -> bool:
     """Return whether the jobs go to Slurm. Raise ConfigError if only some do, or if Slurm would refuse one."""
     launches = {job.prepared.experiment.launch.model_dump_json(): job.prepared.experiment for job in jobs}
     on_slurm = {experiment.launch.slurm is not None for experiment in launches.values()}
@@ -92,7 +91,9 @@ def _for_slurm(jobs: Sequence[checked_jobs.CheckedJob]) -> bool:
 _LEFT_ALONE = {RUNNING: "is training", QUEUED: "is in Slurm's queue", FINISHED: ""}
 
 
-def resume_sweep(folder: Path, allowed: ResumeOptions, options: SweepOptions, words: list[str]) -> SweepEnd:
+def resume_sweep(
+    folder: Path, allowed: ResumeOptions, options: SweepOptions, words: list[str]
+) -> sweep_folder.SweepEnd:
     """Resume the sweep in `folder`, which accepts no `words`. Raise all problems of its jobs first."""
     if words:
         raise ConfigError(
@@ -104,8 +105,8 @@ def resume_sweep(folder: Path, allowed: ResumeOptions, options: SweepOptions, wo
         )
     refuse_links(folder)
     if (folder / JOURNAL).is_file():
-        return SweepEnd(_resume_search(folder, allowed, options), folder, is_dry=options.dry_run)
-    console, sweep = Screen(), checked_jobs.open_sweep(folder)
+        return sweep_folder.SweepEnd(_resume_search(folder, allowed, options), folder, is_dry=options.dry_run)
+    console, sweep = Screen(), sweep_folder.open_sweep(folder)
     with only_writer(RunFolder(sweep.path), take_over=allowed.take_over, what="sweep"):
         runs = [(job, sweep.run_of(job)) for job in sweep.jobs]
         statuses = [(job, read_status(run) if run.config.is_file() else None) for job, run in runs]
@@ -116,7 +117,7 @@ def resume_sweep(folder: Path, allowed: ResumeOptions, options: SweepOptions, wo
             console.print(f"warning: runs started with other versions: {changed}", highlight=False, soft_wrap=True)
         jobs = _ready(sweep, wanted, allowed, dry_run=options.dry_run)
         if jobs and jobs[0].experiment.launch.slurm is None:
-            return SweepEnd(run_ready(console, sweep, jobs, options), sweep.path)
+            return sweep_folder.SweepEnd(run_ready(console, sweep, jobs, options), sweep.path)
         if not wanted:
             is_done = all(status is not None and status.state == FINISHED for _, status in statuses)
             why = "no run has failed" if options.only_failed else "every run has finished, or is queued or training"
@@ -127,8 +128,8 @@ def resume_sweep(folder: Path, allowed: ResumeOptions, options: SweepOptions, wo
         else:
             check_slurm(jobs[0].experiment.launch, count=len(jobs))
             submit_sweep(console, [job.folder for job in jobs], sweep.path)
-        print_folder(console, sweep.path)
-        return SweepEnd(EXIT_OK, sweep.path, is_dry=options.dry_run)
+        sweep_folder.print_folder(console, sweep.path)
+        return sweep_folder.SweepEnd(EXIT_OK, sweep.path, is_dry=options.dry_run)
 
 
 def _resume_search(folder: Path, allowed: ResumeOptions, options: SweepOptions) -> int:
@@ -149,14 +150,14 @@ def _is_wanted(status: Status | None, options: SweepOptions) -> bool:
 
 
 def _ready(
-    sweep: checked_jobs.SweepFolder,
+    sweep: sweep_folder.SweepFolder,
     wanted: Sequence[tuple[SweepJob, Status | None]],
     allowed: ResumeOptions,
     *,
     dry_run: bool,
-) -> list[checked_jobs.ReadyJob]:
+) -> list[sweep_folder.ReadyJob]:
     """Return the jobs ready to run, none with `dry_run`. Raise all their problems before anything is written."""
-    problems = checked_jobs.JobProblems()
+    problems = sweep_folder.JobProblems()
     command = f"rlhf resume {RunFolder(sweep.path).shown}"
     begun: dict[str, Resumed] = {}
     for job in (job for job, status in wanted if status is not None):
@@ -167,23 +168,23 @@ def _ready(
         except UserError as error:
             problems.add(error, job.name)
     missing = [job for job, status in wanted if status is None]
-    new: dict[str, checked_jobs.CheckedJob] = {}
+    new: dict[str, sweep_folder.CheckedJob] = {}
     try:
         if missing:
             refuse_foreign_words(sweep.path, trust=allowed.trust, command=command)
-        new = {checked_job.job.name: checked_job for checked_job in checked_jobs.checked(missing)}
+        new = {checked_job.job.name: checked_job for checked_job in sweep_folder.checked(missing)}
     except UserError as error:
         problems.add(error, ", ".join(job.name for job in missing))
     problems.raise_any(len(wanted))
     return [
-        checked_jobs.ready_again(begun[job.name], take_over=allowed.take_over)
+        sweep_folder.ready_again(begun[job.name], take_over=allowed.take_over)
         if job.name in begun
-        else checked_jobs.freeze(sweep.path, new[job.name])
+        else sweep_folder.freeze(sweep.path, new[job.name])
         for job, _ in (() if dry_run else wanted)
     ]
 
 
-def _planned(sweep: checked_jobs.SweepFolder, job: SweepJob, status: Status | None, options: SweepOptions) -> str:
+def _planned(sweep: sweep_folder.SweepFolder, job: SweepJob, status: Status | None, options: SweepOptions) -> str:
     if not _is_wanted(status, options):
         return _LEFT_ALONE.get(status.state, "") if status is not None else ""
     checkpoint = sweep.run_of(job).last_checkpoint()

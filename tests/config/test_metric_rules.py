@@ -7,7 +7,7 @@ import pytest
 from rlhf_cli.config.schema.run_sections import Expectation, entries_of, read_expectations
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.sweeps.checked_jobs import refuse_unlogged_watch
+from rlhf_cli.sweeps.sweep_folder import refuse_unlogged_watch
 from tests.support.planning import Judged, Refused
 
 pytestmark = pytest.mark.usefixtures("place")

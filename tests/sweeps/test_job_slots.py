@@ -20,8 +20,8 @@ from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.sweeps import run_jobs
-from rlhf_cli.sweeps.checked_jobs import ReadyJob
 from rlhf_cli.sweeps.run_jobs import slot_for
+from rlhf_cli.sweeps.sweep_folder import ReadyJob
 from tests.support.small_runs import SMALL
 
 ON_GPUS = [word for word in SMALL if word != "launch=cpu"]

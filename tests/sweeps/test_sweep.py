@@ -9,8 +9,7 @@ from rich.console import Console
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_status import read_status
-from rlhf_cli.sweeps.checked_jobs import SweepFolder
-from rlhf_cli.sweeps.outcome import resume_hint, show_outcome
+from rlhf_cli.sweeps.sweep_folder import SweepFolder, resume_hint, show_outcome
 from rlhf_cli.sweeps.sweep_grid import SweepJob
 from tests.support.logged_runs import configured, write_run, write_sweep
 from tests.support.terminal import printed

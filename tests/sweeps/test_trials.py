@@ -17,9 +17,9 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, PRUNED, Status, claim, read_status, update_status
 from rlhf_cli.sweeps import ResumeOptions
-from rlhf_cli.sweeps.checked_jobs import ReadyJob, begin_sweep, open_sweep
 from rlhf_cli.sweeps.search import Trials, _show_found, open_study
 from rlhf_cli.sweeps.search_space import SearchPlan, Space, read_objective, search_plan
+from rlhf_cli.sweeps.sweep_folder import ReadyJob, begin_sweep, open_sweep
 from tests.support.small_runs import SMALL
 
 METRIC = "rewards/correct/mean"

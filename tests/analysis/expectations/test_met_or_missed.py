@@ -16,7 +16,7 @@ from rlhf_cli.display.run_tables import at_the_end
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder, write_json
 from rlhf_cli.runs.run_status import read_status
-from rlhf_cli.sweeps.outcome import show_expectations
+from rlhf_cli.sweeps.sweep_folder import show_expectations
 from rlhf_cli.text.json_values import JsonValue
 from tests.support.logged_runs import configured, write_run
 
