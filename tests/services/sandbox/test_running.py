@@ -5,8 +5,10 @@ Each is bounded by itself too, so that a sandbox that fails costs a failed test 
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,7 +20,7 @@ import pytest
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.services.sandbox import running as sandbox
-from rlhf_cli.services.sandbox.running import OUTPUT_BYTES, Isolation, ProgramResult, protections, run_code
+from rlhf_cli.services.sandbox.running import OUTPUT_BYTES, Isolation, ProgramResult, command, protections, run_code
 from tests.services.sandbox.sandbox_processes import Run, processes_with
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox wants Linux")
@@ -172,3 +174,90 @@ def test_falling_back_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
         assert protections()["files_hidden"] is False
     finally:
         sandbox._strongest.cache_clear()
+
+
+# The command line: what it shows to the launcher inside is all that the launcher imports.
+
+
+_IMPORTED = """
+import sys
+import rlhf_cli.services.sandbox.launcher
+print(*[module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "rlhf_cli"], sep="\\n")
+"""
+
+
+def test_bubblewrap_is_shown_every_file_that_the_launcher_imports() -> None:
+    job = {"visible": [], "python": sys.executable, "max_file_bytes": 1 << 20}
+    words = command("bubblewrap", job, 3, 4)
+    shown = {Path(words[place + 2]) for place, word in enumerate(words) if word == "--ro-bind"}
+    done = subprocess.run([sys.executable, "-c", _IMPORTED], capture_output=True, text=True, check=True)
+    needed = {Path(line) for line in done.stdout.splitlines()}
+    assert len(needed) >= 3
+    assert needed <= shown
+    assert all(file.is_file() for file in shown)
+
+
+def test_where_bubblewrap_is_installed_it_works() -> None:
+    """The other tests skip a sandbox that fails to start; this one reports it."""
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed here")
+    if subprocess.run(["bwrap", "--ro-bind", "/", "/", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine does not let bubblewrap make namespaces")
+    assert protections("bubblewrap")["files_hidden"] is True
+
+
+# A program ends with the process that started it, also after kill -9.
+
+
+PROGRAM = """
+import ctypes, os, time
+def call_itself(name):
+    ctypes.CDLL(None).prctl(15, name, 0, 0, 0)
+if os.fork() == 0:
+    os.setsid()
+    call_itself(b"{marker}-2")
+    time.sleep(600)
+call_itself(b"{marker}-1")
+time.sleep(600)
+"""
+ASKS = """
+import sys
+from rlhf_cli.services.sandbox.running import run_code
+run_code(sys.argv[1], isolation=sys.argv[2], timeout_s=600.0)
+"""
+
+
+def named(marker: str) -> list[int]:
+    """Return the ids of processes with this name: a command line does not contain the source."""
+
+    def name(folder: Path) -> str:
+        try:
+            return (folder / "comm").read_text()
+        except OSError:
+            return ""
+
+    found = [folder for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+    return [int(folder.name) for folder in found if name(folder).startswith(marker)]
+
+
+@pytest.mark.fault(36)
+def test_a_program_ends_with_whoever_asked_for_it(mode: Isolation) -> None:
+    """It sleeps, so that no limit of time on a CPU ends it, and so does what it has started, in another session."""
+    marker = f"sleeps-{mode[:8]}"
+    asks = subprocess.Popen([sys.executable, "-c", ASKS, PROGRAM.format(marker=marker), mode])
+    try:
+        until = time.monotonic() + 30
+        while len(named(marker)) < 2:
+            assert asks.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    finally:
+        asks.kill()
+        asks.wait()
+    until = time.monotonic() + 5
+    while named(marker) and time.monotonic() < until:
+        time.sleep(0.02)
+    left = named(marker)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == []
