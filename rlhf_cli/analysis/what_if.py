@@ -183,10 +183,8 @@ class RoundRecomputer:
             return []
         settled = side.settled
         values = side.compared if keep.by == TOTAL else settled.raw[:, settled.names.index(keep.by)]
-        found: list[bool] = differing_groups(
-            values.masked_fill(settled.totals.isnan(), torch.nan), self.num_generations
-        ).tolist()
-        return found
+        values = values.masked_fill(settled.totals.isnan(), torch.nan)
+        return list(map(bool, differing_groups(values, self.num_generations)))
 
     def _why_no_totals(self, is_unknown: Tensor) -> str | None:
         for item in (item for item in self.stack.components if item.name in self._counted):
@@ -217,10 +215,9 @@ class RoundRecomputer:
 
 def _together(draws: list[Settled]) -> Settled:
     """Return the draws of a round as one batch."""
-    matrices = ("raw", "unfilled", "effective", "divisors", "for_trl")
-    found: dict[str, Any] = {name: torch.cat([getattr(draw, name) for draw in draws]) for name in matrices}
-    if (is_replaced := [draw.is_replaced for draw in draws if draw.is_replaced is not None]) != []:
-        found["is_replaced"] = torch.cat(is_replaced)
+    names = ("raw", "unfilled", "effective", "divisors", "for_trl", "is_replaced")
+    given = [name for name in names if getattr(draws[0], name) is not None]
+    found: dict[str, Any] = {name: torch.cat([getattr(draw, name) for draw in draws]) for name in given}
     return replace(draws[0], **found)
 
 
