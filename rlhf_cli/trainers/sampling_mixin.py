@@ -71,7 +71,7 @@ class SamplingMixin(RewardMixin):
         vars(self).update(liveliest[1])  # the guard of rounds without a signal reads them
         chosen = chosen_groups([draw.differs for draw in draws])
         self._log_draws(draws, chosen)
-        if all(draw == 0 for draw, _ in chosen):
+        if len(draws) == 1:  # the same on all ranks, which gather below
             return draws[0].output
         output = joined([draw.output for draw in draws], chosen, self._num_generations, self._tokenizer.pad_token_id)
         if "num_items_in_batch" in output:

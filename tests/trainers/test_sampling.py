@@ -17,7 +17,8 @@ from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.reward_metrics import differing_groups
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.tables.metrics import OF_SAMPLING
-from rlhf_cli.trainers.sampling_mixin import SamplingMixin, chosen_groups, joined
+from rlhf_cli.trainers.extensions import KeepGroups
+from rlhf_cli.trainers.sampling_mixin import Draw, SamplingMixin, chosen_groups, joined
 from tests.support.cut_runs import goes_on_as, is_same, table
 from tests.support.small_runs import PPO_SMALL, SMALL
 
@@ -174,6 +175,36 @@ def test_further_prompts_follow_from_seed_round_and_draw_and_ranks_share_none() 
     assert rows() == first == rows(step=3)  # a round is four steps
     assert len({*first, *rows(rank=1)}) == 8
     assert first not in (rows(step=4), rows(draw=2), rows(seed=8))  # negative control
+
+
+@pytest.mark.parametrize("own", [[[True, True], [False, False]], [[True, False], [True, False]]], ids=["full", "not"])
+def test_a_rank_that_needs_no_further_draw_gathers_as_often_as_the_others(own: list[list[bool]]) -> None:
+    """Else its next gather meets another one of the others: the run hangs, or divides by the wrong tokens."""
+    others = iter([0, 2, 5])  # of the other rank: groups that differ after each draw, and tokens
+    batch = {
+        "completion_ids": torch.zeros(2, 1),
+        "completion_mask": torch.ones(2, 1),
+        "num_items_in_batch": torch.ones(()),
+    }
+    draws = iter([Draw({**batch}, torch.tensor(differs), torch.ones(2)) for differs in own])
+    trainer: Any = SimpleNamespace(
+        accelerator=SimpleNamespace(
+            device="cpu", gather=lambda values: torch.cat([values.reshape(-1), torch.tensor([next(others)])])
+        ),
+        model=SimpleNamespace(training=True),
+        keep_groups=KeepGroups("odd", 3),
+        _num_generations=1,
+        _logs={},
+        _tokenizer=SimpleNamespace(pad_token_id=0),
+        _drawn=lambda _: next(draws),
+        _further_rows=lambda *_: [],
+        _log_draws=lambda *_: None,
+        _compared_totals=lambda: torch.ones(2),
+        **dict.fromkeys(("_settled", "_given", "_endings", "_counts")),
+    )
+    output = SamplingMixin._generate_and_score_completions(trainer, [{}, {}])
+    assert next(others, None) is None
+    assert output["num_items_in_batch"] == 2 + 5
 
 
 def test_an_evaluation_draws_once(train, mine: Path) -> None:
