@@ -1,0 +1,51 @@
+"""`rlhf eval` and `generate` answer as the run did in training: with its tools, or its rollout function."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.cli import main
+
+SMALL = [
+    *("run.name=one", "track=none", "expect=null", "trainer.args.max_steps=2", "trainer.args.save_strategy=no"),
+    *("trainer.args.per_device_train_batch_size=8", "trainer.args.learning_rate=0", "launch=cpu"),
+    *("data.eval.fraction=0.01", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=2"),
+    *("trainer.args.num_generations_eval=2", "trainer.args.per_device_eval_batch_size=20"),
+]
+EXPERIMENTS = {
+    "tools": ("toy_calculator", "trainer.args.num_generations=4"),
+    "tools and a critic": ("toy_calculator", "trainer=ppo", "trainer.args.num_generations=1"),
+    "a rollout function": ("toy_staged", "trainer.args.num_generations=4"),
+}
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("kind", EXPERIMENTS)
+def test_a_trained_policy_answers_as_it_did_in_training(kind: str, workplace: Path) -> None:
+    """The greedy answers to the held-out prompts are those of the last evaluation of the training."""
+    name, *words = EXPERIMENTS[kind]
+    assert main(["train", f"+exp={name}", *SMALL, *words]) == 0
+    run = workplace / "runs" / name / "one"
+    assert main(["eval", str(run), "--samples", "2"]) == 0
+    assert main(["generate", str(run), "-n", "2", "--limit", "3"]) == 0
+
+    in_training = rows(run / "eval" / "training" / "step-2.completions.jsonl")
+    afterwards = rows(run / "eval" / "held_out_2_samples.completions.jsonl")
+    greedy, again = ([row for row in found if row["part"] == "greedy"] for found in (in_training, afterwards))
+    assert len(greedy) >= 20
+    for key in ("prompt", "completion", "rewards", "total"):
+        assert [row[key] for row in again] == [row[key] for row in greedy]
+    found = json.loads((run / "eval" / "held_out_2_samples.json").read_text())
+    assert found["trained_on"] == 0  # the rows of a prompt are all held out, or none
+
+    generated = rows(run / "generated" / "completions.jsonl")
+    assert len(generated) == 6
+    if kind != "a rollout function":
+        assert any(message["role"] == "tool" for row in [*greedy, *generated] for message in row["completion"])
