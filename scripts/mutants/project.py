@@ -87,14 +87,18 @@ OURS = Project(
         "rlhf_cli/data": ("tests/data", "tests/models", "tests/plan"),
         "rlhf_cli/evaluation": (
             *("tests/evaluation", "tests/cli/verbs/test_eval.py", "tests/cli/verbs/test_generate.py"),
-            *("tests/cli/verbs/test_score_replay.py", "tests/rewards/stack"),
+            *(
+                "tests/cli/verbs/test_score_replay.py",
+                "tests/rewards/stack",
+                "tests/launch/test_interactive_answers.py",
+            ),
         ),
         "rlhf_cli/models": ("tests/models", "tests/models/decoding", "tests/trainers/generation", "tests/trainers/ppo"),
         "rlhf_cli/models/packing": ("tests/models/packing", "tests/trainers/passes"),
         "rlhf_cli/numerics": ("tests/numerics",),
         "rlhf_cli/plan": (
-            *("tests/plan", "tests/plan/memory", "tests/data"),
-            "tests/trainers/assemble/test_kept_failures.py",
+            *("tests/plan", "tests/plan/memory", "tests/data", "tests/algorithms/test_user_function.py"),
+            *("tests/trainers/assemble/test_kept_failures.py", "tests/trainers/test_teachers.py"),
         ),
         "rlhf_cli/rewards": ("tests/rewards", "tests/services/sandbox"),
         "rlhf_cli/rewards/stack": ("tests/rewards/stack", "tests/trainers/test_stacked_rewards.py"),

@@ -60,8 +60,8 @@ def chosen(mutant: Mutant, tests: Sequence[MeasuredTest], budget_s: float) -> It
 
     Nearest are test files named like the module, then those of its folder. Tests that reach the mutated statement come
     first, then the others of their files, quick ones first; half of `budget_s`, in unmutated time, is for files named
-    like the module. If no test reaches the statement, the files named like the module run, because it may run in
-    another process. For code that runs at import, the tests of its folder run, too.
+    like the module. If no test reaches the statement, the tests of its folder run, because it may run in another
+    process. For code that runs at import, they run, too.
     """
     first, last = mutant.lines
     statement = set(range(first, last + 1))
@@ -71,7 +71,7 @@ def chosen(mutant: Mutant, tests: Sequence[MeasuredTest], budget_s: float) -> It
     else:
         reaching = [test for test in tests if statement & reached[test.node]]
     if not reaching:  # not seen in other processes
-        reaching = [test for test in tests if _has_name(mutant.file, test)]
+        reaching = [test for test in tests if _is_near(mutant.file, test)]
     files = {test.file for test in reaching}
     beside = [test for test in tests if test.file in files and test not in reaching]
     by_seconds = sorted(reaching, key=lambda test: test.seconds) + sorted(beside, key=lambda test: test.seconds)

@@ -113,10 +113,10 @@ def main() -> None:
     if typed.picture:
         panels: dict[str, list[Curve]] = {"over steps": [], "over thousand completion tokens": []}
         for label, runs in curves.items():
-            for right, steps, tokens in runs:
-                for panel, x in zip(panels.values(), (steps, tokens), strict=True):
-                    panel.append(Curve(label, x.tolist(), right.tolist()))
-        draw_curves(typed.picture, panels, x_title="", y_title=MEASURES["correct"])
+            right, steps, tokens = np.mean(runs, axis=0).tolist()
+            for panel, x in zip(panels.values(), (steps, tokens), strict=True):
+                panel.append(Curve(label, x, right))
+        draw_curves(typed.picture, panels, x_title="", y_title="correct, mean of five seeds")
         write_numbers(typed.picture, "filter", found)
 
 

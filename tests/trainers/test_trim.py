@@ -139,3 +139,9 @@ def test_what_is_not_known_is_left_as_it_is() -> None:
     batch = {**ragged(4, seed=0), "pixel_values": torch.zeros(4, 3)}
     assert trimmed(batch, may_move=True) is batch
     assert reordered_in_windows([batch, batch], 2, longest_first)[0] is batch
+
+
+def test_of_rows_that_are_all_padding_a_column_of_each_part_stays() -> None:
+    empty = torch.zeros(2, PROMPT + COMPLETION)
+    assert used_columns(empty, COMPLETION, may_move=True) == slice(PROMPT - 1, PROMPT + 1)
+    assert used_columns(empty, COMPLETION, may_move=False) == slice(0, PROMPT + 1)

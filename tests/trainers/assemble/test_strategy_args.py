@@ -115,6 +115,13 @@ def test_a_gpu_that_emulates_bfloat16_trains_in_float32(monkeypatch: pytest.Monk
     assert precision_args(asked) == {"use_cpu": False, "bf16": False, "fp16": False}
 
 
+@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
+def test_a_precision_that_was_asked_for_is_used(precision: Any) -> None:
+    asked = cast(Experiment, SimpleNamespace(launch=Launch(device="cpu", precision=precision)))
+    flags = {name: precision == name for name in ("bf16", "fp16")}
+    assert precision_args(asked) == {"use_cpu": True, **flags}
+
+
 # gloo waits for a hanging rank as long as `ddp_timeout` says: transformers tells it to every backend but gloo.
 
 
