@@ -25,7 +25,8 @@ def missing(text: str) -> list[str]:
     """Return the paths in backticks that are neither in the package nor at the root of the project."""
 
     def is_there(path: str) -> bool:
-        return any((place / path).is_dir() or (place / path).with_suffix(".py").is_file() for place in PLACES)
+        files = [(place / path).with_suffix(suffix) for place in PLACES for suffix in (".py", ".yaml")]
+        return any(file.is_file() for file in files) or any((place / path).is_dir() for place in PLACES)
 
     return [path for path in _PATH.findall(text) if not is_there(path)]
 
