@@ -1,4 +1,4 @@
-"""Give a user's file a module name that any process with this package can import, and locate the cache folder.
+"""Find a user's file, give it a module name that any process with this package imports, and locate the cache folder.
 
 `import rewards` may not find `./rewards.py`. A process that is spawned, such as one of a pool in a reward, imports the
 module of a function by its name: it imports this module first, which then finds the file.
@@ -22,6 +22,22 @@ __path__: list[str] = []  # this makes a package of the module
 def name_of(path: Path) -> str:
     """Return the module name of a file; it holds the path."""
     return f"{__name__}.{path.stem.replace('.', '_')}_{str(path).encode().hex()}"
+
+
+def class_file(named: str) -> Path | None:
+    """Return the file that defines `./file.py:Class` or `package.module:Class`, without importing it."""
+    module = named.rpartition(":")[0]
+    if module.endswith(".py"):
+        return Path(module).expanduser()
+    top, *below = module.split(".")
+    folders = [Path.cwd()]
+    spec = importlib.util.find_spec(top) if top else None
+    if spec is not None and spec.origin is not None:
+        origin = Path(spec.origin)
+        folders.append(origin.parent.parent if origin.name == "__init__.py" else origin.parent)
+    stems = [folder.joinpath(top, *below) for folder in folders]
+    files = [file for stem in stems for file in (stem.with_suffix(".py"), stem / "__init__.py")]
+    return next((file for file in files if file.is_file()), None)
 
 
 class _Finder:

@@ -114,7 +114,7 @@ def critic_not_trained() -> None:
 
 @planted("the KL penalty is a bonus", "toy_ppo")
 def kl_sign() -> None:
-    from rlhf_cli.trainers.ppo.rollout import KlPenalty
+    from rlhf_cli.trainers.ppo.critic import KlPenalty
 
     original = KlPenalty.coef_in_reward.fget  # type: ignore[attr-defined]
     KlPenalty.coef_in_reward = property(lambda self: -original(self))  # type: ignore[assignment,method-assign]

@@ -32,7 +32,7 @@ from rlhf_cli.algorithms.user_function import Answer
 from rlhf_cli.analysis.stored_rounds import ROW, StoredRound, StoredRounds, StoredScores
 from rlhf_cli.analysis.whatif_request import KeyChange, WhatIfQuestion
 from rlhf_cli.config.expand import waits_for
-from rlhf_cli.config.rules.sampling_rules import TOTAL
+from rlhf_cli.config.rules.reward_rules import TOTAL
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.numerics.calibration import best_changes, kendall_tau_b

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, InterpolationToMissingValueError, OmegaConfBaseException
 
 from rlhf_cli.config.conf_folders import Groups, find, groups, search_dirs, shipped_dir
-from rlhf_cli.config.origins import Origin, Origins
+from rlhf_cli.config.origins import COMMAND_LINE, Origin, Origins
 from rlhf_cli.config.schema.experiment import valid_keys
 from rlhf_cli.config.schema_errors import NAMED_REWARDS, ONE_REWARD
 from rlhf_cli.config.suggestions import nearest_path
@@ -35,7 +35,6 @@ _GLOBAL_GROUPS = ("exp", "debug")
 _HEADER = "# @package _global_"
 _LARGEST = 8 << 20
 _MOST_REFERENCES = 50
-_COMMAND_LINE = "command line"
 _BY_PATH = {"model": "local", "data": "file"}
 """Group -> its option with a `path` to the user's own model or data."""
 
@@ -58,7 +57,7 @@ def explain(
     if isinstance(error, ValueError):  # OmegaConf's, of `gate.by=x` where `gate` is a list
         raise ConfigError(
             "the configuration cannot be composed",
-            where=_COMMAND_LINE,
+            where=COMMAND_LINE,
             got=str(error),
             expected="the number of an entry for a list (from 0), the name of a key for a mapping",
         ) from error
@@ -147,12 +146,20 @@ def refuse_oversized(file: Path) -> None:
 
 
 def file_problems(overrides: list[str]) -> list[ConfigError]:
-    """Return the errors in the headers and defaults lists of the chosen experiments.
+    """Return the errors in the headers and defaults lists of the chosen files, and of those they build on.
 
     The header makes a file's keys those of the whole configuration. Hydra ignores it after any other comment.
     """
-    headers = [error for file in _chosen_files(overrides) if (error := _missing_header(file)) is not None]
-    return [*headers, *defaults_problems(overrides)]
+    problems = [error for file in _chosen_files(overrides) if (error := _missing_header(file)) is not None]
+    chosen = [text.lstrip("+").partition("=") for text in overrides]
+    waiting, seen = [(group.partition("@")[0], name) for group, _, name in chosen], set[Path]()
+    while waiting:
+        group, name = waiting.pop(0)
+        if (file := find(f"{group}/{name}")) is not None and file not in seen:
+            seen.add(file)
+            for entry in _entries(file, group):
+                waiting.append(entry) if isinstance(entry, tuple) else problems.append(entry)
+    return problems
 
 
 def _chosen_files(overrides: list[str]) -> list[Path]:
@@ -190,7 +197,7 @@ def not_an_override(text: str, known: Groups) -> ConfigError:
         hint = f"{text}=VALUE"
     return ConfigError(
         f"{text!r} is not an override",
-        where=_COMMAND_LINE,
+        where=COMMAND_LINE,
         expected="key=value, such as trainer.args.learning_rate=1e-5, in quotes if it has blanks; or a group choice, "
         "such as +exp=quickstart",
         hint=hint,
@@ -203,7 +210,7 @@ def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigE
     option = next((option for option in value.split(",") if option not in options), None)
     if option is None:
         what, hint = "a ready-made reward needs a name of your own", f"reward@rewards.NAME={value}"
-        return ConfigError(what, where=_COMMAND_LINE, got=got, hint=hint)
+        return ConfigError(what, where=COMMAND_LINE, got=got, hint=hint)
     close = VALUE_SYNONYMS.get(group, {}).get(option.lower())
     close = close if close in options else nearest(option, options)
     is_own = group in _BY_PATH and ("/" in option or ":" in option or Path(option).exists())
@@ -212,7 +219,7 @@ def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigE
     refused = next((row for name, row in UNSUPPORTED.items() if name.lower() == named), None)
     return ConfigError(
         f"there is no {group} named {option!r}",
-        where=_COMMAND_LINE,
+        where=COMMAND_LINE,
         got=got,
         expected="one of " + ", ".join(options),
         hint=f"{key}={close}" if close and refused is None else own,
@@ -225,10 +232,10 @@ def no_such_group(key: str, text: str) -> ConfigError:
     group, known = key.partition("@")[0], groups()
     if re.match(r"hydra\b", group) is None:
         what, expected = f"unknown group {group!r}", "one of " + ", ".join(known)
-        return ConfigError(what, where=_COMMAND_LINE, got=text, expected=expected, hint=nearest(group, known))
+        return ConfigError(what, where=COMMAND_LINE, got=text, expected=expected, hint=nearest(group, known))
     return ConfigError(
         "Hydra only composes the configuration; it runs nothing here",
-        where=_COMMAND_LINE,
+        where=COMMAND_LINE,
         got=text,
         expected="run.root and run.name for the run folder, -m for a sweep, -j N for runs at a time",
         advice="leave it out; docs/how-to/sweeps.md says how sweeps are run",
@@ -246,7 +253,7 @@ def _word_problems(overrides: list[str]) -> Iterator[ConfigError]:
             reason = str(error).splitlines()[0].partition(": ++")[0].removeprefix("LexerNoViableAltException")
             yield ConfigError(
                 "a value cannot be read",
-                where=_COMMAND_LINE,
+                where=COMMAND_LINE,
                 got=f"{typed}\n{reason}",
                 expected="a list as [a,b], a mapping as {a: 1}, a text with other signs in quotes within quotes: "
                 f"\"{key}='TEXT'\"",
@@ -255,7 +262,7 @@ def _word_problems(overrides: list[str]) -> Iterator[ConfigError]:
         if is_sweep:
             yield ConfigError(
                 "several values for one key make a sweep, with one run per value",
-                where=_COMMAND_LINE,
+                where=COMMAND_LINE,
                 got=typed,
                 expected=f"one value here; a list is '{key}=[a,b]', a text with a comma \"{key}='a,b'\"",
                 hint=f"rlhf train -m ... '{typed}'",
@@ -290,7 +297,7 @@ def _absent_deletions(overrides: list[str], composed: Callable[[list[str]], Dict
                 f"{key} does not have the value {value}"
                 if key in keys
                 else f"{key} does not exist, so ~ cannot delete it",
-                where=_COMMAND_LINE,
+                where=COMMAND_LINE,
                 got=text,
                 expected="~KEY of an existing key; `rlhf show` lists them",
                 hint=f"'~{close}'" if close is not None else None,
@@ -352,19 +359,6 @@ def _reference_problem(key: str, text: str, error: Exception, where: str, keys: 
 _SELF, _OVERRIDE, _DEFAULTS = "_self_", "override", "defaults"
 _ENTRY = re.compile(r"(?P<word>\w+ +)?(?P<group>[\w./-]+)(?P<at>@[\w.]*)?\s*[:=]\s*(?P<option>[\w.-]+)")
 _FORM = "an entry of `defaults` is a NAME of the same group, `/GROUP: OPTION`, or `override /GROUP: OPTION`"
-
-
-def defaults_problems(overrides: list[str]) -> list[ConfigError]:
-    """Return the errors in the defaults lists of the files that these overrides choose, and of those they build on."""
-    chosen = [text.lstrip("+").partition("=") for text in overrides]
-    waiting, seen, problems = [(group.partition("@")[0], name) for group, _, name in chosen], set[Path](), []
-    while waiting:
-        group, name = waiting.pop(0)
-        if (file := find(f"{group}/{name}")) is not None and file not in seen:
-            seen.add(file)
-            for entry in _entries(file, group):
-                waiting.append(entry) if isinstance(entry, tuple) else problems.append(entry)
-    return problems
 
 
 def _entries(file: Path, group: str) -> Iterator[ConfigError | tuple[str, str]]:

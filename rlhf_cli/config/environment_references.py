@@ -63,11 +63,7 @@ def with_references(tree: JsonTree, references: References) -> JsonTree:
     Escape a text that only looks like a reference, so that reading it returns the same text.
     """
     by_text = {(path, value): reference for path, (reference, value) in references.items()}
-    written = _with_texts(
-        tree, lambda text, path: by_text.get((path, text)) or text.replace("${oc.env:", r"\${oc.env:")
-    )
-    assert isinstance(written, dict)
-    return written
+    return _changed(tree, lambda text, path: by_text.get((path, text)) or text.replace("${oc.env:", r"\${oc.env:"))
 
 
 def resolved_references(tree: JsonTree) -> JsonTree:
@@ -75,12 +71,10 @@ def resolved_references(tree: JsonTree) -> JsonTree:
 
     Raise ConfigError for a variable that is not set, with the key that reads it.
     """
-    resolved = _with_texts(
+    return _changed(
         tree,
         lambda text, path: _REFERENCE.sub(lambda match: match[0][1:] if match[1] else _value_of(match[2], path), text),
     )
-    assert isinstance(resolved, dict)
-    return resolved
 
 
 def for_composing(tree: JsonTree) -> JsonTree:
@@ -95,13 +89,15 @@ def for_composing(tree: JsonTree) -> JsonTree:
             end = match.end()
         return "".join([*parts, text[end:].replace("${", r"\${")])
 
-    changed = _with_texts(tree, escaped)
-    assert isinstance(changed, dict)
-    return changed
+    return _changed(tree, escaped)
 
 
-def _with_texts(node: JsonValue, change: Callable[[str, Path], str], path: Path = ()) -> JsonValue:
+def _changed(tree: JsonTree, change: Callable[[str, Path], str]) -> JsonTree:
     """Return the same tree with every text changed."""
+    return {key: _with_texts(value, change, (key,)) for key, value in tree.items()}
+
+
+def _with_texts(node: JsonValue, change: Callable[[str, Path], str], path: Path) -> JsonValue:
     if isinstance(node, dict):
         return {key: _with_texts(value, change, (*path, key)) for key, value in node.items()}
     if isinstance(node, list):

@@ -10,11 +10,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from rlhf_cli.config.rules.class_rules import class_file
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, Gate, Reward
 from rlhf_cli.rewards.stack.aggregating import counting
 from rlhf_cli.truncation import Bootstrap
+from rlhf_cli.user_files import class_file
 
 
 def expanded(experiment: Experiment) -> Experiment:

@@ -12,7 +12,7 @@ from functools import cache
 from pydantic import BaseModel
 
 from rlhf_cli.config import trl_args
-from rlhf_cli.config.rules.adapter_rules import own_fields
+from rlhf_cli.config.rules.trainer_rules import own_fields
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch, Sweep
 from rlhf_cli.config.schema.model_and_data import Data, Model

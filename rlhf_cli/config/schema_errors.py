@@ -22,7 +22,7 @@ from rlhf_cli.config.trl_args import WrongArgument
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.tables.former_names import VALUE_SYNONYMS
 from rlhf_cli.tables.trl_trainers import TRAINERS, UNSUPPORTED
-from rlhf_cli.text.json_values import JsonTree, JsonValue
+from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 from rlhf_cli.text.suggest import nearest
 
 Path = list[int | str]
@@ -37,15 +37,13 @@ NAMED_REWARDS = "named entries under `rewards`, each with `fn` or `model`; or re
 ONE_REWARD = "rewards: {NAME: {fn: ./rewards.py:FUNCTION}}"
 
 
-def schema_problems(
-    error: ValidationError, tree: JsonTree, trainer: JsonTree, origins: Origins
-) -> Iterator[ConfigError]:
+def schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) -> Iterator[ConfigError]:
     """Yield an error for every key that pydantic rejects; only one per key, even for a union."""
     by_key: dict[str, tuple[Path, list[ErrorDetails]]] = {}
     for detail in error.errors(include_url=False):
         path = _keys_of(detail, tree)
         by_key.setdefault(_dotted(path), (path, []))[1].append(detail)
-    known = KnownKeys.of(tree, trainer)
+    known = KnownKeys.of(tree)
     unknown = {
         key: _unknown(path, tree, known, origins)
         for key, (path, details) in by_key.items()
@@ -64,19 +62,14 @@ def schema_problems(
             yield ConfigError(f"{key} must be given", where=origins.where(key), hint=hint)
 
 
-def argument_problems(
-    wrong: Iterable[WrongArgument], tree: JsonTree, trainer: JsonTree, origins: Origins
-) -> Iterator[ConfigError]:
+def argument_problems(wrong: Iterable[WrongArgument], tree: JsonTree, origins: Origins) -> Iterator[ConfigError]:
     """Yield an error for each wrong argument of a trainer, or for a trainer that rlhf does not know."""
-    name, known = str(trainer.get("trl")), KnownKeys.of(tree, trainer)
+    name, known = str(section(tree, "trainer").get("trl")), KnownKeys.of(tree)
     for argument in wrong:
         key = f"trainer.args.{argument.name}"
         if argument.kind == "trainer":
-            close, or_class = (
-                nearest(name, TRAINERS),
-                "; or set trainer.class to a class that inherits from one of them",
-            )
-            refused = UNSUPPORTED.get(name)
+            close, refused = nearest(name, TRAINERS), UNSUPPORTED.get(name)
+            or_class = "; or set trainer.class to a class that inherits from one of them"
             yield ConfigError(
                 f"rlhf cannot run the trainer {name!r}" + (f": {refused.why}" if refused else ""),
                 where=origins.where("trainer.trl"),

@@ -22,12 +22,12 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from rlhf_cli.config import trl_args
-from rlhf_cli.config.rules.adapter_rules import own_fields
+from rlhf_cli.config.rules.trainer_rules import own_fields
 from rlhf_cli.config.schema.experiment import arms_of, field_at, keys_of_section, section_of, valid_keys
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.tables.former_names import FORMER_NAMES, VALUE_SYNONYMS, FormerName
 from rlhf_cli.tables.trl_trainers import TRAINERS
-from rlhf_cli.text.json_values import JsonTree
+from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.suggest import likeness, nearest
 
 _ARGS = ("trainer", "args")
@@ -50,8 +50,9 @@ class KnownKeys:
     has_critic: bool
 
     @classmethod
-    def of(cls, tree: JsonTree, trainer: JsonTree) -> KnownKeys:
-        """Return the keys of a composed experiment, whose section `trainer` is given as well."""
+    def of(cls, tree: JsonTree) -> KnownKeys:
+        """Return the keys of a composed experiment."""
+        trainer = section(tree, "trainer")
         trl, has_critic, rewards = trainer.get("trl"), trainer.get("baseline") == "critic", tree.get("rewards")
         arguments: list[str] = []
         if isinstance(trl, str) and trl in TRAINERS:

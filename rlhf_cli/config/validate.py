@@ -8,13 +8,11 @@ from pydantic import ValidationError
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.rules.adapter_rules import adapter_problems
-from rlhf_cli.config.rules.class_rules import callback_problems, trainer_class_problems
 from rlhf_cli.config.rules.metric_rules import evaluation_problems, expect_problems, stop_problems, sweep_problems
-from rlhf_cli.config.rules.reward_rules import reward_problems, truncation_problems
-from rlhf_cli.config.rules.sampling_rules import sampling_problems
+from rlhf_cli.config.rules.reward_rules import reward_problems, sampling_problems, truncation_problems
 from rlhf_cli.config.rules.tool_rules import tool_problems
 from rlhf_cli.config.rules.trainer_rules import (
+    adapter_problems,
     advantage_problems,
     ppo_problems,
     quantize_problems,
@@ -56,8 +54,8 @@ def validate(composed: Composed) -> Experiment:
         from rlhf_cli.config.schema_errors import argument_problems, schema_problems  # needed only for a mistake
 
         if refused is not None:
-            problems += _elsewhere(problems, schema_problems(refused, tree, trainer, origins))
-        problems += _elsewhere(problems, argument_problems(wrong, tree, trainer, origins))
+            problems += _elsewhere(problems, schema_problems(refused, tree, origins))
+        problems += _elsewhere(problems, argument_problems(wrong, tree, origins))
     if experiment is not None and experiment.trainer.trl in TRAINERS:
         rules: tuple[tuple[Rule, bool], ...] = (
             (reward_problems, True),
@@ -68,12 +66,10 @@ def validate(composed: Composed) -> Experiment:
             (tool_problems, True),
             (template_problems, True),
             (teacher_problems, True),
-            (callback_problems, bool(experiment.trainer.callbacks)),
             (adapter_problems, experiment.model.lora is not None),
             (quantize_problems, experiment.model.quantize is not None),
             (evaluation_problems, True),
-            (trainer_class_problems, experiment.trainer.own_class is not None),
-            *_launch_rules(experiment),
+            *_rules_of_few(experiment),
             (stop_problems, experiment.stop is not None),
             (expect_problems, experiment.expect is not None),
             (sweep_problems, experiment.sweep is not None),
@@ -99,21 +95,27 @@ def _elsewhere(known: list[UserError], new: Iterable[UserError]) -> list[UserErr
     return [problem for problem in new if problem.where not in places]
 
 
-def _launch_rules(experiment: Experiment) -> tuple[tuple[Rule, bool], ...]:
-    """Return the rules of `launch` and whether they concern the experiment; none for one machine that generates."""
-    launch, is_plain = experiment.launch, experiment.data.overlong_prompts == "error"
+def _rules_of_few(experiment: Experiment) -> Iterator[tuple[Rule, bool]]:
+    """Yield the rules for classes of the user's and for `launch`, with whether they concern the experiment.
+
+    They are imported only if one does: not for a trainer of TRL's that generates on one machine.
+    """
+    launch, trainer, is_plain = experiment.launch, experiment.trainer, experiment.data.overlong_prompts == "error"
+    if trainer.callbacks or trainer.own_class is not None:
+        from rlhf_cli.config.rules.class_rules import callback_problems, trainer_class_problems
+
+        yield callback_problems, True
+        yield trainer_class_problems, trainer.own_class is not None
     is_sharded = launch.strategy != "ddp" or launch.offload
     is_served = launch.rollout != "hf" or launch.rollout_gpus > 0 or bool(launch.vllm.args) or not is_plain
     if not (launch.must_save_by is not None or is_sharded or is_served or launch.slurm is not None):
-        return ()
+        return
     from rlhf_cli.config.rules.launch_rules import launch_problems, rollout_problems, slurm_problems, strategy_problems
 
-    return (
-        (launch_problems, launch.must_save_by is not None),
-        (slurm_problems, launch.slurm is not None),
-        (strategy_problems, is_sharded),
-        (rollout_problems, is_served),
-    )
+    yield launch_problems, launch.must_save_by is not None
+    yield slurm_problems, launch.slurm is not None
+    yield strategy_problems, is_sharded
+    yield rollout_problems, is_served
 
 
 def _wrong_leaves(composed: Composed) -> Iterator[UserError]:

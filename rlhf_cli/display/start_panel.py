@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
@@ -17,11 +18,13 @@ from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.display.tables import Cell, facts_grid, plain_table
 from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell
-from rlhf_cli.plan.memory_estimate import PHASES, MemoryPlan
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.disk_space import size
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.text.redaction import redacted
+
+if TYPE_CHECKING:
+    from rlhf_cli.plan.memory_estimate import MemoryPlan
 
 
 def reward_tree(rewards: Mapping[str, Reward], scored_by: Mapping[str, str], *, with_args: bool = True) -> Table:
@@ -193,6 +196,8 @@ _SHOWN_FROM = 0.01
 
 def memory_table(plan: MemoryPlan) -> RenderableType:
     """Return a heading, one line per phase with its peak and the parts of it, and the largest part."""
+    from rlhf_cli.plan.memory_estimate import PHASES  # a run that starts has no estimate
+
     peak = plan.peak
     if peak is None:
         return Text(f"memory: not estimated ({plan.unknown})", style="dim")

@@ -118,7 +118,7 @@ def _explained(folder: RunFolder, experiment: Experiment, heartbeat: Heartbeat) 
     """Open a context in which a full disk, a full memory and another model's files raise an RlhfError with advice."""
     model = experiment.model
     named = {f"model.{key}": getattr(model, key) for key in ("path", "tokenizer", "chat_template")}
-    from rlhf_cli.trainers.assemble.library_refusals import refusals_named
+    from rlhf_cli.trainers.assemble.trl_config import refusals_named
 
     try:
         with refusals_named(experiment.trainer), naming_foreign_files(named):

@@ -20,8 +20,6 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rlhf_cli.models.cache import build_once, save_whole
-
 PAD, EOS = "<pad>", "<eos>"
 
 _CHAT_TEMPLATE = (
@@ -97,6 +95,8 @@ def tiny_model_path(
     for recipe in EMBEDDED.glob(f"*/{RECIPE_FILE}"):
         if json.loads(recipe.read_text(encoding="utf-8")) == build:
             return recipe.parent
+    from rlhf_cli.models.cache import build_once  # not for a shipped model
+
     key = hashlib.sha256(json.dumps([_RECIPE_VERSION, build], sort_keys=True).encode()).hexdigest()[:12]
     return build_once(f"tiny-{key}", lambda folder: build_tiny_model(build, demonstrations, on_progress, folder))
 
@@ -108,6 +108,8 @@ def build_tiny_model(
     folder: Path,
 ) -> None:
     """Write the model that `build` describes and its tokenizer into `folder`; deterministic on one machine."""
+    from rlhf_cli.models.cache import save_whole
+
     tokenizer = byte_tokenizer(build["context_tokens"])
     config = LlamaConfig(
         vocab_size=len(tokenizer),

@@ -95,18 +95,22 @@ def answer_of(*command: str) -> str:
         return ""
 
 
+def _nvidia_smi(*options: str) -> list[str]:
+    """Return the lines that nvidia-smi answers with; none without it."""
+    command = shutil.which("nvidia-smi")
+    return answer_of(command, *options).splitlines() if command else []
+
+
 def _listed() -> tuple[str, ...]:
     """Return the UUID of every GPU that nvidia-smi lists, or its whole line if that has no UUID."""
-    nvidia_smi = shutil.which("nvidia-smi")
-    lines = [line for line in answer_of(nvidia_smi, "-L").splitlines() if line.startswith("GPU ")] if nvidia_smi else []
+    lines = [line for line in _nvidia_smi("-L") if line.startswith("GPU ")]
     return tuple(match[1] if (match := _UUID.search(line)) else line for line in lines)
 
 
 def compute_capabilities() -> tuple[float, ...]:
     """Return each NVIDIA GPU's compute capability (8.0 is an A100); empty without nvidia-smi."""
-    nvidia_smi = shutil.which("nvidia-smi")
-    said = answer_of(nvidia_smi, "--query-gpu=compute_cap", "--format=csv,noheader") if nvidia_smi else ""
-    return tuple(float(line) for line in said.split() if re.fullmatch(r"\d+\.\d+", line))
+    lines = map(str.strip, _nvidia_smi("--query-gpu=compute_cap", "--format=csv,noheader"))
+    return tuple(float(line) for line in lines if re.fullmatch(r"\d+\.\d+", line))
 
 
 def runs_on_cpu(launch: Launch) -> bool:
@@ -137,10 +141,8 @@ def host_bytes() -> int | None:
 
 def gpu_bytes() -> int | None:
     """Return the memory of the smallest visible NVIDIA GPU according to nvidia-smi, or None without a GPU."""
-    nvidia_smi, visible = shutil.which("nvidia-smi"), os.environ.get("CUDA_VISIBLE_DEVICES")
-    sizes: dict[str, int] = {}
-    query = ("--query-gpu=index,memory.total", "--format=csv,noheader,nounits")
-    for line in answer_of(nvidia_smi, *query).splitlines() if nvidia_smi else ():
+    visible, sizes = os.environ.get("CUDA_VISIBLE_DEVICES"), dict[str, int]()
+    for line in _nvidia_smi("--query-gpu=index,memory.total", "--format=csv,noheader,nounits"):
         index, _, size = line.partition(",")
         if size.strip().isdigit():
             sizes[index.strip()] = int(size) * 2**20

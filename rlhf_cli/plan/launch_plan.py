@@ -140,23 +140,18 @@ def log_name(node: int) -> str:
 
 
 def _one_machine(launch: Launch, local: int) -> dict[str, str]:
-    """Return the variables by which the ranks of one machine import the same modules and find one another."""
-    size = {"PYTHONPATH": python_path(), "WORLD_SIZE": str(local), "LOCAL_WORLD_SIZE": str(local)}
-    return {**size, "MASTER_ADDR": _LOOPBACK, "MASTER_PORT": "0", **_on_loopback(launch)}
+    """Return the variables by which the ranks of one machine import the same modules and find one another.
 
-
-def _on_loopback(launch: Launch) -> dict[str, str]:
-    """Return the variables that stop the ranks of one machine from listening on its other interfaces.
-
-    They override the user's own, which are for runs on several machines. NCCL and vLLM are not restricted if the run
-    uses an external vLLM server, which may be on another machine.
+    They listen on no other interface, whatever the user's own variables say, which are for runs on several machines.
+    NCCL and vLLM are not restricted if the run uses an external vLLM server, which may be on another machine.
     """
-    name = interface_of(_LOOPBACK)
-    if name is None:
-        return {}
-    has_foreign_server = launch.rollout == "vllm_server" and not launch.rollout_gpus
-    others = {} if has_foreign_server else {"NCCL_SOCKET_IFNAME": f"={name}", "VLLM_HOST_IP": _LOOPBACK}
-    return {GLOO: name, **others}
+    found = {"PYTHONPATH": python_path(), "WORLD_SIZE": str(local), "LOCAL_WORLD_SIZE": str(local)}
+    found |= {"MASTER_ADDR": _LOOPBACK, "MASTER_PORT": "0"}
+    if (name := interface_of(_LOOPBACK)) is not None:
+        found[GLOO] = name
+        if launch.rollout != "vllm_server" or launch.rollout_gpus:
+            found |= {"NCCL_SOCKET_IFNAME": f"={name}", "VLLM_HOST_IP": _LOOPBACK}
+    return found
 
 
 def python_path() -> str:

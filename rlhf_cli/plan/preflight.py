@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.imported_code import imported_code, imported_since
-from rlhf_cli.config.rules.class_rules import class_file
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import raise_any
 from rlhf_cli.models.tokenizer_files import TokenizerFiles
@@ -19,16 +18,11 @@ from rlhf_cli.plan.checks import machine_checks as machine
 from rlhf_cli.plan.checks import model_checks as model
 from rlhf_cli.plan.checks import prompt_checks as prompts
 from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report, RewardFacts, Schedule, Subject
-from rlhf_cli.plan.checks.tool_checks import (
-    call_problems,
-    conversation_problems,
-    episode_problems,
-    interaction_problems,
-)
 from rlhf_cli.plan.devices import planned_device, planned_processes, runs_on_cpu
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.plan.sources_and_components import describe_scorer, relative_to_cwd
 from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
+from rlhf_cli.user_files import class_file
 
 
 def preflight(
@@ -52,7 +46,11 @@ def preflight(
     checked = _check(subject, report)
     raise_any(report.problems.values())
     if tries_rewards:
-        report.run_all(reward_checks.trial_problems(subject, checked.data), episode_problems(subject, checked.data))
+        report.run_all(reward_checks.trial_problems(subject, checked.data))
+        if experiment.interacts:
+            from rlhf_cli.plan.checks.tool_checks import episode_problems
+
+            report.run_all(episode_problems(subject, checked.data))
         raise_any(report.problems.values())
     data, schedule, trainer = checked.data, checked.schedule, experiment.trainer
     files = dict(data.files) | checked.rewards.files | checked.aggregate | _named_files(experiment)
@@ -111,8 +109,11 @@ def _check(subject: Subject, report: Report) -> _Checked:
     rewards = report.run(reward_checks.reward_problems(subject, data), RewardFacts())
     aggregate = report.run(reward_checks.aggregate_problems(subject), {})
     aggregate |= report.run(reward_checks.advantage_problems(subject), {})
-    aggregate |= report.run(interaction_problems(subject), {})
-    report.run_all(conversation_problems(subject, data))
+    if subject.experiment.interacts:
+        from rlhf_cli.plan.checks import tool_checks
+
+        aggregate |= report.run(tool_checks.interaction_problems(subject), {})
+        report.run_all(tool_checks.conversation_problems(subject, data))
     report.run_all(reward_checks.turn_problems(subject))
     report.run_all(model.passes_problems(subject, folders), model.critic_problems(subject))
     report.run_all(data_checks.column_problems(subject, data, rewards))
@@ -124,8 +125,9 @@ def _check(subject: Subject, report: Report) -> _Checked:
         prompts.text_argument_problems(subject, tokenizer),
         prompts.format_notices(subject, data, folders, tokenizer),
         prompts.ending_notices(subject, data, folders, tokenizer),
-        call_problems(subject, tokenizer),
     )
+    if subject.experiment.interacts:
+        report.run_all(tool_checks.call_problems(subject, tokenizer))
     report.run_all(model.teacher_problems(subject, folders, tokenizer))
     prompt_tokens = report.run(prompts.room_for_answers_problems(subject, data, folders, tokenizer), None)
     schedule = report.run(arguments.stage_problems(subject, data, schedule), schedule)

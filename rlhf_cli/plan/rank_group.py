@@ -10,17 +10,17 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import socket
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlhf_cli.errors import ConfigError
+from rlhf_cli.plan.devices import answer_of
 
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _IN_TORCHRUN = "TORCHELASTIC_RUN_ID"
 _CONNECT_TIMEOUT_S = 2.0
-_SLURM_TIMEOUT_S = 20
 _FIRST_PORT, _NUM_PORTS = 20_000, 20_000
 _SIGNS = frozenset({"RANK", "WORLD_SIZE", "PET_NNODES", "PET_NPROC_PER_NODE", "SLURM_STEP_NUM_TASKS"})
 GLOO = "GLOO_SOCKET_IFNAME"
@@ -126,19 +126,13 @@ def _from_srun(environment: Mapping[str, str]) -> dict[str, str]:
     }
     job, step = (int(environment.get(name, "0")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     found["MASTER_PORT"] = environment.get("MASTER_PORT") or str(_FIRST_PORT + (job * 7 + step) % _NUM_PORTS)
-    found["MASTER_ADDR"] = environment.get("MASTER_ADDR") or _first_host(environment.get("SLURM_STEP_NODELIST", ""))
+    if not (host := environment.get("MASTER_ADDR", "")):
+        expand = ("show", "hostnames", environment.get("SLURM_STEP_NODELIST", ""))
+        host = answer_of(shutil.which("scontrol") or "scontrol", *expand).partition("\n")[0].strip()
+    found["MASTER_ADDR"] = host
     if match := re.fullmatch(r"(\d+)(\(x\d+\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")):
         found["LOCAL_WORLD_SIZE"] = match[1]
     return found
-
-
-def _first_host(nodes: str) -> str:
-    """Return the first host of a list in Slurm's notation, or '' if scontrol does not expand it."""
-    command = ("scontrol", "show", "hostnames", nodes)
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SLURM_TIMEOUT_S, check=False)
-        return done.stdout.partition("\n")[0].strip()
-    return ""
 
 
 def _is_number(text: str | None, *, least: int = 0) -> bool:

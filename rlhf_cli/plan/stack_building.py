@@ -1,16 +1,18 @@
-"""Build a reward stack of an experiment and keep its failed calls."""
+"""Build the reward stack of an experiment and what its model may call; keep failed calls."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.rollout_sections import CallLimits
 from rlhf_cli.errors import RewardError
 from rlhf_cli.plan.sources_and_components import component, timeout_of
 from rlhf_cli.rewards.stack.aggregating import Aggregate
@@ -21,7 +23,18 @@ from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.trl_values import TRAINERS_OWN
 from rlhf_cli.text.redaction import redacted_tree
-from rlhf_cli.tools_and_environments import EnvironmentScore
+from rlhf_cli.tools_and_environments import (
+    Counts,
+    EnvironmentScore,
+    Function,
+    Interactions,
+    Limits,
+    checked_rollout,
+    environment_class,
+    environment_factory,
+    limited,
+    tools_of,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -150,3 +163,50 @@ def aggregate_of(experiment: Experiment) -> Aggregate:
     """Return how the components become one total: a name that the stack knows, or the user's function."""
     words: dict[str, Aggregate] = {"sum": "sum", "normalize_then_sum": "normalize_then_sum"}
     return words.get(experiment.aggregate) or cast(Aggregate, import_function(experiment.aggregate, where="aggregate"))
+
+
+def interactions_of(experiment: Experiment, *, place: Callable[[str], str] = str) -> Interactions | None:
+    """Return what TRL gets for `tools`, `environment` and `rollout`; None if none is set.
+
+    `place` turns a key into its location. Raise RewardError if one cannot be imported.
+    """
+    if not experiment.interacts:
+        return None
+    counts, names = Counts(), set(experiment.tools)
+    tools = {
+        name: limited(import_function(tool.fn, where=place(f"tools.{name}.fn")), name, f"tools.{name}", limits, counts)
+        for name, tool in experiment.tools.items()
+        for limits in (_limits(tool),)
+    }
+    scored_by = frozenset(reward.environment for reward in experiment.rewards.values() if reward.environment)
+    factories = dict[str | None, Callable[[], object]]()
+    for name, section in experiment.environments.items():
+        key = environment_key(name)
+        original = environment_of(section.own_class, place(f"{key}.class"))
+        wrapped = environment_class(original, key, _limits(section), counts, scored_by=scored_by)
+        factories[name] = environment_factory(original, section.args, key, wrapped)
+        names |= set(tools_of(wrapped))
+    generate = None
+    if (rollout := experiment.rollout) is not None:
+        function = import_function(rollout.fn, where=place("rollout.fn"))
+        generate = checked_rollout(function, rollout.columns, "rollout.fn")
+    return Interactions(counts, tools, factories, frozenset(names), generate)
+
+
+def environment_key(name: str | None) -> str:
+    """Return the key of an environment's section."""
+    return "environment" if name is None else f"environment.{name}"
+
+
+def environment_of(named: str, where: str) -> type:
+    """Return the class that `environment.class` names. Raise RewardError if it is none, or has no `reset`."""
+    found: Function = import_function(named, where=where)
+    if not inspect.isclass(found) or not inspect.isfunction(getattr(found, "reset", None)):
+        what = "an environment is a class with a method `reset`"
+        expected = "class Name, with def reset(self, **row): it begins a rollout, and returns a text or None"
+        raise RewardError(what, where=where, got=named, expected=expected)
+    return found
+
+
+def _limits(section: CallLimits) -> Limits:
+    return Limits(section.seconds, section.max_characters, section.on_error)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from rlhf_cli.config.rules.adapter_rules import own_fields
+from rlhf_cli.config.rules.trainer_rules import own_fields
 from rlhf_cli.config.schema.experiment import Experiment, arms_of, section_at, section_of, valid_keys
 from rlhf_cli.config.schema.model_and_data import Lora
 from rlhf_cli.config.schema.run_sections import Warn

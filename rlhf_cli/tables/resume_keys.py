@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_cli.tables.algorithms import READ_BY_ALGORITHMS
+from rlhf_cli.tables.trl_trainers import READ_BY_ALGORITHMS
 
 Effect = Literal["taken", "by name", "never"]
 Condition = Literal["steps do not shape the run", "no best is chosen", "as many processes"]

@@ -25,6 +25,9 @@ CLIPPED_PPO_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo")
 SEQUENCE_LOSSES = ("luspo",)
 """Those that take one advantage per sequence."""
 
+READ_BY_ALGORITHMS = ("scale_rewards", "normalize_advantages", "reward_clip_range")
+"""The arguments of GRPO's and RLOO's trainers that shape their advantages."""
+
 
 def data_key(name: str) -> str:
     """Return the key of data by TRL's name of it: `train`, `eval`, or the name of an evaluation set."""
@@ -41,20 +44,19 @@ ColumnSet = tuple[str, ...]
 class TrainerRow:
     """A trainer. Those that generate score completions by rewards; the others train on rows.
 
-    `module`: where to import the class and its config class (`GRPOConfig`). `algorithm`: the name in
-    tables/algorithms.py of the algorithm that makes its advantages, None for a trainer that learns from rows.
-    `learns_from`: the column sets that it can train on, the first that is present is used; `expected_columns`: the
-    same in words. `along`: the columns that it reads beside such a set. `sections`: the sections of our
-    configuration that it uses in addition to the common ones. `advantages`: per completion or per token, None if it
-    has none. `kl_in_reward`: its argument `beta` puts a KL divergence into the rewards. `trains`: the kind of
-    model. `measured`: the columns that give the length of a row prepared by TRL: those at its start, and
-    alternatives whose longest counts; None if TRL does not prepare rows. `splits_pairs`: a pair of answers becomes
-    two rows. `loss_divisor`: what its loss divides by, None if its argument `loss_type` decides. `texts_per_row`:
-    the texts that a row of the data puts through the model. `bounds_logits`: its loss never holds the logits of all
-    tokens at once. `copies_policy`: it loads a copy of the policy as reference. `has_tools`: its constructor takes
-    tools, environments and a rollout function. `answers_up_to`: the argument that limits the answers it generates
-    itself, scored by no reward; None if it generates none. `same_vocabulary`: its teacher must have as many tokens as
-    the policy.
+    `module`: where to import the class and its config class (`GRPOConfig`). `algorithm`: what makes its advantages
+    (trainers/assemble/algorithm.py), None for a trainer that learns from rows. `learns_from`: the column sets that it
+    can train on, the first that is present is used; `expected_columns`: the same in words. `along`: the columns that it
+    reads beside such a set. `sections`: the sections of our configuration that it uses in addition to the common ones.
+    `advantages`: per completion or per token, None if it has none. `kl_in_reward`: its argument `beta` puts a KL
+    divergence into the rewards. `trains`: the kind of model. `measured`: the columns that give the length of a row
+    prepared by TRL: those at its start, and alternatives whose longest counts; None if TRL does not prepare rows.
+    `splits_pairs`: a pair of answers becomes two rows. `loss_divisor`: what its loss divides by, None if its argument
+    `loss_type` decides. `texts_per_row`: the texts that a row of the data puts through the model. `bounds_logits`: its
+    loss never holds the logits of all tokens at once. `copies_policy`: it loads a copy of the policy as reference.
+    `has_tools`: its constructor takes tools, environments and a rollout function. `answers_up_to`: the argument that
+    limits the answers it generates itself, scored by no reward; None if it generates none. `same_vocabulary`: its
+    teacher must have as many tokens as the policy.
     """
 
     name: str

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from trl.trainer.utils import FusedCausalLMOutput
 
-from rlhf_cli.models.live_eligibility import dropout_attributes
+from rlhf_cli.models.live_generation import dropout_attributes
 from rlhf_cli.trainers.step_profile import count
 
 if TYPE_CHECKING:

@@ -263,11 +263,6 @@ class GuardMixin(ExtendedTrainer):
         return f"{resume}\n{tame}, from its weights: rlhf train ... model.path={os.path.relpath(last)}"
 
 
-def _are_finite(tensors: Sequence[Tensor]) -> bool:
-    """Return whether no entry of any tensor is NaN or infinite."""
-    return bool(_norm(tensors, torch.inf).isfinite())
-
-
 def _norm(tensors: Sequence[Tensor], norm_type: float) -> Tensor:
     """Return the float32 norm of all entries of this rank, a scalar; it is not finite if an entry is not."""
     local = [own_shard(tensor).detach() for tensor in tensors if tensor.is_floating_point()]
@@ -285,7 +280,7 @@ def _described(
     for what in [what for what in found if what != "the loss"]:
         tensors = {name: tensor.grad if what == "the gradient" else tensor for name, tensor in parameters}
         known = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-        bad = [name for name, tensor in known.items() if not _are_finite([tensor])]
+        bad = [name for name, tensor in known.items() if not _norm([tensor], torch.inf).isfinite()]
         lines.append(
             f"{what.partition(' ')[2]}: {len(bad)} of {len(known)} tensors" + (f", {bad[0]} the first" if bad else "")
         )

@@ -22,8 +22,6 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from rlhf_cli.algorithms.base import Algorithm, Given, GroupAlgorithm, advantage_metrics, shares, summed
-from rlhf_cli.algorithms.own_advantages import OwnAdvantages
-from rlhf_cli.algorithms.process_rewards import ProcessRewards
 from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.rewards.stack.component import RewardOutcome
 from rlhf_cli.rewards.stack.reward_matrix import (
@@ -43,14 +41,14 @@ from rlhf_cli.rewards.stack.reward_metrics import (
     share_of_dead_groups,
     table_columns,
 )
-from rlhf_cli.rewards.stack.token_offsets import with_turn_texts
 from rlhf_cli.runs.metrics_file import table_file
-from rlhf_cli.tools_and_environments import KINDS
+from rlhf_cli.tools_and_environments import KINDS, ending_of, ending_shares
 from rlhf_cli.trainers.left_out_mixin import LeftOutMixin
-from rlhf_cli.trainers.rollout_endings import ending_of, ending_shares
 from rlhf_cli.truncation import COMPONENT, ENDINGS, Ending, Endings
 
 if TYPE_CHECKING:
+    from rlhf_cli.algorithms.own_advantages import OwnAdvantages
+    from rlhf_cli.algorithms.process_rewards import ProcessRewards
     from rlhf_cli.rewards.stack.reward_metrics import DeadRound
     from rlhf_cli.trainers.completions_table import PartColumns
     from rlhf_cli.trainers.trl_protocol import TrlBatch
@@ -78,6 +76,8 @@ class RewardMixin(LeftOutMixin):
         self.reward_stack.decode = self._decode
         self._clip_range = getattr(self, "reward_clip_range", None)
         if (function := getattr(self, "rollout_func", None)) is not None:  # RLOO has none
+            from rlhf_cli.rewards.stack.token_offsets import with_turn_texts
+
             self.rollout_func = functools.partial(with_turn_texts, function, self._decode)
 
     @functools.cached_property
@@ -247,11 +247,14 @@ class RewardMixin(LeftOutMixin):
     def _set_advantages(self, output: TrlBatch) -> dict[str, float]:
         """Replace TRL's advantages if necessary, and return metrics: the rewards' shares of the used ones."""
         algorithm, names, each = self.algorithm, self._settled.names, self._num_generations
-        if isinstance(algorithm, ProcessRewards):
-            return advantage_metrics(self._set_token_advantages(algorithm, output))
-        if isinstance(algorithm, OwnAdvantages):
+        if not isinstance(algorithm, GroupAlgorithm):
+            from rlhf_cli.algorithms.own_advantages import OwnAdvantages
+            from rlhf_cli.algorithms.process_rewards import ProcessRewards
+
+            if isinstance(algorithm, ProcessRewards):
+                return advantage_metrics(self._set_token_advantages(algorithm, output))
+            assert isinstance(algorithm, OwnAdvantages)
             return advantage_metrics(self._set_own_advantages(algorithm, output))
-        assert isinstance(algorithm, GroupAlgorithm)
         everyones = self.accelerator.gather(output["advantages"])
         totals = self._compared_totals().to(everyones)
         excess = algorithm.excess(everyones, totals, each, self._logs["advantages"])

@@ -16,8 +16,7 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
-from rlhf_cli.models.live_eligibility import drops_out
-from rlhf_cli.models.live_generation import Generating, GenerationMode, expected_mode
+from rlhf_cli.models.live_generation import Generating, GenerationMode, drops_out, expected_mode
 from rlhf_cli.models.stop_strings import StopStrings
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 

@@ -22,7 +22,7 @@ from transformers import LlamaForCausalLM, LogitsProcessorList, Trainer, Trainer
 from transformers.models.llama.modeling_llama import LlamaModel
 from transformers.utils import logging
 
-from rlhf_cli.models import live_eligibility
+from rlhf_cli.models import live_generation
 from scripts.bench.step_models import EOS, EndsInTime
 
 PRETENDED = "pretend"
@@ -172,7 +172,7 @@ def _status() -> str:
 
 def install(clock: StepClock, step: Step) -> None:
     """Patch generation, the forward pass and `train`: fix lengths, count positions, add the clock."""
-    live_eligibility.ROW_BY_ROW = live_eligibility.ROW_BY_ROW | {EndsInTime}
+    live_generation.ROW_BY_ROW = live_generation.ROW_BY_ROW | {EndsInTime}
     generate, forward, train = LlamaForCausalLM.generate, LlamaModel.forward, Trainer.train
 
     def generated(model: Any, *given: Any, **named: Any) -> Any:

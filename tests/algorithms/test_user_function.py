@@ -12,6 +12,7 @@ from rlhf_cli.algorithms.own_advantages import OwnAdvantages
 from rlhf_cli.algorithms.user_function import AdvantageFunction, Answer, example_round
 from rlhf_cli.errors import ConfigError, Problems, RewardError, RewardFailed, UserError
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.trainers.assemble.algorithm import algorithm_of
 from tests.support.settled_columns import NAN, Case, Rule, column
 
 SOURCE = """
@@ -175,4 +176,4 @@ def test_settings_that_need_another_formula_are_refused(place: Path, words: list
 
 def test_rloo_without_a_kl_takes_a_function(place: Path) -> None:
     experiment = prepare(["+exp=quickstart", "advantages=pass_at_k", "trainer=rloo", "trainer.args.beta=0"]).experiment
-    assert experiment.algorithm.name == "own"
+    assert isinstance(algorithm_of(experiment), OwnAdvantages)

@@ -1,14 +1,21 @@
-"""Experiment files in another encoding, pipes and circles are refused with file and line, without a traceback."""
+"""Files in another encoding, pipes, circles, YAML that becomes huge and long names are refused in a second, with place.
+
+A "billion laughs" file of nine levels of nine aliases has 9 ** 9 values: 387 million, worked out by hand.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rlhf_cli.cli import main
+from rlhf_cli.text.regular_files import SAFE_LOADER, OversizedYaml
+from tests.support.planning import Write
 
 HEAD = "# @package _global_\n# mine\ndefaults:\n  - quickstart\n  - _self_\n"
 DEEP = "${oc.select:" * 500 + "x" + "}" * 500
@@ -58,3 +65,71 @@ def test_a_bad_file_that_is_not_used_hides_nothing(
     assert main(["show", "+exp=mine", "seed"]) == 0
     assert main(["list", "exp"]) == 0
     assert "mine" in capsys.readouterr().out
+
+
+BOMB = "x0: &x0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n" + "".join(
+    f"x{level}: &x{level} [{', '.join([f'*x{level - 1}'] * 9)}]\n" for level in range(1, 9)
+)
+TEXTS = {
+    "more than 100000 values": BOMB,
+    "inside its own node": "track: &track {tags: [*track]}\n",
+    "more than 100 levels deep": "track: {tags: " + "[" * 3000 + "]" * 3000 + "}\n",
+}
+
+
+@pytest.fixture
+def refused(place: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """`refused(words)`: what a command says that ends with exit code 2, in a few seconds and without a traceback."""
+
+    def call(*words: str) -> str:
+        began = time.process_time()
+        code = main(list(words))
+        printed = capsys.readouterr().err
+        assert (code, "Traceback" in printed) == (2, False), printed
+        assert time.process_time() - began < 20
+        assert len(printed) < 2000
+        return printed
+
+    return call
+
+
+@pytest.mark.parametrize("says", TEXTS)
+def test_a_file_of_the_users(says: str, write: Write, refused: Callable[..., str]) -> None:
+    write("conf/exp/mine.yaml", "# @package _global_\n" + TEXTS[says])
+    printed = refused("check", "+exp=mine")
+    assert says in printed
+    assert "conf/exp/mine.yaml:" in printed
+
+
+@pytest.mark.parametrize("says", TEXTS)
+def test_a_run_folder_that_somebody_sent(says: str, write: Write, refused: Callable[..., str]) -> None:
+    write("runs/x/sent/config.yaml", TEXTS[says])
+    printed = refused("resume", "runs/x/sent")
+    assert says in printed
+    assert "runs/x/sent/config.yaml" in printed
+
+
+def test_an_accelerate_file(write: Write, refused: Callable[..., str]) -> None:
+    write("accelerate.yaml", BOMB)
+    assert "more than 100000 values" in refused("check", "+exp=quickstart", "launch.accelerate_config=accelerate.yaml")
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "- " * 200_000, "? " * 200_000, "{a: " * 200_000])
+def test_nesting_that_would_end_the_process(text: str) -> None:
+    """libyaml builds such a document by calling itself, until the stack is used up: no exception, a dead process."""
+    with pytest.raises(OversizedYaml):
+        yaml.compose(text, Loader=SAFE_LOADER)
+
+
+def test_aliases_that_are_few_are_read() -> None:
+    text = "a: &a [1, 2]\nb: *a\nc: {<<: {x: 1}, y: *a}\n"
+    assert yaml.load(text, Loader=SAFE_LOADER) == yaml.safe_load(text)
+
+
+@pytest.mark.parametrize("key", ["run.name", "run.root", "model.path", "rewards.{}.fn"])
+def test_a_name_of_300_letters(key: str, refused: Callable[..., str]) -> None:
+    name = "a" * 300
+    word = f"{key}={name}" if "{}" not in key else f"{key.format(name)}=rlhf_cli.rewards.toy:sums_correct"
+    model = ["~model.build"] if key == "model.path" else []
+    printed = refused("check", "+exp=quickstart", *model, word.replace("model.path=", "model.path=./"))
+    assert "128" in printed or "too long" in printed

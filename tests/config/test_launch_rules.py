@@ -1,10 +1,20 @@
-"""Test the rules of `launch`: strategies, Slurm and the rollout engine refuse with what works instead."""
+"""Test the rules of `launch`, which say what works instead, and what a file of `accelerate config` fills in."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
+from rlhf_cli.config.accelerate_file import accelerate_environment
 from rlhf_cli.config.rules.launch_rules import seconds
+from rlhf_cli.launch.freeze import create_run
+from rlhf_cli.plan.prepare import prepare, prepare_from
 from rlhf_cli.tables.strategies import STRATEGIES
 from tests.support.planning import Judged, Refused
 
@@ -110,3 +120,95 @@ def test_slurm_settings_that_are_refused(refused: Refused, word: str, key: str, 
     error = refused("+exp=quickstart", "launch=slurm", word)
     assert str(error.where).startswith(key)
     assert says in str(error)
+
+
+_SPEC = importlib.util.find_spec("trl")
+assert _SPEC is not None
+assert _SPEC.origin is not None
+SHIPPED = Path(_SPEC.origin).parent / "accelerate_configs"
+"""TRL's own files, as its documentation has them typed after `accelerate launch --config_file`."""
+
+FSDP2 = "distributed_type: FSDP\nnum_processes: 2\nmixed_precision: bf16\nfsdp_config:\n"
+FSDP2 += "  fsdp_version: 2\n  fsdp_state_dict_type: FULL_STATE_DICT\n"
+
+
+def word(file: Path) -> str:
+    return f"launch.accelerate_config={file}"
+
+
+@pytest.fixture
+def write(place: Path) -> Callable[[str], Path]:
+    def call(text: str) -> Path:
+        (place / "accelerate.yaml").write_text(text)
+        return place / "accelerate.yaml"
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "processes"),
+    [("multi_gpu", "ddp", 8), ("single_gpu", "ddp", 1), ("fsdp2", "fsdp2", 8)]
+    + [(f"zero{stage}", f"zero{stage}", 8) for stage in (1, 2, 3)],
+)
+def test_the_files_that_trl_ships(judged: Judged, name: str, strategy: str, processes: int) -> None:
+    launch = judged("exp=quickstart", word(SHIPPED / f"{name}.yaml")).launch
+    assert (launch.strategy, launch.processes, launch.precision) == (strategy, processes, "bf16")
+    assert (launch.nodes, launch.offload) == (1, False)
+
+
+def test_what_contradicts_is_refused_and_where_it_was_said(refused: Refused, judged: Judged, write) -> None:
+    file = write(FSDP2)
+    error = refused("exp=quickstart", word(file), "launch.strategy=ddp")
+    assert error.where == "launch.strategy (command line)"
+    assert error.got == "launch.strategy=ddp, and the file says fsdp2"
+    assert error.hint == "launch.strategy=fsdp2, or launch.accelerate_config=null"
+    assert refused("exp=quickstart", word(file), "launch.offload=true").where == "launch.offload (command line)"
+    same = ("launch.strategy=fsdp2", "launch.processes=2", "launch.precision=bf16", "launch.device=cuda")
+    assert judged("exp=quickstart", word(file), *same).launch.processes == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "got"),
+    [
+        ("distributed_type: MEGATRON_LM\n", "distributed_type: MEGATRON_LM"),
+        ("distributed_type: MULTI_GPU\nmixed_precision: fp8\n", "mixed_precision: fp8"),
+        (FSDP2.replace("  fsdp_version: 2\n", ""), "fsdp_version: 1"),  # accelerate's default
+        (FSDP2.replace("FULL", "SHARDED"), "fsdp_state_dict_type: SHARDED"),
+        (FSDP2 + "machine_rank: 1\nnum_machines: 2\n", "machine_rank: 1"),
+        ("seed: 3\n", "no distributed_type"),
+        ("a: [\n", "expected node content"),
+    ],
+)
+def test_what_a_run_cannot_do(refused: Refused, write, text: str, got: str) -> None:
+    error = refused("exp=quickstart", word(write(text)))
+    assert got in str(error.got)
+    assert str(error.where).startswith("launch.accelerate_config (command line)")
+
+
+def test_a_frozen_run_does_not_need_the_file(write) -> None:
+    """`rlhf eval` reads a run on another machine; its configuration holds what the file printed."""
+    file = write(FSDP2)
+    prepared = prepare(["exp=quickstart", word(file.relative_to(file.parent)), "run.name=one"])
+    folder = create_run(prepared.experiment, prepared.composed, files={})
+    file.unlink()
+    launch = prepare_from(folder, []).experiment.launch
+    assert (launch.strategy, launch.accelerate_config) == ("fsdp2", str(file))
+
+
+@pytest.mark.slow
+def test_the_environment_is_accelerate_s_own(place: Path) -> None:
+    """`accelerate launch --config_file` itself is the yardstick: what a program that it starts finds."""
+    file = place / "mine.yaml"
+    file.write_text((SHIPPED / "fsdp2.yaml").read_text().replace("num_processes: 8", "num_processes: 1"))
+    (place / "program.py").write_text("import json, os; print(json.dumps(dict(os.environ)))")
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file)]
+    done = subprocess.run([*launcher, "program.py"], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+
+    def of_accelerate(variables: dict[str, str]) -> dict[str, str]:
+        return {name: value for name, value in variables.items() if name.startswith(("ACCELERATE", "FSDP", "PARALLEL"))}
+
+    variables = accelerate_environment(file, where="here")
+    assert of_accelerate(variables) == of_accelerate(found)
+    assert (variables["ACCELERATE_USE_FSDP"], variables["FSDP_VERSION"]) == ("true", "2")
+    assert not {"RANK", "MASTER_PORT", "PYTHONPATH", "HOME"} & set(variables)

@@ -1,4 +1,4 @@
-"""Rules about rewards, gates, `primary`, dense rewards and `reward_model`."""
+"""Rules about rewards, gates, `primary`, dense rewards, rewards that only watch, `reward_model` and `teacher`."""
 
 from __future__ import annotations
 
@@ -99,3 +99,51 @@ def test_a_margin_comes_from_one_place(refused: Refused, margin: str) -> None:
     error = refused(*REWARD, f"reward_model.margin={margin}")
     assert str(error.where).startswith("reward_model.margin")
     assert error.expected == "either `column`, or `chosen` and `rejected`: the columns of two scores"
+
+
+UNBOUND = ("exp=quickstart", "expect=null")
+WATCHES = "rewards.format.when=eval"
+
+
+def test_a_reward_that_only_watches_has_no_weight(judged: Judged) -> None:
+    assert judged(*UNBOUND, "~rewards.format.weight", WATCHES).rewards["format"].weight == 0.0
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        (["rewards.format.weight=0.5"], "rewards.format"),
+        (["rewards.format.weight=0", "rewards.correct.gate={by: format, at_least: 1}"], "rewards.correct.gate.by"),
+        (["rewards.format.weight=0", "primary={by: format, at_least: 1}"], "primary.by"),
+        (["rewards.format.weight=0", "stop.when='format > 0.5'"], "stop.when"),
+        (["rewards.format.weight=0", "sampling.keep_groups.by=format"], "sampling.keep_groups.by"),
+    ],
+)
+def test_what_cannot_read_a_reward_that_only_watches(refused: Refused, words: list[str], where: str) -> None:
+    assert str(refused(*UNBOUND, WATCHES, *words).where).startswith(where)
+
+
+def test_a_gate_of_another_that_only_watches(judged: Judged) -> None:
+    words = ["rewards.brevity.when=eval", "rewards.brevity.weight=0", "rewards.format.weight=0"]
+    assert judged(*UNBOUND, WATCHES, *words, "rewards.brevity.gate={by: format, at_least: 1}")
+
+
+def test_a_run_learns_from_some_reward(refused: Refused) -> None:
+    every = [
+        f"rewards.{name}.{word}" for name in ("correct", "format", "brevity") for word in ("when=eval", "weight=0")
+    ]
+    assert refused(*UNBOUND, *every).where == "rewards.correct.when (command line)"
+
+
+@pytest.mark.parametrize(
+    ("words", "where", "hint"),
+    [
+        (["trainer=distillation"], "teacher", "teacher.path=FOLDER_OR_HUB_ID"),
+        (["trainer=sft", "teacher.path=here"], "teacher (command line)", "trainer=distillation, or ~teacher"),
+        (["trainer.trl=A2POTrainer"], "trainer.trl (command line)", "rlhf list trainer"),
+        (["trainer=online_dpo"], "command line", "rlhf list trainer"),
+    ],
+)
+def test_a_teacher_belongs_to_a_trainer(refused: Refused, words: list[str], where: str, hint: str) -> None:
+    error = refused(*words)
+    assert (error.where, error.hint) == (where, hint)

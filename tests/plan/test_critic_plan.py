@@ -15,8 +15,6 @@ from rlhf_cli.plan.run_plan import Plan
 from tests.support.model_copies import EMPTY_WEIGHTS, tokenizer_json
 from tests.support.planning import Write
 
-pytestmark = pytest.mark.usefixtures("place")
-
 PPO = ("exp=quickstart", "trainer=ppo", "trainer.args.num_generations=1", "launch=cpu")
 CRITIC = {"architectures": ["LlamaForTokenClassification"], "id2label": {"0": "LABEL_0"}}
 REWARD_MODEL = {"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "LABEL_0"}}

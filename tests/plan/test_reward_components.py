@@ -17,7 +17,6 @@ from rlhf_cli.plan.sources_and_components import KEEP_TIME, component, timeout_o
 from rlhf_cli.plan.stack_building import reward_stack
 from rlhf_cli.rewards.stack.component import ScoreGate
 
-pytestmark = pytest.mark.usefixtures("place")
 INF = float("inf")
 QUICK = "exp=quickstart"  # rewards: correct, format, brevity
 

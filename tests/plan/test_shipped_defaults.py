@@ -14,8 +14,6 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 from tests.support.planning import Refused, planned
 
-pytestmark = pytest.mark.usefixtures("place")
-
 MODELS = ("tiny", "tiny_calls", "tiny_speakers", "tiny_untrained")
 DATA = ("toy_demonstrations", "toy_judgements", "toy_preferences", "toy_speakers", "toy_sums")
 REWARDED = ("grpo", "gmpo", "ppo", "rloo")

@@ -156,7 +156,7 @@ def test_a_file_belongs_to_the_innermost_room() -> None:
     files = list(OURS.mutated_files())
     assert len(files) == len(set(files))
     assert [place for places in OURS.tests.values() for place in places if not (OURS.root / place).exists()] == []
-    assert OURS.room("rlhf_cli/trainers/ppo/rollout.py") == "rlhf_cli/trainers/ppo"
+    assert OURS.room("rlhf_cli/trainers/ppo/critic.py") == "rlhf_cli/trainers/ppo"
     assert OURS.room("rlhf_cli/trainers/pass_mixin.py") == "rlhf_cli/trainers"
     assert {"rlhf_cli/trainers/pass_mixin.py", "rlhf_cli/data/file_readers.py"} <= set(files)
 

@@ -24,7 +24,7 @@ from rlhf_cli.tables.resume_keys import RESUME_KEYS, ResumeRow, row_of
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.tables.trl_trainers import CLIPPED_PPO_LOSSES, POLICY_LOSSES, SEQUENCE_LOSSES, TRAINERS, UNSUPPORTED
 from rlhf_cli.tables.trl_values import CHOICES, RANGES, REWARD_ARGUMENTS, Range
-from rlhf_cli.trainers.ppo.rollout import KlPenalty
+from rlhf_cli.trainers.ppo.critic import KlPenalty
 
 Try = Callable[[float], object]
 

@@ -12,8 +12,8 @@ from trl import chat_template_utils
 
 from rlhf_cli.cli import main
 from rlhf_cli.data.worlds.reasoning_gym import generate
-from rlhf_cli.plan.interaction_building import interactions_of
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.plan.stack_building import interactions_of
 from rlhf_cli.rewards.toy import add
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json

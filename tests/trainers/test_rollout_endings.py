@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlhf_cli.rewards.stack.reward_matrix import add_truncation, truncation_metrics
-from rlhf_cli.trainers.rollout_endings import ending_of, ending_shares
+from rlhf_cli.tools_and_environments import ending_of, ending_shares
 from rlhf_cli.truncation import ENDINGS, POLICIES, Bootstrap, Ending, Endings, EosPenalty, Exclude, SoftOverlong
 from tests.support.settled_columns import Case, Rule, column
 

@@ -1,8 +1,11 @@
-"""Checkpoints of any trainer: pruned and named in their final folder; only the writing rank adds files."""
+"""Checkpoints of any trainer: pruned and named in their final folder, whole also where the disk is full."""
 
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +20,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.runs.checkpoint_folders import problem_with
+from rlhf_cli.runs.disk_space import bytes_below
 from rlhf_cli.runs.reward_records import trained_on_conversations, trained_with_eos
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.trainers import checkpoint_mixin
-from rlhf_cli.trainers.assemble.trainer import are_conversations
-from rlhf_cli.trainers.build_trainer import extended_class
+from rlhf_cli.trainers.assemble.trainer import are_conversations, extended_class
 from rlhf_cli.trainers.checkpoint_mixin import CheckpointMixin
 from rlhf_cli.trainers.extensions import Extensions
 
@@ -161,3 +166,61 @@ def test_a_rank_that_writes_no_model_needs_no_folder(
 )
 def test_whether_rows_are_conversations(row: dict[str, Any], expected: bool | None) -> None:
     assert are_conversations(datasets.Dataset.from_list([row])) is expected
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """`small_disk(kilobytes)`: a file system of its own that has no room for more."""
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def mount(kilobytes: int) -> Path:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(place)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"a file system can be mounted by root alone: {done.stderr.strip()}")
+        return place
+
+    try:
+        yield mount
+    finally:
+        subprocess.run(["umount", "-l", str(place)], capture_output=True, check=False)
+
+
+def run_on(place: Path) -> RunFolder:
+    return RunFolder(place / "runs" / "quickstart" / "one")
+
+
+def told_bytes(told: str) -> tuple[int, int]:
+    """(free, needed) as the message has them."""
+    free, needed = re.search(r"(\d+) bytes", told), re.search(r"at least (\d+) bytes", told)
+    assert free is not None
+    assert needed is not None
+    return int(free[1]), int(needed[1])
+
+
+@pytest.mark.parametrize(("kilobytes", "kept"), [(390, ["checkpoint-1"]), (160, [])])
+@pytest.mark.fault(4)
+def test_the_older_one_is_whole_and_nothing_else_is_left(
+    train, small_disk, capsys, monkeypatch, kilobytes: int, kept: list[str]
+) -> None:
+    import rlhf_cli.plan.checks.machine_checks
+
+    # Another program filled the disk.
+    monkeypatch.setattr(rlhf_cli.plan.checks.machine_checks, "space_problems", lambda *_: ([], None))
+    place = small_disk(kilobytes)
+    code, _ = train(f"run.root={place}/runs", "trainer.args.save_steps=1")
+    folder = run_on(place)
+    told = capsys.readouterr().err
+    assert code == 2
+    assert "error: the disk is full" in told
+    assert str(folder.checkpoints / f"checkpoint-{len(kept) + 1}") in told
+    assert "Traceback" not in told
+    assert [path.name for path in folder.checkpoints.iterdir()] == kept
+    assert all(problem_with(path) is None for path in folder.checkpoints.iterdir())
+    if kept:
+        free, needed = told_bytes(told)
+        assert free < needed
+        assert needed >= bytes_below(folder.checkpoints / kept[0]) > 100_000
+        assert "checkpoint-1 is complete" in told
+    assert "the disk is full" in (read_status(folder).reason or "")

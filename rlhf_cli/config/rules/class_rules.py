@@ -6,7 +6,6 @@ Imports are followed from file to file, also those that a package makes only whe
 from __future__ import annotations
 
 import ast
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.tables.trl_trainers import TRAINERS, UNSUPPORTED
 from rlhf_cli.text.suggest import nearest
+from rlhf_cli.user_files import class_file
 
 _CLASS, _CALLBACKS = "trainer.class", "trainer.callbacks"
 _FORM = "./file.py:Class, or package.module:Class"
@@ -158,19 +158,3 @@ def _constructor_problems(found: _Found, given: set[str], where: str) -> Iterato
                 got=f"__init__({', '.join(arg.arg for arg in positional)})",
                 expected="arguments of TRL's class, and others with a default",
             )
-
-
-def class_file(named: str) -> Path | None:
-    """Return the file that defines `./file.py:Class` or `package.module:Class`, without importing it."""
-    module = named.rpartition(":")[0]
-    if module.endswith(".py"):
-        return Path(module).expanduser()
-    top, *below = module.split(".")
-    folders = [Path.cwd()]
-    spec = importlib.util.find_spec(top) if top else None
-    if spec is not None and spec.origin is not None:
-        origin = Path(spec.origin)
-        folders.append(origin.parent.parent if origin.name == "__init__.py" else origin.parent)
-    stems = [folder.joinpath(top, *below) for folder in folders]
-    files = [file for stem in stems for file in (stem.with_suffix(".py"), stem / "__init__.py")]
-    return next((file for file in files if file.is_file()), None)

@@ -1,4 +1,4 @@
-"""Check rewards, reward-model training and truncation across keys."""
+"""Check rewards, reward-model training, truncation and the filter of groups across keys."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rlhf_cli.tables.trl_trainers import SEQUENCE_LOSSES
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.truncation import POLICIES
 
+TOTAL = "total"
 _TOKEN_LEVEL_ONLY = {"loss_type": SEQUENCE_LOSSES, "importance_sampling_level": ("sequence",)}
 """TRL argument values without per-token advantages: they would collapse them to the row's mean."""
 
@@ -189,3 +190,28 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
             expected=f"below {limit}",
             hint="truncation.cache=null",
         )
+
+
+def sampling_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """Yield a problem for each setting without groups, or that compares completions of several groups."""
+    trainer, keep, section = experiment.trainer, experiment.sampling.keep_groups, "sampling.keep_groups"
+    assert keep is not None
+    off, scales, normalizes = f"{section}=null", "trainer.args.scale_rewards", "trainer.args.normalize_advantages"
+    of_all = f"it compares all completions of a draw, of which {section} keeps a part"
+    no_critic = "PPO's critic replaces the groups that keep_groups compares"
+    problems = [  # whether it applies, its key, what is wrong, what to type instead
+        (not trainer.row.generates, section, f"trainer={trainer.name} samples no groups", "trainer=grpo"),
+        (trainer.has_critic, section, no_critic, "trainer=grpo"),
+        (trainer.setting("scale_rewards") == "batch", scales, of_all, f"{scales}=group"),
+        (trainer.setting("normalize_advantages") is True, normalizes, of_all, f"{normalizes}=false"),
+        (experiment.aggregate == "normalize_then_sum", "aggregate", of_all, "aggregate=sum"),
+    ]
+    for applies, key, what, hint in problems:
+        if applies:
+            got = f"{section}.by={keep.by}"
+            yield ConfigError(what, where=origins.where(key), got=got, hint=f"{hint}, or {off}")
+    names = [*(name for name, reward in experiment.rewards.items() if reward.when != "eval"), TOTAL]
+    if keep.by not in names and trainer.row.generates:
+        key, what = f"{section}.by", f"{section} reads the reward {keep.by!r}, which training does not compute"
+        hint = f"{key}={nearest(keep.by, names) or names[0]}"
+        yield ConfigError(what, where=origins.where(key), expected=f"one of {', '.join(names)}", hint=hint)

@@ -21,7 +21,6 @@ from rlhf_cli.config.schema.rollout_sections import Environment, Environments, R
 from rlhf_cli.config.schema.run_sections import ONE_WORD, Expectations, Guards, Profile, Run, StopRules, Track, Warn
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.config.schema.trainer_sections import Critic, Kl, Sampling, Trainer
-from rlhf_cli.tables.algorithms import ALGORITHMS, AlgorithmRow
 
 
 class Experiment(Section):
@@ -68,17 +67,14 @@ class Experiment(Section):
     sweep: Sweep | None = None
 
     @property
-    def algorithm(self) -> AlgorithmRow:
-        """Return the algorithm that makes the advantages of a trainer that generates."""
-        name = "ppo" if self.trainer.has_critic else self.trainer.row.algorithm
-        name = "own" if self.advantages is not None else name
-        assert name is not None, "the trainer learns from rows"
-        return ALGORITHMS[name]
-
-    @property
     def environments(self) -> dict[str | None, Environment]:
         """Return the environments by the name in the column `environment`; None is the only one, for all rows."""
         return environments_of(self.environment)
+
+    @property
+    def interacts(self) -> bool:
+        """Return whether the model calls tools or an environment, or a function makes the rollouts."""
+        return bool(self.tools) or self.environment is not None or self.rollout is not None
 
     @property
     def has_reference(self) -> bool:

@@ -192,7 +192,7 @@ class Lora(Section):
     its inputs. `target_modules` names the layers that get an adapter. `rlhf list keys lora` shows peft's other fields.
     """
 
-    model_config = ConfigDict(extra="allow")  # config/rules/adapter_rules.py judges them
+    model_config = ConfigDict(extra="allow")  # config/rules/trainer_rules.py judges them
     r: int = Field(default=16, gt=0)
     lora_alpha: int = Field(default=32, gt=0)
     lora_dropout: float = Field(default=0.0, ge=0, lt=1)

@@ -18,7 +18,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from rlhf_cli.algorithms.user_function import AdvantageFunction, example_round
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, Reward
 from rlhf_cli.errors import ConfigError, RewardError, RlhfError, UserError, with_causes
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, RewardFacts, Subject
@@ -98,6 +97,8 @@ def advantage_problems(subject: Subject) -> Check[dict[str, Path]]:
     section = subject.experiment.advantages
     if section is None:
         return {}
+    from rlhf_cli.algorithms.user_function import AdvantageFunction
+
     try:
         AdvantageFunction(section.fn, section.args, place=subject.where)
     except UserError as error:
@@ -187,6 +188,8 @@ def _advantage_trial(subject: Subject) -> Findings:
     experiment, section = subject.experiment, subject.experiment.advantages
     if section is None:
         return
+    from rlhf_cli.algorithms.user_function import AdvantageFunction, example_round
+
     function = AdvantageFunction(section.fn, section.args, place=subject.where)
     num_generations = max(2, experiment.trainer.whole("num_generations") or 0)
     example = example_round(num_generations, dict.fromkeys(experiment.rewards, 1.0))

@@ -19,8 +19,8 @@ from rlhf_cli.models.tokenizer_files import TokenizerFiles
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, Subject
 from rlhf_cli.plan.checks.prompt_checks import has_conversations, rendered
 from rlhf_cli.plan.checks.reward_checks import TRIAL_S, in_fork
-from rlhf_cli.plan.interaction_building import environment_key, environment_of, interactions_of
 from rlhf_cli.plan.run_plan import Notice
+from rlhf_cli.plan.stack_building import environment_key, environment_of, interactions_of
 from rlhf_cli.rewards.stack.reward_functions import import_function, source_file
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 from rlhf_cli.text.suggest import nearest

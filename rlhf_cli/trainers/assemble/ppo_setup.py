@@ -14,9 +14,8 @@ from rlhf_cli.algorithms.ppo import Ppo
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.models.scalar_heads import build_critic, check_tokens
-from rlhf_cli.trainers.ppo.critic import CriticSettings, PpoSetup, TrainedCritic
+from rlhf_cli.trainers.ppo.critic import CriticSettings, KlPenalty, PpoSetup, TrainedCritic
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
-from rlhf_cli.trainers.ppo.rollout import KlPenalty
 
 if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import TrlArguments

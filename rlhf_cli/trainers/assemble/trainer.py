@@ -24,7 +24,6 @@ from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.tokenizer_files import padding_beside
 from rlhf_cli.numerics.score_scaling import RunningDeviation
-from rlhf_cli.plan.interaction_building import interactions_of
 from rlhf_cli.plan.sources_and_components import (
     describe_eval_rows,
     eval_sources,
@@ -32,7 +31,7 @@ from rlhf_cli.plan.sources_and_components import (
     preference_rules,
     training_sources,
 )
-from rlhf_cli.plan.stack_building import aggregate_of, training_stack
+from rlhf_cli.plan.stack_building import aggregate_of, interactions_of, training_stack
 from rlhf_cli.rewards.stack import reward_matrix
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.component import Component
@@ -53,8 +52,14 @@ from rlhf_cli.trainers.assemble.policy_loading import (
     tokenizer_of,
 )
 from rlhf_cli.trainers.assemble.trl_config import callbacks_of, trainer_class_of, trl_config
-from rlhf_cli.trainers.build_trainer import extended_class
+from rlhf_cli.trainers.checkpoint_mixin import CheckpointMixin
+from rlhf_cli.trainers.evaluation_mixin import EvaluationMixin
 from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, KeepGroups, RewardSetup
+from rlhf_cli.trainers.guard_mixin import GuardMixin
+from rlhf_cli.trainers.logging_mixin import LoggingMixin
+from rlhf_cli.trainers.pass_mixin import PassMixin
+from rlhf_cli.trainers.reward_mixin import RewardMixin
+from rlhf_cli.trainers.rollout_mixin import RolloutMixin
 from rlhf_cli.trainers.step_profile import StepProfile, TokenSlots
 
 if TYPE_CHECKING:
@@ -216,6 +221,36 @@ def assemble(
     if "reward_model" in row.sections:
         _show_pairs(trainer, experiment, folder, on_pairs)
     return trainer
+
+
+def extended_class(trl_trainer: type, extensions: Extensions) -> type[ExtendedTrainer]:
+    """Return the subclass of a TRL trainer with the mixins that `extensions` need.
+
+    It keeps TRL's class name, which TRL writes into profiling metrics and model cards. The order of the mixins matters,
+    outermost first (docs/development/architecture.md lists the concern of each):
+
+    - LoggingMixin: its phases enclose everything below.
+    - CheckpointMixin: its manifest covers what all others save.
+    - RolloutMixin, above PPO, which puts the model into evaluation mode: it compares log-probabilities in training
+      mode.
+    - PpoMixin, above the guards: the policy's gradient is checked before the critic takes its step.
+    - GuardMixin, above the evaluation, which it breaks off, and above the rewards, whose signal it watches.
+    - EvaluationMixin, PassMixin, SamplingMixin, which draws a round several times, RewardMixin, which returns to TRL
+      what TRL sums, and LeftOutMixin below it.
+    """
+    mixins: tuple[type, ...] = (LoggingMixin, CheckpointMixin, GuardMixin)
+    if extensions.rewards is not None:
+        mixins = (LoggingMixin, CheckpointMixin, RolloutMixin, GuardMixin, EvaluationMixin, PassMixin, RewardMixin)
+        if extensions.rewards.keep_groups is not None:
+            from rlhf_cli.trainers.sampling_mixin import SamplingMixin
+
+            mixins = (*mixins[:-1], SamplingMixin, RewardMixin)
+    if extensions.ppo is not None:
+        from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
+
+        mixins = (*mixins[:3], PpoMixin, *mixins[3:])
+    own = {"__module__": __name__, "__doc__": trl_trainer.__doc__, "extensions": extensions}
+    return type(trl_trainer.__name__, (*mixins, trl_trainer), own)
 
 
 def _refuse_cudnn_attention() -> None:

@@ -7,9 +7,10 @@ no parameter group is shared, and the policy's engine (DDP, FSDP2 or ZeRO) is no
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -24,6 +25,8 @@ from transformers import PreTrainedModel, Trainer, get_scheduler
 
 from rlhf_cli.models.packing.packed_rows import packed_rows, rows_by_prompt
 from rlhf_cli.models.packing.row_attention import has_relative_positions, model_inputs
+from rlhf_cli.numerics.ppo import adapted_coef
+from rlhf_cli.tables.trl_values import MAX_RELATIVE_KL_ERROR
 from rlhf_cli.trainers.forward_pass import by_length, in_evaluation_mode, used_columns
 from rlhf_cli.trainers.step_profile import count
 
@@ -31,7 +34,6 @@ if TYPE_CHECKING:
     from peft import PeftModel
 
     from rlhf_cli.algorithms.ppo import Ppo
-    from rlhf_cli.trainers.ppo.rollout import KlPenalty
     from rlhf_cli.trainers.trl_protocol import TrlArguments, TrlBatch, TrlTrainer
 
 
@@ -290,6 +292,38 @@ class TrainedCritic:
         with autocast():
             logits: Tensor = self._wrapped(**inputs, use_cache=False).logits
         return logits[:, :, 0].float()
+
+
+@dataclass(frozen=True)
+class KlPenalty:
+    """A KL(policy || reference) penalty: k1 subtracted from every token's reward, or k3 in TRL's loss.
+
+    Never both, which would count it twice. With `target` (nats per completion) and `horizon` (completions), the
+    coefficient adapts to the measured divergence; otherwise it is constant.
+    """
+
+    where: str = "reward"
+    coef: float = 0.05
+    target: float | None = None
+    horizon: int | None = None
+
+    @property
+    def is_used(self) -> bool:
+        """Return whether a reference model is needed."""
+        return self.where != "none"
+
+    @property
+    def coef_in_reward(self) -> float:
+        """Return the coefficient in the tokens' rewards, 0 if the penalty is in the loss."""
+        return self.coef if self.where == "reward" else 0.0
+
+    def updated(self, kl: float, num_rows: int) -> KlPenalty:
+        """Return the penalty after `num_rows` completions with a mean divergence of `kl` nats; NaN: no row counted."""
+        if self.target is None or self.horizon is None or math.isnan(kl):
+            return self
+        error = MAX_RELATIVE_KL_ERROR
+        coef = adapted_coef(self.coef, kl, num_rows, target=self.target, horizon=self.horizon, max_error=error)
+        return replace(self, coef=coef)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,8 @@ from torch.optim import Optimizer
 from trl.trainer import grpo_trainer
 
 from rlhf_cli.algorithms.base import advantage_metrics
-from rlhf_cli.algorithms.ppo import Advantages, Rollout, without_last
-from rlhf_cli.numerics.ppo import k3, value_losses
+from rlhf_cli.algorithms.ppo import Advantages, Ppo, Rollout, without_last
+from rlhf_cli.numerics.ppo import explained_variance, k1, k3, value_losses, whiten
 from rlhf_cli.rewards.stack.aggregating import counting
 from rlhf_cli.rewards.stack.reward_matrix import last_token_rewards, token_rewards
 from rlhf_cli.runs.heartbeat import CRITIC, VALUES, during
@@ -30,8 +31,7 @@ from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.forward_pass import in_evaluation_mode, switch_off_dropout
 from rlhf_cli.trainers.guard_mixin import GuardMixin, Named
 from rlhf_cli.trainers.pass_mixin import PassMixin, tried_rows
-from rlhf_cli.trainers.ppo.critic import TrainedCritic, prompts_and_completions
-from rlhf_cli.trainers.ppo.rollout import rollout_metrics, shuffled_prompts
+from rlhf_cli.trainers.ppo.critic import KlPenalty, TrainedCritic, prompts_and_completions
 from rlhf_cli.trainers.reward_mixin import RewardMixin, overwrite_last
 from rlhf_cli.truncation import Bootstrap
 
@@ -68,7 +68,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         metrics = self._metrics[self._mode]
         metrics.pop("frac_reward_zero_std", None)  # about groups, which PPO does not have
         rollout, advantages = self._rollout
-        measured = rollout_metrics(rollout, advantages, self.ppo, self.kl, self.accelerator)
+        measured = rollout_metrics(rollout, advantages, self.ppo, self.kl, self._sum_over_ranks)
         for name, value in measured.items():
             metrics[name].append(value)
         num_rows = int((~self._settled.totals.isnan()).sum())  # without left-out rows, which have no divergence
@@ -325,3 +325,72 @@ def _action_mask(inputs: TrlBatch) -> Tensor:
     """Return (B, T) bool, True = the policy chose this token."""
     mask: Tensor = inputs["completion_mask"].bool()
     return mask & inputs["tool_mask"].bool() if "tool_mask" in inputs else mask
+
+
+def shuffled_prompts(rows: TrlBatch, *, first: int, num_generations: int) -> TrlBatch:
+    """Return a rank's rows of a round with the prompts in random order, and a prompt's answers one after another.
+
+    `first` is the number of rows on the ranks before: the answers of a prompt may begin there. Takes the place of TRL's
+    `shuffle_sequence_dict`, which moves every row by itself.
+    """
+    num_rows = len(next(values for values in rows.values() if values is not None))
+    prompts = torch.arange(first, first + num_rows) // num_generations
+    prompts -= first // num_generations
+    order = torch.randperm(int(prompts.max()) + 1)[prompts].argsort(stable=True)
+
+    def in_order(values: Any) -> Any:
+        if isinstance(values, Tensor):
+            return values[order.to(values.device)] if values.ndim else values
+        return values if values is None else [values[row] for row in order.tolist()]
+
+    return {name: in_order(values) for name, values in rows.items()}
+
+
+def rollout_metrics(
+    rollout: Rollout, advantages: Advantages, settings: Ppo, kl: KlPenalty, sum_over_ranks: Callable[[Tensor], Tensor]
+) -> dict[str, float]:
+    """Return the rollout's metrics over the actions of all ranks. docs/reference/metrics.md explains every name."""
+    mask = rollout.is_action
+    _, return_mean, return_std = whiten(advantages.returns, mask, sum_over_ranks)
+    _, value_mean, _ = whiten(rollout.values, mask, sum_over_ranks)
+    _, advantage_mean, advantage_std = whiten(advantages.raw, mask, sum_over_ranks)
+    means = {
+        "ppo/returns_mean": return_mean,
+        "ppo/returns_std": return_std,
+        "ppo/values_mean": value_mean,
+        "ppo/advantages_mean": advantage_mean,
+        "ppo/advantages_std": advantage_std,
+        "ppo/explained_variance": explained_variance(rollout.values, advantages.returns, mask, sum_over_ranks),
+    }
+    values = torch.stack([mean.double() for mean in means.values()]).tolist()
+    metrics: dict[str, float] = dict(zip(means, values, strict=True))
+    rows = mask.any(dim=1)
+    added = (settings.gamma * rollout.last_values)[rollout.is_bootstrapped & rows].double()
+    divergence, low_variance = rollout.kl_tokens(k1), rollout.kl_tokens(k3)
+    zero = torch.zeros((), dtype=torch.float64, device=mask.device)
+    sums = [
+        mask.sum().double(),
+        rows.sum().double(),
+        added.sum(),
+        zero + added.numel(),
+        advantages.kl_reward.double().sum(),
+        rollout.scores.double().sum(),
+    ]
+    sums += [zero if tokens is None else tokens.double().sum() for tokens in (divergence, low_variance)]
+    num_tokens, num_rows, bootstrap, num_bootstrapped, kl_reward, score, k1_sum, k3_sum = sum_over_ranks(
+        torch.stack(sums)
+    ).tolist()
+    metrics["rewards/truncation/bootstrap_value"] = _ratio(bootstrap, num_bootstrapped)
+    if kl.is_used:
+        metrics["kl/k1_policy_ref"] = _ratio(k1_sum, num_tokens)
+        metrics["kl/k3_policy_ref"] = _ratio(k3_sum, num_tokens)
+        metrics["kl/k1_policy_ref_per_row"] = _ratio(k1_sum, num_rows)
+        metrics["kl/coef"] = kl.coef
+    if kl.where == "reward":
+        metrics["rewards/kl/weighted_mean"] = _ratio(kl_reward, num_rows)
+        metrics["ppo/rlhf_reward"] = _ratio(score + kl_reward, num_rows)
+    return metrics
+
+
+def _ratio(total: float, count: float) -> float:
+    return total / count if count else torch.nan

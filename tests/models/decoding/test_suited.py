@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
-from rlhf_cli.models import live_eligibility
+from rlhf_cli.models import live_generation
 from rlhf_cli.models.live_generation import Generating, expected_mode
 from tests.support.tiny_decoders import model_of, prompts, settings
 
@@ -77,7 +77,7 @@ def _without_token_types(forward: Any) -> Any:
 
 def test_each_kind_of_model_is_refused_for_its_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("llama")
-    assert live_eligibility.why_not_ahead(model, settings()) is None
+    assert live_generation.why_not_ahead(model, settings()) is None
     for name, value, why in (
         ("is_remote_code", lambda: True, "code"),
         ("_supports_default_dynamic_cache", lambda: False, "cache"),
@@ -85,7 +85,7 @@ def test_each_kind_of_model_is_refused_for_its_own_reason(monkeypatch: pytest.Mo
     ):
         with monkeypatch.context() as patched:
             patched.setattr(model, name, value)
-            found = live_eligibility.why_not_ahead(model, settings())
+            found = live_generation.why_not_ahead(model, settings())
         assert found is not None
         assert found.startswith("LlamaForCausalLM ")
         assert why in found
@@ -99,13 +99,13 @@ def test_each_kind_of_model_is_refused_for_its_own_reason(monkeypatch: pytest.Mo
         ({"attention_mask": torch.ones(11, 9)}, "attention_mask (11, 9)"),
         ({"attention_mask": torch.ones(12, 1, 9, 9)}, "attention_mask (12, 1, 9, 9)"),
         ({"position_ids": torch.ones(9)}, "position_ids (9,)"),
-        ({live_eligibility.CACHE_INPUT: None}, "NoneType"),
+        ({live_generation.CACHE_INPUT: None}, "NoneType"),
     ],
 )
 def test_every_input_has_a_row_for_every_prompt(inputs: dict[str, Any], why: str | None) -> None:
     model = model_of("llama")
-    given = {live_eligibility.CACHE_INPUT: DynamicCache(config=model.config), **inputs}
-    found = live_eligibility.why_not_call(model, 12, LogitsProcessorList(), StoppingCriteriaList(), given)
+    given = {live_generation.CACHE_INPUT: DynamicCache(config=model.config), **inputs}
+    found = live_generation.why_not_call(model, 12, LogitsProcessorList(), StoppingCriteriaList(), given)
     assert found is None if why is None else found is not None and why in found
 
 
@@ -135,22 +135,22 @@ def test_a_generate_method_of_the_instance_is_called_unchanged() -> None:
 def test_sharded_weights_are_generated_with_by_transformers_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank whose rows have ended must still take part in the others' passes, as in transformers' own loop."""
     model = model_of("llama")
-    assert not live_eligibility.is_in_parts(model)
+    assert not live_generation.is_in_parts(model)
     two = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_world_size=lambda: 2)
-    monkeypatch.setattr(live_eligibility.torch, "distributed", two)
-    assert not live_eligibility.is_in_parts(model)  # every rank has all of them
+    monkeypatch.setattr(live_generation.torch, "distributed", two)
+    assert not live_generation.is_in_parts(model)  # every rank has all of them
     for name, sharded in (("is_deepspeed_zero3_enabled", lambda: True), ("is_fsdp_managed_module", lambda one: True)):
         with monkeypatch.context() as patched:
-            patched.setattr(live_eligibility, name, sharded)
-            assert live_eligibility.is_in_parts(model)
-    monkeypatch.setattr(live_eligibility, "is_deepspeed_zero3_enabled", lambda: True)
+            patched.setattr(live_generation, name, sharded)
+            assert live_generation.is_in_parts(model)
+    monkeypatch.setattr(live_generation, "is_deepspeed_zero3_enabled", lambda: True)
     two.is_initialized = lambda: False
-    assert not live_eligibility.is_in_parts(model)
+    assert not live_generation.is_in_parts(model)
     two.is_initialized = lambda: True
     two.get_world_size = lambda: 1
-    assert not live_eligibility.is_in_parts(model)  # a single rank
+    assert not live_generation.is_in_parts(model)  # a single rank
     monkeypatch.undo()
-    monkeypatch.setattr(live_eligibility, "is_in_parts", lambda model: True)
+    monkeypatch.setattr(live_generation, "is_in_parts", lambda model: True)
     generating = Generating()
     with generating.of(model):
         model.generate(**prompts(), generation_config=settings(max_new_tokens=2))

@@ -11,7 +11,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from rlhf_cli.algorithms.ppo import without_last
-from rlhf_cli.trainers.ppo.rollout import shuffled_prompts
+from rlhf_cli.trainers.ppo.ppo_mixin import shuffled_prompts
 from tests.support.ppo_by_hand import (
     GAMMA,
     LAMBDA,

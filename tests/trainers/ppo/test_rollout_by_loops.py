@@ -6,15 +6,14 @@ import math
 import statistics
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from rlhf_cli.algorithms.ppo import Ppo, Rollout
-from rlhf_cli.trainers.ppo.critic import critic_inputs, has_value, prompts_and_completions
-from rlhf_cli.trainers.ppo.rollout import KlPenalty, rollout_metrics
+from rlhf_cli.trainers.ppo.critic import KlPenalty, critic_inputs, has_value, prompts_and_completions
+from rlhf_cli.trainers.ppo.ppo_mixin import rollout_metrics
 from tests.support.ppo_by_hand import gae_of, whitened
 from tests.support.tolerances import assert_equal
 
@@ -23,8 +22,6 @@ LENGTHS, WIDTH, NAMES = (4, 1, 3, 0), 5, ("a", "b")
 ON = torch.tensor([True, False, False, True])
 """Rows whose return includes the critic's last value; one of them was left out."""
 SETTINGS = Ppo(gamma=0.9, gae_lambda=0.8)
-ONE: Any = SimpleNamespace(reduce=lambda sums, reduction: {"sum": sums}[reduction])
-"""An accelerator of one rank."""
 
 
 def rollout(**changed: Any) -> Rollout:
@@ -160,14 +157,14 @@ def test_metrics(where: str) -> None:
         penalty = -0.3 * sum(kls) / counted
         scores = sum(value for row in rows for part in row["scores"] for value in part) / counted
         expected |= {"rewards/kl/weighted_mean": penalty, "ppo/rlhf_reward": scores + penalty}
-    found = rollout_metrics(one, advantages, SETTINGS, kl, ONE)
+    found = rollout_metrics(one, advantages, SETTINGS, kl, lambda sums: sums)
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
 def test_of_no_row_there_is_no_mean() -> None:
     nothing = rollout(is_action=torch.zeros(len(LENGTHS), WIDTH, dtype=torch.bool))
     advantages = SETTINGS.advantages(nothing, 0.3, lambda sums: sums)
-    found = rollout_metrics(nothing, advantages, SETTINGS, KlPenalty("reward", 0.3), ONE)
+    found = rollout_metrics(nothing, advantages, SETTINGS, KlPenalty("reward", 0.3), lambda sums: sums)
     for name in ("kl/k1_policy_ref", "rewards/truncation/bootstrap_value", "ppo/rlhf_reward"):
         assert math.isnan(found[name])
 

@@ -1,12 +1,14 @@
 """A round of PPO that teaches nothing moves nothing, ends the run if it lasts, and is seen by `rlhf why`.
 
 The small model's answers are all cut off, its critic is 0 everywhere, and under truncation=bootstrap the critic's value
-is all that a cut answer is worth. What remains is the rounding between two ways to compute one log-probability.
+is all that a cut answer is worth. What remains is the rounding between two ways to compute one log-probability. A
+reward per token without a return type shows itself in the first round: bootstrap's `replace` is then warned of.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -108,3 +110,28 @@ def test_equal_advantages_are_rounding_only_if_they_are_whitened() -> None:
         found = Ppo(whiten_advantages=whitens).advantages(alike, KL, lambda sums: sums)
         assert found.is_rounding is whitens
         assert found.returns[:, 0].tolist() == pytest.approx([1.0, 1.0])
+
+
+SOURCE = """
+def tokens(completions, completion_ids, **columns):
+    return [[float(token % 3) for token in ids] for ids in completion_ids]
+
+def plain(completions, **columns):
+    return [float(len(text)) for text in completions]
+"""
+DENSE = "+rewards.tokens.fn=./mine.py:tokens"
+WATCHED = "+rewards.plain={fn: './mine.py:plain', weight: 0}"
+COUNTED = "+rewards.plain={fn: './mine.py:plain', weight: 1}"
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [((DENSE,), 1), ((DENSE, WATCHED), 1), ((DENSE, COUNTED), 0), ((COUNTED,), 0), ((DENSE, "truncation.mode=add"), 0)],
+    ids=str,
+)
+def test_it_is_warned_of_once(train_ppo, workplace: Path, words: tuple[str, ...], count: int) -> None:
+    (workplace / "mine.py").write_text(SOURCE)
+    drop = ("~rewards.correct", "~rewards.format", "~rewards.brevity")
+    code, folder = train_ppo(*drop, "truncation=bootstrap", *words)
+    assert code == 0
+    assert folder.log.read_text().count("every reward is dense") == count

@@ -1,0 +1,248 @@
+"""Rules of trainers: the settings of PPO, the fields of `model.lora`, and truncation."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import peft
+import pytest
+
+from rlhf_cli.config.expand import is_dense, truncation_warnings
+from rlhf_cli.config.json_schema import configuration_schema
+from rlhf_cli.config.rules.trainer_rules import _UNTRIED, own_fields
+from rlhf_cli.config.schema.model_and_data import Lora
+from rlhf_cli.config.schema.reward_sections import Reward
+from rlhf_cli.config.schema.trainer_sections import Kl
+from rlhf_cli.config.trl_args import lora_fields
+from rlhf_cli.truncation import POLICIES
+from tests.support.planning import Judged, Refused, Write
+
+QUICK = "exp=quickstart"  # max_completion_length 16
+PPO = (QUICK, "trainer=ppo", "trainer.args.num_generations=1")
+SHARED = (*PPO, "critic.share=lora", "model.lora.r=16")
+
+
+ARGS = "trainer.args."
+REFUSALS = {
+    "trainer.trl=RLOOTrainer ~trainer.args.log_completions": ("trainer.baseline", "trainer.trl=GRPOTrainer, or "),
+    "critic=null": ("critic", "trainer=ppo, or critic.init=policy"),
+    "~kl": ("kl", "trainer=ppo, or kl.where=none"),
+    f"{ARGS}loss_type=cispo": (f"{ARGS}loss_type", f"'~{ARGS}loss_type'"),
+    f"{ARGS}scale_rewards=batch": (f"{ARGS}scale_rewards", f"'~{ARGS}scale_rewards'"),
+    "aggregate=normalize_then_sum": ("aggregate", "aggregate=sum"),
+    "aggregate=./mine.py:f": ("aggregate", "aggregate=sum, or trainer.dense=false"),
+    "rewards.format.normalize=group": ("rewards.format.normalize", "rewards.format.normalize=running"),
+    "launch.precision=fp16": ("launch.precision", "launch.precision=bf16"),
+    "kl.coef=0": ("kl.coef", "kl.where=none"),
+    f"{ARGS}use_bias_correction_kl=true": (f"{ARGS}use_bias_correction_kl", f"'~{ARGS}use_bias_correction_kl', or kl"),
+    f"critic.share=lora {ARGS}gradient_checkpointing=false": ("critic.share", "+model.lora.r=16"),
+}
+
+
+@pytest.mark.parametrize("words", REFUSALS)
+def test_settings_that_ppo_cannot_use(refused: Refused, words: str) -> None:
+    where, hint = REFUSALS[words]
+    error = refused(*PPO, *words.split())
+    assert str(error.where).partition(" ")[0] == where
+    assert str(error.hint).startswith(hint)
+
+
+@pytest.mark.parametrize("word", ["~trainer.args.gradient_checkpointing", "trainer.args.gradient_checkpointing=true"])
+def test_a_critic_on_the_policys_body_refuses_checkpointing(refused: Refused, word: str) -> None:
+    """TRL's default is on."""
+    error = refused(*SHARED, word)
+    assert str(error.where).startswith("trainer.args.gradient_checkpointing")
+    assert error.hint == "trainer.args.gradient_checkpointing=false, or critic.share=none"
+
+
+def test_trainer_grpo_on_an_experiment_for_ppo_removes_critic_and_kl(write: Write, judged: Judged) -> None:
+    lines = "defaults:\n  - quickstart\n  - override /trainer: ppo\n  - _self_\n"
+    write("conf/exp/mine.yaml", f"# @package _global_\n# mine\n{lines}")
+    assert judged("exp=mine").trainer.baseline == "critic"
+    experiment = judged("exp=mine", "trainer=grpo")
+    assert (experiment.trainer.baseline, experiment.trainer.dense) == ("group", False)
+    assert (experiment.critic, experiment.kl) == (None, None)
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("typed", "got", "expected"),
+        [
+            ("gamma=0", "0", "greater than 0"),
+            ("gamma=1.5", "1.5", "less than or equal to 1"),
+            ("whiten_advantages=1", "1", "boolean"),
+        ],
+    )
+    def test_values(self, refused: Refused, typed: str, got: str, expected: str) -> None:
+        error = refused(*PPO, f"trainer.args.{typed}")
+        key = f"trainer.args.{typed.partition('=')[0]}"
+        assert error.where == f"{key} (command line)"
+        assert (error.got, error.expected) == (got, expected)
+
+    def test_beta_is_kl_coef_with_a_critic_and_trls_without(self, refused: Refused, judged: Judged) -> None:
+        error = refused(*PPO, "trainer.args.beta=0.1")
+        assert (error.where, error.hint) == ("trainer.args.beta (command line)", "kl.coef")
+        assert judged(*PPO, "kl.coef=0.1").kl == Kl(coef=0.1)
+        assert judged(QUICK, "trainer.args.beta=0.1").trainer.args["beta"] == 0.1
+
+
+KL = "trainer.args.beta=0.1"
+INIT = "model.lora.init_lora_weights"
+
+
+def test_the_fields_are_those_of_peft() -> None:
+    inherited = {field.name for field in dataclasses.fields(peft.PeftConfig)}
+    real = {field.name: field for field in dataclasses.fields(peft.LoraConfig) if field.name not in inherited}
+    read = lora_fields()
+    assert read.keys() == real.keys()
+    plain = {name for name, field in real.items() if isinstance(field.default, bool | int | float | str)}
+    assert {name: read[name].default for name in plain} == {name: real[name].default for name in plain}
+    assert {*Lora.model_fields, *own_fields(), *_UNTRIED} == real.keys()
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("use_dora=true", "use_rslora=true", "modules_to_save=[norm]", "target_parameters=[a.b]", "bias=all"),
+        *("rank_pattern={q_proj: 4}", "init_lora_weights=gaussian", "init_lora_weights=false"),
+        *("init_lora_weights=pissa", "init_lora_weights=pissa_niter_16", "exclude_modules=lm_head"),
+    ],
+)
+def test_accepted_and_frozen(judged: Judged, word: str) -> None:
+    lora = judged(QUICK, f"model.lora.{word}", "model.lora.r=4").model.lora
+    assert lora is not None
+    name = word.partition("=")[0]
+    assert peft.LoraConfig(**lora.model_dump()).r == 4
+    assert name in lora.model_dump()
+    assert name in str(configuration_schema()["$defs"])
+
+
+@pytest.mark.parametrize(
+    ("words", "where", "hint"),
+    [
+        (["model.lora.use_dra=true"], "use_dra", "model.lora.use_dora"),
+        (["model.lora.use_dora=3"], "use_dora", "~model.lora.use_dora"),
+        (["model.lora.bias=some"], "bias", "~model.lora.bias"),
+        (["model.lora.layer_replication=[[0,1]]"], "layer_replication", "'~model.lora.layer_replication'"),
+        ([f"{INIT}=eva"], "init_lora_weights", f"~{INIT}"),
+        *(([f"{INIT}={name}", KL], "init_lora_weights", f"~{INIT}") for name in ("pissa", "olora", "false")),
+        ([f"{INIT}=olora", "trainer=ppo"], "init_lora_weights", f"~{INIT}, or kl.where=none"),
+    ],
+)
+def test_refused(refused: Refused, words: list[str], where: str, hint: str) -> None:
+    error = refused(QUICK, "model.lora.r=4", *words)
+    assert (error.where, error.hint) == (f"model.lora.{where} (command line)", hint)
+
+
+def test_an_initialisation_that_adds_nothing_at_first_goes_with_a_kl(judged: Judged) -> None:
+    for name in ("gaussian", "orthogonal", "mica", "true"):
+        assert judged(QUICK, "model.lora.r=4", f"{INIT}={name}", KL)
+
+
+def test_preferences_compare_with_a_reference_as_well(refused: Refused) -> None:
+    assert refused("exp=toy_dpo", "model.lora.r=4", f"{INIT}=pissa").where == f"{INIT} (command line)"
+
+
+def test_bootstrap_needs_a_critic(refused: Refused, judged: Judged) -> None:
+    assert judged(QUICK, "trainer=ppo", "truncation=bootstrap").truncation.policy == "bootstrap"
+    for trainer in ("grpo", "rloo"):
+        error = refused(QUICK, f"trainer={trainer}", "truncation=bootstrap")
+        assert error.where == "truncation.policy (truncation/bootstrap.yaml:2)"
+        assert error.expected == f"one of {', '.join(name for name, rule in POLICIES.items() if not rule.needs_critic)}"
+        assert error.hint == "trainer=ppo, or truncation=eos_penalty"
+
+
+@pytest.mark.parametrize(
+    ("policy", "typed", "expected"),
+    [
+        ("none", "penalty=2", "eos_penalty or soft_overlong, which read it"),
+        ("soft_overlong", "mode=replace", "eos_penalty or bootstrap, which read it"),
+        ("eos_penalty", "cache=4", "soft_overlong, which reads it"),
+    ],
+)
+def test_a_key_that_the_policy_does_not_read(refused: Refused, policy: str, typed: str, expected: str) -> None:
+    """Even where it is given its default: who wrote it thinks that it does something."""
+    key = f"truncation.{typed.partition('=')[0]}"
+    error = refused(QUICK, f"truncation={policy}", f"truncation.{typed}")
+    assert error.where == f"{key} (command line)"
+    assert (error.got, error.expected) == (f"truncation.policy={policy}", expected)
+    assert str(error.hint).startswith(f"truncation={policy}, or truncation=")
+
+
+def test_the_ramp_is_shorter_than_a_completion(refused: Refused, judged: Judged) -> None:
+    soft = (QUICK, "truncation=soft_overlong")
+    assert judged(*soft, "truncation.cache=15").truncation.cache == 15
+    for cache in (16, 17):
+        error = refused(*soft, f"truncation.cache={cache}")
+        assert error.where == "truncation.cache (command line)"
+        assert error.expected == "below 16"
+    assert refused(*soft, "truncation.cache=0").where == "truncation.cache (command line)"
+    default = (*soft, "~trainer.args.max_completion_length")
+    assert judged(*default, "truncation.cache=511")  # TRL's limit is 512
+    assert refused(*default, "truncation.cache=512").expected == "below 512"
+
+
+BOOTSTRAP = ("exp=quickstart", "trainer=ppo", "truncation=bootstrap", "~rewards")
+PLAIN = "+rewards.plain.fn=./mine.py:plain"
+DENSE = "+rewards.dense.fn=./mine.py:tokens"
+SOURCE = """
+from collections.abc import Sequence
+
+
+def plain(completions, **kwargs) -> list[float | None]: ...
+def unsaid(completions, **kwargs): ...
+def tokens(completions, **kwargs) -> list[list[float | None]]: ...
+def spans(completions, **kwargs) -> Sequence[list[Span] | float | None]: ...
+def quoted(completions, **kwargs) -> "list[list[float]]": ...
+def prose(completions, **kwargs) -> "a list of scores": ...
+async def later(completions, **kwargs) -> list[list[tuple[int, int, float]] | None]: ...
+raise RuntimeError("nobody imports this file to look at it")
+"""
+
+
+@pytest.fixture(autouse=True)
+def mine(place: Path) -> None:
+    (place / "mine.py").write_text(SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("words", "mode"),
+    [
+        ((PLAIN,), "replace"),
+        ((DENSE,), "add"),
+        ((DENSE, PLAIN), "replace"),
+        ((DENSE, PLAIN, "rewards.plain.weight=0"), "add"),
+        ((DENSE, PLAIN, "rewards.plain.weight={start: 0, end: 0, steps: 5}"), "add"),
+        ((DENSE, PLAIN, "rewards.plain.weight={start: 0, end: 1, steps: 5}"), "replace"),
+        (("+rewards.judge.model=org/judge",), "replace"),
+        ((PLAIN, "truncation.mode=add"), "add"),
+        ((DENSE, "truncation.mode=replace"), "replace"),
+    ],
+)
+def test_bootstraps_mode_follows_from_the_rewards(judged: Judged, words: tuple[str, ...], mode: str) -> None:
+    assert judged(*BOOTSTRAP, *words).truncation.mode == mode
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("plain", False), ("unsaid", False), ("prose", False), ("nothere", False)]
+    + [(name, True) for name in ("tokens", "spans", "quoted", "later")],
+)
+def test_an_annotation_marks_a_dense_function(name: str, expected: bool) -> None:
+    assert is_dense(Reward(fn=f"./mine.py:{name}")) is expected
+    assert is_dense(Reward(fn=f"./mine.py:{name}", spread="even"))
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ((PLAIN, "truncation.mode=add"), "truncation.mode=replace"),
+        ((DENSE, "truncation.mode=replace"), "truncation.mode=add"),
+        ((PLAIN,), None),
+        ((PLAIN, "truncation.mode=replace"), None),
+    ],
+)
+def test_a_mode_that_does_not_fit_the_rewards_gives_a_warning(judged: Judged, words, advice: str | None) -> None:
+    warnings = list(truncation_warnings(judged(*BOOTSTRAP, *words)))
+    assert [f"; {advice} (" in warning for warning in warnings] == [True] * (advice is not None)
