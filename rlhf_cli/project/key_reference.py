@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from rlhf_cli.config.rules.trainer_rules import own_fields
-from rlhf_cli.config.schema.experiment import Experiment, arms_of, section_at, section_of, valid_keys
+from rlhf_cli.config.schema.experiment import Experiment, arms_of, keys_of_section, possible_section, section_of
 from rlhf_cli.config.schema.model_and_data import Lora
 from rlhf_cli.config.schema.run_sections import Warn
 from rlhf_cli.config.schema.section import Section
@@ -56,10 +56,10 @@ class KeyReference:
 
 def keys_below(key: str) -> list[KeyReference]:
     """Return the keys one level below a dotted key; the sections for ''; empty if the schema names none."""
-    section = section_at(_path(key))
+    section = possible_section(_path(key))
     if section is None:
         return []
-    found = [_of_field(section, name, f"{key}.{name}" if key else name) for name in valid_keys(_path(key))]
+    found = [_of_field(section, name, f"{key}.{name}" if key else name) for name in keys_of_section(_path(key))]
     if section is Lora:
         fields = [lora_fields()[name] for name in own_fields()]
         for field in fields:
@@ -72,8 +72,8 @@ def keys_below(key: str) -> list[KeyReference]:
 def key_reference(key: str) -> KeyReference | None:
     """Describe a dotted key, or return None if the schema does not have it (a function's argument, for example)."""
     path = _path(key)
-    section = section_at(path[:-1])
-    if section is None or not path or str(path[-1]) not in valid_keys(path[:-1]):
+    section = possible_section(path[:-1])
+    if section is None or not path or str(path[-1]) not in keys_of_section(path[:-1]):
         return None
     return _of_field(section, str(path[-1]), key)
 
@@ -82,8 +82,10 @@ def all_keys(prefix: str = "") -> Iterator[KeyReference]:
     """Yield all keys of the configuration, each after its section, with ANY_NAME for names that the user chooses."""
     for reference in keys_below(prefix):
         yield reference
-        if reference.holds:
-            yield from all_keys(f"{reference.key}.{ANY_NAME}" if ANY_NAME in reference.holds else reference.key)
+        if set(reference.holds) - {ANY_NAME}:
+            yield from all_keys(reference.key)
+        if ANY_NAME in reference.holds:
+            yield from all_keys(f"{reference.key}.{ANY_NAME}")
 
 
 def about_keys(words: Sequence[str]) -> list[KeyReference]:
@@ -133,10 +135,10 @@ def _of_field(section: type[BaseModel], name: str, key: str) -> KeyReference:
     if not field.is_required():
         default = field.get_default(call_default_factory=True, validated_data={})
         default = default.model_dump(mode="json") if isinstance(default, BaseModel) else default
-    holds = tuple(valid_keys(_path(key)))
+    holds = tuple(keys_of_section(_path(key)))
     arms = arms_of(field.annotation)
     if any(typing.get_origin(arm) is dict and section_of(typing.get_args(arm)[1]) for arm in arms):
-        holds = holds or (ANY_NAME,)
+        holds = (*holds, ANY_NAME)
     values = tuple(_values(field.annotation))
     return KeyReference(key, _type_text(field.annotation), default, values, key_text(section, name), holds)
 

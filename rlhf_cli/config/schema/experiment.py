@@ -93,9 +93,15 @@ def valid_keys(path: Sequence[int | str]) -> list[str]:
     return _keys(section) if section is not None else []
 
 
+def possible_section(path: Sequence[int | str]) -> type[BaseModel] | None:
+    """Return the section at a path, also where a mapping of the user's names may stand instead."""
+    return next((arm for arm in arms_of(_kind_at(path)) if _is_section(arm)), None)
+
+
 def keys_of_section(path: Sequence[int | str]) -> list[str]:
     """Return the keys of the section at a path, also where a mapping of the user's names may stand instead."""
-    return next((_keys(arm) for arm in arms_of(_kind_at(path)) if _is_section(arm)), [])
+    section = possible_section(path)
+    return _keys(section) if section is not None else []
 
 
 def section_at(path: Sequence[int | str]) -> type[BaseModel] | None:
