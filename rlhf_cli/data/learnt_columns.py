@@ -134,7 +134,7 @@ def check_columns(
     reads = {"images": reads_images, "tools": not trainer.learns_from or "tools" in trainer.along}
     reads["answer"] = trainer.answers_up_to is not None  # it takes the last message for the answer
     for column in columns:
-        for number, value in enumerate(values_of(dataset, column), 1):
+        for number, value in enumerate(values_of(dataset, column) if column not in IMAGES else (), 1):
             if (wrong := _wrong(column, value, kinds.get(column), reads)) is not None:
                 raise DataError(
                     f"the trainer cannot read the column {column!r}",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlhf_cli.data import worlds
+from rlhf_cli.data.images import opened
 from rlhf_cli.data.preparing import prepare, template_columns
 from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import DataSource, Row, Template
@@ -77,8 +78,8 @@ def first_rows(sources: Sequence[DataSource], *, prompt: Template | None, seed: 
         last = (source.bounds or (0, 0))[0] + limit
         _, table = prepare_preview(source, peek(source, last, seed=seed), prompt)
         if table is not None:
-            return [table[row] for row in range(min(limit, len(table)))]
+            return [opened(table[row]) for row in range(min(limit, len(table)))]
     from rlhf_cli.data.loading import load_split  # imports datasets
 
     dataset = load_split(sources, prompt=prompt, seed=seed)
-    return [dict(dataset[row]) for row in range(min(limit, len(dataset)))]
+    return [opened(dict(dataset[row])) for row in range(min(limit, len(dataset)))]

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from rlhf_cli.data.dialogues import read_conversations, split_transcripts
+from rlhf_cli.data.images import with_images
 from rlhf_cli.data.learnt_columns import columns_with_messages
 from rlhf_cli.data.rows import Table, map_rows, numbered, values_of
 from rlhf_cli.data.source import DataSource, Row, Template, missing_column
@@ -35,7 +36,8 @@ def prepare(table: Table, source: DataSource, prompt: Template | None, *, is_alo
     if prompt is not None:
         refuse_missing_columns(prompt, table.column_names, source)
         table = map_rows(table, _add_prompt, ["prompt"], template=prompt, name=source.name)
-    return kept_and_sorted(table, source)
+    table = kept_and_sorted(table, source)
+    return with_images(table, source) if source.trainer is not None and "images" in source.trainer.along else table
 
 
 def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "data") -> tuple[str, ...]:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rlhf_cli.data.source import Row, missing_column
 from rlhf_cli.errors import DataError
+from rlhf_cli.tables.trl_trainers import IMAGES
+from rlhf_cli.text.json_values import without_images
 
 if TYPE_CHECKING:
     import datasets
@@ -79,18 +81,21 @@ def prompt_key(row: Mapping[str, object]) -> bytes | None:
     """Return a digest of the row's prompt, or None if no column contains one.
 
     The prompt is the `prompt` column; of a dialogue, the messages before the last assistant message; of a pair without
-    a prompt, the messages that both answers begin with, else both whole texts; of plain text, all of it.
+    a prompt, the messages that both answers begin with, else both whole texts; of plain text, all of it. Images are
+    part of it.
     """
     if (asked := _asked(row)) is None:
         return None
+    if images := [without_images(row[name]) for name in IMAGES if row.get(name) is not None]:
+        asked = [asked, images]
     return hashlib.blake2b(json.dumps(asked, sort_keys=True, default=str).encode(), digest_size=16).digest()
 
 
 def prompt_keys(table: Table) -> Iterator[bytes | None]:
     """Yield the `prompt_key` of every row."""
     known = ("prompt", *DIALOGUES, *(name for pair in _PAIRS for name in pair), *_WHOLE)
-    columns = [name for name in known if name in table.column_names]
-    if not columns:
+    columns = [name for name in (*known, *IMAGES) if name in table.column_names]
+    if not set(columns) & set(known):
         yield from [None] * len(table)
         return
     for batch in table.select_columns(columns).iter(batch_size=_BATCH):

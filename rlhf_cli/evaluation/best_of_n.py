@@ -29,7 +29,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 
 import numpy as np
@@ -59,10 +59,11 @@ class SampledAnswer:
 
 @dataclass(frozen=True)
 class SampledPrompt:
-    """A prompt and its answers, in the order of sampling."""
+    """A prompt and its answers, in the order of sampling; `images` holds column -> file names."""
 
     prompt: object
     answers: Sequence[SampledAnswer]
+    images: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ def preference_pairs(prompts: Sequence[SampledPrompt], *, by: str = TOTAL, least
             low = min(score for score, _ in ranked)
             rejected = next(pair for pair in ranked if pair[0] == low)
             margin = chosen[0] - low
-            key = _key(prompt.prompt, chosen[1].completion, rejected[1].completion)
+            key = _key([prompt.prompt, prompt.images], chosen[1].completion, rejected[1].completion)
             if margin <= 0:
                 left_out["the best finished answer scores no higher than the worst"] += 1
             elif margin < least_margin:
@@ -187,6 +188,7 @@ def preference_pairs(prompts: Sequence[SampledPrompt], *, by: str = TOTAL, least
                 rows.append(
                     {
                         "prompt": prompt.prompt,
+                        **prompt.images,
                         "chosen": chosen[1].completion,
                         "rejected": rejected[1].completion,
                         "margin": margin,
@@ -213,10 +215,10 @@ def best_answers(
         good = [pair for pair in ended if at_least is None or pair[0] >= at_least]
         new: list[Row] = []
         for score, answer in good:
-            key = _key(prompt.prompt, answer.completion)
+            key = _key([prompt.prompt, prompt.images], answer.completion)
             if key not in seen and len(new) < keep:
                 seen.add(key)
-                new.append({"prompt": prompt.prompt, "completion": answer.completion, "score": score})
+                new.append({"prompt": prompt.prompt, **prompt.images, "completion": answer.completion, "score": score})
         rows += new
         if not ranked:
             left_out["no answer has a score and a text"] += 1

@@ -19,6 +19,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.images import images_of
 from rlhf_cli.data.rows import prompt_key
 from rlhf_cli.errors import RunError
 from rlhf_cli.evaluation.evaluation_files import Evaluation, Heading, Measured, evaluation_json
@@ -223,7 +224,8 @@ def answer_prompts(policy: PolicyModel, rows: list[Row], sampling: Sampling) -> 
     """Return `sampling.each` answers per row, as messages if the prompt is a list of messages."""
     repeated = [row for row in rows for _ in range(sampling.each)]
     answers = []
-    for row, answer in zip(repeated, policy.complete([row["prompt"] for row in repeated], sampling), strict=True):
+    prompts, images = [row["prompt"] for row in repeated], list(map(images_of, repeated))
+    for row, answer in zip(repeated, policy.complete(prompts, sampling, images), strict=True):
         is_chat = isinstance(row["prompt"], list)
         completion = [{"role": "assistant", "content": answer.text}] if is_chat else answer.text
         answers.append(AnsweredPrompt(row, completion, answer.ids, answer.is_truncated))

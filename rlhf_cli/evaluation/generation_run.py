@@ -29,6 +29,8 @@ from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.plan.sources_and_components import describe_eval_rows, only_set
 from rlhf_cli.rewards.stack.aggregating import why_no_total
 from rlhf_cli.runs.run_folder import SAMPLED, write_json, write_rows
+from rlhf_cli.tables.trl_trainers import IMAGES
+from rlhf_cli.text.json_values import without_images
 
 COMPLETIONS, PAIRS, BEST = "completions.jsonl", "pairs.jsonl", "best.jsonl"
 CURVE = "best_of_n.json"
@@ -161,7 +163,10 @@ def generate(
         )
         for answer, scored in zip(part.answers, part.scored, strict=True)
     ]
-    prompts = [SampledPrompt(row["prompt"], sampled[n * each : (n + 1) * each]) for n, row in enumerate(rows)]
+    images = [without_images({name: row[name] for name in IMAGES if name in row}) for row in rows]
+    prompts = [
+        SampledPrompt(row["prompt"], sampled[n * each : (n + 1) * each], images[n]) for n, row in enumerate(rows)
+    ]
     best = best_of_n(prompts, by=request.by)
     made = {
         PAIRS: preference_pairs(prompts, by=request.by, least_margin=request.least_margin),
@@ -190,7 +195,7 @@ def generate(
     write_json(target.folder / CURVE, content)
     if request.pass_rate is not None:
         file, name = request.pass_rate
-        write_rows(file, with_pass_rates(rows, prompts, by=name, at_least=request.at_least))
+        write_rows(file, with_pass_rates(without_images(rows), prompts, by=name, at_least=request.at_least))
         files.append(file)
     return GeneratedFiles(best, made, content, [*files, target.folder / CURVE])
 

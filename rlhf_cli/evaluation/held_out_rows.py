@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.images import opened
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.preparing import template_columns
 from rlhf_cli.data.rows import check_rows, describe_shared, hold_out, prompt_key, shared_prompts
@@ -76,7 +77,7 @@ def load_held_out(
         trained_on = None if trained is None else shared_prompts(dataset, [_training_set(trained)])
     except UserError as error:
         warnings.append(f"the training rows cannot be read, so shared prompts are not counted: {error.what}")
-    held_out = HeldOut(dataset.to_list(), trained_on, warnings)
+    held_out = HeldOut(list(map(opened, dataset.to_list())), trained_on, warnings)
     if (count := held_out.num_trained_on) and not warnings:
         warnings.append(describe_shared(count, len(held_out.rows)))
     return held_out
@@ -86,8 +87,7 @@ def load_training(experiment: Experiment, *, limit: int | None) -> list[Row]:
     """Return at most `limit` training rows, evenly spaced, without the held-out ones."""
     dataset = _training_set(experiment)
     check_rows(dataset, ["prompt"], "the training rows")
-    rows: list[Row] = _spread(dataset, limit).to_list()
-    return rows
+    return list(map(opened, _spread(dataset, limit).to_list()))
 
 
 def _training_set(experiment: Experiment) -> datasets.Dataset:

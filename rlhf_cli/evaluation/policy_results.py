@@ -26,6 +26,7 @@ from rlhf_cli.numerics.intervals import (
 from rlhf_cli.rewards.completion_text import Completion, text_of
 from rlhf_cli.rewards.stack.scored_rows import ScoredRow
 from rlhf_cli.runs.run_folder import POLICY, SAMPLED
+from rlhf_cli.text.json_values import without_images
 
 SEEN, UNSEEN = "seen", "unseen"
 """The evaluation's prompts that were also trained on, and the others."""
@@ -213,7 +214,7 @@ def completions_of(parts: Mapping[str, PartAnswers]) -> list[dict[str, object]]:
     """Return one row per completion: the data's columns, the answer, its part, sample, total and raw rewards."""
     return [
         {
-            **answer.as_row(),
+            **without_images(answer.as_row()),
             **{"part": name, "sample": index % part.each, "total": scored.total},
             "rewards": {reward: value.raw for reward, value in scored.rewards.items()},
         }

@@ -100,23 +100,25 @@ def merged_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = Fa
 
 
 def _merge(adapter: Path, folder: Path, dtype: str, trust_remote_code: bool) -> None:
-    from peft import AutoPeftModelForCausalLM, AutoPeftModelForSequenceClassification
+    from peft import AutoPeftModelForSequenceClassification
     from safetensors import SafetensorError
-    from transformers import AutoTokenizer
+
+    from rlhf_cli.models.model_folders import loaders_of
 
     config = json.loads((adapter / _CONFIG).read_text(encoding="utf-8"))
     is_reward_model = config.get("task_type") == "SEQ_CLS"
-    kind = AutoPeftModelForSequenceClassification if is_reward_model else AutoPeftModelForCausalLM
     given: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
     if is_reward_model:
         given["num_labels"] = 1
     try:
-        model = kind.from_pretrained(str(adapter), **given).merge_and_unload()
+        _, load_adapter, load_reader = loaders_of(str(adapter), trust_remote_code=trust_remote_code)
+        load = AutoPeftModelForSequenceClassification.from_pretrained if is_reward_model else load_adapter
+        model = load(str(adapter), **given).merge_and_unload()
         try:
-            tokenizer = AutoTokenizer.from_pretrained(str(adapter), trust_remote_code=trust_remote_code)
+            tokenizer = load_reader(str(adapter), trust_remote_code=trust_remote_code)
         except (OSError, ValueError):  # an adapter saved without one uses its base's
             base = config["base_model_name_or_path"]
-            tokenizer = AutoTokenizer.from_pretrained(base, trust_remote_code=trust_remote_code)
+            tokenizer = load_reader(base, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(
             "the adapter cannot be merged into its base",

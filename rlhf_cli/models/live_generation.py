@@ -30,6 +30,7 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from rlhf_cli.models.stop_strings import StopCriterion, StopStrings
+from rlhf_cli.tables.passes import READS_IMAGES
 from rlhf_cli.temporary_attributes import temporary_attributes
 
 ROW_BY_ROW = frozenset(
@@ -80,6 +81,8 @@ _INPUTS = frozenset({"attention_mask", "position_ids", CACHE_INPUT, "use_cache",
 def why_not_ahead(model: Any, config: GenerationConfig) -> str | None:
     """Return why rows of `model` may not leave the batch under these generation settings, or None."""
     name = type(model).__name__
+    if hasattr(model.config, "vision_config"):
+        return READS_IMAGES
     if model.config.is_encoder_decoder:
         return f"{name} has an encoder, whose output is kept for every row"
     if model.is_remote_code():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rlhf_cli.errors import ModelError, with_causes
 from rlhf_cli.models.tokenizer_files import (
@@ -253,6 +254,25 @@ def _listing(folder: Path) -> str:
         return "a file"
     names = sorted(entry.name for entry in folder.iterdir())
     return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "") if names else "empty"
+
+
+Load = Callable[..., Any]
+
+
+def loaders_of(path: str, *, trust_remote_code: bool = False, revision: str | None = None) -> tuple[Load, Load, Load]:
+    """Return what loads a model, an adapter of it, and its tokenizer, or the processor of a model that reads images."""
+    import transformers
+    from peft import AutoPeftModelForCausalLM
+
+    base, trust = adapter_base(Path(path).expanduser()), trust_remote_code
+    given = transformers.AutoConfig.from_pretrained(
+        base or path, trust_remote_code=trust, revision=None if base else revision
+    )
+    kind: Any = transformers.AutoModelForImageTextToText if hasattr(given, "vision_config") else None
+    reader = transformers.AutoTokenizer if kind is None else transformers.AutoProcessor
+    kind = kind or transformers.AutoModelForCausalLM
+    adapter = type("Adapter", (AutoPeftModelForCausalLM,), {"_target_class": kind})
+    return kind.from_pretrained, adapter.from_pretrained, reader.from_pretrained
 
 
 def require_model(name: str, *, where: str, revision: str | None, trust_remote_code: bool) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import GenerationConfig
+from trl.data_utils import prepare_multimodal_messages
 
 from rlhf_cli.errors import DataError, ModelError
 from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.models.live_generation import Generating
+from rlhf_cli.models.model_folders import loaders_of
 from rlhf_cli.models.stop_strings import STOP_KEYS, StopStrings
 from rlhf_cli.models.tokenizer_files import load_tokenizer
 from rlhf_cli.tables.passes import GenerationSetting
@@ -48,7 +50,7 @@ class Sampling:
 class PolicyModel:
     """A causal language model with its tokenizer, loaded from a folder (also an adapter) onto a device.
 
-    Raise ModelError if the folder cannot be loaded.
+    A processor makes the inputs of a model that reads images. Raise ModelError if the folder cannot be loaded.
     """
 
     def __init__(
@@ -67,8 +69,10 @@ class PolicyModel:
             # The cast is needed because transformers wraps `to` so that mypy confuses device and model.
             with naming_foreign_files({"model.path": str(path)}):
                 trust: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-                self._model = cast(Any, AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **trust))
-                self.tokenizer = load_tokenizer(str(path), chat_template, **trust)
+                load_model, _, load_reader = loaders_of(str(path), **trust)
+                self._model = cast(Any, load_model(path, dtype=dtype, **trust))
+                self._reader: Any = load_tokenizer(str(path), chat_template, load=load_reader, **trust)
+                self.tokenizer = getattr(self._reader, "tokenizer", self._reader)
         except (OSError, ValueError, ImportError) as error:
             raise ModelError("the policy cannot be loaded", where=str(path), got=error) from error
         if self.tokenizer.pad_token is None:
@@ -76,20 +80,26 @@ class PolicyModel:
         self._model.to(self.device).eval().requires_grad_(False)
         given = self._model.generation_config.eos_token_id
         tokens = [self.tokenizer.eos_token_id, *(given if isinstance(given, list) else [given])]
+        # A sampled image token has no image (as in TRL).
+        image_token = getattr(self._model.config, "image_token_id", None)
+        self._suppressed = {} if image_token is None else {"suppress_tokens": [image_token]}
         self._eos = sorted({token for token in tokens if token is not None})
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without special tokens."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
-    def complete(self, prompts: Sequence[object], sampling: Sampling) -> list[Completion]:
+    def complete(
+        self, prompts: Sequence[object], sampling: Sampling, images: Sequence[list[Any]] | None = None
+    ) -> list[Completion]:
         """Return one completion per prompt, in the order of the prompts. Batches group prompts of similar length.
 
         The caller's random state is not changed.
         """
         settings, batch_size = sampling.settings, sampling.batch_size
         with naming_foreign_files({"model.path": str(self.path)}):
-            encoded = [self._encoded(prompt, settings) for prompt in prompts]
+            given = zip(prompts, images or [[]] * len(prompts), strict=True)
+            encoded = [self._encoded(*each, settings) for each in given]
         stops = self._generating.stops = StopStrings.of(self.tokenizer, settings["generation_kwargs"])
         order = sorted(range(len(encoded)), key=lambda row: len(encoded[row]), reverse=True)
         config = self._generation(settings, greedy=sampling.is_greedy)
@@ -99,7 +109,8 @@ class PolicyModel:
             torch.manual_seed(sampling.seed)
             for start in range(0, len(order), batch_size):
                 rows = order[start : start + batch_size]
-                for row, ids in zip(rows, self._generate([encoded[row] for row in rows], config), strict=True):
+                generated = self._generate([encoded[row] for row in rows], config, settings["chat_template_kwargs"])
+                for row, ids in zip(rows, generated, strict=True):
                     end = next((place for place, token in enumerate(ids) if token in self._eos), None)
                     stop = stops.length(ids) if stops is not None else None
                     kept = ids[:stop] if stop is not None else ids if end is None else ids[: end + 1]
@@ -108,15 +119,17 @@ class PolicyModel:
                     sampling.on_batch(len(rows))
         return [completions[row] for row in range(len(encoded))]
 
-    def _encoded(self, prompt: object, settings: Mapping[str, object]) -> list[int]:
+    def _encoded(self, prompt: object, images: list[Any], settings: Mapping[str, object]) -> list[Any]:
         if isinstance(prompt, str):
             ids: list[int] = self.tokenizer(prompt)["input_ids"]
             return ids
-        if self.tokenizer.chat_template is None:
+        if self._reader.chat_template is None:
             raise ModelError("the prompts are messages, but the policy has no chat template", where=str(self.path))
         if not isinstance(prompt, list):
             got = f"{type(prompt).__name__} {prompt!r:.80}"
             raise DataError("a prompt is neither a text nor a list of messages", where="the evaluation rows", got=got)
+        if self._reader is not self.tokenizer:
+            return prepare_multimodal_messages(prompt, images)
         given = settings["chat_template_kwargs"]
         # The template writes the special tokens itself.
         text = self.tokenizer.apply_chat_template(
@@ -138,23 +151,29 @@ class PolicyModel:
                 "pad_token_id": self.tokenizer.pad_token_id,
                 "eos_token_id": self._eos,
                 **chosen,
+                **self._suppressed,
                 **({} if greedy else given),
             },
             disable_compile=True,
         )
 
-    def _generate(self, rows: list[list[int]], config: GenerationConfig) -> list[list[int]]:
-        width = max(len(ids) for ids in rows)
-        input_ids = torch.full((len(rows), width), int(self.tokenizer.pad_token_id))
-        attention_mask = torch.zeros((len(rows), width), dtype=torch.long)
-        for row, ids in enumerate(rows):
-            input_ids[row, width - len(ids) :] = torch.tensor(ids, dtype=torch.long)
-            attention_mask[row, width - len(ids) :] = 1
-        output = self._generating.generate(
-            self._model.generate,
-            input_ids=input_ids.to(self.device),
-            attention_mask=attention_mask.to(self.device),
-            generation_config=config,
-        )
-        generated: list[list[int]] = output[:, width:].tolist()
+    def _generate(self, rows: list[list[Any]], config: GenerationConfig, given: Any) -> list[list[int]]:  # noqa: ANN401
+        """Return the new tokens; `given` are arguments of the chat template, for messages."""
+        if isinstance(rows[0][0], dict):
+            texts = [self._reader.apply_chat_template(row, add_generation_prompt=True, **(given or {})) for row in rows]
+            parts = [[part for message in row for part in message["content"]] for row in rows]
+            images = [[part["image"] for part in some if part["type"] == "image"] for some in parts]
+            form = {"padding": True, "add_special_tokens": False, "return_tensors": "pt"}
+            inputs = self._reader(text=texts, images=images if any(images) else None, **form)
+            inputs = inputs.to(self.device, self._model.dtype)  # ids stay whole numbers
+        else:
+            width = max(len(ids) for ids in rows)
+            input_ids = torch.full((len(rows), width), int(self.tokenizer.pad_token_id))
+            attention_mask = torch.zeros((len(rows), width), dtype=torch.long)
+            for row, ids in enumerate(rows):
+                input_ids[row, width - len(ids) :] = torch.tensor(ids, dtype=torch.long)
+                attention_mask[row, width - len(ids) :] = 1
+            inputs = {"input_ids": input_ids.to(self.device), "attention_mask": attention_mask.to(self.device)}
+        output = self._generating.generate(self._model.generate, **inputs, generation_config=config)
+        generated: list[list[int]] = output[:, inputs["input_ids"].shape[1] :].tolist()
         return generated

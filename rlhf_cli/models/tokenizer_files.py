@@ -252,12 +252,19 @@ def read_tokenizer(
 
 
 def load_tokenizer(
-    name: str, template: str | None, response_template: JsonTree | None = None, **given: object
+    name: str,
+    template: str | None,
+    response_template: JsonTree | None = None,
+    load: Callable[..., PreTrainedTokenizerBase] | None = None,
+    **given: object,
 ) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a folder or hub id; the templates replace its own, None keeps them."""
+    """Return the tokenizer of a folder or hub id, or its processor, if `load` loads that.
+
+    The templates replace its own, None keeps them.
+    """
     from transformers import AutoTokenizer
 
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, **given)
+    tokenizer: PreTrainedTokenizerBase = (load or AutoTokenizer.from_pretrained)(name, **given)
     if template is not None:
         tokenizer.chat_template = template
     if response_template is not None:

@@ -75,11 +75,12 @@ def _write_model(source: SourceModel, folder: Path, say: Callable[[str], None]) 
     code = ["*.py"] if source.trust_remote_code else []
     _copy(source.folder, folder, ("text_endings.json", "training_format.json", *code))
     if not _copy(source.folder, folder, _TOKENIZER):  # an adapter that was saved without its base's
-        from transformers import AutoTokenizer
+        from rlhf_cli.models.model_folders import loaders_of
 
         place, trusted = source.base or str(source.folder), source.trust_remote_code
         try:
-            AutoTokenizer.from_pretrained(place, trust_remote_code=trusted).save_pretrained(str(folder))
+            load = loaders_of(place, trust_remote_code=trusted)[2]
+            load(place, trust_remote_code=trusted).save_pretrained(str(folder))
         except (OSError, ValueError) as error:
             raise ModelError("the model has no tokenizer", where=place, got=f"{error!s:.300}") from error
     clean_configs(folder, source.kind)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from peft import AutoPeftModelForCausalLM, PeftModel
+from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTuner
 from torch import nn
 from transformers import AutoConfig, PreTrainedModel
@@ -17,6 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.gguf import model_folder
+from rlhf_cli.models.model_folders import loaders_of
 from rlhf_cli.models.scalar_heads import load_reward_model
 from rlhf_cli.project.source_model import SourceModel
 
@@ -41,7 +42,7 @@ def merged(source: SourceModel) -> PreTrainedModel:
     if source.kind == "reward model":
         loaded = load_reward_model(path, dtype="float32", trust_remote_code=trusted).model
     else:
-        loaded = AutoPeftModelForCausalLM.from_pretrained(path, dtype=torch.float32, trust_remote_code=trusted)
+        loaded = loaders_of(path, trust_remote_code=trusted)[1](path, dtype=torch.float32, trust_remote_code=trusted)
     assert isinstance(loaded, PeftModel)
     tuner = loaded.base_model
     assert isinstance(tuner, BaseTuner)

@@ -20,6 +20,9 @@ PassMode = Literal["packed", "trimmed", "plain"]
 without columns that are all padding. `plain`: as in TRL.
 """
 
+READS_IMAGES = "the model reads images"
+"""Why the speed paths are off for a vision-language model: rows go through it, and it generates, as in TRL."""
+
 PassSetting = Literal["auto", "packed", "trimmed", "plain"]
 """`auto` is the first of these modes that a model supports."""
 

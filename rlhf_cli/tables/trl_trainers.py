@@ -37,6 +37,9 @@ def data_key(name: str) -> str:
 TEXT = "text"
 """The column that SFTTrainer reads plain text from; `trainer.args.dataset_text_field` may name another."""
 
+IMAGES = ("image", "images")
+"""The columns that TRL takes for images: one, or a list."""
+
 ColumnSet = tuple[str, ...]
 
 
@@ -102,8 +105,6 @@ class TrainerRow:
 
 _OF_PAIRS = (("chosen", "rejected"),)
 _TEMPLATE = ("tools", "chat_template_kwargs")
-IMAGES = ("image", "images")
-"""The columns that TRL takes for pictures."""
 _PROMPT = ("prompt", "chat_template_kwargs")
 _PAIR = "chosen and rejected, and a prompt unless both begin with it"
 _REWARDED = frozenset({"rewards", "truncation"})
@@ -113,6 +114,7 @@ _DIALOGUES = (("messages",), ("conversations",))
 _ROWS = (
     TrainerRow(
         "GRPOTrainer",
+        along=IMAGES,
         bounds_logits=True,
         algorithm="grpo",
         advantages="token",
@@ -121,6 +123,7 @@ _ROWS = (
     ),
     TrainerRow(
         "RLOOTrainer",
+        along=IMAGES,
         bounds_logits=True,
         algorithm="rloo",
         advantages="completion",
@@ -187,7 +190,7 @@ _ROWS = (
         copies_policy=True,
         learns_from=(("prompt", "completion", "label"), ("chosen", "rejected")),
         expected_columns="prompt, completion and label (true or false), or chosen and rejected with their prompt",
-        along=("prompt", *_TEMPLATE, *IMAGES),
+        along=("prompt", *_TEMPLATE),
         measured=(("prompt_ids",), ("completion_ids",)),
         splits_pairs=True,
     ),

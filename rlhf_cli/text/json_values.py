@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from rlhf_cli.text.redaction import HIDDEN, is_hidden_by_key, text_hider
 from rlhf_cli.text.terminal_output import spelled_in_json
@@ -38,6 +39,17 @@ def leaves(node: object, prefix: str = "") -> Iterator[tuple[str, object]]:
 def finite_or_none(value: _Value) -> _Value | None:
     """Return None for a NaN or infinite float; any other value unchanged."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def without_images(value: object) -> Any:  # noqa: ANN401 - of the type of the value
+    """Return a value for a file of text: an image becomes its file's name or, as it is stored, a digest without one."""
+    if isinstance(value, Mapping):
+        if value.keys() == {"bytes", "path"}:  # as `datasets` stores an image
+            return value["path"] or hashlib.sha256(value["bytes"] or b"").hexdigest()
+        return {key: without_images(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_images(item) for item in value]
+    return getattr(value, "filename", "") if hasattr(value, "tobitmap") else value
 
 
 def write_json(value: object, write: Callable[[str], object]) -> None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import TrainingArguments
+from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import rotate_checkpoints
 
@@ -179,6 +179,23 @@ class CheckpointMixin(ExtendedTrainer):
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         self._train_sampler = super()._get_train_sampler(dataset)
         return self._train_sampler
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        self._load_renamed(resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        self._load_renamed(self.state.best_model_checkpoint)
+
+    def _load_renamed(self, folder: str | None) -> None:
+        """Load the weights of a model that reads images: most are saved under other names than they have in memory, and
+        the Trainer ignores those without a word.
+        """
+        inner = self.accelerator.unwrap_model(self.model)
+        is_sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
+        if hasattr(inner.config, "vision_config") and isinstance(inner, PreTrainedModel) and folder and not is_sharded:
+            inner.load_state_dict(type(inner).from_pretrained(folder, dtype=inner.dtype).state_dict())
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:

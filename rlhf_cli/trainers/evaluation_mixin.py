@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 from transformers import GenerationConfig
 
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
+from rlhf_cli.tables.trl_trainers import IMAGES
 from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.reward_mixin import RewardMixin
 
@@ -90,7 +91,7 @@ class EvaluationMixin(RewardMixin):
             is_truncated = self._endings.is_truncated[self._own_rows].tolist()
             own = [
                 PolicyAnswer(
-                    {**row, "prompt": prompts[index]},
+                    row if set(IMAGES) & set(row) else {**row, "prompt": prompts[index]},  # whose parts are images
                     completions[index],
                     list(completion_ids_list[index]),
                     is_truncated[index],

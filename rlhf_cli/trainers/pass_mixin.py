@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from rlhf_cli.errors import in_a_line
 from rlhf_cli.models.packing.row_attention import has_relative_positions, why_not_packed
-from rlhf_cli.tables.passes import ALL_ROWS_AT_ONCE, Passes, PassSetting, refused_packing
+from rlhf_cli.tables.passes import ALL_ROWS_AT_ONCE, READS_IMAGES, Passes, PassSetting, refused_packing
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 from rlhf_cli.trainers.forward_pass import (
@@ -47,6 +47,8 @@ def chosen_passes(trainer: TrlTrainer, setting: PassSetting, critic_body: nn.Mod
         return Passes(setting, "as asked")
     if trainer.aux_loss_enabled:
         found = Passes("plain", "the loss of the experts' balance counts padding")
+    elif hasattr(trainer.accelerator.unwrap_model(trainer.model).config, "vision_config"):
+        found = Passes("plain", READS_IMAGES)
     else:
         why = None
         for model, prefix in ((trainer.model, ""), (trainer.ref_model, ""), (critic_body, "the critic: ")):

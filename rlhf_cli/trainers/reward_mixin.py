@@ -42,6 +42,8 @@ from rlhf_cli.rewards.stack.reward_metrics import (
     table_columns,
 )
 from rlhf_cli.runs.metrics_file import table_file
+from rlhf_cli.tables.trl_trainers import IMAGES
+from rlhf_cli.text.json_values import without_images
 from rlhf_cli.tools_and_environments import KINDS, ending_of, ending_shares
 from rlhf_cli.trainers.left_out_mixin import LeftOutMixin
 from rlhf_cli.truncation import COMPONENT, ENDINGS, Ending, Endings
@@ -195,6 +197,9 @@ class RewardMixin(LeftOutMixin):
         output = super()._generate_and_score_completions(inputs)
         if self._clip_range is not None:
             self.reward_clip_range = self._clip_range
+        if set(IMAGES) & set(inputs[0]):  # a checkpoint and the table hold plain values
+            overwrite_last(self._logs["prompt"], list(map(without_images, self._logs["prompt"])))
+            self._logs["images"].clear()
         settled = self._settled
         has_no_total = settled.for_trl.isnan().all(dim=1)
         if has_no_total.any():
@@ -326,7 +331,7 @@ class RewardMixin(LeftOutMixin):
         taken = TABLE_COLUMNS | set(self.reward_stack.names) | set(self._pending_extra_logs)
         for column in inputs[0]:
             if column not in taken:
-                self._log_completion_extra(column, [row.get(column) for row in inputs])
+                self._log_completion_extra(column, [without_images(row.get(column)) for row in inputs])
         components = self.reward_stack.components
         columns = table_columns(self._settled, components, outcomes, self._own_rows)
         number = self._step // (self.args.steps_per_generation * self.num_iterations) if self.model.training else None

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from rlhf_cli.models.live_generation import Generating, GenerationMode, drops_out, expected_mode
 from rlhf_cli.models.stop_strings import StopStrings
+from rlhf_cli.tables.trl_trainers import IMAGES
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 
 Rows = list[tuple[list[int], list[int]]]
@@ -129,6 +130,8 @@ class RolloutMixin(ExtendedTrainer):
         has_engine = self.use_vllm or self.use_transformers_continuous_batching
         if self._why_not_kept is not None:
             found["keeping of log-probabilities"] = self._why_not_kept
+        if set(IMAGES) & set(self.train_dataset.column_names):
+            found["the check of prompt lengths"] = "only the processor knows how many tokens an image has"
         return found if mode.name == "live" or has_engine else found | {"live generation": mode.why}
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -203,10 +203,6 @@ def _sampling_findings(subject: Subject, data: DataFacts, batches: BatchPlan) ->
             expected=f"a multiple of {_ARGS}num_generations={batches.num_generations}",
             hint=f"{size}={batches.num_generations}, or {key}=null",
         )
-    if images := {"image", "images"} & set(data.columns):
-        yield ConfigError(
-            f"{key} cannot join images", where=subject.where(key), got=", ".join(images), hint=f"{key}=null"
-        )
     if keep.by == "total" and experiment.rewards:
         named = experiment.primary.by if experiment.primary is not None else next(iter(experiment.rewards))
         yield Notice("sampling", f"by the total keeps groups in which any reward differs; or {key}.by={named}")

@@ -162,8 +162,6 @@ def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Ch
     lacks_margin = margin_problems(experiment, data.columns) if experiment.reward_model is not None else []
     yield from lacks_margin
     text_field = str(experiment.trainer.setting("dataset_text_field") or TEXT)
-    config = folders.config_of(experiment.model.path)
-    reads_images = "vision_config" in config if config or experiment.model.build is not None else None
     for read in data.sources:
         rows, name, is_training = read.rows, read.source.name, read in data.training
         is_reported = is_training and (lacks_margin or not read_columns(row, read.columns, text_field=text_field))
@@ -172,7 +170,7 @@ def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Ch
         try:
             if row.trains == "reward model":
                 rows = _sound_pairs(rows, experiment, name)
-            columns = check_columns(rows, row, text_field=text_field, name=name, reads_images=reads_images)
+            columns = check_columns(rows, row, text_field=text_field, name=name, reads_images=folders.reads_images)
             if is_training:
                 used |= set(columns)
                 yield from _conversions(read, columns)

@@ -18,7 +18,7 @@ from rlhf_cli.data.peeking import Preview
 from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import Problems, UserError
-from rlhf_cli.models.tokenizer_files import read_json
+from rlhf_cli.models.tokenizer_files import adapter_base, read_json
 from rlhf_cli.plan.batches import BatchPlan, StagePlan
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.text.json_values import JsonTree
@@ -110,6 +110,14 @@ class ModelFolders:
             return read_json(folder / "config.json") if folder and (folder / "config.json").is_file() else {}
         except UserError:
             return {}  # the check that describes the model reports it
+
+    @property
+    def reads_images(self) -> bool | None:
+        """Return whether the model reads images; None if its config.json is not on this machine."""
+        model = self.experiment.model
+        folder = self.folder_of(model.path)
+        config = self.config_of((folder and adapter_base(folder)) or model.path)
+        return "vision_config" in config if config or model.build is not None else None
 
 
 @dataclass(frozen=True)

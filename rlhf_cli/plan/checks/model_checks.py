@@ -30,7 +30,7 @@ from rlhf_cli.models.weight_shapes import (
 )
 from rlhf_cli.plan.checks.facts import Check, Findings, ModelFolders, Subject
 from rlhf_cli.plan.devices import uses_gpu
-from rlhf_cli.tables.passes import ATTENTIONS, Passes, refused_packing, why_config_not_packed
+from rlhf_cli.tables.passes import ATTENTIONS, READS_IMAGES, Passes, refused_packing, why_config_not_packed
 from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.text.suggest import nearest
 
@@ -155,6 +155,8 @@ def planned_passes(experiment: Experiment, folders: ModelFolders) -> Passes | No
     config: JsonTree = {"model_type": "llama"}  # what `model.build` makes
     if experiment.model.build is None:
         config = _config_of(str(experiment.model.path), folders)
+    if "vision_config" in config:
+        return Passes("plain", READS_IMAGES)
     try:
         why = _why_not(experiment, config)
         if why is None and experiment.critic is not None and experiment.critic.init != "policy":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.images import in_parts
 from rlhf_cli.data.overlong_prompts import check_overlong, describe_overlong, prompt_limit
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Messages, check_rendering
 from rlhf_cli.data.rows import RowTable, values_of
@@ -104,7 +105,7 @@ def _template_of(tokenizer: str, where: str) -> str | None:
 
 
 def template_problems(
-    subject: Subject, data: DataFacts, tokenizer: TokenizerFiles | None, used: frozenset[str]
+    subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None, used: frozenset[str]
 ) -> Findings:
     """Yield an error for the first row of each source that the chat template cannot render."""
     settings = subject.experiment.trainer.args.get("chat_template_kwargs")
@@ -112,6 +113,7 @@ def template_problems(
         return
 
     def write(messages: Messages, variables: Mapping[str, object]) -> str:
+        messages = in_parts(messages) if folders.reads_images else messages
         return rendered(messages, tokenizer, (settings if isinstance(settings, dict) else {}) | dict(variables))
 
     for read in data.sources:
@@ -130,8 +132,8 @@ def room_for_answers_problems(
     Return an upper bound on the tokens of a training prompt if longer ones are dropped or cut, else None.
     """
     experiment, build, args = subject.experiment, subject.experiment.model.build, subject.experiment.trainer.args
-    if not experiment.trainer.row.reads_prompts or tokenizer is None:
-        return None
+    if not experiment.trainer.row.reads_prompts or tokenizer is None or folders.reads_images:
+        return None  # a processor alone knows how many tokens an image has
     read = build.context_tokens if build is not None else context_of(folders.config_of(experiment.model.path))
     where = subject.where("trainer.args.max_completion_length")
     answer = experiment.trainer.setting("max_completion_length")

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, Reward
+from rlhf_cli.data.images import opened
 from rlhf_cli.errors import ConfigError, RewardError, RlhfError, UserError, with_causes
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, RewardFacts, Subject
 from rlhf_cli.plan.checks.prompt_checks import has_conversations
@@ -151,7 +152,7 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
     yield from _advantage_trial(subject)
     if not rows or "prompt" not in rows.column_names:
         return
-    row = dict(rows[0])
+    row = opened(rows[0])
     text = next((str(row[name]) for name in _ANSWERS if isinstance(row.get(name), str | int | float)), "1")
     completion = text if isinstance(row["prompt"], str) else [{"role": "assistant", "content": text}]
     columns = {name: value for name, value in row.items() if name not in ("prompt", "completion")}

@@ -16,6 +16,7 @@ from trl import is_conversational
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Build
+from rlhf_cli.data.learnt_columns import check_columns
 from rlhf_cli.data.overlong_prompts import (
     OverlongPrompts,
     describe_overlong,
@@ -26,7 +27,7 @@ from rlhf_cli.data.overlong_prompts import (
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.models.tiny import tiny_model_path
 from rlhf_cli.models.tokenizer_files import PromptTokens, load_tokenizer, no_chat_template, no_end_token
-from rlhf_cli.tables.trl_trainers import data_key
+from rlhf_cli.tables.trl_trainers import IMAGES, data_key
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -132,13 +133,16 @@ def quantization(bits: str) -> BitsAndBytesConfig:
     )
 
 
-def tokenizer_of(experiment: Experiment, policy: str) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of the policy at `policy`, with the configured templates."""
+def tokenizer_of(
+    experiment: Experiment, policy: str, load: Callable[..., PreTrainedTokenizerBase] | None = None
+) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of the policy at `policy`, with the configured templates, or what `load` loads."""
     model = experiment.model
     return load_tokenizer(
         model.tokenizer or policy,
         model.chat_template,
         model.response_template,
+        load,
         revision=None if model.tokenizer else model.revision,
         padding_side="left",
         trust_remote_code=model.trust_remote_code,
@@ -153,7 +157,12 @@ def readable_rows(
     Raise ModelError if its tokenizer has no end-of-sequence token or, for conversations, no chat template. Raise
     DataError for prompts that leave no room to answer, unless `data.overlong_prompts` says how to handle them.
     """
-    model = experiment.model
+    model, row = experiment.model, experiment.trainer.row
+    config = AutoConfig.from_pretrained(policy, revision=model.revision, trust_remote_code=model.trust_remote_code)
+    if hasattr(config, "vision_config"):
+        return train, held_out  # its processor alone knows how many tokens an image has
+    if set(IMAGES) & set(train.column_names):
+        check_columns(train, row, reads_images=False)  # refuses them
     tokenizer = tokenizer_of(experiment, policy)
     where = "model.tokenizer" if model.tokenizer else "model.path"
     if tokenizer.eos_token_id is None:
@@ -162,9 +171,8 @@ def readable_rows(
     has_own_template = getattr(args, "chat_template_path", None) is not None
     if is_conversational(train[0]) and not has_own_template and tokenizer.chat_template is None:
         raise no_chat_template(tokenizer.name_or_path, where=where)
-    if not experiment.trainer.row.reads_prompts or "prompt" not in train.column_names:
+    if not row.reads_prompts or "prompt" not in train.column_names:
         return train, held_out
-    config = AutoConfig.from_pretrained(policy, revision=model.revision, trust_remote_code=model.trust_remote_code)
     read = getattr(config.get_text_config(), "max_position_embeddings", None)
     served = getattr(args, "vllm_max_model_length", None)
     completion = getattr(args, "max_completion_length", None)

@@ -17,11 +17,13 @@ from transformers import TrainingArguments
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import RewardModel
+from rlhf_cli.data.images import as_images
 from rlhf_cli.data.learnt_columns import check_columns, only_learnt
 from rlhf_cli.data.loading import load_split, quiet
 from rlhf_cli.data.rows import describe_shared, hold_out, prompt_key, prompt_keys, shared_prompts
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError
+from rlhf_cli.models.model_folders import loaders_of
 from rlhf_cli.models.tokenizer_files import padding_beside
 from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.plan.sources_and_components import (
@@ -207,6 +209,9 @@ def assemble(
         else _reward_setup(experiment, stack, algorithm, folder, args, trained_on, interactions),
         ppo=ppo,
     )
+    if "images" in row.along:
+        train_dataset = as_images(train_dataset, opens=True)
+        eval_sets = {name: as_images(rows, opens=True) for name, rows in eval_sets.items()}
     eval_dataset = eval_sets.get("", eval_sets or None)
     given: dict[str, object] = {"args": args, "train_dataset": train_dataset, "eval_dataset": eval_dataset}
     given |= {"model": policy, **_trl_arguments(experiment, policy, stack, interactions)}
@@ -311,7 +316,8 @@ def _trl_arguments(
         given["reward_funcs"] = [*stack.columns(), *([reward_matrix.column] if adds else [])]
     given |= {} if interactions is None else interactions.arguments()
     if any(own is not None for own in (model.tokenizer, model.chat_template, model.response_template)):
-        given["processing_class"] = tokenizer_of(experiment, policy)
+        load = loaders_of(policy, revision=model.revision, trust_remote_code=model.trust_remote_code)[2]
+        given["processing_class"] = tokenizer_of(experiment, policy, load)
     if experiment.trainer.callbacks:
         given["callbacks"] = callbacks_of(experiment.trainer)
     if experiment.teacher is not None:

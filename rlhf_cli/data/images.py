@@ -1,0 +1,75 @@
+"""Find the images of rows: paths beside the data file, or what Parquet and the hub store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_cli.data.rows import RowTable, Table, map_rows
+from rlhf_cli.data.source import DataSource, Row
+from rlhf_cli.tables.trl_trainers import IMAGES
+from rlhf_cli.text.json_values import without_images
+
+if TYPE_CHECKING:
+    import datasets
+
+
+def with_images(table: Table, source: DataSource) -> Table:
+    """Return the rows with whole paths of images; in a Dataset, as `datasets` stores them."""
+    columns = [name for name in IMAGES if name in table.column_names]
+    if columns and source.path is not None and not source.is_hub:
+        from rlhf_cli.data.data_files import find_files
+
+        folder = find_files(source)[0][0].absolute().parent
+        table = map_rows(table, _whole_paths, columns, folder=folder, columns=columns)
+    return table if isinstance(table, RowTable) else as_images(table, opens=False)
+
+
+def as_images(dataset: datasets.Dataset, *, opens: bool) -> datasets.Dataset:
+    """Return the rows with columns of images, which open when they are read, or stay as they are stored."""
+    for name in [name for name in IMAGES if name in dataset.column_names]:
+        import datasets
+
+        image = datasets.Image(decode=opens)
+        dataset = dataset.cast_column(name, datasets.List(image) if name == "images" else image)
+    return dataset
+
+
+def _whole_paths(row: Mapping[str, object], _: int, folder: Path, columns: Sequence[str]) -> Row:
+    def whole(value: object) -> object:
+        return str(folder / value) if isinstance(value, str) and "://" not in value else value
+
+    return {name: list(map(whole, one)) if isinstance(one := row[name], list) else whole(one) for name in columns}
+
+
+def images_of(row: Mapping[str, Any]) -> list[Any]:
+    """Return the images of a row as TRL takes them: those of `images`, without that column that of `image`."""
+    found = row.get("images") if "images" in row else row.get("image")
+    return found if isinstance(found, list) else [] if found is None else [found]
+
+
+def opened(row: Row) -> Row:
+    """Return a row with its images opened that are stored as `datasets` does it, or in files."""
+
+    def image(value: object) -> object:
+        stored = {"path": value, "bytes": None} if isinstance(value, str) and Path(value).is_file() else value
+        if not isinstance(stored, dict):
+            return value
+        import datasets
+
+        picture = datasets.Image().decode_example(stored)
+        picture.filename = without_images(stored)  # which bytes lack
+        return picture
+
+    columns = [name for name in IMAGES if name in row]
+    return row | {name: list(map(image, one)) if isinstance(one := row[name], list) else image(one) for name in columns}
+
+
+def in_parts(messages: Sequence[Mapping[str, Any]], num_images: int = 0) -> list[dict[str, Any]]:
+    """Return messages with contents in parts, as TRL gives them to a processor: images before the first user's text."""
+    written = [dict(message) for message in messages]
+    for message in [message for message in written if isinstance(message.get("content"), str)]:
+        num_before, num_images = (num_images, 0) if message["role"] == "user" else (0, num_images)
+        message["content"] = [*[{"type": "image"}] * num_before, {"type": "text", "text": message["content"]}]
+    return written

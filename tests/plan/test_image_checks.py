@@ -1,0 +1,107 @@
+"""`rlhf check` refuses what would keep images from the model, and says what to type."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trl
+
+from rlhf_cli.data.images import in_parts
+from rlhf_cli.errors import UserError
+from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.plan.run_plan import Plan
+from tests.support.model_copies import model_copy
+from tests.support.tiny_images import rows_in, write_model
+
+ANSWER = [{"role": "assistant", "content": "red"}]
+PAIR = {"chosen": ANSWER, "rejected": ANSWER}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vlm")
+    write_model(folder)
+    return folder
+
+
+@pytest.fixture
+def planned(place: Path, stored: Path) -> Callable[..., Plan]:
+    """`planned("grpo", *words, **columns)` checks rows with images, with columns changed or (None) left out."""
+
+    def plan(trainer: str, *words: str, **columns: object) -> Plan:
+        rows_in(place / "data", **columns)
+        rewarded = ["rewards.sees.fn=./data/rewards.py:sees"] * (trainer in ("grpo", "ppo"))
+        typed = [f"trainer={trainer}", "model=local", f"model.path={stored}", "data=file", "data.path=data/rows.jsonl"]
+        prepared = prepare([*typed, "launch=cpu", "track=none", *rewarded, *words])
+        return preflight(prepared.experiment, prepared.composed, tries_rewards=True)
+
+    return plan
+
+
+def test_rows_with_images_pass(planned: Callable[..., Plan]) -> None:
+    """The reward's trial opens the first image; no column is called unread."""
+    plan = planned("grpo")
+    assert plan.unread == ()
+    assert plan.passes is not None
+    assert plan.passes.mode == "plain"
+    places = [{"role": "user", "content": [{"type": "text", "text": "Which?"}, {"type": "image"}]}]
+    assert planned("grpo", prompt=places).num_rows == 8
+    assert planned("dpo", **PAIR).num_rows == planned("sft", completion=ANSWER).num_rows == 8
+
+
+CASES: list[tuple[str, list[str], dict[str, Any], str]] = [
+    ("grpo", [], {"image": "nowhere.png"}, "row 1"),
+    ("grpo", ["rewards.sees.trial=false"], {"prompt": "Which?"}, "row 1"),
+    ("grpo", [], {"prompt": [{"role": "user", "content": [{"type": "text", "text": "Which?"}]}]}, "row 1"),
+    ("grpo", ["trainer.passes=packed"], {}, "trainer.passes"),
+    ("grpo", ["launch.rollout=continuous"], {}, "launch.rollout"),
+    ("grpo", ["model.chat_template='{% for m in messages %}{{ m.content[-1].text }}{% endfor %}'"], {}, "row 1"),
+    ("sft", ["trainer.args.packing=true"], {"completion": ANSWER}, "trainer.args.packing"),
+    ("ppo", [], {}, "data"),
+    ("kto", [], {"completion": ANSWER, "label": True}, "data"),
+    ("reward", [], PAIR, "data"),
+]
+
+
+@pytest.mark.parametrize(("trainer", "words", "columns", "where"), CASES)
+def test_refused(
+    planned: Callable[..., Plan], trainer: str, words: list[str], columns: dict[str, Any], where: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        planned(trainer, *words, **columns)
+    assert where in str(error.value.where)
+
+
+def test_a_text_model_is_refused(planned: Callable[..., Plan], place: Path) -> None:
+    with pytest.raises(UserError) as error:
+        planned("grpo", f"model.path={model_copy(place / 'text')}")
+    assert error.value.hint == "data.rename.picture=image"
+
+
+@pytest.mark.parametrize(("module", "package"), [("PIL", "pillow"), ("torchvision", "torchvision")])
+def test_a_missing_package_is_named(
+    planned: Callable[..., Plan], place: Path, stored: Path, monkeypatch: Any, module: str, package: str
+) -> None:
+    copy = shutil.copytree(stored, place / "copy")
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"video_token_id": 3} if package == module else config))
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == module else find(name))
+    with pytest.raises(UserError) as error:
+        planned("grpo", f"model.path={copy}", "rewards.sees.trial=false")
+    assert error.value.hint == f"pip install {package}"
+
+
+def test_parts_are_trl_s() -> None:
+    talk = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}, {"role": "user", "content": "v"}]
+    theirs = trl.data_utils.prepare_multimodal_messages(talk, ["one", "two"])
+    for part in [part for message in theirs for part in message["content"]]:
+        part.pop("image", None)
+    assert in_parts(talk, 2) == theirs
