@@ -58,7 +58,7 @@ def opened(row: Row) -> Row:
             return value
         import datasets
 
-        picture = datasets.Image().decode_example(stored)
+        picture: Any = datasets.Image().decode_example(stored)
         picture.filename = without_images(stored)  # which bytes lack
         return picture
 

@@ -264,15 +264,15 @@ def loaders_of(path: str, *, trust_remote_code: bool = False, revision: str | No
     import transformers
     from peft import AutoPeftModelForCausalLM
 
-    base, trust = adapter_base(Path(path).expanduser()), trust_remote_code
-    given = transformers.AutoConfig.from_pretrained(
-        base or path, trust_remote_code=trust, revision=None if base else revision
-    )
-    kind: Any = transformers.AutoModelForImageTextToText if hasattr(given, "vision_config") else None
-    reader = transformers.AutoTokenizer if kind is None else transformers.AutoProcessor
-    kind = kind or transformers.AutoModelForCausalLM
-    adapter = type("Adapter", (AutoPeftModelForCausalLM,), {"_target_class": kind})
-    return kind.from_pretrained, adapter.from_pretrained, reader.from_pretrained
+    base = adapter_base(Path(path).expanduser())
+    given: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": None if base else revision}
+    auto: Any = transformers
+    if not hasattr(auto.AutoConfig.from_pretrained(base or path, **given), "vision_config"):
+        kinds = auto.AutoModelForCausalLM, AutoPeftModelForCausalLM, auto.AutoTokenizer
+    else:
+        whole = {"_target_class": auto.AutoModelForImageTextToText}
+        kinds = whole["_target_class"], type("Adapter", (AutoPeftModelForCausalLM,), whole), auto.AutoProcessor
+    return kinds[0].from_pretrained, kinds[1].from_pretrained, kinds[2].from_pretrained
 
 
 def require_model(name: str, *, where: str, revision: str | None, trust_remote_code: bool) -> None:

@@ -59,7 +59,7 @@ def test_rows_with_images_pass(planned: Callable[..., Plan]) -> None:
 CASES: list[tuple[str, list[str], dict[str, Any], str]] = [
     ("grpo", [], {"image": "nowhere.png"}, "row 1"),
     ("grpo", ["rewards.sees.trial=false"], {"prompt": "Which?"}, "row 1"),
-    ("grpo", [], {"prompt": [{"role": "user", "content": [{"type": "text", "text": "Which?"}]}]}, "row 1"),
+    ("grpo", [], {"prompt": [{"role": "user", "content": [{"type": "image"}, {"type": "image"}]}]}, "row 1"),
     ("grpo", ["trainer.passes=packed"], {}, "trainer.passes"),
     ("grpo", ["launch.rollout=continuous"], {}, "launch.rollout"),
     ("grpo", ["model.chat_template='{% for m in messages %}{{ m.content[-1].text }}{% endfor %}'"], {}, "row 1"),

@@ -8,13 +8,9 @@ from typing import Any
 
 import torch
 from PIL import Image
-from transformers import (
-    AutoTokenizer,
-    CLIPImageProcessorPil,
-    LlavaConfig,
-    LlavaForConditionalGeneration,
-    LlavaProcessor,
-)
+from transformers import AutoTokenizer
+from transformers.models.clip import CLIPImageProcessorPil
+from transformers.models.llava import LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
 
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER
 

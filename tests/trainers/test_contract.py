@@ -139,6 +139,7 @@ def test_the_trainer_names_the_best_checkpoint_by_step_and_rotates_where_it_save
     expected = ["output_dir", "save_total_limit", "best_model_checkpoint", "use_mtime", "checkpoint_prefix"]
     assert parameters(rotate_checkpoints) == expected
     assert parameters(Trainer._load_best_model) == ["self"] == parameters(PpoMixin._load_best_model)
+    assert parameters(Trainer._load_from_checkpoint) == ["self", "resume_from_checkpoint", "model"]
     assert parameters(Trainer._push_from_checkpoint) == ["self", "checkpoint_folder"]
     assert "self._push_from_checkpoint(output_dir)" in source
 

@@ -40,9 +40,9 @@ def image_problems(
             what = f"the model's processor needs the package {package}, which is not installed"
             yield ConfigError(what, where=where("model.path"), hint=f"pip install {package}")
     for read in data.sources:
-        for number, row in enumerate(read.rows or (), 1):
-            if wrong := _wrong(row, tokenizer):
-                place = f"{read.source.name}, row {number} (the first row is 1)"
+        for number in range(0 if read.rows is None else len(read.rows)):
+            if (rows := read.rows) is not None and (wrong := _wrong(rows[number], tokenizer)):
+                place = f"{read.source.name}, row {number + 1} (the first row is 1)"
                 yield read.source.with_file(DataError(wrong[0], where=place, got=wrong[1], expected=wrong[2]))
                 break
 
