@@ -38,7 +38,7 @@ class Says:
     def decode(self, ids: list[int]) -> str:
         return ""
 
-    def complete(self, prompts: list[Any], sampling: Sampling) -> list[Completion]:
+    def complete(self, prompts: list[Any], sampling: Sampling, images: list[Any]) -> list[Completion]:
         texts = [self.answers[0 if sampling.is_greedy else row % len(self.answers)] for row in range(len(prompts))]
         return [Completion(text, list(range(len(text))), is_truncated=len(text) > 4) for text in texts]
 
