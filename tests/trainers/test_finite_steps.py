@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
-from rlhf_cli.trainers.guard_mixin import _are_finite
+from rlhf_cli.trainers.guard_mixin import _norm
 from tests.support.small_runs import PPO_SMALL, SMALL
 
 # What is NaN or infinite never reaches an optimizer step or a checkpoint, whichever trainer runs.
@@ -181,8 +181,8 @@ def as_zero_3_has_it(shard: list[float]) -> torch.nn.Parameter:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_bad_weight_in_the_shard_is_found(value: float) -> None:
-    assert not _are_finite([as_zero_3_has_it([1.0, value])])
-    assert _are_finite([as_zero_3_has_it([1.0, 2.0])])
+    assert not _norm([as_zero_3_has_it([1.0, value])], torch.inf).isfinite()
+    assert _norm([as_zero_3_has_it([1.0, 2.0])], torch.inf).isfinite()
 
 
 ONLY = ["~rewards.correct", "~rewards.format", "~rewards.brevity"]
