@@ -73,6 +73,16 @@ def tells_of_timeout(message: Mapping[str, object]) -> bool:
     return tells_of_error(message) and _LATE in str(message.get("content"))[: len(_TOLD) + len(_LATE) + 4]
 
 
+def failed_calls(completions: Sequence[object]) -> list[str]:
+    """Return a warning if calls of the model failed; none otherwise."""
+    messages = [message for completion in completions if isinstance(completion, list) for message in completion]
+    calls = sum(len(message.get("tool_calls") or ()) for message in messages)
+    errors = [str(message["content"]) for message in messages if tells_of_error(message)]
+    answered = sum(message.get("role") == "tool" for message in messages) - len(errors)
+    why = f", the first by {errors[0]:.200}" if errors else ""
+    return [f"{calls - answered} of {calls} calls of the model got no result{why}"] * (answered < calls)
+
+
 def as_text(result: object, max_characters: int) -> object:
     """Return what the model reads of a tool's result, cut at a number of characters; TRL's content blocks unchanged.
 
@@ -86,13 +96,8 @@ def as_text(result: object, max_characters: int) -> object:
         raise ToolError(f"the result is an object of the class {type(result).__name__}, which is no text")
     else:
         text = str(result)
-    text = _encodable(text)
+    text = text.encode(errors="replace").decode()  # half a character, as of a file that is not UTF-8
     return text if len(text) <= max_characters else text[: max_characters - 3] + "..."
-
-
-def _encodable(text: str) -> str:
-    """Return the text with `?` for halves of characters, as of a file that is not UTF-8: no tokenizer takes them."""
-    return text.encode(errors="replace").decode()
 
 
 def limited(function: Function, name: str, where: str, limits: Limits, counts: Counts) -> Function:
@@ -112,7 +117,8 @@ def limited(function: Function, name: str, where: str, limits: Limits, counts: C
             failure.__cause__ = error
             counts.failure = failure
         is_plain = isinstance(error, RewardTimeout | ToolError)
-        return ToolError(_encodable(str(error) if is_plain else in_a_line(error))[: limits.max_characters])
+        text = str(error) if is_plain else in_a_line(error)
+        return ToolError(text.encode(errors="replace").decode()[: limits.max_characters])
 
     def checked(given: tuple[object, ...], named: dict[str, object]) -> None:
         counts.by_name[name][0] += 1
@@ -230,9 +236,8 @@ def environment_class(
             return observation if is_as_it_is else as_text(observation, limits.max_characters)
         except (Exception, *LEAVING) as error:
             got = str(error) if isinstance(error, ToolError) else described(error)
-            failed = RewardFailed(f"{original.__name__}.reset failed", where=where, got=f"{got}, for {row!r:.200}")
-            failed.expected = "a text, or None"
-            raise failed from error
+            what, expected = f"{original.__name__}.reset failed", "a text, or None"
+            raise RewardFailed(what, where=where, got=f"{got}, for {row!r:.200}", expected=expected) from error
 
     methods: dict[str, object] = {_RUNNING: False, "__doc__": original.__doc__, "__module__": original.__module__}
     for name, method in inspect.getmembers(original, predicate=inspect.isfunction):
@@ -377,8 +382,9 @@ class Interactions:
         found = {name: counted.get(name, [0, 0, 0]) for name in sorted(self.names)}
         messages = [message for completion in completions if isinstance(completion, list) for message in completion]
         called = [call.get("function", call) for message in messages for call in message.get("tool_calls") or ()]
-        is_made = [call.get("name") in self.names and isinstance(call.get("arguments"), Mapping) for call in called]
-        unknown = is_made.count(False)
+        unknown = sum(
+            not (one.get("name") in self.names and isinstance(one.get("arguments"), Mapping)) for one in called
+        )
         return found | ({UNKNOWN: [unknown, unknown, 0]} if self.names else {})
 
 

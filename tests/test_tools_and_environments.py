@@ -23,6 +23,7 @@ from rlhf_cli.tools_and_environments import (
     ToolError,
     checked_rollout,
     environment_class,
+    failed_calls,
     limited,
     tells_of_error,
     tells_of_timeout,
@@ -280,3 +281,13 @@ def test_calls_that_reach_no_tool_are_counted() -> None:
     assert metrics == {"calc": [1, 0, 0], "unknown": [2, 2, 0]}
     assert interactions.metrics([]) == {"calc": [0, 0, 0], "unknown": [0, 0, 0]}
     assert list(interactions.arguments()) == ["tools"]
+
+
+def test_calls_without_a_result_are_warned_of() -> None:
+    call: dict[str, Any] = {"role": "assistant", "tool_calls": [{"function": {"name": "calc", "arguments": {}}}]}
+    told = {"role": "tool", "name": "calc", "content": str({"error": "by zero"})}
+    right = [call, {**told, "content": "2"}, {"role": "assistant", "content": "2", "tool_calls": None}]
+    assert failed_calls(["text", right]) == []
+    (warning,) = failed_calls([right, [call, told, call]])  # the last one had no room
+    assert warning.startswith("2 of 3 calls")
+    assert "by zero" in warning

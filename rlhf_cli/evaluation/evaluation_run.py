@@ -43,6 +43,7 @@ from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredRow
 from rlhf_cli.runs.reward_records import trained_with_eos
 from rlhf_cli.runs.run_folder import GREEDY, HELD_OUT, REWARD_MODEL, SAMPLED, TRAINING_ROWS, write_json, write_rows
+from rlhf_cli.tools_and_environments import failed_calls
 
 Say = Callable[[str], None]
 _POLICY_BATCH, _SCORER_BATCH = 32, 16
@@ -170,7 +171,9 @@ def _policy(
         parts, list(experiment.rewards), no_total=no_total, trained_on=held_out.trained_on or frozenset()
     )
     settings = {**sampling.settings, "samples": sampling.each, "seed": sampling.seed}
-    return replace(evaluation, settings=settings), completions_of(parts)
+    completions = completions_of(parts)
+    held_out.warnings.extend(failed_calls([row["completion"] for row in completions]))
+    return replace(evaluation, settings=settings), completions
 
 
 def sampling_of(

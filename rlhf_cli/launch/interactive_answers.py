@@ -36,6 +36,7 @@ def interactive_answers(
 
     from rlhf_cli.evaluation.policy_results import PartAnswers
     from rlhf_cli.plan.stack_building import aggregate_of
+    from rlhf_cli.rewards.stack.component import keep_nothing
     from rlhf_cli.rewards.stack.scored_rows import settled_rows
     from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
     from rlhf_cli.trainers.assemble.trainer import assemble
@@ -48,6 +49,7 @@ def interactive_answers(
         setup = trainer.extensions.rewards
         assert setup is not None
         stack = setup.stack
+        stack.keep_failure = keep_nothing  # the folder is gone when a message shows its file
 
         def collect(by_mode: dict[str, PolicyAnswers], *_: object) -> dict[str, float | None]:
             for name, answers in by_mode.items():

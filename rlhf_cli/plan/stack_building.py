@@ -71,8 +71,7 @@ class FailureRecorder:
                 self._kept[name] = None
                 with suppress(OSError):  # a full disk must not hide the failure itself
                     replay = keep_batch(self.run, name, _as_rows(call.batch, call.rows))
-                    needs_rollout = isinstance(call.component.score, EnvironmentScore)
-                    self._kept[name] = None if needs_rollout else replay
+                    self._kept[name] = None if isinstance(call.component.score, EnvironmentScore) else replay
             return self._kept.get(name)
 
 

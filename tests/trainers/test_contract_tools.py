@@ -75,7 +75,11 @@ SMALL = (
     *("trainer.args.max_steps=2", "trainer.args.num_generations=4"),
 )
 TOOL = '''
+import os
 calls = []
+
+def late(completions, **columns):
+    return [1 / (os.environ.get("BROKEN") is None) for _ in completions]
 
 def add(a: int, b: int) -> object:
     """Add, now and then.
@@ -96,9 +100,11 @@ def folder(workplace: Path) -> RunFolder:
     return RunFolder(workplace / "runs" / "toy_calculator" / "one")
 
 
-def test_a_run_calls_its_tool_and_an_evaluation_does_so_too(folder: RunFolder, workplace: Path) -> None:
+def test_a_run_calls_its_tool_and_an_evaluation_does_so_too(
+    folder: RunFolder, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (workplace / "mine.py").write_text(TOOL)
-    words = ["tools.add.fn=./mine.py:add", "trainer.args.log_completions=true"]
+    words = ["tools.add.fn=./mine.py:add", "trainer.args.log_completions=true", "rewards.late.fn=./mine.py:late"]
     assert main(["train", *SMALL, *words]) == 0
     rows = [row for row in read_metrics(folder.metrics) if "tools/add/calls" in row]
     calls, errors = (sum(row[f"tools/add/{kind}"] for row in rows) for kind in ("calls", "errors"))
@@ -108,6 +114,14 @@ def test_a_run_calls_its_tool_and_an_evaluation_does_so_too(folder: RunFolder, w
     assert main(["eval", str(folder.path), "--rows", "4", "--samples", "8"]) == 0
     (file,) = (folder.path / "eval").glob("*.completions.jsonl")
     assert '"role": "tool"' in file.read_text()
+    (warning,) = read_json(file.parent / f"{file.name.removesuffix('.completions.jsonl')}.json")["warnings"]
+    assert "calls of the model got no result" in warning
+    monkeypatch.setenv("BROKEN", "1")
+    capsys.readouterr()
+    assert main(["eval", str(folder.path), "--rows", "2", "--samples", "1"]) == 1
+    shown = capsys.readouterr().err
+    assert "rewards.late" in shown
+    assert "rlhf score" not in shown  # the trainer's folder, and what it keeps of failures, is gone
 
 
 def test_a_tool_that_must_not_fail_ends_the_run(folder: RunFolder, workplace: Path, capsys: Any) -> None:

@@ -8,7 +8,6 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, UserError
 
-WITH_TOOLS = "trainer=grpo, trainer=ppo or trainer=gmpo"
 _TURNS = "trainer.args.max_tool_calling_iterations"
 
 
@@ -23,8 +22,8 @@ def tool_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
     used = [name for name, is_set in set_sections.items() if is_set]
     if not trainer.row.has_tools:
         for name in used:
-            what = f"trainer={trainer.name} has no place for the section `{name}`"
-            yield ConfigError(what, where=where(name), expected=WITH_TOOLS, hint=f"trainer=grpo, or '~{name}'")
+            what, able = f"trainer={trainer.name} does not use the section `{name}`", "trainer=grpo, ppo or gmpo"
+            yield ConfigError(what, where=where(name), expected=able, hint=f"trainer=grpo, or '~{name}'")
     calls = [name for name in used if name != "rollout"]
     if "rollout" in used and calls:
         what = f"a rollout function generates by itself, so nothing calls the {calls[0]}"

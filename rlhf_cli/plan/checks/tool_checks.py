@@ -227,7 +227,7 @@ def _known_templates() -> set[str]:
 
 
 Tried: TypeAlias = tuple[str, str] | None
-"""What failed and why; a word of `_EFFECTS` comes first where a call failed, which may not happen in a run."""
+"""What failed and why. Before a failed call, which may not fail in a run, stands a line with its effect."""
 
 
 def episode_problems(subject: Subject, data: DataFacts) -> Findings:
@@ -249,22 +249,20 @@ def episode_problems(subject: Subject, data: DataFacts) -> Findings:
         if (failure := in_fork(attempt, TRIAL_S)) is None:
             continue
         place, got = failure if failure[1] else (key, failure[0])
-        effect, _, called = place.partition(" ")
-        if effect in _EFFECTS:
-            yield Notice(called, f"a call with made-up arguments failed, and {_EFFECTS[effect]}: {got}")
+        effect, is_call, called = place.partition("\n")
+        if is_call:
+            yield Notice(called, f"a call with made-up arguments failed, and {effect}: {got}")
         else:
             what = "a trial of what the model can call failed"
             yield RewardError(what, where=subject.where(place), got=got, expected="a result, or a text for the model")
-
-
-_EFFECTS = {"told": "the model would be told", "ends": "with on_error=raise that ends the run"}
 
 
 def _try(key: str, call: Function, arguments: Mapping[str, object], counts: Counts) -> Tried:
     try:
         call(**arguments)
     except ToolError as error:
-        return f"{'told' if counts.failure is None else 'ends'} {key}", str(error)
+        effect = "the model would be told" if counts.failure is None else "with on_error=raise that ends the run"
+        return f"{effect}\n{key}", str(error)
     except BaseException as error:
         return key, str(getattr(error, "got", None) or described(error))
     return None

@@ -129,7 +129,7 @@ class RewardStack:
         self._batch: Batch = {}
         self._by_name = {component.name: component for component in components}
         self._levels = levels({component.name: [gate.by for gate in component.gates] for component in components})
-        self._record_error, self._keep_failure = record_error, keep_failure
+        self._record_error, self.keep_failure = record_error, keep_failure
         self._replays: dict[str, str] = {}
         self._errors = {name: ErrorCounts(max_errors) for name in self._by_name}
         self._running = running
@@ -209,7 +209,7 @@ class RewardStack:
 
     def _keep_call(self, call: FailedCall) -> str | None:
         """Pass a failed call to the recorder; remember the newest replay command for the error that ends a run."""
-        if replay := self._keep_failure(call):
+        if replay := self.keep_failure(call):
             self._replays[call.component.name] = replay
         return replay
 
