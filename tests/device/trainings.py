@@ -34,6 +34,8 @@ STEPS = 2
 _HELD_OUT = ["data.eval={fraction: 0.2}", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=2"]
 _PACKED = "trainer.passes=packed"
 _LORA = ["model.lora.r=2", "critic.share=lora", "truncation=bootstrap", "truncation.mode=add"]
+_CALCULATOR = ["+exp=toy_calculator", "track=none", "expect=[]", "trainer.args.per_device_train_batch_size=8"]
+_CALCULATOR += ["trainer.args.num_generations=4", "guards.no_signal=off"]
 TRAININGS = {
     "grpo": [*SMALL, _PACKED, "trainer.args.save_steps=1"],
     "grpo of longer answers": [*SMALL, _PACKED, "trainer.args.max_completion_length=12"],
@@ -42,6 +44,8 @@ TRAININGS = {
     "grpo with generation of its own": [*SMALL, "trainer.generation=plain", "truncation=exclude"],
     "grpo with a learnt reward": [*SMALL, "rewards.learnt.model=judge", *_HELD_OUT],
     "grpo with groups that differ": [*SMALL, _PACKED, "sampling.keep_groups={by: format, tries: 3}"],
+    "grpo with tools": [*_CALCULATOR, _PACKED],
+    "ppo with tools": [*_CALCULATOR, *PPO_SMALL, _PACKED],
     "rloo": [*SMALL, "trainer=rloo"],
     "ppo": [*SMALL, *PPO_SMALL, "trainer.passes=trimmed", "trainer.args.save_steps=1"],
     "ppo with a critic of LoRA": [*SMALL, *PPO_SMALL, *_LORA, _PACKED],
@@ -50,7 +54,7 @@ TRAININGS = {
     "reward": [*REWARD, *PAIRS, *_HELD_OUT],
 }
 """Name -> what is typed. `passes=auto` would trim: the device has no kernel for all packed rows."""
-RESUMED, EVALUATED, COMPARED = ("grpo", "ppo"), ("grpo", "reward"), ("grpo", "ppo")
+RESUMED, EVALUATED, COMPARED = ("grpo", "ppo"), ("grpo", "reward", "grpo with tools"), ("grpo", "ppo")
 
 
 def in_a_pass(stock: Callable[..., Any]) -> Callable[..., Any]:

@@ -114,8 +114,8 @@ def test_a_run_calls_its_tool_and_an_evaluation_does_so_too(
     assert main(["eval", str(folder.path), "--rows", "4", "--samples", "8"]) == 0
     (file,) = (folder.path / "eval").glob("*.completions.jsonl")
     assert '"role": "tool"' in file.read_text()
-    (warning,) = read_json(file.parent / f"{file.name.removesuffix('.completions.jsonl')}.json")["warnings"]
-    assert "calls of the model got no result" in warning
+    warnings = read_json(file.parent / f"{file.name.removesuffix('.completions.jsonl')}.json")["warnings"]
+    assert "calls of the model got no result" in str(warnings)
     monkeypatch.setenv("BROKEN", "1")
     capsys.readouterr()
     assert main(["eval", str(folder.path), "--rows", "2", "--samples", "1"]) == 1

@@ -45,7 +45,9 @@ FILTER = ["sampling.keep_groups={by: correct, tries: 3}"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [FILTER, PPO_SMALL], ids=["grpo", "ppo"])
+@pytest.mark.parametrize(
+    "words", [FILTER, PPO_SMALL, [*FILTER, "launch.processes=2"]], ids=["grpo", "ppo", "grpo, two processes"]
+)
 def test_resumed_in_mid_round_it_is_the_run_that_never_stopped(workplace: Path, words: list[str]) -> None:
     (workplace / "mine.py").write_text(MINE)
     assert main(["train", *words, *WORDS]) == 0
