@@ -7,6 +7,7 @@ import pytest
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Eval
 from rlhf_cli.plan.sources_and_components import describe_eval_rows, eval_sources, only_set
+from rlhf_cli.project.key_reference import about_keys
 from tests.support.planning import Judged, Refused, Write
 
 SETS = "{easy: {world: toy_sums, args: {max_value: 5}}, hard_one: {fraction: 0.1}}"
@@ -31,6 +32,7 @@ def test_named_sets_stand_beside_a_single_one(judged: Judged, write: Write) -> N
     assert Experiment.model_validate(experiment.model_dump()).data == data
     single = judged(GRPO, "data.eval.fraction=0.1").data
     assert isinstance(single.eval, Eval)
+    assert [key.key for key in about_keys(["data.eval.path"])] == ["data.eval.path"]
     assert (list(single.evals), single.eval_names, judged(GRPO).data.evals) == ([""], [], {})
 
 
