@@ -286,10 +286,7 @@ def _let_typed_sources_win(tree: JsonTree, origins: Origins) -> None:
 
 
 def _keep_one_kind_of_eval(tree: JsonTree, origins: Origins) -> None:
-    """Clear in place what earlier files give of `data.eval` if later ones, or the command line, give the other kind.
-
-    The kinds are one set and named sets. Both in one file stay, for an error.
-    """
+    """Clear in place the kind of `data.eval`, one set or named ones, that was not given last; keep both of one file."""
     rows = section(section(tree, "data"), "eval")
     is_set = {name: name not in Eval.model_fields and isinstance(rows[name], dict) for name in rows}
     keys = (key.split(".") for key in origins.by_key if key.startswith("data.eval."))
