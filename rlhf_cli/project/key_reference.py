@@ -99,7 +99,7 @@ def about_keys(words: Sequence[str]) -> list[KeyReference]:
         return known
     typed = words[0].removesuffix(".")
     if len(words) == 1 and (below := [key for key in known if _is_at_or_below(key.key, typed)]):
-        return below
+        return [key for key in below if f"{key.key}.".startswith(f"{typed}.")] or below  # a key of one set is no name
     found = [key for key in known if _has_words(f"{key.key} {key.text} {key.type}", words)]
     if not found:
         close = nearest(typed, [key.key for key in known] + [key.key.rpartition(".")[2] for key in known])
