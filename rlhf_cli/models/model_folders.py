@@ -268,7 +268,7 @@ def loaders_of(path: str, *, trust_remote_code: bool = False, revision: str | No
     given: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": None if base else revision}
     auto: Any = transformers
     if not hasattr(auto.AutoConfig.from_pretrained(base or path, **given), "vision_config"):
-        kinds = auto.AutoModelForCausalLM, AutoPeftModelForCausalLM, auto.AutoTokenizer
+        kinds: tuple[Any, Any, Any] = auto.AutoModelForCausalLM, AutoPeftModelForCausalLM, auto.AutoTokenizer
     else:
         whole = {"_target_class": auto.AutoModelForImageTextToText}
         kinds = whole["_target_class"], type("Adapter", (AutoPeftModelForCausalLM,), whole), auto.AutoProcessor
