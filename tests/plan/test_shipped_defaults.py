@@ -38,7 +38,7 @@ def test_nothing_shipped_is_left_out() -> None:
         return {file.stem for file in (shipped_dir() / group).glob("*.yaml")}
 
     assert shipped("trainer") == set(LEARNS_FROM) | TAUGHT
-    assert shipped("model") - {"local", "smollm2"} == set(MODELS)  # these are embedded
+    assert shipped("model") - {"local", "smollm2", "smollm2_calls"} == set(MODELS)  # these are embedded
     assert {name for name in shipped("data") if name.startswith("toy_")} == set(DATA)
 
 
