@@ -10,6 +10,7 @@ import pytest
 
 from rlhf_cli.analysis.comparison.logged_run import read_figures
 from rlhf_cli.cli import main
+from rlhf_cli.display.run_end import held_out
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.tables.metrics import is_of_the_clock
@@ -37,9 +38,10 @@ def test_each_set_is_evaluated_as_if_alone(train, train_ppo, capsys, trainer: st
     best = "trainer.args.metric_for_best_model=eval_hard_sampled/tokens"
     code, folder = run(TWO, *EVERY_STEP, *BEST, best)
     assert code == 0
-    shown = capsys.readouterr().out
-    assert "step 2, held out easy: greedy" in shown
-    assert "│ hard total" in shown
+    assert "step 2, held out easy: greedy" in capsys.readouterr().out
+    table = held_out(read_metrics(folder.metrics), None, [])
+    assert table is not None
+    assert [str(cell) for cell in table.columns[0].cells] == ["easy total", "hard total"]
     hard = of_set(folder, "eval_hard_")
     assert run(f"data.eval={HARD}", *EVERY_STEP, name="alone")[0] == 0
     assert hard == of_set(RunFolder(folder.path.parent / "alone"), "eval_")
