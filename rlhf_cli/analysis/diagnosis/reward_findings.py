@@ -64,21 +64,23 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
 
 
 def _failing_tools(log: Log, kind: str) -> Iterator[Finding]:
-    """Yield a finding for each tool of which at least half of the calls fail; a model learns by some errors."""
-    for metric in log.names("tools/"):
-        if not metric.endswith("/calls") or not (called := float((calls := log.curve(metric)).values.sum())):
-            continue
+    """Yield a finding for each tool of which at least half of the calls fail; a model learns by some errors.
+
+    Calls that reach no tool are compared with all calls.
+    """
+    every = {metric: log.curve(metric) for metric in log.names("tools/") if metric.endswith("/calls")}
+    for metric, calls in every.items():
         name, errors = metric.split("/")[1], log.curve(metric.removesuffix("calls") + "errors")
-        timeouts = float(log.curve(metric.removesuffix("calls") + "timeouts").values.sum()) / called
-        if (share := float(errors.values.sum()) / called) < _HALF:
+        is_unknown = name == "unknown"
+        called = float(sum(one.values.sum() for one in (every.values() if is_unknown else [calls])))
+        if not called or (share := float(errors.values.sum()) / called) < _HALF:
             continue
-        is_unknown, late = name == "unknown", f", {timeouts:.0%} by a timeout" if timeouts else ""
-        what = (
-            "calls of tools that do not exist" if is_unknown else f"{share:.0%} of the calls of tool {name} fail{late}"
-        )
+        timeouts = float(log.curve(metric.removesuffix("calls") + "timeouts").values.sum()) / called
+        late = f", {timeouts:.0%} by a timeout" if timeouts else ""
+        what = f"{share:.0%} of the calls {'reach no tool' if is_unknown else f'of tool {name} fail{late}'}"
         fix = Fix(f"tools.{name}.on_error=raise", "ends the run at the first failure and shows the traceback")
         fixes = [Fix("rlhf check", "shows whether the chat template and its parser agree")] if is_unknown else [fix]
-        says = f"{errors.mean:.3g} of {calls.mean:.3g} calls per round; the model reads the error and goes on"
+        says = f"{errors.mean:.3g} of {called / len(calls):.3g} calls per round; the model reads the error and goes on"
         yield errors.finding(kind, "warning", what, fixes, subject=name, shown=errors.evidence(says))
 
 

@@ -100,7 +100,8 @@ def teacher_problems(subject: Subject, folders: ModelFolders, tokenizer: Tokeniz
             where=where,
             got=f"{other[0]!r} is {ids[0]} for the teacher, {ids[1]} for the policy",
             expected=f"one tokenizer: trainer={trainer.name} compares the probabilities of the same tokens",
-            hint=f"{gold}trainer.args.use_uld_loss=true, or a teacher of the policy's family",
+            hint=f"{gold}trainer.args.use_uld_loss=true",
+            advice="or take a teacher of the policy's family",
         )
     elif trainer.row.same_vocabulary and None not in sizes and sizes[0] != sizes[1]:
         yield ModelError(

@@ -288,7 +288,17 @@ def judge(errors: float, timeouts: float = 0.0, n: int = 10) -> Curves:
     return reward("judge", mean=[0.5] * n, calls=[100.0] * n, errors=[errors] * n, timeouts=[timeouts] * n)
 
 
+def tools(errors: float, unknown: float) -> Curves:
+    """Return ten rounds of ten calls of a tool, of them `errors` failures, and of `unknown` calls that reach none."""
+    counts = {"add/calls": 10.0, "add/errors": errors, "unknown/calls": unknown, "unknown/errors": unknown}
+    return {**judge(0.0), **{f"tools/{name}": [count] * 10 for name, count in counts.items()}}
+
+
 REWARD_ERRORS = [
+    (tools(4.9, 0.0), "fine"),
+    (tools(5.0, 0.0), "warning"),
+    (tools(0.0, 9.9), "fine"),
+    (tools(0.0, 10.0), "warning"),  # half of all calls
     (judge(1.99), "fine"),
     (judge(2.0), "warning"),
     (judge(9.9), "warning"),
