@@ -1,7 +1,8 @@
 r"""Read conversations as people store them, and return them as chat templates read them: a list of {role, content}.
 
-The forms are ShareGPT's turns ({from, value}), a single message, JSON text, content in parts of text, and tool calls
-whose arguments are JSON text. Arrow gives every message the keys of all messages: keys without a value are left out.
+The forms are ShareGPT's turns ({from, value}), roles of other names ({role: model, text: ...}), a single message, JSON
+text, content in parts of text, and tool calls whose arguments are JSON text. Arrow gives every message the keys of all
+messages: keys without a value are left out.
 
 `transcripts` splits whole dialogues into a prompt and answers. In Anthropic's preference data, the two texts of a pair
 share everything up to the last answer, which is the prompt:
@@ -57,8 +58,10 @@ def _message(turn: Mapping[str, object]) -> Row:
         content = message.pop("value", message.pop("content", None))
         called = {"content": "", "tool_calls": content} if sender in _CALLS else {"content": content}
         message = {"role": SPEAKERS[str(sender).lower()], **called, **message}
-    elif message.get("role") in ("human", "gpt", "function"):
-        message["role"] = SPEAKERS[str(message["role"])]
+    elif (role := str(message.get("role")).lower()) in SPEAKERS and role not in _CALLS:
+        message["role"] = SPEAKERS[role]
+    if "content" not in message and (text := next((key for key in ("value", "text") if key in message), None)):
+        message["content"] = message.pop(text)
     if "function_call" in message:  # OpenAI's earlier form
         message["tool_calls"] = [message.pop("function_call")]
     if (calls := message.get("tool_calls")) is not None:

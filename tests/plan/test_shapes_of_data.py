@@ -70,6 +70,13 @@ VERL = {"data_source": "sums", "prompt": TALK[:1], "reward_model": {"style": "ru
 READ: list[tuple[str, str, dict[str, Any], list[str], dict[str, Any]]] = [
     ("FastChat", "sft", {"id": "0", "conversations": SHAREGPT}, [], {"messages": TALK}),
     ("OpenAI's names in the column conversations", "sft", {"conversations": TALK}, [], {"messages": TALK}),
+    (
+        "Gemini's roles and ShareGPT's value",
+        "sft",
+        {"messages": [{"role": "User", "value": TALK[0]["content"]}, {"role": "model", "text": "5"}]},
+        [],
+        {"messages": TALK},
+    ),
     ("messages as JSON text", "sft", {"messages": json.dumps(TALK)}, [], {"messages": TALK}),
     ("messages as pandas writes them into a CSV", "sft", {"messages": str(TALK)}, [], {"messages": TALK}),
     ("prompts as JSON text", "grpo", {"prompt": json.dumps(TALK[:1])}, [], {"prompt": TALK[:1]}),
