@@ -102,10 +102,11 @@ def test_a_rank_that_was_killed_is_the_cause_of_what_the_other_says(two: Two, fo
     program = """
 me = folder / "pid"
 if rank == 1:
-    me.write_text(str(os.getpid()))
+    (folder / "written").write_text(str(os.getpid()))
+    (folder / "written").rename(me)
     time.sleep(0.3)
     os.kill(os.getpid(), signal.SIGKILL)
-pid = int(wait_for(me) or wait_for(me))
+pid = int(wait_for(me))
 while not is_gone(pid):
     pass
 tell("Connection reset by peer")
