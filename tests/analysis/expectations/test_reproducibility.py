@@ -156,6 +156,8 @@ def test_the_table_of_clocks_has_all_that_differs_between_two_equal_runs(train) 
 def test_logs_without_an_event_end_at_step_0(compared) -> None:
     found = compared([], [])
     assert (found.equal, found.steps, found.numbers) == (True, 0, 0)
+    assert compared(log(), []).numbers == 19  # those of the run that is made again
+    assert compared([], log()).numbers == 0
 
 
 SCORES = "def score(completions, **columns):\n    return [float(text[:1] {sign} 'P') for text in completions]\n"
