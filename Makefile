@@ -75,7 +75,7 @@ CONTRACTS := tests/trainers/test_contract*.py tests/trainers/ppo/test_critic_con
 
 # What depends on the kernels of MKL and ATen, under those of three processors: this one, one without AVX-512, one with SSE alone.
 KERNEL_TESTS := tests/numerics tests/algorithms tests/rewards/stack tests/evaluation tests/models/packing tests/models/decoding \
-  tests/models/test_packed_scores.py tests/models/test_reward_model_scorer.py tests/models/test_critic_model.py \
+  tests/models/test_reward_model_scorer.py tests/models/test_critic_model.py \
   tests/trainers/ppo tests/trainers/passes tests/trainers/generation tests/trainers/test_left_out_rows.py \
   tests/trainers/test_reward_training.py tests/trainers/test_rloo_baselines.py tests/trainers/test_stacked_rewards.py \
   tests/trainers/test_same_numbers.py tests/project/test_merged_weights.py
