@@ -71,7 +71,7 @@ test-pythons: $(STAMP)  ## the contracts of torch, transformers and TRL under Py
 	  env=.venv-$$version && "$$python" -m venv $$env && $$env/bin/pip install --quiet torch==2.13.0 && \
 	  $$env/bin/pip install --quiet --constraint constraints.txt --editable . pytest pytest-timeout pytest-xdist && \
 	  $$env/bin/python -m pytest $(CONTRACTS) || exit 1; done
-CONTRACTS := tests/trainers/test_contract*.py tests/trainers/ppo/test_critic_contract.py tests/models/decoding/test_contract_generate.py
+CONTRACTS := tests/trainers/test_contract*.py tests/trainers/ppo/test_critic_contract.py tests/models/decoding
 
 # What depends on the kernels of MKL and ATen, under those of three processors: this one, one without AVX-512, one with SSE alone.
 KERNEL_TESTS := tests/numerics tests/algorithms tests/rewards/stack tests/evaluation tests/models/packing tests/models/decoding \
