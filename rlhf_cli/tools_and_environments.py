@@ -26,7 +26,7 @@ from rlhf_cli.truncation import ENDINGS, Ending, Endings
 Function = Callable[..., Any]
 KINDS = ("calls", "errors", "timeouts")
 UNKNOWN = "unknown"
-"""The name under which calls are counted that reach no tool: none has that name, or the arguments have no names."""
+"""The name that counts calls without a tool: of a name that does not exist, or with arguments that have no names."""
 NO_TOOLS = ("reset", "get_reward")
 """Public methods of an environment that the model cannot call, as in TRL."""
 _TOLD, _LATE = "{'error':", "no answer within"

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTokenizerBase:
-    """Return the policy's tokenizer, which `wanted_by` needs. Raise ModelError if there is none that can be loaded."""
+    """Return the policy's tokenizer, which `wanted_by` needs. Raise ModelError if it cannot be loaded."""
     model = experiment.model
     if model.build is not None:
         from rlhf_cli.models.tiny import byte_tokenizer

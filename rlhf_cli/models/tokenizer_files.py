@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.text.json_values import JsonTree, section
@@ -187,11 +187,12 @@ _ADDED = 8
 class PromptTokens:
     """A token counter for prompts with the policy's tokenizer. A prompt is a text or a list of messages.
 
-    `chat_template_kwargs` is TRL's argument of that name.
+    `chat_template_kwargs` is TRL's argument of that name. `write` turns messages into those that the template reads.
     """
 
     tokenizer: PreTrainedTokenizerBase
     chat_template_kwargs: Mapping[str, object] | None = None
+    write: Callable[[Any], object] = list
 
     def longer_than(self, limit: int, prompts: Sequence[object]) -> dict[int, int]:
         """Return index -> tokens of the prompts that have more than `limit` tokens."""
@@ -220,7 +221,8 @@ class PromptTokens:
         render: Callable[..., object] = self.tokenizer.apply_chat_template  # its return type depends on the arguments
         settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
         rendered = cast(
-            "Mapping[str, list[list[int]]]", render(list(prompts), **settings, **(self.chat_template_kwargs or {}))
+            "Mapping[str, list[list[int]]]",
+            render(list(map(self.write, prompts)), **settings, **(self.chat_template_kwargs or {})),
         )
         return [len(ids) for ids in rendered["input_ids"]]
 

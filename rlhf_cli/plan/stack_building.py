@@ -165,7 +165,7 @@ def aggregate_of(experiment: Experiment) -> Aggregate:
 
 
 def interactions_of(experiment: Experiment, *, place: Callable[[str], str] = str) -> Interactions | None:
-    """Return what TRL gets for `tools`, `environment` and `rollout`; None if none is set.
+    """Return what TRL gets for `tools`, `environment` and `rollout`; None without these sections.
 
     `place` turns a key into its location. Raise RewardError if one cannot be imported.
     """

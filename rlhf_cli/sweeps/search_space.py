@@ -152,7 +152,7 @@ def read_objective(text: str, rewards: Iterable[str] = ()) -> Objective:
 
 
 def value_so_far(objective: Objective, logged: Sequence[float]) -> float | None:
-    """Return a metric's mean over the last tenth of its events, held out its last value; None if none is finite."""
+    """Return a metric's mean over its last tenth of events, of an evaluation the last value; None without a number."""
     values = [value for value in logged if math.isfinite(value)]
     if not values:
         return None

@@ -133,7 +133,7 @@ def grid_of(typed: list[str]) -> SweepGrid:
 
 
 def _parsed(text: str) -> Override | None:
-    """Return Hydra's parsed override, None for a deletion (`~`) or a word that is none: composing reports it."""
+    """Return Hydra's parsed override. Return None for a deletion (`~`) or another word, which composing reports."""
     key, equals, value = text.lstrip("+").partition("=")
     if text.startswith("~") or not equals:
         return None

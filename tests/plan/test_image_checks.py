@@ -79,6 +79,19 @@ def test_refused(
     assert f"where:    {where}" in str(error.value) or f", {where} " in str(error.value)
 
 
+def test_a_long_prompt_is_counted_where_no_row_has_an_image(planned: Callable[..., Plan]) -> None:
+    """The template writes 6 tokens before it and 12 after it; the model reads 2048, and 48 are for the answer."""
+
+    def checked(length: int) -> Plan:
+        words = ("reward@rewards.short=brevity", "trainer.args.max_completion_length=48")
+        return planned("rloo", *words, image=None, prompt=[{"role": "user", "content": "x" * length}])
+
+    assert checked(1982).num_rows == 8
+    with pytest.raises(UserError) as caught:
+        checked(1983)
+    assert "the longest has 2001 tokens" in str(caught.value.got)
+
+
 def test_a_text_model_is_refused(planned: Callable[..., Plan], place: Path) -> None:
     with pytest.raises(UserError) as error:
         planned("grpo", f"model.path={model_copy(place / 'text')}")

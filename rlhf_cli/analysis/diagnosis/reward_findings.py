@@ -64,7 +64,7 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
 
 
 def _failing_tools(log: Log, kind: str) -> Iterator[Finding]:
-    """Yield a finding for each tool of which at least half of the calls fail; a model learns by some errors.
+    """Yield a finding for each tool if at least half of its calls fail; a model learns by some errors.
 
     Calls that reach no tool are compared with all calls.
     """

@@ -25,7 +25,7 @@ _GIVEN = {"self", "model", "reward_funcs", "args", "train_dataset", "eval_datase
 
 @dataclass(frozen=True)
 class _Found:
-    """A class and the file that defines it; `node` is None if the file imports it from where no source is found."""
+    """A class and the file that defines it; `node` is None if it comes from a module without source."""
 
     name: str
     file: Path
@@ -112,7 +112,7 @@ def _imported_file(node: ast.ImportFrom, file: Path) -> Path | None:
 
 
 def _bases(found: _Found) -> Iterator[str]:
-    """Yield the names of a class's bases, the nearest first, as far as their sources are found."""
+    """Yield the names of a class's bases, the nearest first, as far as their sources can be read."""
     waiting = [found]
     for known in waiting:  # which grows
         for base in known.node.bases if known.node is not None else ():

@@ -126,7 +126,7 @@ class Data(Source):
 
     @property
     def evals(self) -> dict[str, Eval]:
-        """Return the evaluation sets by name: '' for a single one."""
+        """Return name -> evaluation set; a single one has the name ''."""
         return entries_of(self.eval)
 
     @property

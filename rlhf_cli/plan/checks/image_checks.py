@@ -48,7 +48,7 @@ def image_problems(
 
 
 def _wrong(row: Mapping[str, Any], tokenizer: TokenizerFiles | None) -> tuple[str, ...]:
-    """Return what is wrong with the images of a row, what was found and what is expected; empty if nothing is."""
+    """Return the problem with the images of a row, their value and the expected one; empty without a problem."""
     images, asked = images_of(row), row.get("prompt", row.get("messages", row.get("conversations")))
     for image in images if isinstance(row.get("images", []), list) else [row["images"]]:
         if isinstance(image, str) and "://" not in image and not Path(image).is_file():

@@ -114,7 +114,7 @@ def teacher_problems(subject: Subject, folders: ModelFolders, tokenizer: Tokeniz
 
 
 def _refuse_revision(subject: Subject, section: str, path: str, revision: str | None) -> None:
-    """Raise ModelError if a revision of a local folder is asked for."""
+    """Raise ModelError for a revision of a local folder."""
     if revision is not None and Path(path).expanduser().is_dir():
         where, got = subject.where(f"{section}.revision"), f"{revision} of {path}"
         raise ModelError("a model folder has no revisions", where=where, got=got, hint=f"{section}.revision=null")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -26,6 +26,7 @@ from rlhf_cli.models.tokenizer_files import (
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ModelFolders, Subject
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.runs.run_folder import run_of
+from rlhf_cli.tables.trl_trainers import IMAGES
 from rlhf_cli.tables.trl_values import STOP_STRINGS
 from rlhf_cli.text.json_values import JsonTree, section
 
@@ -132,8 +133,8 @@ def room_for_answers_problems(
     Return an upper bound on the tokens of a training prompt if longer ones are dropped or cut, else None.
     """
     experiment, build, args = subject.experiment, subject.experiment.model.build, subject.experiment.trainer.args
-    if not experiment.trainer.row.reads_prompts or tokenizer is None or folders.reads_images:
-        return None  # a processor alone knows how many tokens an image has
+    if not experiment.trainer.row.reads_prompts or tokenizer is None:
+        return None
     read = build.context_tokens if build is not None else context_of(folders.config_of(experiment.model.path))
     where = subject.where("trainer.args.max_completion_length")
     answer = experiment.trainer.setting("max_completion_length")
@@ -141,10 +142,13 @@ def room_for_answers_problems(
     if limit is None:
         return None
     settings, policy = args.get("chat_template_kwargs"), experiment.data.overlong_prompts
+    write = in_parts if folders.reads_images else list
     for source in data.sources:
-        if source.rows is None or "prompt" not in source.columns:
+        # A processor alone knows how many tokens an image has.
+        has_images = folders.reads_images and not set(IMAGES).isdisjoint(source.columns)
+        if source.rows is None or "prompt" not in source.columns or has_images:
             continue
-        overlong = _overlong(source.rows, limit, tokenizer, settings if isinstance(settings, dict) else {})
+        overlong = _overlong(source.rows, limit, tokenizer, settings if isinstance(settings, dict) else {}, write)
         if not overlong:
             continue
         try:
@@ -158,14 +162,20 @@ def room_for_answers_problems(
     return bound
 
 
-def _overlong(rows: RowTable, limit: int, tokenizer: TokenizerFiles, settings: Mapping[str, object]) -> dict[int, int]:
+def _overlong(
+    rows: RowTable,
+    limit: int,
+    tokenizer: TokenizerFiles,
+    settings: Mapping[str, object],
+    write: Callable[[Messages], Messages],
+) -> dict[int, int]:
     """Map each row whose prompt has more than `limit` tokens to its length; empty if they cannot be counted here."""
     texts, is_chat = dict[int, str](), False
     for row, prompt in enumerate(values_of(rows, "prompt")):
         if isinstance(prompt, list):
             is_chat = True
             try:
-                prompt = rendered(cast("Messages", prompt), tokenizer, settings)
+                prompt = rendered(write(cast("Messages", prompt)), tokenizer, settings)
             except TEMPLATE_ERRORS:
                 return {}  # `template_problems` reports it
         # A token is at least a byte, so most prompts need no count.

@@ -40,7 +40,7 @@ Row: TypeAlias = Mapping[str, object]
 class Mirror:
     """A run's mirror in its tracker; it does nothing after its first error, which is printed. Only wandb gets tables.
 
-    `unique_prompts`: one row per prompt in a completion table, of which there is one in `completions_every` steps.
+    `unique_prompts`: one row per prompt in a completion table. A table is sent every `completions_every` steps.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from datasets import Dataset
@@ -16,6 +16,7 @@ from trl import is_conversational
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Build
+from rlhf_cli.data.images import in_parts
 from rlhf_cli.data.learnt_columns import check_columns
 from rlhf_cli.data.overlong_prompts import (
     OverlongPrompts,
@@ -159,11 +160,17 @@ def readable_rows(
     """
     model, row = experiment.model, experiment.trainer.row
     config = AutoConfig.from_pretrained(policy, revision=model.revision, trust_remote_code=model.trust_remote_code)
-    if hasattr(config, "vision_config"):
-        return train, held_out  # its processor alone knows how many tokens an image has
-    if set(IMAGES) & set(train.column_names):
+    reads_images, has_images = hasattr(config, "vision_config"), not set(IMAGES).isdisjoint(train.column_names)
+    if has_images and not reads_images:
         check_columns(train, row, reads_images=False)  # refuses them
-    tokenizer = tokenizer_of(experiment, policy)
+    load = None
+    if reads_images:
+        from rlhf_cli.models.model_folders import loaders_of
+
+        load = loaders_of(policy, revision=model.revision, trust_remote_code=model.trust_remote_code)[2]
+    reader: Any = tokenizer_of(experiment, policy, load)
+    tokenizer = getattr(reader, "tokenizer", reader)
+    tokenizer.chat_template = reader.chat_template
     where = "model.tokenizer" if model.tokenizer else "model.path"
     if tokenizer.eos_token_id is None:
         raise no_end_token(tokenizer.name_or_path, where=where)
@@ -171,15 +178,16 @@ def readable_rows(
     has_own_template = getattr(args, "chat_template_path", None) is not None
     if is_conversational(train[0]) and not has_own_template and tokenizer.chat_template is None:
         raise no_chat_template(tokenizer.name_or_path, where=where)
-    if not row.reads_prompts or "prompt" not in train.column_names:
-        return train, held_out
+    if not row.reads_prompts or "prompt" not in train.column_names or has_images:
+        return train, held_out  # a processor alone knows how many tokens an image has
     read = getattr(config.get_text_config(), "max_position_embeddings", None)
     served = getattr(args, "vllm_max_model_length", None)
     completion = getattr(args, "max_completion_length", None)
     limit = prompt_limit(read, served, completion, where="trainer.args.max_completion_length")
     if limit is None:  # the model declares no context length
         return train, held_out
-    tokens = PromptTokens(tokenizer, getattr(args, "chat_template_kwargs", None))
+    write = in_parts if reads_images else list
+    tokens = PromptTokens(tokenizer, getattr(args, "chat_template_kwargs", None), write)
     says = args.process_index == 0
     how = experiment.data.overlong_prompts
     fitting = {
