@@ -16,6 +16,7 @@ from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import ConfigError
 
 _BATCH_SIZE, _ROUND_SIZE = "per_device_train_batch_size", "generation_batch_size"
+_EVAL_BATCH_SIZE = "per_device_eval_batch_size"
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, orig
     round_size = given or global_batch * (steps_per_generation or accumulation)
     if round_size % math.lcm(global_batch, group):
         raise _no_whole_groups(per_device, processes, round_size, group, least, origins, is_given=given is not None)
+    _refuse_parts_of_evaluated_groups(trainer, group, processes, origins)
     micro_batches, prompts = round_size // global_batch, round_size // group
     if round_size < 2:
         raise ConfigError(  # PPO alone can have no groups
@@ -177,6 +179,21 @@ def _no_whole_groups(
         hint = f"{key}={batch}" + (f" or trainer.args.num_generations={nearest}" if nearest else "")
     what = f"{round_size} completions a round do not divide into groups of {group}"
     return ConfigError(what, where=origins.where(key), got=got, expected=expected, hint=hint)
+
+
+def _refuse_parts_of_evaluated_groups(trainer: Trainer, group: int, processes: int, origins: Origins) -> None:
+    """Raise ConfigError if an evaluation's batch over all processes holds no whole groups, which TRL refuses."""
+    per_device, each = trainer.whole(_EVAL_BATCH_SIZE) or 0, trainer.whole("num_generations_eval") or group
+    if trainer.setting("eval_strategy") in (None, "no") or per_device * processes % each == 0:
+        return
+    key, divisor = f"trainer.args.{_EVAL_BATCH_SIZE}", each // math.gcd(each, processes)
+    raise ConfigError(
+        f"{per_device * processes} completions of an evaluation's batch do not divide into groups of {each}",
+        where=origins.where(key),
+        got=f"{per_device} a device x {count(processes, 'process', 'es')}",
+        expected=f"a multiple of {each}: trainer.args.num_generations_eval, else num_generations",
+        hint=f"{key}={math.ceil(per_device / divisor) * divisor}",
+    )
 
 
 def plan_stage(trainer: Trainer, *, processes: int, num_rows: int | None, origins: Origins) -> StagePlan:

@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any, Literal
 
 import pytest
+from trl import GRPOConfig
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.trainer_sections import Trainer
@@ -114,6 +115,36 @@ class TestWithACritic:
         for name, value in suggestions(error.hint):
             assert after({"g": 1, "baseline": "critic"}, name, value).completions_a_round >= 2
         assert plan(per=1, processes=2, g=1, baseline="critic").completions_a_round == 2
+
+
+@pytest.mark.parametrize(("per_device", "each"), [*product([1, 4, 6, 8, 20, 24], [None, 2, 3, 8])])
+def test_an_evaluation_s_batch_holds_whole_groups_as_trl_asks(per_device: int, each: int | None) -> None:
+    args = {"eval_strategy": "steps", "per_device_eval_batch_size": per_device, "num_generations_eval": each}
+
+    def trl_takes_it() -> bool:
+        try:
+            GRPOConfig(num_generations=4, per_device_train_batch_size=8, bf16=False, use_cpu=True, eval_steps=1, **args)
+        except ValueError:
+            return False
+        return True
+
+    if trl_takes_it():
+        assert plan(per=8, g=4, **args)
+        return
+    refused = refusal(per=8, g=4, **args)
+    key, _, size = str(refused.hint).partition("=")
+    assert key == refused.where == "trainer.args.per_device_eval_batch_size"
+    assert per_device < int(size) <= per_device + (each or 4)
+    assert plan(per=8, g=4, **{**args, "per_device_eval_batch_size": int(size)})
+    assert plan(per=8, g=4, **{**args, "eval_strategy": "no"})
+
+
+def test_an_evaluation_s_batch_is_that_of_all_processes() -> None:
+    args = {"per": 8, "g": 4, "eval_strategy": "steps", "num_generations_eval": 8}
+    assert plan(**args, per_device_eval_batch_size=4, processes=2)
+    assert (
+        refusal(**args, per_device_eval_batch_size=3, processes=2).hint == "trainer.args.per_device_eval_batch_size=4"
+    )
 
 
 def suggestions(hint: str | None) -> list[tuple[str, int]]:
