@@ -18,7 +18,7 @@ from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.errors import EXIT_OK, UserError
 from rlhf_cli.project.function_source import SourceParameter, functions_in, read_function
-from rlhf_cli.project.key_reference import key_reference, keys_below
+from rlhf_cli.project.key_reference import ANY_NAME, key_reference, keys_below
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import names_a_run, runs_below
 from rlhf_cli.text.json_values import JsonTree, section
@@ -211,14 +211,24 @@ def _overrides(current: str, earlier: list[str]) -> list[str]:
     sign, parent = key.removesuffix(plain), plain.rpartition(".")[0]
     if plain.startswith("reward@"):
         return [f"{sign}reward@rewards.{name}=" for name in groups().get("reward", {})]
-    if parent == "rewards":
-        return [f"{sign}rewards.{name}." for name in section(_tree_of(earlier), "rewards")]
     if _ARGS.fullmatch(parent):
         return [f"{sign}{parent}.{name}=" for name in _arguments(parent, earlier)]
-    names = [f"{sign}{known.key}{'.' if known.is_branch else '='}" for known in keys_below(parent)]
+    below = {known.key: "." if known.is_branch else "=" for known in keys_below(parent)}
+    names = [f"{sign}{key}{end}" for key, end in {**dict.fromkeys(_named(parent, earlier), "."), **below}.items()]
     if "." not in plain:
         names += [f"{sign or '+' * (not current and group in APPENDED_GROUPS)}{group}=" for group in groups()]
     return names
+
+
+def _named(parent: str, words: Sequence[str]) -> list[str]:
+    """Return the keys with names of the user's own below `parent`: rewards, tools, evaluation sets."""
+    reference = key_reference(parent) if parent else None
+    if reference is None or ANY_NAME not in reference.holds:
+        return []
+    tree = _tree_of(words)
+    for part in parent.split("."):
+        tree = section(tree, part)
+    return [f"{parent}.{name}" for name, value in tree.items() if isinstance(value, dict)]
 
 
 def _values(key: str, typed: str, earlier: list[str]) -> Iterable[str]:

@@ -37,6 +37,10 @@ def offered(line: str) -> list[str]:
         ("rlhf train +reward@rewards.mine=ju", ["+reward@rewards.mine=judge", "+reward@rewards.mine=judge_ranking"]),
         ("rlhf train +exp=quickstart rewards.b", ["rewards.brevity."]),
         ("rlhf train +exp=quickstart,toy_ppo rewards.b", ["rewards.brevity."]),
+        ("rlhf train +exp=toy_calculator tools.", ["tools.add."]),
+        ("rlhf train +exp=toy_calculator tools.add.on", ["tools.add.on_error="]),
+        ("rlhf train data.eval.easy.path=a.jsonl data.eval.e", ["data.eval.easy."]),
+        ("rlhf train data.eval.path=a.jsonl data.eval.a", ["data.eval.args."]),
         ("rlhf train nonsense rewards.x=[ +exp=quickstart 'seed=0,1' rewards.b", ["rewards.brevity."]),
         ("rlhf train +exp=quickstart rewards.brevity.args.", [
             f"rewards.brevity.args.{name}=" for name in ("full", "unit", "zero")]),
