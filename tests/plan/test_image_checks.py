@@ -77,6 +77,7 @@ def test_refused(
     with pytest.raises(UserError) as error:
         planned(trainer, *words, **columns)
     assert f"where:    {where}" in str(error.value) or f", {where} " in str(error.value)
+    assert "\n  got: " in str(error.value)
 
 
 def test_a_long_prompt_is_counted_where_no_row_has_an_image(planned: Callable[..., Plan]) -> None:

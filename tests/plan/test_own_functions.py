@@ -40,3 +40,14 @@ def test_a_teacher_of_other_tokens(place: Path, write: Write, refused: Refused) 
     assert (type(error), error.where) == (ModelError, "teacher.path (command line)")
     assert "for the teacher" in str(error.got)
     assert str(error.expected).startswith("one tokenizer")
+
+
+def test_a_teacher_with_another_number_of_tokens(place: Path, write: Write, refused: Refused) -> None:
+    """Some rows of a model's embedding belong to no token: 320 instead of 258, with the same tokenizer."""
+    write("rows.jsonl", (json.dumps(SAID) + "\n") * 40)
+    model_copy(place / "teacher", config={"vocab_size": 320})
+    error = refused(*TAUGHT)
+    assert (type(error), error.where) == (ModelError, "teacher.path (command line)")
+    assert error.got == "vocab_size 320 for the teacher, 258 for the policy"
+    assert "trainer that cuts or pads" in str(error.expected)
+    assert error.hint == "trainer=gold"

@@ -13,7 +13,7 @@ import pytest
 
 from rlhf_cli.runs import run_status
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_status import claim, read_status
+from rlhf_cli.runs.run_status import ANOTHER_RANK, claim, read_status, set_stop_reason
 from rlhf_cli.runs.writer_lock import only_writer
 
 MakeRun = Callable[..., RunFolder]
@@ -78,3 +78,18 @@ def test_a_process_that_ended_and_was_not_asked_how_is_dead(make_run: MakeRun) -
     folder = make_run(status={"state": "running", "pid": child.pid, "host": HERE})
     assert read_status(folder).state == "killed"
     child.wait()
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "told"),
+    [
+        ("preempted", "SIGTERM at step 3", "Ctrl-C at step 3"),
+        ("preempted", f"{ANOTHER_RANK} at step 3", "Ctrl-C at step 3"),
+        ("preempted", "SIGUSR1 at step 3", "SIGUSR1 at step 3"),
+        ("preempted", None, None),
+        ("failed", "SIGTERM at step 3", "SIGTERM at step 3"),
+    ],
+)
+def test_who_asked_a_run_to_stop(make_run: MakeRun, state: str, reason: str | None, told: str | None) -> None:
+    folder = make_run(status={"state": state, "reason": reason})
+    assert set_stop_reason(folder, "Ctrl-C").reason == read_status(folder).reason == told

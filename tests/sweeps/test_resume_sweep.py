@@ -10,11 +10,13 @@ import socket
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status, update_status
+from rlhf_cli.sweeps.sweep_folder import report
 from tests.support.small_runs import SMALL
 
 SWEEP = Path("runs/quickstart/swept")
@@ -50,8 +52,10 @@ def test_unfinished_jobs_end_as_without_the_interruption(workplace: Path, sweep,
 
     provenance = SWEEP / "job=2" / "provenance.json"
     provenance.write_text(re.sub(r'"trl": ".*"', '"trl": "1.0.0"', provenance.read_text()))
-    assert main(["resume", str(SWEEP), "--dry-run"]) == 0
-    said = capsys.readouterr().out
+    assert main(["resume", str(SWEEP), "--dry-run", "--json"]) == 0
+    streams = capsys.readouterr()
+    assert json.loads(streams.out)["dry_run"] is True
+    said = streams.err
     assert "trl 1.0.0 -> 1." in said
     assert "1 of 3 runs are done" in said
     assert "continues from step 2" in said
@@ -161,3 +165,15 @@ def test_a_trial_of_another_user_needs_trust(workplace: Path, frozen, capsys) ->
     assert main(["resume", str(SWEEP)]) == 2
     assert "./evil.py:f" in capsys.readouterr().err
     assert not (workplace / "it-ran").exists()
+
+
+def test_a_sweep_of_which_nothing_began_has_no_report(frozen, capsys) -> None:
+    """A report is tried once a run has begun, also if others have not."""
+    frozen("seed=1,2")
+    assert states() == {"seed=1": "created", "seed=2": "created"}
+    capsys.readouterr()
+    report(Console(), SWEEP)
+    assert capsys.readouterr().out == ""
+    update_status(RunFolder(SWEEP / "seed=1"), state="failed")
+    report(Console(), SWEEP)
+    assert "report" in capsys.readouterr().out

@@ -145,6 +145,17 @@ def test_trainer_rows_agree_with_trl() -> None:
     assert TRAINERS["RewardTrainer"].sections == {"reward_model"}
 
 
+def test_columns_beside_the_learnt_ones_and_copies_of_the_policy_are_those_of_trl_s_source() -> None:
+    reading = {"tools": 'example.get("tools"', "chat_template_kwargs": 'example.get("chat_template_kwargs"'}
+    for name, row in TRAINERS.items():
+        source = inspect.getsource(inspect.getmodule(getattr(importlib.import_module(row.module), name)))  # type: ignore[arg-type]
+        for column, code in reading.items():
+            assert code not in source or column in row.along, (name, column)
+        assert ("margin" in row.along) == ('"margin"' in source), name
+        copies = "ref_model_path" in source or "self.teacher_model = self.model" in source
+        assert row.copies_policy == copies, name
+
+
 def test_a_constructor_takes_no_other_model_than_a_teacher() -> None:
     for name, row in TRAINERS.items():
         taken = set(inspect.signature(getattr(importlib.import_module(row.module), name)).parameters)
