@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _WITH_IDS = ("labels", "completion_mask", "assistant_masks")
 """Columns that SFT reads beside `input_ids` only."""
-_ASKING = ("system", "developer", "user", "tool")
+ASKING = ("system", "developer", "user", "tool")
 """Roles that do not answer."""
 _ANSWERING = ("assistant", "model")
 _Messages: TypeAlias = "Sequence[Mapping[str, object]]"
@@ -177,11 +177,11 @@ def _wrong_messages(column: str, messages: _Messages, reads: Mapping[str, bool |
     last = str(messages[-1]["role"])
     if column == "prompt" and last in _ANSWERING:
         return "a prompt that ends before the answer; its last message is the assistant's"
-    if column in DIALOGUES and reads["answer"] and last in _ASKING:
+    if column in DIALOGUES and reads["answer"] and last in ASKING:
         return f"a conversation that ends with the assistant's answer; its last message is by {last}"
-    if column in ANSWERS and last in _ASKING:
+    if column in ANSWERS and last in ASKING:
         return f"an answer that ends with the assistant's message; its last message is by {last}"
-    if column in DIALOGUES and all(message["role"] in _ASKING for message in messages):
+    if column in DIALOGUES and all(message["role"] in ASKING for message in messages):
         return "at least one message by the assistant"
     return None
 

@@ -12,7 +12,7 @@ import numpy
 import pytest
 import torch
 
-from rlhf_cli.algorithms.rloo import Rloo
+from rlhf_cli.algorithms.rloo import Rloo, scores_to_leave_out
 from rlhf_cli.rewards.stack.reward_matrix import Settled, add_truncation
 from rlhf_cli.truncation import Endings, EosPenalty
 from tests.support.settled_columns import NAN, Case, Rule, column
@@ -61,6 +61,14 @@ def test_its_own_leave_one_out_makes_the_advantages(seed: int, clip: tuple[float
     assert rloo(given.contributions.sum(dim=1).numpy()) == pytest.approx(by_loops(settled, None), abs=1e-9)
     # Negative control: the settled rewards themselves, whose gaps are filled with zeros or means, give other numbers.
     assert rloo(settled.totals.numpy()) != pytest.approx(by_loops(settled, None), abs=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_filled_scores_have_the_mean_of_the_rows_that_the_reward_applies_to(seed: int) -> None:
+    raw = case(seed).settle().unfilled
+    filled = scores_to_leave_out(raw, GROUP)
+    groups = raw.reshape(-1, GROUP, 3).nanmean(dim=1).nan_to_num(0.0)
+    assert torch.allclose(filled.reshape(-1, GROUP, 3).nanmean(dim=1), groups, atol=1e-6)
 
 
 def test_without_gaps_or_with_an_aggregate_of_its_own_nothing_is_changed() -> None:

@@ -330,6 +330,15 @@ def test_sharegpt_gives_a_notice(chat_model: str, place: Path) -> None:
     assert text.endswith("user, assistant")
 
 
+def test_conversations_without_a_last_answer_give_a_notice(chat_model: str, place: Path) -> None:
+    written(place, *[{"messages": TALK}] * 5, *[{"messages": [*TALK, user("thanks")]}] * 3)
+    (text,) = [notice.text for notice in planned(*words("sft", chat_model)).notices if notice.subject == "data"]
+    assert text.startswith("3 of 8 conversations")
+    assert "trainer.args.assistant_only_loss=true" in text
+    written(place, *[{"messages": TALK}] * 8)
+    assert planned(*words("sft", chat_model)).notices == ()
+
+
 def test_a_mixture_of_two_forms(chat_model: str, place: Path) -> None:
     (place / "mine.jsonl").write_text((json.dumps({"messages": TALK}) + "\n") * 4)
     written(place, *[{"messages": SHAREGPT}] * 4)

@@ -9,10 +9,10 @@ from typing import cast
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.rollout_sections import ENVIRONMENT_COLUMN
-from rlhf_cli.data.learnt_columns import check_columns, read_columns
+from rlhf_cli.data.learnt_columns import ASKING, check_columns, read_columns
 from rlhf_cli.data.peeking import peek, prepare_preview
 from rlhf_cli.data.preparing import template_columns
-from rlhf_cli.data.rows import DIALOGUES, RowTable, hold_out_places, kind_of_text
+from rlhf_cli.data.rows import DIALOGUES, RowTable, hold_out_places, kind_of_text, values_of
 from rlhf_cli.data.source import DataSource, Template
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import DataError, RewardError, UserError
@@ -173,7 +173,7 @@ def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Ch
             columns = check_columns(rows, row, text_field=text_field, name=name, reads_images=folders.reads_images)
             if is_training:
                 used |= set(columns)
-                yield from _conversions(read, columns)
+                yield from (*_conversions(read, columns), *_unanswered(subject, read, columns))
         except UserError as error:
             yield read.source.with_file(error)
     return frozenset(used)
@@ -188,6 +188,18 @@ def _conversions(read: ReadSource, columns: list[str]) -> Iterator[Notice]:
         if kind_of_text(value) == "messages" and form and (isinstance(stored, str) == (form == "JSON text")):
             roles = dict.fromkeys(str(message["role"]) for message in cast("list[dict[str, object]]", value))
             yield Notice(read.source.name, f"{column}: read {form} as messages by {', '.join(roles)}")
+
+
+def _unanswered(subject: Subject, read: ReadSource, columns: list[str]) -> Iterator[Notice]:
+    """Yield a notice for conversations that end with a question, which the policy would learn to ask."""
+    if read.rows is None or subject.experiment.trainer.setting("assistant_only_loss") is True:
+        return
+    for column in (name for name in columns if name in DIALOGUES):
+        talks = [cast("list[dict[str, object]]", talk) for talk in values_of(read.rows, column)]
+        if num_unanswered := sum(talk[-1]["role"] in ASKING for talk in talks):
+            text = f"{num_unanswered} of {len(talks)} conversations end without an answer; the policy learns to write"
+            only = "trainer.args.assistant_only_loss=true learns the assistant's messages alone"
+            yield Notice(read.source.name, f"{text} their last message too. {only}")
 
 
 def unread_columns(
