@@ -15,6 +15,7 @@ from rich.text import Text
 from rlhf_cli.config.conf_folders import caption, search_dirs
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.display.tables import facts_grid, plain_table
+from rlhf_cli.plan.batches import count
 from rlhf_cli.project.function_source import NO_DEFAULT
 from rlhf_cli.project.key_reference import KeyReference, MetricReference
 from rlhf_cli.project.reward_reference import RewardReference, WorkedExample, as_yaml
@@ -94,7 +95,7 @@ def show_keys(console: Console, keys: Sequence[KeyReference]) -> None:
     """Print each key with its type and default, and its meaning below."""
     for key in keys:
         is_section = key.type in ("section", "section | null")
-        facts = [f"section of {len(key.holds)} keys"] if is_section else [key.type, _default_text(key.default)]
+        facts = [f"section of {count(len(key.holds), 'key')}"] if is_section else [key.type, _default_text(key.default)]
         _entry(console, key.key, facts, key.text)
 
 

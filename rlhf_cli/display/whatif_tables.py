@@ -132,8 +132,10 @@ def _print_notes(console: Console, answer: WhatIf) -> None:
     if first > 1:
         console.print("[dim]The first rollouts are not stored; the stored ones come from a trained policy.")
     elif len(answer.rounds) > 1:
-        console.print("[dim]Step 1 is exact: every run with this seed starts with these rollouts. Later rollouts come")
-        console.print("[dim]from the policy of this run; a run with the changed settings would have other rollouts.")
+        console.print(
+            "[dim]Step 1 is exact: every run with this seed starts with these rollouts. Later rollouts come from the"
+            " policy of this run; a run with the changed settings would have other rollouts."
+        )
     _print_reasons(console, answer)
 
 

@@ -66,7 +66,7 @@ def length_ramp(
     Args:
         full: the length that still earns all of it.
         zero: the length that earns nothing; not equal to `full`.
-        unit: of both, as for `length_target`.
+        unit: of both: `tokens`, `characters` or `words`, counted as for `length_target`.
     """
     _has_slope(full, zero)
     lengths = lengths_of(completions, completion_ids, unit)

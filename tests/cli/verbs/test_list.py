@@ -32,6 +32,11 @@ def test_a_reward(capsys: Said) -> None:
         assert part in shown
 
 
+@pytest.mark.parametrize(("key", "holds"), [("launch.vllm", "section of 1 key\n"), ("guards", "section of 3 keys\n")])
+def test_keys(key: str, holds: str, capsys: Said) -> None:
+    assert f"{key}  {holds}" in said(capsys, "keys", key)
+
+
 def test_the_yaml_and_the_override_of_a_page_work(capsys: Said, write: Callable[[str, str], Path]) -> None:
     shown = said(capsys, "reward", "digits_only")
     pasted = shown.partition("in an experiment\n")[2].partition("\non the command line")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,9 @@ def test_at_80_columns(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> No
     for text in ("share of advantages", "mean total"):
         assert text in out, text
     assert "covariance" in out
+    notes = out[out.index("push: ") :].splitlines()
+    cut = [line for line, after in pairwise(notes) if line[-1] != "." and len(f"{line} {after.split()[0]}") <= 80]
+    assert cut == [], "wrapped twice"
 
 
 def test_several_values_are_a_table(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
