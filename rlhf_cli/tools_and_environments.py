@@ -7,19 +7,21 @@ before anybody looks at its length; TRL also catches every error of a tool, and 
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import json
+import math
+import operator
+import sys
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from rlhf_cli.errors import RewardError, RewardFailed, RlhfError, described, in_a_line
 from rlhf_cli.process import kept
-from rlhf_cli.rewards.stack.calling import LEAVING, call_within, staying
+from rlhf_cli.rewards.stack.calling import LEAVING, RewardLoop, answered, call_within, staying, with_own_arguments
 from rlhf_cli.rewards.stack.component import RewardTimeout
 from rlhf_cli.truncation import ENDINGS, Ending, Endings
 
@@ -27,9 +29,10 @@ Function = Callable[..., Any]
 KINDS = ("calls", "errors", "timeouts")
 UNKNOWN = "unknown"
 """The name that counts calls without a tool: of a name that does not exist, or with arguments that have no names."""
+_PARTS = ("text", "image")
 NO_TOOLS = ("reset", "get_reward")
 """Public methods of an environment that the model cannot call, as in TRL."""
-_TOLD, _LATE = "{'error':", "no answer within"
+_TOLD, _LATE = "{'error':", "no answer"
 _RUNNING, _SEEDS = "_rlhf_is_running", "_rlhf_seeds"
 
 
@@ -48,10 +51,14 @@ class Limits:
 
 @dataclass
 class Counts:
-    """The calls of all tools since `drain`, by name, and the first error that has to end the run."""
+    """The calls of all tools since `drain`, by name, and the first error that has to end the run.
+
+    Async tools run on `loop`, one after another: TRL would wait for one that blocks its loop for good.
+    """
 
     by_name: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0]))
     failure: RewardFailed | None = None
+    loop: RewardLoop = field(default_factory=RewardLoop)
 
     def drain(self) -> dict[str, list[int]]:
         """Return name -> calls, errors, timeouts, and begin at 0. Raise the error that has to end the run."""
@@ -84,20 +91,30 @@ def failed_calls(completions: Sequence[object]) -> list[str]:
 
 
 def as_text(result: object, max_characters: int) -> object:
-    """Return what the model reads of a tool's result, cut at a number of characters; TRL's content blocks unchanged.
+    """Return what the model reads of a tool's result, cut at a number of characters; TRL's images with their texts.
 
     Raise ToolError for an object that has no text of its own.
     """
-    if isinstance(result, list) and result and all(isinstance(part, dict) and "type" in part for part in result):
-        return result
+    parts = result if isinstance(result, list) else []
+    if parts and all(isinstance(part, dict) and part.get("type") in _PARTS for part in parts):
+        if any(part["type"] != "text" for part in parts):
+            return parts
+        result = "".join(str(part.get("text")) for part in parts)
+    if isinstance(result, set | frozenset):
+        result = sorted(result, key=str)  # their order differs between processes
+    own = result if isinstance(result, str) else _own_text(result)
     if isinstance(result, dict | list | tuple):
-        text = json.dumps(result, ensure_ascii=False, default=str)
-    elif type(result).__str__ is object.__str__ and type(result).__repr__ is object.__repr__:
-        raise ToolError(f"the result is an object of the class {type(result).__name__}, which is no text")
-    else:
-        text = str(result)
-    text = text.encode(errors="replace").decode()  # half a character, as of a file that is not UTF-8
+        own = json.dumps(result, ensure_ascii=False, default=_own_text)
+    text = own[: max_characters + 1].encode(errors="replace").decode()  # half a character is no UTF-8
     return text if len(text) <= max_characters else text[: max_characters - 3] + "..."
+
+
+def _own_text(value: object) -> str:
+    """Return an object as text. Raise ToolError if it has none of its own, only its place in memory."""
+    text = str(value)
+    if f"{id(value):x}" in text and " at 0x" in text:
+        raise ToolError(f"the result is an object of the class {type(value).__name__}, which is no text")
+    return text
 
 
 def limited(function: Function, name: str, where: str, limits: Limits, counts: Counts) -> Function:
@@ -132,23 +149,14 @@ def limited(function: Function, name: str, where: str, limits: Limits, counts: C
         checked(given, named)
         try:
             with staying(), kept((name, named, *_seeds(given))), _running(given):
-                return as_text(call_within(lambda: function(*given, **named), limits.timeout_s), limits.max_characters)
+                own = with_own_arguments(named)
+                result = answered(lambda: function(*given, **own), limits.timeout_s, counts.loop.run)
+                return call_within(lambda: as_text(result, limits.max_characters), limits.timeout_s)
         except (Exception, *LEAVING) as error:
             raise failed(error) from None
 
-    @functools.wraps(function)
-    async def call_async(*given: object, **named: object) -> object:
-        checked(given, named)
-        try:
-            result = await asyncio.wait_for(function(*given, **named), limits.timeout_s)
-            return as_text(result, limits.max_characters)
-        except (Exception, *LEAVING) as error:
-            is_late = isinstance(error, TimeoutError)
-            raise failed(RewardTimeout(f"{_LATE} {limits.timeout_s:g} s") if is_late else error) from None
-
-    wrapped = call_async if inspect.iscoroutinefunction(function) else call
-    wrapped.__name__ = name
-    return wrapped
+    call.__name__ = name
+    return call
 
 
 @contextmanager
@@ -194,14 +202,6 @@ class _Hidden:
 def _from_outside(original: Function, wrapped: Function) -> Function:
     """Return the wrapped method for TRL, and the original one for what the environment calls of itself."""
 
-    if inspect.iscoroutinefunction(original):
-
-        @functools.wraps(original)
-        async def method(self: object, *given: object, **named: object) -> object:
-            return await cast(Awaitable[object], wrapped(self, *given, **named))
-
-        return method
-
     @functools.wraps(original)
     def choose(self: object, *given: object, **named: object) -> object:
         is_own = self.__dict__.get(_RUNNING, False)
@@ -226,14 +226,16 @@ def environment_class(
     """
 
     def reset(self: object, **row: object) -> object:
-        seeds = [sorted(row.items(), key=str), 0]
-        setattr(self, _SEEDS, seeds)
+        seeds = self.__dict__[_SEEDS] = [sorted(row.items(), key=str), 0]
         try:
             with staying(), kept(seeds), _running([self]):
-                method = cast(Any, original).reset
-                observation = call_within(lambda: method(self, **row), limits.timeout_s)
-            is_as_it_is = observation is None or isinstance(observation, list)
-            return observation if is_as_it_is else as_text(observation, limits.max_characters)
+                method, own = cast(Any, original).reset, with_own_arguments(row)
+                seen = answered(lambda: method(self, **own), limits.timeout_s, counts.loop.run)
+                return (
+                    None
+                    if seen is None
+                    else call_within(lambda: as_text(seen, limits.max_characters), limits.timeout_s)
+                )
         except (Exception, *LEAVING) as error:
             got = str(error) if isinstance(error, ToolError) else described(error)
             what, expected = f"{original.__name__}.reset failed", "a text, or None"
@@ -246,7 +248,9 @@ def environment_class(
         elif name == "reset":
             methods[name] = functools.wraps(method)(reset)
         elif not name.startswith("_"):
-            methods[name] = _from_outside(method, limited(method, name, where, limits, counts))
+            tool = limited(method, name, where, limits, counts)
+            is_static = isinstance(inspect.getattr_static(original, name), staticmethod)
+            methods[name] = staticmethod(tool) if is_static else _from_outside(method, tool)
     return type(original.__name__, (original,), methods)
 
 
@@ -255,7 +259,7 @@ def environment_factory(original: type, args: Mapping[str, object], where: str, 
 
     def make() -> object:
         try:
-            return wrapped(**args)
+            return call_within(lambda: wrapped(**args), None)
         except (Exception, *LEAVING) as error:
             what = f"{original.__name__} cannot be constructed"
             raise RewardFailed(what, where=where, got=described(error), expected=f"{original}(**args)") from error
@@ -302,21 +306,25 @@ def checked_rollout(function: Function, columns: Sequence[str], where: str) -> F
     def rollout(prompts: list[object], trainer: object) -> dict[str, object]:
         try:
             with staying():
-                output = function(prompts, trainer)
+                output = call_within(lambda: function(prompts, trainer), None)
         except RlhfError:
             raise
         except (Exception, *LEAVING) as error:
             raise RewardFailed("the rollout function failed", where=where, got=described(error)) from error
-        problem = _problem_of(output, len(prompts), columns) or _foreign_token(output, trainer)
-        if problem is not None:
+        model = getattr(trainer, "model", None)
+        config = getattr(getattr(model, "module", model), "config", None)  # as DDP wraps it
+        vocabulary = None if config is None else config.get_text_config().vocab_size
+        if (problem := _problem_of(output, len(prompts), columns, vocabulary)) is not None:
             what, got, expected = problem
             raise RewardError(f"the rollout function {what}", where=where, got=got, expected=expected)
-        return dict(output)
+        return dict(cast(Mapping[str, object], output))
 
     return rollout
 
 
-def _problem_of(output: object, num_rows: int, columns: Sequence[str]) -> tuple[str, str, str] | None:
+def _problem_of(
+    output: object, num_rows: int, columns: Sequence[str], vocabulary: int | None
+) -> tuple[str, str, str] | None:
     """Return what is wrong with a rollout: what, what was given, what is expected; None if it is sound."""
     if not isinstance(output, Mapping):
         return "returned no dict", type(output).__name__, f"a dict with {', '.join((*_RETURNED, *columns))}"
@@ -334,26 +342,28 @@ def _problem_of(output: object, num_rows: int, columns: Sequence[str]) -> tuple[
             return f"returned a wrong number of rows in {name!r}", str(len(rows)), expected
         completions = output["completion_ids"] if isinstance(output["completion_ids"], list) else []
         for row, (values, ids) in enumerate(zip(rows, completions, strict=False)):
-            if name == "completion_ids" and not values:
-                return "returned an empty completion", f"completion_ids[{row}] is []", "at least one token id"
+            if name in ("prompt_ids", "completion_ids") and not values:
+                return "returned a row without tokens", f"{name}[{row}] is []", "at least one token id"
             if name in ("logprobs", _MASK) and len(values) != len(ids):
                 got = f"{len(values)} in {name}[{row}], and {len(ids)} completion_ids"
                 return f"returned a wrong number of values in {name!r}", got, "one for each token of the completion"
+            for value in values if is_by_token else ():
+                if not _is_sound(name, value, vocabulary):
+                    what, got = f"returned a wrong value in {name!r}", f"{value!r:.80} in {name}[{row}]"
+                    ids_of = "token ids of the model" + (f", from 0 to {vocabulary - 1}" if vocabulary else "")
+                    return what, got, {"logprobs": "finite numbers", _MASK: "0 or 1"}.get(name, ids_of)
     return None
 
 
-def _foreign_token(output: Mapping[str, list[list[int]]], trainer: object) -> tuple[str, str, str] | None:
-    """Return what `_problem_of` does for a token id beyond the model's embedding, where a GPU would stop for good."""
-    model = getattr(trainer, "model", None)
-    if (config := getattr(getattr(model, "module", model), "config", None)) is None:
-        return None
-    size = config.get_text_config().vocab_size
-    for name in ("prompt_ids", "completion_ids"):
-        for row, ids in enumerate(output[name]):
-            if ids and not (min(ids) >= 0 and max(ids) < size):
-                what = "returned a token that the model does not have"
-                return what, f"{min(ids)} to {max(ids)} in {name}[{row}]", f"ids from 0 to {size - 1}"
-    return None
+def _is_sound(name: str, value: object, vocabulary: int | None) -> bool:
+    """Return whether a value of a token is one; a GPU would stop for good at an id beyond the model's embedding."""
+    with suppress(TypeError, ValueError):
+        if name == "logprobs":
+            return math.isfinite(cast(float, value))
+        if name == _MASK:
+            return value in (0, 1)
+        return 0 <= operator.index(cast(int, value)) < (vocabulary or sys.maxsize)
+    return False
 
 
 @dataclass

@@ -62,6 +62,28 @@ async def later(seconds: float) -> str:
     return "done"
 
 
+async def blocks() -> None:
+    time.sleep(3)  # no await, so the loop cannot cancel it
+
+
+class Panic(BaseException):
+    """As pyo3 raises it for a library in Rust."""
+
+
+def panics() -> None:
+    raise Panic("in Rust")
+
+
+async def panics_later() -> None:
+    raise Panic("in Rust")
+
+
+class Slow:
+    def __str__(self) -> str:
+        time.sleep(3)
+        return "slow"
+
+
 def tool(function: Callable[..., Any], **limits: Any) -> tuple[Callable[..., Any], Counts]:
     counts = Counts()
     return limited(function, "calc", "tools.calc", Limits(**limits), counts), counts
@@ -83,6 +105,17 @@ def test_a_result_is_text_and_counted() -> None:
         (hangs, {}, "no answer within 0.1 s", [1, 1, 1]),
         (leaves, {}, "SystemExit: 3", [1, 1, 0]),
         (half, {}, "ValueError: ?", [1, 1, 0]),
+        (panics, {}, "Panic: in Rust", [1, 1, 0]),
+        (panics_later, {}, "Panic: in Rust", [1, 1, 0]),
+        (lambda: Slow(), {}, "no answer within 0.1 s", [1, 1, 1]),
+        (later, {"seconds": 5.0}, "no answer within 0.1 s", [1, 1, 1]),
+        (blocks, {}, "no answer: the function blocks the event loop, because it waits without `await`", [1, 1, 1]),
+        (
+            lambda: (one for one in "ab"),
+            {},
+            "the result is an object of the class generator, which is no text",
+            [1, 1, 0],
+        ),
         (object, {}, "the result is an object of the class object, which is no text", [1, 1, 0]),
         (add, {"a": 1, "c": 2}, "wrong arguments: missing a required argument: 'b'", [1, 1, 0]),
     ],
@@ -125,13 +158,32 @@ def test_on_error_raise_ends_the_run_after_the_round() -> None:
     assert (caught.value.where, type(caught.value.__cause__)) == ("tools.calc", ZeroDivisionError)
 
 
-def test_an_async_tool_is_late() -> None:
-    wrapped, counts = tool(later, timeout_s=0.05)
-    assert inspect.iscoroutinefunction(wrapped)
-    assert asyncio.run(wrapped(seconds=0.0)) == "done"
-    with pytest.raises(ToolError, match=r"no answer within 0\.05 s"):
-        asyncio.run(wrapped(seconds=5.0))
-    assert counts.drain() == {"calc": [2, 1, 1]}
+def test_an_async_tool_is_awaited_on_a_loop_that_is_replaced_when_it_is_blocked() -> None:
+    wrapped, _ = tool(later)
+    assert wrapped(seconds=0.0) == "done"
+    assert tool(lambda: later(0.0))[0]() == "done"  # as a decorator of an async function returns it
+    blocking, counts = tool(blocks, timeout_s=0.05)
+    with pytest.raises(ToolError):
+        blocking()
+    assert limited(later, "later", "tools.later", Limits(), counts)(seconds=0.0) == "done"
+
+
+def test_a_result_is_text_or_parts_with_images_and_has_the_same_order_in_any_process() -> None:
+    text, image = {"type": "text", "text": "x" * 99}, {"type": "image", "image": "a.png"}
+    assert tool(lambda: [text, text], max_characters=20)[0]() == "x" * 17 + "..."
+    assert tool(lambda: [text, image])[0]() == [text, image]
+    assert tool(lambda: [{"type": "cat"}])[0]() == '[{"type": "cat"}]'  # rows that have a column `type`
+    assert tool(lambda: {"b", "a"})[0]() == '["a", "b"]'
+
+
+def test_a_tool_does_not_change_the_call_in_the_conversation() -> None:
+    def grows(items: list[int]) -> int:
+        items.append(9)
+        return len(items)
+
+    given = [1]
+    assert tool(grows)[0](items=given) == "2"
+    assert given == [1]
 
 
 def test_random_numbers_of_a_tool_depend_on_its_arguments_alone() -> None:
@@ -168,6 +220,19 @@ class Maze:
         self.at += by
         return f"at {self.look()}, {random.random()}"
 
+    @staticmethod
+    def rule(of: int) -> str:
+        """Say a rule."""
+        return f"rule {of}"
+
+    async def wait(self) -> str:
+        """Wait."""
+        return await self.waited()
+
+    async def waited(self) -> str:
+        """Wait, too."""
+        return f"at {self.look()}"
+
     def get_reward(self) -> float:
         return float(self.look() >= self.size - 1)
 
@@ -180,7 +245,7 @@ def maze(**limits: Any) -> tuple[Any, Counts]:
 
 def test_an_environment_has_tools_and_no_reward_for_trl() -> None:
     environment, counts = maze()
-    assert sorted(tools_of(type(environment))) == ["look", "step"]
+    assert sorted(tools_of(type(environment))) == ["look", "rule", "step", "wait", "waited"]
     functions = dict(inspect.getmembers(type(environment), predicate=inspect.isfunction))
     assert "get_reward" not in functions  # TRL would add a column with weight 1
     assert environment.reset(start=0) == "You are at 0."
@@ -189,6 +254,8 @@ def test_an_environment_has_tools_and_no_reward_for_trl() -> None:
         environment.step(by=2)
     # what the environment calls of itself has no limits and is not counted
     assert counts.drain() == {"step": [2, 1, 0]}
+    assert (environment.rule(of=1), environment.wait()) == ("rule 1", "at 1")
+    assert counts.drain() == {"rule": [1, 0, 0], "wait": [1, 0, 0]}
     assert environment.get_reward() == 0.0
     environment.step(by=1)
     assert EnvironmentScore("get_reward", "rewards.solved.environment")(["", ""], [environment, object()]) == [
@@ -225,6 +292,15 @@ def test_a_reset_that_raises_or_returns_no_text_ends_the_run(is_object: bool, go
     assert str(caught.value.got).startswith(got)
 
 
+def test_a_reset_may_be_async() -> None:
+    class Later:
+        async def reset(self, start: int = 0, **row: object) -> Any:
+            return ["a", start]
+
+    wrapped: Any = environment_class(Later, "environment", Limits(), Counts())
+    assert wrapped().reset(start=1) == '["a", 1]'  # a list, but of no parts that a chat template knows
+
+
 def test_a_score_needs_environments() -> None:
     with pytest.raises(RewardError) as caught:
         EnvironmentScore("get_reward", "rewards.solved.environment")(["a"])
@@ -242,13 +318,19 @@ SOUND: dict[str, Any] = {"prompt_ids": [[1], [1]], "completion_ids": [[2, 3], [4
         ({"s1": ["a"]}, "s1"),
         ({"s1": None}, "s1"),
         ({"completion_ids": [[2, 3]]}, "completion_ids"),
-        ({"completion_ids": [[2, 3], []]}, "empty"),
+        ({"completion_ids": [[2, 3], []]}, "without tokens"),
+        ({"prompt_ids": [[1], []]}, "without tokens"),
+        ({"completion_ids": [[2, 3.5], [4]]}, "completion_ids"),
+        ({"completion_ids": [["a", "b"], ["c"]]}, "completion_ids"),
+        ({"logprobs": [[-1.0, float("nan")], [-1.0]]}, "logprobs"),
+        ({"logprobs": [[-1.0, None], [-1.0]]}, "logprobs"),
+        ({"env_mask": [[1, 2], [1]]}, "env_mask"),
         ({"completion_ids": "text"}, "completion_ids"),
         ({"env_mask": [[1], [1]]}, "env_mask"),
         ({"logprobs": [[0.0], [0.0]]}, "logprobs"),
         ({"completion_ids": 5}, "completion_ids"),
-        ({"completion_ids": [[2, 9], [4]]}, "token"),
-        ({"prompt_ids": [[1], [-1]]}, "token"),
+        ({"completion_ids": [[2, 9], [4]]}, "completion_ids"),
+        ({"prompt_ids": [[1], [-1]]}, "prompt_ids"),
     ],
 )
 def test_a_rollout_function_returns_one_row_per_prompt(change: dict[str, Any], named: str | None) -> None:

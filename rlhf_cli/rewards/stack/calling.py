@@ -86,6 +86,10 @@ def call_within(call: Callable[[], object], timeout_s: float | None) -> object:
         for waited in _waited_for() - before:
             abandoned.add(waited) if isinstance(waited, threading.Thread) else waited.kill()
         raise RewardTimeout(f"no answer within {timeout_s:g} s") from None
+    except _PASSING:
+        raise
+    except BaseException as error:
+        raise _as_exception(error) from None
     finally:
         armed.clear()
         here = None  # a frame that holds itself keeps all that called it, and a step's tensors, until gc looks
@@ -108,6 +112,15 @@ class EndedProcess(BaseException):
 
 LEAVING = (SystemExit, EndedProcess)
 """Exceptions that are meant to leave the process. KeyboardInterrupt is Ctrl-C."""
+
+
+_PASSING = (Exception, KeyboardInterrupt, *LEAVING)
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """Return an error of the same name that `on_error` handles; libraries in Rust that panic raise a BaseException."""
+    named: Exception = type(type(error).__name__, (Exception,), {})(str(error))
+    return named.with_traceback(error.__traceback__)
 
 
 @contextmanager
@@ -183,6 +196,10 @@ class RewardLoop:
             if self._is_closed:
                 raise asyncio.CancelledError from None  # not a failure of the reward: do not retry
             raise
+        except _PASSING:
+            raise
+        except BaseException as error:
+            raise _as_exception(error) from None
 
     def close(self) -> None:
         """End the loop and cancel waiting rewards."""
@@ -322,10 +339,13 @@ def _rows_of(batch: Batch, rows: Sequence[int], outcome: RewardOutcome) -> Batch
 
 
 def _within(component: Component, batch: Batch, run_async: RunAsync) -> object:
-    """Call the function for at most `timeout_s`."""
-    timeout_s = component.timeout_s
+    return answered(lambda: component.score(**batch), component.timeout_s, run_async)
+
+
+def answered(call: Callable[[], object], timeout_s: float | None, run_async: RunAsync) -> object:
+    """Return the result of a call, awaited if it is async, within `timeout_s`. Raise as `call_within` does."""
     began = time.monotonic()
-    value = call_within(lambda: component.score(**batch), timeout_s)
+    value = call_within(call, timeout_s)
     if timeout_s is None or not inspect.isawaitable(value):
         return run_async(value, None) if inspect.isawaitable(value) else value
     left_s = max(0.0, timeout_s - (time.monotonic() - began))

@@ -27,6 +27,7 @@ from tests.support.reward_bench import BATCH, Bench, Rows, picky, raises
 
 FAILURES = [
     (raises(ValueError("odd")), "ValueError: odd"),
+    (raises(type("Panic", (BaseException,), {})("odd")), "Panic: odd"),  # as of a library in Rust
     (lambda: "0.5", "RewardError: reward 'mine' did not return a number for row 0"),
     (lambda: math.inf, "RewardError: reward 'mine' did not return a number for row 0"),
     (lambda: [1.0] * 2, "RewardError: reward 'mine' did not return values per token for row 0"),
@@ -34,7 +35,7 @@ FAILURES = [
 ]
 
 
-IDS = ["raise", "text", "infinite", "dense length", "returned error"]
+IDS = ["raise", "panic", "text", "infinite", "dense length", "returned error"]
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
