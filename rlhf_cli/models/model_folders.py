@@ -48,7 +48,8 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True, needs
                 "there is no such model folder",
                 where=where,
                 got=f"{path} (looked at {folder.resolve()})",
-                expected="a folder with config.json, a hub id such as Qwen/Qwen3-0.6B, or model=tiny",
+                expected="a folder with config.json, run:NAME, or a hub id such as Qwen/Qwen3-0.6B"
+                + (", or model=tiny" if where.startswith("model.path") else ""),
             )
         return f"{path} (hub)"
     config = folder / "config.json"

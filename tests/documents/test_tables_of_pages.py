@@ -1,10 +1,12 @@
-"""Test that tables of the documents equal those of the code: phases of a step, strategies."""
+"""Test that tables of the documents equal those of the code: phases, strategies, sections of a report, files."""
 
 from __future__ import annotations
 
 import re
 
 from rlhf_cli.runs.phase_clock import _KEYS
+from rlhf_cli.runs.run_folder import SWEEP, RunFolder, _Below
+from rlhf_cli.sweeps.search import JOURNAL
 from rlhf_cli.tables.metrics import PHASES, WAITING
 from rlhf_cli.tables.strategies import STRATEGIES
 from tests.documents.quoted_commands import ROOT
@@ -18,6 +20,21 @@ def test_phases_are_listed_in_order() -> None:
     assert [row[:2] for row in rows] == list(PHASES.items())
     assert all(meaning for *_, meaning in rows)
     assert set(PHASES) == {*_KEYS.values(), WAITING}
+
+
+def test_sections_of_a_report() -> None:
+    template = (ROOT / "rlhf_cli/display/page/templates/page.html.jinja").read_text(encoding="utf-8")
+    titles = re.findall(r"<h2[^>]*>(?:{{ \")?([\w, ]+)", template)
+    table = (PAGES / "compare.md").read_text(encoding="utf-8").partition("| section | what it holds |")[2]
+    shown = re.findall(r"^\| ([\w, ]+) \|", table, re.MULTILINE)
+    assert list(map(str.lower, shown)) == list(map(str.lower, titles))
+
+
+def test_files_of_a_run_and_of_a_sweep() -> None:
+    text = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8").partition("## The files of a run")[2]
+    named = set(re.findall(r"`([\w.-]+)/?`", text.partition("\n## ")[0]))
+    of_a_run = {value.name for value in vars(RunFolder).values() if isinstance(value, _Below)}
+    assert {*of_a_run, SWEEP, JOURNAL} <= named
 
 
 def test_features_of_strategies() -> None:

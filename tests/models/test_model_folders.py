@@ -21,10 +21,13 @@ from rlhf_cli.trainers.assemble.policy_loading import loading_unsharded
 
 
 @pytest.mark.parametrize("path", ["./nowhere", "/no/such/folder", "a/b/c"])
-def test_no_such_folder(path: str) -> None:
+@pytest.mark.parametrize("key", ["model.path", "rewards.helpful.model"])
+def test_no_such_folder(path: str, key: str) -> None:
+    """Only a policy may be the embedded model."""
     with pytest.raises(ModelError) as caught:
-        describe_model(path, where="model.path (command line)")
-    assert caught.value.where == "model.path (command line)"
+        describe_model(path, where=f"{key} (command line)")
+    assert caught.value.where == f"{key} (command line)"
+    assert ("model=tiny" in str(caught.value.expected)) == (key == "model.path")
 
 
 def test_a_model_without_a_tokenizer_needs_another_one(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ GROUPS = {
     },
     "after a run": {
         "compare": "runs side by side: means over seeds, a verdict in words",
-        "report": "one HTML page of runs: verdict, curves, front, completions",
+        "report": "one HTML page of runs: verdict, curves, findings, answers",
         "why": "what is wrong with a run, by its log, and how to change it",
         "whatif": "a run's rollouts under other weights or gates",
         "eval": "a trained reward model or policy on unseen rows",

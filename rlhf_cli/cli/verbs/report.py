@@ -1,6 +1,6 @@
-"""rlhf report RUN | SWEEP ...          one HTML file that needs no network: verdict, curves, Pareto front, completions
-side by side, findings, differences, commands and versions. RUN is a run folder, a sweep, a folder of runs, a glob in
-quotes, run:NAME, or wandb:entity/project[/group]
+"""rlhf report RUN | SWEEP ...          one HTML file that needs no network: verdict, settings, curves, findings,
+evaluations, answers side by side, and the command of each run. RUN is a run folder, a sweep, a folder of runs, a glob
+in quotes, run:NAME, or wandb:entity/project[/group]
 
 --out FILE   write it there; by default to report.html in the folder named, or in the common folder of several
 --json       print its path and contents as one object
