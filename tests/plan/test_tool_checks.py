@@ -41,6 +41,14 @@ def late(a: int) -> int:
     """
     time.sleep(60)
 
+def longest(words: list[str]) -> str:
+    """Return the longest word.
+
+    Args:
+        words: Words.
+    """
+    return max(words)
+
 class Maze:
     """A maze."""
 
@@ -58,6 +66,12 @@ class Maze:
 
     def get_reward(self) -> float:
         return float(self.at)
+
+class Unfit(Maze):
+    """No class can extend it."""
+
+    def __init_subclass__(cls, *, given, **more):
+        pass
 
 class Broken(Maze):
     """A maze without a map."""
@@ -102,6 +116,13 @@ def with_tools(*words: str) -> Subject:
         (("rewards.x.environment=get_reward", "rewards.x.fn=./mine.py:scored"), ConfigError, "rewards.x"),
         (("rollout.fn=./mine.py:other",), RewardError, "rollout.fn"),
         (("trainer.args.max_tool_calling_iterations=2",), ConfigError, "trainer.args.max_tool_calling_iterations"),
+        (
+            ("tools.add.fn=./mine.py:add", "trainer.args.max_tool_calling_iterations=0"),
+            ConfigError,
+            "trainer.args.max_tool_calling_iterations",
+        ),
+        (("tools.unknown.fn=./mine.py:add",), ConfigError, "tools.unknown"),
+        (("tools.step.fn=./mine.py:add", "environment.class=./mine.py:Maze"), ConfigError, "tools.step"),
         (("rewards.x.fn=./mine.py:scored",), DataError, "data"),
     ],
 )
@@ -159,10 +180,29 @@ def test_a_trial_that_does_not_end_is_named_by_its_key(
     assert got in str(found.got)
 
 
+def test_a_tool_may_take_longer_than_its_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlhf_cli.plan.checks.tool_checks.TRIAL_S", -1.5)
+    (found,) = episode_problems(with_tools("tools.late.fn=./mine.py:late", "tools.late.timeout_s=off"), prepare_data())
+    assert isinstance(found, Notice)
+
+
+def test_a_class_that_cannot_be_extended_is_named_with_the_reason() -> None:
+    (found,) = episode_problems(with_tools("environment.class=./mine.py:Unfit"), prepare_data())
+    assert isinstance(found, RewardError)
+    assert "given" in str(found.got)
+
+
 def test_a_tool_may_have_another_name_than_its_function() -> None:
     """Its arguments are numbers, which the parser knows by the name in the configuration."""
     tokenizer = read_tokenizer(EMBEDDED_TOKENIZER, where="model.path")
     assert list(call_problems(with_tools("tools.plus.fn=./mine.py:add"), tokenizer)) == []
+
+
+def test_the_call_of_every_tool_is_read_back() -> None:
+    """The parser of the embedded model knows numbers and texts, and no lists."""
+    tokenizer = read_tokenizer(EMBEDDED_TOKENIZER, where="model.path")
+    two = with_tools("tools.add.fn=./mine.py:add", "tools.longest.fn=./mine.py:longest")
+    assert [type(finding) for finding in call_problems(two, tokenizer)] == [ModelError]
 
 
 def prepare_data() -> Any:

@@ -28,6 +28,9 @@ def tool_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
     if "rollout" in used and calls:
         what = f"a rollout function generates by itself, so nothing calls the {calls[0]}"
         yield ConfigError(what, where=where("rollout"), got=", ".join(used), hint=f"'~rollout', or '~{calls[0]}'")
+    if calls and (rounds := trainer.whole("max_tool_calling_iterations")) is not None and rounds < 1:
+        what = "no call would be made"
+        yield ConfigError(what, where=where(_TURNS), got=rounds, expected="1 or more", hint=f"{_TURNS}=2")
     if not calls and trainer.args.get("max_tool_calling_iterations") is not None:
         what, got = "a limit on calls, and nothing that the model can call", trainer.args["max_tool_calling_iterations"]
         hint = f"tools.NAME.fn=./tools.py:NAME, or '~{_TURNS}'"

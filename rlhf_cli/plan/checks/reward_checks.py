@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, Reward
 from rlhf_cli.data.images import opened
-from rlhf_cli.errors import ConfigError, RewardError, RlhfError, UserError, with_causes
+from rlhf_cli.errors import ConfigError, RewardError, RlhfError, UserError, described, with_causes
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, RewardFacts, Subject
 from rlhf_cli.plan.checks.prompt_checks import has_conversations
 from rlhf_cli.plan.run_plan import Notice
@@ -132,7 +132,7 @@ def aggregate_problems(subject: Subject) -> Check[dict[str, Path]]:
 
 
 TRIAL_S = 20.0
-_LATE = "no answer within"
+LATE = "no answer within"
 _ANSWERS = ("answer", "solution", "ground_truth", "target")
 _passed: set[str] = set()
 """The calls that passed in this process: the jobs of a sweep make the same ones."""
@@ -171,7 +171,7 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
             _passed.add(called)
             continue
         (got, place), what = failure, f"the reward {name!r} did not score the first row of the data"
-        is_late = got.startswith(_LATE) and limit_s == TRIAL_S
+        is_late = got.startswith(LATE) and limit_s == TRIAL_S
         if is_late or reward.on_error != "raise" or experiment.launch.slurm is not None:
             yield Notice("rewards", f"{what}, with the completion {text!r:.40}: {got}{place}")
             continue
@@ -222,12 +222,16 @@ def in_fork(failure: Callable[[], tuple[str, str] | None], limit_s: float) -> tu
             die_with(parent)
             for stream in (0, 1, 2):
                 os.dup2(os.open(os.devnull, os.O_RDWR), stream)
-            os.write(send, json.dumps(failure()).encode())
+            try:
+                found = failure()
+            except BaseException as error:
+                found = (described(error), "")
+            os.write(send, json.dumps(found).encode())
         os._exit(0)
     os.close(send)
     try:
         is_ready = select.select([receive], [], [], limit_s + 2)[0]
-        answer = os.read(receive, 1 << 16) if is_ready else json.dumps([f"{_LATE} {limit_s:g} s", ""])
+        answer = os.read(receive, 1 << 16) if is_ready else json.dumps([f"{LATE} {limit_s:g} s", ""])
     finally:
         with suppress(OSError):
             os.killpg(pid, signal.SIGKILL)  # with the processes that it has started

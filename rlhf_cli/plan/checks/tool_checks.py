@@ -8,23 +8,24 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.rollout_sections import ENVIRONMENT_COLUMN
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS
-from rlhf_cli.errors import DataError, ModelError, RewardError, UserError, described, in_a_line
+from rlhf_cli.errors import ConfigError, DataError, ModelError, RewardError, UserError, described, in_a_line
 from rlhf_cli.models.tokenizer_files import TokenizerFiles
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, Subject
 from rlhf_cli.plan.checks.prompt_checks import has_conversations, rendered
-from rlhf_cli.plan.checks.reward_checks import TRIAL_S, in_fork
+from rlhf_cli.plan.checks.reward_checks import LATE, TRIAL_S, in_fork
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.stack_building import environment_key, environment_of, interactions_of
 from rlhf_cli.rewards.stack.reward_functions import import_function, source_file
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 from rlhf_cli.text.suggest import nearest
-from rlhf_cli.tools_and_environments import NO_TOOLS, Counts, Function, ToolError, tools_of
+from rlhf_cli.tools_and_environments import NO_TOOLS, UNKNOWN, Counts, Function, ToolError, tools_of
 
 
 def interaction_problems(subject: Subject) -> Check[dict[str, Path]]:
@@ -51,6 +52,14 @@ def interaction_problems(subject: Subject) -> Check[dict[str, Path]]:
             files[key] = file
     if len(classes) == len(experiment.environments):
         yield from _scores(subject, classes)
+    called = [*experiment.tools, *{name for each in classes for name in tools_of(each)}, UNKNOWN]
+    for name in {name for name in called if called.count(name) > 1}:
+        yield ConfigError(
+            f"the name {name!r} is taken",
+            where=where(f"tools.{name}" if name in experiment.tools else "environment"),
+            expected=f"another than the environment's methods and {UNKNOWN!r}, which counts calls without a tool",
+            advice=f"name it otherwise: my_{name}",
+        )
     return files
 
 
@@ -170,20 +179,20 @@ def call_problems(subject: Subject, tokenizer: TokenizerFiles | None) -> Finding
     """
     if not (tools := _all_tools(subject)) or tokenizer is None or tokenizer.chat_template is None:
         return
-    problem = _problem_of_calls(tools, tokenizer, subject.experiment.trainer.args.get("chat_template_kwargs"))
-    if problem is not None:
-        what, got, expected = problem
+    settings = subject.experiment.trainer.args.get("chat_template_kwargs")
+    given = {**(settings if isinstance(settings, dict) else {}), "tools": list(_schemas(tools).values())}
+    calls = _example_calls(tools).items()
+    problems = (_problem_of_call(name, arguments, tokenizer, given) for name, arguments in calls)
+    for what, got, expected in islice(filter(None, problems), 1):
         where = subject.where("model.chat_template" if subject.experiment.model.chat_template else "model.path")
         hint = "model=tiny_calls  # an embedded model whose template can"
         yield ModelError(what, where=where, got=f"{got:.400}", expected=expected, hint=hint)
 
 
-def _problem_of_calls(
-    tools: Mapping[str, Function], tokenizer: TokenizerFiles, settings: object
+def _problem_of_call(
+    name: str, arguments: JsonTree, tokenizer: TokenizerFiles, given: Mapping[str, Any]
 ) -> tuple[str, str, str] | None:
     """Return what is wrong with a call and its result in this template: what, got, expected; None if it is sound."""
-    name, arguments = next(iter(_example_calls(tools).items()))
-    given: dict[str, object] = {**settings} if isinstance(settings, dict) else {}
     call = {"type": "function", "function": {"name": name, "arguments": arguments}}
     asked: list[Mapping[str, object]] = [{"role": "user", "content": "1+1"}]
     calling = [*asked, {"role": "assistant", "content": "", "tool_calls": [call]}]
@@ -208,9 +217,7 @@ def _problem_of_calls(
     from transformers.utils.chat_parsing import parse_response
 
     try:
-        parsed = parse_response(
-            called[len(prefix) :], {**template}, prefix=prefix, tools=list(_schemas(tools).values())
-        )
+        parsed = parse_response(called[len(prefix) :], {**template}, prefix=prefix, tools=given["tools"])
     except (ValueError, TypeError, KeyError) as error:
         parsed = {"error": in_a_line(error)}
     if parsed.get("tool_calls") == [call]:
@@ -245,6 +252,7 @@ def episode_problems(subject: Subject, data: DataFacts) -> Findings:
     }
     for name in experiment.environments:
         tries[environment_key(name)] = partial(_try_environment, experiment, name, calls, row)
+    limits = {f"tools.{name}": tool.seconds for name, tool in experiment.tools.items()}
     for key, attempt in tries.items():
         if (failure := in_fork(attempt, TRIAL_S)) is None:
             continue
@@ -252,6 +260,8 @@ def episode_problems(subject: Subject, data: DataFacts) -> Findings:
         effect, is_call, called = place.partition("\n")
         if is_call:
             yield Notice(called, f"a call with made-up arguments failed, and {effect}: {got}")
+        elif got.startswith(LATE) and key in limits and (limits[key] or TRIAL_S) >= TRIAL_S:
+            yield Notice(key, f"a call with made-up arguments gave {got}, and may take longer in the run")
         else:
             what = "a trial of what the model can call failed"
             yield RewardError(what, where=subject.where(place), got=got, expected="a result, or a text for the model")
