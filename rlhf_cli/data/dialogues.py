@@ -164,7 +164,7 @@ def read_conversations(table: Table, columns: Sequence[str], *, is_alone: bool =
         column: column in as_json for column in known if column in as_json or isinstance(first[column], list | Mapping)
     }
     if isinstance(table, RowTable):
-        return map_rows(table, _read, read, columns=read, name=name) if read else table
+        return map_rows(table, _read, {}, columns=read, name=name) if read else table
     if is_alone:
         read = {column: read[column] for column in read if not _is_plain(table.features[column], first[column])}
     if not read:
@@ -176,6 +176,24 @@ def read_conversations(table: Table, columns: Sequence[str], *, is_alone: bool =
     arguments = {"columns": read, "name": name}
     mapped: Dataset = table.map(_read, with_indices=True, fn_kwargs=arguments, features=features)
     return mapped
+
+
+def without_repeats(table: Table, columns: Sequence[str]) -> Table:
+    """Return the rows without the prompt's messages at the beginning of answers in `columns`: TRL joins both."""
+    answers = [column for column in columns if column in ANSWERS and "prompt" in table.column_names]
+    pairs = (
+        pair for column in answers for pair in zip(values_of(table, "prompt"), values_of(table, column), strict=True)
+    )
+    if not any(_rest(*pair) is not pair[1] for pair in pairs):
+        return table
+    return map_rows(table, lambda row, _: {name: _rest(row["prompt"], row[name]) for name in answers}, {})
+
+
+def _rest(prompt: object, answer: object) -> object:
+    """Return what follows the prompt's messages in an answer that begins with them; other answers unchanged."""
+    if isinstance(prompt, list) and isinstance(answer, list) and prompt and len(prompt) < len(answer):
+        return answer[len(prompt) :] if answer[: len(prompt)] == prompt else answer
+    return answer
 
 
 def plain_messages(dataset: Dataset) -> Dataset:
@@ -243,7 +261,8 @@ def split_transcripts(table: Table, *, name: str = "data") -> Table:
     made = made_columns(table.column_names, name=name)
     if not made:
         return table
-    prepared = map_rows(table, split_row, made)
+    dialogue = next((column for column in DIALOGUES if column in table.column_names and "completion" in made), "")
+    prepared = map_rows(table, split_row, dict.fromkeys(made, dialogue))
     if isinstance(prepared, RowTable) or not len(prepared) or any(values_of(prepared, "prompt")):
         return prepared
     raise DataError(

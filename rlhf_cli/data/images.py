@@ -22,7 +22,7 @@ def with_images(table: Table, source: DataSource) -> Table:
         from rlhf_cli.data.data_files import find_files
 
         folder = find_files(source)[0][0].absolute().parent
-        table = map_rows(table, _whole_paths, columns, folder=folder, columns=columns)
+        table = map_rows(table, _whole_paths, dict.fromkeys(columns, ""), folder=folder, columns=columns)
     return table if isinstance(table, RowTable) else as_images(table, opens=False)
 
 

@@ -26,6 +26,8 @@ _WITH_IDS = ("labels", "completion_mask", "assistant_masks")
 ASKING = ("system", "developer", "user", "tool")
 """Roles that do not answer."""
 _ANSWERING = ("assistant", "model")
+_SWITCHES = ("weight", "train", "loss")
+"""Keys by which OpenAI, axolotl and ms-swift leave a message out of the loss."""
 _Messages: TypeAlias = "Sequence[Mapping[str, object]]"
 
 _OTHER_NAMES = {
@@ -174,6 +176,10 @@ def _wrong_messages(column: str, messages: _Messages, reads: Mapping[str, bool |
             return f"text; {who} has a part of the type {other}, which this model does not read"
         if message.get("tool_calls") and not reads["tools"]:
             return f"messages of text; {who} calls a tool, which this trainer does not read"
+        unlearned = next((key for key in _SWITCHES if key in message and not message[key]), None)
+        if unlearned and column != "prompt" and not reads["answer"] and message["role"] in _ANSWERING:
+            what = f"{who} has {unlearned}: {message[unlearned]}, and TRL learns every message of the assistant"
+            return f"{what}; data.transcripts=true learns the last one only"
     last = str(messages[-1]["role"])
     if column == "prompt" and last in _ANSWERING:
         return "a prompt that ends before the answer; its last message is the assistant's"

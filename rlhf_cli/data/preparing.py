@@ -9,7 +9,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 
-from rlhf_cli.data.dialogues import read_conversations, split_transcripts
+from rlhf_cli.data.dialogues import read_conversations, split_transcripts, without_repeats
 from rlhf_cli.data.images import with_images
 from rlhf_cli.data.learnt_columns import columns_with_messages
 from rlhf_cli.data.rows import Table, map_rows, numbered, values_of
@@ -27,7 +27,7 @@ def prepare(table: Table, source: DataSource, prompt: Template | None, *, is_alo
     renamed(table.column_names, source.rename, name=source.name)  # refuses what cannot be renamed
     inner = nested(table.column_names, source.rename)
     if inner:
-        table = map_rows(table, take_nested, inner, inner=inner, name=source.name)
+        table = map_rows(table, take_nested, dict.fromkeys(inner, ""), inner=inner, name=source.name)
     table = table.rename_columns({old: new for new, old in source.rename.items() if new not in inner})
     columns = columns_with_messages(source, table.column_names)
     table = read_conversations(table, columns, is_alone=is_alone, name=source.name)
@@ -35,7 +35,8 @@ def prepare(table: Table, source: DataSource, prompt: Template | None, *, is_alo
         table = split_transcripts(table, name=source.name)
     if prompt is not None:
         refuse_missing_columns(prompt, table.column_names, source)
-        table = map_rows(table, _add_prompt, ["prompt"], template=prompt, name=source.name)
+        table = map_rows(table, _add_prompt, {"prompt": ""}, template=prompt, name=source.name)
+    table = without_repeats(table, columns)
     table = kept_and_sorted(table, source)
     return with_images(table, source) if source.trainer is not None and "images" in source.trainer.along else table
 

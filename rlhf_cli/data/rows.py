@@ -60,13 +60,19 @@ Table: TypeAlias = "datasets.Dataset | RowTable"
 
 
 def map_rows(
-    table: Table, function: Callable[..., Mapping[str, object]], adds: Iterable[str], **arguments: object
+    table: Table, function: Callable[..., Mapping[str, object]], adds: Mapping[str, str], **arguments: object
 ) -> Table:
-    """Return the rows with what `function(row, index, **arguments)` gives for each; it adds the columns `adds`."""
+    """Return the rows with what `function(row, index, **arguments)` gives for each.
+
+    It adds the columns `adds`: name -> a column of the same type, or "" if the first rows show the type.
+    """
     if isinstance(table, RowTable):
         rows = [table[index] | dict(function(table[index], index, **arguments)) for index in range(len(table))]
         return RowTable(rows, tuple(dict.fromkeys((*table.column_names, *adds))))
-    mapped: Dataset = table.map(function, with_indices=True, fn_kwargs=arguments)
+    features = table.features.copy()
+    features.update({name: features[like] for name, like in adds.items() if like})
+    known = features if all(adds.values()) else None
+    mapped: Dataset = table.map(function, with_indices=True, fn_kwargs=arguments, features=known)
     return mapped
 
 

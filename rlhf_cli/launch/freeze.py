@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import secrets
 import socket
 import sys
@@ -142,7 +143,10 @@ def absolute_paths(value: JsonValue, *, is_path: bool = False) -> JsonValue:
         return value
     head, colon, tail = value.partition(".py:")
     local = Path(head + ".py" if colon else value).expanduser()
-    return f"{local.resolve()}{colon and ':'}{tail}" if local.exists() else value
+    place = local.resolve()
+    if place.suffix != local.suffix:  # a link into the hub's cache, whose files have no suffix
+        place = local.absolute()
+    return f"{place}{colon and ':'}{tail}" if local.exists() or glob.glob(str(local)) else value
 
 
 def _parent(experiment: Experiment, composed: Composed) -> Path:

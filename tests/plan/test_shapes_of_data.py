@@ -13,6 +13,7 @@ import trl
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError, UserError
+from rlhf_cli.launch.freeze import absolute_paths
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
@@ -133,6 +134,20 @@ READ: list[tuple[str, str, dict[str, Any], list[str], dict[str, Any]]] = [
         ["data.rename.prompt=messages"],
         PAIR,
     ),
+    (
+        "pairs that repeat their prompt",
+        "dpo",
+        {"prompt": TALK[:1], "chosen": TALK, "rejected": [TALK[0], says("6")]},
+        [],
+        {"prompt": TALK[:1], "chosen": TALK[1:], "rejected": [says("6")]},
+    ),
+    (
+        "a completion that repeats the prompt of a template",
+        "sft",
+        {"q": TALK[0]["content"], "completion": TALK},
+        ['data.prompt=[{role: user, content: "{q}"}]'],
+        {"prompt": TALK[:1], "completion": TALK[1:]},
+    ),
     ("UltraFeedback", "dpo", ULTRA, [], {"chosen": TALK, "rejected": ULTRA["rejected"]}),
     ("UltraFeedback of a reward model", "reward", ULTRA, [], {"chosen": TALK, "rejected": ULTRA["rejected"]}),
     (
@@ -179,6 +194,13 @@ READ: list[tuple[str, str, dict[str, Any], list[str], dict[str, Any]]] = [
         {"prompt": "Add.\n2 plus 3", "completion": "5"},
     ),
     ("verl", "grpo", VERL, ["data.rename.answer=reward_model.ground_truth"], VERL | {"answer": "5"}),
+    (
+        "OpenAI's weights, the last answer alone",
+        "sft",
+        {"messages": [user("hi"), says("ho") | {"weight": 0}, TALK[0], says("5") | {"weight": 1}]},
+        ["data.transcripts=true"],
+        {"prompt": [user("hi"), says("ho") | {"weight": 0}, TALK[0]], "completion": [says("5") | {"weight": 1}]},
+    ),
     (
         "prompts of demonstrations",
         "grpo",
@@ -263,6 +285,8 @@ REFUSED: list[tuple[str, dict[str, Any], str, str | None]] = [
     ("sft", {"messages": TALK, "tools": "a calculator"}, "qwen2_5", None),
     ("sft", {"messages": [user("2+3?"), {"role": "assistant", "content": None}]}, "qwen2_5", None),
     ("sft", {"messages": [user("2+3?")]}, "qwen2_5", None),
+    ("sft", {"messages": [user("hi"), says("ho") | {"weight": 0}, *TALK]}, "qwen2_5", None),
+    ("sft", {"conversations": [*SHAREGPT[:1], SHAREGPT[1] | {"train": False}]}, "qwen2_5", None),
     ("sft", {"messages": [TALK[1], TALK[0], TALK[1]]}, "gemma3", None),
     ("sft", {"conversations": turns(("human", "a"), ("ghost", "b"))}, "qwen2_5", None),
     (
@@ -301,6 +325,24 @@ def test_the_bad_row_is_named(late: dict[str, Any], chat_model: str, place: Path
     with pytest.raises(DataError) as error:
         planned(*words("sft", chat_model))
     assert "row 3" in str(error.value.where)
+
+
+def test_a_dialogue_is_split_whatever_the_first_rows_hold(chat_model: str, place: Path) -> None:
+    """A table's types are written a thousand rows at a time."""
+    call = says("") | {"tool_calls": [CALL]}
+    written(place, *[{"messages": TALK}] * 1001, {"messages": [*TALK, TALK[0], call]})
+    typed = words("sft", chat_model, "data.transcripts=true")
+    planned(*typed)
+    rows = training_rows(prepare(typed).experiment)[0]
+    assert rows[1001] == {"prompt": [*TALK, TALK[0]], "completion": [call]}
+
+
+def test_paths_are_frozen_with_their_suffix(place: Path) -> None:
+    """The hub's cache holds links to files without one. A pattern is looked up from any folder."""
+    (place / "blob").write_text("")
+    (place / "rows.jsonl").symlink_to("blob")
+    for typed in ("rows.jsonl", "*.jsonl"):
+        assert absolute_paths({"path": [typed, "a/b"]}) == {"path": [str(place / typed), "a/b"]}
 
 
 def test_unread_columns(chat_model: str, place: Path) -> None:
