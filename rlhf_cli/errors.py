@@ -22,7 +22,7 @@ what to type next. This module imports no other module of the project, so that a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 EXIT_OK = 0
 EXIT_CRASH = 1
@@ -37,7 +37,10 @@ CTRL_C = "Ctrl-C"
 _GOT = "  got:"
 
 
-_TO_FILL_IN = re.compile(r"\b(VALUE|FILE|FOLDER|FOLDER_OR_HUB_ID|NAME|RUN|SWEEP|MODEL|CHECKPOINT|GROUP)\b|\.\.\.")
+_TO_FILL_IN = re.compile(
+    r"\b(VALUE|FILE|FOLDER|FOLDER_OR_HUB_ID|NAME|RUN|SWEEP|MODEL|CHECKPOINT|GROUP|FUNCTION|(EXISTING_)?COLUMN|ANOTHER"
+    r"|A_LARGER_DISK|SOMEWHERE_ELSE|HOST|START)\b|\.\.\."
+)
 
 
 class RlhfError(Exception):
@@ -74,13 +77,16 @@ class RlhfError(Exception):
 
     @property
     def command(self) -> str | None:
-        """Return the hint if it can be typed as it stands, without a place to fill in."""
-        return None if _TO_FILL_IN.search(self.hint or "") else self.hint
+        """Return what of the hint can be typed as it stands, without a place to fill in."""
+        return self._hints(lambda one: not _TO_FILL_IN.search(one)) or None
 
     @property
     def in_words(self) -> str | None:
-        """Return the hint if it has a place to fill in, and the advice."""
-        return "\n".join(filter(None, (self.hint if self.command is None else None, self.advice))) or None
+        """Return what of the hint has a place to fill in, and the advice."""
+        return "\n".join(filter(None, (self._hints(_TO_FILL_IN.search), self.advice))) or None
+
+    def _hints(self, are_wanted: Callable[[str], object]) -> str:
+        return ", or ".join(filter(are_wanted, (self.hint or "").split(", or ")))
 
     def __str__(self) -> str:
         to_do = (("try", self.command), ("advice", self.in_words))

@@ -108,7 +108,7 @@ class AdvantageFunction:
                     where=place(f"{_KEY}.args.{name}"),
                     got=value,
                     expected=", ".join(own) or "no arguments",
-                    hint=f"{_KEY}.args.{close}={value}" if close else f"~{_KEY}.args.{name}",
+                    hint=f"{_KEY}.args.{close}={value}" if close else f"'~{_KEY}.args.{name}'",
                 )
         missing = [
             name

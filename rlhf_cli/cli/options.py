@@ -210,8 +210,9 @@ def _unknown_flag(options: Options, word: str, rest: Sequence[str]) -> ConfigErr
 
 def _key_instead(name: str, value: str, rest: Sequence[str]) -> str | None:
     """Return our key for an argument of TRL's or of another tool, or None."""
-    from rlhf_cli.config.trl_args import RESERVED_ARGS  # needed only for a mistake
+    from rlhf_cli.config.trl_args import RESERVED_ARGS, fields_of  # needed only for a mistake
     from rlhf_cli.tables.former_names import FORMER_NAMES
+    from rlhf_cli.tables.trl_trainers import TRAINERS
 
     argument = name.removeprefix("--").replace("-", "_")
     if name in _EXPERIMENT_FLAGS:
@@ -219,12 +220,13 @@ def _key_instead(name: str, value: str, rest: Sequence[str]) -> str | None:
         return named if "=" in named else f"+exp={Path(named).stem}"
     if argument in RESERVED_ARGS:
         known = RESERVED_ARGS[argument]
-        if re.fullmatch(r"[\w.]+", known):  # a key alone
-            known += f"={argument}" if argument in ("bf16", "fp16") else "={value}"
+        known += "={value}" if re.fullmatch(r"[\w.]+", known) else ""  # a key alone
     elif argument in FORMER_NAMES:
         today = FORMER_NAMES[argument].today.partition(",")[0]
         known = today if "=" in today else f"{today}={{value}}"
-    elif re.fullmatch(r"--[a-z0-9]+(_[a-z0-9]+)+", name):
+    elif "." in argument:
+        known = f"{argument}={{value}}"
+    elif re.fullmatch(r"--[a-z0-9]+(_[a-z0-9]+)+", name) or any(argument in fields_of(one) for one in TRAINERS):
         known = f"trainer.args.{argument}={{value}}"
     else:
         return None

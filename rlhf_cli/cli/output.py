@@ -116,15 +116,16 @@ def complete_hints(error: RlhfError, verb: str, words: Sequence[str]) -> None:
     runs = [word for word in words if names_a_run(word)]
     for problem in error.problems if isinstance(error, Problems) else [error]:
         hint = problem.hint or ""
-        if hint.startswith(f"rlhf {verb} ") and "..." in hint:
+        if hint.startswith(f"rlhf {'train' if verb == 'check' else verb} ") and "..." in hint:
             keys = {_key(word) for word in shlex.split(hint)}
             hint = hint.replace("...", shlex.join(word for word in words if _key(word) not in keys), 1)
         elif len(runs) == 1:
             hint = re.sub(r"\b(RUN|SWEEP)\b", shlex.quote(runs[0]), hint)
         if re.fullmatch(r"[\w.]+", hint) and (place := str(problem.where)).endswith(" (command line)"):
-            wrong, same_depth = place.partition(" ")[0], [word for word in words if word.count(".") >= hint.count(".")]
-            typed = [word for word in same_depth if "=" in word and f"{_key(word)}.".startswith(f"{wrong}.")]
-            hint = shlex.quote(f"{hint}={typed[0].partition('=')[2]}") if typed else hint
+            wrong = place.partition(" ")[0]
+            typed = [word.partition("=")[2] for word in words if f"{_key(word)}.".startswith(f"{wrong}.")]
+            # A mapping may hold the key that the hint names, so that it is not the value of that key.
+            hint = shlex.quote(f"{hint}={typed[0]}") if typed and typed[0] and typed[0][0] != "{" else hint
         problem.hint = hint or None
 
 

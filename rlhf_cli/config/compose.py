@@ -120,14 +120,14 @@ def rewrite(typed: list[str]) -> list[str]:
     known = groups()
     rewritten: list[str] = []
     appended: dict[str, list[str]] = {group: [] for group in APPENDED_GROUPS}
-    for word in typed:
+    for at_word, word in enumerate(typed):
         text = quote_paths(word)
         match = _OVERRIDE.match(text)
         if match is None:
             if not text.startswith("~"):
                 from rlhf_cli.config.composing_errors import not_an_override  # needed only for a mistake
 
-                raise not_an_override(word, known)
+                raise not_an_override(typed, at_word, known)
             rewritten.append(text)
             continue
         key, value = match["key"].strip(), match["value"]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import NoReturn
 
@@ -185,11 +187,14 @@ def _missing_header(file: Path) -> ConfigError | None:
     )
 
 
-def not_an_override(text: str, known: Groups) -> ConfigError:
-    """Return an error for a word that is not an override, with the option or the key that it may stand for."""
+def not_an_override(typed: list[str], at: int, known: Groups) -> ConfigError:
+    """Return an error for the word `typed[at]`, which is no override, with what it may stand for."""
+    text = typed[at]
     path, close = Path(text), nearest(text, known.get("exp", {}))
     hint = f"+exp={close}" if close is not None else "rlhf list exp"
-    if path.suffix in (".yaml", ".yml"):
+    if (joined := _joined(typed[:at], text, typed[at + 1 :])) is not None:
+        hint = shlex.quote(joined)
+    elif path.suffix in (".yaml", ".yml"):
         hint = f"+exp={path.stem}"
     elif of_groups := [group for group, options in known.items() if text in options]:
         hint = {"reward": f"+reward@rewards.{text}", "exp": "+exp"}.get(of_groups[0], of_groups[0]) + f"={text}"
@@ -204,6 +209,20 @@ def not_an_override(text: str, known: Groups) -> ConfigError:
     )
 
 
+def _joined(before: list[str], text: str, after: list[str]) -> str | None:
+    """Return the override that the shell split at blanks, or None: `key = 1`, `key: 1`, `+exp NAME`, `key={a: 1}`."""
+    of, rest = before[-1] if before else "", [*after, ""]
+    if rest[0][:1] == "=" and (value := rest[0][1:] or rest[1]):
+        return f"{text}={value}"
+    if rest[0] and (text[-1] == ":" or text.strip("+") in ("", *groups())):
+        return f"{text.rstrip(':')}{'=' * bool(text.strip('+'))}{rest[0]}"
+    if of.endswith("="):
+        return of + text
+    if "=" in of and (of[-1] in ":," or any(of.count(sign) > of.count(end) for sign, end in ("{}", "[]", "()"))):
+        return " ".join([of, text, *takewhile(lambda word: word and "=" not in word, rest)])
+    return None
+
+
 def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigError:
     """Return an error for an option that its group does not have, or for a ready-made reward without a name."""
     group, got = key.partition("@")[0], f"{key}={value}"
@@ -211,18 +230,21 @@ def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigE
     if option is None:
         what, hint = "a ready-made reward needs a name of your own", f"reward@rewards.NAME={value}"
         return ConfigError(what, where=COMMAND_LINE, got=got, hint=hint)
-    close = VALUE_SYNONYMS.get(group, {}).get(option.lower())
-    close = close if close in options else nearest(option, options)
+    close, stem = VALUE_SYNONYMS.get(group, {}).get(option.lower()), re.sub(r"^.*/|\.ya?ml$", "", option)
+    close = next((name for name in (close, stem) if name in options), None) or nearest(option, options)
+    other = next((file for one in search_dirs()[:-1] if (file := one / group / f"{stem}.yml").is_file()), None)
+    moved = f"mv {Origin(other)} {Origin(other.with_suffix('.yaml'))}" if other is not None else None
     is_own = group in _BY_PATH and ("/" in option or ":" in option or Path(option).exists())
     own = f"{group}={_BY_PATH[group]} {group}.path={option}" if is_own else f"rlhf list {group}"
-    named = f"{option.replace('_', '')}trainer".lower() if group == "trainer" else ""
+    named = f"{option.replace('_', '').lower().removesuffix('trainer')}trainer" if group == "trainer" else ""
+    close = next((name for name in options if f"{name}trainer" == named), close)
     refused = next((row for name, row in UNSUPPORTED.items() if name.lower() == named), None)
     return ConfigError(
         f"there is no {group} named {option!r}",
         where=COMMAND_LINE,
         got=got,
         expected="one of " + ", ".join(options),
-        hint=f"{key}={close}" if close and refused is None else own,
+        hint=moved or (f"{key}={close}" if close and refused is None else own),
         advice=f"rlhf does not run TRL's: {refused.why}; {refused.instead}" if refused is not None else None,
     )
 
@@ -246,7 +268,7 @@ def _word_problems(overrides: list[str]) -> Iterator[ConfigError]:
     """Yield an error for every word that Hydra's grammar does not know, or that has values for several runs."""
     for text in overrides:
         typed = text.removeprefix("++")
-        key = typed.partition("=")[0]
+        key, _, value = typed.partition("=")
         try:
             is_sweep = OverridesParser.create().parse_override(text).is_sweep_override()
         except HydraException as error:
@@ -264,7 +286,7 @@ def _word_problems(overrides: list[str]) -> Iterator[ConfigError]:
                 "several values for one key make a sweep, with one run per value",
                 where=COMMAND_LINE,
                 got=typed,
-                expected=f"one value here; a list is '{key}=[a,b]', a text with a comma \"{key}='a,b'\"",
+                expected=f"one value here; a list is '{key}=[{value}]', a text with a comma \"{key}='{value}'\"",
                 hint=f"rlhf train -m ... '{typed}'",
             )
 

@@ -78,8 +78,10 @@ def argument_problems(wrong: Iterable[WrongArgument], tree: JsonTree, origins: O
                 advice=refused.instead if refused else None,
             )
         elif argument.kind == "reserved":
-            what = f"{key} has another key in rlhf"
-            yield ConfigError(what, where=origins.where(key), hint=argument.expected)
+            hint = argument.expected
+            if argument.value is False:
+                hint = "launch.precision=float32" if argument.name in ("bf16", "fp16") else f"'~{key}'"
+            yield ConfigError(f"{key} has another key in rlhf", where=origins.where(key), hint=hint)
         elif argument.kind == "unknown":
             yield _unknown_argument(TRAINERS[name].config_class, argument.name, known, origins.where(key))
         else:
@@ -121,6 +123,7 @@ def _unknown(path: Path, tree: JsonTree, known: KnownKeys, origins: Origins) -> 
             what, where=where, expected=expected, hint=name.replace(".", ": {") + ": VALUE" + "}" * name.count(".")
         )
     former, hint = former_name(name, known), _group_choice(path, tree) or _meant_key(path, tree, known)
+    hint = hint or trl_args.RESERVED_ARGS.get(name)
     expected = f"one of {', '.join(sorted(keys_of_section(path[:-1])))}"
     if former is not None and former[1] == hint:
         expected = f"{former[1]}, which {former[0].whose} called {name}"
@@ -178,6 +181,10 @@ def _section_choice(path: Path, given: JsonValue, origins: Origins) -> str | Non
     options = groups().get(group, {})
     if group == "model" and isinstance(given, dict) and bool(given.get("path")) == bool(given.get("build")):
         return f"model=local model.path={given.get('path') or 'FOLDER_OR_HUB_ID'}"
+    if group == "data.eval" and isinstance(given, float):
+        return f"data.eval.fraction={given}"
+    if group == "model.lora" and given is True:
+        return "model.lora.r=16"
     if group == "data" and isinstance(given, dict) and isinstance(file := given.get("path"), str):
         return f"data=file data.path={file}"
     if group in APPENDED_GROUPS or not options or isinstance(given, dict | list | int | float):

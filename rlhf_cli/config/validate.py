@@ -164,7 +164,7 @@ def _wrong_leaves(composed: Composed) -> Iterator[UserError]:
                 f"{key} would put a secret into the run folder",
                 where=where(key),
                 expected="an environment variable (HF_TOKEN, WANDB_API_KEY)",
-                advice=f"~{key}, or in single quotes '{key}=${{oc.env:NAME}}', which each process resolves",
+                advice=f"'~{key}', or in single quotes '{key}=${{oc.env:NAME}}', which each process resolves",
             )
         elif isinstance(value, str) and (secret := secret_in(value)) is not None:
             kind, variable = secret

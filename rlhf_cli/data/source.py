@@ -94,7 +94,7 @@ class DataSource:
         for key in ("subset", "revision"):
             if getattr(self, key) is not None and not self.is_hub:
                 where = f"{self.name}.{key}"
-                raise DataError(f"only a hub dataset has a {key}", where=where, hint=f"~{where}")
+                raise DataError(f"only a hub dataset has a {key}", where=where, hint=f"'~{where}'")
         select = (0, self.select) if isinstance(self.select, int) else self.select
         if select is not None and not (len(select) == 2 and 0 <= select[0] < select[1]):
             raise DataError(
@@ -113,7 +113,7 @@ class DataSource:
                 where=f"{self.name}.select",
                 got=self.select,
                 expected=f"at most {num_rows}, the number of rows",
-                hint=f"~{self.name}.select",
+                hint=f"'~{self.name}.select'",
             )
 
     def new_name(self, column: str) -> str | None:

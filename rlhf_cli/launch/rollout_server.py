@@ -102,7 +102,7 @@ _NEEDS_LESS = (
     "trainer.args.vllm_gpu_memory_utilization=0.95"
 )
 _HINTS = (
-    (r"unrecognized arguments: --(?P<name>[\w-]+)", "~launch.vllm.args.{name}"),
+    (r"unrecognized arguments: --(?P<name>[\w-]+)", "'~launch.vllm.args.{name}'"),
     (
         "less than (?:desired|requested)",
         "trainer.args.vllm_gpu_memory_utilization=0.5  # or end the other process that holds memory",
@@ -191,7 +191,7 @@ def rollout_server(plan: ServerPlan | None, console: Console) -> Iterator[Rollou
         yield None
         return
     if (reason := port_problem(plan.port)) is not None:
-        hint = "~trainer.args.vllm_server_port  # the run chooses a free one"
+        hint = "'~trainer.args.vllm_server_port'  # the run chooses a free one"
         raise RankFailed("the vLLM server's port is taken", got=f"{plan.url}: {reason}", hint=hint)
     plan.log.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **plan.env, "PYTHONPATH": python_path()}

@@ -174,7 +174,7 @@ def vllm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
             where=origins.where(key),
             got=f"{_HOST}:{port}: {reason}",
             expected="a free port; the run chooses one without this argument",
-            hint=f"~{key}, or {key}={port + 1}",
+            hint=f"'~{key}', or {key}={port + 1}",
         )
     yield from _foreign_server_problems(experiment, origins)
 

@@ -29,7 +29,7 @@ _TODAY: dict[str, dict[str, str]] = {
     TRANSFORMERS: {
         "launch.device=cpu": "no_cuda",
         "launch.device=auto": "use_mps_device xpu_backend",
-        "run.name": "overwrite_output_dir",
+        "run.name=NAME": "overwrite_output_dir",
         "eval_strategy": "evaluation_strategy evaluate_during_training",
         "trainer.args.accelerator_config.dispatch_batches": "dispatch_batches",
         "trainer.args.accelerator_config.split_batches": "split_batches",
@@ -48,7 +48,7 @@ _TODAY: dict[str, dict[str, str]] = {
         "model.tokenizer": "processing_class tokenizer",
     },
     TRL: {
-        "data.overlong_prompts": "max_prompt_length",
+        "data.overlong_prompts=drop": "max_prompt_length",
         "max_length,max_completion_length": "max_target_length max_seq_length",
         "max_completion_length": "response_length",
         "beta | kl.coef": "kl_coef init_kl_coef kl",
@@ -107,7 +107,7 @@ _TODAY: dict[str, dict[str, str]] = {
         "max_completion_length": "max_new_tokens max_response_length generate_max_len",
         "trainer.args.generation_kwargs.stop_strings": "stop_strings stop_sequences vllm_stop_sequences stop_words",
         "max_length,max_completion_length": "max_tokens max_len",
-        "data.overlong_prompts": "prompt_max_len",
+        "data.overlong_prompts=drop": "prompt_max_len",
         "model.lora.r": "lora_rank lora_r",
         "model.chat_template": "chat_template chat_template_jinja custom_chat_template",
         "model.path": "pretrain base_model",
@@ -129,9 +129,9 @@ _TODAY: dict[str, dict[str, str]] = {
         "data.eval.path": "val_files eval_dataset",
         "data.split": "dataset_split",
         "data.subset": "dataset_config dataset_configs",
-        "data.select": "max_samples",
+        "data.select": "max_samples max_train_samples num_samples limit",
         "data.rename.prompt": "input_key",
-        "data.prompt": "system_prompt",
+        "data.prompt=VALUE": "system_prompt",
         "run.resume=auto": "resume",
     },
 }

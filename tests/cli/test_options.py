@@ -85,6 +85,10 @@ def test_all_mistakes_are_reported_together() -> None:
         (["--exp"], "+exp=NAME"),
         (["--config-path=conf", "+exp=first"], "rlhf cook --help"),
         (["--learning_rate", "1e-5"], "trainer.args.learning_rate=1e-5"),
+        (["--learning-rate=1e-5"], "trainer.args.learning_rate=1e-5"),
+        (["--beta", "0.04"], "trainer.args.beta=0.04"),
+        (["--rewards.a.weight", "2"], "rewards.a.weight=2"),
+        (["--bf16"], "launch.precision=bf16"),
         (["--output_dir=here"], "run.root, or run.name"),
     ],
 )

@@ -38,6 +38,8 @@ def test_typed_words_become_hydra_overrides(typed: str, expected: str) -> None:
         ("rewrd@rewards.x=brevity", "reward"),
         ("reward=brevity", "reward@rewards.NAME=brevity"),
         ("trainer=pppo", "trainer=ppo"),
+        ("trainer=PPOTrainer", "trainer=ppo"),
+        ("exp=conf/exp/quickstart.yaml", "exp=quickstart"),
         ("hydra.run.dir=mine", None),
         ("hydra/launcher=joblib", None),
         ("+hydra.sweeper.n_trials=3", None),
@@ -50,6 +52,11 @@ def test_unknown_groups_and_options_and_hydras_own_settings_are_refused(typed: s
 
 
 HEADER = "# @package _global_\n"
+
+
+def test_a_file_with_the_other_ending_is_to_be_renamed(write: Write, refused: Refused) -> None:
+    write("conf/exp/mine.yml", HEADER)
+    assert str(refused("exp=mine").hint).startswith("mv ")
 
 
 @pytest.mark.parametrize("text", ["${rewards.format.weigth}", "${..format.weigth}"])
@@ -97,6 +104,26 @@ def test_words_that_hydra_cannot_read(refused: Refused, typed: str, hint: str | 
     error = refused("exp=quickstart", typed)
     assert (error.where, error.hint) == ("command line", hint)
     assert str(error.got).startswith(typed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("seed = 3", "seed=3"),
+        ("seed= 3", "seed=3"),
+        ("seed =3", "seed=3"),
+        ("seed: 3", "seed=3"),
+        ("+exp quickstart", "+exp=quickstart"),
+        ("+ exp=quickstart", "+exp=quickstart"),
+        ("rewards.a.gate={by: b, equals: 1} seed=3", "'rewards.a.gate={by: b, equals: 1}'"),
+        ("data.prompt=Question: {question} Answer:", "'data.prompt=Question: {question} Answer:'"),
+        ("seed=3 wombat", "rlhf list exp"),
+    ],
+)
+def test_a_word_that_the_shell_split_is_put_together(typed: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        rewrite(typed.split(" "))
+    assert (caught.value.where, caught.value.hint) == ("command line", hint)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ class TestRollout:
         [
             ("launch.rollout=vllm", "launch.rollout=hf"),
             ("launch.rollout_gpus=1", "launch.rollout_gpus=0"),
-            ("launch.vllm.args.max_num_seqs=4", "~launch.vllm.args"),
+            ("launch.vllm.args.max_num_seqs=4", "'~launch.vllm.args'"),
         ],
     )
     def test_a_trainer_that_does_not_generate(self, refused: Refused, word: str, hint: str) -> None:

@@ -122,12 +122,14 @@ def test_accepted_and_frozen(judged: Judged, word: str) -> None:
     ("words", "where", "hint"),
     [
         (["model.lora.use_dra=true"], "use_dra", "model.lora.use_dora"),
-        (["model.lora.use_dora=3"], "use_dora", "~model.lora.use_dora"),
-        (["model.lora.bias=some"], "bias", "~model.lora.bias"),
+        (["model.lora.use_dora=3"], "use_dora", "'~model.lora.use_dora'"),
+        (["model.lora.bias=some"], "bias", "'~model.lora.bias'"),
+        (["model.lora.rank=8"], "rank", "model.lora.r"),
+        (["model.lora.alpha=8"], "alpha", "model.lora.lora_alpha"),
         (["model.lora.layer_replication=[[0,1]]"], "layer_replication", "'~model.lora.layer_replication'"),
-        ([f"{INIT}=eva"], "init_lora_weights", f"~{INIT}"),
-        *(([f"{INIT}={name}", KL], "init_lora_weights", f"~{INIT}") for name in ("pissa", "olora", "false")),
-        ([f"{INIT}=olora", "trainer=ppo"], "init_lora_weights", f"~{INIT}, or kl.where=none"),
+        ([f"{INIT}=eva"], "init_lora_weights", f"'~{INIT}'"),
+        *(([f"{INIT}={name}", KL], "init_lora_weights", f"'~{INIT}'") for name in ("pissa", "olora", "false")),
+        ([f"{INIT}=olora", "trainer=ppo"], "init_lora_weights", f"'~{INIT}', or kl.where=none"),
     ],
 )
 def test_refused(refused: Refused, words: list[str], where: str, hint: str) -> None:

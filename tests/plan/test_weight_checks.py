@@ -141,7 +141,7 @@ def hub_says(monkeypatch: pytest.MonkeyPatch, *answers: HubAnswer, **by_name: Hu
         (HubAnswer("gated"), "path", "no token", "hf auth login"),
         (HubAnswer("unreachable", "no route"), "path", "no route", "hf download org/name"),
         (HubAnswer("unreachable", "slow", is_silence=True), "path", "slow", "HF_HUB_ETAG_TIMEOUT=20"),
-        (HubAnswer("no_revision"), "revision", "v9", "~model.revision"),
+        (HubAnswer("no_revision"), "revision", "v9", "'~model.revision'"),
     ],
 )
 def test_a_model(monkeypatch, refused: Refused, answer: HubAnswer, key: str, got: str, hint: str) -> None:

@@ -25,7 +25,9 @@ Judge = Callable[[list[str]], object]
 """Prepares the experiment that words describe; raises UserError."""
 
 _COMMANDS = {
-    **dict.fromkeys(("pip", "hf", "wandb", "accelerate", "export", "unset", "ls", "cp", "rm", "scancel", "eval"), 6),
+    **dict.fromkeys(
+        ("pip", "hf", "wandb", "accelerate", "export", "unset", "ls", "cp", "mv", "rm", "scancel", "eval"), 6
+    ),
     **dict.fromkeys(("python", "gunzip", "<", "tail"), 20),
 }
 """A command that is not ours -> how many words it has at most."""

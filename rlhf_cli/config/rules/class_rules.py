@@ -136,7 +136,7 @@ def _base_problems(found: _Found, trl: str, where: str) -> Iterator[UserError]:
         yield ConfigError(f"{what}, but trainer.trl is {trl}", where=where, got=got, expected=expected, hint=hint)
     elif base is not None:
         refused = UNSUPPORTED[base]
-        what, hint = f"rlhf does not run {base}: {refused.why}", f"~{_CLASS}"
+        what, hint = f"rlhf does not run {base}: {refused.why}", f"'~{_CLASS}'"
         yield ConfigError(what, where=where, got=found.name, hint=hint, advice=refused.instead)
     else:
         expected = f"a subclass of one of {', '.join(TRAINERS)}"

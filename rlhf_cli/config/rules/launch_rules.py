@@ -66,7 +66,7 @@ def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
         ):
             if value != usual and (key != "data.overlong_prompts" or not trainer.row.reads_prompts):
                 what = f"trainer={trainer.name} does not use {key}"
-                hint = f"{key}={usual}" if usual != {} else f"~{key}"
+                hint = f"{key}={usual}" if usual != {} else f"'~{key}'"
                 yield ConfigError(what, where=origins.where(key), got=f"{key}={value}", hint=hint)
         return
     gpus, where = launch.rollout_gpus, origins.where("launch.rollout_gpus")
@@ -105,7 +105,7 @@ def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
                 f"rlhf itself sets vLLM's --{option}",
                 where=origins.where(f"launch.vllm.args.{name}"),
                 expected=f"{ours}, which sets it" if ours else "no value: TRL's client needs its own",
-                hint=f"~launch.vllm.args.{name}",
+                hint=f"'~launch.vllm.args.{name}'",
             )
 
 
@@ -160,7 +160,7 @@ def slurm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
                 f"rlhf itself sets sbatch's --{option}",
                 where=where,
                 expected="an option without a key of its own under launch, such as constraint, reservation",
-                hint=f"~launch.slurm.extra.{name}",
+                hint=f"'~launch.slurm.extra.{name}'",
             )
 
 

@@ -35,7 +35,7 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
         yield ConfigError(what, where=where("rewards"), got=got, hint="trainer=grpo, or '~rewards'")
     if experiment.reward_model is not None and "reward_model" not in trainer.row.sections:
         what, got = f"trainer={trainer.name} trains no reward model", "a section `reward_model`"
-        yield ConfigError(what, where=where("reward_model"), got=got, hint="trainer=reward, or ~reward_model")
+        yield ConfigError(what, where=where("reward_model"), got=got, hint="trainer=reward, or '~reward_model'")
     for name, reward in experiment.rewards.items():
         own_s, watched_s = reward.timeout_s, experiment.launch.hang_timeout_s
         if isinstance(own_s, float) and isinstance(watched_s, float) and own_s >= watched_s:

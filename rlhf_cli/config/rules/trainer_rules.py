@@ -82,15 +82,14 @@ def adapter_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
         if name in _UNTRIED:
             yield ConfigError(f"rlhf does not take {key}", where=where, expected=_UNTRIED[name], hint=f"'~{key}'")
         elif name not in known:
-            close = nearest(name, known)
-            yield ConfigError(
-                f"unknown key {key!r}",
-                where=where,
-                expected=f"one of {', '.join(sorted(known))}",
-                hint=f"{_LORA}.{close}" if close else "rlhf list keys lora",
-            )
+            close = "r" if name == "rank" else f"lora_{name}" if f"lora_{name}" in known else nearest(name, known)
+            hint = f"{_LORA}.{close}" if close else "rlhf list keys lora"
+            expected = f"one of {', '.join(sorted(known))}"
+            yield ConfigError(f"unknown key {key!r}", where=where, expected=expected, hint=hint)
         elif not str(value).startswith("pissa_niter_") and (expected := trl_args.expected_instead(fields[name], value)):
-            yield ConfigError(f"wrong value for {key}", where=where, got=repr(value), expected=expected, hint=f"~{key}")
+            yield ConfigError(
+                f"wrong value for {key}", where=where, got=repr(value), expected=expected, hint=f"'~{key}'"
+            )
     yield from _initial_problems(experiment, (lora.model_extra or {}).get(_INIT, True), origins)
 
 
@@ -110,7 +109,7 @@ def _initial_problems(experiment: Experiment, initial: object, origins: Origins)
             where=origins.where(key),
             got=problem,
             expected=f"one of true, {', '.join(str(value) for value in _NO_CHANGE[1:])}",
-            hint=f"~{key}{why_not}",
+            hint=f"'~{key}'{why_not}",
         )
 
 
@@ -178,7 +177,7 @@ def teacher_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
             where=origins.where("teacher"),
             got=teacher.path,
             expected=f"the policy itself, by {_ARGS}teacher_model_kind" if own else None,
-            hint="trainer=distillation, or ~teacher",
+            hint="trainer=distillation, or '~teacher'",
         )
 
 
@@ -192,7 +191,7 @@ def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError
             if section is not None:
                 expected = f"{_ARGS}beta, TRL's own" if name == "kl" and has_beta else None
                 what = f"trainer={trainer.name} does not use the section `{name}`"
-                yield ConfigError(what, where=where(name), expected=expected, hint=f"trainer=ppo, or ~{name}")
+                yield ConfigError(what, where=where(name), expected=expected, hint=f"trainer=ppo, or '~{name}'")
         return
     for name, section, instead in sections:
         if section is None:
@@ -217,7 +216,7 @@ def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError
 
 def advantage_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield a problem for each setting that makes advantages as well, or that needs those of TRL's formula."""
-    trainer, section, off = experiment.trainer, experiment.advantages, "~advantages"
+    trainer, section, off = experiment.trainer, experiment.advantages, "'~advantages'"
     assert section is not None
     problems = [  # whether it applies, its key, what is wrong, what to type instead
         (not trainer.row.generates, "advantages", f"trainer={trainer.name} uses no advantages", off),

@@ -43,7 +43,7 @@ def range_problems(subject: Subject) -> Findings:
                 where=subject.where(key),
                 got=value,
                 expected=f"{bounds.in_words()}: {bounds.why}",
-                hint=f"{key}={default}" if fits else f"~{key}",
+                hint=f"{key}={default}" if fits else f"'~{key}'",
             )
 
 

@@ -79,7 +79,7 @@ def _problem(key: str, where: str, question: HubQuestion, answer: HubAnswer, loc
     elif answer.state == "no_revision":
         what, got = f"the {repository} has no revision {question.revision!r}", str(question.revision)
         revision = f"{key.rpartition('.')[0]}.revision"
-        where, hint = where.replace(key, revision), f"~{revision}"
+        where, hint = where.replace(key, revision), f"'~{revision}'"
         expected = f"a branch, tag or commit: {page}/tree/main"
     elif answer.state == "gated":
         what = f"the {repository} is gated: its owner has to give you access"

@@ -230,14 +230,14 @@ def argument_problems(
                 where=place(key),
                 got=f"{name}: {json.dumps(value, ensure_ascii=False, default=str)}",
                 expected=", ".join(valid) or "no arguments",
-                hint=f"{args_key}.{close}" if close else f"~{key}",
+                hint=f"{args_key}.{close}" if close else f"'~{key}'",
             )
         elif not is_factory and name in REWARD_ARGUMENTS:
             yield RewardError(
                 f"the trainer passes {name} to {fn}; a configuration cannot",
                 where=place(key),
                 got=value,
-                hint=f"~{key}",
+                hint=f"'~{key}'",
             )
         elif name in named and not (value is None and named[name].default is None):
             annotation = annotations.get(name, object)

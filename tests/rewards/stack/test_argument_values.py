@@ -143,7 +143,7 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
         *("cuont: 3", "words, mode, count, pairs, scale, word, call, exact, later, flag"),
     )
     other = only("./own.py:typed", zzz="é")
-    assert (other.got, other.hint) == ('zzz: "é"', f"~{KEY}.zzz")
+    assert (other.got, other.hint) == ('zzz: "é"', f"'~{KEY}.zzz'")
     assert only("./own.py:typed", mode="é").got == '"é"'
 
 
