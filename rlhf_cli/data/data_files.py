@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import re
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -25,6 +27,7 @@ _LARGE_BYTES = 8 << 20
 _FIRST_ROWS = 1000
 """Rows that determine the column types of a large file, unless the caller wants to keep more."""
 
+_HELD_OUT = re.compile(r"(^|[^a-z])(test|testing|valid|validation|val|dev|eval|evaluation)([^a-z]|$)")
 _MOST_KEPT_ROWS = 100_000
 """A caller that wants to keep more rows gets all of them from Python."""
 
@@ -136,36 +139,28 @@ def find_files(source: DataSource) -> tuple[tuple[Path, ...], Format]:
     """
     where = f"{source.name}.path"
     files = [file for path in source.paths for file in _expand(path, where)]
-    examples: dict[str, str] = {}
+    examples: dict[str, Path] = {}
     for file in files:
         if (name := _format_of(file)) is None:
-            raise DataError(
-                f"rlhf cannot read this kind of file: {file.name}",
-                where=where,
-                got=str(file),
-                expected=", ".join(SUFFIXES),
-                advice="convert it; the simplest format is .jsonl, one JSON object a line",
+            what, known = f"rlhf cannot read this kind of file: {file.name}", ", ".join(SUFFIXES)
+            advice = _UNPACK.get(
+                file.suffix.lower(), "convert it; the simplest format is .jsonl, one JSON object a line"
             )
+            shown = advice.format(shlex.quote(str(file)))
+            raise DataError(what, where=where, got=str(file), expected=known, advice=shown)
         if not file.is_file():
-            raise DataError(
-                "rlhf reads data several times",
-                where=where,
-                got=f"{file}, a pipe or a device",
-                expected="a regular file",
-                advice=f"cat {file} > FILE.jsonl",
-            )
-        examples.setdefault(name, file.name)
+            got, hint = f"{file}, a pipe or a device", f"cat {file} > FILE.jsonl"
+            raise DataError("rlhf reads data several times", where=where, got=got, expected="a file", advice=hint)
+        examples.setdefault(name, file)
     if len(examples) > 1:
-        raise DataError(
-            f"the files of one source have {len(examples)} formats",
-            where=where,
-            got=", ".join(f"{name}: {file}" for name, file in sorted(examples.items())),
-            expected="one format",
-            advice=f"use a pattern for one of them, such as {where}='*.{min(examples)}', or two sources under mix",
-        )
+        rows = examples[max(examples, key=lambda name: name != "json")]  # a .json beside others describes them
+        got = ", ".join(f"{name}: {file.name}" for name, file in sorted(examples.items()))
+        what, hint = f"the files of one source have {len(examples)} formats", f"{where}='{rows.parent}/*{rows.suffix}'"
+        raise DataError(what, where=where, got=got, expected="one format, or two sources under mix", hint=hint)
     return tuple(files), FORMATS[next(iter(examples))]
 
 
+_UNPACK = {".zst": "zstd -d {}", ".zip": "unzip {}", ".xz": "unxz -k {}", ".bz2": "bunzip2 -k {}"}
 _TO_PARQUET = """python -c 'import datasets; datasets.load_from_disk("{0}"){1}.to_parquet("{0}.parquet")'"""
 
 
@@ -201,11 +196,18 @@ def _files_in(folder: Path, written: str, where: str) -> list[Path]:
             hint=_TO_PARQUET.format(written, "" if "state.json" in names else '["train"]'),
         )
     if files := [folder / name for name in names if _is_data_file(folder / name)]:
+        held_out = [file for file in files if _HELD_OUT.search(file.name.lower())]
+        read = held_out if where.startswith("data.eval") else [file for file in files if file not in held_out]
+        if 0 < len(held_out) < len(files):
+            what = f"{written}: some files of this folder are named as test or validation data"
+            wanted, hint = f"the files to read; all of them: {written}/*", f"{where}='[{','.join(map(str, read))}]'"
+            raise DataError(what, where=where, got=", ".join(names[:8]), expected=wanted, hint=hint)
         return files
     raise DataError(
         f"{written}: no data file in this folder",
         where=where,
         got=f"{folder.resolve()}, which holds {', '.join(names[:8]) or 'nothing'}",
+        **near_files(folder / "*"),
         expected=f"files ending in {', '.join(SUFFIXES)}",
     )
 

@@ -45,12 +45,10 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                 try:
                     yield number, line.decode("utf-8")
                 except UnicodeDecodeError as error:
-                    raise DataError(
-                        f"byte 0x{line[error.start]:02x} at position {error.start + 1} of the line is not UTF-8",
-                        where=f"{path}:{number}",
-                        got=shorten(line.decode("utf-8", errors="replace"), around=error.start),
-                        advice="save the file as UTF-8; from Windows: iconv -f cp1252 -t utf-8 OLD > NEW",
-                    ) from None
+                    what = f"byte 0x{line[error.start]:02x} at position {error.start + 1} of the line is not UTF-8"
+                    got = shorten(line.decode("utf-8", errors="replace"), around=error.start)
+                    advice = "save the file as UTF-8; from Windows: iconv -f cp1252 -t utf-8 OLD > NEW"
+                    raise DataError(what, where=f"{path}:{number}", got=got, advice=advice) from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         advice = "copy or download it again"
         where = f"{path}:{number + 1}"
@@ -92,8 +90,11 @@ _BEYOND = "JSON nested too deeply to read, or with a whole number of thousands o
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, Row]]:
-    """Yield the rows of a JSONL file with their `file:line`. Raise DataError at the first line that is no object."""
+    """Yield the rows of a JSONL file, or of a list, with their `file:line`. Raise DataError at the first bad line."""
     for number, line in numbered_lines(path):
+        if number == 1 and line.startswith("["):
+            yield from read_list(path)
+            return
         if line.strip():
             where = f"{path}:{number}"
             yield where, _parse(line, where)
@@ -113,7 +114,7 @@ def _parse(line: str, where: str) -> Row:
     except (RecursionError, ValueError):
         raise DataError(_BEYOND, where=where, got=shorten(line)) from None
     if not isinstance(row, dict):
-        expected = 'one object a line, such as {"prompt": "..."}; a file that is one list has a name ending in .json'
+        expected = 'one object a line, such as {"prompt": "..."}'
         raise DataError("this line is not a JSON object", where=where, got=shorten(line), expected=expected)
     _check_text(row, line, where)
     return row
@@ -126,12 +127,10 @@ def _check_text(row: object, source: str, where: str) -> None:
     try:
         json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise DataError(
-            f"the escape \\u{ord(error.object[error.start]):04x} is half of a character",
-            where=where,
-            got=shorten(source, around=source.lower().find("\\ud")),
-            advice="a program cut the text in the middle of an emoji; repair or drop the row",
-        ) from None
+        what = f"the escape \\u{ord(error.object[error.start]):04x} is half of a character"
+        got = shorten(source, around=source.lower().find("\\ud"))
+        advice = "a program cut the text in the middle of an emoji; repair or drop the row"
+        raise DataError(what, where=where, got=got, advice=advice) from None
 
 
 def read_by_arrow(path: Path, kinds: Mapping[str, Kind]) -> Iterator[pa.RecordBatch]:
@@ -167,7 +166,7 @@ _EXPECTED = 'a list of objects, such as [{"prompt": "..."}]'
 def read_list(path: Path) -> Iterator[tuple[str, Row]]:
     """Yield the rows with their place, `file: item 3` (from 1; a parsed JSON value has no line number).
 
-    Raise DataError if the file is not a list of objects.
+    A file of one object a line is read like `read_lines`. Raise DataError if it is not a list of objects.
     """
     text = "".join(line for _, line in numbered_lines(path))
     if not text.strip():
@@ -175,19 +174,20 @@ def read_list(path: Path) -> Iterator[tuple[str, Row]]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        line = dict(enumerate(text.splitlines(), 1)).get(error.lineno, "")
-        one_object_a_line = error.msg == "Extra data" and text.lstrip().startswith("{")
-        raise DataError(
-            "several JSON values in a .json file" if one_object_a_line else f"malformed JSON: {error.msg}",
-            where=f"{path}:{error.lineno}",
-            got=shorten(line, around=error.colno),
-            expected=_EXPECTED,
-            advice="one object a line is JSONL: rename the file to .jsonl" if one_object_a_line else None,
-        ) from None
+        if error.msg == "Extra data" and text.startswith("{"):
+            yield from read_lines(path)
+            return
+        what, where = f"malformed JSON: {error.msg}", f"{path}:{error.lineno}"
+        got = shorten(dict(enumerate(text.splitlines(), 1)).get(error.lineno, ""), around=error.colno)
+        raise DataError(what, where=where, got=got, expected=_EXPECTED) from None
     except (RecursionError, ValueError):
         raise DataError(_BEYOND, where=str(path), got=shorten(text)) from None
     if not isinstance(value, list):
-        raise DataError("this JSON file is not a list", where=str(path), got=shorten(text), expected=_EXPECTED)
+        ways = (
+            f"{_EXPECTED}; put one row into [ ]; of rows under a key: jq .KEY {path} > NEW.json; of columns: pandas' "
+        )
+        ways += "read_json(OLD).to_json(NEW, orient='records')"
+        raise DataError("this JSON file is not a list", where=str(path), got=shorten(text), expected=ways)
     for number, row in enumerate(value, 1):
         if not isinstance(row, dict):
             where = f"{path}: item {number}"
@@ -212,14 +212,8 @@ def read_csv(path: Path, texts: Collection[str] = ()) -> Iterator[tuple[str, Row
     kinds: dict[str, Kind] = {}
     for _, cells in _cells(path):
         for column, cell in cells.items():
-            kind = (
-                ColumnKind.TEXT if column in texts else merge(kinds.get(column, ColumnKind.NULL), _kind_of_cell(cell))
-            )
-            kinds[column] = (
-                kind
-                if kind in (ColumnKind.NULL, ColumnKind.BOOL, ColumnKind.INTEGER, ColumnKind.NUMBER)
-                else ColumnKind.TEXT
-            )
+            kind = merge(kinds.get(column, ColumnKind.NULL), _kind_of_cell(cell))
+            kinds[column] = ColumnKind.TEXT if column in texts or kind == ColumnKind.MIXED else kind
     for where, cells in _cells(path):
         yield where, {column: _convert(cell, kinds[column]) for column, cell in cells.items()}
 
@@ -300,6 +294,11 @@ def read_parquet_head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...
     for path in paths:
         try:
             schema = pq.read_schema(path)
+            for name, kind in zip(schema.names, schema.types, strict=True):
+                if "map<" in str(kind) or schema.names.count(name) > 1:
+                    raise pa.ArrowInvalid(
+                        f"the column {name!r} is there twice, or is a map: leave it out, or rename it"
+                    )
         except (pa.ArrowException, OSError) as error:
             raise DataError("not a readable Parquet file", where=str(path), got=str(error).splitlines()[0]) from None
         columns = [f"{column.name}: {column.type}" for column in schema]

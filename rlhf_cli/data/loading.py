@@ -79,12 +79,7 @@ def _split(dataset: datasets.Dataset, source: DataSource) -> datasets.Dataset:
     try:
         ranges = datasets.ReadInstruction.from_spec(source.split).to_absolute({"train": len(dataset)})
     except (ValueError, AssertionError, KeyError) as error:
-        raise DataError(
-            "this split does not exist here",
-            where=f"{source.name}.split",
-            got=source.split,
-            expected="train, or a part of it such as train[:90%]: files and worlds have no other split",
-        ) from error
+        raise source.no_such_split() from error
     rows = [index for part in ranges for index in range(part.from_ or 0, part.to or 0)]
     sliced: datasets.Dataset = dataset.select(rows)
     return sliced

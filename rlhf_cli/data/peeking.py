@@ -32,6 +32,8 @@ def peek(source: DataSource, limit: int = 8, *, seed: int = 0) -> Preview:
     JSONL, JSON and CSV files are read and checked to the end; for Parquet, only the schema and the first rows are read.
     A world is generated. A hub dataset is not accessed. Raise DataError if the source is invalid.
     """
+    if not source.is_hub and not (source.split or "train").startswith("train"):
+        raise source.no_such_split()
     if source.world is not None:
         total = worlds.num_rows(source.world, source.args, name=source.name)
         rows = worlds.generate(source.world, source.args, seed=seed, name=source.name, limit=limit)

@@ -19,6 +19,7 @@ Template: TypeAlias = str | Sequence[Mapping[str, str]]
 SUFFIXES = {
     ".jsonl": "jsonl",
     ".jsonl.gz": "jsonl",
+    ".ndjson": "jsonl",
     ".json": "json",
     ".json.gz": "json",
     ".csv": "csv",
@@ -104,6 +105,11 @@ class DataSource:
                 expected="a number of rows above 0, or [start, stop] with 0 <= start < stop",
             )
         self.bounds = None if select is None else (select[0], select[1])
+
+    def no_such_split(self) -> DataError:
+        """Return the error for a split that files and worlds do not have."""
+        expected, where = "train, or a part of it such as train[:90%]: a file has no other split", f"{self.name}.split"
+        return DataError("there is no such split", where=where, got=self.split, expected=expected, hint=f"~{where}")
 
     def check_selection(self, num_rows: int) -> None:
         """Raise DataError if `select` names more rows than there are."""

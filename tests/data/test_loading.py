@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlhf_cli.data.loading import load_split, quiet
+from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.rows import check_rows, hold_out
 from rlhf_cli.data.source import DataSource
 
@@ -75,6 +76,7 @@ def test_splits_that_do_not_exist(jsonl, refusal) -> None:
     for split in ("test", "train[", "train[:200%]"):
         error = refusal(load, DataSource(path=path, split=split))
         assert (error.where, error.got) == ("data.split", split)
+    assert refusal(peek, DataSource(path=path, split="test")).where == "data.split"
     assert refusal(load, DataSource(path=path, select=(2, 6))).where == "data.select"
 
 

@@ -82,7 +82,7 @@ def test_a_line_that_is_cut_off_is_told_from_a_malformed_one(workplace: Path, re
         (f'[{{"a": {"9" * 6000}}}]', "rows.json"),
         ('[{"a": 1},', "rows.json:1"),
         ('[\n {"a": 1},\n {"a": }\n]', "rows.json:3"),
-        ('{"a": 1}\n{"a": 2}', "rows.json:2"),
+        ('{"a": 1}\n{"a": }', "rows.json:2"),
         ('[{"a": 1}]\n3', "rows.json:2"),
         ('[{"a": 1}, "x"]', "rows.json: item 2"),
         ('[{"a": "\\ud83d"}]', "rows.json"),
@@ -90,6 +90,12 @@ def test_a_line_that_is_cut_off_is_told_from_a_malformed_one(workplace: Path, re
 )
 def test_a_json_file_must_be_a_list_of_objects(text: str, where: str, workplace: Path, refusal) -> None:
     assert refusal(peek, write(workplace, "rows.json", text)).where == where
+
+
+@pytest.mark.parametrize("name", ["rows.json", "rows.jsonl", "rows.ndjson"])
+@pytest.mark.parametrize("text", ['{"a": 1}\n{"a": 2}\n', '[{"a": 1}, {"a": 2}]', '[\n {"a": 1},\n {"a": 2}\n]\n'])
+def test_what_a_file_holds_counts_and_not_its_name(name: str, text: str, workplace: Path) -> None:
+    assert peek(write(workplace, name, text)).rows == [{"a": 1}, {"a": 2}]
 
 
 @pytest.mark.parametrize(("name", "content"), [("a.jsonl", ""), ("a.json", "[]"), ("a.csv", "p,q\n")])
@@ -145,3 +151,12 @@ def test_a_table_with_another_separator(workplace: Path, sign: str, name: str) -
 
 def test_negative_control_one_column_needs_no_separator(workplace: Path) -> None:
     assert peek(write(workplace, "rows.csv", "prompt\na;b\n"), limit=2).rows == [{"prompt": "a;b"}]
+
+
+@pytest.mark.parametrize("kinds", [{"a": pa.map_(pa.string(), pa.int64())}, [("b", pa.int64()), ("b", pa.int64())]])
+def test_parquet_that_datasets_does_not_read(kinds: object, workplace: Path, refusal) -> None:
+    schema = pa.schema(kinds)
+    pq.write_table(
+        pa.Table.from_arrays([pa.array([None], column.type) for column in schema], schema=schema), "t.parquet"
+    )
+    assert refusal(peek, DataSource(path="t.parquet")).where == "t.parquet"

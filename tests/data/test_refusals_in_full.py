@@ -52,7 +52,7 @@ def test_training_and_preview_name_the_same_key(
 ) -> None:
     source = file("rows.jsonl", '{"q": "x", "n": 1, "nothing": null}\n', **named)
     assert refusal(load_split, [source], prompt=prompt, seed=0).where == where
-    if "select" not in named and "split" not in named:
+    if "select" not in named:
         assert refusal(first_rows, [source], prompt=prompt, seed=0, limit=3).where == where
 
 

@@ -63,10 +63,11 @@ def test_a_missing_file_is_reported_with_a_similar_name(workplace: Path, jsonl, 
 
 
 def test_an_unknown_suffix_is_refused_with_the_known_ones(workplace: Path, refusal) -> None:
-    (workplace / "rows.xlsx").write_text("a\tb\n")
-    error = refusal(peek, DataSource(path="rows.xlsx"))
+    (workplace / "rows.zst").write_text("a\tb\n")
+    error = refusal(peek, DataSource(path="rows.zst"))
     assert error.where == "data.path"
-    assert error.expected == ".jsonl, .jsonl.gz, .json, .json.gz, .csv, .csv.gz, .tsv, .tsv.gz, .parquet"
+    assert error.advice == "zstd -d rows.zst"
+    assert error.expected == ".jsonl, .jsonl.gz, .ndjson, .json, .json.gz, .csv, .csv.gz, .tsv, .tsv.gz, .parquet"
 
 
 def test_folder_and_glob_expand_sorted(workplace: Path, jsonl) -> None:
@@ -82,6 +83,27 @@ def test_folder_and_glob_expand_sorted(workplace: Path, jsonl) -> None:
         "b.jsonl",
         "a.jsonl",
     ]
+
+
+@pytest.mark.parametrize(
+    ("files", "name", "hint"),
+    [
+        (
+            ["latest.jsonl", "my-train.jsonl", "test.jsonl"],
+            "data",
+            "data.path='[part/latest.jsonl,part/my-train.jsonl]'",
+        ),
+        (["train.jsonl", "test-0-of-1.jsonl"], "data.eval", "data.eval.path='[part/test-0-of-1.jsonl]'"),
+        (["dataset_infos.json", "rows.csv"], "data", "data.path='part/*.csv'"),
+    ],
+)
+def test_a_folder_of_several_kinds_of_files(files: list[str], name: str, hint: str, workplace: Path, refusal) -> None:
+    """What is held out for a test is not trained on because it lies in the same folder."""
+    (workplace / "part").mkdir()
+    for file in files:
+        (workplace / "part" / file).write_text('{"a": 1}\n')
+    assert refusal(find_files, DataSource(path="part", name=name)).hint == hint
+    assert refusal(find_files, DataSource(path=".")).advice.endswith(f"part/{sorted(files)[-1]}")
 
 
 @pytest.mark.parametrize(
