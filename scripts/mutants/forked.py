@@ -29,12 +29,14 @@ import pytest
 _IGNORED = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
 _END = os._exit
 """Taken before a mutant can replace it."""
+_TOLD = 32
+"""Added to pytest's exit code, so that 0 means that the code under test ended the process."""
 _OPTIONS = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", _IGNORED)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a fork ended: pytest's exit code (negative: the signal), None after a timeout; its output."""
+    """How a fork ended: pytest's exit code (1 if a test ended the process), None after a timeout; its output."""
 
     code: int | None
     seconds: float
@@ -76,6 +78,7 @@ def run_tests(copy: Path, tests: Sequence[str], plugin: object, timeout_s: float
     if child == 0:
         _be_the_child(copy, tests, plugin, log, keep_bytecode)
     code = _wait(child, start + timeout_s)
+    code = code if code is None else code - _TOLD if code >= _TOLD else 1
     shutil.rmtree(copy.parent / "tmp", ignore_errors=True)
     return Ended(code, time.monotonic() - start, log.read_text(encoding="utf-8", errors="replace"))
 
@@ -116,7 +119,7 @@ def _be_the_child(copy: Path, tests: Sequence[str], plugin: object, log: Path, k
         for name in [module for module in sys.modules if module.split(".")[0] in ("scripts", "tests")]:
             del sys.modules[name]
         options = [*_OPTIONS, f"--rootdir={copy}", f"--basetemp={copy.parent / 'tmp'}"]
-        code = int(pytest.main([*options, *tests], plugins=[plugin]))
+        code = _TOLD + int(pytest.main([*options, *tests], plugins=[plugin]))
     except BaseException:
         traceback.print_exc()
     finally:

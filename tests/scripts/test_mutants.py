@@ -42,9 +42,9 @@ sys.exit(main(sys.argv[2:], little))
 @pytest.fixture
 def judge(tmp_path: Path):
     """Return a function that runs the tester on the little project in the temporary folder."""
-    for name, text in {"little/price.py": LITTLE, "tests/test_price.py": TESTS, "little/lonely.py": LONELY}.items():
+    for name, text in {"little/price.py": LITTLE, "tests/test_price.py": TESTS, "little/alone/lonely.py": LONELY}.items():
         file = tmp_path / name
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     (tmp_path / "docs" / "development").mkdir(parents=True)
     (tmp_path / "scripts" / "mutants").mkdir(parents=True)
@@ -114,6 +114,11 @@ def test_a_failing_unmutated_test_stops_the_run(judge, tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert "tests/test_price.py is red without a mutation" in ended.stderr
     assert outcomes(ended.stdout) == {}
+
+
+def test_a_test_that_ends_its_process_has_failed(judge, tmp_path: Path) -> None:
+    (tmp_path / "tests" / "test_price.py").write_text(TESTS + "    __import__('os')._exit(0)\n")
+    assert judge().returncode == 2
 
 
 def test_every_mutant_is_one_change_that_parses() -> None:
