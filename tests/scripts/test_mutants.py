@@ -42,7 +42,11 @@ sys.exit(main(sys.argv[2:], little))
 @pytest.fixture
 def judge(tmp_path: Path):
     """Return a function that runs the tester on the little project in the temporary folder."""
-    for name, text in {"little/price.py": LITTLE, "tests/test_price.py": TESTS, "little/alone/lonely.py": LONELY}.items():
+    for name, text in {
+        "little/price.py": LITTLE,
+        "tests/test_price.py": TESTS,
+        "little/alone/lonely.py": LONELY,
+    }.items():
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)

@@ -16,7 +16,8 @@ from rlhf_cli.config.schema.launch_sections import Sweep
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, PRUNED, Status, claim, read_status, update_status
-from rlhf_cli.sweeps import ResumeOptions
+from rlhf_cli.sweeps import ResumeOptions, SweepOptions
+from rlhf_cli.sweeps.run_jobs import _Runner
 from rlhf_cli.sweeps.search import Trials, _show_found, open_study
 from rlhf_cli.sweeps.search_space import SearchPlan, Space, read_objective, search_plan
 from rlhf_cli.sweeps.sweep_folder import ReadyJob, begin_sweep, open_sweep
@@ -100,15 +101,24 @@ def test_a_stopped_search_resumes_its_unfinished_trial(place: Path) -> None:
 
 
 def test_what_is_left_of_a_search_is_told(place: Path, capsys) -> None:
-    """Of three trials one is done and one was stopped: it is left, as is the third."""
+    """Of three trials two are done, and one was stopped: it is left."""
     search = Searched(place / "sweep")
-    done, stopped = search.begins(), search.begins()
-    search.logs(done, 100, 0.5)
-    search.ends(done)
+    for value in (0.5, 0.2):
+        done = search.begins()
+        search.logs(done, 100, value)
+        search.ends(done)
+    stopped = search.begins()
     search.logs(stopped, 40, 0.1)
     search.ends(stopped, PREEMPTED)
     _show_found(Console(width=200), search.plan, search.trials.study, place / "sweep")
-    assert "2 of 3 trials are left; `rlhf resume sweep` continues\n" in capsys.readouterr().out
+    assert "1 of 3 trials are left; `rlhf resume sweep` continues\n" in capsys.readouterr().out
+
+
+def test_the_jobs_to_come_are_shown(place: Path) -> None:
+    """Of three trials the first begins."""
+    runner = _Runner(Console(), [], SweepOptions(), Searched(place / "sweep").trials)
+    assert runner._may_begin()
+    assert runner._display.num_to_come == 2
 
 
 def test_a_trial_that_was_never_frozen_has_failed(place: Path) -> None:
