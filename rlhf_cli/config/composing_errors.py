@@ -264,6 +264,12 @@ def no_such_group(key: str, text: str) -> ConfigError:
     )
 
 
+def reason_of(error: HydraException) -> str:
+    """Return what Hydra could not read, without the names of its grammar's tokens and of its classes."""
+    said = re.split(r": \+\+| expecting ", str(error).splitlines()[0])[0]
+    return re.sub(r"^LexerNoViableAltException|^HydraException while evaluating '.*': ", "", said)
+
+
 def _word_problems(overrides: list[str]) -> Iterator[ConfigError]:
     """Yield an error for every word that Hydra's grammar does not know, or that has values for several runs."""
     for text in overrides:
@@ -272,11 +278,10 @@ def _word_problems(overrides: list[str]) -> Iterator[ConfigError]:
         try:
             is_sweep = OverridesParser.create().parse_override(text).is_sweep_override()
         except HydraException as error:
-            reason = str(error).splitlines()[0].partition(": ++")[0].removeprefix("LexerNoViableAltException")
             yield ConfigError(
                 "a value cannot be read",
                 where=COMMAND_LINE,
-                got=f"{typed}\n{reason}",
+                got=f"{typed}\n{reason_of(error)}",
                 expected="a list as [a,b], a mapping as {a: 1}, a text with other signs in quotes within quotes: "
                 f"\"{key}='TEXT'\"",
             )

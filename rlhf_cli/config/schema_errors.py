@@ -6,6 +6,7 @@ something was refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -49,6 +50,9 @@ def schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) ->
         for key, (path, details) in by_key.items()
         if details[0]["type"] == "extra_forbidden"
     }
+    for empty in (key for key, (path, details) in by_key.items() if details[0]["input"] is None and len(path) == 1):
+        for key in unknown.keys() & set(keys_of_section([empty])):  # `trainer:`, and `args:` not indented below it
+            unknown[key].hint, unknown[key].advice = f"{empty}.{key}", f"indent {key} below {empty}"
     meant = {problem.hint for problem in unknown.values()}
     for key, (path, details) in by_key.items():
         if any(other.startswith(key + ".") for other in by_key):
@@ -156,7 +160,7 @@ def _meant_key(path: Path, tree: JsonTree, known: KnownKeys) -> str | None:
 def _wrong(path: Path, details: list[ErrorDetails], known: KnownKeys, tree: JsonTree, origins: Origins) -> ConfigError:
     given: JsonValue = details[0]["input"]
     expected = ", or ".join(dict.fromkeys(_expected(detail, path) for detail in details))
-    hint = _section_choice(path, given, origins) or _meant_value(path, given)
+    hint = _section_choice(path, given, origins) or _meant_text(path, details, origins) or _meant_value(path, given)
     if path == ["rewards"] and given:
         hint = ONE_REWARD
     elif len(path) == 2 and path[0] == "rewards" and details[0]["type"] != "string_pattern_mismatch":
@@ -167,9 +171,26 @@ def _wrong(path: Path, details: list[ErrorDetails], known: KnownKeys, tree: Json
     return _wrong_value(_dotted(path), origins, got, expected, hint)
 
 
+def _meant_text(path: Path, details: list[ErrorDetails], origins: Origins) -> str | None:
+    """Return what was meant by `name:1`, a mapping without a blank, by `prompt: {name}`, a text without quotes, by null
+    for a section, or by a number for a reward.
+    """
+    given, key, kinds = details[0]["input"], _dotted(path), {detail["type"] for detail in details}
+    is_section = bool(kinds & {"dict_type", "model_type", "model_attributes_type"})
+    origin = origins.of(key)
+    if is_section and isinstance(given, str) and (pair := re.fullmatch(r"(\w+):(\S+)", given)):
+        return f"{pair[1]}: {pair[2]}" if origin is not None and origin.file else f"{key}.{pair[1]}={pair[2]}"
+    if "string_type" in kinds and isinstance(given, dict) and {*given.values()} == {None}:
+        return f'{path[-1]}: "{{{next(iter(given))}}}"'
+    if is_section and path[:1] == ["rewards"] and len(path) == 2 and isinstance(given, int | float):
+        return f"{key}.weight={given}"
+    return f"'~{key}'" if is_section and given is None and path[0] == "rewards" else None
+
+
 def _meant_value(path: Path, given: JsonValue) -> str | None:
     """Return `key=value` with the value that was meant; `name: value` for the entry of a list, as YAML."""
-    if not path or isinstance(path[-1], int) or section_at(path) is not None or (field := field_at(path)) is None:
+    is_section = bool(path) and section_at(path) is not None and not isinstance(given, str)
+    if not path or isinstance(path[-1], int) or is_section or (field := field_at(path)) is None:
         return None
     hint = meant_value(_dotted(path), field, given)
     return f"{path[-1]}: {hint.partition('=')[2]}" if hint is not None and _in_a_list(path) else hint
@@ -213,6 +234,7 @@ def _expected(detail: ErrorDetails, path: Path) -> str:
     if detail["type"] in ("model_type", "model_attributes_type") and (keys := valid_keys(path)):
         field = field_at(path)
         or_none = ", or null for none" if field is not None and field.default is None else ""
+        or_none = ", indented below it; or not this line" if detail["input"] is None else or_none
         return f"a section with {', '.join(keys)}{or_none}"
     if detail["type"] == "string_pattern_mismatch" and path[0] in _FORMS:
         return _FORMS[str(path[0])]

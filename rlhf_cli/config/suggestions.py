@@ -15,6 +15,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache, partial
 from typing import Annotated, Any
 
@@ -172,7 +173,8 @@ def meant_value(key: str, field: FieldInfo, value: object) -> str | None:
     """Return `key=value` with the value most likely meant by one that a key of our schema rejects, or None."""
     kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
     # pydantic rejects a config if the type is a section, which has its own.
-    config = ConfigDict(strict=True) if section_of(field.annotation) is None else None
+    is_section = section_of(field.annotation) is not None and len(arms_of(field.annotation)) == 1
+    config = None if is_section else ConfigDict(strict=True)
     adapter: TypeAdapter[object] = TypeAdapter(kind, config=config)
     words = [word for arm in arms_of(field.annotation) for word in _words(arm)]
     default = field.default if isinstance(value, int | float) and value < 0 else None
@@ -213,7 +215,11 @@ def _candidates(key: str, value: object, choices: Iterable[str]) -> Iterator[obj
     for kind in () if isinstance(value, bool) else (bool, int, float):
         with suppress(ValidationError):
             yield TypeAdapter(kind).validate_python(word if isinstance(value, str) else value)
+    if isinstance(value, float) and 1 < value < 1e15:
+        yield round(value)
     if isinstance(value, str):
+        with suppress(ValueError, ZeroDivisionError):  # 1/2, 50%, 0,5
+            yield float(Fraction(word.rstrip("%").replace(",", ".")) / (100 if word[-1:] == "%" else 1))
         yield re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("._-")[:128] or None  # the name of a run
     yield 1 if value == 0 else None
     yield [value]

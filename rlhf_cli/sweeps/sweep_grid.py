@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, QuotedString, Sweep, ValueType
 from hydra.errors import HydraException
 
 from rlhf_cli.config.compose import quote_paths
-from rlhf_cli.config.composing_errors import no_such_group
+from rlhf_cli.config.composing_errors import no_such_group, reason_of
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.errors import ConfigError, UserError, raise_any
 
@@ -101,7 +103,7 @@ def grid_of(typed: list[str]) -> SweepGrid:
     axes: dict[int, SweptKey] = {}
     for place, text in enumerate(map(quote_paths, typed)):
         try:
-            override = _parsed(text)
+            override = _parsed(text, typed[place + 1 :])
             parsed.append((text, override))
             if override is not None and override.is_sweep_override():
                 axes[place] = _axis(override)
@@ -109,15 +111,9 @@ def grid_of(typed: list[str]) -> SweepGrid:
             problems.append(error)
     problems += _typed_again([override for _, override in parsed if override is not None])
     if not problems and not axes:
-        problems.append(
-            ConfigError(
-                "no key has several values",
-                where="command line",
-                got=" ".join(typed) or "no values",
-                expected="a key with several values, such as seed=1,2,3 or 'seed=range(0,5)'",
-                advice="leave out -m for one run",
-            )
-        )
+        got, expected = " ".join(typed) or "no values", "a key with several values: seed=1,2,3 or 'seed=range(0,5)'"
+        hint, advice = next(filter(None, map(_meant, typed)), None), "leave out -m for one run"
+        problems.append(_wrong("no key has several values", got, expected, hint, advice))
     raise_any(problems)
     choices = [
         list(enumerate(axes[place].words)) if place in axes else [(None, text)]
@@ -132,7 +128,22 @@ def grid_of(typed: list[str]) -> SweepGrid:
     return SweepGrid(tuple(axes.values()), tuple(jobs))
 
 
-def _parsed(text: str) -> Override | None:
+def _wrong(
+    what: str, got: str | None, expected: str | None = None, hint: str | None = None, advice: str | None = None
+) -> ConfigError:
+    return ConfigError(what, where="command line", got=got, expected=expected, hint=hint, advice=advice)
+
+
+def _meant(word: str) -> str | None:
+    """Return the swept values that a list or an interval of other tools stands for: `[0,1]`, `0-2`, `0..2`, `0:2`."""
+    key, _, value = word.partition("=")
+    if ends := re.fullmatch(r"(\d+)(?:-|\.\.|:)(\d+)", value):
+        return f"'{key}=range({ends[1]},{int(ends[2]) + 1})'"
+    listed = re.fullmatch(r"\[([^][{}]+,[^][{}]+)\]", value)
+    return shlex.quote(f"{key}={listed[1].replace(' ', '')}") if listed else None
+
+
+def _parsed(text: str, after: list[str]) -> Override | None:
     """Return Hydra's parsed override. Return None for a deletion (`~`) or another word, which composing reports."""
     key, equals, value = text.lstrip("+").partition("=")
     if text.startswith("~") or not equals:
@@ -140,24 +151,22 @@ def _parsed(text: str) -> Override | None:
     if re.match(r"hydra[./]", key):
         raise no_such_group(key, text)
     if key in ("run.name", "run.root") and "," in value:
-        raise ConfigError(
-            f"{key} names the folder of the whole sweep and cannot have several values",
-            where="command line",
-            got=text,
-            expected="one value; the jobs are named after the swept values",
-            hint=f"{key}={value.partition(',')[0]}",
-        )
+        what = f"{key} names the folder of the whole sweep and cannot have several values"
+        expected = "one value; the jobs are named after the swept values"
+        raise _wrong(what, text, expected, f"{key}={value.partition(',')[0]}")
     try:
         return OverridesParser.create().parse_override(text)
     except HydraException as error:
-        said = str(error).splitlines()[0]
+        said, hint = reason_of(error), None
         is_empty = "empty choice" in said
-        raise ConfigError(
+        if value.strip(",") and value.endswith(","):  # `seed=0, 1, 2`, which the shell splits
+            hint = shlex.quote("".join([text, *takewhile(lambda word: "=" not in word, after)]).rstrip(","))
+        raise _wrong(
             f"{key} has no values" if is_empty else "these values cannot be read",
-            where="command line",
-            got=text if is_empty else f"{text}\n{said}",
-            expected="values separated by commas, 'choice(a,b)', 'range(0,5)', 'glob(toy_*)', lists: '[1,2],[3]'",
-            advice="quote a value that contains a comma, a bracket or =: \"key='a, b',c\"",
+            text if is_empty else f"{text}\n{said}",
+            "values separated by commas, 'choice(a,b)', 'range(0,5)', 'glob(toy_*)', lists: '[1,2],[3]'",
+            hint,
+            "quote a value that contains a comma, a bracket or =: \"key='a, b',c\"",
         ) from None
 
 
@@ -166,24 +175,14 @@ def _axis(override: Override) -> SweptKey:
     shown = key.lstrip("+")
     if override.value_type == ValueType.INTERVAL_SWEEP:
         assert isinstance(value, Sweep)
-        raise ConfigError(
-            "an interval needs a search, not a grid",
-            where="command line",
-            got=override.input_line,
-            expected="a finite list of values",
-            hint=f"'{shown}=range(START,STOP,STEP)', or {shown}=a,b,c, or sweep=weights",
-        )
+        hint = f"'{shown}=range(START,STOP,STEP)', or {shown}=a,b,c, or sweep=weights"
+        raise _wrong("an interval needs a search, not a grid", override.input_line, "a finite list of values", hint)
     elements = _options(override, value) if isinstance(value, Glob) else _elements(override)
     if not elements:
-        raise ConfigError(
-            f"{shown} has no values",
-            where="command line",
-            got=override.input_line,
-            expected="at least one value; a range ends before its stop: range(0,5) is 0,1,2,3,4",
-        )
+        expected = "at least one value; a range ends before its stop: range(0,5) is 0,1,2,3,4"
+        raise _wrong(f"{shown} has no values", override.input_line, expected)
     if len({word for _, word in elements}) < len(elements):
-        what, got = f"{shown} has the same value twice", override.input_line
-        raise ConfigError(what, where="command line", got=got, expected="each value once")
+        raise _wrong(f"{shown} has the same value twice", override.input_line, "each value once")
     texts = tuple(element.text if isinstance(element, QuotedString) else word for element, word in elements)
     return SweptKey(shown, tuple(f"{key}={word}" for _, word in elements), texts)
 
@@ -192,12 +191,8 @@ def _elements(override: Override) -> list[tuple[object, str]]:
     """Return (parsed value, its typed form) of every value, in shuffled order if that was requested."""
     elements = list(override.sweep_iterator())
     if any(isinstance(element, Sweep | Glob) for element in elements):
-        raise ConfigError(
-            "a range or choice cannot stand among other values",
-            where="command line",
-            got=override.input_line,
-            expected="a range or choice alone, or all values separated by commas",
-        )
+        expected = "a range or choice alone, or all values separated by commas"
+        raise _wrong("a range or choice cannot stand among other values", override.input_line, expected)
     # `${oc.env:NAME}` stays as it is, because escaping would break the reference.
     is_reference = [isinstance(element, str) and "${" in element for element in elements]
     return [
@@ -211,13 +206,9 @@ def _options(override: Override, pattern: Glob) -> list[tuple[object, str]]:
     options = groups().get(group, {})
     chosen = pattern.filter(sorted(options))
     if not chosen:
-        raise ConfigError(
-            f"no {group} matches this pattern" if options else f"{group} is not a group, so glob() finds nothing",
-            where="command line",
-            got=override.input_line,
-            expected="a pattern of " + ", ".join(options) if options else "one of " + ", ".join(groups()),
-            hint=f"rlhf list {group}" if options else "rlhf list",
-        )
+        what = f"no {group} matches this pattern" if options else f"{group} is not a group, so glob() finds nothing"
+        expected = "a pattern of " + ", ".join(options) if options else "one of " + ", ".join(groups())
+        raise _wrong(what, override.input_line, expected, f"rlhf list {group}" if options else "rlhf list")
     return [(option, option) for option in chosen]
 
 
@@ -227,9 +218,5 @@ def _typed_again(parsed: list[Override]) -> Iterator[ConfigError]:
         by_key.setdefault(override.get_key_element().lstrip("+"), []).append(override)
     for key, several in by_key.items():
         if len(several) > 1 and any(override.is_sweep_override() for override in several):
-            yield ConfigError(
-                f"{key} has several values and is typed twice",
-                where="command line",
-                got="\n".join(override.input_line or "" for override in several),
-                expected="one word with all its values",
-            )
+            got = "\n".join(override.input_line or "" for override in several)
+            yield _wrong(f"{key} has several values and is typed twice", got, "one word with all its values")

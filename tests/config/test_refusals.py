@@ -36,6 +36,12 @@ def mine(write: Write, text: str) -> None:
         ("rewards:\n  short:\n    wieght: 0.5\n", "rewards.short.wieght", 8, "rewards.short.weight"),
         ("data:\n  eval:\n    fractoin: 0.1\n", "data.eval.fractoin", 8, "data.eval.fraction"),
         ("trainer:\n  args:\n    learning_rat: 1.0e-5\n", "trainer.args.learning_rat", 8, "trainer.args.learning_rate"),
+        ("trainer:\nargs:\n  learning_rate: 1.0e-5\n", "args", 7, "trainer.args"),
+        ("trainer:\n  args:\n    learning_rate:1.0e-5\n", "trainer.args", 7, "learning_rate: 1.0e-5"),
+        ("data:\n  prompt: {question}\n", "data.prompt", 7, 'prompt: "{question}"'),
+        ("rewards:\n  short:\n", "rewards.short", 7, "'~rewards.short'"),
+        ('rewards:\n  short:\n    weight: "0.1"\n', "rewards.short.weight", 8, "rewards.short.weight=0.1"),
+        ("output_dir: out\n", "output_dir", 6, RESERVED_ARGS["output_dir"]),
     ],
 )
 @pytest.mark.fault(39)
@@ -197,7 +203,11 @@ class Sample(BaseModel):
     ("name", "given", "meant"),
     [
         ("count", "7", "count=7"),
+        ("count", 7.5, "count=8"),
         ("count", -7, "count=1"),  # the default: a sign is never flipped
+        ("share", "1/2", "share=0.5"),
+        ("share", "50%", "share=0.5"),
+        ("share", "0,5", "share=0.5"),
         ("share", -0.2, "share=0.5"),
         ("count", 0, "count=1"),
         ("switch", "yes", "switch=true"),
@@ -219,6 +229,13 @@ def test_the_suggested_value_is_the_one_that_was_meant(name: str, given: object,
     ("typed", "hint"),
     [
         ("run.name=a/b", "run.name=a-b"),
+        ("trainer.args.bf16=false", "launch.precision=float32"),
+        ("trainer.args.use_vllm=false", "'~trainer.args.use_vllm'"),
+        ("trainer.args.max_prompt_length=64", "data.overlong_prompts=drop"),
+        ("rewards.format=2", "rewards.format.weight=2"),
+        ("rewards.format.gate=at_least:0.5", "rewards.format.gate.at_least=0.5"),
+        ("data.eval=0.1", "data.eval.fraction=0.1"),
+        ("model.lora=true", "model.lora.r=16"),
         ("trainer.args.learning_rate=fast", "trainer.args.learning_rate=1e-06"),
         ("trainer.args.max_tokens=64", "trainer.args.max_completion_length"),
         ("aggregate=normalise_then_sum", "aggregate=normalize_then_sum"),

@@ -73,6 +73,7 @@ def test_the_folder_of_a_job_needs_no_quotes(place) -> None:
         (["seed=1,,2"], "seed=1,,2\n"),
         (["seed=range(0,2),7"], "seed=range(0,2),7"),
         (["seed=7"], "seed=7"),
+        (["seed=0,", "1,", "2"], "seed=0,\n"),
         (["hydra/launcher=joblib", "seed=1,2"], "hydra/launcher=joblib"),
         (["run.name=a,b"], "run.name=a,b"),
         (["a=1,1"], "a=1,1"),
@@ -101,6 +102,24 @@ def test_keys_are_shortened_as_far_as_they_stay_unique() -> None:
         "reward@rewards.x": "x",
         "exp": "exp",
     }
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        (["seed=0,", "1,", "2", "track=none"], "seed=0,1,2"),
+        (["seed=0,"], "seed=0"),
+        (["seed=[0, 1]"], "seed=0,1"),
+        (["seed=0-2"], "'seed=range(0,3)'"),
+        (["seed=0..2"], "'seed=range(0,3)'"),
+        (["seed=7"], None),
+    ],
+)
+def test_the_values_that_were_meant(typed: list[str], hint: str | None) -> None:
+    with pytest.raises(UserError) as caught:
+        grid_of(typed)
+    assert caught.value.hint == hint
+    assert "expecting" not in str(caught.value.got)
 
 
 @pytest.mark.parametrize(
