@@ -195,9 +195,11 @@ def learning(log: Log, setup: RunSetup) -> CheckResult:
     line = Curve(curve.metric, curve.steps, sign * curve.values).trend()
     thirds = curve.means(3)
     gain = sign * (thirds[-1] - thirds[0])
-    if gain > max(little, _SIGMAS * _error_of_thirds(curve)):  # clearly, also if the curve bends too much for a line
+    clear = max(1.5 * little, _SIGMAS * scale * _error_of_sampling(log, len(curve)))
+    # The curve may bend too much for a line, and a fast rise within the first third is no scatter.
+    if gain > max(little, _SIGMAS * _error_of_thirds(curve)) or (has_rewards and gain > clear):
         return curve.passed(kind)
-    if has_rewards and gain < -max(1.5 * little, _SIGMAS * scale * _error_of_sampling(log, len(curve))):
+    if has_rewards and gain < -clear:
         return curve.finding(kind, "serious", f"the total gets worse: {curve.from_to()}", slower(log, setup))
     if line is None:
         return SkippedCheck(kind, f"{curve.metric}: {curve.from_to()}; it is too noisy to show a trend")

@@ -81,6 +81,8 @@ def _print(comparison: Comparison, problems: Sequence[UserError], options: Optio
         console = wide_console()
         show_comparison(console, comparison, each_run=options.on("--runs"))
         show_left_out(console, problems)
+        if png is not None:
+            console.print(f"picture: {png}", markup=False, soft_wrap=True, highlight=False)
 
 
 def _refuse_nothing(comparison: Comparison, problems: Sequence[UserError]) -> None:

@@ -123,6 +123,9 @@ LEARNING = [
     (total(with_noise([0.5] * 20)), None, "serious"),
     # A rise by 0.2 that is less than five standard errors of its own scatter, and a bend too small to count.
     (total([0.0, 1.0] * 5 + [0.2, 1.1] * 5), None, "unseen"),
+    # Learned within four rounds: the first third scatters by what it learns, rows by 5 * 0.17 * sqrt(2 / (6.7 rows)).
+    (total([0.24, 0.67, 0.85, 0.92] + [0.97] * 16, std=0.17, rows=256.0), None, "fine"),
+    (total([0.24, 0.67, 0.85, 0.92] + [0.97] * 16, std=0.17, rows=2.0), None, "unseen"),
     (total([0.5] * 10 + [0.2] * 3 + [0.55] * 10), None, "unseen"),
     (total([0.5, 0.5, 0.75, 0.25, 0.5, 0.5] * 3), None, "unseen"),
     # 1.5 times 0.1, and five of what 8 rows an event leave to chance: of 20 events and deviations of 1/2 0.48.
