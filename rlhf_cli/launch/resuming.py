@@ -309,8 +309,7 @@ def _refuse_changes(folder: RunFolder, changes: list[Change], files: list[Change
     hints = [f"rlhf resume {folder.shown}  # without the changes"] if refused else []
     if allowable:
         hints.append(" ".join(f"--allow {name}" for name in allowable) + f"  # use the new values from step {step} on")
-    if any(change.effect == "never" for change in refused):
-        hints.append("rlhf train ... model.path=CHECKPOINT  # a new run, for a key that cannot be allowed")
+    another = "rlhf train ... model.path=CHECKPOINT  # a new run, for a key that cannot be allowed"
     lines = [f"{change.describe()}\n  {change.reason}" for change in refused]
     raise RunError(
         "these changes would not continue the same run",
@@ -318,6 +317,7 @@ def _refuse_changes(folder: RunFolder, changes: list[Change], files: list[Change
         got="\n".join([*lines, *(file.describe() for file in files)]),
         expected="the old value, before the arrow" if refused else "the old files",
         hint="\n".join(hints),
+        advice=another if any(change.effect == "never" for change in refused) else None,
     )
 
 

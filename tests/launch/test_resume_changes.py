@@ -83,6 +83,8 @@ def test_what_the_checkpoint_would_overrule_cannot_be_named() -> None:
             typed(folder, word, allow=(key,))
         assert f"{key}: " in str(caught.value.got)
         assert f"--allow {key}" not in str(caught.value.hint)
+        assert str(caught.value.command).startswith(f"rlhf resume {folder.shown}")
+        assert "model.path=CHECKPOINT" in str(caught.value.in_words)
 
 
 def test_the_same_words_once_more_change_nothing(capsys) -> None:
