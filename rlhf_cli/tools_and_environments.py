@@ -15,7 +15,7 @@ import operator
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -23,6 +23,7 @@ from rlhf_cli.errors import RewardError, RewardFailed, RlhfError, described, in_
 from rlhf_cli.process import kept
 from rlhf_cli.rewards.stack.calling import LEAVING, RewardLoop, answered, call_within, staying, with_own_arguments
 from rlhf_cli.rewards.stack.component import RewardTimeout
+from rlhf_cli.tables.trl_values import TAKEN_BY_REWARDS
 from rlhf_cli.truncation import ENDINGS, Ending, Endings
 
 Function = Callable[..., Any]
@@ -137,16 +138,13 @@ def limited(function: Function, name: str, where: str, limits: Limits, counts: C
         text = str(error) if is_plain else in_a_line(error)
         return ToolError(text.encode(errors="replace").decode()[: limits.max_characters])
 
-    def checked(given: tuple[object, ...], named: dict[str, object]) -> None:
+    @functools.wraps(function)
+    def call(*given: object, **named: object) -> object:
         counts.by_name[name][0] += 1
         try:
             signature.bind(*given, **named)
         except TypeError as error:
             raise failed(ToolError(f"wrong arguments: {error}")) from None
-
-    @functools.wraps(function)
-    def call(*given: object, **named: object) -> object:
-        checked(given, named)
         try:
             with staying(), kept((name, named, *_seeds(given))), _running(given):
                 own = with_own_arguments(named)
@@ -182,21 +180,12 @@ def _seeds(given: Sequence[object]) -> list[object]:
     return list(state)
 
 
-class _Hidden:
-    """A method that TRL does not see when it lists a class's functions; it takes no limits and is no tool."""
+def _hidden(function: Function, instance: object) -> Function:
+    def call(*given: object, **named: object) -> object:
+        with _running([instance]):
+            return function(instance, *given, **named)
 
-    def __init__(self, function: Function) -> None:
-        self.function = function
-
-    def __get__(self, instance: object, owner: type) -> object:
-        if instance is None:
-            return self
-
-        def call(*given: object, **named: object) -> object:
-            with _running([instance]):
-                return self.function(instance, *given, **named)
-
-        return call
+    return call
 
 
 def _from_outside(original: Function, wrapped: Function) -> Function:
@@ -244,7 +233,7 @@ def environment_class(
     methods: dict[str, object] = {_RUNNING: False, "__doc__": original.__doc__, "__module__": original.__module__}
     for name, method in inspect.getmembers(original, predicate=inspect.isfunction):
         if name in scored_by or name == "get_reward":
-            methods[name] = _Hidden(method)
+            methods[name] = property(functools.partial(_hidden, method))  # TRL lists functions; it takes no limits
         elif name == "reset":
             methods[name] = functools.wraps(method)(reset)
         elif not name.startswith("_"):
@@ -259,7 +248,7 @@ def environment_factory(original: type, args: Mapping[str, object], where: str, 
 
     def make() -> object:
         try:
-            return call_within(lambda: wrapped(**args), None)
+            return wrapped(**args)
         except (Exception, *LEAVING) as error:
             what = f"{original.__name__} cannot be constructed"
             raise RewardFailed(what, where=where, got=described(error), expected=f"{original}(**args)") from error
@@ -306,15 +295,15 @@ def checked_rollout(function: Function, columns: Sequence[str], where: str) -> F
     def rollout(prompts: list[object], trainer: object) -> dict[str, object]:
         try:
             with staying():
-                output = call_within(lambda: function(prompts, trainer), None)
+                output = function(prompts, trainer)
         except RlhfError:
             raise
         except (Exception, *LEAVING) as error:
             raise RewardFailed("the rollout function failed", where=where, got=described(error)) from error
         model = getattr(trainer, "model", None)
         config = getattr(getattr(model, "module", model), "config", None)  # as DDP wraps it
-        vocabulary = None if config is None else config.get_text_config().vocab_size
-        if (problem := _problem_of(output, len(prompts), columns, vocabulary)) is not None:
+        problem = _problem_of(output, len(prompts), columns, config.get_text_config() if config is not None else None)
+        if problem is not None:
             what, got, expected = problem
             raise RewardError(f"the rollout function {what}", where=where, got=got, expected=expected)
         return dict(cast(Mapping[str, object], output))
@@ -322,16 +311,17 @@ def checked_rollout(function: Function, columns: Sequence[str], where: str) -> F
     return rollout
 
 
-def _problem_of(
-    output: object, num_rows: int, columns: Sequence[str], vocabulary: int | None
-) -> tuple[str, str, str] | None:
+def _problem_of(output: object, num_rows: int, columns: Sequence[str], model: object) -> tuple[str, str, str] | None:
     """Return what is wrong with a rollout: what, what was given, what is expected; None if it is sound."""
     if not isinstance(output, Mapping):
         return "returned no dict", type(output).__name__, f"a dict with {', '.join((*_RETURNED, *columns))}"
     if missing := [name for name in (*_RETURNED, *columns) if name not in output]:
         return f"returned no {missing[0]!r}", ", ".join(map(str, output)), ", ".join((*_RETURNED, *columns))
+    window = getattr(model, "max_position_embeddings", None) or sys.maxsize
     for name, rows in output.items():
         is_by_token = name in (*_RETURNED, _MASK)
+        if name in TAKEN_BY_REWARDS and not is_by_token:
+            return f"returned {name!r}, which rewards get from the trainer", str(name), "another name for the column"
         is_one_for_all = not (is_by_token or name in columns or isinstance(rows, list))
         if is_one_for_all or (rows is None and name in ("logprobs", _MASK)):
             continue
@@ -340,30 +330,34 @@ def _problem_of(
         if len(rows) != num_rows:
             expected = f"{num_rows}, one for each prompt; a prompt that is sampled several times is there as often"
             return f"returned a wrong number of rows in {name!r}", str(len(rows)), expected
-        completions = output["completion_ids"] if isinstance(output["completion_ids"], list) else []
-        for row, (values, ids) in enumerate(zip(rows, completions, strict=False)):
-            if name in ("prompt_ids", "completion_ids") and not values:
-                return "returned a row without tokens", f"{name}[{row}] is []", "at least one token id"
-            if name in ("logprobs", _MASK) and len(values) != len(ids):
-                got = f"{len(values)} in {name}[{row}], and {len(ids)} completion_ids"
+        for row, values in enumerate(rows if is_by_token else ()):
+            if problem := _problem_of_row(name, values, model):
+                return f"returned {problem[0]} in {name!r}", f"{problem[1]:.80} in row {row}", problem[2]
+    for row, (prompt, ids) in enumerate(zip(output["prompt_ids"], output["completion_ids"], strict=True)):
+        for name in ("logprobs", _MASK):
+            if (by_row := output.get(name)) is not None and len(by_row[row]) != len(ids):
+                got = f"{len(by_row[row])} in {name}[{row}], and {len(ids)} completion_ids"
                 return f"returned a wrong number of values in {name!r}", got, "one for each token of the completion"
-            for value in values if is_by_token else ():
-                if not _is_sound(name, value, vocabulary):
-                    what, got = f"returned a wrong value in {name!r}", f"{value!r:.80} in {name}[{row}]"
-                    ids_of = "token ids of the model" + (f", from 0 to {vocabulary - 1}" if vocabulary else "")
-                    return what, got, {"logprobs": "finite numbers", _MASK: "0 or 1"}.get(name, ids_of)
+        if len(prompt) + len(ids) > window:
+            got = f"{len(prompt)} tokens of the prompt and {len(ids)} of the completion in row {row}"
+            return "returned more tokens than the model reads", got, f"at most {window} for this model"
     return None
 
 
-def _is_sound(name: str, value: object, vocabulary: int | None) -> bool:
-    """Return whether a value of a token is one; a GPU would stop for good at an id beyond the model's embedding."""
-    with suppress(TypeError, ValueError):
-        if name == "logprobs":
-            return math.isfinite(cast(float, value))
-        if name == _MASK:
-            return value in (0, 1)
-        return 0 <= operator.index(cast(int, value)) < (vocabulary or sys.maxsize)
-    return False
+def _problem_of_row(name: str, values: Sequence[Any], model: object) -> tuple[str, str, str] | None:
+    """Return what is wrong with the values of a row's tokens, as `_problem_of` does."""
+    size = getattr(model, "vocab_size", sys.maxsize)  # a GPU would stop for good at an id beyond it
+    expected, is_sound = {
+        "logprobs": ("finite numbers", math.isfinite),
+        _MASK: ("0 or 1", lambda value: value in (0, 1)),
+    }.get(name, (f"token ids from 0 to {size - 1}", lambda value: 0 <= operator.index(value) < size))
+    if not values and name in ("prompt_ids", "completion_ids"):
+        return "a row without tokens", "[]", "at least one token id"
+    try:
+        wrong = [value for value in values if not is_sound(value)]
+    except (TypeError, ValueError):
+        wrong = [*values]
+    return ("a wrong value", repr(wrong), expected) if wrong else None
 
 
 @dataclass
@@ -409,8 +403,11 @@ def ending_of(completion: object, *, is_cut: bool, max_calls: int | None, flag: 
         max_calls: rounds of calls that the trainer allows; None if it makes none.
         flag: what the dataset, rollout function or environment says: the name of an ending, else True for `length`.
     """
-    if isinstance(flag, str) and flag in ENDINGS:
-        return Ending(flag)
+    if isinstance(flag, str) and flag:
+        if flag in ENDINGS:
+            return Ending(flag)
+        expected = "true or false, or one of " + ", ".join(ENDINGS)
+        raise RewardError("no ending has this name", where="is_truncated", got=flag, expected=expected)
     if flag or is_cut:
         return Ending.LENGTH
     if max_calls is None or isinstance(completion, str) or not isinstance(completion, Sequence):

@@ -325,6 +325,8 @@ SOUND: dict[str, Any] = {"prompt_ids": [[1], [1]], "completion_ids": [[2, 3], [4
         ({"logprobs": [[-1.0, float("nan")], [-1.0]]}, "logprobs"),
         ({"logprobs": [[-1.0, None], [-1.0]]}, "logprobs"),
         ({"env_mask": [[1, 2], [1]]}, "env_mask"),
+        ({"completions": ["a", "b"]}, "completions"),  # TRL's own call would have two
+        ({"completion_ids": [[2, 3], [4] * 12]}, "more tokens"),
         ({"completion_ids": "text"}, "completion_ids"),
         ({"env_mask": [[1], [1]]}, "env_mask"),
         ({"logprobs": [[0.0], [0.0]]}, "logprobs"),
@@ -336,7 +338,7 @@ SOUND: dict[str, Any] = {"prompt_ids": [[1], [1]], "completion_ids": [[2, 3], [4
 def test_a_rollout_function_returns_one_row_per_prompt(change: dict[str, Any], named: str | None) -> None:
     output = {**SOUND, **change}
     rollout = checked_rollout(lambda prompts, trainer: output, ["s1"], "rollout.fn")
-    config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=9))
+    config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=9, max_position_embeddings=12))
     trainer = SimpleNamespace(model=SimpleNamespace(module=SimpleNamespace(config=config)))  # as DDP wraps it
     if named is None:
         assert rollout([1, 2], trainer) == output

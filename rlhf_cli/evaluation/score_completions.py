@@ -207,8 +207,7 @@ def score_with(
     """Score the rows with an open stack, like `score`; `where` names the source of the rows in error messages."""
     end = end or EndOfRun()
     tokenizer = functools.cache(lambda: policy_tokenizer(experiment, wanted_by=" and ".join(_wanting_tokens(stack))))
-    made = experiment.rollout.columns if experiment.rollout is not None else []
-    _require_columns(stack, rows, where, made)
+    _require_columns(stack, rows, where, experiment.rollout_columns)
     columns = dict.fromkeys(column for row in rows for column in row)
     batch: dict[str, Any] = {column: [row.get(column) for row in rows] for column in columns}
     batch["prompts"], batch["completions"] = batch.pop("prompt"), batch.pop("completion")

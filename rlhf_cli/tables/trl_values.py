@@ -186,6 +186,10 @@ TRAINERS_OWN = frozenset(("environments", "trainer_state", "log_extra", "log_met
 """Arguments of a reward that are not data, and so stay in the training process. Only `environments` are by row."""
 REWARD_ARGUMENTS = frozenset(TEXT_ARGUMENTS) | TRAINERS_OWN
 """Every other argument that a reward function requires is a column of the dataset."""
+TURN_TEXTS = "turn_texts"
+"""Column with the texts of a row's turns, where a rollout function made it: its completion is a single text."""
+TAKEN_BY_REWARDS = REWARD_ARGUMENTS | {"prompt", "completion", "prompt_ids", "logprobs", "env_mask", TURN_TEXTS}
+"""Names that a column of a rollout cannot have."""
 NEVER_COLUMNS = {"prompt": "prompts", "completion": "completions"} | dict.fromkeys(
     ("response", "solution_str", "predict_str", "predict", "model_output", "output", "queries", "predicts"),
     "completions",

@@ -6,6 +6,8 @@ TRL reads a table's columns before it computes advantages, so a column is added 
 from __future__ import annotations
 
 import json
+from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +92,17 @@ def _stored(call: dict[str, Any]) -> dict[str, Any]:
     given = function.get("arguments")
     text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
     return {**call, "function": {**function, "arguments": text}}
+
+
+def make_columns_storable(columns: Mapping[str, deque[Any]]) -> None:
+    """Replace values by texts in each column that no file can hold, as of objects or types that differ by row."""
+    for values in columns.values():
+        try:
+            pyarrow.array(list(values), from_pandas=True)
+        except (pyarrow.ArrowException, ValueError, TypeError, OverflowError):
+            texts = [None if value is None else str(value).encode(errors="replace").decode() for value in values]
+            values.clear()
+            values.extend(texts)
 
 
 def write_table(trainer: TrlTrainer, file: Path) -> None:

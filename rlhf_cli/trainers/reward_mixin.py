@@ -343,13 +343,15 @@ class RewardMixin(LeftOutMixin):
         """Log as in TRL, and save the table of completions; an evaluation does not change the table of its step."""
         file = table_file(Path(self.args.output_dir), self.state.global_step)
         written = file.read_bytes() if not self.model.training and file.is_file() else None
-        super().log(logs, start_time)
-        if self.args.log_completions and self.accelerator.is_main_process:
-            from rlhf_cli.trainers.completions_table import write_table
+        if not (self.args.log_completions and self.accelerator.is_main_process):
+            return super().log(logs, start_time)
+        from rlhf_cli.trainers.completions_table import make_columns_storable, write_table
 
-            write_table(self, file)
-            if written is not None:  # TRL's GRPOTrainer wrote a mixture of both
-                file.write_bytes(written)
+        make_columns_storable(self._logs["extra"])
+        super().log(logs, start_time)
+        write_table(self, file)
+        if written is not None:  # TRL's GRPOTrainer wrote a mixture of both
+            file.write_bytes(written)
 
     def save_state(self, folder: Path) -> None:
         """Write the running deviations."""

@@ -87,6 +87,12 @@ def other(prompts):
 
 def scored(completions, s1, **columns):
     return [len(text) for text in s1]
+
+def by_turn(completions, turn_texts, **columns):
+    return [[float(len(text)) for text in texts] for texts in turn_texts]
+
+def two_turns(completions, **columns):
+    return [[1.0, 2.0]] * len(completions)
 '''
 CHAT = ("exp=quickstart", 'data.prompt=[{role: user, content: "{prompt}"}]')
 
@@ -115,6 +121,7 @@ def with_tools(*words: str) -> Subject:
         (("rewards.x.environment=get_reward",), ConfigError, "rewards.x.environment"),
         (("rewards.x.environment=get_reward", "rewards.x.fn=./mine.py:scored"), ConfigError, "rewards.x"),
         (("rollout.fn=./mine.py:other",), RewardError, "rollout.fn"),
+        (("rollout.fn=./mine.py:rollout", "rollout.columns=[s1,completions]"), ConfigError, "rollout.columns"),
         (("trainer.args.max_tool_calling_iterations=2",), ConfigError, "trainer.args.max_tool_calling_iterations"),
         (
             ("tools.add.fn=./mine.py:add", "trainer.args.max_tool_calling_iterations=0"),
@@ -140,6 +147,7 @@ def test_files_are_noted_and_columns_of_a_rollout_are_there() -> None:
     plan = planned(*CHAT, "tools.add.fn=./mine.py:add", "environment.class=./mine.py:Maze")
     assert {"tools.add", "environment"} <= set(plan.files)
     words = [*CHAT, "rollout.fn=./mine.py:rollout", "rollout.columns=[s1]", "rewards.x.fn=./mine.py:scored"]
+    words += ["rewards.t={fn: ./mine.py:by_turn, per: turn}", "rewards.two={fn: ./mine.py:two_turns, per: turn}"]
     assert "rollout" in planned(*words).files
     prepared = prepare(words, keep_run_names=True)
     preflight(prepared.experiment, prepared.composed, tries_rewards=True)  # the trial leaves rewards of rollouts out

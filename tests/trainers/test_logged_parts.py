@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers import completions_table
 from rlhf_cli.trainers.assemble.policy_loading import quantization
 from rlhf_cli.trainers.checkpoint_mixin import _is_plain
-from rlhf_cli.trainers.completions_table import PartColumns
+from rlhf_cli.trainers.completions_table import PartColumns, make_columns_storable
 from tests.analysis.whatif.whatif_runs import BASE, ROWS, begin, table
 from tests.support.small_runs import SMALL
 from tests.support.tolerances import ARITHMETIC
@@ -163,6 +164,23 @@ def test_shared_prompts_and_trls_tables_are_in_the_log(
     table = "┴──┴"  # its columns are too narrow for their names
     assert table in log
     assert table not in capsys.readouterr().out
+
+
+def test_a_column_of_no_single_type_is_stored_as_texts() -> None:
+    """As of a rollout function or `log_extra`; the table of such a run was a traceback of pyarrow's."""
+    odd: dict[str, list[Any]] = {"types": [1, "a", None], "text": ["\udc80"], "objects": [{1}], "lists": [[1], ["a"]]}
+    messages = [[{"role": "user"}], [{"role": "user", "content": "a"}]]
+    plain: dict[str, list[Any]] = {"numbers": [1, 2.5, None], "messages": messages}
+    columns = {name: deque(values) for name, values in (odd | plain).items()}
+    for _ in range(2):  # later rounds find texts and new values
+        make_columns_storable(columns)
+        for values in columns.values():
+            pyarrow.array(list(values))
+        assert list(columns["types"]) == ["1", "a", None]
+        assert list(columns["lists"]) == ["[1]", "['a']"]
+        assert all(list(columns[name]) == values for name, values in plain.items())
+    with pytest.raises((pyarrow.ArrowException, UnicodeError)):
+        pyarrow.array(odd["text"])
 
 
 def test_only_plain_values_are_saved_with_a_checkpoint() -> None:

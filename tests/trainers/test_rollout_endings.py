@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.stack.reward_matrix import add_truncation, truncation_metrics
 from rlhf_cli.tools_and_environments import ending_of, ending_shares
 from rlhf_cli.truncation import ENDINGS, POLICIES, Bootstrap, Ending, Endings, EosPenalty, Exclude, SoftOverlong
@@ -54,6 +55,8 @@ def test_a_flag_counts_before_messages() -> None:
     assert ending_of([ANSWER], is_cut=False, max_calls=3, flag=True) is Ending.LENGTH
     assert ending_of([ANSWER], is_cut=False, max_calls=3, flag="timeout") is Ending.TIMEOUT
     assert ending_of("text", is_cut=True, max_calls=None, flag="finished") is Ending.FINISHED
+    with pytest.raises(RewardError, match="False"):  # a text, and so true
+        ending_of("text", is_cut=False, max_calls=None, flag="False")
     for nothing in (False, None, 0, ""):
         assert ending_of([ANSWER], is_cut=False, max_calls=3, flag=nothing) is Ending.FINISHED
 

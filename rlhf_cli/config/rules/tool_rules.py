@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.tables.trl_values import TAKEN_BY_REWARDS
 
 _TURNS = "trainer.args.max_tool_calling_iterations"
 
@@ -24,6 +25,11 @@ def tool_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
         for name in used:
             what, able = f"trainer={trainer.name} does not use the section `{name}`", "trainer=grpo, ppo or gmpo"
             yield ConfigError(what, where=where(name), expected=able, hint=f"trainer=grpo, or '~{name}'")
+    columns = experiment.rollout.columns if experiment.rollout is not None else []
+    if taken := [name for name in columns if name in TAKEN_BY_REWARDS]:
+        hint = f"rollout.columns=[{','.join(name for name in columns if name not in taken)}]"
+        what = "rewards get these from the trainer, so a rollout function cannot return columns of these names"
+        yield ConfigError(what, where=where("rollout.columns"), got=", ".join(taken), hint=hint)
     calls = [name for name in used if name != "rollout"]
     if "rollout" in used and calls:
         what = f"a rollout function generates by itself, so nothing calls the {calls[0]}"

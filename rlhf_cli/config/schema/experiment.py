@@ -21,6 +21,7 @@ from rlhf_cli.config.schema.rollout_sections import Environment, Environments, R
 from rlhf_cli.config.schema.run_sections import ONE_WORD, Expectations, Guards, Profile, Run, StopRules, Track, Warn
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.config.schema.trainer_sections import Critic, Kl, Sampling, Trainer
+from rlhf_cli.tables.trl_values import TURN_TEXTS
 
 
 class Experiment(Section):
@@ -75,6 +76,11 @@ class Experiment(Section):
     def interacts(self) -> bool:
         """Return whether the model calls tools or an environment, or a function makes the rollouts."""
         return bool(self.tools) or self.environment is not None or self.rollout is not None
+
+    @property
+    def rollout_columns(self) -> list[str]:
+        """Return the columns that a rollout function gives to rewards."""
+        return [] if self.rollout is None else [*self.rollout.columns, TURN_TEXTS]
 
     @property
     def has_reference(self) -> bool:

@@ -98,7 +98,7 @@ def column_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> 
     if not experiment.trainer.row.generates:
         return  # the plan of the steps checks the columns
     wanted = {f"trainer={experiment.trainer.name}": ["prompt"]}
-    made = experiment.rollout.columns if experiment.rollout is not None else []
+    made = experiment.rollout_columns
     for name, needs in rewards.columns.items():
         not_data = {*missing_arguments.get(name, ()), *made}
         wanted[f"rewards.{name}"] = [column for column in needs if column not in not_data]

@@ -77,8 +77,7 @@ def turn_problems(subject: Subject) -> Findings:
     for one message, also in a conversation. `rlhf score` does not ask this, because a transcript has turns.
     """
     experiment = subject.experiment
-    has_turns = experiment.tools or experiment.environment is not None or experiment.rollout is not None
-    if has_turns or experiment.trainer.own_class is not None:
+    if experiment.interacts or experiment.trainer.own_class is not None:
         return
     keys = {f"rewards.{name}.per": "turn" for name, reward in experiment.rewards.items() if reward.per is not None}
     if experiment.truncation.also:
@@ -157,15 +156,15 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
     completion = text if isinstance(row["prompt"], str) else [{"role": "assistant", "content": text}]
     columns = {name: value for name, value in row.items() if name not in ("prompt", "completion")}
     columns |= {"prompts": row["prompt"], "completions": completion, "completion_ids": list(text.encode())}
-    of_rollouts = {"environments", *(experiment.rollout.columns if experiment.rollout is not None else ())}
+    of_rollouts = {"environments", *experiment.rollout_columns}
     num_rows = max(2, experiment.trainer.whole("num_generations") or 0)  # a reward may compare those of a group
     for name, reward in experiment.rewards.items():
         called = repr((reward.fn, reward.args, reward.isolate, columns))
         if not reward.trial or reward.fn is None or reward.fn.startswith(KEEP_TIME) or called in _passed:
             continue
         parameters = inspect.signature(resolve(reward.fn, reward.args, where="fn")).parameters
-        if of_rollouts & set(required_parameters(parameters)):
-            continue  # only a rollout has what it reads
+        if of_rollouts & set(required_parameters(parameters)) or (reward.per and experiment.rollout is not None):
+            continue  # only a rollout has what it reads, and its turns
         limit_s = min(timeout_of(reward) or TRIAL_S, TRIAL_S)
         if (failure := in_fork(partial(_failure, name, reward, columns, num_rows, limit_s), limit_s)) is None:
             _passed.add(called)

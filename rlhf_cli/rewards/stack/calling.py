@@ -86,10 +86,6 @@ def call_within(call: Callable[[], object], timeout_s: float | None) -> object:
         for waited in _waited_for() - before:
             abandoned.add(waited) if isinstance(waited, threading.Thread) else waited.kill()
         raise RewardTimeout(f"no answer within {timeout_s:g} s") from None
-    except _PASSING:
-        raise
-    except BaseException as error:
-        raise _as_exception(error) from None
     finally:
         armed.clear()
         here = None  # a frame that holds itself keeps all that called it, and a step's tensors, until gc looks
@@ -112,15 +108,6 @@ class EndedProcess(BaseException):
 
 LEAVING = (SystemExit, EndedProcess)
 """Exceptions that are meant to leave the process. KeyboardInterrupt is Ctrl-C."""
-
-
-_PASSING = (Exception, KeyboardInterrupt, *LEAVING)
-
-
-def _as_exception(error: BaseException) -> Exception:
-    """Return an error of the same name that `on_error` handles; libraries in Rust that panic raise a BaseException."""
-    named: Exception = type(type(error).__name__, (Exception,), {})(str(error))
-    return named.with_traceback(error.__traceback__)
 
 
 @contextmanager
@@ -196,10 +183,6 @@ class RewardLoop:
             if self._is_closed:
                 raise asyncio.CancelledError from None  # not a failure of the reward: do not retry
             raise
-        except _PASSING:
-            raise
-        except BaseException as error:
-            raise _as_exception(error) from None
 
     def close(self) -> None:
         """End the loop and cancel waiting rewards."""
@@ -302,7 +285,8 @@ def run_component(component: Component, batch: Batch, rows: Sequence[int], tools
 def _call(component: Component, batch: Batch, rows: Sequence[int], outcome: RewardOutcome, tools: Tools) -> Scores:
     """Return the scores of `rows`. Raise any error of the function, RewardTimeout, or RewardError for its result."""
     subset = _rows_of(batch, rows, outcome)
-    returned = _within(component, with_own_arguments(subset), tools.run_async)
+    own = with_own_arguments(subset)
+    returned = answered(lambda: component.score(**own), component.timeout_s, tools.run_async)
 
     def read_dense(row: int, value: Sequence[object]) -> TokenValues:
         if component.per is not None:
@@ -338,18 +322,19 @@ def _rows_of(batch: Batch, rows: Sequence[int], outcome: RewardOutcome) -> Batch
     return subset
 
 
-def _within(component: Component, batch: Batch, run_async: RunAsync) -> object:
-    return answered(lambda: component.score(**batch), component.timeout_s, run_async)
-
-
 def answered(call: Callable[[], object], timeout_s: float | None, run_async: RunAsync) -> object:
     """Return the result of a call, awaited if it is async, within `timeout_s`. Raise as `call_within` does."""
     began = time.monotonic()
-    value = call_within(call, timeout_s)
-    if timeout_s is None or not inspect.isawaitable(value):
-        return run_async(value, None) if inspect.isawaitable(value) else value
-    left_s = max(0.0, timeout_s - (time.monotonic() - began))
-    return run_async(_until(value, left_s, timeout_s), left_s + _GRACE_S)
+    try:
+        value = call_within(call, timeout_s)
+        if timeout_s is None or not inspect.isawaitable(value):
+            return run_async(value, None) if inspect.isawaitable(value) else value
+        left_s = max(0.0, timeout_s - (time.monotonic() - began))
+        return run_async(_until(value, left_s, timeout_s), left_s + _GRACE_S)
+    except (Exception, KeyboardInterrupt, asyncio.CancelledError, *LEAVING):
+        raise
+    except BaseException as error:  # as of a library in Rust that panics: an error like any other
+        raise type(type(error).__name__, (Exception,), {})(str(error)).with_traceback(error.__traceback__) from None
 
 
 async def _until(awaitable: Awaitable[object], left_s: float, timeout_s: float) -> object:

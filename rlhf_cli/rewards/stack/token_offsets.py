@@ -21,6 +21,7 @@ from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, as_completion, calls_text, content_text, text_of
 from rlhf_cli.rewards.stack.component import Batch, RewardOutcome, by_row
 from rlhf_cli.rewards.stack.returned_scores import Offset, Spread, TokenValues, as_numbers
+from rlhf_cli.tables.trl_values import TURN_TEXTS
 
 if TYPE_CHECKING:
     from rlhf_cli.rewards.dense import Span
@@ -218,10 +219,6 @@ def parts_of(
             start, end = offsets[tokens[0]][0], max(offsets[token][1] for token in tokens)
             parts.append(ScoredPart(start, end, text[start:end], value * len(tokens), tokens))
     return parts
-
-
-TURN_TEXTS = "turn_texts"
-"""Column with the texts of a row's turns, where a rollout function made it: its completion is a single text."""
 
 
 def turns_of(batch: Batch, row: int) -> list[tuple[int, int, str]]:
