@@ -58,14 +58,10 @@ class Scan:
                 merged = merge(known, kind)
                 if merged == ColumnKind.MIXED:
                     first_where, first_text = self.seen.get(column, ("?", "?"))
-                    raise DataError(
-                        f"the column {column!r} holds {label(known)} in one row and {label(kind)} in another",
-                        where=where,
-                        got=f"{shorten(str(value), width=40)} ({label(kind)})",
-                        expected=f"{label(known)}, as {first_text} in {first_where}",
-                        advice="write every row of a column as one type; write numbers that are labels or answers as "
-                        "text",
-                    )
+                    what = f"the column {column!r} holds {label(known)} in one row and {label(kind)} in another"
+                    got, expected = shorten(str(value), width=40), f"{label(known)}, as {first_text} in {first_where}"
+                    advice = "write every row of a column as one type; write numbers that are labels or answers as text"
+                    raise DataError(what, where=where, got=f"{got} ({label(kind)})", expected=expected, advice=advice)
                 self.kinds[column] = merged
                 if value is not None and column not in self.seen:
                     self.seen[column] = (where, shorten(str(value), width=40))
@@ -127,9 +123,8 @@ FORMATS = {
 
 
 def _no_rows(path: Path) -> DataError:
-    return DataError(
-        "no rows", where=str(path), got=f"{path.stat().st_size} bytes", advice="was the file written to its end?"
-    )
+    advice = "was the file written to its end?"
+    return DataError("no rows", where=str(path), got=f"{path.stat().st_size} bytes", advice=advice)
 
 
 def find_files(source: DataSource) -> tuple[tuple[Path, ...], Format]:
@@ -188,13 +183,9 @@ def _files_in(folder: Path, written: str, where: str) -> list[Path]:
     """Return the data files of a folder. Raise DataError if it has none, or if `datasets` saved it."""
     names = sorted(entry.name for entry in folder.iterdir())
     if {"state.json", "dataset_dict.json"} & set(names):
-        raise DataError(
-            f"{written}: rlhf does not read folders that save_to_disk wrote",
-            where=where,
-            got=", ".join(names[:8]),
-            expected="Parquet, which `datasets` writes and reads as fast",
-            hint=_TO_PARQUET.format(written, "" if "state.json" in names else '["train"]'),
-        )
+        what, known = f"{written}: rlhf does not read folders that save_to_disk wrote", "Parquet, which is as fast"
+        hint = _TO_PARQUET.format(written, "" if "state.json" in names else '["train"]')
+        raise DataError(what, where=where, got=", ".join(names[:8]), expected=known, hint=hint)
     if files := [folder / name for name in names if _is_data_file(folder / name)]:
         held_out = [file for file in files if _HELD_OUT.search(file.name.lower())]
         read = held_out if where.startswith("data.eval") else [file for file in files if file not in held_out]
@@ -203,13 +194,9 @@ def _files_in(folder: Path, written: str, where: str) -> list[Path]:
             wanted, hint = f"the files to read; all of them: {written}/*", f"{where}='[{','.join(map(str, read))}]'"
             raise DataError(what, where=where, got=", ".join(names[:8]), expected=wanted, hint=hint)
         return files
-    raise DataError(
-        f"{written}: no data file in this folder",
-        where=where,
-        got=f"{folder.resolve()}, which holds {', '.join(names[:8]) or 'nothing'}",
-        **near_files(folder / "*"),
-        expected=f"files ending in {', '.join(SUFFIXES)}",
-    )
+    got = f"{folder.resolve()}, which holds {', '.join(names[:8]) or 'nothing'}"
+    what, expected = f"{written}: no data file in this folder", f"files ending in {', '.join(SUFFIXES)}"
+    raise DataError(what, where=where, got=got, expected=expected, **near_files(folder / "*"))
 
 
 def near_files(path: Path) -> dict[str, str]:

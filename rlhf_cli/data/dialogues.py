@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 ANSWERS = ("completion", "chosen", "rejected", "reference")
 _TURNS = (*DIALOGUES, "prompt", *ANSWERS)
 _SETTINGS = ("tools", "chat_template_kwargs")
+_GOOD, _BAD = ("true", "yes", "1", "good", "desirable"), ("false", "no", "0", "bad", "undesirable")
 _CALLS = ("function_call", "function-call", "tool_call")
 SPEAKERS = {
     **dict.fromkeys(("human", "user"), "user"),
@@ -141,12 +142,12 @@ def _read(row: Mapping[str, object], index: int, columns: Mapping[str, bool], na
                 if isinstance(value, str):
                     raise ValueError(f"it is text, and other rows hold messages: {value!r:.60}")
         except ValueError as error:
-            raise DataError(
+            what, where = (
                 f"the column {column!r} cannot be read as messages",
-                where=f"{name}, row {index + 1} (the first row is 1)",
-                got=f"{error}",
-                expected="[{role: user, content: ...}, ...], or ShareGPT's [{from: human, value: ...}, ...]",
-            ) from None
+                f"{name}, row {index + 1} (the first row is 1)",
+            )
+            expected = "[{role: user, content: ...}, ...], or ShareGPT's [{from: human, value: ...}, ...]"
+            raise DataError(what, where=where, got=f"{error}", expected=expected) from None
     return read
 
 
@@ -176,6 +177,14 @@ def read_conversations(table: Table, columns: Sequence[str], *, is_alone: bool =
     arguments = {"columns": read, "name": name}
     mapped: Dataset = table.map(_read, with_indices=True, fn_kwargs=arguments, features=features)
     return mapped
+
+
+def with_labels(table: Table, columns: Sequence[str]) -> Table:
+    """Return the rows with KTO's labels as true or false if all of them are texts that say so."""
+    labels = values_of(table, "label") if "label" in columns else ()
+    if not {str(value).lower() if isinstance(value, str) else "" for value in labels or [""]} <= {*_GOOD, *_BAD}:
+        return table
+    return map_rows(table, lambda row, _: {"label": row["label"].lower() in _GOOD}, {"label": ""})
 
 
 def without_repeats(table: Table, columns: Sequence[str]) -> Table:
@@ -265,13 +274,10 @@ def split_transcripts(table: Table, *, name: str = "data") -> Table:
     prepared = map_rows(table, split_row, dict.fromkeys(made, dialogue))
     if isinstance(prepared, RowTable) or not len(prepared) or any(values_of(prepared, "prompt")):
         return prepared
-    raise DataError(
-        "no row is a pair of transcripts",
-        where=name,
-        got=f"{table[0].get('chosen', table[0])!r:.80}",
-        expected="texts such as '\\n\\nHuman: Hello\\n\\nAssistant: Hi!', the same in both up to the last answer",
-        hint="data.transcripts=false",
-    )
+    got = f"{table[0].get('chosen', table[0])!r:.80}"
+    expected = "texts such as '\\n\\nHuman: Hello\\n\\nAssistant: Hi!', the same in both up to the last answer"
+    hint = "data.transcripts=false"
+    raise DataError("no row is a pair of transcripts", where=name, got=got, expected=expected, hint=hint)
 
 
 def split_row(row: Mapping[str, object], _index: int = 0) -> dict[str, object]:

@@ -6,11 +6,12 @@ or beside `chosen` as messages, raises a KeyError. So we keep the first complete
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from rlhf_cli.data.dialogues import ANSWERS, plain_messages
-from rlhf_cli.data.rows import DIALOGUES, Table, check_rows, kind_of_text, refuse_no_text, values_of
+from rlhf_cli.data.rows import DIALOGUES, Table, check_rows, is_empty, kind_of_text, refuse_no_text, values_of
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError
 from rlhf_cli.tables.trl_trainers import IMAGES, TEXT, TrainerRow
@@ -30,11 +31,13 @@ _SWITCHES = ("weight", "train", "loss")
 """Keys by which OpenAI, axolotl and ms-swift leave a message out of the loss."""
 _Messages: TypeAlias = "Sequence[Mapping[str, object]]"
 
+_BESIDE = ("input", "context")
+"""What Alpaca and Dolly put beside `instruction`."""
 _OTHER_NAMES = {
     "prompt": ("question", "instruction", "query", "input", "problem"),
-    "completion": ("response", "answer", "output", "solution", "summary", "chosen"),
-    "chosen": ("preferred", "accepted", "winner", "better", "positive", "response_chosen", "chosen_response"),
-    "rejected": ("dispreferred", "loser", "worse", "negative", "response_rejected", "rejected_response"),
+    "completion": ("response", "answer", "output", "solution", "summary", "chosen", "target"),
+    "chosen": ("preferred", "winner", "better", "positive", "response_chosen", "chosen_response", "preferred_output"),
+    "rejected": ("loser", "worse", "negative", "response_rejected", "rejected_response", "non_preferred_output"),
     "label": ("is_good", "good", "thumb", "thumbs_up", "feedback", "liked"),
 }
 """Map a column to its names in other datasets."""
@@ -58,20 +61,23 @@ def learnt_columns(
     hints = ["data.transcripts=true"] if has_dialogue else []
     asks = ["prompt"] if "prompt" in trainer.along and "prompt" not in columns else []
     for column in dict.fromkeys((*missing, *asks)):
-        known = next((other for other in _OTHER_NAMES.get(column, ()) if other in columns), None)
-        found = known or (nearest(column, columns) if column in missing else None)
-        if found is not None and (not has_dialogue or column == "label"):
-            hints.append(f"{name}.rename.{column}={found}")
+        found = stand_in(column, columns, guesses=column in missing)
+        more = next((other for other in _BESIDE if other in columns and found == "instruction"), None)
+        if more is not None:
+            hints.append(f"data.prompt='{{{found}}} {{{more}}}'")
+        elif found is not None and (not has_dialogue or column == "label"):
+            hints.append(shlex.quote(f"{name}.rename.{column}={found}"))
         elif column in missing and not has_dialogue:
             hints.append(f"{name}.rename.{column}=EXISTING_COLUMN")
-    has_text = (TEXT,) in trainer.learns_from
-    raise DataError(
-        f"the data has no column {' and no column '.join(map(repr, missing))}",
-        where=name,
-        got="columns " + ", ".join(columns),
-        expected=trainer.expected_columns.replace(TEXT, text_field),
-        hint=" ".join(hints) + (", or trainer.args.dataset_text_field=COLUMN" if has_text else ""),
-    )
+    hint = " ".join(hints) + (", or trainer.args.dataset_text_field=COLUMN" if (TEXT,) in trainer.learns_from else "")
+    what, got = f"the data has no column {' and no column '.join(map(repr, missing))}", "columns " + ", ".join(columns)
+    raise DataError(what, where=name, got=got, expected=trainer.expected_columns.replace(TEXT, text_field), hint=hint)
+
+
+def stand_in(column: str, columns: Sequence[str], *, guesses: bool = True) -> str | None:
+    """Return the column that probably holds what `column` should: one of a known other name, else of a near one."""
+    known = next((other for other in _OTHER_NAMES.get(column, ()) if other in columns), None)
+    return known or (nearest(column, columns) if guesses else None)
 
 
 def read_columns(trainer: TrainerRow, columns: Sequence[str], *, text_field: str = TEXT) -> list[str]:
@@ -114,36 +120,34 @@ def check_columns(
     texts = [column for column in columns if column in ("prompt", text_field, *DIALOGUES, *ANSWERS)]
     check_rows(dataset, [column for column in texts if column != "prompt" or "chosen" not in columns], name)
     if reads_images is False and (images := [column for column in IMAGES if column in dataset.column_names]):
-        raise DataError(
-            f"TRL reads the column {images[0]!r} as pictures, and this model reads only text",
-            where=name,
-            expected="another name for a column of something else, or a model with a vision_config",
-            hint=f"{name}.rename.picture={images[0]}",
-        )
+        what = f"TRL reads the column {images[0]!r} as pictures, and this model reads only text"
+        expected = "another name for a column of something else, or a model with a vision_config"
+        raise DataError(what, where=name, expected=expected, hint=f"{name}.rename.picture={images[0]}")
+    given = () if trainer.learns_from else ("prompts", "completions")
+    if (other := next((column for column in given if column in dataset.column_names), None)) is not None:
+        what = f"a reward gets the {other} of this training under the name of the column {other!r}"
+        hint = f"{name}.rename.data_{other}={other}"
+        raise DataError(what, where=name, expected="another name for the column", hint=hint)
     kinds = {column: refuse_no_text(column, dataset[0][column], name) for column in texts}
     if "chosen" in columns and not _has_prompt(dataset, columns, name):
         columns.remove("prompt")
         del kinds["prompt"]
     if len(set(kinds.values())) > 1:
-        raise DataError(
-            "some of these columns hold text, the others messages",
-            where=name,
-            got=", ".join(f"{column} is {kind}" for column, kind in kinds.items()),
-            expected="all of them text, or all of them messages: TRL concatenates prompt and answer",
-            advice="data.prompt=[{role: user, content: '{question}'}] makes messages of a text",
-        )
+        what, got = "some of these columns hold text, the others messages", ", ".join(map(" is ".join, kinds.items()))
+        expected = "all of them text, or all of them messages: TRL concatenates prompt and answer"
+        advice = "data.prompt=[{role: user, content: '{question}'}] makes messages of a text"
+        raise DataError(what, where=name, got=got, expected=expected, advice=advice)
     kinds |= dict.fromkeys(DIALOGUES, "messages") | ({} if text_field in DIALOGUES else {text_field: "text"})
     reads = {"images": reads_images, "tools": not trainer.learns_from or "tools" in trainer.along}
     reads["answer"] = trainer.answers_up_to is not None  # it takes the last message for the answer
     for column in columns:
         for number, value in enumerate(values_of(dataset, column) if column not in IMAGES else (), 1):
             if (wrong := _wrong(column, value, kinds.get(column), reads)) is not None:
-                raise DataError(
+                what, where = (
                     f"the trainer cannot read the column {column!r}",
-                    where=f"{name}, row {number} (the first row is 1)",
-                    got=f"{value!r:.160}",
-                    expected=wrong,
+                    f"{name}, row {number} (the first row is 1)",
                 )
+                raise DataError(what, where=where, got=f"{value!r:.160}", expected=wrong)
     return columns
 
 
@@ -169,7 +173,8 @@ def _wrong(column: str, value: object, kind: str | None, reads: Mapping[str, boo
 def _wrong_messages(column: str, messages: _Messages, reads: Mapping[str, bool | None]) -> str | None:
     for place, message in enumerate(messages, 1):
         content, who = message.get("content"), f"message {place} ({message['role']})"
-        if not isinstance(content, str | list) and (content is not None or set(message) <= {"role", "content"}):
+        is_blank = content is None or (column != "prompt" and message["role"] in _ANSWERING and is_empty(content))
+        if (set(message) <= {"role", "content"}) if is_blank else not isinstance(content, str | list):
             return f"messages with text; {who} has {content!r:.60}"
         parts = [part.get("type") for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
         if reads["images"] is False and (other := next((kind for kind in parts if kind != "text"), None)) is not None:
@@ -215,10 +220,6 @@ def _has_prompt(dataset: Table, columns: Sequence[str], name: str) -> bool:
     hint = f"{name}.rename.prompt={question or 'EXISTING_COLUMN'}"
     if question is not None and isinstance(first[question], str) and not is_text:
         hint = f"data.prompt='[{{role: user, content: \"{{{question}}}\"}}]'"
-    raise DataError(
-        "the pairs have no prompt, neither in a column 'prompt' nor at the beginning of both answers",
-        where=name,
-        got="columns " + ", ".join(dataset.column_names),
-        expected="the question in the column prompt" + (f"; it may be in {question}" if question else ""),
-        hint=hint,
-    )
+    what = "the pairs have no prompt, neither in a column 'prompt' nor at the beginning of both answers"
+    expected = "the question in the column prompt" + (f"; it may be in {question}" if question else "")
+    raise DataError(what, where=name, got="columns " + ", ".join(dataset.column_names), expected=expected, hint=hint)

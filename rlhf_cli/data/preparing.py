@@ -9,7 +9,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 
-from rlhf_cli.data.dialogues import read_conversations, split_transcripts, without_repeats
+from rlhf_cli.data.dialogues import read_conversations, split_transcripts, with_labels, without_repeats
 from rlhf_cli.data.images import with_images
 from rlhf_cli.data.learnt_columns import columns_with_messages
 from rlhf_cli.data.rows import Table, map_rows, numbered, values_of
@@ -30,7 +30,7 @@ def prepare(table: Table, source: DataSource, prompt: Template | None, *, is_alo
         table = map_rows(table, take_nested, dict.fromkeys(inner, ""), inner=inner, name=source.name)
     table = table.rename_columns({old: new for new, old in source.rename.items() if new not in inner})
     columns = columns_with_messages(source, table.column_names)
-    table = read_conversations(table, columns, is_alone=is_alone, name=source.name)
+    table = with_labels(read_conversations(table, columns, is_alone=is_alone, name=source.name), columns)
     if source.transcripts:
         table = split_transcripts(table, name=source.name)
     if prompt is not None:
@@ -50,7 +50,7 @@ def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "d
     inner = nested(columns, rename)
     for new, old in rename.items():
         where = f"{name}.rename.{new}"
-        is_taken = new in columns and new not in rename.values()
+        is_taken = new in columns and new not in rename.values() and old.partition(".")[0] != new
         if old not in columns and new not in inner:
             error = missing_column(old, columns, where)
             if is_taken:  # the two names are the wrong way round
@@ -61,12 +61,8 @@ def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "d
         if old in new_names:
             raise DataError(f"the column {old!r} is renamed twice", where=where, got=f"{new_names[old]} and {new}")
         if is_taken:
-            raise DataError(
-                f"there is a column {new!r} already",
-                where=where,
-                got=f"{new}: {old}",
-                advice=f"rename the existing column too: {name}.rename.old_{new}={new}",
-            )
+            advice = f"rename the existing column too: {name}.rename.old_{new}={new}"
+            raise DataError(f"there is a column {new!r} already", where=where, got=f"{new}: {old}", advice=advice)
         new_names[old] = new
     return (*(new_names.get(column, column) for column in columns), *inner)
 
@@ -135,18 +131,16 @@ def _add_prompt(row: Mapping[str, object], index: int, template: Template, name:
 
 def _fill(template: str, row: Mapping[str, object], name: str) -> str:
     parsed = parse(template, where=name, error=DataError)
+    is_filled = any(row.get(column) is not None for column in parsed.columns)
     for column in parsed.columns:
         if column not in row:
             raise missing_column(column, list(row), name)
         value = row[column]
-        if not is_text(value):
-            raise DataError(
-                f"the prompt template cannot use the column {column!r}",
-                where=name,
-                got="nothing (null)" if value is None else f"a {type(value).__name__}",
-                expected="text or a number",
-            )
-    return parsed.fill(row)
+        if not is_text(value) and (value is not None or not is_filled):
+            got = "nothing (null)" if value is None else f"a {type(value).__name__}"
+            what = f"the prompt template cannot use the column {column!r}"
+            raise DataError(what, where=name, got=got, expected="text or a number")
+    return parsed.fill({column: "" if row[column] is None else row[column] for column in parsed.columns})
 
 
 def kept_and_sorted(table: Table, source: DataSource) -> Table:
@@ -160,12 +154,9 @@ def kept_and_sorted(table: Table, source: DataSource) -> Table:
         places = [place for place, value in enumerate(values) if value is not None and low <= value <= high]
         if not places:
             known = [value for value in values if value is not None]
-            raise DataError(
-                f"no row has {column} between {low:g} and {high:g}",
-                where=f"{source.name}.keep.between",
-                got=f"{min(known):g} to {max(known):g} in {len(values)} rows" if known else "nothing (null)",
-                expected="a range with some rows",
-            )
+            what, where = f"no row has {column} between {low:g} and {high:g}", f"{source.name}.keep.between"
+            got = f"{min(known):g} to {max(known):g} in {len(values)} rows" if known else "nothing (null)"
+            raise DataError(what, where=where, got=got, expected="a range with some rows")
         table = table.select(places)
     if source.sort is not None:
         column, falls = source.sort.removeprefix("-"), source.sort.startswith("-")

@@ -184,12 +184,10 @@ def hold_out_places(
             break
         held += groups[key]
     if not held or len(held) == len(dataset):
-        raise DataError(
-            f"too few prompts to hold out {fraction:g} of them",
-            where=name,
-            got=f"{len(dataset)} rows, {len(groups)} different prompts",
-            advice="use more rows, another fraction, or a separate source for evaluation (data.eval.path)",
-        )
+        what = f"too few prompts to hold out {fraction:g} of them"
+        got = f"{len(dataset)} rows, {len(groups)} different prompts"
+        advice = "use more rows, another fraction, or a separate source for evaluation (data.eval.path)"
+        raise DataError(what, where=name, got=got, advice=advice)
     out = set(held)
     train = [index for index in range(len(dataset)) if index not in out]
     return train, sorted(held)
@@ -207,13 +205,10 @@ def check_rows(dataset: Table, columns: Sequence[str], name: str = "data") -> No
         if column not in dataset.column_names:
             raise missing_column(column, dataset.column_names, name)
         if empty := [number for number, value in enumerate(values_of(dataset, column), 1) if is_empty(value)]:
-            raise DataError(
-                f"the column {column!r} is empty in {len(empty)} of {len(dataset)} rows",
-                where=f"{name}, {numbered(empty)} (the first row is 1)",
-                got=repr(dataset[empty[0] - 1][column]),
-                expected="text or messages",
-                advice="drop these rows from the file, or name another column with `rename`",
-            )
+            what = f"the column {column!r} is empty in {len(empty)} of {len(dataset)} rows"
+            got, where = repr(dataset[empty[0] - 1][column]), f"{name}, {numbered(empty)} (the first row is 1)"
+            advice = "drop these rows from the file, or name another column with `rename`"
+            raise DataError(what, where=where, got=got, expected="text or messages", advice=advice)
 
 
 def kind_of_text(value: object) -> str | None:
@@ -229,14 +224,15 @@ def refuse_no_text(column: str, value: object, name: str) -> str:
     """Return `text` or `messages`, the type of a column's value. Raise DataError for anything else."""
     if (kind := kind_of_text(value)) is not None:
         return kind
-    raise DataError(
-        f"the column {column!r} holds neither text nor messages",
-        where=name,
-        got=f"{value!r:.80} ({type(value).__name__})",
-        expected="text, or a list of messages: [{role: user, content: ...}]",
-        advice="write it as text, in quotes, or use another column: "
-        + (f"data.prompt='{{{column}}}'" if column == "prompt" else f"{name}.rename.{column}=COLUMN"),
-    )
+    what, got = f"the column {column!r} holds neither text nor messages", f"{value!r:.80} ({type(value).__name__})"
+    other = f"{name}.rename.{column}=COLUMN"
+    if isinstance(value, Mapping):
+        other += f", or a path into it: {name}.rename.{column}={column}.{next(iter(value), 'KEY')}"
+    elif column == "prompt" and isinstance(value, int | float):
+        other = f"data.prompt='{{{column}}}'"
+    expected = "text, or a list of messages: [{role: user, content: ...}]"
+    advice = f"write it as text, in quotes, or use another column: {other}"
+    raise DataError(what, where=name, got=got, expected=expected, advice=advice)
 
 
 def numbered(numbers: Sequence[int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import cast
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.rollout_sections import ENVIRONMENT_COLUMN
-from rlhf_cli.data.learnt_columns import ASKING, check_columns, read_columns
+from rlhf_cli.data.learnt_columns import ASKING, check_columns, read_columns, stand_in
 from rlhf_cli.data.peeking import peek, prepare_preview
 from rlhf_cli.data.preparing import template_columns
 from rlhf_cli.data.rows import DIALOGUES, RowTable, hold_out_places, kind_of_text, values_of
@@ -20,7 +21,6 @@ from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ModelFolders,
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.sources_and_components import eval_sources, margin_problems, preference_rules, training_sources
 from rlhf_cli.tables.trl_trainers import TEXT
-from rlhf_cli.text.suggest import nearest
 
 _LOOKED_AT = 50_000
 """How many rows of a source are checked, so that a table of millions takes no long wait and fits into memory."""
@@ -141,14 +141,21 @@ def _no_column(
         )
     worlds = with_columns([list(needs)]) if subject.experiment.data.world is not None and table == "data" else ()
     argument = f"; or, if it is an argument, {reader}.args.{column}=VALUE" if reader.startswith("rewards.") else ""
-    template = f", or data.prompt='... {{{columns[0]}}} ...'" if column == "prompt" else ""
+    found, rows = stand_in(column, columns), data.training[0].rows
+    template = f", or data.prompt='... {{{found or columns[0]}}} ...'" if column == "prompt" else ""
+    hint = shlex.quote(f"{table}.rename.{column}={found or 'EXISTING_COLUMN'}") + template
+    dialogue = next((name for name in DIALOGUES if name in columns and column == "prompt"), None)
+    if dialogue is not None and rows is not None:
+        turns = rows[0][dialogue]
+        last = turns[-1] if isinstance(turns, list) and turns else None
+        is_answer = isinstance(last, dict) and last.get("role", last.get("from")) in ("assistant", "gpt")
+        hint = "data.transcripts=true" if is_answer else f"{table}.rename.prompt={dialogue}"
     return DataError(
         f"the data has no column {column!r}",
         where=table,
         got="columns " + ", ".join(columns),
         expected=f"{column}, which {reader} reads{argument}",
-        hint=f"{table}.rename.{column}={nearest(column, columns) or 'EXISTING_COLUMN'}{template}"
-        + "".join(f", or data={world}" for world in worlds),
+        hint=hint + "".join(f", or data={world}" for world in worlds),
     )
 
 
