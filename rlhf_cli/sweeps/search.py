@@ -207,7 +207,9 @@ def _show_found(console: Console, plan: search_space.SearchPlan, study: Study, f
         for trial in tried
     ]
     fixed = [word for word in plan.fixed if not word.startswith("run.name=")]
-    again = ["rlhf", "train", "-m", *fixed, *(words_of(best[0].params) if best else ()), _SEEDS]
+    found = best[0].params if best else {}
+    values = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in found.items()}
+    again = ["rlhf", "train", "-m", *fixed, *words_of(values), _SEEDS]
     show_best_trials(console, rows, objectives=[*map(str, plan.objectives)], again=shlex.join(again))
     if left := plan.sweep.trials - sum(row.state != "running" for row in rows):
         shown = shlex.quote(RunFolder(folder).shown)

@@ -205,6 +205,7 @@ def test_two_trials_are_two_runs_and_the_best_is_shown(workplace: Path, sweep, c
     again = next(line for line in said.splitlines() if line.strip().startswith("rlhf train -m"))
     assert "rewards.correct.weight=1" in again
     assert "run.name" not in again
+    assert max(len(word.rpartition("=")[2]) for word in again.split() if ".weight=" in word) <= 6, "four digits"
     folder = runs[0].path.parent
     assert (folder / "report.html").is_file()
     assert json.loads((folder / "sweep.json").read_text())["swept"] == [
