@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
@@ -45,6 +46,9 @@ class _Finder:
     def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if not name.startswith(f"{__name__}."):
             return None
+        if re.search("_([0-9a-f]{2})+$", name) is None:  # `from .other import x` in such a file
+            own = name.rpartition(".")[2]
+            raise ImportError(f"a file without a package has no relative imports: `from {own} import`, without a dot")
         return importlib.util.spec_from_file_location(name, bytes.fromhex(name.rpartition("_")[2]).decode())
 
 

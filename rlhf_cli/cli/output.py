@@ -126,6 +126,8 @@ def complete_hints(error: RlhfError, verb: str, words: Sequence[str]) -> None:
             typed = [word.partition("=")[2] for word in words if f"{_key(word)}.".startswith(f"{wrong}.")]
             # A mapping may hold the key that the hint names, so that it is not the value of that key.
             hint = shlex.quote(f"{hint}={typed[0]}") if typed and typed[0] and typed[0][0] != "{" else hint
+        elif re.fullmatch(r"[\w./-]+:[\w.]+", hint) and str(problem.where).endswith(".fn (command line)"):
+            hint = f"{str(problem.where).partition(' ')[0]}={hint}"  # the name of a function
         problem.hint = hint or None
 
 

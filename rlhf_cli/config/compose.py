@@ -327,13 +327,8 @@ def _on_frozen(override: str, chosen: dict[str, str | None]) -> str:
     """Return the override in the form Hydra needs without a defaults list, and note each replaced section."""
     group, equals, option = override.lstrip("+").partition("=")
     if group in APPENDED_GROUPS:
-        raise ConfigError(
-            f"a run cannot get another {group}",
-            where="command line",
-            got=override,
-            expected="key=value, or a group choice such as truncation=none",
-            hint="rlhf train " + override,
-        )
+        what, expected = f"a run cannot get another {group}", "key=value, or a group choice such as truncation=none"
+        raise ConfigError(what, where="command line", got=override, expected=expected, hint="rlhf train " + override)
     if not equals or override.startswith(("+", "~")) or group not in groups():
         return override
     chosen[group] = option

@@ -57,12 +57,9 @@ def explain(
     raise_any([*file_problems(overrides), *_unlike_shapes(overrides, of_files)], because=error)
     raise_any(_absent_deletions(overrides, composed), because=error)
     if isinstance(error, ValueError):  # OmegaConf's, of `gate.by=x` where `gate` is a list
-        raise ConfigError(
-            "the configuration cannot be composed",
-            where=COMMAND_LINE,
-            got=str(error),
-            expected="the number of an entry for a list (from 0), the name of a key for a mapping",
-        ) from error
+        what = "the configuration cannot be composed"
+        expected = "the number of an entry for a list (from 0), the name of a key for a mapping"
+        raise ConfigError(what, where=COMMAND_LINE, got=str(error), expected=expected) from error
     raise error
 
 
@@ -137,12 +134,9 @@ def refuse_oversized(file: Path) -> None:
         yaml.compose(read_regular(file, _LARGEST), Loader=SAFE_LOADER)
     except OversizedYaml as error:
         line = error.problem_mark.line + 1 if error.problem_mark is not None else None
-        raise ConfigError(
-            "a configuration file becomes too large to read",
-            where=str(Origin(file, line)),
-            got=error.problem,
-            expected="few aliases, no alias inside its own node, and at most 100 levels",
-        ) from None
+        what = "a configuration file becomes too large to read"
+        expected = "few aliases, no alias inside its own node, and at most 100 levels"
+        raise ConfigError(what, where=str(Origin(file, line)), got=error.problem, expected=expected) from None
     except (yaml.YAMLError, OSError, UnicodeDecodeError):
         return  # composing reports it, if the file is used
 
@@ -287,12 +281,10 @@ def _word_problems(overrides: list[str]) -> Iterator[ConfigError]:
             )
             continue
         if is_sweep:
+            what = "several values for one key make a sweep, with one run per value"
+            expected = f"one value here; a list is '{key}=[{value}]', a text with a comma \"{key}='{value}'\""
             yield ConfigError(
-                "several values for one key make a sweep, with one run per value",
-                where=COMMAND_LINE,
-                got=typed,
-                expected=f"one value here; a list is '{key}=[{value}]', a text with a comma \"{key}='{value}'\"",
-                hint=f"rlhf train -m ... '{typed}'",
+                what, where=COMMAND_LINE, got=typed, expected=expected, hint=f"rlhf train -m ... '{typed}'"
             )
 
 

@@ -14,7 +14,7 @@ from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.models.model_folders import describe_model, is_reward_model
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
-from rlhf_cli.runs.run_folder import POLICY, REWARD_MODEL, RunFolder, evaluations_of, open_run, run_of
+from rlhf_cli.runs.run_folder import POLICY, REWARD_MODEL, SWEEP, RunFolder, evaluations_of, open_run, run_of
 from rlhf_cli.services.hub_lookup import HubQuestion
 from rlhf_cli.text.json_values import JsonTree
 
@@ -54,12 +54,8 @@ def find_target(path: Path) -> Target:
         return Target(REWARD_MODEL, path, path.name, evaluations_of(path))
     run = open_run(path)
     if not run.model.is_dir():
-        raise RunError(
-            "this run has no model yet",
-            where=str(run.path),
-            got="no folder model/, which a run writes after its last step",
-            hint=f"rlhf resume {run.shown}",
-        )
+        got = "no folder model/, which a run writes after its last step"
+        raise RunError("this run has no model yet", where=str(run.path), got=got, hint=f"rlhf resume {run.shown}")
     model_folder(str(run.model), where=str(run.model))  # makes an adapter's base in the cache again
     kind = REWARD_MODEL if is_reward_model(str(run.model), where=str(run.model)) else POLICY
     return Target(kind, run.model, run.label, evaluations_of(run.model), run)
@@ -128,6 +124,8 @@ _FOLDER = "generated"
 def run_to_sample(path: Path) -> Target:
     """Return the policy of a run, scored by the run's own rewards. Raise RunError if there is no run or no policy."""
     path = path.expanduser()
+    if (path / SWEEP).is_file():
+        open_run(path)  # it raises
     if not (path / "config.yaml").is_file() and not (path.parent / "config.yaml").is_file():
         raise RunError(
             "completions need the rewards of an experiment",
@@ -171,13 +169,9 @@ def _policy_of(path: Path) -> Target:
 def refuse_without_scores(rewards: list[str], by: str | None, label: str) -> None:
     """Raise ConfigError if there are no rewards, or no reward with the name `by`."""
     if not rewards:
-        raise ConfigError(
-            "there is no reward to score the completions",
-            where="rewards",
-            got=f"{label}, which has none",
-            expected="the run of an experiment with rewards, or such an experiment beside the model",
-            hint="rlhf generate MODEL +exp=NAME",
-        )
+        what, got = "there is no reward to score the completions", f"{label}, which has none"
+        expected = "the run of an experiment with rewards, or such an experiment beside the model"
+        raise ConfigError(what, where="rewards", got=got, expected=expected, hint="rlhf generate MODEL +exp=NAME")
     if by is not None and by not in rewards:
         raise ConfigError(
             f"there is no reward {by!r} to pick by", where="--by", expected="one of " + ", ".join(rewards)
@@ -187,10 +181,7 @@ def refuse_without_scores(rewards: list[str], by: str | None, label: str) -> Non
 def refuse_greedy(temperature: object) -> None:
     """Raise ConfigError for a temperature of 0 or less, which makes all completions of a prompt equal."""
     if isinstance(temperature, int | float) and temperature <= 0:
+        what, expected = "without a temperature, all completions of a prompt are equal", "a temperature above 0"
         raise ConfigError(
-            "without a temperature, all completions of a prompt are equal",
-            where="trainer.args.temperature",
-            got=temperature,
-            expected="a temperature above 0",
-            hint="rlhf eval RUN",
+            what, where="trainer.args.temperature", got=temperature, expected=expected, hint="rlhf eval RUN"
         )

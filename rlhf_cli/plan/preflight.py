@@ -101,6 +101,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
         arguments.refused_combinations(subject),
         arguments.order_problems(subject),
         arguments.typed_twice(subject),
+        arguments.unread_arguments(subject),
     )
     folders = report.run(hub.hub_problems(subject), ModelFolders(subject.experiment))
     described = report.run(model.policy_problems(subject), "")

@@ -10,6 +10,7 @@ and refuse the same input.
 
 from __future__ import annotations
 
+import glob
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -143,6 +144,8 @@ def _nearest_run(name: str, root: Path) -> str:
         return f"{_PREFIX}{close}{slash}{run}"
     if is_known:
         return f"rlhf train +exp={experiment}"
+    if inside := sorted(root.glob(f"*/{glob.escape(name)}/config.yaml")):
+        return f"{_PREFIX}{inside[-1].parent.relative_to(root)}"
     if (close := nearest(experiment, known)) is None:
         newest = newest_run(root, finished=True)
         return "rlhf list exp" if newest is None else newest.shown

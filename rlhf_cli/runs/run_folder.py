@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -122,7 +124,7 @@ def open_run(path: Path) -> RunFolder:
             f"{path} is not a run folder",
             got=got,
             expected="a folder that `rlhf train` made, such as runs/quickstart/20260131-101500",
-            hint=_instead(path) if newest is None else os.path.relpath(path) if is_sweep else newest.shown,
+            hint=_instead(path) if newest is None else shlex.quote(newest.shown),
         )
     return folder
 
@@ -140,6 +142,8 @@ def _instead(path: Path) -> str:
         return str(root / path)
     if not path.is_absolute() and not root.is_dir():
         return FIRST_RUN
+    if len(path.parts) == 1 and (inside := sorted(root.glob(f"*/{glob.escape(path.name)}/"))):
+        return str(inside[-1])
     folder = root if path.parent == Path(".") else path.parent  # only an experiment's name was typed
     names = sorted(place.name for place in folder.glob("*/"))
     close = next((name for name in reversed(names) if name.startswith(path.name)), None) or nearest(path.name, names)
@@ -235,11 +239,8 @@ def runs_in(root: Path) -> list[RunFolder]:
         return found
     if not root.is_dir():
         return [open_run(root)]
-    raise RunError(
-        f"there is no run below {root}",
-        expected="a run, a sweep, or a folder of them",
-        hint=f"ls {os.path.relpath(root)}",
-    )
+    what = f"there is no run below {root}"
+    raise RunError(what, expected="a run, a sweep, or a folder of them", hint=f"ls {os.path.relpath(root)}")
 
 
 def runs_below(root: Path) -> list[RunFolder]:

@@ -144,13 +144,10 @@ def run_search(
     """Run a new search, or describe it with --dry-run. Raise all problems at its corners at once."""
     corners = sweep_folder.checked(plan.corners(), adjust=search_space.without_section)
     if corners[0].prepared.experiment.launch.slurm is not None:
-        raise ConfigError(
-            "a search cannot submit its trials to Slurm, because it waits for their results",
-            where="launch.slurm",
-            got="launch=slurm and a search",
-            expected="trials on this machine, or within one Slurm job: sbatch --wrap 'rlhf train -m ...'",
-            hint="launch=auto -j N",
-        )
+        what = "a search cannot submit its trials to Slurm, because it waits for their results"
+        expected = "trials on this machine, or within one Slurm job: sbatch --wrap 'rlhf train -m ...'"
+        got = "launch=slurm and a search"
+        raise ConfigError(what, where="launch.slurm", got=got, expected=expected, hint="launch=auto -j N")
     sweep_folder.refuse_unlogged_watch(options.watch, [corner.prepared.experiment for corner in corners])
     folder = sweep_folder.new_sweep_folder(corners)
     at_once = f", {options.at_once} at a time" if options.at_once > 1 else ""

@@ -100,12 +100,8 @@ def distribution_of(override: Override) -> BaseDistribution:
             )
             if not numbers.single():
                 return numbers
-        raise ConfigError(
-            "this interval is empty",
-            where="command line",
-            got=word,
-            expected="a smaller number, then a larger one" + ("; above 0, for logarithms" if is_log else ""),
-        )
+        expected = "a smaller number, then a larger one" + ("; above 0, for logarithms" if is_log else "")
+        raise ConfigError("this interval is empty", where="command line", got=word, expected=expected)
     if isinstance(sweep, ChoiceSweep | RangeSweep):
         values = tuple(dict.fromkeys(str(value) for value in override.sweep_string_iterator()))
         if len(values) > 1:
@@ -247,11 +243,9 @@ def without_section(tree: JsonTree, origins: Origins) -> None:
 
 def _refuse(space: Space, objectives: Sequence[Objective], rewards: list[str]) -> None:
     if not space:
+        what, expected = "the search has no key to vary", "keys with several values"
         raise ConfigError(
-            "the search has no key to vary",
-            where="sweep.space",
-            expected="keys with several values",
-            hint="'rewards.NAME.weight=interval(0,2)', or sweep=weights",
+            what, where="sweep.space", expected=expected, hint="'rewards.NAME.weight=interval(0,2)', or sweep=weights"
         )
     if "seed" in space:
         raise ConfigError(

@@ -77,12 +77,8 @@ def _for_slurm(jobs: Sequence[sweep_folder.CheckedJob]) -> bool:
     launches = {job.prepared.experiment.launch.model_dump_json(): job.prepared.experiment for job in jobs}
     on_slurm = {experiment.launch.slurm is not None for experiment in launches.values()}
     if len(on_slurm) > 1:
-        raise ConfigError(
-            "some runs would go to Slurm and others run here",
-            where="launch",
-            expected="one of the two for the whole sweep",
-            advice="run two sweeps",
-        )
+        what = "some runs would go to Slurm and others run here"
+        raise ConfigError(what, where="launch", expected="one of the two for the whole sweep", advice="run two sweeps")
     for experiment in launches.values() if True in on_slurm else ():
         check_slurm(experiment.launch, count=len(jobs) if len(launches) == 1 else 1)
     return True in on_slurm

@@ -103,12 +103,8 @@ def new_sweep_folder(jobs: Sequence[CheckedJob]) -> Path:
     if folder.exists() and experiment.run.name is None:
         folder = folder.with_name(f"{folder.name}-2")
     if folder.exists():
-        raise RunError(
-            "the folder of the sweep already exists",
-            where=str(folder),
-            expected="an unused name, or to resume the sweep in it",
-            hint=f"run.name=ANOTHER, or rlhf resume {folder}",
-        )
+        what, expected = "the folder of the sweep already exists", "an unused name, or to resume the sweep in it"
+        raise RunError(what, where=str(folder), expected=expected, hint=f"run.name=ANOTHER, or rlhf resume {folder}")
     return folder
 
 

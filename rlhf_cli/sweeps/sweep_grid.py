@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import re
 import shlex
 from collections import Counter
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override, QuotedString, Sweep, ValueType
+from hydra.core.override_parser.types import Glob, Override, QuotedString, RangeSweep, Sweep, ValueType
 from hydra.errors import HydraException
 
 from rlhf_cli.config.compose import quote_paths
@@ -25,6 +26,7 @@ _MOST_OF_A_NAME = 120
 """Folder names may have 255 bytes; names longer than this are unreadable."""
 _HASH = 6
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
+_MOST_RUNS = 5000
 _EXPONENT = re.compile(r"(\d)e([+-])0+(\d)")
 
 
@@ -115,6 +117,7 @@ def grid_of(typed: list[str]) -> SweepGrid:
         hint, advice = next(filter(None, map(_meant, typed)), None), "leave out -m for one run"
         problems.append(_wrong("no key has several values", got, expected, hint, advice))
     raise_any(problems)
+    _refuse_too_many(math.prod(len(axis.words) for axis in axes.values()), " ".join(typed))
     choices = [
         list(enumerate(axes[place].words)) if place in axes else [(None, text)]
         for place, (text, _) in enumerate(parsed)
@@ -132,6 +135,13 @@ def _wrong(
     what: str, got: str | None, expected: str | None = None, hint: str | None = None, advice: str | None = None
 ) -> ConfigError:
     return ConfigError(what, where="command line", got=got, expected=expected, hint=hint, advice=advice)
+
+
+def _refuse_too_many(runs: float, got: str) -> None:
+    """Raise ConfigError for a sweep whose runs alone would take hours to check."""
+    if runs > _MOST_RUNS:
+        expected = f"at most {_MOST_RUNS} runs; sweep=weights tries some values of an interval"
+        raise _wrong(f"a sweep of {runs:.0f} runs is too large", got, expected, advice="name fewer values")
 
 
 def _meant(word: str) -> str | None:
@@ -175,8 +185,10 @@ def _axis(override: Override) -> SweptKey:
     shown = key.lstrip("+")
     if override.value_type == ValueType.INTERVAL_SWEEP:
         assert isinstance(value, Sweep)
-        hint = f"'{shown}=range(START,STOP,STEP)', or {shown}=a,b,c, or sweep=weights"
+        hint = f"'{shown}=range(START,STOP,STEP)', or {shown}=VALUE,VALUE, or sweep=weights"
         raise _wrong("an interval needs a search, not a grid", override.input_line, "a finite list of values", hint)
+    if isinstance(value, RangeSweep) and value.start is not None and value.stop is not None and value.step:
+        _refuse_too_many((value.stop - value.start) / value.step, str(override.input_line))
     elements = _options(override, value) if isinstance(value, Glob) else _elements(override)
     if not elements:
         expected = "at least one value; a range ends before its stop: range(0,5) is 0,1,2,3,4"

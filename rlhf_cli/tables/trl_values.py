@@ -153,6 +153,15 @@ REFUSALS = (
 )
 """The combinations that TRL or transformers refuse only when they build a trainer; none needs the model."""
 
+UNREAD: tuple[tuple[str, str, tuple[object, ...]], ...] = (
+    ("eval_steps", "eval_strategy", ("steps",)),
+    ("save_steps", "save_strategy", ("steps",)),
+    ("logging_steps", "logging_strategy", ("steps",)),
+    ("gradient_checkpointing_kwargs", "gradient_checkpointing", (True,)),
+    ("ref_model_mixup_alpha", "sync_ref_model", (True,)),
+    ("ref_model_sync_steps", "sync_ref_model", (True,)),
+)
+"""(Argument, the argument that decides whether it is read, its values with which it is)."""
 
 STOP_STRINGS = {"hf": "stop_strings", "vllm": "stop", "vllm_server": "stop"}
 """Way to generate -> its key in `generation_kwargs` for texts that end a completion; continuous batching has none."""

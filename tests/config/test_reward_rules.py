@@ -53,6 +53,16 @@ def test_settings_that_dense_rewards_cannot_use(refused: Refused, judged: Judged
     assert judged(QUICK, typed)  # negative control
 
 
+@pytest.mark.parametrize("key", ["batch_size=8", "max_length=9", "dtype=float32", "device=cpu", "with_eos=true"])
+def test_what_only_a_reward_model_reads(refused: Refused, key: str) -> None:
+    assert str(refused(QUICK, f"rewards.format.{key}").where).startswith("rewards.format (")
+
+
+def test_a_gate_on_itself(refused: Refused) -> None:
+    error = refused(QUICK, "rewards.format.gate={by: format, at_least: 1}")
+    assert (error.where, error.hint) == ("rewards.format.gate (command line)", "'~rewards.format.gate'")
+
+
 PRIMARY = "primary={by: correct, at_least: 1.0}"
 
 
@@ -139,7 +149,7 @@ def test_a_run_learns_from_some_reward(refused: Refused) -> None:
     ("words", "where", "hint"),
     [
         (["trainer=distillation"], "teacher", "teacher.path=FOLDER_OR_HUB_ID"),
-        (["trainer=sft", "teacher.path=here"], "teacher (command line)", "trainer=distillation, or ~teacher"),
+        (["trainer=sft", "teacher.path=here"], "teacher (command line)", "trainer=distillation, or '~teacher'"),
         (["trainer.trl=A2POTrainer"], "trainer.trl (command line)", "rlhf list trainer"),
         (["trainer=online_dpo"], "command line", "rlhf list trainer"),
     ],

@@ -130,7 +130,7 @@ MISSPELT = "usage: vllm serve [model_tag] [options]\nvllm: error: unrecognized a
             "trainer.args.vllm_gpu_memory_utilization=0.5",
         ),
         (KILLED, "MPClient: engine core exited unexpectedly", "`dmesg | tail`"),
-        (MISSPELT, "vllm: error: unrecognized arguments: --enforce-eagr", "~launch.vllm.args.enforce_eagr"),
+        (MISSPELT, "vllm: error: unrecognized arguments: --enforce-eagr", "'~launch.vllm.args.enforce_eagr'"),
         ("loading\n" * 20, "loading\n" * 14 + "loading", "launch.rollout=hf"),
     ],
     ids=["memory", "killed", "misspelt", "says nothing"],

@@ -89,6 +89,35 @@ def test_a_warm_up_longer_than_the_run_gives_a_notice(words: tuple[str, ...], st
     assert f"ends after {steps} steps" in text
 
 
+@pytest.mark.parametrize(
+    ("words", "texts"),
+    [
+        (["trainer.args.num_train_epochs=3"], ["trainer.args.max_steps=-1"]),
+        (["trainer.args.num_train_epochs=3", "trainer.args.max_steps=5"], []),
+        (["trainer.args.eval_steps=5"], ["trainer.args.eval_strategy=steps"]),
+        (["trainer.args.eval_steps=5", "trainer.args.eval_strategy=steps", "data.eval.fraction=0.1"], []),
+        (["trainer.args.save_strategy=no"], []),  # the shipped save_steps is not the user's
+        (["trainer.args.vllm_tensor_parallel_size=2"], ["launch.rollout=vllm"]),
+        (
+            ["rewards.correct.weight=0", "rewards.format.weight=0", "rewards.brevity.weight=0"],
+            ["weights of all rewards"],
+        ),
+    ],
+)
+def test_what_no_one_reads_gives_a_notice(words: list[str], texts: list[str]) -> None:
+    found = [notice.text for notice in planned(*QUICK, *words).notices if notice.subject == "no effect"]
+    assert len(found) == len(texts)
+    assert all(text in one for text, one in zip(texts, found, strict=True))
+
+
+def test_a_schedule_longer_than_the_run_and_a_large_rate_give_notices() -> None:
+    weight = "rewards.format.weight={start: 0, end: 1, steps: 60}"
+    made = planned(*QUICK, weight, "trainer.args.max_steps=50", "trainer.args.learning_rate=1e5").notices
+    assert {"weight", "learning rate"} <= {notice.subject for notice in made}
+    made = planned(*QUICK, weight, "trainer.args.max_steps=60", "trainer.args.learning_rate=1e-3").notices
+    assert not {"weight", "learning rate"} & {notice.subject for notice in made}
+
+
 @pytest.mark.parametrize("value", ["49", "0.9", "0"])
 def test_negative_control_a_warm_up_that_ends(value: str) -> None:
     made = planned(*QUICK, f"trainer.args.warmup_steps={value}", "trainer.args.max_steps=50")

@@ -34,7 +34,11 @@ def test_the_newest_finished_run_is_taken(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_slip_is_answered_with_the_runs_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "runs/my_reward/a", "finished", 3.0)
-    for typed, hint in (("run:my_rewrad", "run:my_reward"), ("run:my_rewrad/a", "run:my_reward/a")):
+    for typed, hint in (
+        ("run:my_rewrad", "run:my_reward"),
+        ("run:my_rewrad/a", "run:my_reward/a"),
+        ("run:a", "run:my_reward/a"),
+    ):
         with pytest.raises(RunError) as caught:
             model_of(typed)
         assert caught.value.hint == hint

@@ -51,7 +51,8 @@ class TestOpenRun:
             os.utime(folder / "config.yaml", (1, 1 if "s1" in name else 2))
         for typed, got, hint in (
             ("runs", "a folder with 3 runs", "runs/quickstart/s2/a"),
-            ("runs/quickstart/s1", "a sweep: several runs of one command", "runs/quickstart/s1"),
+            ("runs/quickstart/s1", "a sweep: several runs of one command", "runs/quickstart/s1/a"),
+            ("s2", "no such folder", "runs/quickstart/s2"),
         ):
             with pytest.raises(RunError) as caught:
                 open_run(Path(typed))

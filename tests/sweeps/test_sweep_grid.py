@@ -73,6 +73,8 @@ def test_the_folder_of_a_job_needs_no_quotes(place) -> None:
         (["seed=1,,2"], "seed=1,,2\n"),
         (["seed=range(0,2),7"], "seed=range(0,2),7"),
         (["seed=7"], "seed=7"),
+        (["seed=range(0,1000000000)"], "seed=range(0,1000000000)"),
+        (["seed=range(0,100)", "a=range(0,100)"], "seed=range(0,100) a=range(0,100)"),
         (["seed=0,", "1,", "2"], "seed=0,\n"),
         (["hydra/launcher=joblib", "seed=1,2"], "hydra/launcher=joblib"),
         (["run.name=a,b"], "run.name=a,b"),

@@ -152,9 +152,7 @@ def _constructor_problems(found: _Found, given: set[str], where: str) -> Iterato
         needed += [arg for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True) if default is None]
         unknown = [arg.arg for arg in needed if arg.arg not in given]
         if function.name == "__init__" and unknown:
-            yield ConfigError(
-                f"{found.name} needs an argument {unknown[0]!r} that no key sets",
-                where=where,
-                got=f"__init__({', '.join(arg.arg for arg in positional)})",
-                expected="arguments of TRL's class, and others with a default",
-            )
+            what = f"{found.name} needs an argument {unknown[0]!r} that no key sets"
+            expected = "arguments of TRL's class, and others with a default"
+            got = f"__init__({', '.join(arg.arg for arg in positional)})"
+            yield ConfigError(what, where=where, got=got, expected=expected)

@@ -156,12 +156,9 @@ def slurm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
         option = name.lstrip("-").replace("_", "-")
         where = origins.where(f"launch.slurm.extra.{name}")
         if option in _SET_BY_US:
-            yield ConfigError(
-                f"rlhf itself sets sbatch's --{option}",
-                where=where,
-                expected="an option without a key of its own under launch, such as constraint, reservation",
-                hint=f"'~launch.slurm.extra.{name}'",
-            )
+            what = f"rlhf itself sets sbatch's --{option}"
+            expected = "an option without a key of its own under launch, such as constraint, reservation"
+            yield ConfigError(what, where=where, expected=expected, hint=f"'~launch.slurm.extra.{name}'")
 
 
 def seconds(time: str) -> int | None:

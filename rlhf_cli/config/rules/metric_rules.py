@@ -249,12 +249,10 @@ def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
     name = str(metric).removeprefix(EVAL)
     of_set = _eval_prefix(experiment, name).removeprefix(EVAL)
     if isinstance(metric, str) and not name.startswith(of_set):
+        what = "the best checkpoint is chosen by the metric of one evaluation set"
+        expected = f"a name that begins with {' or '.join(f'{EVAL}{one}_' for one in experiment.data.eval_names)}"
         yield ConfigError(
-            "the best checkpoint is chosen by the metric of one evaluation set",
-            where=origins.where(_BEST),
-            got=metric,
-            expected=f"a name that begins with {' or '.join(f'{EVAL}{one}_' for one in experiment.data.eval_names)}",
-            hint=f"{_BEST}={EVAL}{of_set}{name}",
+            what, where=origins.where(_BEST), got=metric, expected=expected, hint=f"{_BEST}={EVAL}{of_set}{name}"
         )
         return
     if not isinstance(metric, str) or not experiment.trainer.row.generates:
@@ -318,25 +316,17 @@ def sweep_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
         if is_total and (moving := [key for key in sweep.space if moves_the_total(key)]):
             yield moving_total(objective, moving, list(experiment.rewards), where=where)
     if len(sweep.objective) > 1 and sweep.prune != "off":
-        yield ConfigError(
-            "sweep.prune needs a single objective",
-            where=origins.where("sweep.prune"),
-            got=f"sweep.prune={sweep.prune}, and {len(sweep.objective)} objectives",
-            expected="one objective, or sweep.prune=off",
-            hint="sweep.prune=off",
-        )
+        what, expected = "sweep.prune needs a single objective", "one objective, or sweep.prune=off"
+        got = f"sweep.prune={sweep.prune}, and {len(sweep.objective)} objectives"
+        yield ConfigError(what, where=origins.where("sweep.prune"), got=got, expected=expected, hint="sweep.prune=off")
 
 
 def moving_total(objective: str, keys: list[str], rewards: list[str], *, where: str) -> ConfigError:
     """Return an error for a total as the objective of a search over what the total is computed from."""
     raw = ",".join(f"rewards/{name}/mean" for name in rewards or ["NAME"])
-    return ConfigError(
-        f"the search itself changes {objective}: the largest weight would win whatever the answers are",
-        where=where,
-        got=f"a search over {', '.join(keys)}",
-        expected="raw scores, which no weight changes",
-        hint=f"sweep.objective='[{raw}]'",
-    )
+    expected, got = "raw scores, which no weight changes", f"a search over {', '.join(keys)}"
+    what = f"the search itself changes {objective}: the largest weight would win whatever the answers are"
+    return ConfigError(what, where=where, got=got, expected=expected, hint=f"sweep.objective='[{raw}]'")
 
 
 def moves_the_total(key: str) -> bool:

@@ -80,7 +80,8 @@ def _gate_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
     gates += [("primary", None, experiment.primary)] if experiment.primary is not None else []
     for key, owner, gate in gates:
         if gate.by == owner:
-            yield ConfigError(f"reward {owner!r} is gated by itself", where=origins.where(key))
+            what = f"reward {owner!r} is gated by itself"
+            yield ConfigError(what, where=origins.where(key), got=f"by: {owner}", hint=f"'~rewards.{owner}.gate'")
         elif gate.by not in rewards:
             close = nearest(gate.by, rewards)
             in_list = owner is not None and isinstance(rewards[owner].gate, list)

@@ -104,13 +104,9 @@ def _initial_problems(experiment: Experiment, initial: object, origins: Origins)
         problem = f"{user} the model without its adapter, which with {initial} is not the initial policy"
     if problem:
         why_not = ", or kl.where=none" if experiment.kl is not None and experiment.has_reference else ""
-        yield ConfigError(
-            f"{key}={initial} does not work here",
-            where=origins.where(key),
-            got=problem,
-            expected=f"one of true, {', '.join(str(value) for value in _NO_CHANGE[1:])}",
-            hint=f"'~{key}'{why_not}",
-        )
+        what = f"{key}={initial} does not work here"
+        expected = f"one of true, {', '.join(str(value) for value in _NO_CHANGE[1:])}"
+        yield ConfigError(what, where=origins.where(key), got=problem, expected=expected, hint=f"'~{key}'{why_not}")
 
 
 def quantize_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
@@ -125,12 +121,10 @@ def quantize_problems(experiment: Experiment, origins: Origins) -> Iterator[User
             hint="model.lora.r=16, or model.quantize=null",
         )
     if experiment.launch.precision == "fp16":
+        what = "an adapter on quantised weights is in bfloat16, which fp16 training cannot scale"
+        expected = "bf16, or float32"
         yield ConfigError(
-            "an adapter on quantised weights is in bfloat16, which fp16 training cannot scale",
-            where=origins.where("launch.precision"),
-            got="fp16",
-            expected="bf16, or float32",
-            hint="launch.precision=bf16",
+            what, where=origins.where("launch.precision"), got="fp16", expected=expected, hint="launch.precision=bf16"
         )
 
 
@@ -143,12 +137,9 @@ def template_problems(experiment: Experiment, origins: Origins) -> Iterator[User
     path = experiment.trainer.args.get("chat_template_path")
     named = {key: experiment.model.chat_template, of_trl: str(path or "") or None}
     if None not in named.values():
+        what, got = "there are two chat templates", f"{path}, and {key}"
         yield ConfigError(
-            "there are two chat templates",
-            where=origins.where(of_trl),
-            got=f"{path}, and {key}",
-            expected="one of them",
-            hint=f"'~{of_trl}', or {key}=null",
+            what, where=origins.where(of_trl), got=got, expected="one of them", hint=f"'~{of_trl}', or {key}=null"
         )
     for where, template in named.items():
         if template is not None and (where == key or template.endswith(JINJA_FILES)):
@@ -163,12 +154,10 @@ def teacher_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
     trainer, teacher = experiment.trainer, experiment.teacher
     needs_one = "teacher" in trainer.row.sections
     if teacher is None and needs_one:
+        what = f"trainer={trainer.name} needs a teacher"
+        expected = "a language model with the policy's tokens: a folder, a hub id or run:NAME"
         yield ConfigError(
-            f"trainer={trainer.name} needs a teacher",
-            where=origins.where("teacher"),
-            got="null",
-            expected="a language model with the policy's tokens: a folder, a hub id or run:NAME",
-            hint="teacher.path=FOLDER_OR_HUB_ID",
+            what, where=origins.where("teacher"), got="null", expected=expected, hint="teacher.path=FOLDER_OR_HUB_ID"
         )
     elif teacher is not None and not needs_one:
         own = "teacher_model_kind" in trl_args.fields_of(trainer.trl)

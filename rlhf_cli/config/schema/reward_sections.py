@@ -133,6 +133,9 @@ class Reward(Section):
             raise ValueError("`per: turn` for a function only; a reward model scores the whole answer")
         if self.isolate and self.fn is None:
             raise ValueError("`isolate` for a function only; all others run in the training process")
+        for name in ("batch_size", "max_length", "dtype", "device", "with_eos"):
+            if self.model is None and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"no `{name}` without `model`: a function does not read it")
         if self.when == "eval" and self.weight != 0:
             raise ValueError("no `weight` with `when: eval`: the reward has no part in any total")
         return self

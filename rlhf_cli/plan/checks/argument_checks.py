@@ -7,6 +7,7 @@ import re
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import EXPECT_AFRESH
+from rlhf_cli.config.origins import COMMAND_LINE
 from rlhf_cli.data.rows import describe_shared, prompt_keys, shared_prompts
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import ConfigError, DataError
@@ -15,7 +16,7 @@ from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, Schedule, Sub
 from rlhf_cli.plan.devices import runs_on_cpu
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tables.strategies import STRATEGIES
-from rlhf_cli.tables.trl_values import MAX_RELATIVE_KL_ERROR, RANGES, REFUSALS
+from rlhf_cli.tables.trl_values import MAX_RELATIVE_KL_ERROR, RANGES, REFUSALS, UNREAD
 
 _ARGS = "trainer.args."
 _OPTIMIZERS = ((re.compile(r"8bit|paged|ademamix|bnb"), "bitsandbytes"), (re.compile(r"_torch_(4|8)bit$"), "torchao"))
@@ -126,6 +127,33 @@ def typed_twice(subject: Subject) -> Findings:
     for key, typed in values.items():
         if len(set(typed)) > 1:
             yield Notice("typed", f"{key} is typed {len(typed)} times; the last one counts: {key}={typed[-1]}")
+
+
+def unread_arguments(subject: Subject) -> Findings:
+    """Yield a notice for every argument that the user gave and no one reads, because another one decides."""
+    experiment, origins, texts = subject.experiment, subject.composed.origins, dict[str, str]()
+    args, of = experiment.trainer.args, experiment.trainer.setting
+
+    def is_typed(name: str) -> bool:
+        return str(origins.by_key.get(_ARGS + name)) == COMMAND_LINE
+
+    rows = [row for row in UNREAD if row[0] in args and of(row[1]) not in row[2]]
+    if isinstance(steps := args.get("max_steps"), int) and steps > 0 and is_typed("num_train_epochs"):
+        rows.append(("num_train_epochs", "max_steps", (-1,)))
+    for name, decides, values in rows:
+        if is_typed(name) > is_typed(decides) or (decides not in args and name in args):
+            with_what = f"{decides}={of(decides)}; {_ARGS}{decides}={values[0]}".replace("=True", "=true")
+            texts[name] = with_what.replace("=False", "=false")
+    if not experiment.launch.rollout.startswith("vllm"):
+        with_what = f"launch.rollout={experiment.launch.rollout}; launch.rollout=vllm"
+        texts |= dict.fromkeys([name for name in args if name.startswith("vllm_") and is_typed(name)], with_what)
+    for name, with_what in texts.items():
+        yield Notice("no effect", f"{subject.where(_ARGS + name)} is not read with {with_what} reads it")
+    if (rewards := experiment.rewards) and all(reward.weight == 0 for reward in rewards.values()):
+        yield Notice("no effect", f"the weights of all rewards are 0: {', '.join(rewards)} teach nothing")
+    rate = of("learning_rate")
+    if isinstance(rate, int | float) and rate >= 1:
+        yield Notice("learning rate", f"{subject.where(_ARGS + 'learning_rate')} is {rate:g}; usual are 1e-6 to 1e-3")
 
 
 def package_problems(subject: Subject) -> Findings:
@@ -243,12 +271,10 @@ def stage_problems(subject: Subject, data: DataFacts, schedule: Schedule) -> Che
             )
     if schedule.steps is not None and schedule.steps <= 0:
         key = f"{_ARGS}num_train_epochs"
+        what, expected = "the run would have no steps", "more than 0 of either"
+        got = f"{experiment.trainer.setting('num_train_epochs')} epochs without max_steps"
         yield ConfigError(
-            "the run would have no steps",
-            where=subject.where(key),
-            got=f"{experiment.trainer.setting('num_train_epochs')} epochs without max_steps",
-            expected="more than 0 of either",
-            hint=f"{key}=1, or {_ARGS}max_steps=100",
+            what, where=subject.where(key), got=got, expected=expected, hint=f"{key}=1, or {_ARGS}max_steps=100"
         )
     return schedule
 
@@ -263,6 +289,11 @@ def warmup_notice(subject: Subject, steps: int | None) -> Findings:
         if isinstance(value, int | float) and steps is not None and value >= steps > 0:
             what = f"{subject.where(key)} is {value:g}, but the run ends after {steps} steps: {effect}"
             yield Notice("warm-up", f"{what}; {key}={steps // 10}")
+    for name, reward in experiment.rewards.items():
+        length = None if isinstance(reward.weight, float) else reward.weight.steps
+        if length is not None and steps is not None and length > steps > 0:
+            key, what = f"rewards.{name}.weight.steps", f"but the run ends after {steps} steps"
+            yield Notice("weight", f"{subject.where(key)} is {length}, {what}: {key}={steps} reaches the end")
 
 
 def shared_prompt_notice(data: DataFacts) -> Findings:

@@ -121,12 +121,10 @@ def aggregate_problems(subject: Subject) -> Check[dict[str, Path]]:
     try:
         signature.bind(rewards={}, weights={})
     except TypeError:
-        yield RewardError(
-            "the aggregate must take the arguments `rewards` and `weights`",
-            where="aggregate",
-            got=f"{aggregate}({', '.join(signature.parameters)})",
-            expected="f(rewards, weights): by reward, a list of scores and a number; returns one total per row",
-        )
+        what = "the aggregate must take the arguments `rewards` and `weights`"
+        expected = "f(rewards, weights): by reward, a list of scores and a number; returns one total per row"
+        got = f"{aggregate}({', '.join(signature.parameters)})"
+        yield RewardError(what, where="aggregate", got=got, expected=expected)
     return files
 
 

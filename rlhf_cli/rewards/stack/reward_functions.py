@@ -82,19 +82,14 @@ def resolve(
     except RewardError as error:
         raise anchored(error, args_key=args_key, place=place) from error
     except Exception as error:  # a user's factory may raise anything: show the real error
+        got = f"{dict(args)} ({_import_error(error)})"
         raise RewardError(
-            f"{fn} does not take these arguments",
-            where=place(args_key),
-            got=f"{dict(args)} ({_import_error(error)})",
-            expected=f"what {fn} accepts",
+            f"{fn} does not take these arguments", where=place(args_key), got=got, expected=f"what {fn} accepts"
         ) from error
     if not callable(reward):
-        raise RewardError(
-            f"{fn} did not return a reward function",
-            where=where,
-            got=type(reward).__name__,
-            expected="a callable; a function that takes `completions` is a reward itself",
-        )
+        what = f"{fn} did not return a reward function"
+        expected = "a callable; a function that takes `completions` is a reward itself"
+        raise RewardError(what, where=where, got=type(reward).__name__, expected=expected)
     function: RewardFunction = reward
     parameters = _parameters_of(function, fn, where)
     refuse_other_signature(fn, parameters, {} if is_factory else args, where=where)
@@ -127,25 +122,21 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
     """Return what `module:function` or `./file.py:function` names. Raise RewardError with the real import error."""
     module_name, colon, attribute = fn.rpartition(":")
     parts = attribute.split(".")
-    if not colon or not all(part.isidentifier() for part in parts) or not module_name:
-        raise RewardError(
-            "invalid function name", where=where, got=fn, expected="package.module:function, or ./file.py:function"
-        )
+    is_file = module_name.endswith(".py")
+    if not colon or not all(part.isidentifier() for part in parts) or (not is_file and set("/:") & set(module_name)):
+        expected = "package.module:function, or ./file.py:function"
+        raise RewardError("invalid function name", where=where, got=fn, expected=expected, hint=_meant_name(fn))
     # Unlike `python -m`, a console script does not have the current folder on its path, but users expect it.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        is_file = module_name.endswith(".py")
         module = _module_of_file(module_name) if is_file else importlib.import_module(module_name)
     except FileNotFoundError as error:
+        what = "there is no such reward file"
         raise RewardError(
-            "there is no such reward file",
-            where=where,
-            got=str(error),
-            expected="./file.py:function",
-            hint=_near_file(module_name, attribute),
+            what, where=where, got=str(error), expected="./file.py:function", hint=_near_file(module_name, attribute)
         ) from None
-    except Exception as error:  # a user's module may raise anything on import: show the real error
+    except (Exception, SystemExit) as error:  # a user's module may raise anything on import: show the real error
         raise RewardError(
             f"{module_name} cannot be imported",
             where=where,
@@ -183,6 +174,16 @@ def _module_of_file(file: str) -> ModuleType:
     return importlib.import_module(user_files.name_of(path))
 
 
+def _meant_name(fn: str) -> str | None:
+    """Return the name that was meant by `./file.py`, `./file.py::f`, `./file:f` or `module.f`, or None."""
+    parts = [part for part in fn.split(":") if part]
+    file = parts[0] if parts and Path(parts[0]).is_file() else f"{parts[0]}.py" if parts else ""
+    if Path(file).is_file():
+        return f"{file}:{parts[-1] if len(parts) > 1 else 'FUNCTION'}"
+    module, dot, function = fn.rpartition(".")
+    return f"{module}:{function}" if dot and Path(f"{module.replace('.', '/')}.py").is_file() else None
+
+
 def _near_file(file: str, attribute: str) -> str | None:
     """Return the same function in the file of that folder with the most similar name, or None."""
     folder = Path(file).expanduser().parent
@@ -190,7 +191,7 @@ def _near_file(file: str, attribute: str) -> str | None:
     return f"{file.removesuffix(Path(file).name)}{close}:{attribute}" if close is not None else None
 
 
-def _import_error(error: Exception) -> str:
+def _import_error(error: BaseException) -> str:
     """Return `ImportError: No module named 'x' (rewards.py:3)`: the error and the last user line that it came from."""
     traceback = error.__traceback__
     place = None
@@ -233,12 +234,8 @@ def argument_problems(
                 hint=f"{args_key}.{close}" if close else f"'~{key}'",
             )
         elif not is_factory and name in REWARD_ARGUMENTS:
-            yield RewardError(
-                f"the trainer passes {name} to {fn}; a configuration cannot",
-                where=place(key),
-                got=value,
-                hint=f"'~{key}'",
-            )
+            what = f"the trainer passes {name} to {fn}; a configuration cannot"
+            yield RewardError(what, where=place(key), got=value, hint=f"'~{key}'")
         elif name in named and not (value is None and named[name].default is None):
             annotation = annotations.get(name, object)
             expected = complaint(annotation, value)

@@ -106,6 +106,25 @@ class TestRefused:
         assert (error.where, error.got, error.hint) == (WHERE, fn, hint)
         assert error.expected == "one of Scorer, later, make, makes_nothing, plain, with_arguments"
 
+    @pytest.mark.parametrize(
+        ("fn", "hint"),
+        [
+            ("./my_rewards.py", "./my_rewards.py:FUNCTION"),
+            ("./my_rewards.py::plain", "./my_rewards.py:plain"),
+            ("./my_rewards:plain", "./my_rewards.py:plain"),
+            ("my_rewards.plain", "my_rewards:plain"),
+            ("wombat", None),
+        ],
+    )
+    def test_a_name_of_another_form(self, fn: str, hint: str | None) -> None:
+        assert (refusal(fn).got, refusal(fn).hint) == (fn, hint)
+
+    def test_a_file_that_ends_the_process_or_imports_from_a_package(self, write: Write) -> None:
+        write("leaves.py", "import sys\nsys.exit(3)\n")
+        assert refusal("./leaves.py:plain").got == "SystemExit: 3 (leaves.py:2)"
+        write("inner.py", "from .other import plain\n")
+        assert "`from other import`" in str(refusal("./inner.py:plain").got)
+
     def test_a_syntax_error_names_the_file_and_line(self, write: Write) -> None:
         write("half.py", "x = 1\ndef plain(:\n")
         assert str(refusal("./half.py:plain").got).endswith("(half.py:2)")
