@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import NOT_GIVEN
 from rlhf_cli.data.dialogues import read_conversations
+from rlhf_cli.data.learnt_columns import stand_in
 from rlhf_cli.data.peeking import peek
-from rlhf_cli.data.rows import RowTable
+from rlhf_cli.data.rows import RowTable, kind_of_text
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError, ModelError, raise_any
 from rlhf_cli.evaluation.scored_pairs import Row
@@ -59,24 +60,18 @@ def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTok
     if model.tokenizer:
         name, where, revision = model.tokenizer, "model.tokenizer", None
     if name is None or name == NOT_GIVEN:
-        raise ModelError(
-            f"{wanted_by} needs the policy's tokenizer, and no policy is configured",
-            where=where,
-            expected="a model folder or a hub id, to load its tokenizer",
-            hint="model.path=FOLDER_OR_HUB_ID, or model=tiny",
-        )
+        what = f"{wanted_by} needs the policy's tokenizer, and no policy is configured"
+        expected, hint = "a model folder or a hub id, for its tokenizer", "model.path=FOLDER_OR_HUB_ID, or model=tiny"
+        raise ModelError(what, where=where, expected=expected, hint=hint)
     if not Path(name).expanduser().exists():
         require_on_hub(HubQuestion("model", name, revision, needs_weights=False), where=where, local=f"{where}=FOLDER")
     try:
         return load_tokenizer(name, model.chat_template, revision=revision, trust_remote_code=model.trust_remote_code)
     except (OSError, ValueError) as error:
-        raise ModelError(
-            "the tokenizer cannot be loaded",
-            where=where,
-            got=f"{name} ({type(error).__name__}: {str(error).splitlines()[0]:.160})",
-            expected="a folder with a tokenizer, or a hub id that is in the cache or can be reached",
-            hint="hf download " + name,
-        ) from error
+        got = f"{name} ({type(error).__name__}: {str(error).splitlines()[0]:.160})"
+        expected = "a folder with a tokenizer, or a hub id that is in the cache or can be reached"
+        what, hint = "the tokenizer cannot be loaded", "hf download " + name
+        raise ModelError(what, where=where, got=got, expected=expected, hint=hint) from error
 
 
 def reads_tokens(function: RewardFunction) -> bool:
@@ -118,13 +113,8 @@ def read_completions(path: Path, *, limit: int | None) -> list[Row]:
         from rlhf_cli.data.data_files import near_files
 
         # Otherwise the training data loader would look for a hub dataset of this name.
-        raise DataError(
-            f"{path}: no such file",
-            where="--completions",
-            got=str(path.absolute()),
-            expected="a file with the columns prompt and completion, a run folder or run:NAME",
-            **near_files(path),
-        )
+        what, expected = f"{path}: no such file", "a file with prompt and completion, a run folder or run:NAME"
+        raise DataError(what, where="--completions", got=str(path.absolute()), expected=expected, **near_files(path))
     if path.is_dir():
         tables = sorted([*path.glob("completions/*.parquet"), *path.glob("*.parquet")])
         if not tables:
@@ -132,21 +122,23 @@ def read_completions(path: Path, *, limit: int | None) -> list[Row]:
         path = tables[-1]
     rows = peek(DataSource(path=str(path), name="--completions"), limit=limit or sys.maxsize).rows
     if not rows:
-        raise DataError(
-            "the file has no rows", where=str(path), got="none", expected="a row a completion, with its prompt"
-        )
+        expected = "a row a completion, with its prompt"
+        raise DataError("the file has no rows", where=str(path), got="none", expected=expected)
     for column in ("prompt", "completion"):
         if column not in rows[0]:
-            raise DataError(
-                f"the file has no column {column!r}",
-                where=str(path),
-                got="columns " + ", ".join(rows[0]),
-                expected="prompt, completion, and the columns that the rewards read",
-                hint=nearest(column, rows[0]),
-            )
+            what, found = f"the file has no column {column!r}", stand_in(column, list(rows[0]))
+            got, expected = "columns " + ", ".join(rows[0]), "prompt, completion, and the columns that the rewards read"
+            advice = f"give {found} the name {column}, in a copy of the file" if found else None
+            raise DataError(what, where=str(path), got=got, expected=expected, advice=advice)
     table = RowTable(rows, tuple(dict.fromkeys(name for row in rows for name in row)))
     read_table = read_conversations(table, ("prompt", "completion"), name=str(path))
-    return [dict(read_table[row]) for row in range(len(rows))]
+    read = [dict(read_table[row]) for row in range(len(rows))]
+    for number, row in enumerate(read, 1):
+        if kind_of_text(completion := row["completion"]) is None:
+            got, where = f"{completion!r:.80}", f"{path}, row {number} (the first row is 1)"
+            expected = "text, or messages: [{role: assistant, content: ...}]; a row for each completion"
+            raise DataError("the completion cannot be scored", where=where, got=got, expected=expected)
+    return read
 
 
 @dataclass(frozen=True)

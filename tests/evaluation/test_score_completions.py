@@ -21,7 +21,7 @@ from rlhf_cli.config.schema.model_and_data import NOT_GIVEN
 from rlhf_cli.errors import DataError, ModelError
 from rlhf_cli.evaluation import score_completions
 from rlhf_cli.evaluation.score_bench import QUANTILES, correlations, distribution, labels_of, score_bench
-from rlhf_cli.evaluation.score_completions import policy_tokenizer, reads_tokens, score, score_with
+from rlhf_cli.evaluation.score_completions import policy_tokenizer, read_completions, reads_tokens, score, score_with
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.stack_building import reward_stack
@@ -223,6 +223,29 @@ def test_labels_as_people_write_them() -> None:
 def test_a_row_may_lack_the_column_the_first_one_too() -> None:
     """JSON lines have the keys that were written: who labels later leaves the key out, which is an empty cell."""
     assert labels_of([{"prompt": "q"}, {"prompt": "q", "ok": True}, {"prompt": "q"}], "ok") == [None, 1.0, None]
+
+
+@pytest.mark.parametrize(
+    ("rows", "where", "advised"),
+    [
+        (
+            [{"prompt": "q", "completion": "a"}, {"prompt": "q", "completion": None}],
+            "c.jsonl, row 2 (the first row is 1)",
+            None,
+        ),
+        ([{"prompt": "q", "completion": ["a", "b"]}], "c.jsonl, row 1 (the first row is 1)", None),
+        ([{"question": "q", "completion": "a"}], "c.jsonl", "question"),
+    ],
+)
+def test_rows_that_cannot_be_scored(
+    rows: list[dict[str, object]], where: str, advised: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError) as caught:
+        read_completions(Path("c.jsonl"), limit=None)
+    assert caught.value.where == where
+    assert advised is None or advised in str(caught.value.advice)
 
 
 def test_what_is_no_label_is_refused() -> None:

@@ -430,6 +430,27 @@ def test_conversations_without_a_last_answer_give_a_notice(chat_model: str, plac
     assert planned(*words("sft", chat_model)).notices == ()
 
 
+@pytest.mark.parametrize(
+    ("trainer", "row", "chat_model", "is_told"),
+    [
+        ("sft", {"messages": [TALK[0], says("5") | {"reasoning_content": "two, three"}]}, "qwen2_5", True),
+        ("dpo", {**PAIR, "chosen": [says("5") | {"thinking": "two, three"}]}, "qwen2_5", True),
+        ("sft", {"messages": [TALK[0], says("5") | {"reasoning_content": "two, three"}]}, "qwen3", False),
+        ("sft", {"messages": TALK}, "qwen2_5", False),
+        ("dpo", {"prompt": "2+3?", "chosen": "2+3? 5", "rejected": "2+3? 6"}, "qwen2_5", True),
+        ("sft", {"prompt": "2+3?", "completion": "2+3? 5"}, "qwen2_5", True),
+        ("sft", {"prompt": "2+3?", "completion": "5"}, "qwen2_5", False),
+    ],
+    indirect=["chat_model"],
+)
+def test_what_is_left_out_or_read_twice_gives_a_notice(
+    trainer: str, row: dict[str, Any], chat_model: str, is_told: bool, place: Path
+) -> None:
+    """Reasoning that the template does not write, and answers in text that repeat their prompt."""
+    written(place, *[row] * 4)
+    assert [notice.subject for notice in planned(*words(trainer, chat_model)).notices].count("data") == is_told
+
+
 def test_a_mixture_of_two_forms(chat_model: str, place: Path) -> None:
     (place / "mine.jsonl").write_text((json.dumps({"messages": TALK}) + "\n") * 4)
     written(place, *[{"messages": SHAREGPT}] * 4)

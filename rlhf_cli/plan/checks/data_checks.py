@@ -10,6 +10,7 @@ from typing import cast
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.rollout_sections import ENVIRONMENT_COLUMN
+from rlhf_cli.data.dialogues import ANSWERS
 from rlhf_cli.data.learnt_columns import ASKING, check_columns, read_columns, stand_in
 from rlhf_cli.data.peeking import peek, prepare_preview
 from rlhf_cli.data.preparing import template_columns
@@ -134,11 +135,9 @@ def _no_column(
     """Return the error for a column that `table` lacks and `reader` (a trainer or a reward) needs, as all `needs`."""
     new = next((new for read in data.sources if (new := read.source.new_name(column)) is not None), None)
     if new is not None:  # `rename` removes the old name, a template keeps it
-        return DataError(
-            f"the column {column!r}, which {reader} reads, was renamed to {new!r}",
-            where=subject.where(f"{table}.rename.{new}"),
-            hint=f"'~{table}.rename.{new}' " + (f"data.prompt='{{{column}}}'" if new == "prompt" else ""),
-        )
+        what, where = f"the column {column!r}, which {reader} reads, was renamed to {new!r}", f"{table}.rename.{new}"
+        hint = f"'~{where}' " + (f"data.prompt='{{{column}}}'" if new == "prompt" else "")
+        return DataError(what, where=subject.where(where), hint=hint)
     worlds = with_columns([list(needs)]) if subject.experiment.data.world is not None and table == "data" else ()
     argument = f"; or, if it is an argument, {reader}.args.{column}=VALUE" if reader.startswith("rewards.") else ""
     found, rows = stand_in(column, columns), data.training[0].rows
@@ -150,13 +149,9 @@ def _no_column(
         last = turns[-1] if isinstance(turns, list) and turns else None
         is_answer = isinstance(last, dict) and last.get("role", last.get("from")) in ("assistant", "gpt")
         hint = "data.transcripts=true" if is_answer else f"{table}.rename.prompt={dialogue}"
-    return DataError(
-        f"the data has no column {column!r}",
-        where=table,
-        got="columns " + ", ".join(columns),
-        expected=f"{column}, which {reader} reads{argument}",
-        hint=hint + "".join(f", or data={world}" for world in worlds),
-    )
+    hint += "".join(f", or data={world}" for world in worlds)
+    what, expected = f"the data has no column {column!r}", f"{column}, which {reader} reads{argument}"
+    return DataError(what, where=table, got="columns " + ", ".join(columns), expected=expected, hint=hint)
 
 
 def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Check[frozenset[str]]:
@@ -195,6 +190,12 @@ def _conversions(read: ReadSource, columns: list[str]) -> Iterator[Notice]:
         if kind_of_text(value) == "messages" and form and (isinstance(stored, str) == (form == "JSON text")):
             roles = dict.fromkeys(str(message["role"]) for message in cast("list[dict[str, object]]", value))
             yield Notice(read.source.name, f"{column}: read {form} as messages by {', '.join(roles)}")
+    rows = [read.rows[place] for place in range(min(200, len(read.rows)))] if read.rows is not None else []
+    answers = [column for column in columns if column in ANSWERS and "prompt" in columns]
+    texts = [(row["prompt"], row[column]) for row in rows for column in answers]
+    if texts and all(isinstance(asked, str) and asked and str(answer).startswith(asked) for asked, answer in texts):
+        what = "every answer begins with its prompt, which TRL writes before it: the model reads the question twice"
+        yield Notice(read.source.name, f"{what}. Of transcripts: data.rename.old_prompt=prompt data.transcripts=true")
 
 
 def _unanswered(subject: Subject, read: ReadSource, columns: list[str]) -> Iterator[Notice]:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import cast
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.dialogues import ANSWERS
 from rlhf_cli.data.images import in_parts
 from rlhf_cli.data.overlong_prompts import check_overlong, describe_overlong, prompt_limit
-from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Messages, check_rendering
-from rlhf_cli.data.rows import RowTable, values_of
+from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Messages, Write, check_rendering
+from rlhf_cli.data.rows import DIALOGUES, RowTable, values_of
 from rlhf_cli.errors import ConfigError, ModelError, UserError
 from rlhf_cli.models.tokenizer_files import (
     EMBEDDED_TOKENIZER,
@@ -31,6 +32,7 @@ from rlhf_cli.tables.trl_values import STOP_STRINGS
 from rlhf_cli.text.json_values import JsonTree, section
 
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _ADDED = 8
 """Upper bound on the special tokens added to a plain text."""
 
@@ -121,8 +123,21 @@ def template_problems(
         try:
             if read.rows is not None and used <= set(read.columns):
                 check_rendering(read.rows, sorted(used), write, name=read.source.name)
+                yield from _unread_thoughts(read.rows, sorted(used), write, read.source.name)
         except UserError as error:
             yield read.source.with_file(error)
+
+
+def _unread_thoughts(rows: RowTable, columns: list[str], write: Write, name: str) -> Iterator[Notice]:
+    """Yield a notice if the template leaves out the reasoning that answers of the first rows have in a key."""
+    for column in (column for column in columns if column in (*DIALOGUES, *ANSWERS)):
+        for row in (rows[place] for place in range(min(200, len(rows)))):
+            *before, last = cast("list[dict[str, object]]", row[column] if isinstance(row[column], list) else [{}])
+            if (key := next((key for key in _THOUGHTS if last.get(key)), None)) is not None:
+                asked = row["prompt"] if column in ANSWERS and isinstance(row.get("prompt"), list) else []
+                if "q1mark" not in write([*cast("Messages", asked), *before, last | {key: "q1mark"}], {}):
+                    yield Notice(name, f"{column}: the chat template does not write {key}: the model will not learn it")
+                break
 
 
 def room_for_answers_problems(
