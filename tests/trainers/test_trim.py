@@ -72,7 +72,7 @@ class TestNothingIsLost:
         assert facts([not_moved]) == facts([batch])
         assert not_moved["prompt_ids"].shape[1] == PROMPT
 
-    @pytest.mark.parametrize("window", [1, 2, 3, 6])
+    @pytest.mark.parametrize("window", [1, 2, 3, 5, 6])
     def test_reordered_in_windows(self, seed: int, window: int) -> None:
         batches = split(ragged(12, seed), 2)
         found = reordered_in_windows(batches, window, longest_first)
