@@ -125,6 +125,7 @@ OURS = Project(
             *("tests/trainers/assemble", "tests/trainers/test_reward_training.py", "tests/trainers/ppo"),
             *("tests/trainers/test_learning_from_rows.py", "tests/trainers/test_chat_template.py"),
             *("tests/trainers/test_same_numbers.py", "tests/trainers/test_own_class.py"),
+            *("tests/models/test_what_loaders_are_given.py", "tests/trainers/test_logged_parts.py"),
         ),
         "rlhf_cli/trainers/ppo": ("tests/trainers/ppo", "tests/models/test_critic_model.py"),
     },
