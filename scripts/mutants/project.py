@@ -126,6 +126,7 @@ OURS = Project(
             *("tests/trainers/test_learning_from_rows.py", "tests/trainers/test_chat_template.py"),
             *("tests/trainers/test_same_numbers.py", "tests/trainers/test_own_class.py"),
             *("tests/models/test_what_loaders_are_given.py", "tests/trainers/test_logged_parts.py"),
+            "tests/analysis/whatif/test_what_if.py",
         ),
         "rlhf_cli/trainers/ppo": ("tests/trainers/ppo", "tests/models/test_critic_model.py"),
     },
