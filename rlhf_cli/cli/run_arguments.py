@@ -93,6 +93,8 @@ def named_experiment(words: list[str]) -> tuple[Prepared, list[str]]:
     others = [word for word in words if word not in overrides]
     runs = [word for word in others if is_run_name(word) or (Path(word) / "config.yaml").is_file()]
     keys = [word.strip(".") for word in others if word not in runs]
+    for folder in (key for key in keys if "/" in key):
+        open_run(Path(folder))  # it raises: no key has such a name
     if len(runs) > 1:
         hint = f"rlhf compare {shlex.join(runs)}"
         raise ConfigError("one run at a time", where="command line", got=" ".join(runs), hint=hint)
@@ -116,10 +118,7 @@ def named_experiment(words: list[str]) -> tuple[Prepared, list[str]]:
             raise ConfigError(f"{key!r} is an experiment", where="command line", hint=f"rlhf show +exp={key}")
         ends = {name.rpartition(".")[2]: name for name in known}
         close = ends.get(key) or nearest(key, [*known, *ends])
-        raise ConfigError(
-            f"there is no key {key!r} in this configuration",
-            where="command line",
-            expected="a section or key, such as " + ", ".join(name for name in known if "." not in name),
-            hint=ends.get(close or "", close),
-        )
+        what = f"there is no key {key!r} in this configuration"
+        expected = "a section or key, such as " + ", ".join(name for name in known if "." not in name)
+        raise ConfigError(what, where="command line", expected=expected, hint=ends.get(close or "", close))
     return prepared, keys

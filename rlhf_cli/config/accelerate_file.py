@@ -114,12 +114,10 @@ def _read(path: Path, where: str) -> JsonTree:
         got = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)
         raise ConfigError("the accelerate file cannot be read", where=where, got=got) from None
     if not isinstance(tree, dict) or "distributed_type" not in tree:
+        what = f"`accelerate config` did not write {path}"
+        expected = "a file with distributed_type, num_processes, mixed_precision"
         raise ConfigError(
-            f"`accelerate config` did not write {path}",
-            where=where,
-            got="no distributed_type",
-            expected="a file with distributed_type, num_processes, mixed_precision",
-            hint="accelerate config --config_file FILE",
+            what, where=where, got="no distributed_type", expected=expected, hint="accelerate config --config_file FILE"
         )
     return tree
 

@@ -107,6 +107,7 @@ def compose(typed: list[str], frozen: tuple[JsonTree, Path | None] | None = None
         _let_typed_sources_win(tree, origins)
     if frozen is None:
         _refuse_unread_group(tree, origins, overrides)
+        _refuse_replaced_values(origins, conf_folders.find(f"exp/{choices.get('exp')}"))
     return Composed(
         tree, choices if chosen is None else chosen, origins, tuple(overrides), file, references, tuple(typed)
     )
@@ -321,6 +322,20 @@ def _refuse_unread_group(tree: JsonTree, origins: Origins, overrides: Sequence[s
                     got=override,
                     advice=f"remove {group}.{key} from that file, or {override} from the command line",
                 )
+
+
+def _refuse_replaced_values(origins: Origins, chosen: Path | None) -> None:
+    """Raise ConfigError for a value of the chosen experiment that an experiment in its defaults replaces."""
+    if chosen is None:
+        return
+    own = Origins()
+    own.add_file(chosen, "")
+    for key, origin in own.by_key.items():
+        last = origins.by_key.get(key, origin)
+        if last.file not in (None, chosen) and last.file.parent.name == "exp" and key in own.single:
+            what, expected = f"{last} replaces the value of {key}", "`_self_` after the experiments that it builds on"
+            advice = f"move `- _self_` behind `- {last.file.stem}` in `defaults`"
+            raise ConfigError(what, where=f"{key} ({origin})", expected=expected, advice=advice)
 
 
 def _on_frozen(override: str, chosen: dict[str, str | None]) -> str:

@@ -188,6 +188,8 @@ def not_an_override(typed: list[str], at: int, known: Groups) -> ConfigError:
     hint = f"+exp={close}" if close is not None else "rlhf list exp"
     if (joined := _joined(typed[:at], text, typed[at + 1 :])) is not None:
         hint = shlex.quote(joined)
+    elif (path / "config.yaml").is_file():
+        hint = f"rlhf resume {shlex.quote(text)}, or rlhf show {shlex.quote(text)}"
     elif path.suffix in (".yaml", ".yml"):
         hint = f"+exp={path.stem}"
     elif of_groups := [group for group, options in known.items() if text in options]:

@@ -109,13 +109,9 @@ def _value_of(name: str, path: Path) -> str:
     key = ".".join(map(str, path))
     value = os.environ.get(name)
     if value is None:
-        raise ConfigError(
-            f"the environment variable {name} is not set",
-            where=key,
-            got=f"${{oc.env:{name}}} in the frozen configuration",
-            expected="the value that the run was started with; run folders store no secrets",
-            hint=f"export {name}=...",
-        )
+        what, got = f"the environment variable {name} is not set", f"${{oc.env:{name}}} in the frozen configuration"
+        expected = "the value that the run was started with; run folders store no secrets"
+        raise ConfigError(what, where=key, got=got, expected=expected, hint=f"export {name}=...")
     remember_variable(name, value, key=key)
     return value
 

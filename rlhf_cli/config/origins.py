@@ -42,7 +42,7 @@ class Origins:
     """A map of dotted key -> Origin, filled in the order of the merge."""
 
     by_key: dict[str, Origin] = field(default_factory=dict)
-    _single: set[str] = field(default_factory=set)
+    single: set[str] = field(default_factory=set)
     """Keys that a file sets to a value without keys below it, usually null."""
     not_as_written: dict[str, str] = field(default_factory=dict)
     """Key -> a number's text in a file, where YAML 1.1 reads another one: 12:30:45 in base 60, 017 in base 8."""
@@ -63,8 +63,8 @@ class Origins:
             if line:
                 self.note_shape(key, type(node), Origin(file, line))
                 self.by_key[key] = Origin(file, line)
-                self._single.discard(key)
-                self._single |= {key} if entries is None else set()
+                self.single.discard(key)
+                self.single |= {key} if entries is None else set()
                 self.not_as_written.pop(key, None)
                 parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
                 for scalar in (part for part in parts if isinstance(part, yaml.ScalarNode)):
@@ -92,7 +92,7 @@ class Origins:
             # A null becomes a section when a key below it is given: `stop.when=...` is then all of `stop`.
             parts = key.split(".")
             for parent in (".".join(parts[:place]) for place in range(1, len(parts))):
-                if parent in self._single:
+                if parent in self.single:
                     self.by_key[parent] = Origin(None)
 
     def of(self, key: str) -> Origin | None:

@@ -82,10 +82,10 @@ def argument_problems(wrong: Iterable[WrongArgument], tree: JsonTree, origins: O
                 advice=refused.instead if refused else None,
             )
         elif argument.kind == "reserved":
-            hint = argument.expected
+            instead = argument.expected
             if argument.value is False:
-                hint = "launch.precision=float32" if argument.name in ("bf16", "fp16") else f"'~{key}'"
-            yield ConfigError(f"{key} has another key in rlhf", where=origins.where(key), hint=hint)
+                instead = "launch.precision=float32" if argument.name in ("bf16", "fp16") else f"'~{key}'"
+            yield ConfigError(f"{key} has another key in rlhf", where=origins.where(key), hint=instead)
         elif argument.kind == "unknown":
             yield _unknown_argument(TRAINERS[name].config_class, argument.name, known, origins.where(key))
         else:
@@ -240,6 +240,8 @@ def _expected(detail: ErrorDetails, path: Path) -> str:
         return _FORMS[str(path[0])]
     if detail["type"] == "dict_type" and path == ["rewards"]:
         return NAMED_REWARDS
+    if path[:2] == ["sweep", "space"] and len(path) > 2:
+        return "a text: 'interval(0,1)', 'choice(a,b)' or 'range(0,5)'"
     if detail["type"] == "bool_type" and path[0] == "warn":
         return "on or off"
     if detail["type"] == "tuple_type":

@@ -304,12 +304,8 @@ def read_parquet_head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...
         columns = [f"{column.name}: {column.type}" for column in schema]
         first = first or columns
         if columns != first:
-            raise DataError(
-                "two Parquet files have different columns",
-                where=str(path),
-                got=", ".join(columns),
-                expected=f"{', '.join(first)}, as in {paths[0]}",
-            )
+            what, expected = "two Parquet files have different columns", f"{', '.join(first)}, as in {paths[0]}"
+            raise DataError(what, where=str(path), got=", ".join(columns), expected=expected)
     table = pyarrow.dataset.dataset([str(path) for path in paths], format="parquet")
     first_rows = table.head(min(limit, 2**31 - 1))  # pyarrow counts in 32 bits
     return tuple(schema.names), first_rows.to_pylist(), table.count_rows()

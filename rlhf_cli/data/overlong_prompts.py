@@ -28,12 +28,10 @@ def prompt_limit(read: object, served: object, completion: object, *, where: str
         return None
     written = completion if isinstance(completion, int) and completion > 0 else 1
     if written >= context:
+        what, got = "completions leave no room for a prompt", f"{written} tokens; the model's context has {context}"
+        expected = "fewer than the context, which holds prompt and completion"
         raise ConfigError(
-            "completions leave no room for a prompt",
-            where=where,
-            got=f"{written} tokens; the model's context has {context}",
-            expected="fewer than the context, which holds prompt and completion",
-            hint=f"trainer.args.max_completion_length={context // 2}",
+            what, where=where, got=got, expected=expected, hint=f"trainer.args.max_completion_length={context // 2}"
         )
     return context - written
 
@@ -93,14 +91,9 @@ def check_overlong(
         hint = "data.overlong_prompts=drop"
     else:
         return
-    raise DataError(
-        problem,
-        where=where,
-        got=f"{len(overlong)} of {len(table)} prompts are longer, the longest has {max(overlong.values())} tokens",
-        expected=f"at most {limit}, the model's context less trainer.args.max_completion_length",
-        hint=hint,
-        advice=advice,
-    )
+    expected = f"at most {limit}, the model's context less trainer.args.max_completion_length"
+    got = f"{len(overlong)} of {len(table)} prompts are longer, the longest has {max(overlong.values())} tokens"
+    raise DataError(problem, where=where, got=got, expected=expected, hint=hint, advice=advice)
 
 
 def describe_overlong(overlong: Mapping[int, int], rows: int, limit: int, policy: OverlongPrompts) -> str:

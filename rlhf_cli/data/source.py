@@ -98,12 +98,8 @@ class DataSource:
                 raise DataError(f"only a hub dataset has a {key}", where=where, hint=f"'~{where}'")
         select = (0, self.select) if isinstance(self.select, int) else self.select
         if select is not None and not (len(select) == 2 and 0 <= select[0] < select[1]):
-            raise DataError(
-                "`select` names no rows",
-                where=f"{self.name}.select",
-                got=self.select,
-                expected="a number of rows above 0, or [start, stop] with 0 <= start < stop",
-            )
+            expected = "a number of rows above 0, or [start, stop] with 0 <= start < stop"
+            raise DataError("`select` names no rows", where=f"{self.name}.select", got=self.select, expected=expected)
         self.bounds = None if select is None else (select[0], select[1])
 
     def no_such_split(self) -> DataError:
@@ -114,12 +110,9 @@ class DataSource:
     def check_selection(self, num_rows: int) -> None:
         """Raise DataError if `select` names more rows than there are."""
         if self.bounds is not None and self.bounds[1] > num_rows:
+            what, expected = "`select` reaches beyond the last row", f"at most {num_rows}, the number of rows"
             raise DataError(
-                "`select` reaches beyond the last row",
-                where=f"{self.name}.select",
-                got=self.select,
-                expected=f"at most {num_rows}, the number of rows",
-                hint=f"'~{self.name}.select'",
+                what, where=f"{self.name}.select", got=self.select, expected=expected, hint=f"'~{self.name}.select'"
             )
 
     def new_name(self, column: str) -> str | None:
@@ -140,9 +133,5 @@ class DataSource:
 
 def missing_column(column: str, columns: Sequence[str], name: str) -> DataError:
     """Return the error for an unknown column: its name, the config key, the existing columns, the nearest of them."""
-    return DataError(
-        f"no column {column!r} in the data",
-        where=name,
-        expected=f"one of {', '.join(columns)}",
-        hint=nearest(column, columns),
-    )
+    what = f"no column {column!r} in the data"
+    return DataError(what, where=name, expected=f"one of {', '.join(columns)}", hint=nearest(column, columns))

@@ -43,12 +43,9 @@ def make_room(folder: Path, *, overwrite: bool) -> None:
     """Create the output folder. Raise RunError if that fails, or if it holds such files and `overwrite` is false."""
     there = [name for name in _ALL if (folder / name).exists()]
     if there and not overwrite:
+        what, expected = "this folder already has completions", "a folder without them"
         raise RunError(
-            "this folder already has completions",
-            where=shown(folder),
-            got=", ".join(there),
-            expected="a folder without them",
-            hint="--out FOLDER, or --overwrite",
+            what, where=shown(folder), got=", ".join(there), expected=expected, hint="--out FOLDER, or --overwrite"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -115,12 +112,8 @@ def prompts_of(experiment: Experiment, *, data: str | None, held_out: bool, limi
     if data is None and not held_out:
         return load_training(experiment, limit=limit), "training rows"
     if held_out and experiment.data.eval is None:
-        raise ConfigError(
-            "the run held out no rows",
-            where="data.eval",
-            expected="data.eval.fraction=0.1, or a file of other rows",
-            hint="--data FILE",
-        )
+        expected = "data.eval.fraction=0.1, or a file of other rows"
+        raise ConfigError("the run held out no rows", where="data.eval", expected=expected, hint="--data FILE")
     rows = list[Row]()
     for name in experiment.data.evals or [""]:
         rows += load_held_out(only_set(experiment, name), needs="prompt", limit=limit, or_training=False).rows

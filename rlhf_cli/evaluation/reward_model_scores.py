@@ -162,19 +162,12 @@ def _worst(rows: list[Row], pairs: Pairs, chosen: Tensor, rejected: Tensor) -> l
 
 def _groups(rows: list[Row], column: str) -> dict[str, list[int]]:
     if column not in rows[0]:
-        raise DataError(
-            f"no column {column!r} to slice by",
-            where="--slice",
-            got="columns " + ", ".join(rows[0]),
-            hint=nearest(column, rows[0]),
-        )
+        what = f"no column {column!r} to slice by"
+        raise DataError(what, where="--slice", got="columns " + ", ".join(rows[0]), hint=nearest(column, rows[0]))
     groups: dict[str, list[int]] = {}
     for index, row in enumerate(rows):
         groups.setdefault(str(row[column]), []).append(index)
     if len(groups) > _MOST_VALUES:
-        raise DataError(
-            f"the column {column!r} has {len(groups)} different values",
-            where="--slice",
-            expected=f"a column of at most {_MOST_VALUES} categories",
-        )
+        expected = f"a column of at most {_MOST_VALUES} categories"
+        raise DataError(f"the column {column!r} has {len(groups)} different values", where="--slice", expected=expected)
     return dict(sorted(groups.items()))

@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_cli.config.compose import compose, rewrite
 from rlhf_cli.errors import ConfigError, Problems
-from tests.support.planning import Refused, Write
+from tests.support.planning import Judged, Refused, Write
 
 pytestmark = pytest.mark.usefixtures("place", "by_hydra")
 
@@ -140,6 +140,22 @@ def test_a_word_that_the_shell_split_is_put_together(typed: str, hint: str) -> N
 )
 def test_a_word_without_an_equals_sign(refused: Refused, word: str, hint: str) -> None:
     assert refused("exp=quickstart", word).hint == hint
+
+
+def test_the_folder_of_a_run_is_no_override(write: Write, refused: Refused) -> None:
+    write("runs/mine/one/config.yaml", "seed: 0\n")
+    assert str(refused("exp=quickstart", "runs/mine/one").hint).startswith("rlhf resume runs/mine/one")
+
+
+@pytest.mark.parametrize(("defaults", "is_replaced"), [("_self_, quickstart", True), ("quickstart, _self_", False)])
+def test_a_value_that_the_experiments_own_defaults_replace(
+    write: Write, refused: Refused, judged: Judged, defaults: str, is_replaced: bool
+) -> None:
+    write("conf/exp/mine.yaml", HEADER + f"defaults: [{defaults}]\ntrainer: {{args: {{max_completion_length: 9}}}}\n")
+    if is_replaced:
+        assert refused("exp=mine").where == "trainer.args.max_completion_length (conf/exp/mine.yaml:3)"
+    else:
+        assert judged("exp=mine").trainer.args["max_completion_length"] == 9
 
 
 class TestADefaultsList:

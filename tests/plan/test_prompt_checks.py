@@ -257,3 +257,9 @@ class TestHeldOut:
             notices = [notice.text for notice in plan.notices if notice.subject == "data.eval"]
             assert len(notices) == (text is not None)
             assert text is None or notices[0].startswith(text)
+
+
+@pytest.mark.parametrize(("prompt", "notices"), [(r"{prompt}\nA:", 1), (r"{prompt} \nabla", 0), ("{prompt}\nA:", 0)])
+def test_a_backslash_and_an_n_in_a_template(prompt: str, notices: int) -> None:
+    found = planned("exp=quickstart", f"data.prompt='{prompt}'").notices
+    assert len([notice for notice in found if notice.subject == "data.prompt"]) == notices

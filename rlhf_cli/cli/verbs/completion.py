@@ -68,12 +68,8 @@ def run(options: Options) -> int:
             print(word[last + 1 :])
         return EXIT_OK
     if len(argv) != 1 or argv[0] not in _SCRIPTS:
-        raise UserError(
-            "a completion script for which shell?",
-            got=" ".join(argv) or "nothing",
-            expected="bash or zsh",
-            hint='eval "$(rlhf completion bash)"',
-        )
+        what, expected = "a completion script for which shell?", "bash or zsh"
+        raise UserError(what, got=" ".join(argv) or "nothing", expected=expected, hint='eval "$(rlhf completion bash)"')
     print(_SCRIPTS[argv[0]].strip())
     return EXIT_OK
 

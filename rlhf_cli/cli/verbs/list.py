@@ -101,11 +101,8 @@ def _trainer(option: str, words: list[str]) -> _Page:
     found = about(trainer.arguments, words)
     if not found:
         close = nearest("_".join(words), [argument.name for argument in trainer.arguments])
-        raise ConfigError(
-            f"no argument of {option} has {' and '.join(map(repr, words))} in its name or help",
-            where="rlhf list trainer",
-            hint=f"rlhf list trainer {option} {close or ''}".rstrip(),
-        )
+        what = f"no argument of {option} has {' and '.join(map(repr, words))} in its name or help"
+        raise ConfigError(what, where="rlhf list trainer", hint=f"rlhf list trainer {option} {close or ''}".rstrip())
     return as_tree(replace(trainer, arguments=tuple(found))), lambda console: pages.show_arguments(console, found)
 
 

@@ -79,11 +79,9 @@ def _resume(
         say_finished(console, folder)
         return folder
     if status.state == QUEUED and status.job_id != own_job_id():
+        what, got = "the run is queued: Slurm will start it", f"job {status.job_id}"
         raise RunError(
-            "the run is queued: Slurm will start it",
-            where=str(folder.path),
-            got=f"job {status.job_id}",
-            hint=f"rlhf status {folder.shown}, or scancel {status.job_id}",
+            what, where=str(folder.path), got=got, hint=f"rlhf status {folder.shown}, or scancel {status.job_id}"
         )
     refuse_foreign_code(folder, trust=how.trust, command=f"rlhf resume {folder.shown}")
     going_on = resumed(folder, prepare_from(folder, words), how.allowed)

@@ -84,8 +84,8 @@ def adapter_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
         elif name not in known:
             close = "r" if name == "rank" else f"lora_{name}" if f"lora_{name}" in known else nearest(name, known)
             hint = f"{_LORA}.{close}" if close else "rlhf list keys lora"
-            expected = f"one of {', '.join(sorted(known))}"
-            yield ConfigError(f"unknown key {key!r}", where=where, expected=expected, hint=hint)
+            valid = f"one of {', '.join(sorted(known))}"
+            yield ConfigError(f"unknown key {key!r}", where=where, expected=valid, hint=hint)
         elif not str(value).startswith("pissa_niter_") and (expected := trl_args.expected_instead(fields[name], value)):
             yield ConfigError(
                 f"wrong value for {key}", where=where, got=repr(value), expected=expected, hint=f"'~{key}'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import cast
@@ -247,6 +248,9 @@ def format_notices(
     rows were messages, as the model's folder records. If the format of the rows is not known yet, yield no notice.
     """
     experiment = subject.experiment
+    if isinstance(prompt := experiment.data.prompt, str) and re.search(r"\\n(?![a-z])", prompt):
+        text = f"{subject.where('data.prompt')} has a backslash and an n, not a new line"
+        yield Notice("data.prompt", f"{text}; bash makes one in $'data.prompt=\"...\\n...\"'")
     is_known = experiment.data.prompt is not None or any(source.rows for source in data.sources)
     if not folders.named() or not is_known:
         return

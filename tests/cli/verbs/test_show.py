@@ -70,3 +70,12 @@ def test_a_run_is_shown(capsys: Said) -> None:
 def test_wrong_words(words: list[str], hint: str, capsys: Said) -> None:
     assert main(["show", *words]) == 2
     assert f"try:      {hint}\n" in capsys.readouterr().err
+
+
+def test_a_sweep_is_not_one_run(capsys: Said, place: Path) -> None:
+    run = place / "runs/mine/sweep/seed=1"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("seed: 1\n")
+    (run.parent / "sweep.json").write_text("{}")
+    assert main(["show", "runs/mine/sweep"]) == 2
+    assert "try:      runs/mine/sweep/seed=1\n" in capsys.readouterr().err
