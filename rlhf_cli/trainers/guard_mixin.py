@@ -160,7 +160,7 @@ class GuardMixin(ExtendedTrainer):
             dead = self.dead_round(output["advantages"])
             self._dead_rounds = () if dead is None else (*self._dead_rounds, dead)
             if len(self._dead_rounds) >= rewards.no_signal:
-                raise _no_signal(self._dead_rounds)
+                raise _no_signal(self._dead_rounds, Path(self.args.output_dir))
         return output
 
     # --- an evaluation that a signal or a rule ends ---
@@ -287,16 +287,17 @@ def _described(
     return lines
 
 
-def _no_signal(rounds: Sequence[DeadRound]) -> GuardStopped:
+def _no_signal(rounds: Sequence[DeadRound], folder: Path) -> GuardStopped:
     from rlhf_cli.rewards.stack.reward_metrics import explain_dead_rounds
 
     found = explain_dead_rounds(rounds)
+    score = f"rlhf score {os.path.relpath(folder)}, or " if (folder / "completions").is_dir() else ""
     ending = "a larger trainer.args.max_completion_length, or truncation=eos_penalty, which teaches to end"
     return GuardStopped(
         f"no signal in {len(rounds)} rounds in a row: {found.cause}",
         where=f"steps {rounds[0].step} to {rounds[-1].step}; all advantages were 0",
         got="\n".join(found.lines),
         expected="totals that differ between the completions of a prompt: only differences are learned",
-        hint="guards.no_signal=off" if found.is_cut_off else "rlhf score +exp=NAME, or guards.no_signal=off",
+        hint=f"{'' if found.is_cut_off else score}guards.no_signal=off",
         advice=ending if found.is_cut_off else None,
     )

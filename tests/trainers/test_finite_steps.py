@@ -202,6 +202,8 @@ def test_five_rounds(train: Any, workplace: Path, trainer: str, capsys: pytest.C
     assert f"steps 1 to {9 if trainer == 'ppo' else 5};" in said
     assert "flat: 0.7 on every row, weight 1" in said
     assert "Traceback" not in said
+    assert f"try:      rlhf score {folder.shown}, or guards.no_signal=off" in said
+    assert main(["score", folder.shown]) == 0
     assert read_status(folder).step == (8 if trainer == "ppo" else 4)  # of the fifth round no step is taken
 
 
