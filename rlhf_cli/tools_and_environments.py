@@ -101,18 +101,15 @@ def as_text(result: object, max_characters: int) -> object:
         if any(part["type"] != "text" for part in parts):
             return parts
         result = "".join(str(part.get("text")) for part in parts)
-    if isinstance(result, set | frozenset):
-        result = sorted(result, key=str)  # their order differs between processes
-    own = result if isinstance(result, str) else _own_text(result)
     if isinstance(result, dict | list | tuple):
-        own = json.dumps(result, ensure_ascii=False, default=_own_text)
-    text = own[: max_characters + 1].encode(errors="replace").decode()  # half a character is no UTF-8
+        result = json.dumps(result, ensure_ascii=False, default=_own_text)
+    text = _own_text(result)[: max_characters + 1].encode(errors="replace").decode()  # half a character is no UTF-8
     return text if len(text) <= max_characters else text[: max_characters - 3] + "..."
 
 
 def _own_text(value: object) -> str:
     """Return an object as text. Raise ToolError if it has none of its own, only its place in memory."""
-    text = str(value)
+    text = str(sorted(value, key=str) if isinstance(value, set | frozenset) else value)  # the same in all processes
     if f"{id(value):x}" in text and " at 0x" in text:
         raise ToolError(f"the result is an object of the class {type(value).__name__}, which is no text")
     return text
@@ -160,10 +157,7 @@ def limited(function: Function, name: str, where: str, limits: Limits, counts: C
 @contextmanager
 def _running(given: Sequence[object]) -> Iterator[None]:
     """Mark an environment (the first argument) while its code runs: what it calls of itself then has no limits."""
-    if not given or not hasattr(type(given[0]), _RUNNING):
-        yield
-        return
-    holder: dict[str, object] = given[0].__dict__
+    holder: dict[str, object] = given[0].__dict__ if given and hasattr(type(given[0]), _RUNNING) else {}
     before, holder[_RUNNING] = holder.get(_RUNNING, False), True
     try:
         yield
@@ -285,10 +279,9 @@ _MASK = "env_mask"
 
 
 def checked_rollout(function: Function, columns: Sequence[str], where: str) -> Function:
-    """Return the rollout function with checks of what it returns for the N prompts, duplicates among them.
+    """Return the rollout function with checks of what it returns, which TRL makes late or not at all.
 
-    TRL reports a list of another length late or not at all. Raise RewardFailed if it raises, RewardError for an invalid
-    result.
+    Raise RewardFailed if it raises, RewardError for an invalid result.
     """
 
     @functools.wraps(function)
@@ -395,13 +388,11 @@ class Interactions:
 def ending_of(completion: object, *, is_cut: bool, max_calls: int | None, flag: object = None) -> Ending:
     """Return how a rollout ended; where several apply, the first of: flag, length, turns, timeout, tool_error.
 
-    Args:
-        completion: a text, or messages. A tool's result at the end left no room for the answer: `length`. Calls at the
-            end were not made: after `max_calls` rounds of calls because no more are allowed (`turns`), before because
-            their results did not fit (`length`). An answer to a failed call ends by `timeout` or `tool_error`.
-        is_cut: the token ids reach the limit without an end.
-        max_calls: rounds of calls that the trainer allows; None if it makes none.
-        flag: what the dataset, rollout function or environment says: the name of an ending, else True for `length`.
+    A tool's result at the end left no room for the answer: `length`. Calls at the end were not made: after `max_calls`
+    rounds of calls because no more are allowed (`turns`), before because their results did not fit (`length`).
+
+    is_cut: the token ids reach the limit without an end. max_calls: None if the trainer makes no calls. flag: what the
+    dataset, rollout function or environment says: the name of an ending, else True for `length`.
     """
     if isinstance(flag, str) and flag:
         if flag in ENDINGS:

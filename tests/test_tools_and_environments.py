@@ -173,7 +173,7 @@ def test_a_result_is_text_or_parts_with_images_and_has_the_same_order_in_any_pro
     assert tool(lambda: [text, text], max_characters=20)[0]() == "x" * 17 + "..."
     assert tool(lambda: [text, image])[0]() == [text, image]
     assert tool(lambda: [{"type": "cat"}])[0]() == '[{"type": "cat"}]'  # rows that have a column `type`
-    assert tool(lambda: {"b", "a"})[0]() == '["a", "b"]'
+    assert tool(lambda: {"b", "a"})[0]() == "['a', 'b']"
 
 
 def test_a_tool_does_not_change_the_call_in_the_conversation() -> None:

@@ -167,7 +167,7 @@ def _wrong(path: Path, details: list[ErrorDetails], known: KnownKeys, tree: Json
         close = nearest(given, groups().get("reward", {})) if isinstance(given, str) else None
         is_misnamed = isinstance(given, dict) and given and not given.keys() & {"fn", "model"}
         hint = f"reward@rewards.{path[1]}={close}" if close else _meant_key(path, tree, known) if is_misnamed else hint
-    got = repr(given) if not isinstance(given, dict) else ", ".join(given) or "{}"
+    got = repr(given) if not isinstance(given, dict) else ", ".join(map(str, given)) or "{}"
     return _wrong_value(_dotted(path), origins, got, expected, hint)
 
 

@@ -57,6 +57,7 @@ def test_the_kind_that_was_given_last_wins(judged: Judged, write: Write) -> None
         ("{a: {fraction: 0.1}, b: {fraction: 0.1}}", "at most one"),
         ("{train: {world: toy_sums}}", "letters"),
         ("{a-b: {world: toy_sums}}", "letters"),
+        ("{1: {world: toy_sums}}", "letters"),
     ],
 )
 def test_refused(refused: Refused, write: Write, sets: str, told: str) -> None:

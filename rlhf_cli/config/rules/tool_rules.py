@@ -15,12 +15,7 @@ _TURNS = "trainer.args.max_tool_calling_iterations"
 def tool_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield a problem for a trainer without tools, and for settings that nothing reads."""
     trainer, where = experiment.trainer, origins.where
-    set_sections = {
-        "tools": bool(experiment.tools),
-        "environment": experiment.environment is not None,
-        "rollout": experiment.rollout is not None,
-    }
-    used = [name for name, is_set in set_sections.items() if is_set]
+    used = [name for name in ("tools", "environment", "rollout") if getattr(experiment, name)]
     if not trainer.row.has_tools:
         for name in used:
             what, able = f"trainer={trainer.name} does not use the section `{name}`", "trainer=grpo, ppo or gmpo"

@@ -137,7 +137,7 @@ class Reward(Section):
             if self.model is None and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"no `{name}` without `model`: a function does not read it")
         if self.when == "eval" and self.weight != 0:
-            raise ValueError("no `weight` with `when: eval`: the reward has no part in any total")
+            raise ValueError("`weight: 0` with `when: eval`: the reward has no part in any total")
         return self
 
 

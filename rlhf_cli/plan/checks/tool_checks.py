@@ -54,12 +54,9 @@ def interaction_problems(subject: Subject) -> Check[dict[str, Path]]:
         yield from _scores(subject, classes)
     called = [*experiment.tools, *{name for each in classes for name in tools_of(each)}, UNKNOWN]
     for name in {name for name in called if called.count(name) > 1}:
-        yield ConfigError(
-            f"the name {name!r} is taken",
-            where=where(f"tools.{name}" if name in experiment.tools else "environment"),
-            expected=f"another than the environment's methods and {UNKNOWN!r}, which counts calls without a tool",
-            advice=f"name it otherwise: my_{name}",
-        )
+        place = where(f"tools.{name}" if name in experiment.tools else "environment")
+        expected = f"another than the environment's methods and {UNKNOWN!r}, which counts calls without a tool"
+        yield ConfigError(f"the name {name!r} is taken", where=place, expected=expected, advice=f"name it my_{name}")
     return files
 
 
