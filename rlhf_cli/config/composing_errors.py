@@ -274,13 +274,13 @@ def _word_problems(overrides: list[str]) -> Iterator[ConfigError]:
         try:
             is_sweep = OverridesParser.create().parse_override(text).is_sweep_override()
         except HydraException as error:
-            yield ConfigError(
-                "a value cannot be read",
-                where=COMMAND_LINE,
-                got=f"{typed}\n{reason_of(error)}",
-                expected="a list as [a,b], a mapping as {a: 1}, a text with other signs in quotes within quotes: "
-                f"\"{key}='TEXT'\"",
+            what, got, quoted = "a value cannot be read", f"{typed}\n{reason_of(error)}", f"\"{key}='{{}}'\""
+            expected = (
+                f"a list as [a,b], a mapping as {{a: 1}}, a text in quotes within quotes: {quoted.format('TEXT')}"
             )
+            is_plain = value and set(value).isdisjoint("'\"[{$`\\!")
+            hint = quoted.format(value) if is_plain else None
+            yield ConfigError(what, where=COMMAND_LINE, got=got, expected=expected, hint=hint)
             continue
         if is_sweep:
             what = "several values for one key make a sweep, with one run per value"

@@ -206,6 +206,8 @@ def _section_choice(path: Path, given: JsonValue, origins: Origins) -> str | Non
         return f"data.eval.fraction={given}"
     if group == "model.lora" and given is True:
         return "model.lora.r=16"
+    if group == "data" and isinstance(given, dict) and given.get("mix"):
+        return "data=file data.path=null"
     if group == "data" and isinstance(given, dict) and isinstance(file := given.get("path"), str):
         return f"data=file data.path={file}"
     if group in APPENDED_GROUPS or not options or isinstance(given, dict | list | int | float):

@@ -212,7 +212,11 @@ def plain_messages(dataset: Dataset) -> Dataset:
     plain = datasets.List({"role": datasets.Value("string"), "content": datasets.Value("string")})
     stored = {column: plain for column in _TURNS if dataset.features.get(column) == datasets.List(datasets.Json())}
     features = datasets.Features(**{**dataset.features, **stored})
-    return dataset.map(lambda row: {name: row[name] for name in stored}, features=features) if stored else dataset
+
+    def bare(row: Mapping[str, list[Row]]) -> Row:
+        return {name: [{key: message[key] for key in ("role", "content")} for message in row[name]] for name in stored}
+
+    return dataset.map(bare, features=features) if stored else dataset
 
 
 def _is_plain(feature: object, first: object) -> bool:

@@ -128,9 +128,9 @@ READ: list[tuple[str, str, dict[str, Any], list[str], dict[str, Any]]] = [
         PAIR,
     ),
     (
-        "axolotl's pairs",
+        "axolotl's pairs, with names",
         "orpo",
-        {"messages": TALK[:1], "chosen": says("5"), "rejected": says("no idea")},
+        {"messages": [TALK[0] | {"name": "al"}], "chosen": says("5") | {"id": 1}, "rejected": says("no idea")},
         ["data.rename.prompt=messages"],
         PAIR,
     ),
