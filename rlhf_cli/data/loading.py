@@ -202,13 +202,10 @@ def _do_not_mix(sources: Sequence[DataSource], parts: Sequence[datasets.Dataset]
     for source, part in zip(sources[1:], parts[1:], strict=True):
         other = next((name for name in first if part.features.get(name, first[name]) != first[name]), None)
         if other is not None:
-            return DataError(
-                f"two sources of the mixture disagree about the column {other!r}",
-                where=source.name,
-                got=part.features[other],
-                expected=f"{first[other]}, as in {sources[0].name}",
-                advice=f"give one of them another name: {source.name}.rename.other_{other}={other}",
-            )
+            what, got = f"two sources of the mixture disagree about the column {other!r}", part.features[other]
+            expected = f"{first[other]}, as in {sources[0].name}"
+            advice = f"give one of them another name: {source.name}.rename.other_{other}={other}"
+            return DataError(what, where=source.name, got=got, expected=expected, advice=advice)
     return DataError("the sources cannot be mixed", where=sources[0].name, got=error)
 
 

@@ -102,12 +102,9 @@ def leave_out(dataset: Dataset, *, name: str = "data") -> tuple[Dataset, dict[st
 def no_pair_left(reasons: Sequence[str], *, name: str) -> DataError:
     """Return the error for a dataset whose pairs were all dropped."""
     counts = sorted(Counter(filter(None, reasons)).items())
-    return DataError(
-        "every pair would be dropped",
-        where=name,
-        got=", ".join(f"{number} with {why.replace('_', ' ')}" for why, number in counts) or "0 rows",
-        advice="repair these rows: reward_model.on_bad_pair and margin.on_bad drop all of them",
-    )
+    got = ", ".join(f"{number} with {why.replace('_', ' ')}" for why, number in counts) or "0 rows"
+    advice = "repair these rows: reward_model.on_bad_pair and margin.on_bad drop all of them"
+    return DataError("every pair would be dropped", where=name, got=got, advice=advice)
 
 
 def sound_pairs(dataset: Table, rules: PairRules, *, name: str = "data") -> tuple[dict[int, str], dict[int, float]]:
@@ -163,13 +160,11 @@ def _margins(distances: dict[int, float], rules: PairRules) -> dict[int, float]:
 def _margin_error(wrong: dict[int, str], rules: PairRules, num_rows: int, name: str) -> DataError:
     rows = sorted(wrong)
     columns = f"column{'s' if len(rules.columns) > 1 else ''} {' and '.join(rules.columns)}"
-    return DataError(
-        f"the {columns} cannot be read as a margin in {len(wrong)} of {num_rows} pairs",
-        where=f"{name}, {numbered([row + 1 for row in rows])} (the first row is 1)",
-        got="\n".join(f"row {row + 1}: {wrong[row]}" for row in rows[:_SHOWN]),
-        expected="finite numbers: a margin of 0 or more, and a chosen score that is not below the rejected one",
-        advice="reward_model.margin.on_bad=drop drops and counts such pairs",
-    )
+    what = f"the {columns} cannot be read as a margin in {len(wrong)} of {num_rows} pairs"
+    where = f"{name}, {numbered([row + 1 for row in rows])} (the first row is 1)"
+    got, advice = "\n".join(f"row {row + 1}: {wrong[row]}" for row in rows[:_SHOWN]), "reward_model.margin.on_bad=drop"
+    expected = "finite numbers: a margin of 0 or more, and a chosen score that is not below the rejected one"
+    return DataError(what, where=where, got=got, expected=expected, advice=f"{advice} drops and counts such pairs")
 
 
 def bad_pairs(dataset: Table) -> dict[int, str]:
@@ -195,10 +190,7 @@ def _is_empty_answer(answer: object) -> bool:
 def _bad_pairs_error(bad: dict[int, str], dataset: Table, name: str) -> DataError:
     first = next(iter(bad))
     shown = ", ".join(f"{column} {value!r:.60}" for column, value in dataset[first].items() if column in _TEXTS + IDS)
-    return DataError(
-        f"{len(bad)} of {len(dataset)} pairs teach nothing",
-        where=f"{name}, {numbered([row + 1 for row in bad])} (the first row is 1)",
-        got=f"row {first + 1}, {bad[first].replace('_', ' ')}: {shown}",
-        expected="two different answers, neither of them empty",
-        hint="reward_model.on_bad_pair=drop",
-    )
+    what, expected = f"{len(bad)} of {len(dataset)} pairs teach nothing", "two different answers, neither of them empty"
+    where = f"{name}, {numbered([row + 1 for row in bad])} (the first row is 1)"
+    got, hint = f"row {first + 1}, {bad[first].replace('_', ' ')}: {shown}", "reward_model.on_bad_pair=drop"
+    return DataError(what, where=where, got=got, expected=expected, hint=hint)

@@ -27,7 +27,7 @@ def prepare(table: Table, source: DataSource, prompt: Template | None, *, is_alo
     renamed(table.column_names, source.rename, name=source.name)  # refuses what cannot be renamed
     inner = nested(table.column_names, source.rename)
     if inner:
-        table = map_rows(table, take_nested, dict.fromkeys(inner, ""), inner=inner, name=source.name)
+        table = map_rows(table, take_nested, inner, inner=inner, name=source.name)
     table = table.rename_columns({old: new for new, old in source.rename.items() if new not in inner})
     columns = columns_with_messages(source, table.column_names)
     table = with_labels(read_conversations(table, columns, is_alone=is_alone, name=source.name), columns)
@@ -83,12 +83,9 @@ def take_nested(row: Mapping[str, object], _index: int, inner: Mapping[str, str]
         for part in path.split("."):
             below = dict(zip(map(str, range(len(value))), value, strict=True)) if isinstance(value, list) else value
             if not isinstance(below, Mapping | None) or (below is not None and part not in below):
-                raise DataError(
-                    f"there is no {part!r} on the path {path}",
-                    where=f"{name}.rename.{new}",
-                    got=f"{value!r:.80}",
-                    expected=f"one of {', '.join(map(str, below))}" if isinstance(below, Mapping) else "an object",
-                )
+                what, where = f"there is no {part!r} on the path {path}", f"{name}.rename.{new}"
+                expected = f"one of {', '.join(map(str, below))}" if isinstance(below, Mapping) else "an object"
+                raise DataError(what, where=where, got=f"{value!r:.80}", expected=expected)
             value = None if below is None else below[part]
         taken[new] = value
     return taken

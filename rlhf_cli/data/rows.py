@@ -64,16 +64,23 @@ def map_rows(
 ) -> Table:
     """Return the rows with what `function(row, index, **arguments)` gives for each.
 
-    It adds the columns `adds`: name -> a column of the same type, or "" if the first rows show the type.
+    It adds the columns `adds`: name -> the path of a value of the same type, or "" if the first rows show the type.
     """
     if isinstance(table, RowTable):
         rows = [table[index] | dict(function(table[index], index, **arguments)) for index in range(len(table))]
         return RowTable(rows, tuple(dict.fromkeys((*table.column_names, *adds))))
     features = table.features.copy()
-    features.update({name: features[like] for name, like in adds.items() if like})
-    known = features if all(adds.values()) else None
+    features.update({name: _type_at(table.features, path) for name, path in adds.items()})
+    known = features if None not in features.values() else None
     mapped: Dataset = table.map(function, with_indices=True, fn_kwargs=arguments, features=known)
     return mapped
+
+
+def _type_at(kind: object, path: str) -> object:
+    """Return the type of the values at a path into columns, None if it is not known."""
+    for part in path.split("."):
+        kind = kind.get(part) if isinstance(kind, dict) else getattr(kind, "feature", None)
+    return kind
 
 
 DIALOGUES = ("messages", "conversations")

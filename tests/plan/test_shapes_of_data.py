@@ -386,6 +386,14 @@ def test_a_dialogue_is_split_whatever_the_first_rows_hold(chat_model: str, place
     assert rows[1001] == {"prompt": [*TALK, TALK[0]], "completion": [call]}
 
 
+def test_a_path_into_a_column_keeps_its_type(place: Path) -> None:
+    """Where the first thousand values are null, too."""
+    written(place, *[{"prompt": "2+3?", "extra": {"a": None}}] * 1001, {"prompt": "2+3?", "extra": {"a": "5"}})
+    rows = load_split([DataSource(path="rows.jsonl", rename={"answer": "extra.a"})], seed=0)
+    assert rows[0]["answer"] is None
+    assert rows[1001]["answer"] == "5"
+
+
 def test_paths_are_frozen_with_their_suffix(place: Path) -> None:
     """The hub's cache holds links to files without one. A pattern is looked up from any folder."""
     (place / "blob").write_text("")
