@@ -448,13 +448,14 @@ def test_conversations_without_a_last_answer_give_a_notice(chat_model: str, plac
         ("dpo", {"prompt": "2+3?", "chosen": "2+3? 5", "rejected": "2+3? 6"}, "qwen2_5", True),
         ("sft", {"prompt": "2+3?", "completion": "2+3? 5"}, "qwen2_5", True),
         ("sft", {"prompt": "2+3?", "completion": "5"}, "qwen2_5", False),
+        ("grpo", {"prompt": TALK[:1], "tools": [FUNCTION]}, "qwen2_5", True),
     ],
     indirect=["chat_model"],
 )
 def test_what_is_left_out_or_read_twice_gives_a_notice(
     trainer: str, row: dict[str, Any], chat_model: str, is_told: bool, place: Path
 ) -> None:
-    """Reasoning that the template does not write, and answers in text that repeat their prompt."""
+    """Reasoning that the template leaves out, texts that repeat their prompt, tools that GRPO ignores."""
     written(place, *[row] * 4)
     assert [notice.subject for notice in planned(*words(trainer, chat_model)).notices].count("data") == is_told
 

@@ -175,6 +175,9 @@ def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Ch
             columns = check_columns(rows, row, text_field=text_field, name=name, reads_images=folders.reads_images)
             if is_training:
                 used |= set(columns)
+                if row.generates and "tools" in read.columns and not experiment.tools:
+                    text = f"{row.name} shows no tools of a column to the model: name them in the section tools"
+                    yield Notice(name, f"{text}, or write them into the prompt")
                 yield from (*_conversions(read, columns), *_unanswered(subject, read, columns))
         except UserError as error:
             yield read.source.with_file(error)
