@@ -136,6 +136,8 @@ def test_written_json_reads_back_equal(value: object) -> None:
          "trainer.args.beta", False),
         (ConfigError("x", where="rewards.a.fn (command line)", hint="./f.py:g"), ["rewards.a.fn=f.g"],
          "rewards.a.fn=./f.py:g", False),
+        (ConfigError("x", where="tokenizer (command line)", hint="model.tokenizer"), ["tokenizer.side=left"],
+         "model.tokenizer", False),
         (ConfigError("x", where="sed (conf/exp/mine.yaml:3)", hint="seed"), ["+exp=mine"], "seed", False),
         (ConfigError("x", hint="export KEY=..."), [], "export KEY=...", True),
         (ConfigError("x", hint="data.rename.answer=EXISTING_COLUMN"), [], "data.rename.answer=EXISTING_COLUMN", True),

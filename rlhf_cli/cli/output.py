@@ -123,7 +123,9 @@ def complete_hints(error: RlhfError, verb: str, words: Sequence[str]) -> None:
             hint = re.sub(r"\b(RUN|SWEEP)\b", shlex.quote(runs[0]), hint)
         if re.fullmatch(r"[\w.]+", hint) and (place := str(problem.where)).endswith(" (command line)"):
             wrong = place.partition(" ")[0]
-            typed = [word.partition("=")[2] for word in words if f"{_key(word)}.".startswith(f"{wrong}.")]
+            alone = hint.rpartition(".")[2] == wrong.rpartition(".")[2]  # without what is typed below it
+            pairs = [(_key(word), word.partition("=")[2]) for word in words]
+            typed = [value for key, value in pairs if key == wrong or (key.startswith(f"{wrong}.") and not alone)]
             # A mapping may hold the key that the hint names, so that it is not the value of that key.
             hint = shlex.quote(f"{hint}={typed[0]}") if typed and typed[0] and typed[0][0] != "{" else hint
         elif re.fullmatch(r"[\w./-]+:[\w.]+", hint) and str(problem.where).endswith(".fn (command line)"):

@@ -166,7 +166,11 @@ def quote_paths(text: str) -> str:
     if name.startswith("stop.") and any(sign in value for sign in "<>="):
         return f'{key}="{value}"'
     is_template = name == "data.prompt" and "{" in value and "${" not in value and value[0] != "["
-    if is_template or (any(sign in value for sign in "=,") and Path(value).expanduser().exists()):
+    if (
+        is_template
+        or value.startswith("~/")
+        or (any(sign in value for sign in "=,") and Path(value).expanduser().exists())
+    ):
         return f"{key}='{value}'"
     return text
 

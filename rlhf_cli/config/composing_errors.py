@@ -35,6 +35,7 @@ from rlhf_cli.text.suggest import nearest
 _GLOBAL_GROUPS = ("exp", "debug")
 """Groups whose options set keys of the whole configuration, and so need the `@package _global_` header."""
 _HEADER = "# @package _global_"
+_TYPOGRAPHIC = str.maketrans(dict.fromkeys("\u2018\u2019\u201c\u201d", "") | dict.fromkeys("\u2212\u2013", "-"))
 _LARGEST = 8 << 20
 _MOST_REFERENCES = 50
 _BY_PATH = {"model": "local", "data": "file"}
@@ -280,6 +281,11 @@ def _word_problems(overrides: list[str]) -> Iterator[ConfigError]:
             )
             is_plain = value and set(value).isdisjoint("'\"[{$`\\!")
             hint = quoted.format(value) if is_plain else None
+            meant = value.translate(_TYPOGRAPHIC).rstrip(",")
+            if re.fullmatch(r"\S+=\S+(\s+\S+=\S+)+", typed):
+                hint = typed  # several words in one pair of quotes
+            elif meant not in ("", value):
+                hint = f"{key}={meant}"
             yield ConfigError(what, where=COMMAND_LINE, got=got, expected=expected, hint=hint)
             continue
         if is_sweep:

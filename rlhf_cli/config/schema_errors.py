@@ -21,7 +21,7 @@ from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.suggestions import KnownKeys, first_taken, former_name, meant_key, meant_value
 from rlhf_cli.config.trl_args import WrongArgument
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.tables.former_names import VALUE_SYNONYMS
+from rlhf_cli.tables.former_names import GROUPS_OF_OTHERS, VALUE_SYNONYMS
 from rlhf_cli.tables.trl_trainers import TRAINERS, UNSUPPORTED
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 from rlhf_cli.text.suggest import nearest
@@ -128,6 +128,8 @@ def _unknown(path: Path, tree: JsonTree, known: KnownKeys, origins: Origins) -> 
         )
     former, hint = former_name(name, known), _group_choice(path, tree) or _meant_key(path, tree, known)
     hint = hint or trl_args.RESERVED_ARGS.get(name)
+    if hint == f"rewards.{name}" and isinstance(tree.get(name), int | float):
+        hint += ".weight"
     expected = f"one of {', '.join(sorted(keys_of_section(path[:-1])))}"
     if former is not None and former[1] == hint:
         expected = f"{former[1]}, which {former[0].whose} called {name}"
@@ -139,7 +141,8 @@ def _unknown(path: Path, tree: JsonTree, known: KnownKeys, origins: Origins) -> 
 def _group_choice(path: Path, tree: JsonTree) -> str | None:
     """Return the group choice meant by a misspelt group such as `trianer=ppo`, recognised by its option."""
     value, known = tree.get(str(path[0])), groups()
-    group = nearest(str(path[0]), known) if len(path) == 1 and isinstance(value, str) else None
+    named = GROUPS_OF_OTHERS.get(str(path[0])) or nearest(str(path[0]), known)
+    group = named if len(path) == 1 and isinstance(value, str) else None
     if group is None or value not in known[group]:
         return None
     return f"{'+' if group in APPENDED_GROUPS else ''}{group}={value}"
@@ -182,6 +185,10 @@ def _meant_text(path: Path, details: list[ErrorDetails], origins: Origins) -> st
         return f"{pair[1]}: {pair[2]}" if origin is not None and origin.file else f"{key}.{pair[1]}={pair[2]}"
     if "string_type" in kinds and isinstance(given, dict) and {*given.values()} == {None}:
         return f'{path[-1]}: "{{{next(iter(given))}}}"'
+    if isinstance(given, list) and given and kinds <= {"int_type", "float_type", "bool_type"}:
+        return f"rlhf train -m ... '{key}={','.join(map(str, given))}'"
+    if is_section and isinstance(given, str) and path[-1] in ("gate", "primary"):
+        return f"'{key}={{by: {given}, at_least: 1}}'"
     if is_section and path[:1] == ["rewards"] and len(path) == 2 and isinstance(given, int | float):
         return f"{key}.weight={given}"
     return f"'~{key}'" if is_section and given is None and path[0] == "rewards" else None

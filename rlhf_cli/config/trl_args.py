@@ -105,6 +105,13 @@ def _fields_in(bodies: list[ast.ClassDef]) -> dict[str, TrlField]:
 
 
 @cache
+def generation_options() -> frozenset[str]:
+    """Return the settings of transformers' GenerationConfig, which keeps others without reading them."""
+    source = (package_dir("transformers") / "generation" / "configuration_utils.py").read_text(encoding="utf-8")
+    return frozenset(re.findall(r'kwargs\.pop\(\s*"(\w+)"', source))
+
+
+@cache
 def class_bodies(config_class: str) -> list[ast.ClassDef]:
     """Return a TRL config class and its bases, transformers' first, up to their first methods.
 

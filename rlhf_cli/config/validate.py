@@ -14,6 +14,7 @@ from rlhf_cli.config.rules.tool_rules import tool_problems
 from rlhf_cli.config.rules.trainer_rules import (
     adapter_problems,
     advantage_problems,
+    name_problems,
     ppo_problems,
     quantize_problems,
     teacher_problems,
@@ -65,6 +66,7 @@ def validate(composed: Composed) -> Experiment:
             (sampling_problems, experiment.sampling.keep_groups is not None),
             (tool_problems, True),
             (template_problems, True),
+            (name_problems, True),
             (teacher_problems, True),
             (adapter_problems, experiment.model.lora is not None),
             (quantize_problems, experiment.model.quantize is not None),

@@ -120,11 +120,8 @@ def _merge(adapter: Path, folder: Path, dtype: str, trust_remote_code: bool) -> 
             base = config["base_model_name_or_path"]
             tokenizer = load_reader(base, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ModelError(
-            "the adapter cannot be merged into its base",
-            where="model.path",
-            got=f"{adapter}: {type(error).__name__}: {error!s:.300}",
-            expected=f"an adapter of {config.get('base_model_name_or_path')}, and that model",
-        ) from error
+        what, got = "the adapter cannot be merged into its base", f"{adapter}: {type(error).__name__}: {error!s:.300}"
+        expected = f"an adapter of {config.get('base_model_name_or_path')}, and that model"
+        raise ModelError(what, where="model.path", got=got, expected=expected) from error
     save_whole(model, folder)
     tokenizer.save_pretrained(folder)

@@ -127,12 +127,9 @@ def _packaged(named: str, where: str) -> str:
     (answer,) = look_up([HubQuestion("model", model.hub)])
     if answer.state in ("there", "cached"):
         return model.hub
-    raise ModelError(
-        f"{named} is not installed, and the hub does not give it",
-        where=where,
-        got=f"no package {model.module}, and {model.hub}: {answer.detail or answer.state}",
-        hint=model.install,
-    )
+    what = f"{named} is not installed, and the hub does not give it"
+    got = f"no package {model.module}, and {model.hub}: {answer.detail or answer.state}"
+    raise ModelError(what, where=where, got=got, hint=model.install)
 
 
 def _file_of(model: PackagedModel) -> Path | None:

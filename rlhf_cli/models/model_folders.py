@@ -44,13 +44,12 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True, needs
     folder = Path(path).expanduser()
     if not folder.exists():
         if not is_hub_id(path):
-            raise ModelError(
-                "there is no such model folder",
-                where=where,
-                got=f"{path} (looked at {folder.resolve()})",
-                expected="a folder with config.json, run:NAME, or a hub id such as Qwen/Qwen3-0.6B"
-                + (", or model=tiny" if where.startswith("model.path") else ""),
-            )
+            page = re.match(r"https?://(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)", path)
+            expected = "a folder with config.json, run:NAME, or a hub id such as Qwen/Qwen3-0.6B"
+            expected += ", or model=tiny" if where.startswith("model.path") else ""
+            hint = f"{where.partition(' ')[0]}={page[1]}" if page is not None else None
+            got, what = f"{path} (looked at {folder.resolve()})", "there is no such model folder"
+            raise ModelError(what, where=where, got=got, expected=expected, hint=hint)
         return f"{path} (hub)"
     config = folder / "config.json"
     adapter = folder / "adapter_config.json"
@@ -101,12 +100,9 @@ def describe_reward_model(path: str, *, where: str, conversational: bool = False
     base = str(config.get("base_model_name_or_path"))
     describe_model(base, where=f"{where}: the base that {adapter} names", needs_tokenizer=False)
     if config.get("task_type") == "CAUSAL_LM":
-        raise ModelError(
-            "this is an adapter of a causal language model, not a reward model",
-            where=where,
-            got=f"{path}: task_type CAUSAL_LM",
-            expected=f"an adapter of {EXPECTED_REWARD_MODEL}: task_type SEQ_CLS",
-        )
+        what = "this is an adapter of a causal language model, not a reward model"
+        expected = f"an adapter of {EXPECTED_REWARD_MODEL}: task_type SEQ_CLS"
+        raise ModelError(what, where=where, got=f"{path}: task_type CAUSAL_LM", expected=expected)
     if Path(base).expanduser().is_dir():
         _check_chat_template([folder, Path(base).expanduser()], conversational, where)
     return f"{path} (adapter of {base})"
@@ -123,12 +119,8 @@ def is_reward_model(path: str, *, where: str) -> bool:
         return read_json(folder / "adapter_config.json", where).get("task_type") == "SEQ_CLS"
     name = next(iter(architectures_of(read_json(folder / "config.json", where))), "no architecture")
     if not name.endswith("ForSequenceClassification") and not _GENERATOR.search(name):
-        raise ModelError(
-            "this is neither a reward model nor a language model",
-            where=where,
-            got=f"{path}: {name}",
-            expected=f"a causal language model, or {EXPECTED_REWARD_MODEL}",
-        )
+        what, got = "this is neither a reward model nor a language model", f"{path}: {name}"
+        raise ModelError(what, where=where, got=got, expected=f"a causal language model, or {EXPECTED_REWARD_MODEL}")
     return name.endswith("ForSequenceClassification")
 
 
@@ -147,11 +139,9 @@ def check_reward_config(architectures: Sequence[str], num_labels: int | None, *,
             advice=f"train one from it: rlhf train trainer=reward data=... model=local model.path={got}",
         )
     if num_labels not in (1, None):
+        what = f"this model has {num_labels} labels; a reward model has one"
         raise ModelError(
-            f"this model has {num_labels} labels; a reward model has one",
-            where=where,
-            got=f"{got}: {name}, num_labels {num_labels}",
-            expected=EXPECTED_REWARD_MODEL,
+            what, where=where, got=f"{got}: {name}, num_labels {num_labels}", expected=EXPECTED_REWARD_MODEL
         )
 
 
@@ -229,13 +219,8 @@ def is_language_model(config: JsonTree) -> bool:
 
 
 def _other_tokens(got: str, where: str) -> ModelError:
-    return ModelError(
-        "the critic's tokens differ from the policy's",
-        where=where,
-        got=got,
-        expected="a critic with the policy's tokenizer",
-        hint="critic.init=policy",
-    )
+    what, expected = "the critic's tokens differ from the policy's", "a critic with the policy's tokenizer"
+    return ModelError(what, where=where, got=got, expected=expected, hint="critic.init=policy")
 
 
 def _check_chat_template(folders: Sequence[Path], conversational: bool, where: str) -> None:

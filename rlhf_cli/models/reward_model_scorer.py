@@ -240,12 +240,8 @@ class RewardModelScorer:
         if asked is None:
             return min(known, default=None)
         if 0 < positions < asked:
-            raise ModelError(
-                "max_length exceeds the number of positions of the reward model",
-                where=where_reward_model(self.path),
-                got=asked,
-                expected=f"at most {positions}",
-            )
+            what = "max_length exceeds the number of positions of the reward model"
+            raise ModelError(what, where=where_reward_model(self.path), got=asked, expected=f"at most {positions}")
         return asked
 
     def _refuse_non_finite(self, scores: list[float]) -> None:

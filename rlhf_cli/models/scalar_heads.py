@@ -194,12 +194,9 @@ def build_critic(
             revision = revision if kind == "policy" else None
             critic = _load_critic(path, dtype, trust_remote_code, needs_head=not is_headless, revision=revision)
     except (OSError, RuntimeError, ValueError, UserWarning) as error:
-        raise ModelError(
-            "a critic cannot be made from this checkpoint",
-            where=_CRITIC,
-            got=f"{path}: {error!s:.300}",
-            expected="an architecture that transformers knows as a token classifier, such as Llama, Qwen or Gemma",
-        ) from error
+        what = "a critic cannot be made from this checkpoint"
+        expected = "an architecture that transformers knows as a token classifier, such as Llama, Qwen or Gemma"
+        raise ModelError(what, where=_CRITIC, got=f"{path}: {error!s:.300}", expected=expected) from error
     for name, module in critic.named_children():
         if isinstance(module, nn.Dropout):  # transformers always uses 0.1 here
             setattr(critic, name, nn.Dropout(dropout) if dropout else nn.Identity())
@@ -260,13 +257,10 @@ def _load_critic(
 
 
 def _lost_critic_head(path: str, keys: set[str]) -> ModelError:
-    return ModelError(
-        "the critic's checkpoint lost its head: it would value states with random weights",
-        where=_CRITIC,
-        got=f"{', '.join(sorted(keys))} not in the files of {path}",
-        expected="a reward model with its head, or a critic that a run saved",
-        hint="critic.init=policy",
-    )
+    what = "the critic's checkpoint lost its head: it would value states with random weights"
+    expected = "a reward model with its head, or a critic that a run saved"
+    got = f"{', '.join(sorted(keys))} not in the files of {path}"
+    return ModelError(what, where=_CRITIC, got=got, expected=expected, hint="critic.init=policy")
 
 
 def _critic_of_reward_model(path: str, dtype: str, trust_remote_code: bool) -> PreTrainedModel:
@@ -311,12 +305,9 @@ def head_names(path: str, *, revision: str | None = None, trust_remote_code: boo
         with torch.device("meta"):
             model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
-        raise ModelError(
-            "no reward model can be made of this model",
-            where="model.path",
-            got=f"{path}: {error!s:.300}",
-            expected="an architecture that transformers has a ...ForSequenceClassification of",
-        ) from error
+        what = "no reward model can be made of this model"
+        expected = "an architecture that transformers has a ...ForSequenceClassification of"
+        raise ModelError(what, where="model.path", got=f"{path}: {error!s:.300}", expected=expected) from error
     heads = [(name, module) for name, module in model.named_children() if name != model.base_model_prefix]
     return [name for name, module in heads if any(True for _ in module.parameters())]
 

@@ -375,13 +375,9 @@ def _refuse(message: str) -> NoReturn:
 
 def no_end_token(tokenizer: object, *, where: str) -> ModelError:
     """Return the error for a tokenizer without an end-of-sequence token; `tokenizer` is its folder."""
-    return ModelError(
-        "the tokenizer has no end-of-sequence token, which ends and pads texts",
-        where=where,
-        got=f"{tokenizer}: eos_token is not set",
-        expected="eos_token in its tokenizer_config.json",
-        hint="model.tokenizer=FOLDER_OR_HUB_ID",
-    )
+    expected, got = "eos_token in its tokenizer_config.json", f"{tokenizer}: eos_token is not set"
+    what = "the tokenizer has no end-of-sequence token, which ends and pads texts"
+    return ModelError(what, where=where, got=got, expected=expected, hint="model.tokenizer=FOLDER_OR_HUB_ID")
 
 
 def no_chat_template(tokenizer: object, *, where: str) -> ModelError:

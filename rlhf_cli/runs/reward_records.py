@@ -58,12 +58,10 @@ def trained_with_eos(model: str | Path) -> bool | None:
     try:
         return bool(read_object(file)[_WITH_EOS])
     except (OSError, ValueError, KeyError, TypeError) as error:
+        expected, got = f'{{"{_WITH_EOS}": true}} or false', f"{type(error).__name__}: {error}"
+        what = "the record of how a reward model's training texts ended is damaged"
         raise ModelError(
-            "the record of how a reward model's training texts ended is damaged",
-            where=str(file),
-            got=f"{type(error).__name__}: {error}",
-            expected=f'{{"{_WITH_EOS}": true}} or false',
-            advice="delete the file to score texts without the token",
+            what, where=str(file), got=got, expected=expected, advice="delete the file to score texts without the token"
         ) from error
 
 

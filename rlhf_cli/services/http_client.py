@@ -182,12 +182,9 @@ class JsonClient:
             return None
         key = os.environ.get(self.api_key_env, "").strip()
         if not key or not key.isascii() or not key.isprintable():
-            raise RewardError(
-                f"the environment variable {self.api_key_env} {'is invalid in a header' if key else 'is not set'}",
-                where="args.api_key_env",
-                expected="the name of a variable that holds the key",
-                hint=f"export {self.api_key_env}=...",
-            )
+            what = f"the environment variable {self.api_key_env} {'is invalid in a header' if key else 'is not set'}"
+            expected = "the name of a variable that holds the key"
+            raise RewardError(what, where="args.api_key_env", expected=expected, hint=f"export {self.api_key_env}=...")
         return key
 
     def _scrubbed(self, text: str) -> str:

@@ -153,6 +153,12 @@ FORMER_NAMES: dict[str, FormerName] = {
 }
 """Name -> row."""
 
+GROUPS_OF_OTHERS = {
+    **dict.fromkeys(["algorithm", "algo", "rl", "stage"], "trainer"),
+    **dict.fromkeys(["experiment", "recipe", "config"], "exp"),
+}
+"""A key of other tools -> the group whose options are its values."""
+
 VALUE_SYNONYMS: dict[str, dict[str, str]] = {
     "device": {"gpu": "cuda", "cuda:0": "cuda", "mps": "auto", "none": "auto"},
     "precision": {

@@ -146,6 +146,12 @@ REFUSALS = (
         "dataloader_prefetch_factor", {"dataloader_num_workers": 0}, "workers prefetch", "dataloader_num_workers=2"
     ),
     Refusal("fp16_full_eval", {"bf16_full_eval": bool}, "bf16_full_eval is another precision", "bf16_full_eval=false"),
+    Refusal(
+        "remove_unused_columns",
+        {"remove_unused_columns": True, "generates": True},
+        "rewards read the columns of the data",
+        "remove_unused_columns=false",
+    ),
     Refusal("metric_for_best_model", _BEST, "save_strategy=best asks for it", "save_strategy=steps"),
     Refusal(
         "lr_scheduler_kwargs", _LAST_RATE, "the schedule ends at one of them", "lr_scheduler_kwargs.min_lr_rate=0.1"

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("place", "by_hydra")
         ("data.prompt=Q: {question}, please", "++data.prompt='Q: {question}, please'"),
         ("model={path: x}", "++model={path: x}"),
         ("~rewards.format", "~rewards.format"),
+        ("data.path=~/rows.jsonl", "++data.path='~/rows.jsonl'"),
         ("reward@rewards.x=brevity", "+reward@rewards.x=brevity"),
     ],
 )

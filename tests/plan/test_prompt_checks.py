@@ -263,3 +263,14 @@ class TestHeldOut:
 def test_a_backslash_and_an_n_in_a_template(prompt: str, notices: int) -> None:
     found = planned("exp=quickstart", f"data.prompt='{prompt}'").notices
     assert len([notice for notice in found if notice.subject == "data.prompt"]) == notices
+
+
+def test_settings_of_generation_that_transformers_would_not_read(refused: Refused) -> None:
+    key = "trainer.args.generation_kwargs"
+    error = refused("exp=quickstart", f"{key}={{temprature: 0.5}}")
+    assert (error.where, error.hint) == (
+        f"{key}.temprature (command line)",
+        f"'~{key}.temprature' {key}.temperature=0.5",
+    )
+    assert refused("exp=quickstart", f"{key}=top_k:3").where == f"{key} (command line)"
+    assert not planned("exp=quickstart", f"{key}={{top_k: 3, stop_strings: ['.'], min_new_tokens: 1}}").notices

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from graphlib import CycleError
 
+from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, RESERVED_REWARD_NAMES, Gate
@@ -66,6 +67,10 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
             expected=f"{', '.join(AGGREGATES)}, or a function of yours: ./file.py:function",
             hint=f"aggregate={close}" if close is not None else None,
         )
+    for name, reward in experiment.rewards.items():
+        if reward.fn in groups().get("reward", {}):
+            what, where_fn = "a ready-made reward is an option of a group", where(f"rewards.{name}.fn")
+            yield ConfigError(what, where=where_fn, got=reward.fn, hint=f"reward@rewards.{name}={reward.fn}")
     if experiment.primary is not None or any(reward.gate is not None for reward in experiment.rewards.values()):
         yield from _gate_problems(experiment, origins)
     if trainer.dense:

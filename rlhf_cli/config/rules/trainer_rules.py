@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pydantic import ValidationError
 
 from rlhf_cli.config import trl_args
+from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Lora
@@ -147,6 +148,16 @@ def template_problems(experiment: Experiment, origins: Origins) -> Iterator[User
                 chat_template_text(template, where=origins.where(where))
             except ModelError as problem:
                 yield problem
+
+
+def name_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """Yield an error for the name of another shipped trainer: the name is a label and chooses nothing."""
+    key, name, origin, trainer = "trainer.name", experiment.trainer.name, origins.of("trainer.name"), experiment.trainer
+    is_given = origin is not None and (origin.file is None or origin.file.parent.name == "exp")
+    is_same = f"{name.replace('_', '')}trainer" == trainer.trl.lower() or (name == "ppo" and trainer.has_critic)
+    if is_given and not is_same and name in groups()["trainer"]:
+        what, got = f"{key} is a label and chooses no trainer", f"{name}, with trainer.trl={trainer.trl}"
+        yield ConfigError(what, where=origins.where(key), got=got, hint=f"trainer={name}")
 
 
 def teacher_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:

@@ -76,12 +76,8 @@ def environment_problems(subject: Subject) -> Findings:
         value = os.environ.get(name, "no").lower()
         is_ours = name == "ACCELERATE_MIXED_PRECISION" and value in (experiment.launch.precision, "no")
         if value not in ("no", "false", "0", "") and not is_ours:
-            yield ConfigError(
-                f"{name} in the environment would change what `launch` says",
-                where=subject.where("launch"),
-                got=f"{name}={os.environ[name]}",
-                hint=f"unset {name}",
-            )
+            what, got = f"{name} in the environment would change what `launch` says", f"{name}={os.environ[name]}"
+            yield ConfigError(what, where=subject.where("launch"), got=got, hint=f"unset {name}")
 
 
 def launch_problems(subject: Subject) -> Check[dict[str, str]]:

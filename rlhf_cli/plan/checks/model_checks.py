@@ -241,12 +241,10 @@ def weight_problems(subject: Subject, folders: ModelFolders) -> Findings:
                 advice=f"set {key} to a folder written by save_pretrained or `hf download`",
             )
         elif (trouble := damaged_weights(folder)) is not None:
+            expected, got = "every file of the index, as long as its header says", f"{folder}: {trouble}"
+            what = "the weights are incomplete"
             yield ModelError(
-                "the weights are incomplete",
-                where=subject.where(key),
-                got=f"{folder}: {trouble}",
-                expected="every file of the index, as long as its header says",
-                advice="copy or download the folder again",
+                what, where=subject.where(key), got=got, expected=expected, advice="copy or download the folder again"
             )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.trl_args import generation_options
 from rlhf_cli.data.dialogues import ANSWERS
 from rlhf_cli.data.images import in_parts
 from rlhf_cli.data.overlong_prompts import check_overlong, describe_overlong, prompt_limit
@@ -31,6 +32,7 @@ from rlhf_cli.runs.run_folder import run_of
 from rlhf_cli.tables.trl_trainers import IMAGES
 from rlhf_cli.tables.trl_values import STOP_STRINGS
 from rlhf_cli.text.json_values import JsonTree, section
+from rlhf_cli.text.suggest import nearest
 
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
@@ -84,6 +86,14 @@ def text_argument_problems(subject: Subject, tokenizer: TokenizerFiles | None) -
             yield ModelError(what, where=where(key), got=repr(token), expected=expected, hint=f"'~{key}'")
     key, right = "trainer.args.generation_kwargs", STOP_STRINGS.get(experiment.launch.rollout)
     given = section(cast(JsonTree, args), "generation_kwargs")
+    if isinstance(args.get("generation_kwargs"), str):
+        expected = "a mapping, such as {top_p: 0.9}"
+        yield ConfigError(f"wrong value for {key}", where=where(key), got=args["generation_kwargs"], expected=expected)
+    readable = generation_options() if experiment.launch.rollout == "hf" else frozenset(given)
+    for name in given.keys() - readable - {*STOP_STRINGS.values()}:
+        what, close = f"transformers does not read {key}.{name}", nearest(name, readable)
+        hint = f"'~{key}.{name}' {key}.{close}={given[name]}" if close else f"'~{key}.{name}'"
+        yield ConfigError(what, where=where(f"{key}.{name}"), got=str(given[name]), hint=hint)
     for name in {*STOP_STRINGS.values()} - {right}:
         if given.get(name):
             text = json.dumps(given[name], ensure_ascii=False)

@@ -70,12 +70,9 @@ def _undescribed(tools: Mapping[str, Function], fn: str, place: str) -> Iterator
                 raise TypeError(f"it is no function, but a {type(tool).__name__}")
             get_json_schema(tool)
         except Exception as error:
-            yield RewardError(
-                f"the model cannot be told what the tool {name!r} does",
-                where=place,
-                got=f"{fn}: {in_a_line(error)}",
-                expected="a type for every argument, and a docstring with a line for each: Args:, then `a: A number.`",
-            )
+            what = f"the model cannot be told what the tool {name!r} does"
+            expected = "a type for every argument, and a docstring with a line for each: Args:, then `a: A number.`"
+            yield RewardError(what, where=place, got=f"{fn}: {in_a_line(error)}", expected=expected)
 
 
 def _check_rollout(function: Function, fn: str, place: str) -> None:

@@ -170,19 +170,11 @@ def as_scores(
         returned = returned.tolist()
     expected = f"a list of {num_rows} numbers, one per completion; None if the reward does not apply"
     if isinstance(returned, str | bytes | dict) or not isinstance(returned, Sequence):
-        raise RewardError(
-            f"reward {name!r} did not return a list",
-            where=f"rewards.{name}",
-            got=f"{type(returned).__name__}: {returned!r:.80}",
-            expected=expected,
-        )
+        got = f"{type(returned).__name__}: {returned!r:.80}"
+        raise RewardError(f"reward {name!r} did not return a list", where=f"rewards.{name}", got=got, expected=expected)
     if len(returned) != num_rows:
-        raise RewardError(
-            f"reward {name!r} returned {len(returned)} values for {num_rows} completions",
-            where=f"rewards.{name}",
-            got=f"{list(returned)!r:.80}",
-            expected=expected,
-        )
+        what = f"reward {name!r} returned {len(returned)} values for {num_rows} completions"
+        raise RewardError(what, where=f"rewards.{name}", got=f"{list(returned)!r:.80}", expected=expected)
     return [_as_score(name, row, value, read_dense, is_per_turn) for row, value in enumerate(returned)]
 
 

@@ -275,12 +275,10 @@ def place_turns(name: str, outcome: RewardOutcome, is_action: Sequence[Sequence[
         if turns is None or not runs:
             continue
         if len(runs) != len(turns):
-            raise RewardError(
-                f"reward {name!r} cannot be placed on the turns of row {row}",
-                where=f"rewards.{name}",
-                got=f"{len(turns)} numbers, and the policy's tokens form {len(runs)} turns",
-                expected="tokens of a tool or of the rollout function between any two turns",
-            )
+            what = f"reward {name!r} cannot be placed on the turns of row {row}"
+            expected = "tokens of a tool or of the rollout function between any two turns"
+            got = f"{len(turns)} numbers, and the policy's tokens form {len(runs)} turns"
+            raise RewardError(what, where=f"rewards.{name}", got=got, expected=expected)
         tokens: TokenValues = [None] * (runs[-1][-1] + 1)
         for value, run in zip(turns, runs, strict=True):
             rewarded = run[-1:] if spread == "last" else run
