@@ -1,8 +1,7 @@
 """Wrap what a user's tools, environments and rollout functions do for TRL. Does not import torch.
 
-TRL calls environments and rollout functions experimental: all that touches them is here, and
-tests/trainers/test_contract_tools.py names each seam. A tool has no time limit in TRL, and its result is tokenised
-before anybody looks at its length; TRL also catches every error of a tool, and tells the model its text.
+TRL calls environments and rollout functions experimental: all that touches them is here, and the tests in
+test_contract_tools.py name each seam. In TRL a tool has no time limit, and its result is tokenised whatever its length.
 """
 
 from __future__ import annotations
@@ -204,8 +203,7 @@ def environment_class(
 ) -> type:
     """Return a subclass whose methods have limits; `scored_by` are the methods that rewards call, which are no tools.
 
-    TRL gets no `get_reward`: it would add a column that no weight, gate or evaluation knows. `rewards.NAME.environment`
-    calls it instead. An error in `reset` ends the run, because there is no conversation yet.
+    TRL gets no `get_reward`: it would add a column that no weight or gate knows. An error in `reset` ends the run.
     """
 
     def reset(self: object, **row: object) -> object:

@@ -58,6 +58,8 @@ def test_rows_with_images_pass(planned: Callable[..., Plan]) -> None:
 
 CASES: list[tuple[str, list[str], dict[str, Any], str]] = [
     ("grpo", [], {"image": "nowhere.png"}, "row 1"),
+    ("grpo", [], {"image": "rewards.py"}, "row 1"),  # no image
+    ("grpo", ["rewards.sees.trial=false"], {"image": "rewards.py"}, "row 1"),
     ("grpo", ["rewards.sees.trial=false"], {"prompt": "Which?"}, "row 1"),
     ("grpo", [], {"prompt": [{"role": "user", "content": [{"type": "image"}, {"type": "image"}]}]}, "row 1"),
     ("grpo", ["trainer.passes=packed"], {}, "trainer.passes"),

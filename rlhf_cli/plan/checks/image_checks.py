@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from rlhf_cli.data.images import images_of, in_parts
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS
-from rlhf_cli.errors import ConfigError, DataError
+from rlhf_cli.errors import ConfigError, DataError, in_a_line
 from rlhf_cli.models.tokenizer_files import TokenizerFiles
 from rlhf_cli.plan.checks.facts import DataFacts, Findings, ModelFolders, Subject
 from rlhf_cli.plan.checks.prompt_checks import rendered
@@ -39,7 +38,7 @@ def image_problems(
         if importlib.util.find_spec(module) is None:
             what = f"the model's processor needs the package {package}, which is not installed"
             yield ConfigError(what, where=where("model.path"), hint=f"pip install {package}")
-    for read in data.sources:
+    for read in data.sources if importlib.util.find_spec("PIL") is not None else ():
         for number in range(0 if read.rows is None else len(read.rows)):
             if (rows := read.rows) is not None and (wrong := _wrong(rows[number], tokenizer)):
                 place = f"{read.source.name}, row {number + 1} (the first row is 1)"
@@ -49,10 +48,15 @@ def image_problems(
 
 def _wrong(row: Mapping[str, Any], tokenizer: TokenizerFiles | None) -> tuple[str, ...]:
     """Return the problem with the images of a row, their value and the expected one; empty without a problem."""
+    import PIL.Image
+
     images, asked = images_of(row), row.get("prompt", row.get("messages", row.get("conversations")))
     for image in images if isinstance(row.get("images", []), list) else [row["images"]]:
-        if isinstance(image, str) and "://" not in image and not Path(image).is_file():
-            return "there is no such image file", image, "a path, seen from the folder of the data file"
+        if isinstance(image, str) and "://" not in image:
+            try:
+                PIL.Image.open(image).close()  # reads its beginning
+            except Exception as error:
+                return "an image cannot be read", in_a_line(error), "a path, seen from the folder of the data file"
     if not isinstance(asked, list):
         return "images need messages", repr(asked)[:80], "data.prompt='[{role: user, content: \"{prompt}\"}]'"
     messages = in_parts(asked, len(images))
