@@ -74,6 +74,7 @@ RANGES: tuple[Range, ...] = (
     Range("adam_epsilon", at_least=0, why=_ADAM),
     Range("weight_decay", at_least=0, why=_ADAM),
     Range("dataloader_num_workers", at_least=0, why="torch's DataLoader takes no other"),
+    Range("dataloader_prefetch_factor", at_least=1, why="torch's DataLoader takes no other"),
     Range("logging_steps", above=0, why=_STEPS, strategy="logging_strategy"),
     Range("eval_steps", above=0, why=_STEPS, strategy="eval_strategy"),
     Range("save_steps", above=0, why=_STEPS, strategy="save_strategy"),

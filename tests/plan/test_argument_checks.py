@@ -23,6 +23,7 @@ QUICK = ("exp=quickstart", "launch=cpu")
         ("top_k=-1", "at least 0", "top_k=0"),
         ("max_completion_length=0", "at least 1", "max_completion_length=512"),
         ("warmup_steps=-1", "at least 0", None),
+        ("dataloader_prefetch_factor=0", "at least 1", None),
         ("adam_beta2=1", "at least 0 and below 1", "adam_beta2=0.999"),
         ("logging_steps=0", "above 0", None),
         ("save_steps=-5", "above 0", "save_steps=500"),
