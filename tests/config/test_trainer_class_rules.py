@@ -119,7 +119,12 @@ def test_files_that_import_from_each_other_end(judged: Judged, place: Path) -> N
     ("text", "named", "where"),
     [
         ("", "./mine.py:Watch", "trainer.callbacks.0 (command line)"),
-        ("class Watch:\n    def __init__(self, step): ...\n", "./mine.py:Watch", "trainer.callbacks.0 (command line)"),
+        ("class Watch: ...\n", "./mine.py:Watch", "trainer.callbacks.0 (command line)"),
+        (
+            "class Watch(X):\n    def __init__(self, step): ...\n",
+            "./mine.py:Watch",
+            "trainer.callbacks.0 (command line)",
+        ),
         ("class Watch: ...\n", "./nowhere.py:Watch", "trainer.callbacks.0 (command line)"),
         ("class Watch(:\n", "./mine.py:Watch", "trainer.callbacks.0 (command line)"),
     ],

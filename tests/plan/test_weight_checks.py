@@ -82,6 +82,16 @@ class TestAdapters:
         assert "all-linear, or some of" in str(error.expected)
         assert error.hint == "model.lora.target_modules='[q_proj,v_proj]'"
 
+    def test_modules_to_save_that_the_model_does_not_have(
+        self, place: Path, refused: Refused, model: tuple[str, ...]
+    ) -> None:
+        """peft says nothing and trains none of them. lm_head is tied to the embedding and so in no file."""
+        model_copy(place / "model")
+        error = refused(*model, "model.lora.modules_to_save=[lm_head,embed_tokns]")
+        assert error.where == "model.lora.modules_to_save (command line)"
+        assert error.hint == "model.lora.modules_to_save='[lm_head,embed_tokens]'"
+        assert planned(*model, "model.lora.modules_to_save=[lm_head,embed_tokens,mlp,model.norm]").notices == ()
+
     @pytest.mark.parametrize("targets", ["all-linear", "'.*q_proj'", "[layers.0.self_attn.q_proj]"])
     def test_negative_control_what_peft_finds(self, place: Path, model: tuple[str, ...], targets: str) -> None:
         model_copy(place / "model")

@@ -49,12 +49,15 @@ def trainer_class_problems(experiment: Experiment, origins: Origins) -> Iterator
 
 
 def callback_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield an error for each callback that does not exist, or whose constructor needs an argument."""
+    """Yield an error for each callback that does not exist, has no base, or whose constructor needs an argument."""
     for number, named in enumerate(experiment.trainer.callbacks):
         where = origins.where(f"{_CALLBACKS}.{number}")
         found = _find(named, _CALLBACKS, where)
         if isinstance(found, ConfigError):
             yield found
+        elif found.node is not None and not found.node.bases:
+            expected = f"class {found.name}(transformers.TrainerCallback)"
+            yield ConfigError("this is no callback", where=where, got=f"class {found.name}", expected=expected)
         else:
             yield from _constructor_problems(found, {"self"}, where)
 

@@ -5,7 +5,7 @@ The run itself decides that from the loaded model (trainers/pass_mixin.py). Both
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
@@ -249,7 +249,7 @@ def weight_problems(subject: Subject, folders: ModelFolders) -> Findings:
 
 
 def adapter_problems(subject: Subject, folders: ModelFolders) -> Findings:
-    """Yield an error if LoRA's targets name a layer that the model does not have."""
+    """Yield an error if LoRA's targets, or what it saves whole, name a layer that the model does not have."""
     experiment = subject.experiment
     lora = experiment.model.lora
     if lora is None:
@@ -261,8 +261,11 @@ def adapter_problems(subject: Subject, folders: ModelFolders) -> Findings:
         shapes = stored_shapes(folder) or []
     modules = [shape.name.removesuffix(".weight") for shape in shapes if len(shape.shape) >= 2]
     targets = lora.target_modules
-    if not modules or targets == "all-linear" or any("expert" in name for name in modules):
+    if not modules or any("expert" in name for name in modules):
         return  # experts have other names in memory than in their files
+    yield from _saved_whole(subject, (lora.model_extra or {}).get("modules_to_save"), shapes)
+    if targets == "all-linear":
+        return
     listed = {targets: targets} if isinstance(targets, str) else {target: [target] for target in targets}
     without = [word for word, target in listed.items() if not any(is_target(name, target) for name in modules)]
     if without:
@@ -275,4 +278,22 @@ def adapter_problems(subject: Subject, folders: ModelFolders) -> Findings:
             got=", ".join(listed),
             expected=f"all-linear, or some of {', '.join(layers)}",
             hint=f"model.lora.target_modules='[{meant}]'" if meant else "model.lora.target_modules=all-linear",
+        )
+
+
+def _saved_whole(subject: Subject, saved: object, shapes: Iterable[WeightShape]) -> Findings:
+    """Yield an error if names in `modules_to_save` end the path of no module: peft trains those that it finds."""
+    names = [str(name) for name in saved] if isinstance(saved, list) else []
+    parts = [shape.name.split(".")[:-1] for shape in shapes]
+    paths = {".".join(path[:end]) for path in parts for end in range(1, len(path) + 1)} | {"lm_head", "score"}
+    without = [name for name in names if not any(path.endswith(name) for path in paths)]
+    if without:
+        known = sorted({path.rpartition(".")[2] for path in paths if not path[-1].isdigit()})
+        meant = [(nearest(name, known) or known[0]) if name in without else name for name in names]
+        yield ConfigError(
+            f"the model has no module named {' or '.join(without)}",
+            where=subject.where("model.lora.modules_to_save"),
+            got=", ".join(names),
+            expected="some of " + ", ".join(known),
+            hint=f"model.lora.modules_to_save='[{','.join(meant)}]'",
         )
