@@ -128,6 +128,10 @@ def _unknown(path: Path, tree: JsonTree, known: KnownKeys, origins: Origins) -> 
         )
     former, hint = former_name(name, known), _group_choice(path, tree) or _meant_key(path, tree, known)
     hint = hint or trl_args.RESERVED_ARGS.get(name)
+    if list(path[:-1]) == ["data", "eval"] and isinstance(
+        file := section(section(tree, "data"), "eval").get(name), str
+    ):
+        hint = hint or f"{key}.path={file}"  # the name of an evaluation set
     if hint == f"rewards.{name}" and isinstance(tree.get(name), int | float):
         hint += ".weight"
     expected = f"one of {', '.join(sorted(keys_of_section(path[:-1])))}"
