@@ -286,6 +286,7 @@ def _word_problems(overrides: list[str]) -> Iterator[ConfigError]:
                 hint = typed  # several words in one pair of quotes
             elif meant not in ("", value):
                 hint = f"{key}={meant}"
+            hint = hint if hint is not None and hint.isprintable() else None
             yield ConfigError(what, where=COMMAND_LINE, got=got, expected=expected, hint=hint)
             continue
         if is_sweep:

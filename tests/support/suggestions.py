@@ -190,7 +190,7 @@ def _helps(words: list[str], problem: UserError, suggested: list[str], judge: Ju
 
 def lacks_something(problem: RlhfError, words: Sequence[str]) -> bool:
     """Whether a suggestion is a key alone although a value was typed behind the wrong one, or has a gap."""
-    hint, place = str(problem.hint), str(problem.where)
+    hint, place = str(problem.command), str(problem.where)
     if "..." in hint or "=VALUE" in hint:
         return True
     is_key = re.fullmatch(r"[a-z_]\w*(\.\w+)+", hint) is not None and place.endswith(" (command line)")

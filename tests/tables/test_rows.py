@@ -84,6 +84,7 @@ def test_bounds_are_those_of_the_library(bounds: Range) -> None:
 BY_HAND = {
     "learning_rate": ((0, 1e-9, 9), (-1e-9, -0.0)),
     "top_k": ((0, 50), (-1,)),
+    "dataloader_prefetch_factor": ((1, 2), (0, -1)),
     "max_steps": ((1, 2), (0, -1)),  # -1 is taken for not given
     **dict.fromkeys(("beta", "epsilon", "epsilon_high", "max_grad_norm"), ((0, 0.5, 2), (-1e-9,))),
     **dict.fromkeys(("per_device_eval_batch_size", "ref_model_sync_steps"), ((1, 2), (0, -1))),

@@ -197,7 +197,9 @@ def _import_error(error: BaseException) -> str:
     place = None
     while traceback is not None:
         file = Path(traceback.tb_frame.f_code.co_filename)
-        if file != Path(__file__) and "importlib" not in str(file):
+        is_ours = file == Path(__file__) or "importlib" in str(file)
+        # wandb puts a function of its own in the place of sys.exit.
+        if not is_ours and (place is None or "site-packages" not in file.parts):
             place = f"{file.name}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
     if isinstance(error, SyntaxError):

@@ -115,7 +115,8 @@ def test_nobody_is_logged_in(place: Path, by_wandb, capsys: Said) -> None:
     assert main(["sync", "runs"]) == 2
     said = capsys.readouterr().err
     assert "there is no wandb login for api.wandb.ai" in said
-    assert "wandb login, or export WANDB_API_KEY=..." in said
+    assert "try:      wandb login\n" in said
+    assert "export WANDB_API_KEY=..." in said
     assert main(["sync", "runs", "--dry-run"]) == 0
     assert capsys.readouterr().out.split() == ["to", "send", "runs/quickstart/one"]
     assert asked == []

@@ -59,6 +59,7 @@ REFUSED: dict[str, list[list[str]]] = {
     ],
 }
 OURS: dict[str, list[list[str]]] = {
+    "remove_unused_columns": [[*SMALL, f"{_A}remove_unused_columns=true"]],
     "use_teacher_server": [[*_TAUGHT, f"{_A}use_teacher_server=true"]],
     "teacher_model_kind": [[*_TAUGHT, f"{_A}teacher_model_kind=ema"]],
 }
