@@ -142,10 +142,8 @@ def _read(row: Mapping[str, object], index: int, columns: Mapping[str, bool], na
                 if isinstance(value, str):
                     raise ValueError(f"it is text, and other rows hold messages: {value!r:.60}")
         except ValueError as error:
-            what, where = (
-                f"the column {column!r} cannot be read as messages",
-                f"{name}, row {index + 1} (the first row is 1)",
-            )
+            what = f"the column {column!r} cannot be read as messages"
+            where = f"{name}, row {index + 1} (the first row is 1)"
             expected = "[{role: user, content: ...}, ...], or ShareGPT's [{from: human, value: ...}, ...]"
             raise DataError(what, where=where, got=f"{error}", expected=expected) from None
     return read

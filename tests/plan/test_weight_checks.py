@@ -91,6 +91,7 @@ class TestAdapters:
         assert error.where == "model.lora.modules_to_save (command line)"
         assert error.hint == "model.lora.modules_to_save='[lm_head,embed_tokens]'"
         assert planned(*model, "model.lora.modules_to_save=[lm_head,embed_tokens,mlp,model.norm]").notices == ()
+        assert planned(*model, "model.lora.modules_to_save=[classifier,whole.model.norm]").notices == ()
 
     @pytest.mark.parametrize("targets", ["all-linear", "'.*q_proj'", "[layers.0.self_attn.q_proj]"])
     def test_negative_control_what_peft_finds(self, place: Path, model: tuple[str, ...], targets: str) -> None:

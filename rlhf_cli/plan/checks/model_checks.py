@@ -285,8 +285,13 @@ def _saved_whole(subject: Subject, saved: object, shapes: Iterable[WeightShape])
     """Yield an error if names in `modules_to_save` end the path of no module: peft trains those that it finds."""
     names = [str(name) for name in saved] if isinstance(saved, list) else []
     parts = [shape.name.split(".")[:-1] for shape in shapes]
-    paths = {".".join(path[:end]) for path in parts for end in range(1, len(path) + 1)} | {"lm_head", "score"}
-    without = [name for name in names if not any(path.endswith(name) for path in paths)]
+    paths = {".".join(path[:end]) for path in parts for end in range(1, len(path) + 1)} | {
+        "lm_head",
+        "score",
+        "classifier",
+    }
+    # A file may leave out the name of the whole model, as GPT-2's: `wte` is `transformer.wte` in memory.
+    without = [name for name in names if not any(path.endswith(name) or name.endswith(f".{path}") for path in paths)]
     if without:
         known = sorted({path.rpartition(".")[2] for path in paths if not path[-1].isdigit()})
         meant = [(nearest(name, known) or known[0]) if name in without else name for name in names]
