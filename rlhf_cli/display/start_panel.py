@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
+from rich.filesize import decimal as size
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +20,6 @@ from rlhf_cli.display.tables import Cell, facts_grid, plain_table
 from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell
 from rlhf_cli.plan.run_plan import Plan
-from rlhf_cli.runs.disk_space import size
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.text.redaction import redacted
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from rich.filesize import decimal as size
+
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.models.weight_shapes import DTYPE_BYTES, TINY_VOCABULARY
 from rlhf_cli.plan.devices import Device
@@ -28,7 +30,6 @@ from rlhf_cli.plan.memory_tensors import (
     passing_bytes,
     stored_decoder,
 )
-from rlhf_cli.runs.disk_space import size
 from rlhf_cli.tables.passes import PassMode
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES

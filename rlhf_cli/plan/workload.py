@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.filesize import decimal as size
+
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Lora
 from rlhf_cli.config.schema.trainer_sections import Trainer
@@ -21,7 +23,7 @@ from rlhf_cli.models.weight_shapes import DTYPE_BYTES, WeightShape, is_target, s
 from rlhf_cli.plan.checks.facts import DataFacts, Schedule
 from rlhf_cli.plan.checks.prompt_checks import rendered
 from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Workload
-from rlhf_cli.runs.disk_space import bytes_below, free_bytes, size
+from rlhf_cli.runs.disk_space import bytes_below, free_bytes
 
 if TYPE_CHECKING:
     from rlhf_cli.plan.memory_estimate import RowLengths

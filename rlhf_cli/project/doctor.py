@@ -17,10 +17,10 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from rich.filesize import decimal as size
 
 from rlhf_cli.errors import ConfigError, RewardError
 from rlhf_cli.plan.devices import host_bytes
-from rlhf_cli.runs.disk_space import size
 from rlhf_cli.runs.tracking.tracking_plan import has_login, netrc_knows, wandb_address
 from rlhf_cli.services.sandbox.running import protections
 

@@ -7,6 +7,8 @@ import re
 import shutil
 from pathlib import Path
 
+from rich.filesize import decimal as size
+
 from rlhf_cli.errors import RlhfError, RunError, message_of, with_causes
 from rlhf_cli.runs.run_folder import RunFolder
 
@@ -18,8 +20,6 @@ _IN_WORDS = re.compile(
 """safetensors reports the OS error number, torch a failed writer or stream; neither raises an OSError."""
 _BLOCK = 512
 """Bytes per block in stat(2), regardless of the file system's block size."""
-
-_UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 def is_full(error: BaseException) -> bool:
@@ -65,12 +65,3 @@ def bytes_below(folder: Path) -> int:
     """Return the disk usage of all files below a folder, or 0 if it does not exist."""
     stats = [file.stat() for file in folder.rglob("*") if file.is_file()]
     return sum(max(stat.st_size, getattr(stat, "st_blocks", 0) * _BLOCK) for stat in stats)
-
-
-def size(num_bytes: float) -> str:
-    """Return a readable size, such as 512 bytes or 4.1 GB, in powers of 1000."""
-    for unit in _UNITS:
-        if num_bytes < 1000 or unit == _UNITS[-1]:
-            return f"{num_bytes:.0f} {unit}" if unit == _UNITS[0] else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1000
-    raise AssertionError("the last unit returns")
