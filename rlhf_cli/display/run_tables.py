@@ -7,13 +7,23 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from rich.console import Console
 from rich.text import Text
 
 from rlhf_cli.analysis.expectations import MET, MISSED, OPEN, ExpectationOutcome, VerifiedRun
 from rlhf_cli.analysis.reproducibility import Reproduction
-from rlhf_cli.display.tables import STATE_STYLE, BlockColumn, Cell, as_text, facts_grid, plain_table, show_blocks
+from rlhf_cli.display.tables import (
+    STATE_STYLE,
+    BlockColumn,
+    Cell,
+    as_text,
+    facts_grid,
+    plain_table,
+    show_blocks,
+    width_of,
+)
 from rlhf_cli.display.terminal import span
 from rlhf_cli.errors import in_one_line
 from rlhf_cli.plan.batches import count
@@ -21,10 +31,14 @@ from rlhf_cli.runs.run_overview import Overview
 from rlhf_cli.runs.run_status import CREATED, FINISHED, Status, describe_state
 
 _NUMBERS = ("step", "s/step", "left", "logged", "saved")
+_LEFT_OUT_FIRST = ("s/step", "saved", "logged")
 
 
 def show_overview(console: Console, overview: Overview) -> None:
-    """Print one row per run without the empty columns, and why Slurm could not be queried."""
+    """Print one row per run without the empty columns, and why Slurm could not be queried.
+
+    On a narrow screen the folder of all runs stands above the table, and columns are left out, so that it is one table.
+    """
     rows = overview.rows
     states = [describe_state(row.state, row.reason).partition(" ")[0] for row in rows]  # the reason stands for itself
     columns: dict[str, list[Cell]] = {
@@ -37,8 +51,24 @@ def show_overview(console: Console, overview: Overview) -> None:
         "saved": [(row.last_checkpoint or "").replace("checkpoint-", "step ") for row in rows],
         "job": [" ".join(part for part in (row.job_id, row.slurm_state) if part) for row in rows],
     }
-    shown = {name: cells for name, cells in columns.items() if any(as_text(cell).plain for cell in cells)}
-    show_blocks(console, [BlockColumn(name, cells, name == "run", name in _NUMBERS) for name, cells in shown.items()])
+    shown = [
+        BlockColumn(name, cells, name == "run", name in _NUMBERS)
+        for name, cells in columns.items()
+        if any(as_text(cell).plain for cell in cells)
+    ]
+    parents = set.intersection(*({*PurePath(row.run).parents} for row in rows))
+    folder = max(parents, key=lambda parent: len(parent.parts), default=PurePath())
+    if folder.name and width_of(shown) > console.width:
+        console.print(f"{folder}/", style="bold", markup=False, highlight=False, soft_wrap=True)
+        shown[0] = BlockColumn("run", [row.run.removeprefix(f"{folder}/") for row in rows], True, False)
+    left_out = []
+    for name in _LEFT_OUT_FIRST:
+        if width_of(shown) > console.width and any(column.title == name for column in shown):
+            shown = [column for column in shown if column.title != name]
+            left_out.append(name)
+    show_blocks(console, shown)
+    if left_out:
+        console.print(f"no room for {', '.join(left_out)}; rlhf status --json has all", style="dim", highlight=False)
     for row in rows:
         if row.reason:
             console.print(Text.assemble((row.run, "bold"), f": {in_one_line(row.reason)}"))

@@ -83,6 +83,11 @@ class BlockColumn:
         return max(cell_len(self.title), *(as_text(cell).cell_len for cell in self.cells), 0)
 
 
+def width_of(columns: Sequence[BlockColumn]) -> int:
+    """Return the width of columns beside one another."""
+    return sum(column.width + GAP for column in columns) - GAP
+
+
 def show_blocks(console: Console, columns: Sequence[BlockColumn], styles: Sequence[str] = ()) -> None:
     """Print columns as several tables below one another if they do not fit the width.
 
@@ -90,11 +95,11 @@ def show_blocks(console: Console, columns: Sequence[BlockColumn], styles: Sequen
     """
     head = [column for column in columns if column.is_head]
     blocks: list[list[BlockColumn]] = [[]]
-    room = console.width - sum(column.width + GAP for column in head)
+    room = console.width - width_of(head) - GAP
     for column in columns:
         if column.is_head:
             continue
-        if blocks[-1] and sum(other.width + GAP for other in blocks[-1]) + column.width > room:
+        if blocks[-1] and width_of([*blocks[-1], column]) > room:
             blocks.append([])
         blocks[-1].append(column)
     for number, block in enumerate(blocks):

@@ -92,6 +92,9 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
             with stopped_by_signals(stopping), watched(folder, launch.hang_timeout_s, rank) as heartbeat:
                 if rank == 0:
                     claim(folder)
+                verify_launch.refuse_other_world_size(launch)  # before it waits for ranks that were not started
+                with spinner("importing torch and TRL", shown=rank == 0):
+                    _import_libraries(experiment)
                 with _explained(folder, experiment, heartbeat), _timed_phases(experiment, heartbeat) as profiled:
                     _Training(folder, experiment, stopping, heartbeat, profiled, rank == 0, resume).run()
         except Preempted as stop:
@@ -144,9 +147,6 @@ class _Training:
 
     def run(self) -> None:
         """Build the trainer, train to the end and save the model. Raise Preempted if the run was stopped."""
-        verify_launch.refuse_other_world_size(self.experiment.launch)  # before it waits for ranks that were not started
-        with spinner("importing torch and TRL", shown=self.is_main):
-            _import_libraries(self.experiment)
         from rlhf_cli.display.training_bar import TrainingBar
 
         bar = TrainingBar(self.heartbeat)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -55,3 +57,26 @@ def test_what_is_quick_or_hidden_prints_nothing(
     with spinner("importing torch", shown=shown):
         time.sleep(0.1)
     assert capsys.readouterr().out == ""
+
+
+_FIRST_SPINNER = """
+import sys
+from rlhf_cli.cli import main
+from rlhf_cli.display import terminal
+
+def spinner(doing, **_):
+    print(doing, "after", *{"torch", "transformers"} & {*sys.modules})
+    sys.exit()
+
+terminal.spinner = spinner
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("typed", ["train +exp=quickstart track=none", "check +exp=quickstart --rows 1"])
+def test_a_screen_that_waits_for_imports_says_so(typed: str, place: Path) -> None:
+    """torch and transformers take many seconds to import on a busy machine; the first spinner begins before them."""
+    done = subprocess.run([sys.executable, "-c", _FIRST_SPINNER, *typed.split()], capture_output=True, text=True)
+    doing, _, imported = done.stdout.splitlines()[-1].partition(" after")
+    assert doing.startswith("importing")
+    assert imported == ""

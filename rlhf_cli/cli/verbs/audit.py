@@ -19,6 +19,7 @@ import sys
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_result
 from rlhf_cli.display.audit_table import show_audit
+from rlhf_cli.display.terminal import spinner
 from rlhf_cli.errors import EXIT_OK, EXIT_USER_ERROR
 from rlhf_cli.evaluation.audit.attack import attack_reachable, chosen_kinds, plan_of
 from rlhf_cli.evaluation.audit.audit_result import with_advice
@@ -32,6 +33,7 @@ def run(options: Options) -> int:
     plan = plan_of(experiment, kinds, limit=options.number("--limit"), gold=options.text("--gold"))
     if plan.cost is not None:
         print(plan.cost, file=sys.stderr)
-    result = with_advice(attack_reachable(experiment, plan), experiment)
+    with spinner("scoring degenerate answers"):
+        result = with_advice(attack_reachable(experiment, plan), experiment)
     print_result(options, result.as_json, lambda console: show_audit(console, result))
     return EXIT_USER_ERROR if options.on("--strict") and result.is_sound is False else EXIT_OK

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from rlhf_cli.cli.options import Options
-from rlhf_cli.display.terminal import Screen
+from rlhf_cli.display.terminal import Screen, spinner
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.plan.prepare import prepare
 
@@ -37,7 +37,8 @@ def run(options: Options) -> int:
         resumed(earlier, prepared, options.resume_options().allowed)
     tried = None
     if (count := options.number("--rows")) is not None:
-        tried = first_rows(experiment, count)
+        with spinner("importing transformers and trying the rewards"):
+            tried = first_rows(experiment, count)
     if options.as_json:
         rows = asdict(tried) if tried is not None else None
         print_json({"ok": True, **planned_json(prepared, plan, earlier=earlier), "rows": rows})

@@ -21,8 +21,10 @@ from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_result
 from rlhf_cli.cli.run_arguments import place_of, run_at
 from rlhf_cli.display.evaluation_tables import show_bench, show_parts
+from rlhf_cli.display.terminal import spinner
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.launch.freeze import refuse_foreign_code
+from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.prepare import fill_in_policy_and_data, prepare, prepare_from
 from rlhf_cli.runs.run_folder import names_a_run
 
@@ -61,7 +63,8 @@ def run(options: Options) -> int:
     from rlhf_cli.evaluation.score_completions import read_completions, score
 
     rows = read_completions(completions, limit=limit)
-    scores = score(experiment, rows)
+    with spinner(f"scoring {count(len(rows), 'row')}"):
+        scores = score(experiment, rows)
     bench = score_bench(rows, scores, label=options.text("--label"))
 
     def show(console: Console) -> None:

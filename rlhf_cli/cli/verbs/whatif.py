@@ -20,7 +20,7 @@ from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.config.schema.reward_sections import AGGREGATES
-from rlhf_cli.display.terminal import wide_console
+from rlhf_cli.display.terminal import spinner, wide_console
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.runs.run_status import newest_run, read_status
@@ -44,7 +44,8 @@ def run(options: Options) -> int:
         refuse_foreign_code(folder, trust=options.on("--trust"), command=f"rlhf whatif {folder.shown}")
     stored = read_rounds(folder)
 
-    from rlhf_cli.analysis.what_if import what_if  # torch comes with it
+    with spinner("importing torch"):
+        from rlhf_cli.analysis.what_if import what_if
     from rlhf_cli.display.whatif_tables import show_alternatives, show_what_if
 
     max_steps = read_status(folder).max_steps

@@ -108,3 +108,25 @@ def test_a_run_stopped_by_its_user_is_not_called_preempted(place: Path, capsys: 
     assert why.count("Ctrl-C") == 1
     assert was_in_words(read_status(RunFolder(place / "runs/exp/mine"))) == "was stopped by Ctrl-C at step 3"
     assert was_in_words(read_status(RunFolder(place / "runs/exp/slurms"))) == "was preempted at step 3: SIGTERM"
+
+
+@pytest.mark.parametrize(("width", "left_out"), [("80", []), ("60", ["s/step", "saved"]), ("200", [])])
+def test_the_table_is_one_at_any_width(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: str, left_out: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    alive = {"pid": os.getpid(), "host": socket.gethostname(), "last_checkpoint": "checkpoint-100", "max_steps": 400}
+    names = ["20260131-101500", "20260131-101501"]
+    for name in names:
+        log(make_run(place, name, state="running", step=120, **alive), (10, 30.0), (12, 75.0), (14, 150.0))
+    main(["status"])
+    lines = capsys.readouterr().out.splitlines()
+    heads = [line for line in lines if line.startswith("run ")]
+    assert len(heads) == 1
+    assert set(heads[0].split()) == {"run", "state", "step", "s/step", "left", "logged", "saved"} - set(left_out)
+    prefix = "" if width == "200" else "runs/exp/"
+    assert ("runs/exp/" in lines) is bool(prefix)
+    assert [line.split()[0] for line in lines if "running" in line] == [
+        f"runs/exp/{name}"[len(prefix) :] for name in names
+    ]
+    assert all(any(name in line for line in lines if line.startswith("no room")) for name in left_out)
