@@ -223,3 +223,16 @@ def described(error: BaseException) -> str:
 def in_a_line(error: BaseException) -> str:
     """Return an error's type and the first line of its message, for use inside another message."""
     return f"{type(error).__name__}: {(message_of(error).splitlines() or [''])[0]}"
+
+
+_KINDS = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "a text"}
+_KINDS |= {"list": "a list", "array": "a list", "dictionary": "a mapping", "object": "a mapping"}
+_BOUNDS = {"greater than or equal to": "at least", "less than or equal to": "at most"}
+_BOUNDS |= {"greater than": "above", "less than": "below"}
+
+
+def pydantic_words(message: str) -> str:
+    """Return what pydantic expects, from its message: `Input should be a valid integer` -> `a whole number`."""
+    words = message.removeprefix("Value error, ").removeprefix("Input should be ")
+    words = re.sub(r"^(?:a valid|an) (\w+)", lambda match: _KINDS.get(match[1], match[0]), words)
+    return re.sub("|".join(_BOUNDS), lambda match: _BOUNDS[match[0]], words)

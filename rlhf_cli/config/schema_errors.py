@@ -20,7 +20,7 @@ from rlhf_cli.config.schema.experiment import field_at, keys_of_section, section
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.suggestions import KnownKeys, first_taken, former_name, meant_key, meant_value
 from rlhf_cli.config.trl_args import WrongArgument
-from rlhf_cli.errors import ConfigError
+from rlhf_cli.errors import ConfigError, pydantic_words
 from rlhf_cli.tables.former_names import GROUPS_OF_OTHERS, VALUE_SYNONYMS
 from rlhf_cli.tables.trl_trainers import TRAINERS, UNSUPPORTED
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
@@ -59,7 +59,7 @@ def schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) ->
             continue  # the longer key describes the same problem more precisely
         if key in unknown:
             yield unknown[key]
-        elif details[0]["type"] != "missing":
+        elif details[0]["type"] != "missing" or isinstance(details[0]["loc"][-1], int):  # an entry of a list is missing
             yield _wrong(path, details, known, tree, origins)
         elif not {key, str(path[-1])} & meant:  # else it was given under another name
             hint = f"{path[-1]}: VALUE" if _in_a_list(path) else f"{key}=VALUE"
@@ -257,9 +257,9 @@ def _expected(detail: ErrorDetails, path: Path) -> str:
         return "a text: 'interval(0,1)', 'choice(a,b)' or 'range(0,5)'"
     if detail["type"] == "bool_type" and path[0] == "warn":
         return "on or off"
-    if detail["type"] == "tuple_type":
+    if detail["type"] in ("tuple_type", "missing", "too_long"):
         return "[LOW, HIGH], two numbers"
-    return trl_args.pydantic_words(detail["msg"])
+    return pydantic_words(detail["msg"])
 
 
 def _in_a_list(path: Path) -> bool:

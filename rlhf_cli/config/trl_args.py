@@ -184,18 +184,14 @@ def expected_instead(field: TrlField, value: object) -> str | None:
     try:
         _adapter(field.annotation).validate_python(value)
     except ValidationError:
-        kinds = {"int": "a whole number", "float": "a number", "None": "null"}
         names = [name.strip() for name in field.annotation.split("|")]
-        if not {"int", "float"} & {*names}:
-            return field.annotation
-        expected = " or ".join(kinds.get(name, name) for name in names)
-        return expected if field.default is None else f"{expected}, such as {field.default}, the default"
+        expected = " or ".join(_WORDS.get(name, name) for name in names)
+        is_number = bool({"int", "float"} & {*names}) and field.default is not None
+        return f"{expected}, such as {field.default}, the default" if is_number else expected
     return None
 
 
-def pydantic_words(message: str) -> str:
-    """Return what pydantic expects, from its message: `Input should be a valid number` -> `number`."""
-    return message.removeprefix("Value error, ").removeprefix("Input should be ").removeprefix("a valid ")
+_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text", "None": "null"}
 
 
 def json_schema(field: TrlField) -> JsonTree:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import pydantic
 from pydantic import BaseModel
 
 from rlhf_cli.config.rules.trainer_rules import own_fields
@@ -169,6 +170,7 @@ def _type_text(annotation: object) -> str:
 
 
 _WORDS = {bool: "true | false", int: "whole number", float: "number", str: "text", type(None): "null", object: "any"}
+_WORDS |= {pydantic.JsonValue: "any"}
 
 
 def _arm_text(arm: object) -> str:
@@ -182,7 +184,7 @@ def _arm_text(arm: object) -> str:
         return f"[{inside}, {inside}]" if origin is tuple else f"[{inside}, ...]"
     if section_of(arm) is not None:
         return "section"
-    return _WORDS.get(arm, str(arm)) if isinstance(arm, type) else str(arm)
+    return _WORDS.get(arm, str(arm))
 
 
 _PACKAGE = Path(__file__).resolve().parents[1]

@@ -224,7 +224,7 @@ def show_outcome(console: Console, sweep: SweepFolder) -> None:
     report(console, sweep.path)
     shown = shlex.quote(RunFolder(sweep.path).shown)
     commands = {f"rlhf why {shown}": "the worst finding of each run"}
-    show_commands(console, commands | ({f"rlhf compare {shown} --png FILE": "as a picture"} if runs else {}))
+    show_commands(console, commands | ({f"rlhf compare {shown} --png comparison.png": "as a picture"} if runs else {}))
     print_folder(console, sweep.path)
 
 

@@ -127,7 +127,7 @@ FINDING_KINDS: dict[str, str] = {
     "clipping": "updates are neither clipped away nor too small to be",
     "explained_variance": "the critic foresees more than a constant would",
     "value_loss": "the critic's loss does not grow",
-    "time": "no phase takes most of the time that a change would win back",
+    "time": "no phase takes time that a change would save",
 }
 """Kind -> what is true of a run without such a finding. Kinds are checked in this order."""
 

@@ -58,16 +58,18 @@ def test_a_typo_in_a_file(write: Write, text: str, key: str, line: int, hint: st
 @pytest.mark.parametrize(
     ("typed", "got", "expected"),
     [
-        ("seed=yes", "'yes'", "integer"),
-        ("seed=-1", "-1", "greater than or equal to 0"),
+        ("seed=yes", "'yes'", "a whole number"),
+        ("seed=-1", "-1", "at least 0"),
         ("rewards.format.weight=high", "'high'", "number"),
         ("track.mode=offlin", "'offlin'", "'online', 'offline' or 'none'"),
-        ("track.tags=one", "'one'", "list"),
-        ("launch.processes=0", "0", "greater than 0"),
-        ("model.trust_remote_code=yes", "'yes'", "boolean"),
+        ("track.tags=one", "'one'", "a list"),
+        ("rewards.format.clip=[1]", "[1]", "[LOW, HIGH]"),
+        ("rewards.format.clip=[1,2,3]", "[1, 2, 3]", "[LOW, HIGH]"),
+        ("launch.processes=0", "0", "above 0"),
+        ("model.trust_remote_code=yes", "'yes'", "true or false"),
         ("run.name='a/b'", "'a/b'", "letters, digits, '.', '_' and '-'"),
         ("trainer.args.learning_rate=fast", "'fast'", "a number, such as 1e-06, the default"),
-        ("trainer.args.gradient_checkpointing=yes", "'yes'", "bool"),
+        ("trainer.args.gradient_checkpointing=yes", "'yes'", "true or false"),
     ],
 )
 @pytest.mark.fault(39)

@@ -68,11 +68,7 @@ def test_trainer_grpo_on_an_experiment_for_ppo_removes_critic_and_kl(write: Writ
 class TestArguments:
     @pytest.mark.parametrize(
         ("typed", "got", "expected"),
-        [
-            ("gamma=0", "0", "greater than 0"),
-            ("gamma=1.5", "1.5", "less than or equal to 1"),
-            ("whiten_advantages=1", "1", "boolean"),
-        ],
+        [("gamma=0", "0", "above 0"), ("gamma=1.5", "1.5", "at most 1"), ("whiten_advantages=1", "1", "true or false")],
     )
     def test_values(self, refused: Refused, typed: str, got: str, expected: str) -> None:
         error = refused(*PPO, f"trainer.args.{typed}")

@@ -29,6 +29,7 @@ def test_every_key_is_explained() -> None:
         ("rewards.brevity.clip", "[number, number] | null", None, ()),
         ("rewards.brevity.gate.by", "text", NO_DEFAULT, ()),
         ("trainer.class", "text | null", None, ()),
+        ("launch.vllm.args", "{name: any}", {}, ()),
         ("launch.hang_timeout_s", "number | off", 1800.0, ("off",)),
         ("data.overlong_prompts", "error | drop | truncate", "error", ("error", "drop", "truncate")),
     ],

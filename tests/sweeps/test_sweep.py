@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 from rich.console import Console
 
 from rlhf_cli.cli import main
+from rlhf_cli.cli.options import read_options, usage_of
 from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.sweeps.sweep_folder import SweepFolder, resume_hint, show_outcome
 from rlhf_cli.sweeps.sweep_grid import SweepJob
@@ -70,6 +72,8 @@ def test_an_unreadable_status_does_not_hide_the_other_runs(place: Path) -> None:
     assert "report: " in said
     assert (place / "sweep" / "report.html").is_file()
     assert resume_hint(sweep).startswith("1 of 4 runs is not done")
+    picture = next(line for line in said.splitlines() if "--png" in line).partition(" # ")[0]
+    assert read_options(usage_of("compare"), shlex.split(picture)[2:]).path("--png") is not None, "it can be typed"
 
 
 LONG = "reward 'bad' failed on row 0\n  where:    rewards.bad\n  got:      ValueError: no\n  try:      rlhf score ..."

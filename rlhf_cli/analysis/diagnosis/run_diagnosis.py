@@ -51,7 +51,7 @@ def time_spent(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     slow = [finding for key in shares.shares if (finding := _slow_phase(key, shares, log, setup)) is not None]
     if not slow:
         key, share = next(iter(shares.shares.items()))
-        yield PassedCheck(_KIND, f"{phase_label(key)} takes most of the time: {share:.0%} of {shares.elapsed_s:.0f} s")
+        yield PassedCheck(_KIND, f"{phase_label(key)} takes the most time: {share:.0%} of {shares.elapsed_s:.0f} s")
     yield from slow
 
 

@@ -16,7 +16,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Lora
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.trl_args import WrongArgument
-from rlhf_cli.errors import ConfigError, ModelError, UserError
+from rlhf_cli.errors import ConfigError, ModelError, UserError, pydantic_words
 from rlhf_cli.models.tokenizer_files import JINJA_FILES, chat_template_text
 from rlhf_cli.tables.trl_trainers import CLIPPED_PPO_LOSSES, POLICY_LOSSES, READ_BY_ALGORITHMS, TRAINERS
 from rlhf_cli.text.json_values import JsonTree
@@ -41,7 +41,7 @@ def wrong_arguments(trainer: JsonTree, args: JsonTree) -> Iterator[WrongArgument
             try:
                 PpoArgs.model_validate({name: value})
             except ValidationError as error:
-                yield WrongArgument("wrong", name, value, trl_args.pydantic_words(error.errors()[0]["msg"]))
+                yield WrongArgument("wrong", name, value, pydantic_words(error.errors()[0]["msg"]))
         elif name not in fields:
             yield WrongArgument("unknown", name, value)
         elif (expected := trl_args.expected_instead(fields[name], value)) is not None:

@@ -25,7 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from rlhf_cli import user_files
-from rlhf_cli.errors import RewardError, described, raise_any
+from rlhf_cli.errors import RewardError, described, pydantic_words, raise_any
 from rlhf_cli.process import kept
 from rlhf_cli.rewards.completion_text import CHECK
 from rlhf_cli.tables.trl_values import NEVER_COLUMNS, REWARD_ARGUMENTS, TEXT_ARGUMENTS
@@ -317,9 +317,7 @@ def complaint(annotation: object, value: object) -> str | None:
     except ValidationError as error:
         if any(problem["type"] == "callable_type" for problem in error.errors()):
             return None  # no text of a configuration is a function
-        messages = [problem["msg"].removeprefix("Value error, ") for problem in error.errors()]
-        words = (message.removeprefix("Input should be ").replace("array", "list") for message in messages)
-        return " or ".join(dict.fromkeys(words))
+        return " or ".join(dict.fromkeys(pydantic_words(problem["msg"]) for problem in error.errors()))
     except (PydanticUserError, TypeError, ValueError, NameError):
         return None  # pydantic cannot use the annotation, or JSON cannot express the value
     return None

@@ -99,4 +99,4 @@ def test_phases_below_a_minute_are_ignored() -> None:
     assert isinstance(seen({"saving": 0.5}, events=2)[0], SkippedCheck)
     fine = seen({"forward": 0.25})[0]
     assert isinstance(fine, PassedCheck)
-    assert fine.says == "backward takes most of the time: 75% of 500 s"
+    assert fine.says == "backward takes the most time: 75% of 500 s"
