@@ -27,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TextIO, cast
 
-from rlhf_cli.errors import Interrupted
+from rlhf_cli.errors import CTRL_C, Interrupted
 
 abandoned: set[threading.Thread] = set()
 """Threads of calls that were given up: the process does not wait for them at its end."""
@@ -134,13 +134,19 @@ os.register_at_fork(after_in_child=_forget_wakeups)
 
 @contextmanager
 def stopped_early() -> Iterator[None]:
-    """Open a context in which SIGTERM and SIGUSR1 raise Interrupted; does nothing outside the main thread."""
+    """Open a context in which SIGTERM, SIGUSR1 and Ctrl-C raise Interrupted; does nothing outside the main thread."""
 
     def interrupt(number: int, _: FrameType | None) -> NoReturn:
-        raise Interrupted(signal.Signals(number).name)
+        raise Interrupted(CTRL_C if number == signal.SIGINT else signal.Signals(number).name)
 
-    with handled({signal.SIGTERM: interrupt, signal.SIGUSR1: interrupt}):
+    asking = {signal.SIGTERM, signal.SIGUSR1} | ({signal.SIGINT} if knows_no_interrupt() else set())
+    with handled(dict.fromkeys(asking, interrupt)):
         yield
+
+
+def knows_no_interrupt() -> bool:
+    """Return whether Ctrl-C raises Python's own KeyboardInterrupt, as code that raises it does."""
+    return signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 _SIGEV_THREAD_ID = 4

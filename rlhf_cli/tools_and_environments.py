@@ -12,6 +12,7 @@ import json
 import math
 import operator
 import sys
+from asyncio import CancelledError
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ _PARTS = ("text", "image")
 NO_TOOLS = ("reset", "get_reward")
 """Public methods of an environment that the model cannot call, as in TRL."""
 _TOLD, _LATE = "{'error':", "no answer"
+_ERRORS = (Exception, CancelledError, *LEAVING)
+"""What a user's code may raise; what stops the run is none of it."""
 _RUNNING, _SEEDS = "_rlhf_is_running", "_rlhf_seeds"
 
 
@@ -146,7 +149,7 @@ def limited(function: Function, name: str, where: str, limits: Limits, counts: C
                 own = with_own_arguments(named)
                 result = answered(lambda: function(*given, **own), limits.timeout_s, counts.loop.run)
                 return call_within(lambda: as_text(result, limits.max_characters), limits.timeout_s)
-        except (Exception, *LEAVING) as error:
+        except _ERRORS as error:
             raise failed(error) from None
 
     call.__name__ = name
@@ -217,7 +220,7 @@ def environment_class(
                     if seen is None
                     else call_within(lambda: as_text(seen, limits.max_characters), limits.timeout_s)
                 )
-        except (Exception, *LEAVING) as error:
+        except _ERRORS as error:
             got = str(error) if isinstance(error, ToolError) else described(error)
             what, expected = f"{original.__name__}.reset failed", "a text, or None"
             raise RewardFailed(what, where=where, got=f"{got}, for {row!r:.200}", expected=expected) from error
@@ -240,8 +243,12 @@ def environment_factory(original: type, args: Mapping[str, object], where: str, 
 
     def make() -> object:
         try:
-            return wrapped(**args)
-        except (Exception, *LEAVING) as error:
+            with staying():
+                made = wrapped(**args)
+            if not isinstance(made, wrapped):
+                raise TypeError(f"its __new__ returned an object of the class {type(made).__name__}")
+            return made
+        except _ERRORS as error:
             what = f"{original.__name__} cannot be constructed"
             raise RewardFailed(what, where=where, got=described(error), expected=f"{original}(**args)") from error
 
@@ -289,7 +296,7 @@ def checked_rollout(function: Function, columns: Sequence[str], where: str) -> F
                 output = function(prompts, trainer)
         except RlhfError:
             raise
-        except (Exception, *LEAVING) as error:
+        except _ERRORS as error:
             raise RewardFailed("the rollout function failed", where=where, got=described(error)) from error
         model = getattr(trainer, "model", None)
         config = getattr(getattr(model, "module", model), "config", None)  # as DDP wraps it

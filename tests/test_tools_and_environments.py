@@ -6,15 +6,17 @@ import asyncio
 import inspect
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from rlhf_cli.errors import RewardError, RewardFailed
+from rlhf_cli.errors import Interrupted, RewardError, RewardFailed
+from rlhf_cli.process import stopped_early
 from rlhf_cli.tools_and_environments import (
     Counts,
     EnvironmentScore,
@@ -23,6 +25,7 @@ from rlhf_cli.tools_and_environments import (
     ToolError,
     checked_rollout,
     environment_class,
+    environment_factory,
     failed_calls,
     limited,
     tells_of_error,
@@ -78,6 +81,19 @@ async def panics_later() -> None:
     raise Panic("in Rust")
 
 
+def breaks_off() -> None:
+    raise KeyboardInterrupt
+
+
+def cancels() -> None:
+    raise asyncio.CancelledError
+
+
+class Broken:
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
 class Slow:
     def __str__(self) -> str:
         time.sleep(3)
@@ -107,6 +123,9 @@ def test_a_result_is_text_and_counted() -> None:
         (half, {}, "ValueError: ?", [1, 1, 0]),
         (panics, {}, "Panic: in Rust", [1, 1, 0]),
         (panics_later, {}, "Panic: in Rust", [1, 1, 0]),
+        (breaks_off, {}, "KeyboardInterrupt: ", [1, 1, 0]),
+        (cancels, {}, "CancelledError: ", [1, 1, 0]),
+        (lambda: Broken(), {}, "KeyboardInterrupt: ", [1, 1, 0]),
         (lambda: Slow(), {}, "no answer within 0.1 s", [1, 1, 1]),
         (later, {"seconds": 5.0}, "no answer within 0.1 s", [1, 1, 1]),
         (blocks, {}, "no answer: the function blocks the event loop, because it waits without `await`", [1, 1, 1]),
@@ -127,7 +146,7 @@ def test_an_error_is_told_and_counted(function: Any, arguments: Any, told: str, 
             return object()
 
     wrapped, counts = tool(function, timeout_s=0.1)
-    with pytest.raises(ToolError) as caught:
+    with stopped_early(), pytest.raises(ToolError) as caught:
         wrapped(**arguments)
     assert str(caught.value) == told
     assert counts.drain() == {"calc": counted}
@@ -347,10 +366,41 @@ def test_a_rollout_function_returns_one_row_per_prompt(change: dict[str, Any], n
         rollout([1, 2], trainer)
 
 
-@pytest.mark.parametrize("leave", [lambda: sys.exit(0), lambda: os._exit(0)])
-def test_a_rollout_function_cannot_end_the_process_as_if_all_were_well(leave: Callable[[], None]) -> None:
-    with pytest.raises(RewardFailed):
-        checked_rollout(lambda prompts, trainer: leave(), [], "rollout.fn")([1], None)
+@pytest.mark.parametrize("leave", [lambda: sys.exit(0), lambda: os._exit(0), breaks_off, cancels, panics])
+def test_no_function_can_end_the_process_as_if_all_were_well(leave: Callable[[], None]) -> None:
+    """Neither a rollout function, nor the constructor or `reset` of an environment; Ctrl-C is another exception."""
+
+    class Leaves:
+        def __init__(self, is_late: bool) -> None:
+            _ = is_late or leave()
+
+        def reset(self, **row: object) -> None:
+            leave()
+
+    wrapped: Any = environment_class(Leaves, "environment", Limits(), Counts())
+    late = environment_factory(Leaves, {"is_late": True}, "environment", wrapped)()
+    calls = (
+        lambda: checked_rollout(lambda prompts, trainer: leave(), [], "rollout.fn")([1], None),
+        environment_factory(Leaves, {"is_late": False}, "environment", wrapped),
+        lambda: cast(Any, late).reset(),
+    )
+    for call in calls:
+        with stopped_early(), pytest.raises(RewardFailed):
+            call()
+    with stopped_early(), pytest.raises(Interrupted):
+        checked_rollout(lambda prompts, trainer: os.kill(os.getpid(), signal.SIGINT), [], "rollout.fn")([1], None)
+
+
+def test_an_object_of_another_class_is_no_environment() -> None:
+    class Other:
+        def __new__(cls) -> Any:
+            return object.__new__(Maze)
+
+    wrapped = environment_class(Other, "environment", Limits(), Counts())
+    with pytest.raises(RewardFailed) as caught:
+        environment_factory(Other, {}, "environment", wrapped)()
+    assert caught.value.where == "environment"
+    assert "Maze" in str(caught.value.got)
 
 
 def test_calls_that_reach_no_tool_are_counted() -> None:

@@ -219,7 +219,7 @@ def _run(verb: str, words: list[str]) -> int:
         return _refused(error)
     except KeyboardInterrupt as interrupt:
         by = f" by {interrupt if isinstance(interrupt, Interrupted) else CTRL_C}"
-        by += ": nothing was being trained" if verb in _LONG and isinstance(interrupt, Interrupted) else ""
+        by += ": nothing was being trained" if verb in _LONG and not by.endswith(CTRL_C) else ""
         _print_json_of(Preempted(f"stopped{by}"))
         print(f"stopped{by}", file=sys.stderr)
         return Preempted.exit_code

@@ -67,6 +67,22 @@ class Maze:
     def get_reward(self) -> float:
         return float(self.at)
 
+def starred(*numbers: int) -> str:
+    """Adds numbers.
+
+    Args:
+        numbers: The numbers.
+    """
+    return str(sum(numbers))
+
+def placed(a: int, /) -> int:
+    """Returns a number.
+
+    Args:
+        a: The number.
+    """
+    return a
+
 class Unfit(Maze):
     """No class can extend it."""
 
@@ -112,6 +128,8 @@ def with_tools(*words: str) -> Subject:
     [
         (("tools.untold.fn=./mine.py:untold",), RewardError, "tools.untold.fn"),
         (("tools.add.fn=./mine.py:ad",), RewardError, "tools.add.fn"),
+        (("tools.add.fn=./mine.py:starred",), RewardError, "tools.add.fn"),
+        (("tools.add.fn=./mine.py:placed",), RewardError, "tools.add.fn"),
         (("tools.add.fn=./mine.py:add", "trainer=rloo"), ConfigError, "tools"),
         (("tools.add.fn=./mine.py:add", "rollout.fn=./mine.py:rollout"), ConfigError, "rollout"),
         (("environment.class=./mine.py:add",), RewardError, "environment.class"),

@@ -68,6 +68,11 @@ def _undescribed(tools: Mapping[str, Function], fn: str, place: str) -> Iterator
         try:
             if not inspect.isfunction(tool):
                 raise TypeError(f"it is no function, but a {type(tool).__name__}")
+            for one in inspect.signature(tool).parameters.values():
+                if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) and one.name != "self":
+                    raise TypeError(
+                        f"the model gives each argument by its name, which {one.kind.description} {one} has not"
+                    )
             get_json_schema(tool)
         except Exception as error:
             what = f"the model cannot be told what the tool {name!r} does"

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import NoReturn
 
-from rlhf_cli.errors import RewardError, RewardFailed, ServerSilent
-from rlhf_cli.process import HAS_TIMERS, abandoned, start_timer
+from rlhf_cli.errors import Interrupted, RewardError, RewardFailed, ServerSilent
+from rlhf_cli.process import HAS_TIMERS, abandoned, knows_no_interrupt, start_timer
 from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.rewards.stack.component import (
     Batch,
@@ -107,7 +107,7 @@ class EndedProcess(BaseException):
 
 
 LEAVING = (SystemExit, EndedProcess)
-"""Exceptions that are meant to leave the process. KeyboardInterrupt is Ctrl-C."""
+"""Exceptions that are meant to leave the process."""
 
 
 @contextmanager
@@ -125,9 +125,26 @@ def staying() -> Iterator[None]:
 
     os._exit = stay
     try:
-        yield
+        with as_exceptions():
+            yield
     finally:
         os._exit = end
+
+
+@contextmanager
+def as_exceptions() -> Iterator[None]:
+    """Turn any other error into an Exception: of a library in Rust that panics, or a KeyboardInterrupt without Ctrl-C.
+
+    What stops the run or is meant to leave the process stays as it is.
+    """
+    try:
+        yield
+    except (Exception, Interrupted, asyncio.CancelledError, _Alarm, *LEAVING):
+        raise
+    except BaseException as error:
+        if type(error) is KeyboardInterrupt and knows_no_interrupt():
+            raise
+        raise type(type(error).__name__, (Exception,), {})(str(error)).with_traceback(error.__traceback__) from None
 
 
 def left(reward: str, error: BaseException) -> RewardFailed:
@@ -325,16 +342,12 @@ def _rows_of(batch: Batch, rows: Sequence[int], outcome: RewardOutcome) -> Batch
 def answered(call: Callable[[], object], timeout_s: float | None, run_async: RunAsync) -> object:
     """Return the result of a call, awaited if it is async, within `timeout_s`. Raise as `call_within` does."""
     began = time.monotonic()
-    try:
+    with as_exceptions():
         value = call_within(call, timeout_s)
         if timeout_s is None or not inspect.isawaitable(value):
             return run_async(value, None) if inspect.isawaitable(value) else value
         left_s = max(0.0, timeout_s - (time.monotonic() - began))
         return run_async(_until(value, left_s, timeout_s), left_s + _GRACE_S)
-    except (Exception, KeyboardInterrupt, asyncio.CancelledError, *LEAVING):
-        raise
-    except BaseException as error:  # as of a library in Rust that panics: an error like any other
-        raise type(type(error).__name__, (Exception,), {})(str(error)).with_traceback(error.__traceback__) from None
 
 
 async def _until(awaitable: Awaitable[object], left_s: float, timeout_s: float) -> object:
