@@ -33,10 +33,15 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def planned(place: Path, stored: Path) -> Callable[..., Plan]:
-    """`planned("grpo", *words, **columns)` checks rows with images, with columns changed or (None) left out."""
+    """`planned("grpo", *words, **columns)` checks rows with images, with columns changed or (None) left out.
+
+    A third of `data/cut.png` is missing.
+    """
 
     def plan(trainer: str, *words: str, **columns: object) -> Plan:
         rows_in(place / "data", **columns)
+        whole = (place / "data" / "seen" / "0.png").read_bytes()
+        (place / "data" / "cut.png").write_bytes(whole[: len(whole) * 2 // 3])
         rewarded = ["rewards.sees.fn=./data/rewards.py:sees"] * (trainer in ("grpo", "ppo"))
         typed = [f"trainer={trainer}", "model=local", f"model.path={stored}", "data=file", "data.path=data/rows.jsonl"]
         prepared = prepare([*typed, "launch=cpu", "track=none", *rewarded, *words])
@@ -59,7 +64,12 @@ def test_rows_with_images_pass(planned: Callable[..., Plan]) -> None:
 CASES: list[tuple[str, list[str], dict[str, Any], str]] = [
     ("grpo", [], {"image": "nowhere.png"}, "row 1"),
     ("grpo", [], {"image": "rewards.py"}, "row 1"),  # no image
-    ("grpo", ["rewards.sees.trial=false"], {"image": "rewards.py"}, "row 1"),
+    ("sft", [], {"completion": ANSWER, "image": "rewards.py"}, "row 1"),
+    ("sft", [], {"completion": ANSWER, "image": "https://host.invalid/a.png"}, "row 1"),
+    ("sft", [], {"completion": ANSWER, "image": "data:image/png;base64,iVBORw0KGgo="}, "row 1"),
+    ("sft", [], {"completion": ANSWER, "image": None, "images": ["cut.png"]}, "row 1"),
+    ("grpo", ["rewards.sees.trial=false"], {"image": "cut.png"}, "row 1"),
+    ("grpo", ["rewards.sees.trial=false"], {"image": {"bytes": "", "path": None}}, "row 1"),
     ("grpo", ["rewards.sees.trial=false"], {"prompt": "Which?"}, "row 1"),
     ("grpo", [], {"prompt": [{"role": "user", "content": [{"type": "image"}, {"type": "image"}]}]}, "row 1"),
     ("grpo", ["trainer.passes=packed"], {}, "trainer.passes"),

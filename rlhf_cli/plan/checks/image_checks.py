@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from io import BytesIO
 from typing import Any
 
 from rlhf_cli.data.images import images_of, in_parts
@@ -13,6 +14,10 @@ from rlhf_cli.models.tokenizer_files import TokenizerFiles
 from rlhf_cli.plan.checks.facts import DataFacts, Findings, ModelFolders, Subject
 from rlhf_cli.plan.checks.prompt_checks import rendered
 from rlhf_cli.tables.trl_trainers import IMAGES
+from rlhf_cli.text.json_values import without_images
+
+_DECODED = 64
+"""In how many rows of a source the images are decoded to their ends; of others, only the beginning is read."""
 
 
 def image_problems(
@@ -40,23 +45,27 @@ def image_problems(
             yield ConfigError(what, where=where("model.path"), hint=f"pip install {package}")
     for read in data.sources if importlib.util.find_spec("PIL") is not None else ():
         for number in range(0 if read.rows is None else len(read.rows)):
-            if (rows := read.rows) is not None and (wrong := _wrong(rows[number], tokenizer)):
+            is_first = number < _DECODED
+            if (rows := read.rows) is not None and (wrong := _wrong(rows[number], tokenizer, decodes=is_first)):
                 place = f"{read.source.name}, row {number + 1} (the first row is 1)"
                 yield read.source.with_file(DataError(wrong[0], where=place, got=wrong[1], expected=wrong[2]))
                 break
 
 
-def _wrong(row: Mapping[str, Any], tokenizer: TokenizerFiles | None) -> tuple[str, ...]:
+def _wrong(row: Mapping[str, Any], tokenizer: TokenizerFiles | None, *, decodes: bool) -> tuple[str, ...]:
     """Return the problem with the images of a row, their value and the expected one; empty without a problem."""
     import PIL.Image
 
     images, asked = images_of(row), row.get("prompt", row.get("messages", row.get("conversations")))
     for image in images if isinstance(row.get("images", []), list) else [row["images"]]:
-        if isinstance(image, str) and "://" not in image:
-            try:
-                PIL.Image.open(image).close()  # reads its beginning
-            except Exception as error:
-                return "an image cannot be read", in_a_line(error), "a path, seen from the folder of the data file"
+        path, content = (image.get("path"), image.get("bytes")) if isinstance(image, Mapping) else (image, None)
+        try:
+            with PIL.Image.open(path if content is None else BytesIO(content)) as opened:
+                if decodes:
+                    opened.load()
+        except Exception as error:
+            expected = "a path, seen from the folder of the data file, or the bytes of a whole image in Parquet"
+            return "an image cannot be read", f"{in_a_line(error):.200}, of {without_images(image)!r:.80}", expected
     if not isinstance(asked, list):
         return "images need messages", repr(asked)[:80], "data.prompt='[{role: user, content: \"{prompt}\"}]'"
     messages = in_parts(asked, len(images))
