@@ -49,7 +49,7 @@ _SCALARS = {
 
 def kind_of(value: object) -> Kind:
     """Return the kind of a JSON value."""
-    if (scalar := _SCALARS.get(type(value))) is not None:
+    if (scalar := _SCALARS.get(type(value))) is not None and (scalar != ColumnKind.INTEGER or _fits(value)):
         return scalar
     if isinstance(value, list):
         item: Kind = ColumnKind.NULL
@@ -59,6 +59,10 @@ def kind_of(value: object) -> Kind:
     if isinstance(value, dict):
         return RecordKind({key: kind_of(field) for key, field in value.items()})
     return ColumnKind.MIXED
+
+
+def _fits(value: object) -> bool:
+    return isinstance(value, int) and -(2**63) <= value < 2**63
 
 
 def merge(first: Kind, second: Kind) -> Kind:
@@ -79,6 +83,24 @@ def merge(first: Kind, second: Kind) -> Kind:
         return RecordKind({name: merge(first.fields.get(name, null), second.fields.get(name, null)) for name in names})
     is_number = {label(first), label(second)} == {ColumnKind.INTEGER, ColumnKind.NUMBER}
     return ColumnKind.NUMBER if is_number else ColumnKind.MIXED
+
+
+def kind_at(kinds: Mapping[str, Kind], path: str) -> Kind | None:
+    """Return the kind of a column, or at a path into one such as `a.b`; None if there is none."""
+    if path in kinds:
+        return kinds[path]
+    column, _, rest = path.partition(".")
+    inner = kinds.get(column)
+    return kind_at(inner.fields, rest) if isinstance(inner, RecordKind) and rest else None
+
+
+def as_kind(value: object, kind: Kind) -> object:
+    """Return a value as a table stores it: numbers of a column with a fraction are floats, records have all keys."""
+    if isinstance(kind, RecordKind) and isinstance(value, Mapping):
+        return {name: as_kind(value.get(name), field) for name, field in kind.fields.items()}
+    if isinstance(kind, ListKind) and isinstance(value, list):
+        return [as_kind(item, kind.item) for item in value]
+    return float(value) if kind == ColumnKind.NUMBER and isinstance(value, int) else value
 
 
 def label(kind: Kind) -> str:

@@ -10,15 +10,15 @@ import contextlib
 import glob
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 
-from rlhf_cli.data.column_kinds import ColumnKind, Kind, kind_of, label, merge
+from rlhf_cli.data.column_kinds import ColumnKind, Kind, as_kind, kind_at, kind_of, label, merge
 from rlhf_cli.data.file_readers import read_by_arrow, read_csv, read_lines, read_list, read_parquet_head, shorten
-from rlhf_cli.data.source import SUFFIXES, DataSource, Row
+from rlhf_cli.data.source import SUFFIXES, WRITTEN, DataSource, Row, Wanted
 from rlhf_cli.errors import DataError
 
 _LARGE_BYTES = 8 << 20
@@ -27,6 +27,7 @@ _LARGE_BYTES = 8 << 20
 _FIRST_ROWS = 1000
 """Rows that determine the column types of a large file, unless the caller wants to keep more."""
 
+_ANYTHING = Wanted()
 _HELD_OUT = re.compile(r"(^|[^a-z])(test|testing|valid|validation|val|dev|eval|evaluation)([^a-z]|$)")
 _MOST_KEPT_ROWS = 100_000
 """A caller that wants to keep more rows gets all of them from Python."""
@@ -44,10 +45,10 @@ class Scan:
     num_rows: int = 0
     seen: dict[str, tuple[str, str]] = field(default_factory=dict)
 
-    def add(self, rows: Iterable[tuple[str, Row]], limit: int) -> None:
+    def add(self, rows: Iterable[tuple[str, Row]], limit: int, is_read: Callable[[str], bool] = bool) -> None:
         """Add `(place, row)` pairs, and keep the rows until there are `limit`.
 
-        Raise DataError if a column holds two kinds of value.
+        Raise DataError if a column that is read holds two kinds of value; another is `MIXED`.
         """
         for where, row in rows:
             self.num_rows += 1
@@ -56,32 +57,45 @@ class Scan:
             for column, value in row.items():
                 kind, known = kind_of(value), self.kinds.get(column, ColumnKind.NULL)
                 merged = merge(known, kind)
-                if merged == ColumnKind.MIXED:
+                if merged == ColumnKind.MIXED and known != ColumnKind.MIXED and is_read(column):
                     first_where, first_text = self.seen.get(column, ("?", "?"))
                     what = f"the column {column!r} holds {label(known)} in one row and {label(kind)} in another"
                     got, expected = shorten(str(value), width=40), f"{label(known)}, as {first_text} in {first_where}"
+                    if kind == ColumnKind.MIXED:
+                        what, expected = f"the column {column!r} holds a number of more than 64 bits", "text"
                     advice = "write every row of a column as one type; write numbers that are labels or answers as text"
                     raise DataError(what, where=where, got=f"{got} ({label(kind)})", expected=expected, advice=advice)
                 self.kinds[column] = merged
                 if value is not None and column not in self.seen:
                     self.seen[column] = (where, shorten(str(value), width=40))
 
+    def typed(self) -> Scan:
+        """Return the same with rows as the table stores them, and the texts of numbers only where these may differ."""
+        exact = (ColumnKind.INTEGER, ColumnKind.TEXT)
+        texts = [name for name in self.kinds if name.startswith(WRITTEN)]
+        spare = {name for name in texts if kind_at(self.kinds, name.removeprefix(WRITTEN)) in exact}
+        kinds = {name: kind for name, kind in self.kinds.items() if name not in spare}
+        rows = [
+            {name: as_kind(value, kinds[name]) for name, value in row.items() if name in kinds} for row in self.rows
+        ]
+        return replace(self, kinds=kinds, rows=rows)
+
 
 @dataclass(frozen=True)
 class Format:
     """A format of data files.
 
-    `read(path, texts)` yields `(place, row)` of a file without types of its own; `texts` are columns that hold text.
-    None for Parquet, which has types, so `datasets` loads it.
+    `read(path, wanted)` yields `(place, row)` of a file without types of its own. None for Parquet, which has types, so
+    `datasets` loads it.
     """
 
     name: str
-    read: Callable[[Path, Collection[str]], Iterator[tuple[str, Row]]] | None
+    read: Callable[[Path, Wanted], Iterator[tuple[str, Row]]] | None
 
-    def scan(self, paths: Sequence[Path], limit: int = 0, *, texts: Collection[str] = ()) -> Scan:
+    def scan(self, paths: Sequence[Path], limit: int = 0, wanted: Wanted = _ANYTHING) -> Scan:
         """Read the files and keep at most `limit` rows; of Parquet, read only the schema and these rows.
 
-        Raise DataError on the first bad line, on a column that holds two kinds of value, and on a file without rows.
+        Raise DataError on the first bad line, on a read column with two kinds of value, and on a file without rows.
         """
         if self.read is None:
             columns, rows, num_rows = read_parquet_head(paths, limit)
@@ -94,17 +108,18 @@ class Format:
             # The scan by rows below reports an error and its line.
             with contextlib.suppress(DataError, pa.ArrowException, OSError):
                 head = Scan()
-                head.add(islice(self.read(paths[0], texts), max(limit, _FIRST_ROWS)), limit)
+                head.add(islice(self.read(paths[0], wanted), max(limit, _FIRST_ROWS)), limit, wanted.is_read)
+                head = head.typed()
                 counts = {path: sum(batch.num_rows for batch in read_by_arrow(path, head.kinds)) for path in paths}
                 if all(counts.values()):
                     return replace(head, num_rows=sum(counts.values()))
         found = Scan()
         for path in paths:
             before = found.num_rows
-            found.add(self.read(path, texts), limit)
+            found.add(self.read(path, wanted), limit, wanted.is_read)
             if found.num_rows == before or not found.kinds:
                 raise _no_rows(path)
-        return found
+        return found.typed()
 
     def reads_fast(self, paths: Sequence[Path]) -> bool:
         """Return whether Arrow reads these files: it takes time to import, which pays off for large ones."""
@@ -114,9 +129,9 @@ class Format:
 FORMATS = {
     known.name: known
     for known in (
-        Format("jsonl", lambda path, texts: read_lines(path)),
-        Format("json", lambda path, texts: read_list(path)),
-        Format("csv", read_csv),
+        Format("jsonl", lambda path, wanted: read_lines(path, wanted.written)),
+        Format("json", lambda path, wanted: read_list(path, wanted.written)),
+        Format("csv", lambda path, wanted: read_csv(path, wanted.texts, wanted.written)),
         Format("parquet", None),
     )
 }

@@ -18,10 +18,10 @@ import re
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.data.column_kinds import ColumnKind, Kind, arrow_schema, merge
-from rlhf_cli.data.source import Row
+from rlhf_cli.data.source import WRITTEN, Row
 from rlhf_cli.errors import DataError
 
 if TYPE_CHECKING:
@@ -89,15 +89,44 @@ _BLOCK_BYTES = 1 << 21
 _BEYOND = "JSON nested too deeply to read, or with a whole number of thousands of digits"
 
 
-def read_lines(path: Path) -> Iterator[tuple[str, Row]]:
-    """Yield the rows of a JSONL file, or of a list, with their `file:line`. Raise DataError at the first bad line."""
+def read_lines(path: Path, written: Collection[str] = ()) -> Iterator[tuple[str, Row]]:
+    """Yield the rows of a JSONL file, or of a list, with their `file:line`. Raise DataError at the first bad line.
+
+    `written` are columns whose numbers are also returned as they are written.
+    """
     for number, line in numbered_lines(path):
         if number == 1 and line.startswith("["):
-            yield from read_list(path)
+            yield from read_list(path, written)
             return
         if line.strip():
             where = f"{path}:{number}"
-            yield where, _parse(line, where)
+            row = _parse(line, where)
+            if any(_is_number(value_at(row, column)) for column in written):
+                row |= _texts_of(row, json.loads(line, **_AS_WRITTEN), written)
+            yield where, row
+
+
+_AS_WRITTEN: Any = {"parse_int": str, "parse_float": str}
+
+
+def value_at(row: object, path: str) -> object:
+    """Return the value of a column, or at a path into one such as `a.b`; None if there is none."""
+    if isinstance(row, Mapping) and path in row:
+        return row[path]
+    for part in path.split("."):
+        row = row.get(part) if isinstance(row, Mapping) else None
+    return row
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
+
+
+def _texts_of(row: Row, as_written: Row, columns: Collection[str]) -> Row:
+    """Return the numbers in `columns`, and true and false, as texts under other names."""
+    values = {column: value_at(row, column) for column in columns}
+    texts = {column: value_at(as_written, column) for column, value in values.items() if _is_number(value)}
+    return {WRITTEN + name: json.dumps(text) if isinstance(text, bool) else str(text) for name, text in texts.items()}
 
 
 def _parse(line: str, where: str) -> Row:
@@ -137,12 +166,12 @@ def read_by_arrow(path: Path, kinds: Mapping[str, Kind]) -> Iterator[pa.RecordBa
     """Yield the rows of a JSONL file in batches with the types of `kinds`.
 
     Raise pyarrow.ArrowInvalid if a row has other types or columns, if the file is malformed, if it does not have one
-    object per line, or if Arrow has no type for a column.
+    object per line, if Arrow has no type for a column, or if the texts of numbers are wanted.
     """
     import pyarrow as pa
     import pyarrow.json
 
-    if (schema := arrow_schema(kinds)) is None:
+    if (schema := arrow_schema(kinds)) is None or any(name.startswith(WRITTEN) for name in kinds):
         raise pa.ArrowInvalid("no type for a column")
     num_rows = 0
     with pa.input_stream(path, compression="detect") as stream:
@@ -163,7 +192,7 @@ def read_by_arrow(path: Path, kinds: Mapping[str, Kind]) -> Iterator[pa.RecordBa
 _EXPECTED = 'a list of objects, such as [{"prompt": "..."}]'
 
 
-def read_list(path: Path) -> Iterator[tuple[str, Row]]:
+def read_list(path: Path, written: Collection[str] = ()) -> Iterator[tuple[str, Row]]:
     """Yield the rows with their place, `file: item 3` (from 1; a parsed JSON value has no line number).
 
     A file of one object a line is read like `read_lines`. Raise DataError if it is not a list of objects.
@@ -175,7 +204,7 @@ def read_list(path: Path) -> Iterator[tuple[str, Row]]:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         if error.msg == "Extra data" and text.startswith("{"):
-            yield from read_lines(path)
+            yield from read_lines(path, written)
             return
         what, where = f"malformed JSON: {error.msg}", f"{path}:{error.lineno}"
         got = shorten(dict(enumerate(text.splitlines(), 1)).get(error.lineno, ""), around=error.colno)
@@ -188,11 +217,12 @@ def read_list(path: Path) -> Iterator[tuple[str, Row]]:
         )
         ways += "read_json(OLD).to_json(NEW, orient='records')"
         raise DataError("this JSON file is not a list", where=str(path), got=shorten(text), expected=ways)
+    as_written = json.loads(text, **_AS_WRITTEN) if written else value
     for number, row in enumerate(value, 1):
         if not isinstance(row, dict):
             where = f"{path}: item {number}"
             raise DataError("this item is not a JSON object", where=where, got=row, expected=_EXPECTED)
-        yield f"{path}: item {number}", row
+        yield f"{path}: item {number}", row | _texts_of(row, as_written[number - 1], written)
     _check_text(value, text, str(path))
 
 
@@ -203,8 +233,10 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 csv.field_size_limit(1 << 30)
 
 
-def read_csv(path: Path, texts: Collection[str] = ()) -> Iterator[tuple[str, Row]]:
+def read_csv(path: Path, texts: Collection[str] = (), written: Collection[str] = ()) -> Iterator[tuple[str, Row]]:
     """Yield the rows with the `file:line` of their last line; the columns in `texts` hold text.
+
+    `written` are columns whose numbers are also returned as they are written.
 
     Read the file twice, first to infer the column types. Raise DataError on a row with more or fewer cells than the
     header, and on an empty or repeated column name.
@@ -215,7 +247,8 @@ def read_csv(path: Path, texts: Collection[str] = ()) -> Iterator[tuple[str, Row
             kind = merge(kinds.get(column, ColumnKind.NULL), _kind_of_cell(cell))
             kinds[column] = ColumnKind.TEXT if column in texts or kind == ColumnKind.MIXED else kind
     for where, cells in _cells(path):
-        yield where, {column: _convert(cell, kinds[column]) for column, cell in cells.items()}
+        also = {WRITTEN + column: cells[column] or None for column in written if column in cells}
+        yield where, {column: _convert(cell, kinds[column]) for column, cell in cells.items()} | also
 
 
 def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:

@@ -19,8 +19,8 @@ from datasets.arrow_writer import ArrowWriter
 
 from rlhf_cli.data import worlds
 from rlhf_cli.data.column_kinds import ColumnKind, Kind, ListKind, RecordKind
-from rlhf_cli.data.preparing import prepare
-from rlhf_cli.data.source import DataSource, Template
+from rlhf_cli.data.preparing import mixed_kinds, prepare, template_columns
+from rlhf_cli.data.source import DataSource, Template, Wanted
 from rlhf_cli.errors import DataError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Feature: TypeAlias = "datasets.List | datasets.Json | datasets.Value | dict[str, Feature]"
 
-_READER_REVISION = 3
+_READER_REVISION = 4
 """Part of the cache key of parsed files. Increase it when a reader returns other rows for the same bytes."""
 
 
@@ -45,15 +45,26 @@ def load_split(sources: Sequence[DataSource], *, prompt: Template | None = None,
     if len(parts) == 1:
         return parts[0]
     total = sum(source.weight for source in sources)
-    try:
-        return datasets.interleave_datasets(
-            parts,
-            probabilities=[source.weight / total for source in sources],
-            seed=seed,
-            stopping_strategy="first_exhausted",
-        )
-    except ValueError as error:
-        raise _do_not_mix(sources, parts, error) from error
+    with quiet():
+        parts = _alike(sources, parts)
+    return datasets.interleave_datasets(
+        parts,
+        probabilities=[source.weight / total for source in sources],
+        seed=seed,
+        stopping_strategy="first_exhausted",
+    )
+
+
+def _alike(sources: Sequence[DataSource], parts: Sequence[datasets.Dataset]) -> list[datasets.Dataset]:
+    """Return the parts of a mixture with one type for each column. Raise DataError like `mixed_kinds`."""
+    types: dict[str, list[object]] = {}
+    for name, kind in (item for part in parts for item in part.features.items()):
+        types.setdefault(name, []).append(kind)
+    differing = {name for name, kinds in types.items() if any(kind != kinds[0] for kind in kinds)}
+    tables = [part.select_columns([name for name in part.column_names if name in differing]) for part in parts]
+    changed = features_of(mixed_kinds(sources, tables))
+    features = [{**part.features, **{name: changed[name] for name in differing & {*part.features}}} for part in parts]
+    return [part.map(dict, features=datasets.Features(one)) for part, one in zip(parts, features, strict=True)]
 
 
 def _read(source: DataSource, seed: int, prompt: Template | None, *, is_alone: bool) -> datasets.Dataset:
@@ -63,7 +74,7 @@ def _read(source: DataSource, seed: int, prompt: Template | None, *, is_alone: b
         dataset = datasets.Dataset.from_list(worlds.generate(source.world, source.args, seed=seed, name=source.name))
     else:
         with quiet():
-            dataset = _read_files(source)
+            dataset = _read_files(source, source.wanted(template_columns(prompt or "")))
     if source.split is not None and not source.is_hub:
         dataset = _split(dataset, source)
     if source.bounds is not None:
@@ -85,7 +96,7 @@ def _split(dataset: datasets.Dataset, source: DataSource) -> datasets.Dataset:
     return sliced
 
 
-def _read_files(source: DataSource) -> datasets.Dataset:
+def _read_files(source: DataSource, wanted: Wanted) -> datasets.Dataset:
     from rlhf_cli.data.data_files import find_files  # a world needs no file, and no reader of files
 
     paths, file_format = find_files(source)
@@ -94,29 +105,31 @@ def _read_files(source: DataSource) -> datasets.Dataset:
         files = [str(path.absolute()) for path in paths]
         return datasets.load_dataset(file_format.name, data_files=files, split="train")
     stamps = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-    texts = sorted(source.texts) if file_format.name == "csv" else []
-    key = repr((_READER_REVISION, file_format.name, stamps, texts))
+    texts = sorted(wanted.texts) if file_format.name == "csv" else []
+    key = repr((_READER_REVISION, file_format.name, stamps, texts, sorted(wanted.written)))
     fingerprint = hashlib.sha256(key.encode()).hexdigest()[:32]
     file = Path(datasets.config.HF_DATASETS_CACHE) / "rlhf" / f"{fingerprint}.arrow"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(f"{fingerprint}-{uuid4().hex}")  # other processes may write the same file
         try:
-            _write(partial, paths, file_format, source)
+            _write(partial, paths, file_format, wanted)
             partial.replace(file)
         finally:
             partial.unlink(missing_ok=True)
     dataset = datasets.Dataset.from_file(str(file))
+    if any(kind == datasets.Json() and wanted.is_read(name) for name, kind in dataset.features.items()):
+        file_format.scan(paths, wanted=wanted)  # raises: the file was written for a reader of other columns
     dataset._fingerprint = fingerprint
     return dataset
 
 
-def _write(file: Path, paths: Sequence[Path], file_format: Format, source: DataSource) -> None:
+def _write(file: Path, paths: Sequence[Path], file_format: Format, wanted: Wanted) -> None:
     """Write the rows of the files into an Arrow file. Raise DataError if they are invalid."""
     from rlhf_cli.data.file_readers import read_by_arrow
 
     assert file_format.read is not None
-    kinds = file_format.scan(paths, texts=source.texts).kinds
+    kinds = file_format.scan(paths, wanted=wanted).kinds
     features = features_of(kinds)
     if file_format.reads_fast(paths):
         try:
@@ -128,17 +141,11 @@ def _write(file: Path, paths: Sequence[Path], file_format: Format, source: DataS
             return
         except (pa.ArrowException, OSError):
             pass  # Python reads other rows than Arrow does
-    try:
-        with ArrowWriter(features=features, path=str(file)) as writer:
-            for path in paths:
-                for _, row in file_format.read(path, source.texts):
-                    writer.write(features.encode_example({column: row.get(column) for column in kinds}))
-            writer.finalize()
-    except (pa.ArrowException, OverflowError) as error:
-        # The scan found no error, so this is a limit of Arrow, for example an integer of more than 64 bits.
-        raise DataError(
-            "these rows do not fit into a table", where=str(paths[0]), got=error, advice="write it as text"
-        ) from error
+    with ArrowWriter(features=features, path=str(file)) as writer:
+        for path in paths:
+            for _, row in file_format.read(path, wanted):
+                writer.write(features.encode_example({column: row.get(column) for column in kinds}))
+        writer.finalize()
 
 
 def features_of(kinds: Mapping[str, Kind]) -> datasets.Features:
@@ -195,18 +202,6 @@ def _unreadable_hub(source: DataSource, error: Exception) -> DataError:
         expected=f"a dataset of the hub, or a file: there is none at {Path(hub_id).absolute()}",
         hint=next(hint for word, hint in hints.items() if word in text.lower()),
     )
-
-
-def _do_not_mix(sources: Sequence[DataSource], parts: Sequence[datasets.Dataset], error: ValueError) -> DataError:
-    first = parts[0].features
-    for source, part in zip(sources[1:], parts[1:], strict=True):
-        other = next((name for name in first if part.features.get(name, first[name]) != first[name]), None)
-        if other is not None:
-            what, got = f"two sources of the mixture disagree about the column {other!r}", part.features[other]
-            expected = f"{first[other]}, as in {sources[0].name}"
-            advice = f"give one of them another name: {source.name}.rename.other_{other}={other}"
-            return DataError(what, where=source.name, got=got, expected=expected, advice=advice)
-    return DataError("the sources cannot be mixed", where=sources[0].name, got=error)
 
 
 @contextmanager

@@ -26,11 +26,12 @@ class Preview:
     origin: str
 
 
-def peek(source: DataSource, limit: int = 8, *, seed: int = 0) -> Preview:
+def peek(source: DataSource, limit: int = 8, *, prompt: Template | None = None, seed: int = 0) -> Preview:
     """Return columns, first `limit` rows and row count of a source; `seed` is for a world without its own.
 
-    JSONL, JSON and CSV files are read and checked to the end; for Parquet, only the schema and the first rows are read.
-    A world is generated. A hub dataset is not accessed. Raise DataError if the source is invalid.
+    The rows are read for the template `prompt`. JSONL, JSON and CSV files are read and checked to the end; for Parquet,
+    only the schema and the first rows are read. A world is generated. A hub dataset is not accessed. Raise DataError if
+    the source is invalid.
     """
     if not source.is_hub and not (source.split or "train").startswith("train"):
         raise source.no_such_split()
@@ -45,7 +46,7 @@ def peek(source: DataSource, limit: int = 8, *, seed: int = 0) -> Preview:
 
     paths, file_format = find_files(source)
     origin = str(paths[0]) if len(paths) == 1 else f"{len(paths)} {file_format.name} files, the first is {paths[0]}"
-    scanned = file_format.scan(paths, limit, texts=source.texts)
+    scanned = file_format.scan(paths, limit, source.wanted(template_columns(prompt or "")))
     return Preview(tuple(scanned.kinds), scanned.rows, scanned.num_rows, origin)
 
 
@@ -78,7 +79,7 @@ def first_rows(sources: Sequence[DataSource], *, prompt: Template | None, seed: 
     source = sources[0]
     if len(sources) == 1 and not source.is_hub and source.keep is None and source.sort is None:
         last = (source.bounds or (0, 0))[0] + limit
-        _, table = prepare_preview(source, peek(source, last, seed=seed), prompt)
+        _, table = prepare_preview(source, peek(source, last, prompt=prompt, seed=seed), prompt)
         if table is not None:
             return [opened(table[row]) for row in range(min(limit, len(table)))]
     from rlhf_cli.data.loading import load_split  # imports datasets

@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
+from rlhf_cli.data.column_kinds import ColumnKind, Kind, kind_of, label, merge
 from rlhf_cli.data.dialogues import read_conversations, split_transcripts, with_labels, without_repeats
 from rlhf_cli.data.images import with_images
 from rlhf_cli.data.learnt_columns import columns_with_messages
 from rlhf_cli.data.rows import Table, map_rows, numbered, values_of
-from rlhf_cli.data.source import DataSource, Row, Template, missing_column
+from rlhf_cli.data.source import WRITTEN, DataSource, Row, Template, missing_column
 from rlhf_cli.errors import DataError
 from rlhf_cli.text.template_grammar import is_text, parse
 
@@ -35,7 +37,9 @@ def prepare(table: Table, source: DataSource, prompt: Template | None, *, is_alo
         table = split_transcripts(table, name=source.name)
     if prompt is not None:
         refuse_missing_columns(prompt, table.column_names, source)
-        table = map_rows(table, _add_prompt, {"prompt": ""}, template=prompt, name=source.name)
+        written = {name: WRITTEN + source.rename.get(name, name) for name in template_columns(prompt)}
+        table = map_rows(table, _add_prompt, {"prompt": ""}, template=prompt, written=written, name=source.name)
+        table = table.select_columns([name for name in table.column_names if not name.startswith(WRITTEN)])
     table = without_repeats(table, columns)
     table = kept_and_sorted(table, source)
     return with_images(table, source) if source.trainer is not None and "images" in source.trainer.along else table
@@ -122,8 +126,11 @@ def refuse_missing_columns(template: Template, columns: Sequence[str], source: D
         raise error
 
 
-def _add_prompt(row: Mapping[str, object], index: int, template: Template, name: str) -> Row:
-    return {"prompt": render(template, row, name=f"data.prompt, row {index + 1} of {name}")}
+def _add_prompt(
+    row: Mapping[str, object], index: int, template: Template, written: Mapping[str, str], name: str
+) -> Row:
+    texts = {column: row[text] for column, text in written.items() if row.get(text) is not None}
+    return {"prompt": render(template, {**row, **texts}, name=f"data.prompt, row {index + 1} of {name}")}
 
 
 def _fill(template: str, row: Mapping[str, object], name: str) -> str:
@@ -138,6 +145,25 @@ def _fill(template: str, row: Mapping[str, object], name: str) -> str:
             what = f"the prompt template cannot use the column {column!r}"
             raise DataError(what, where=name, got=got, expected="text or a number")
     return parsed.fill({column: "" if row[column] is None else row[column] for column in parsed.columns})
+
+
+def mixed_kinds(sources: Sequence[DataSource], tables: Sequence[Table]) -> dict[str, Kind]:
+    """Return the kinds of the columns of a mixture. Raise DataError if its sources disagree about one that is read."""
+    found = dict[str, tuple[str, Kind]]()
+    for source, table in zip(sources, tables, strict=True):
+        for name in table.column_names:
+            kind = reduce(merge, map(kind_of, values_of(table, name)), ColumnKind.NULL)
+            first, known = found.get(name, (source.name, ColumnKind.NULL))
+            merged = merge(known, kind)
+            if merged == ColumnKind.MIXED and ColumnKind.MIXED not in (known, kind) and source.is_read(name):
+                what, expected = (
+                    f"two sources of the mixture disagree about the column {name!r}",
+                    f"{label(known)}, as in {first}",
+                )
+                advice = f"write it alike, or give one another name: {source.name}.rename.other_{name}={name}"
+                raise DataError(what, where=source.name, got=label(kind), expected=expected, advice=advice)
+            found[name] = first, merged
+    return {name: kind for name, (_, kind) in found.items()}
 
 
 def kept_and_sorted(table: Table, source: DataSource) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -35,6 +35,22 @@ _UNREADABLE = (".txt", ".gz", ".zst", ".zip", ".tar", ".arrow", ".xlsx", ".xml",
 
 _HUB_ID = re.compile(r"(?:[\w-][\w.-]*/[\w-][\w.-]*|[\w-]+)", re.ASCII)
 
+
+@dataclass(frozen=True)
+class Wanted:
+    """How the columns of a file are read; the names are those in the file.
+
+    texts: columns that hold text in a format without types. written: columns whose numbers the prompt template writes
+    as the file does; their texts are in another column, whose name begins with WRITTEN. is_read: whether the values of
+    a column must be of one kind, because something reads it by its name.
+    """
+
+    texts: frozenset[str] = frozenset()
+    written: frozenset[str] = frozenset()
+    is_read: Callable[[str], bool] = bool
+
+
+WRITTEN = "_written_"
 READ_AS_TEXT = ("prompt", "completion", "chosen", "rejected", "reference", "text")
 """Columns that a trainer reads as text or messages. In a CSV, which has no types, they are always text."""
 
@@ -55,6 +71,7 @@ class DataSource:
     name: the config key of this source, used as the prefix of its errors.
     transcripts: whether dialogues are split into prompt and answers.
     trainer: whose columns with conversations are read as lists of messages; None for the prompt alone.
+    is_read: whether a trainer, a reward or a rule reads a column of this name, after `rename`; by default, all are.
     """
 
     world: str | None = None
@@ -71,6 +88,7 @@ class DataSource:
     name: str = "data"
     transcripts: bool = False
     trainer: TrainerRow | None = None
+    is_read: Callable[[str], bool] = bool
     paths: tuple[str, ...] = field(init=False)
     """`path` as a tuple; empty for a world."""
     is_hub: bool = field(init=False)
@@ -125,10 +143,12 @@ class DataSource:
             error.where += f", {', '.join(self.paths)}"
         return error
 
-    @property
-    def texts(self) -> frozenset[str]:
-        """Return the source's names of the columns that are text in an untyped format."""
-        return frozenset(self.rename.get(name, name) for name in READ_AS_TEXT)
+    def wanted(self, in_template: Collection[str]) -> Wanted:
+        """Return how the files are read for a prompt template with these columns."""
+        texts, written = (
+            frozenset(self.rename.get(name, name) for name in names) for names in (READ_AS_TEXT, in_template)
+        )
+        return Wanted(texts, written - texts, lambda column: self.is_read(self.new_name(column) or column))
 
 
 def missing_column(column: str, columns: Sequence[str], name: str) -> DataError:

@@ -11,6 +11,7 @@ import functools
 import glob
 import inspect
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -23,13 +24,15 @@ from rlhf_cli.config.schema.model_and_data import NOT_GIVEN
 from rlhf_cli.data.dialogues import read_conversations
 from rlhf_cli.data.learnt_columns import stand_in
 from rlhf_cli.data.peeking import peek
-from rlhf_cli.data.rows import RowTable, kind_of_text
+from rlhf_cli.data.preparing import prepare, template_columns
+from rlhf_cli.data.rows import RowTable, Table, kind_of_text
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError, ModelError, raise_any
 from rlhf_cli.evaluation.scored_pairs import Row
+from rlhf_cli.evaluation.targets import renames_in
 from rlhf_cli.models.tokenizer_files import load_tokenizer
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
-from rlhf_cli.plan.sources_and_components import StateOfTrainer
+from rlhf_cli.plan.sources_and_components import StateOfTrainer, columns_read, source_like_data
 from rlhf_cli.plan.stack_building import aggregate_of, reward_stack
 from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.aggregating import Aggregate
@@ -104,10 +107,11 @@ def rewards_without_tokenizer(experiment: Experiment) -> dict[str, str]:
     }
 
 
-def read_completions(path: Path, *, limit: int | None) -> list[Row]:
+def read_completions(path: Path, *, limit: int | None, experiment: Experiment | None = None) -> list[Row]:
     """Read rows with `prompt` and `completion` from a file, a run folder or its completions/ (its last table).
 
-    Raise DataError if the file does not exist, has no rows, or lacks one of the two columns.
+    The experiment's renames, transcripts and prompt template apply as far as the file has their columns. Raise
+    DataError if the file does not exist, has no rows, or lacks one of the two columns.
     """
     if not path.exists() and not glob.has_magic(str(path)):
         from rlhf_cli.data.data_files import near_files
@@ -120,25 +124,42 @@ def read_completions(path: Path, *, limit: int | None) -> list[Row]:
         if not tables:
             raise DataError("there are no completions in this folder", where=str(path), expected="*.parquet")
         path = tables[-1]
-    rows = peek(DataSource(path=str(path), name="--completions"), limit=limit or sys.maxsize).rows
-    if not rows:
-        expected = "a row a completion, with its prompt"
-        raise DataError("the file has no rows", where=str(path), got="none", expected=expected)
-    for column in ("prompt", "completion"):
-        if column not in rows[0]:
-            what, found = f"the file has no column {column!r}", stand_in(column, list(rows[0]))
-            got, expected = "columns " + ", ".join(rows[0]), "prompt, completion, and the columns that the rewards read"
-            advice = f"give {found} the name {column}, in a copy of the file" if found else None
-            raise DataError(what, where=str(path), got=got, expected=expected, advice=advice)
-    table = RowTable(rows, tuple(dict.fromkeys(name for row in rows for name in row)))
-    read_table = read_conversations(table, ("prompt", "completion"), name=str(path))
-    read = [dict(read_table[row]) for row in range(len(rows))]
+    table = completions_in(path, limit or sys.maxsize, experiment)
+    free = [name for name in table.column_names if experiment is None or name not in columns_read(experiment)]
+    raise_any(
+        DataError(
+            f"the file has no column {column!r}",
+            where=str(path),
+            got="columns " + ", ".join(table.column_names),
+            expected="prompt, completion, and the columns that the rewards read",
+            hint=shlex.quote(f"data.rename.{column}={stand_in(column, free) or 'COLUMN'}"),
+        )
+        for column in ("prompt", "completion")
+        if column not in table.column_names
+    )
+    table = read_conversations(table, ("prompt", "completion"), name=str(path))
+    read = [dict(table[row]) for row in range(len(table))]
     for number, row in enumerate(read, 1):
         if kind_of_text(completion := row["completion"]) is None:
             got, where = f"{completion!r:.80}", f"{path}, row {number} (the first row is 1)"
             expected = "text, or messages: [{role: assistant, content: ...}]; a row for each completion"
             raise DataError("the completion cannot be scored", where=where, got=got, expected=expected)
     return read
+
+
+def completions_in(path: Path, limit: int, experiment: Experiment | None) -> Table:
+    """Return the rows of a file of completions, prepared as those of the experiment's data."""
+    source, prompt = DataSource(path=str(path), name="--completions"), None
+    if experiment is not None:
+        columns, renames = renames_in(str(path), experiment.data.rename, name="--completions")
+        source, template = source_like_data(experiment, path, renames), experiment.data.model_dump()["prompt"]
+        is_made = "prompt" in (*columns, *renames) or template is None
+        prompt = None if is_made or template_columns(template) - {*columns, *renames} else template
+    preview = peek(source, limit, prompt=prompt)
+    if not preview.rows:
+        expected = "a row a completion, with its prompt"
+        raise DataError("the file has no rows", where=str(path), got="none", expected=expected)
+    return prepare(RowTable(preview.rows, preview.columns), source, prompt)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
 from rlhf_cli.config.schema.model_and_data import Eval
@@ -108,14 +109,22 @@ class EvaluationRows:
 
 def file_source(section: JsonTree, data: str) -> JsonTree:
     """Return the data source for `--data`. Keep the run's renames whose columns exist in the file."""
-    source = DataSource(path=data, name="--data")
     given = section.get("rename")
-    renames = given if isinstance(given, dict) else {}
+    return {"path": data, "rename": renames_in(data, given if isinstance(given, dict) else {}, name="--data")[1]}
+
+
+def renames_in(path: str, renames: Mapping[str, Any], *, name: str) -> tuple[tuple[str, ...], JsonTree]:
+    """Return the columns of a file, and those of the renames whose columns it has; of a hub dataset, none.
+
+    A path into a column gives way to a column that has the new name already.
+    """
+    source = DataSource(path=path, name=name, is_read=lambda _: False)
     if source.is_hub:
-        require_on_hub(HubQuestion("dataset", data), where="--data", local="--data FILE")
-        return {"path": data, "rename": {}}
+        require_on_hub(HubQuestion("dataset", path), where=name, local=f"{name} FILE")
+        return (), {}
     columns = peek(source, limit=1).columns
-    return {"path": data, "rename": {new: old for new, old in renames.items() if old in columns}}
+    roots = {new: old.partition(".")[0] for new, old in renames.items() if old in columns or new not in columns}
+    return columns, {new: renames[new] for new, root in roots.items() if renames[new] in columns or root in columns}
 
 
 _FOLDER = "generated"

@@ -61,7 +61,7 @@ def preflight(
         model=relative_to_cwd(checked.described),
         data=relative_to_cwd(data.described),
         columns=data.columns,
-        unread=data_checks.unread_columns(experiment, data, checked.rewards, checked.used),
+        unread=data_checks.unread_columns(experiment, data, checked.used),
         num_rows=data.num_rows,
         rewards={name: describe_scorer(reward, is_chat=is_chat) for name, reward in experiment.rewards.items()},
         processes=subject.processes,

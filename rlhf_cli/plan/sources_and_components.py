@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.config.schema import model_and_data, reward_sections
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.preparing import template_columns
+from rlhf_cli.data.rows import DIALOGUES
 from rlhf_cli.data.source import DataSource, missing_column
 from rlhf_cli.errors import UserError
 from rlhf_cli.rewards.stack.aggregating import Schedule
 from rlhf_cli.rewards.stack.component import Component, ScoreGate
-from rlhf_cli.tables.trl_trainers import data_key
+from rlhf_cli.rewards.stack.reward_functions import resolve
+from rlhf_cli.tables.trl_trainers import TEXT, data_key
 
 if TYPE_CHECKING:
     from rlhf_cli.data.preferences import PairRules
@@ -45,7 +50,34 @@ def only_set(experiment: Experiment, name: str) -> Experiment:
 def _source(experiment: Experiment, section: model_and_data.Source, name: str) -> DataSource:
     given = {key: getattr(section, key) for key in model_and_data.Source.model_fields}
     given["keep"] = None if section.keep is None else (section.keep.column, *section.keep.between)
-    return DataSource(**given, name=name, transcripts=experiment.data.transcripts, trainer=experiment.trainer.row)
+    row, text_field = experiment.trainer.row, str(experiment.trainer.setting("dataset_text_field") or TEXT)
+    trained_on = {"prompt", text_field, *row.along, *(column for columns in row.learns_from for column in columns)}
+    own = {str(section.sort).removeprefix("-"), *([section.keep.column] if section.keep is not None else [])}
+
+    def is_read(column: str) -> bool:
+        return column in trained_on | own or column in columns_read(experiment)
+
+    return DataSource(**given, name=name, transcripts=experiment.data.transcripts, trainer=row, is_read=is_read)
+
+
+def source_like_data(experiment: Experiment, path: Path, rename: Mapping[str, Any]) -> DataSource:
+    """Return a file of completions as a source whose rows are prepared like those of the training data."""
+    return _source(experiment, model_and_data.Source(path=str(path), rename=dict(rename)), "--completions")
+
+
+def columns_read(experiment: Experiment) -> set[str | None]:
+    """Return the columns that prompt, rewards and rules read by their names; None if a function takes all of them.
+
+    Another check reports rewards that cannot be imported, and templates that are malformed.
+    """
+    data, read = experiment.data, set[str | None](preference_rules(experiment).columns)
+    with suppress(UserError):
+        read |= template_columns(data.model_dump()["prompt"] or "")
+    for reward in experiment.rewards.values():
+        with suppress(UserError):
+            parameters = signature(resolve(reward.fn, reward.args, where="")).parameters if reward.fn else {}
+            read |= {None if item.kind is item.VAR_KEYWORD else item.name for item in parameters.values()}
+    return read | set(DIALOGUES if data.transcripts else ())
 
 
 def describe_eval_rows(data: model_and_data.Data) -> str:

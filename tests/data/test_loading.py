@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rlhf_cli.data import data_files
 from rlhf_cli.data.loading import load_split, quiet
-from rlhf_cli.data.peeking import peek
+from rlhf_cli.data.peeking import peek, prepare_preview
 from rlhf_cli.data.rows import check_rows, hold_out
 from rlhf_cli.data.source import DataSource
 
@@ -57,7 +58,51 @@ def test_messages_with_uneven_keys_and_contents(jsonl) -> None:
 
 
 def test_integers_beyond_64_bits(jsonl, refusal) -> None:
-    assert refusal(load, DataSource(path=jsonl([{"a": 10**30}]))).where == "rows.jsonl"
+    path = jsonl([{"a": 10**30, "b": 1}])
+    for read in (load, peek):
+        assert refusal(read, DataSource(path=path)).where == "rows.jsonl:1"
+    assert load(DataSource(path=path, is_read="b".__eq__))["b"] == [1]
+
+
+@pytest.mark.parametrize("meta", [["x", 3], [[1], {"a": 1}], [None, True, "x"]])
+def test_a_column_of_several_kinds_matters_only_if_it_is_read(meta: list[object], jsonl, refusal) -> None:
+    path = jsonl([{"prompt": "p", "meta": value} for value in meta])
+    unread = DataSource(path=path, is_read="prompt".__eq__, rename={"more": "meta"})
+    assert [row["meta"] for row in peek(unread).rows] == load(unread)["more"][:] == meta
+    for read in (load, peek):  # after the rows were stored for a reader that does not look at them
+        assert refusal(read, DataSource(path=path, is_read="more".__eq__, rename={"more": "meta"})).where.startswith(
+            path
+        )
+
+
+AS_JSON = ['{"price": 2.50, "n": 1, "flag": true, "id": "007"}', '{"price": 1e3, "n": 2.5, "flag": false, "id": "08"}']
+TABLES = {
+    "csv": "price,n,flag,id\n2.50,1,True,007\n1e3,2.5,false,08\n",
+    "jsonl": "\n".join(AS_JSON),
+    "json": f"[{','.join(AS_JSON)}]",
+}
+
+
+@pytest.mark.parametrize("large", [1 << 60, -1])
+@pytest.mark.parametrize("suffix", TABLES)
+def test_a_template_writes_numbers_as_the_file_does(
+    suffix: str, large: int, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the rows that are checked and in those that are trained on, while a reward still gets numbers."""
+    monkeypatch.setattr(data_files, "_LARGE_BYTES", large)
+    (workplace / f"t.{suffix}").write_text(TABLES[suffix])
+    source, prompt = DataSource(path=f"t.{suffix}", rename={"cost": "price"}), "{cost} {n} {flag} {id}"
+    dataset, checked = load(source, prompt=prompt), prepare_preview(source, peek(source, prompt=prompt), prompt)[1]
+    first, second = ("True", "false") if suffix == "csv" else ("true", "false")
+    assert dataset["prompt"][:] == [f"2.50 1 {first} 007", f"1e3 2.5 {second} 08"]
+    assert [checked[row] for row in range(2)] == dataset.to_list()
+    assert [type(dataset[0][name]) for name in ("cost", "n", "flag", "id")] == [float, float, bool, str]
+
+
+def test_a_path_into_a_column_is_written_as_the_file_does(jsonl) -> None:
+    rows = [{"info": {"level": level}} for level in (1, 2.5)]
+    source = DataSource(path=jsonl(rows), rename={"level": "info.level"})
+    assert load(source, prompt="{level}")["prompt"][:] == ["1", "2.5"]
 
 
 def test_split_then_rename_then_select_then_template(jsonl) -> None:
@@ -103,6 +148,12 @@ def test_sources_that_disagree_about_a_column_are_named(jsonl, refusal) -> None:
         assert "'n'" in error.what
         assert "data.mix.2.rename.other_n=n" in error.advice
         assert f"as in {some[0].name}" in error.expected
+    for source in sources:
+        source.is_read = "prompt".__eq__
+    assert {row["n"] for row in load(*sources)} <= {*values}
+    sources[0] = DataSource(path=jsonl([{"prompt": "a", "n": 2.5, "r": {"b": "u"}}]), name="data.mix.0")
+    sources[1] = DataSource(path=jsonl([{"prompt": "a", "n": 1, "r": {"c": 1}}], "1.jsonl"), name="data.mix.1")
+    assert {type(row["n"]) for row in load(*sources[:2])} == {float}
 
 
 @pytest.mark.parametrize("are_hidden", [False, True])

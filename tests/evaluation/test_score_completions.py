@@ -23,7 +23,7 @@ from rlhf_cli.evaluation import score_completions
 from rlhf_cli.evaluation.score_bench import QUANTILES, correlations, distribution, labels_of, score_bench
 from rlhf_cli.evaluation.score_completions import policy_tokenizer, read_completions, reads_tokens, score, score_with
 from rlhf_cli.models.tiny import byte_tokenizer
-from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.plan.prepare import fill_in_policy_and_data, prepare
 from rlhf_cli.plan.stack_building import reward_stack
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
 from rlhf_cli.rewards.stack.token_offsets import ScoredPart
@@ -245,7 +245,37 @@ def test_rows_that_cannot_be_scored(
     with pytest.raises(DataError) as caught:
         read_completions(Path("c.jsonl"), limit=None)
     assert caught.value.where == where
-    assert advised is None or advised in str(caught.value.advice)
+    assert advised is None or advised in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("row", "typed"),
+    [
+        ({"instruction": "1+1=", "output": "2"}, ["data.rename.prompt=instruction", "data.rename.completion=output"]),
+        ({"q": "1+1", "out": {"text": "2"}}, ["data.prompt='{q}='", "data.rename.completion=out.text"]),
+        ({"q": "1+1", "prompt": "1+1=", "completion": "2"}, ["data.prompt='{q}?'", "data.rename.completion=output"]),
+    ],
+)
+def test_completions_are_read_under_the_names_of_the_experiment(
+    row: dict[str, object], typed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column that nobody reads may hold anything."""
+    monkeypatch.chdir(tmp_path)
+    Path("c.jsonl").write_text("".join(json.dumps(row | {"meta": meta, "answer": "2"}) + "\n" for meta in ("x", 1)))
+    experiment = prepare(["exp=quickstart", *typed], adjust=fill_in_policy_and_data).experiment
+    read = read_completions(Path("c.jsonl"), limit=None, experiment=experiment)
+    assert [(one["prompt"], one["completion"], one["meta"]) for one in read] == [("1+1=", "2", "x"), ("1+1=", "2", 1)]
+
+
+def test_a_column_that_a_reward_reads_is_not_proposed_as_completion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.jsonl").write_text('{"prompt": "q", "answer": "2", "output": "2"}\n')
+    experiment = prepare(["exp=quickstart", "+reward@rewards.match=exact_match"]).experiment
+    with pytest.raises(DataError) as caught:
+        read_completions(Path("c.jsonl"), limit=None, experiment=experiment)
+    assert caught.value.hint == "data.rename.completion=output"
 
 
 def test_what_is_no_label_is_refused() -> None:

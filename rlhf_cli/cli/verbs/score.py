@@ -5,7 +5,8 @@ rlhf score RUN [overrides]         score given completions with the rewards of a
 
 --completions FILE   JSONL, JSON, CSV or Parquet with prompt, completion and the columns the rewards read; a run
                      folder, run:NAME or its completions/ means its last table, as does RUN alone. RUN/failures/
-                     holds the batches on which a reward failed in training
+                     holds the batches on which a reward failed in training.
+                     data.rename.completion=COLUMN reads another column, data.prompt='{COLUMN}' makes the prompt
 --label COLUMN       a column of true and false that marks good answers, for its rank correlation with each reward
 --trust              run the code and ask the servers of RUN, even if another user made it
 --limit N            score only the first N rows
@@ -62,7 +63,7 @@ def run(options: Options) -> int:
     from rlhf_cli.evaluation.score_bench import score_bench
     from rlhf_cli.evaluation.score_completions import read_completions, score
 
-    rows = read_completions(completions, limit=limit)
+    rows = read_completions(completions, limit=limit, experiment=experiment)
     with spinner(f"scoring {count(len(rows), 'row')}"):
         scores = score(experiment, rows)
     bench = score_bench(rows, scores, label=options.text("--label"))

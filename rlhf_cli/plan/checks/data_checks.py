@@ -13,14 +13,20 @@ from rlhf_cli.config.schema.rollout_sections import ENVIRONMENT_COLUMN
 from rlhf_cli.data.dialogues import ANSWERS
 from rlhf_cli.data.learnt_columns import ASKING, check_columns, read_columns, stand_in
 from rlhf_cli.data.peeking import peek, prepare_preview
-from rlhf_cli.data.preparing import template_columns
+from rlhf_cli.data.preparing import mixed_kinds
 from rlhf_cli.data.rows import DIALOGUES, RowTable, hold_out_places, kind_of_text, values_of
 from rlhf_cli.data.source import DataSource, Template
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import DataError, RewardError, UserError
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ModelFolders, ReadSource, RewardFacts, Subject
 from rlhf_cli.plan.run_plan import Notice
-from rlhf_cli.plan.sources_and_components import eval_sources, margin_problems, preference_rules, training_sources
+from rlhf_cli.plan.sources_and_components import (
+    columns_read,
+    eval_sources,
+    margin_problems,
+    preference_rules,
+    training_sources,
+)
 from rlhf_cli.tables.trl_trainers import TEXT
 
 _LOOKED_AT = 50_000
@@ -49,6 +55,11 @@ def source_problems(subject: Subject) -> Check[DataFacts]:
         files |= {f"{source.name}[{place}]" if place else source.name: path for place, path in enumerate(local)}
     if mistakes:
         return DataFacts(tuple(trained_on), tuple(held), files)
+    tables = {read.source.name: read.rows for read in trained_on if read.rows is not None and len(training) > 1}
+    try:
+        mixed_kinds([source for source in training if source.name in tables], [*tables.values()])
+    except UserError as error:
+        yield error
     shared = [read.columns for read in trained_on]
     facts = DataFacts(
         tuple(trained_on),
@@ -69,7 +80,7 @@ def source_problems(subject: Subject) -> Check[DataFacts]:
 
 
 def _read(source: DataSource, prompt: Template | None, seed: int) -> ReadSource:
-    preview = peek(source, limit=_LOOKED_AT, seed=seed)
+    preview = peek(source, limit=_LOOKED_AT, prompt=prompt, seed=seed)
     is_sliced = source.split is not None and "[" in source.split  # `datasets` takes the slice, and counts it
     count, select = None if is_sliced else preview.num_rows, source.select
     if count is not None and select is not None:
@@ -213,23 +224,20 @@ def _unanswered(subject: Subject, read: ReadSource, columns: list[str]) -> Itera
             yield Notice(read.source.name, f"{text} their last message too. {only}")
 
 
-def unread_columns(
-    experiment: Experiment, data: DataFacts, rewards: RewardFacts, used: frozenset[str]
-) -> tuple[str, ...]:
+def unread_columns(experiment: Experiment, data: DataFacts, used: frozenset[str]) -> tuple[str, ...]:
     """Return the columns of the training data that neither the trainer nor a reward nor the prompt reads.
 
     `used` are those that the trainer reads. A reward with `**columns` reads all. Return none if the columns are not
     known, or a trainer class of the user's may read any.
     """
     trainer = experiment.trainer
-    is_known = bool(used) and not (trainer.row.generates and trainer.own_class is not None)
-    if not is_known or None in rewards.read or experiment.environment is not None:
+    is_known, read = (
+        bool(used) and not (trainer.row.generates and trainer.own_class is not None),
+        columns_read(experiment),
+    )
+    if not is_known or None in read or experiment.environment is not None:
         return ()
-    read = used - {"margin"} | set(rewards.read) | set(preference_rules(experiment).columns)
-    if (prompt := experiment.data.model_dump()["prompt"]) is not None:
-        read |= template_columns(prompt)
-    if experiment.data.transcripts:
-        read |= set(DIALOGUES)
+    read |= used - {"margin"}
     old_names = [old for source in data.training for old in source.source.rename.values()]
     read |= {old.partition(".")[0] for old in old_names if "." in old}
     return tuple(dict.fromkeys(name for source in data.training for name in source.columns if name not in read))

@@ -161,14 +161,12 @@ class RewardFacts:
     """What the reward functions read.
 
     `columns` maps a reward's name to the columns that it requires, `missing_arguments` to those of them that, by their
-    annotation, are arguments without a value. `read` holds all columns that functions take, and None if one takes all
-    (`**columns`).
+    annotation, are arguments without a value.
     """
 
     files: dict[str, Path] = field(default_factory=dict)
     columns: dict[str, list[str]] = field(default_factory=dict)
     missing_arguments: dict[str, list[str]] = field(default_factory=dict)
-    read: set[str | None] = field(default_factory=set)
 
 
 @dataclass(frozen=True)

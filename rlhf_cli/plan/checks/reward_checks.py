@@ -58,7 +58,6 @@ def reward_problems(subject: Subject, data: DataFacts) -> Check[RewardFacts]:
                 facts.files[key] = file
             facts.columns[name] = required_columns(function)
             parameters = inspect.signature(function).parameters
-            facts.read.update(None if item.kind is item.VAR_KEYWORD else item.name for item in parameters.values())
             for argument, parameter in parameters.items():
                 default, is_column = parameter.default, argument in data.columns and argument not in reward.args
                 if is_column and isinstance(default, int | float | str):
