@@ -63,8 +63,12 @@ def _alike(sources: Sequence[DataSource], parts: Sequence[datasets.Dataset]) -> 
     differing = {name for name, kinds in types.items() if any(kind != kinds[0] for kind in kinds)}
     tables = [part.select_columns([name for name in part.column_names if name in differing]) for part in parts]
     changed = features_of(mixed_kinds(sources, tables))
-    features = [{**part.features, **{name: changed[name] for name in differing & {*part.features}}} for part in parts]
-    return [part.map(dict, features=datasets.Features(one)) for part, one in zip(parts, features, strict=True)]
+    alike = []
+    for part in parts:
+        features = part.features.copy()
+        features.update({name: changed[name] for name in differing & {*features}})
+        alike.append(part.map(dict, features=features))
+    return alike
 
 
 def _read(source: DataSource, seed: int, prompt: Template | None, *, is_alone: bool) -> datasets.Dataset:

@@ -9,6 +9,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import reduce
+from typing import cast
 
 from rlhf_cli.data.column_kinds import ColumnKind, Kind, kind_of, label, merge
 from rlhf_cli.data.dialogues import read_conversations, split_transcripts, with_labels, without_repeats
@@ -149,11 +150,11 @@ def _fill(template: str, row: Mapping[str, object], name: str) -> str:
 
 def mixed_kinds(sources: Sequence[DataSource], tables: Sequence[Table]) -> dict[str, Kind]:
     """Return the kinds of the columns of a mixture. Raise DataError if its sources disagree about one that is read."""
-    found = dict[str, tuple[str, Kind]]()
+    found, nothing = dict[str, tuple[str, Kind]](), cast(Kind, ColumnKind.NULL)
     for source, table in zip(sources, tables, strict=True):
         for name in table.column_names:
-            kind = reduce(merge, map(kind_of, values_of(table, name)), ColumnKind.NULL)
-            first, known = found.get(name, (source.name, ColumnKind.NULL))
+            kind = reduce(merge, map(kind_of, values_of(table, name)), nothing)
+            first, known = found.get(name, (source.name, nothing))
             merged = merge(known, kind)
             if merged == ColumnKind.MIXED and ColumnKind.MIXED not in (known, kind) and source.is_read(name):
                 what, expected = (

@@ -58,9 +58,9 @@ def _wrong(row: Mapping[str, Any], tokenizer: TokenizerFiles | None, *, decodes:
 
     images, asked = images_of(row), row.get("prompt", row.get("messages", row.get("conversations")))
     for image in images if isinstance(row.get("images", []), list) else [row["images"]]:
-        path, content = (image.get("path"), image.get("bytes")) if isinstance(image, Mapping) else (image, None)
+        stored = image if isinstance(image, Mapping) else {"path": image}
         try:
-            with PIL.Image.open(path if content is None else BytesIO(content)) as opened:
+            with PIL.Image.open(stored["path"] if stored.get("bytes") is None else BytesIO(stored["bytes"])) as opened:
                 if decodes:
                     opened.load()
         except Exception as error:
