@@ -21,6 +21,7 @@ what to type next. This module imports no other module of the project, so that a
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 
@@ -223,6 +224,18 @@ def described(error: BaseException) -> str:
 def in_a_line(error: BaseException) -> str:
     """Return an error's type and the first line of its message, for use inside another message."""
     return f"{type(error).__name__}: {(message_of(error).splitlines() or [''])[0]}"
+
+
+@contextlib.contextmanager
+def writing(what: str, where: object, hint: str | None = None) -> Iterator[None]:
+    """Open a context in which a file or folder that cannot be written raises UserError."""
+    try:
+        yield
+    except OSError as error:
+        if error.strerror is None:  # transformers raises OSError for a model that it cannot load
+            raise
+        got = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+        raise UserError(f"{what} cannot be written", where=str(where), got=got, hint=hint) from error
 
 
 _KINDS = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "a text"}

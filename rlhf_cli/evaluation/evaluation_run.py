@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.images import images_of
 from rlhf_cli.data.rows import prompt_key
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import writing
 from rlhf_cli.evaluation.evaluation_files import Evaluation, Heading, Measured, evaluation_json
 from rlhf_cli.evaluation.held_out_rows import HeldOut, end_of_run, load_held_out
 from rlhf_cli.evaluation.policy_results import (
@@ -84,12 +84,8 @@ def evaluate(
     """Evaluate, and write `NAME.json` and a policy's `NAME.completions.jsonl`; return the evaluation and the files."""
     transformers_logging.disable_progress_bar()
     folder = asked.out or target.folder
-    try:
+    with writing("the evaluation", folder, "--out FOLDER"):
         folder.mkdir(parents=True, exist_ok=True)  # fail before the work, not after it
-    except OSError as error:
-        raise RunError(
-            "the results cannot be written", where=str(folder), got=error.strerror, hint="--out FOLDER"
-        ) from error
     is_reward_model = target.kind == REWARD_MODEL
     held_out = load_held_out(
         experiment,

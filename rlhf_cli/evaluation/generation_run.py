@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.errors import ConfigError, RunError, writing
 from rlhf_cli.evaluation.best_of_n import (
     TOTAL,
     BestOfN,
@@ -47,12 +47,8 @@ def make_room(folder: Path, *, overwrite: bool) -> None:
         raise RunError(
             what, where=shown(folder), got=", ".join(there), expected=expected, hint="--out FOLDER, or --overwrite"
         )
-    try:
+    with writing("the folder of completions", folder, "--out FOLDER"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(
-            "the completions cannot be written", where=str(folder), got=error.strerror, hint="--out FOLDER"
-        ) from error
 
 
 def pass_rate_file(

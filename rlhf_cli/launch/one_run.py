@@ -25,6 +25,7 @@ from rlhf_cli.launch.freeze import create_run, experiment_name, new_folder, plan
 from rlhf_cli.launch.gpu_locks import gpus_held
 from rlhf_cli.launch.ranks_end import error_of, first_failure, forget_failures, resume_hint
 from rlhf_cli.launch.stopping import preempted
+from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell, plan_launch, torchrun_command
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import Prepared, prepare_from
@@ -215,7 +216,8 @@ def reproduce(
     numbered = itertools.chain([place], (place.with_name(f"{place.name}-{number}") for number in itertools.count(2)))
     run = RunFolder(next(folder for folder in numbered if not folder.exists()))
     with _created(run, replace(prepared, composed=composed), plan) as launch:
-        console.print(f"{num_steps} steps of {earlier.shown} again, in {run.shown}", soft_wrap=True, highlight=False)
+        again = f"{count(num_steps, 'step')} of {earlier.shown} again, in {run.shown}"
+        console.print(again, soft_wrap=True, highlight=False)
         train_frozen(console, run, launch, experiment.launch, resume=False)
     return run, None if is_whole else num_steps
 

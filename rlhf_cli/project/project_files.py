@@ -12,7 +12,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rlhf_cli.data import worlds
-from rlhf_cli.errors import UserError
+from rlhf_cli.errors import UserError, writing
 from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.models.model_folders import describe_model
 from rlhf_cli.models.tokenizer_files import read_tokenizer
@@ -277,12 +277,9 @@ def write_project(folder: Path, files: Mapping[str, str]) -> list[str]:
     Raise UserError if the disk is full or not writable.
     """
     new = {name: text for name, text in files.items() if not os.path.lexists(folder / name)}
-    try:
+    with writing("the project", folder):
         for name, text in new.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             with (folder / name).open("x", encoding="utf-8", newline="\n") as stream:
                 stream.write(text)
-    except OSError as error:
-        got = f"{error.strerror}: {error.filename}"
-        raise UserError("the project cannot be written", where=str(folder), got=got) from error
     return list(new)

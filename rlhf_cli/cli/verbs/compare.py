@@ -28,7 +28,7 @@ from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import none_named, read_by_words
 from rlhf_cli.display.comparison_tables import draw_comparison, show_comparison, show_left_out, show_other_groups
 from rlhf_cli.display.terminal import Screen, wide_console
-from rlhf_cli.errors import EXIT_OK, RunError, UserError, raise_any
+from rlhf_cli.errors import EXIT_OK, RunError, UserError, raise_any, writing
 from rlhf_cli.runs.run_overview import groups_of, newest_of
 from rlhf_cli.runs.run_status import with_newest
 
@@ -69,11 +69,9 @@ def run(options: Options) -> int:
 
 def _print(comparison: Comparison, problems: Sequence[UserError], options: Options) -> None:
     if (png := options.path("--png")) is not None:
-        try:
+        with writing("the picture", "--png"):
             png.parent.mkdir(parents=True, exist_ok=True)
             draw_comparison(comparison, png)
-        except OSError as error:
-            raise RunError("the file cannot be written", where="--png", got=f"{png}: {error.strerror}") from None
     if options.as_json:
         print_json(comparison_json(comparison, problems))
         show_left_out(Screen(stderr=True), problems)

@@ -22,7 +22,7 @@ from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import none_named, run_at
 from rlhf_cli.display.terminal import Screen, wide_console
-from rlhf_cli.errors import EXIT_OK
+from rlhf_cli.errors import EXIT_OK, writing
 from rlhf_cli.project.exported_folder import export_model
 from rlhf_cli.project.source_model import find_source
 from rlhf_cli.runs.run_folder import RunFolder
@@ -39,7 +39,8 @@ def run(options: Options) -> int:
     console = Screen(stderr=True) if options.as_json else wide_console()
     parts = filter(None, ["export", options.text("--checkpoint")])
     out = (options.path("--out") or folder.path / "-".join(parts)).absolute()
-    given = export_model(source, out, lambda message: console.print(f"[dim]{message}", highlight=False))
+    with writing("the model", out, "--out FOLDER"):
+        given = export_model(source, out, lambda message: console.print(f"[dim]{message}", highlight=False))
     if options.as_json:
         print_json({**asdict(given), "folder": RunFolder(given.folder).shown})
         return EXIT_OK

@@ -15,7 +15,7 @@ from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import none_named, read_by_words
 from rlhf_cli.display.terminal import Screen
-from rlhf_cli.errors import EXIT_OK, UserError
+from rlhf_cli.errors import EXIT_OK, UserError, writing
 from rlhf_cli.plan.batches import count
 from rlhf_cli.runs.run_status import with_newest
 
@@ -41,10 +41,8 @@ def run(options: Options) -> int:
 
     from rlhf_cli.display.page.page_content import report_on, title_of
 
-    try:
+    with writing("the report", "--out"):
         written = report_on(runs, problems, out, title=title_of(folder))
-    except OSError as error:
-        raise UserError(f"{out} cannot be written", where="--out", got=error.strerror or str(error)) from error
     if options.as_json:
         print_json({"path": str(out), **written})
         return EXIT_OK

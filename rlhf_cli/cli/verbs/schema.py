@@ -19,7 +19,7 @@ from rlhf_cli.cli.output import print_json
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.json_schema import configuration_schema
 from rlhf_cli.display.terminal import Screen
-from rlhf_cli.errors import EXIT_OK, ConfigError, UserError
+from rlhf_cli.errors import EXIT_OK, ConfigError, writing
 from rlhf_cli.project.key_reference import described
 from rlhf_cli.text.suggest import nearest
 
@@ -41,10 +41,8 @@ def run(options: Options) -> int:
     if out is None:
         print_json(schema)
         return EXIT_OK
-    try:
+    with writing("the schema", "--out"):
         out.write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{out} cannot be written", where="--out", got=error.strerror or str(error)) from None
     if options.as_json:
         print_json({"path": str(out), "of": group})
     else:

@@ -47,6 +47,7 @@ def test_export_into_the_run_overwrites_nothing(run: RunFolder, capsys: pytest.C
         (["runs/mine/one", "--checkpoint", "x"], "--checkpoint is a whole number"),
         (["runs/mine/one", "--checkpoint", "2"], "there is no checkpoint of step 2"),
         (["runs/mine/one", "--oout", "x"], "--out"),
+        (["runs/mine/one", "--out", "runs/mine/one/config.yaml/x"], "the model cannot be written"),
     ],
 )
 def test_refusals(words: list[str], said: str, run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
