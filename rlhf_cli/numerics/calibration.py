@@ -100,10 +100,6 @@ def best_changes(first: Tensor, second: Tensor, num_generations: int) -> Tensor:
 
     Answers may share the first place. A group in which either has no values does not change.
     """
-    best = [_is_best(values.view(-1, num_generations)) for values in (first, second)]
+    grouped = [values.view(-1, num_generations) for values in (first, second)]
+    best = [rows == rows.nan_to_num(-torch.inf).amax(dim=1, keepdim=True) for rows in grouped]  # NaN equals nothing
     return best[0].any(dim=1) & best[1].any(dim=1) & ~(best[0] & best[1]).any(dim=1)
-
-
-def _is_best(grouped: Tensor) -> Tensor:
-    highest = grouped.nan_to_num(-torch.inf).amax(dim=1, keepdim=True)
-    return (grouped == highest) & ~grouped.isnan()

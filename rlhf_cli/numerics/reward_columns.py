@@ -26,13 +26,11 @@ def filled(effective: Tensor, num_generations: int, fill: Fill = "group") -> Ten
     """
     if not effective.isnan().any():
         return effective
-    num_components = effective.shape[1]
-    grouped = effective.view(-1, num_generations, num_components)
-    mean = grouped.nanmean(dim=1, keepdim=True).nan_to_num(0.0).expand_as(grouped).reshape(-1, num_components)
+    grouped = effective.view(-1, num_generations, effective.shape[1])
+    mean = grouped.nanmean(dim=1, keepdim=True).nan_to_num(0.0).expand_as(grouped).reshape_as(effective)
     applies_somewhere = ~effective.isnan().all(dim=1, keepdim=True)
-    if fill == "zero":
-        return torch.where(effective.isnan() & applies_somewhere, torch.zeros_like(effective), effective)
-    return torch.where(effective.isnan() & applies_somewhere, mean, effective)
+    instead = mean if fill == "group" else torch.zeros_like(mean)
+    return torch.where(effective.isnan() & applies_somewhere, instead, effective)
 
 
 def normalized_in_group(effective: Tensor, num_generations: int, eps: float = 1e-4) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlhf_cli.errors import in_a_line
+from rlhf_cli.models.packing.packed_rows import rows_by_prompt
 from rlhf_cli.models.packing.row_attention import has_relative_positions, why_not_packed
 from rlhf_cli.tables.passes import ALL_ROWS_AT_ONCE, READS_IMAGES, Passes, PassSetting, refused_packing
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
@@ -219,8 +220,6 @@ class PassMixin(ExtendedTrainer):
         """Return (B,), the order in which the rows of a window go into its micro-batches."""
         if self.passes.mode != "packed":
             return by_length(rows["completion_mask"])
-        from rlhf_cli.models.packing.packed_rows import rows_by_prompt
-
         return rows_by_prompt(rows["prompt_ids"], rows["prompt_mask"])
 
     @property
@@ -320,8 +319,6 @@ class PassMixin(ExtendedTrainer):
             logps, entropies = self._with_and_without_gradient(model, run, len(input_ids))
         else:
             if self.passes.mode == "packed":
-                from rlhf_cli.models.packing.packed_rows import rows_by_prompt
-
                 order = rows_by_prompt(input_ids[:, :-logits_to_keep], attention_mask[:, :-logits_to_keep])
             else:
                 order = by_length(attention_mask)

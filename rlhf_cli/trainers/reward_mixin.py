@@ -35,13 +35,16 @@ from rlhf_cli.rewards.stack.reward_matrix import (
     truncation_metrics,
 )
 from rlhf_cli.rewards.stack.reward_metrics import (
+    DeadRound,
     component_metrics,
+    component_statistics,
     outcome_counts,
     rollout_columns,
     share_of_dead_groups,
     table_columns,
 )
 from rlhf_cli.runs.metrics_file import table_file
+from rlhf_cli.runs.reward_records import read_running, write_running
 from rlhf_cli.tables.trl_trainers import IMAGES
 from rlhf_cli.text.json_values import without_images
 from rlhf_cli.tools_and_environments import KINDS, ending_of, ending_shares
@@ -51,7 +54,6 @@ from rlhf_cli.truncation import COMPONENT, ENDINGS, Ending, Endings
 if TYPE_CHECKING:
     from rlhf_cli.algorithms.own_advantages import OwnAdvantages
     from rlhf_cli.algorithms.process_rewards import ProcessRewards
-    from rlhf_cli.rewards.stack.reward_metrics import DeadRound
     from rlhf_cli.trainers.completions_table import PartColumns
     from rlhf_cli.trainers.trl_protocol import TrlBatch
 
@@ -89,7 +91,7 @@ class RewardMixin(LeftOutMixin):
 
         return PartColumns()
 
-    @functools.cached_property
+    @property
     def _settle_rules(self) -> SettleRules:
         components = self.reward_stack.components
         return SettleRules(components, self.aggregate, self._num_generations, self.truncation, self.algorithm.fill)
@@ -224,16 +226,11 @@ class RewardMixin(LeftOutMixin):
             alike[-1] = share_of_dead_groups(self._compared_totals(), self._num_generations)
         has_turns = getattr(self, "tools", None) or getattr(self, "rollout_func", None)
         ended = ending_shares(self._endings) if has_turns else {}
-        for name, value in (truncation_metrics(settled, self._endings) | ended).items():
+        for name, value in (truncation_metrics(settled, self._endings) | ended | shares | self._tool_metrics).items():
             metrics[name].append(value)
-        for name, value in shares.items():
-            metrics[name].append(value)
-        for name, value in self._tool_metrics.items():
-            metrics[name].append(value)
-        for component in self.reward_stack.components if self.model.training else ():
-            for name in [name for name in metrics if name.startswith(f"rewards/{component.name}/")]:
-                if component.eval_only:
-                    del metrics[name]
+        unused = [f"rewards/{one.name}/" for one in self.reward_stack.components if one.eval_only]
+        for name in [name for name in metrics if self.model.training and name.startswith(tuple(unused))]:
+            del metrics[name]
         for index, name in enumerate(settled.names):
             overwrite_last(self._logs["rewards"][name], settled.raw[:, index].tolist())
         if self.args.log_completions:
@@ -355,16 +352,12 @@ class RewardMixin(LeftOutMixin):
 
     def save_state(self, folder: Path) -> None:
         """Write the running deviations."""
-        from rlhf_cli.runs.reward_records import write_running
-
         super().save_state(folder)
         if self.args.should_save:
             write_running(folder, getattr(self, "_running", {}))
 
     def load_state(self, folder: Path) -> None:
         """Restore the running deviations."""
-        from rlhf_cli.runs.reward_records import read_running
-
         super().load_state(folder)
         running = read_running(folder)
         if running is not None:
@@ -387,8 +380,6 @@ class RewardMixin(LeftOutMixin):
         totals_tell = self.algorithm.is_dead_by_totals and not by_token
         if largest != 0.0 and (not totals_tell or share_of_dead_groups(self._compared_totals(), group_size) < 1.0):
             return None
-        from rlhf_cli.rewards.stack.reward_metrics import DeadRound, component_statistics
-
         left_out = self.truncation.leaves_out(self._endings)
         valued = self.truncation.goes_on(self._endings) & self.truncation.replaces
         counts = [(row[0], row[2]) for row in self._counts.tolist()]  # rows no gate closed, rows that failed
