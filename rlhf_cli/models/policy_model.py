@@ -13,14 +13,14 @@ from trl.data_utils import prepare_multimodal_messages
 
 from rlhf_cli.errors import DataError, ModelError
 from rlhf_cli.models.foreign_files import naming_foreign_files
-from rlhf_cli.models.live_generation import Generating
+from rlhf_cli.models.live_generation import Generating, greedy_arguments, without_choices
 from rlhf_cli.models.model_folders import loaders_of
 from rlhf_cli.models.stop_strings import STOP_KEYS, StopStrings
 from rlhf_cli.models.tokenizer_files import load_tokenizer
 from rlhf_cli.tables.passes import GenerationSetting
 
 SAMPLING_ARGUMENTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Arguments of the trainer and of `generate` that only matter for sampled completions."""
+"""Arguments of both the trainer and `generate`."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ class PolicyModel:
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         self._model.to(self.device).eval().requires_grad_(False)
+        self._model.generation_config = without_choices(self._model.generation_config)
         given = self._model.generation_config.eos_token_id
         tokens = [self.tokenizer.eos_token_id, *(given if isinstance(given, list) else [given])]
         # A sampled image token has no image (as in TRL).
@@ -141,21 +142,16 @@ class PolicyModel:
     def _generation(self, settings: Mapping[str, object], *, greedy: bool) -> GenerationConfig:
         given = settings["generation_kwargs"]
         given = {key: value for key, value in given.items() if key not in STOP_KEYS} if isinstance(given, dict) else {}
-        chosen = {name: settings[name] for name in SAMPLING_ARGUMENTS if settings[name] is not None}
-        if greedy:
-            chosen = {"repetition_penalty": settings["repetition_penalty"]}
-        return GenerationConfig(
-            **{
-                "max_new_tokens": settings["max_completion_length"],
-                "do_sample": not greedy,
-                "pad_token_id": self.tokenizer.pad_token_id,
-                "eos_token_id": self._eos,
-                **chosen,
-                **self._suppressed,
-                **({} if greedy else given),
-            },
-            disable_compile=True,
-        )
+        arguments = {
+            "max_new_tokens": settings["max_completion_length"],
+            "do_sample": True,
+            "pad_token_id": self.tokenizer.pad_token_id,
+            "eos_token_id": self._eos,
+            **{name: settings[name] for name in SAMPLING_ARGUMENTS},
+            **self._suppressed,
+            **given,
+        }
+        return GenerationConfig(**(greedy_arguments(arguments) if greedy else arguments), disable_compile=True)
 
     def _generate(self, rows: list[list[Any]], config: GenerationConfig, given: Any) -> list[list[int]]:  # noqa: ANN401
         """Return the new tokens; `given` are arguments of the chat template, for messages."""
