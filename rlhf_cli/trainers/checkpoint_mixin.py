@@ -28,10 +28,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import rotate_checkpoints
 
 from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.runs.disk_space import bytes_below, is_full, no_room
+from rlhf_cli.runs.reward_records import write_text_endings, write_training_format
 from rlhf_cli.runs.run_folder import checkpoint_folder, checkpoints_in
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.suggest import nearest
@@ -110,8 +112,6 @@ class CheckpointMixin(ExtendedTrainer):
         if not self.args.should_save:
             return
         folder = Path(output_dir or self.args.output_dir)
-        from rlhf_cli.runs.reward_records import write_text_endings, write_training_format
-
         hide_in_arguments(self.args, folder / TRAINING_ARGS_NAME)
         if self.extensions.conversations is not None:
             write_training_format(folder, conversations=self.extensions.conversations)
@@ -199,8 +199,7 @@ class CheckpointMixin(ExtendedTrainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
-            super()._load_optimizer_and_scheduler(checkpoint)
-            return
+            return super()._load_optimizer_and_scheduler(checkpoint)
         from rlhf_cli.runs.checkpoint_folders import missing_state, refuse_missing
 
         # The Trainer's state came from the checkpoint, including the old intervals of saving and logging.
@@ -223,6 +222,11 @@ class CheckpointMixin(ExtendedTrainer):
                 group.update(options)
             _use_base_rates(schedule, self.optimizer, rates)
         self.load_state(folder)
+        stored: Any = self.state.stateful_callbacks or {}
+        states = {name: [*found] if isinstance(found, list) else [found] for name, found in stored.items()}
+        for callback in self.callback_handler.callbacks:  # transformers gives them their state only on request
+            if isinstance(callback, ExportableState) and (own := states.get(type(callback).__name__)):
+                vars(callback).update(own.pop(0)["attributes"])
         if self.extensions.rewards is not None:
             self._pending_loss = load_rollouts(self, folder, may_be_missing=self.extensions.may_lose_state)
         if hasattr(self._train_sampler, "mini_repeat_count"):  # TRL's own

@@ -176,11 +176,18 @@ def test_a_class_that_needs_another_argument_is_refused(place: Path) -> None:
 
 WATCH = """
 from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
 
-class Watch(TrainerCallback):
+class Watch(TrainerCallback, ExportableState):
+    seen = 0
+
     def on_step_end(self, args, state, control, **named):
+        self.seen += 1
         with open("steps.txt", "a") as file:
-            file.write(f"{state.global_step} ")
+            file.write(f"{state.global_step}:{self.seen} ")
+
+    def state(self):
+        return {"args": {}, "attributes": {"seen": self.seen}}
 
 class NoCallback: ...
 """
@@ -203,7 +210,7 @@ def test_it_is_called_frozen_and_hashed(place: Path, monkeypatch: pytest.MonkeyP
     assert (
         main(["train", *SMALL, "trainer.callbacks=[./mine.py:Watch]", "trainer.args.save_steps=1", "run.name=a"]) == 0
     )
-    assert Path("steps.txt").read_text() == "1 2 3 "
+    assert Path("steps.txt").read_text() == "1:1 2:2 3:3 "
     folder = RunFolder(place / "runs" / "quickstart" / "a")
     assert folder.read_config()["trainer"]["callbacks"] == [f"{place / 'mine.py'}:Watch"]
     assert "trainer.callbacks[0]" in read_json(folder.provenance)["sha256"]
@@ -211,7 +218,7 @@ def test_it_is_called_frozen_and_hashed(place: Path, monkeypatch: pytest.MonkeyP
     (place / "mine.py").write_text(WATCH + "# changed\n")
     assert main(["resume", str(stopped.path)]) == 2
     assert main(["resume", str(stopped.path), "--allow", "code"]) == 0
-    assert Path("steps.txt").read_text() == "1 2 3 3 "
+    assert Path("steps.txt").read_text() == "1:1 2:2 3:3 3:3 "
 
 
 def test_a_class_that_is_no_callback(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
