@@ -46,7 +46,7 @@ from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.tables import trl_values
 from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.trainers.assemble.algorithm import algorithm_of
-from rlhf_cli.truncation import COMPONENT, Endings
+from rlhf_cli.truncation import COMPONENT, ENDINGS, Ending, Endings
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,12 @@ class RoundRecomputer:
         raw[is_unknown] = fixed[is_unknown] = torch.nan
         own = self.stack.weights(stored.updates, self._max_steps or 1)
         weights = torch.tensor([*own, *[1.0] * (len(names) - len(own))], dtype=torch.float32)
-        is_cut = [bool(value) for value in stored.columns[trl_values.TRUNCATED]]
+        is_cut, kinds = [bool(value) for value in stored.columns[trl_values.TRUNCATED]], None
         if (ended := stored.columns.get(trl_values.ENDING)) is not None:
             is_cut = [self.truncation.truncates(str(ending)) for ending in ended]
+            kinds = torch.tensor([ENDINGS.index(Ending(str(ending))) for ending in ended])
         lengths = [int(value or 0) for value in stored.numbers(trl_values.TOKENS)]
-        endings = Endings(torch.tensor(is_cut), torch.tensor(lengths), self._limit)
+        endings = Endings(torch.tensor(is_cut), torch.tensor(lengths), self._limit, kinds)
         draws, size = list[Settled](), sum(stored.kept)
         for rows in (slice(first, first + size) for first in range(0, stored.num_rows, size)):
             settled, self._running = settle(

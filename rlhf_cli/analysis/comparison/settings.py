@@ -163,7 +163,11 @@ def why_unfair(grouped: GroupedRuns, axis: DifferingKey, baseline: str | None = 
         for condition, name, texts in _differing(conditions[first.place], conditions[second.place]):
             if condition != judged and not (judged is not None and name == _ENDED):
                 differing.setdefault(condition, {}).setdefault(name, {}).update(dict.fromkeys(texts))
-    reasons = [f"{text} with it ({_in_words(differing[name])})" for name, text in _DIFFERS.items() if name in differing]
+    words = {
+        condition: "; ".join(f"{name} {', '.join(texts)}" for name, texts in found.items())
+        for condition, found in differing.items()
+    }
+    reasons = [f"{text} with it ({words[name]})" for name, text in _DIFFERS.items() if name in words]
     return f"no verdict on {axis.short}: {', '.join(reasons)}" if reasons else None
 
 
@@ -239,7 +243,3 @@ def _differing(first: Conditions, second: Conditions) -> Iterator[tuple[str, str
         texts = [conditions.get((condition, name), _NOT_SET) for conditions in (first, second)]
         if texts[0] != texts[1] and not (_NOT_SET in texts and " " in name):
             yield condition, name, texts
-
-
-def _in_words(names: Mapping[str, Mapping[str, None]]) -> str:
-    return "; ".join(f"{name} {', '.join(texts)}" for name, texts in names.items())

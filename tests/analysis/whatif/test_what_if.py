@@ -219,12 +219,16 @@ def test_rewards_of_environments_count_once_each(place: Path) -> None:
         (["truncation=exclude"], (1.1 + 1.5) / 2),
         # Of 6 tokens the last three: 4 pay a third, 6 all, cut or not.
         (["truncation=soft_overlong", "truncation.cache=3"], 0.825 - (1 / 3 + 1) / 4),
+        # The second row, which ran out of turns at 4 tokens, pays all as well.
+        (["truncation=soft_overlong", "truncation.cache=3", "truncation.also=[turns]"], 0.825 - (1 + 1) / 4),
     ],
 )
 def test_what_another_truncation_policy_makes_of_the_same_ends(place: Path, words: list[str], mean: float) -> None:
     run = frozen(place, UNSCALED, "trainer.args.max_completion_length=6")
-    cut, tokens = [False, True, False, True], [2, 4, 2, 6]
-    write_table(run, 1, **scores(**{"rollout.truncated": cut, "rollout.tokens": tokens}))
+    ends: dict[str, object] = {"rollout.truncated": [False, True, False, True], "rollout.tokens": [2, 4, 2, 6]}
+    if "truncation.also=[turns]" in words:
+        ends["rollout.ending"] = ["finished", "turns", "finished", "length"]
+    write_table(run, 1, **scores(**ends))
     assert answer(run, *words).rounds[0].mean_total == pytest.approx((0.825, mean), **ARITHMETIC)
 
 
