@@ -99,9 +99,6 @@ OF_TRUNCATION_TOO = ("weighted_mean", "weight", "advantage_share")
 OF_KL = ("weighted_mean", "advantage_share")
 OF_VALUE = ("advantage_share",)
 
-OF_TOOLS = ("call_frequency", "failure_frequency")
-"""TRL's, below `tools/`; beside them each tool has calls, errors and timeouts below `tools/NAME/`."""
-
 DRAWS, UNUSED_TOKENS = "sampling/draws", "sampling/unused_token_share"
 OF_SAMPLING = (DRAWS, "sampling/differing_share", "sampling/filled_share", "sampling/tokens", UNUSED_TOKENS)
 """What `sampling.keep_groups` costs."""

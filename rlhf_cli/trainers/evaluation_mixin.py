@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import GenerationConfig
 
+from rlhf_cli.models.live_generation import greedy_arguments
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
 from rlhf_cli.tables.trl_trainers import IMAGES
 from rlhf_cli.temporary_attributes import temporary_attributes
@@ -29,12 +30,6 @@ from rlhf_cli.trainers.reward_mixin import RewardMixin
 if TYPE_CHECKING:
     from rlhf_cli.evaluation.policy_results import PolicyAnswer, PolicyAnswers
     from rlhf_cli.trainers.trl_protocol import EvaluationOutput
-
-_IN_GREEDY = (
-    *("max_new_tokens", "pad_token_id", "bos_token_id", "eos_token_id", "suppress_tokens"),
-    *("repetition_penalty", "cache_implementation"),
-)
-"""TRL's generation arguments that do not concern sampling."""
 
 
 class EvaluationMixin(RewardMixin):
@@ -110,11 +105,10 @@ class EvaluationMixin(RewardMixin):
             return super().get_eval_dataloader(eval_dataset)
 
     def _generate_single_turn(self, *args: Any, **named: Any) -> Any:
-        model = self.model
-        is_training = model.training
+        is_training = self.model.training
         generated = super()._generate_single_turn(*args, **named)
         if not is_training:
-            model.eval()  # after continuous batching TRL leaves it in training mode, and would continue in that mode
+            self.model.eval()  # after continuous batching, TRL leaves it in training mode, and would go on in that mode
         return generated
 
     @contextlib.contextmanager
@@ -141,16 +135,11 @@ class EvaluationMixin(RewardMixin):
             "_metrics": {**self._metrics, "eval": defaultdict(list)},
             "_logs": copy.deepcopy(self._logs),  # the table of completions shows the sampled ones
         }
-        with contextlib.ExitStack() as stack:
-            if self.use_vllm:
-                stack.enter_context(temporary_attributes(self.vllm_generation, temperature=0.0))
-            else:
-                given = self.generation_kwargs
-                kept = {name: given[name] for name in _IN_GREEDY if name in given}
-                greedy = {**kept, "do_sample": False}
-                instead |= {
-                    "generation_kwargs": greedy,
-                    "generation_config": GenerationConfig(**greedy, disable_compile=True),
-                }
-            stack.enter_context(temporary_attributes(self, **instead))
+        if self.use_vllm:
+            with temporary_attributes(self.vllm_generation, temperature=0.0), temporary_attributes(self, **instead):
+                yield
+            return
+        greedy = greedy_arguments(self.generation_kwargs)
+        config = GenerationConfig(**greedy, disable_compile=True)
+        with temporary_attributes(self, **instead, generation_kwargs=greedy, generation_config=config):
             yield

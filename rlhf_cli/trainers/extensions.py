@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from accelerate.utils import find_batch_size
 
 from rlhf_cli.algorithms.base import Algorithm
 from rlhf_cli.algorithms.grpo import Grpo
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from rlhf_cli.evaluation.policy_results import PolicyAnswers
     from rlhf_cli.models.stop_strings import StopStrings
     from rlhf_cli.trainers.ppo.critic import PpoSetup
-    from rlhf_cli.trainers.trl_protocol import TrlTrainer
+    from rlhf_cli.trainers.trl_protocol import EvaluationOutput, TrlTrainer
 
 
 else:
@@ -112,8 +115,24 @@ class ExtendedTrainer(TrlTrainer):
     """
 
     extensions: Extensions
+    _sizes: list[int]
     stops: StopStrings | None = None
     """The texts that end a completion; set by RolloutMixin."""
+
+    def evaluation_loop(self, *args: Any, **named: Any) -> EvaluationOutput:
+        """Evaluate, and average TRL's means of batches over rows: it counts a smaller last batch like the others."""
+        self._sizes = []
+        output = super().evaluation_loop(*args, **named)
+        for values in getattr(self, "_metrics", {}).get("eval", {}).values():
+            known = [pair for pair in zip(values, self._sizes, strict=False) if not math.isnan(pair[0])]
+            if known and len(values) == len(self._sizes):
+                values[:] = [sum(value * size for value, size in known) / sum(size for _, size in known)]
+        return output
+
+    def prediction_step(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
+        """Evaluate a batch."""
+        self._sizes.append(len(inputs) if isinstance(inputs, list) else find_batch_size(inputs) or 1)
+        return super().prediction_step(model, inputs, *args, **named)
 
     def slow_paths(self) -> dict[str, str]:
         """Return each speed path that is off, and why: what is expected, and after the first step what was observed."""

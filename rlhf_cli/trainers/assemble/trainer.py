@@ -158,7 +158,9 @@ def assemble(
     _refuse_cudnn_attention()
     stack = None
     if row.generates:
-        on_progress(_rewards_in_words(experiment))
+        models = [reward.model for reward in experiment.rewards.values() if reward.model is not None]
+        what = f"reward model{'s' * (len(models) > 1)} {', '.join(models)}" if models else "rewards"
+        on_progress(f"loading the {what}")
         with loading_unsharded(args):
             stack = training_stack(
                 experiment, device=args.device, run=folder, rank=args.process_index, heartbeat=heartbeat
@@ -265,11 +267,6 @@ def _refuse_cudnn_attention() -> None:
     n tokens with n % 128 == 64 have a mask (pytorch issue 196678, TRL issue 7181; seen on an H200).
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
-
-
-def _rewards_in_words(experiment: Experiment) -> str:
-    models = [reward.model for reward in experiment.rewards.values() if reward.model is not None]
-    return f"loading the reward model{'s' * (len(models) > 1)} {', '.join(models)}" if models else "loading the rewards"
 
 
 def _reward_setup(

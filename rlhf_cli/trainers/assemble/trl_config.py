@@ -104,21 +104,16 @@ def strategy_args(launch: Launch) -> dict[str, object]:
         return {"deepspeed": _deepspeed(stage, offload=launch.offload)}
     if launch.strategy != "fsdp2":
         return {}
-    args: dict[str, object] = {"fsdp": True, "fsdp_config": _fsdp2(offload=launch.offload)}
-    if launch.offload:
-        args["ddp_backend"] = "cuda:nccl,cpu:gloo"  # sums the norm of gradients on the CPU
-    return args
-
-
-def _fsdp2(*, offload: bool) -> JsonTree:
-    return {
+    fsdp2: JsonTree = {
         "version": 2,
         "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "reshard_after_forward": True,
         "state_dict_type": "FULL_STATE_DICT",
-        "cpu_offload": offload,
+        "cpu_offload": launch.offload,
         "cpu_ram_efficient_loading": False,  # every rank loads: TRL makes its reference model and adapters after it
     }
+    backend = {"ddp_backend": "cuda:nccl,cpu:gloo"} if launch.offload else {}  # sums norms of gradients on the CPU
+    return {"fsdp": True, "fsdp_config": fsdp2, **backend}
 
 
 def _deepspeed(stage: int, *, offload: bool) -> JsonTree:

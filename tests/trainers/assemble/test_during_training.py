@@ -9,12 +9,14 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
+import torch
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.tables.metrics import is_of_the_clock
 from rlhf_cli.trainers.evaluation_mixin import EvaluationMixin
+from rlhf_cli.trainers.extensions import ExtendedTrainer
 from tests.support.tolerances import ARITHMETIC
 
 EVERY_STEP = ["data.eval.fraction=0.25", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1"]
@@ -57,8 +59,8 @@ def test_the_greedy_half_is_what_rlhf_eval_says_of_the_same_weights(train, train
 
 
 def test_the_sampled_half_is_what_trl_measured(train) -> None:
-    """TRL's own mean over the batches of equal size is the mean over prompts."""
-    _, folder = train(*EVERY_STEP)
+    """Batches of three prompts, the last of one: what TRL logs is the mean over prompts, too."""
+    _, folder = train(*EVERY_STEP, "trainer.args.per_device_eval_batch_size=12")
     (event,) = [event for event in read_metrics(folder.metrics) if "eval_reward" in event and event["step"] == 2]
     assert event["eval_sampled/total"] == pytest.approx(event["eval_reward"], **ARITHMETIC)
     for name in ("correct", "format", "brevity"):
@@ -68,6 +70,26 @@ def test_the_sampled_half_is_what_trl_measured(train) -> None:
     assert event["eval_pass@1/correct"] == pytest.approx(event["eval_rewards/correct/mean"], **ARITHMETIC)
     assert event["eval_pass@1/correct"] <= event["eval_pass@2/correct"] <= event["eval_pass@4/correct"]
     assert not any(name.startswith("eval_greedy/") and name.endswith("length") for name in event)
+
+
+@pytest.mark.parametrize("as_rows", [False, True])
+def test_a_smaller_last_batch_counts_by_its_rows(as_rows: bool) -> None:
+    """TRL's trainers log means of batches; a trainer of rows is given tensors, one that generates a list of rows."""
+    scores = torch.tensor([1.0, 0.0, 0.0, 1.0, torch.nan, torch.nan, 1.0])
+
+    class Trl:
+        def evaluation_loop(self) -> None:
+            self._metrics: Any = {"eval": {"accuracy": [], "num_tokens": [7.0]}}
+            for part in scores.split(2):
+                self.prediction_step(None, [{"score": one} for one in part] if as_rows else {"score": part})
+
+        def prediction_step(self, model: Any, inputs: Any) -> None:
+            found = torch.stack([row["score"] for row in inputs]) if as_rows else inputs["score"]
+            self._metrics["eval"]["accuracy"].append(found.mean().item())
+
+    trainer: Any = type("Trainer", (ExtendedTrainer, Trl), {})()
+    trainer.evaluation_loop()
+    assert trainer._metrics["eval"] == {"accuracy": [pytest.approx(3 / 5)], "num_tokens": [7.0]}
 
 
 def test_training_does_not_notice_that_it_is_evaluated(train, monkeypatch: pytest.MonkeyPatch) -> None:
