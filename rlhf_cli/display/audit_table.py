@@ -28,7 +28,6 @@ def show_audit(console: Console, result: AuditResult) -> None:
     console.print(_table(result))
     holes = [*result.holes, *result.near]
     for kind in holes[:_MOST_SHOWN]:
-        console.print()
         _show_hole(console, kind)
     if len(holes) > _MOST_SHOWN:
         console.print(f"\n... and {len(holes) - _MOST_SHOWN} more; --kinds shows them", style="dim")
@@ -83,7 +82,7 @@ def _table(result: AuditResult) -> Table:
 
 
 def _show_hole(console: Console, kind: KindResult) -> None:
-    console.print(Text.assemble((kind.name, "bold red" if kind.is_hole else "yellow"), f": {kind.caption}"))
+    console.print(Text.assemble((f"\n{kind.name}", "bold red" if kind.is_hole else "yellow"), f": {kind.caption}"))
     lines = [f"row {kind.shown_row}: {_shortened(kind.text)}"]
     low, high = kind.share.low, kind.share.high
     if kind.is_hole and low is not None and high is not None:
@@ -141,10 +140,9 @@ def show_tried_rows(console: Console, tried: TriedRows) -> None:
     for note in tried.notes:
         console.print(Text(note, "yellow"))
     for number, prompt in enumerate(tried.prompts):
-        console.print()
         seen = tried.seen.prompts[number] if tried.seen is not None else None
         tokens = f", {seen.tokens} tokens" if seen is not None else ""
-        console.print(Text(f"row {number}{tokens}", "bold"))
+        console.print(Text(f"\nrow {number}{tokens}", "bold"))
         console.print(Text(seen.text if seen is not None else prompt), soft_wrap=True)
         if number < len(tried.answers):
             console.print(answers_table(tried.answers[number]))

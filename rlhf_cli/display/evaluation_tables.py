@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from rlhf_cli.numerics.intervals import Estimate, attempt_counts
 from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredReward
 from rlhf_cli.rewards.stack.token_offsets import ScoredPart
+from rlhf_cli.runs.run_folder import as_typed
 
 _LONGEST = 40
 _NO_TOTAL = "rows have no total of their own: {}"
@@ -42,9 +42,7 @@ def show_evaluation(console: Console, evaluation: Evaluation, files: list[Path])
         _policy(console, measured)
     console.print("\n[dim]in brackets: 95 % intervals (Wilson for proportions, Student for means)")
     for file in files:
-        console.print(
-            os.path.relpath(file) if file.is_relative_to(Path.cwd()) else str(file), soft_wrap=True, highlight=False
-        )
+        console.print(as_typed(file), soft_wrap=True, highlight=False)
 
 
 def _show(

@@ -29,17 +29,14 @@ def show_groups(console: Console, groups: Mapping[str, Mapping[str, Path]], *, m
     """Print every group with its options and their captions; at a terminal, also the hint `more`."""
     mine = search_dirs()[:-1]
     for number, (group, options) in enumerate(groups.items()):
-        if number:
-            console.print()
-        console.print(Text(group, style="bold cyan"))
+        console.print(Text(f"\n{group}" if number else group, style="bold cyan"))
         pairs = [
             (f"  {option}", caption(file) + (" (yours)" if any(map(file.is_relative_to, mine)) else ""))
             for option, file in options.items()
         ]
         show_pairs(console, pairs)
     if console.is_terminal:
-        console.print()
-        console.print(Text(more, style="dim"))
+        console.print(Text(f"\n{more}", style="dim"))
 
 
 def show_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
@@ -59,10 +56,8 @@ def show_option(console: Console, group: str, option: str, file: Path) -> None:
     head = [line.removeprefix("#").removeprefix(" ") for line in comments if not line.startswith("# @package")]
     console.print(Text.assemble((f"{group} ", "cyan"), (option, "bold")))
     console.print(Text("\n".join(head)), soft_wrap=not console.is_terminal)
-    console.print()
-    console.print(Text("\n".join(lines[len(comments) :]).rstrip()), soft_wrap=True)
-    console.print()
-    console.print(Text.assemble(("file  ", "dim"), shown_path(file)), soft_wrap=True)
+    console.print(Text("\n".join(["", *lines[len(comments) :]]).rstrip()), soft_wrap=True)
+    console.print(Text.assemble(("\nfile  ", "dim"), shown_path(file)), soft_wrap=True)
 
 
 def show_tasks(console: Console, tasks: Sequence[Mapping[str, Any]], missing: str) -> None:
@@ -102,9 +97,7 @@ def show_keys(console: Console, keys: Sequence[KeyReference]) -> None:
 def show_metrics(console: Console, metrics: Sequence[MetricReference]) -> None:
     """Print metrics under their group headings. Metrics with the same meaning share one entry."""
     for number, (group, members) in enumerate(itertools.groupby(metrics, key=lambda metric: metric.group)):
-        if number:
-            console.print()
-        console.print(Text(group, style="bold"))
+        console.print(Text(f"\n{group}" if number else group, style="bold"))
         for text, same in itertools.groupby(members, key=lambda metric: metric.text):
             names = ", ".join(metric.name for metric in same)
             console.print(Text(f"  {names}", style="cyan"), soft_wrap=not console.is_terminal)
@@ -118,8 +111,7 @@ def show_reward(console: Console, reward: RewardReference) -> None:
         console.print(Text(reward.caption))
     for part in (reward.summary, reward.text):
         if part:
-            console.print()
-            console.print(Text(_JOINED.sub(" ", part)), soft_wrap=not console.is_terminal)
+            console.print(Text("\n" + _JOINED.sub(" ", part)), soft_wrap=not console.is_terminal)
     if reward.arguments:
         _heading(console, "arguments, under `args`")
         for argument in reward.arguments:
@@ -140,14 +132,12 @@ def show_reward(console: Console, reward: RewardReference) -> None:
     console.print(Text(reward.yaml.rstrip()), soft_wrap=True)
     _heading(console, "on the command line")
     console.print(Text(f"  rlhf train +exp=NAME {reward.override}"), soft_wrap=True)
-    console.print()
     where = f"{shown_path(reward.conf_file)}, " + shown_path(reward.file, reward.line)
-    console.print(Text.assemble(("file  ", "dim"), where), soft_wrap=True)
+    console.print(Text.assemble(("\nfile  ", "dim"), where), soft_wrap=True)
 
 
 def _heading(console: Console, text: str) -> None:
-    console.print()
-    console.print(Text(text, style="bold"))
+    console.print(Text(f"\n{text}", style="bold"))
 
 
 def _default_text(default: object) -> str:
@@ -182,8 +172,7 @@ def show_trainer(console: Console, trainer: TrainerReference) -> None:
     runs = f"runs {trainer.trl} of TRL" + (", with a critic" if trainer.has_critic else "")
     console.print(Text.assemble((f"{runs}; file {shown_path(trainer.conf_file)}", "dim")), soft_wrap=True)
     for config_class, group in itertools.groupby(trainer.arguments, key=lambda argument: argument.config_class):
-        console.print()
-        console.print(Text.assemble(("of ", "dim"), (config_class, "bold")))
+        console.print(Text.assemble(("\nof ", "dim"), (config_class, "bold")))
         for argument in group:
             value = as_yaml(argument.default if argument.ours is None else argument.ours)
             meaning = f"-> {argument.home}" if argument.home else argument.text.partition(". ")[0].rstrip(".")
@@ -191,11 +180,8 @@ def show_trainer(console: Console, trainer: TrainerReference) -> None:
             if console.is_terminal:
                 line.truncate(console.width, overflow="ellipsis")
             console.print(line, soft_wrap=True)
-    console.print()
-    console.print(
-        Text(f"rlhf list trainer {trainer.name} WORD shows the arguments that contain WORD", style="dim"),
-        soft_wrap=True,
-    )
+    more = f"\nrlhf list trainer {trainer.name} WORD shows the arguments that contain WORD"
+    console.print(Text(more, style="dim"), soft_wrap=True)
 
 
 def show_arguments(console: Console, found: Sequence[TrainerArgument]) -> None:

@@ -136,7 +136,7 @@ def show_verified(console: Console, runs: Sequence[VerifiedRun]) -> None:
             head: list[Cell] = [(expected.state, style), (expectation.metric, "bold")]
             rows.append([*head, expectation.place, expectation.bound, value])
         if rows:
-            heads = ["expected", "metric", "at", "bound"]
+            heads = ["expected", "metric", "when", "bound"]
             console.print(plain_table(heads, ["value"], rows=rows, head="dim"))
     if len(runs) > 1:
         console.print(tally(runs))
@@ -154,7 +154,7 @@ def tally(runs: Sequence[VerifiedRun]) -> Text:
 def missed_line(missed: ExpectationOutcome) -> str:
     """Return a missed expectation in one line: `correct at the end 0.612, expected at least 0.75`."""
     value = f": {missed.why}" if math.isnan(missed.value) else f" {missed.value:.4g}"
-    return f"{missed.expectation.metric} at {missed.expectation.place}{value}, expected {missed.expectation.bound}"
+    return f"{missed.expectation.metric} {missed.expectation.place}{value}, expected {missed.expectation.bound}"
 
 
 def show_reproduction(console: Console, result: Reproduction) -> None:

@@ -144,7 +144,7 @@ def _method_and_workload(experiment: Experiment, plan: Plan) -> dict[str, str]:
         lines["guards"] = f"end the run at {', or '.join([*ends, 'NaN or infinity'])}"
     if experiment.expect is not None:
         expected = entries_of(experiment.expect).values()
-        lines["expected"] = "; ".join(f"{entry.metric} {entry.bound} at {entry.place}" for entry in expected)
+        lines["expected"] = "; ".join(f"{entry.metric} {entry.bound} {entry.place}" for entry in expected)
     return lines
 
 

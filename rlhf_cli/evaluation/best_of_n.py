@@ -185,17 +185,9 @@ def preference_pairs(prompts: Sequence[SampledPrompt], *, by: str = TOTAL, least
                 left_out["a repeated pair"] += 1
             else:
                 seen.add(key)
-                rows.append(
-                    {
-                        "prompt": prompt.prompt,
-                        **prompt.images,
-                        "chosen": chosen[1].completion,
-                        "rejected": rejected[1].completion,
-                        "margin": margin,
-                        "score_chosen": chosen[0],
-                        "score_rejected": low,
-                    }
-                )
+                answers = {"chosen": chosen[1].completion, "rejected": rejected[1].completion}
+                scores = {"margin": margin, "score_chosen": chosen[0], "score_rejected": low}
+                rows.append({"prompt": prompt.prompt, **prompt.images, **answers, **scores})
     return MadeRows(rows, dict(left_out))
 
 

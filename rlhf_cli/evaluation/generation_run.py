@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -28,7 +27,7 @@ from rlhf_cli.evaluation.scored_pairs import Row
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.plan.sources_and_components import describe_eval_rows, only_set
 from rlhf_cli.rewards.stack.aggregating import why_no_total
-from rlhf_cli.runs.run_folder import SAMPLED, write_json, write_rows
+from rlhf_cli.runs.run_folder import SAMPLED, as_typed, write_json, write_rows
 from rlhf_cli.tables.trl_trainers import IMAGES
 from rlhf_cli.text.json_values import without_images
 
@@ -45,7 +44,7 @@ def make_room(folder: Path, *, overwrite: bool) -> None:
     if there and not overwrite:
         what, expected = "this folder already has completions", "a folder without them"
         raise RunError(
-            what, where=shown(folder), got=", ".join(there), expected=expected, hint="--out FOLDER, or --overwrite"
+            what, where=as_typed(folder), got=", ".join(there), expected=expected, hint="--out FOLDER, or --overwrite"
         )
     with writing("the folder of completions", folder, "--out FOLDER"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,11 +69,6 @@ def pass_rate_file(
         expected, hint = "a new file NAME.jsonl in a folder that exists", "--pass-rate NAME.jsonl, or --overwrite"
         raise RunError("the pass rates cannot be written", where="--pass-rate", got=got, expected=expected, hint=hint)
     return file, name
-
-
-def shown(path: Path) -> str:
-    """Return a path as a user would type it."""
-    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 @dataclass(frozen=True)

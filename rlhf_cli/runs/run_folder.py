@@ -76,7 +76,7 @@ class RunFolder:
     @property
     def shown(self) -> str:
         """Return the path as a user would type it: relative if the run is below the current folder."""
-        return os.path.relpath(self.path) if self.path.is_relative_to(Path.cwd()) else str(self.path)
+        return as_typed(self.path)
 
     def read_config(self) -> JsonTree:
         """Read the frozen configuration. Raises RunError if it is not a YAML mapping."""
@@ -92,6 +92,11 @@ class RunFolder:
         """Return the newest checkpoint by file names, or None; `newest_whole` also verifies the files."""
         whole = [path for _, path in checkpoints_in(self.checkpoints) if (path / _LAST_FILE_OF_A_CHECKPOINT).is_file()]
         return whole[-1] if whole else None
+
+
+def as_typed(path: Path) -> str:
+    """Return a path as a user would type it: relative if it is below the current folder."""
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
@@ -211,7 +216,7 @@ def unreadable(path: Path, got: str) -> RunError:
     size = path.stat().st_size if path.is_file() else None
     return RunError(
         f"{path.name.partition(':')[0]} cannot be read",
-        where=os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path),
+        where=as_typed(path),
         got="an empty file" if size == 0 else got,
         expected="a file as the run wrote it: a kill, a full disk or an editor may have damaged it",
         advice=_WAYS_OUT.get(path.name.partition(":")[0], "move it away"),

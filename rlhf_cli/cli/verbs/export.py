@@ -11,10 +11,8 @@ RUN is a run folder or run:NAME. Secrets and the paths of this machine are left 
 
 from __future__ import annotations
 
-import os
 import shlex
 from dataclasses import asdict
-from pathlib import Path
 
 from rich.text import Text
 
@@ -25,7 +23,7 @@ from rlhf_cli.display.terminal import Screen, wide_console
 from rlhf_cli.errors import EXIT_OK, writing
 from rlhf_cli.project.exported_folder import export_model
 from rlhf_cli.project.source_model import find_source
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_folder import as_typed
 from rlhf_cli.runs.run_status import with_newest
 
 
@@ -41,10 +39,10 @@ def run(options: Options) -> int:
     out = (options.path("--out") or folder.path / "-".join(parts)).absolute()
     with writing("the model", out, "--out FOLDER"):
         given = export_model(source, out, lambda message: console.print(f"[dim]{message}", highlight=False))
+    place = as_typed(given.folder)
     if options.as_json:
-        print_json({**asdict(given), "folder": RunFolder(given.folder).shown})
+        print_json({**asdict(given), "folder": place})
         return EXIT_OK
-    place = os.path.relpath(given.folder) if given.folder.is_relative_to(Path.cwd()) else str(given.folder)
     how = "adapter merged into its base" if given.merged else "weights as saved"
     console.print(Text.assemble((place, "bold"), f": the {given.kind} of step {given.step}, {how}"))
     console.print(Text(f"  {len(given.files)} files; README.md is its card: read it before you publish"))

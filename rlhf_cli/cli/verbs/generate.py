@@ -47,7 +47,6 @@ from rlhf_cli.evaluation.generation_run import (
     make_room,
     pass_rate_file,
     prompts_of,
-    shown,
 )
 from rlhf_cli.evaluation.targets import (
     EvaluationRows,
@@ -60,6 +59,7 @@ from rlhf_cli.evaluation.targets import (
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.launch.interactive_answers import interaction
 from rlhf_cli.plan.prepare import Prepared, is_run_name, prepare, prepare_from
+from rlhf_cli.runs.run_folder import as_typed
 from rlhf_cli.runs.run_overview import refuse_links
 
 _SAMPLES, _LIMIT = 8, 100
@@ -94,13 +94,13 @@ def run(options: Options) -> int:
         interact = interaction(experiment)
         generated = generate(target, experiment, rows, which, request, on_batch=bar, interact=interact)
     if options.as_json:
-        print_json({**generated.content, "files": [shown(file) for file in generated.files]})
+        print_json({**generated.content, "files": [as_typed(file) for file in generated.files]})
         return EXIT_OK
     show_best_of_n(screen, generated.best)
     show_made(screen, generated.made, _commands(target))
     screen.print()
     for file in generated.files:
-        screen.print(shown(file), soft_wrap=True, highlight=False)
+        screen.print(as_typed(file), soft_wrap=True, highlight=False)
     return EXIT_OK
 
 
@@ -141,6 +141,6 @@ def _commands(target: Target) -> dict[str, str]:
     """Return a command for each file of training data, which starts from the sampled model."""
     commands = {}
     for name, trainer in ((PAIRS, "dpo"), (BEST, "sft")):
-        words = [f"trainer={trainer}", "model=local", f"model.path={shown(target.model)}", "data=file"]
-        commands[name] = shlex.join(["rlhf", "train", *words, f"data.path={shown(target.folder / name)}"])
+        words = [f"trainer={trainer}", "model=local", f"model.path={as_typed(target.model)}", "data=file"]
+        commands[name] = shlex.join(["rlhf", "train", *words, f"data.path={as_typed(target.folder / name)}"])
     return commands

@@ -12,10 +12,11 @@ import os
 
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
-from rlhf_cli.cli.run_arguments import place_of
+from rlhf_cli.cli.run_arguments import none_named, place_of
 from rlhf_cli.display.terminal import Screen
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, UserError
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import with_newest
 from rlhf_cli.runs.tracking.wandb_files import send, to_send, upload
 
 _STYLES = {"sent": "green", "to send": "cyan", "not sent": "red"}
@@ -25,7 +26,8 @@ def run(options: Options) -> int:
     """Send the records of the runs in the typed words to wandb; return the exit code, 1 if some could not be sent."""
     words = options.words
     if not words:
-        raise UserError("no run was named", expected="runs, sweeps or folders of them", hint="rlhf sync runs/")
+        hint = with_newest("rlhf sync", all_of_it=True)
+        raise none_named("rlhf sync", "runs, sweeps or folders of them", hint=hint)
     sendings = to_send([place_of(word, where="rlhf sync") for word in words])
     console = Screen()
     if not options.on("--dry-run"):

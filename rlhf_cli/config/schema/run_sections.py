@@ -234,10 +234,11 @@ class Expectation(Section):
 
     @property
     def place(self) -> str:
-        """Return in words where it is read: `the end`, `step 100`."""
+        """Return in words where it is read: `at the end`, `at step 100`, `over its last 24 log events`."""
         if isinstance(self.at, int):
-            return f"step {self.at}"
-        return {END: "the end", BEST: "its best", FIRST: "the start"}.get(self.at, self.at)
+            return f"at step {self.at}"
+        last = f"over its last {self.at.rpartition('-')[2]} log events"
+        return {END: "at the end", BEST: "at its best", FIRST: "at the start"}.get(self.at, last)
 
 
 Expectations: TypeAlias = Annotated[

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from rlhf_cli.analysis.expectations import ExpectationOutcome, VerifiedRun, verify
+from rlhf_cli.config.schema.run_sections import Expectation
 from rlhf_cli.display.run_tables import at_the_end
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder, write_json
@@ -186,3 +187,8 @@ def test_a_sweep_counts_the_misses_or_says_that_it_is_not_judged(tmp_path: Path)
     assert shown("+exp=quickstart", "seed=0,1") == ["expectations: 5 runs: 5 missed; rlhf verify lists them"]
     (line,) = shown("+exp=quickstart", "trainer.args.max_steps=30")
     assert "trainer.args.max_steps=30" in line
+
+
+@pytest.mark.parametrize(("at", "words"), [("last-24", "24 log events"), (3, "step 3"), ("end", "the end")])
+def test_where_it_is_read_is_said_in_words(at: str | int, words: str) -> None:
+    assert Expectation(metric="loss", at=at, at_most=1).place.endswith(words)

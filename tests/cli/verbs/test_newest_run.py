@@ -14,7 +14,7 @@ NEWEST = {
     **dict.fromkeys(("why", "verify", "resume", "reproduce"), "runs/other/s/a=1,b=2"),
     "whatif": "runs/other/s/a=1,b=2 rewards.correct.weight=0.3",
     **dict.fromkeys(("eval", "generate", "export"), "runs/mine/one"),  # the newest with a model
-    **dict.fromkeys(("compare", "report"), "runs/other"),
+    **dict.fromkeys(("compare", "report", "sync"), "runs/other"),
 }
 FIRST = "rlhf train +exp=quickstart"
 
@@ -41,7 +41,7 @@ def test_the_newest(runs: None, capsys: pytest.CaptureFixture[str], verb: str) -
     assert hint(capsys, verb) == f"rlhf {verb} {NEWEST[verb]}"
 
 
-@pytest.mark.parametrize("verb", ["why", "eval", "compare"])
+@pytest.mark.parametrize("verb", ["why", "eval", "compare", "sync"])
 def test_negative_control_without_runs(place: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
     assert hint(capsys, verb).startswith(f"{FIRST} && rlhf {verb} run:quickstart")
 
