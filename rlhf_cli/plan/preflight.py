@@ -119,7 +119,6 @@ def _check(subject: Subject, report: Report) -> _Checked:
     report.run_all(reward_checks.turn_problems(subject))
     report.run_all(model.passes_problems(subject, folders), model.critic_problems(subject))
     report.run_all(data_checks.column_problems(subject, data, rewards))
-    schedule = report.run(arguments.round_problems(subject, data), Schedule())
     used = report.run(data_checks.row_problems(subject, data, folders), frozenset())
     tokenizer = report.run(prompts.tokenizer_problems(subject, data, folders), None)
     report.run_all(
@@ -132,7 +131,9 @@ def _check(subject: Subject, report: Report) -> _Checked:
     if subject.experiment.interacts:
         report.run_all(tool_checks.call_problems(subject, tokenizer))
     report.run_all(model.teacher_problems(subject, folders, tokenizer))
-    prompt_tokens = report.run(prompts.room_for_answers_problems(subject, data, folders, tokenizer), None)
+    prompt_tokens, data = report.run(prompts.room_for_answers_problems(subject, data, folders, tokenizer), (None, data))
+    report.run_all(workload.length_problems(subject, data, tokenizer))
+    schedule = report.run(arguments.round_problems(subject, data), Schedule())
     schedule = report.run(arguments.stage_problems(subject, data, schedule), schedule)
     report.run_all(arguments.warmup_notice(subject, schedule.steps), arguments.shared_prompt_notice(data))
     report.run_all(

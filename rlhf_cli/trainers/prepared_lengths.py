@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow.compute
 from datasets import Dataset
 
-from rlhf_cli.errors import DataError
+from rlhf_cli.data.overlong_prompts import too_short_for_all
 from rlhf_cli.tables.trl_trainers import data_key
 
 if TYPE_CHECKING:
@@ -53,13 +53,7 @@ class PreparedLengths:
         """Log them for TRL's name of the data. Raise DataError if no row is left."""
         where = data_key(name)
         if self.dropped == self.rows:
-            raise DataError(
-                f"max_length drops all {self.rows} rows",
-                where=where,
-                got=f"trainer.args.max_length={self.max_length}, and rows of {self.shortest} to {self.longest} tokens",
-                expected=f"at least {self.shortest} for the shortest row, {self.longest} for all of them",
-                hint=f"trainer.args.max_length={self.longest}",
-            )
+            raise too_short_for_all(self.rows, self.max_length, self.shortest, self.longest, where=where)
         level = logging.WARNING if self.dropped or self.cut else logging.INFO
         logging.getLogger("rlhf").log(level, "%s: %s", where, self.describe())
 

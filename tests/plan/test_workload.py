@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rlhf_cli.display.start_panel import workload_lines
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import ConfigError, DataError, RunError
 from rlhf_cli.plan import workload
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.workload import checkpoint_space, space_problems
@@ -164,3 +165,46 @@ class TestRoom:
         (tmp_path / "checkpoints" / "checkpoint-1").mkdir(parents=True)
         (tmp_path / "checkpoints" / "checkpoint-1" / "model.safetensors").write_bytes(bytes(WEIGHTS))
         assert self.problems(tmp_path)[0] == []
+
+
+LONG, TALK = "x" * 40, {"role": "user", "content": "q"}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "row"),
+    [
+        ("sft", {"prompt": LONG, "completion": "a"}),
+        ("dpo", {"prompt": LONG, "chosen": "a", "rejected": "b"}),
+        ("kto", {"prompt": LONG, "completion": "a", "label": True}),
+        ("reward", {"prompt": "q", "chosen": LONG, "rejected": "b"}),
+        ("reward", {side: [TALK, {"role": "assistant", "content": side + LONG}] for side in ("chosen", "rejected")}),
+    ],
+)
+def test_a_max_length_that_leaves_no_row_or_few(trainer: str, row: dict[str, object], place: Path) -> None:
+    """A row of TRL's is left out if its prompt fills `max_length`, and a pair if a text is longer."""
+    words = [f"trainer={trainer}", "model=tiny", "data=file", "data.path=rows.jsonl"]
+    rows = [row] * 9 + [{name: "q" if value == LONG else value for name, value in row.items()}]
+    (place / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows[:9]))
+    with pytest.raises(DataError) as caught:
+        planned(*words, "trainer.args.max_length=30")
+    assert caught.value.where == "data"
+    assert not [notice for notice in planned(*words, str(caught.value.hint)).notices if notice.subject == "data"]
+    if trainer in ("sft", "kto"):
+        assert not [note for note in planned(*words, "trainer.args.max_length=41").notices if note.subject == "data"]
+    (place / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    if rows[9] != row:
+        (notice,) = [
+            notice for notice in planned(*words, "trainer.args.max_length=30").notices if notice.subject == "data"
+        ]
+        assert "9 of 10" in notice.text
+
+
+def test_prompts_that_are_dropped_fill_no_round(place: Path) -> None:
+    prompts = ["x" * 600] * 9 + ["1+1="]
+    (place / "rows.jsonl").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    words = ["exp=quickstart", "data=file", "data.path=rows.jsonl", "~rewards.correct", "data.overlong_prompts=drop"]
+    with pytest.raises(ConfigError) as caught:
+        planned(*words)
+    assert caught.value.got == "1 rows"
+    (place / "rows.jsonl").write_text((json.dumps({"prompt": "1+1="}) + "\n") * 10)
+    assert planned(*words).num_rows == 10

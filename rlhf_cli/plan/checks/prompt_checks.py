@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -153,20 +154,21 @@ def _unread_thoughts(rows: RowTable, columns: list[str], write: Write, name: str
 
 def room_for_answers_problems(
     subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None
-) -> Check[int | None]:
+) -> Check[tuple[int | None, DataFacts]]:
     """Yield an error if a prompt leaves no room for an answer, or a notice how many are dropped or cut.
 
-    Return an upper bound on the tokens of a training prompt if longer ones are dropped or cut, else None.
+    Return an upper bound on the tokens of a training prompt if longer ones are dropped or cut, else None; and the facts
+    without the rows that are dropped.
     """
     experiment, build, args = subject.experiment, subject.experiment.model.build, subject.experiment.trainer.args
     if not experiment.trainer.row.reads_prompts or tokenizer is None:
-        return None
+        return None, data
     read = build.context_tokens if build is not None else context_of(folders.config_of(experiment.model.path))
     where = subject.where("trainer.args.max_completion_length")
     answer = experiment.trainer.setting("max_completion_length")
     limit, bound = prompt_limit(read, args.get("vllm_max_model_length"), answer, where=where), None
     if limit is None:
-        return None
+        return None, data
     settings, policy = args.get("chat_template_kwargs"), experiment.data.overlong_prompts
     write = in_parts if folders.reads_images else list
     for source in data.sources:
@@ -183,9 +185,12 @@ def room_for_answers_problems(
             yield error
         else:
             bound = limit
+            is_counted = data.num_rows is not None and experiment.data.fraction is None and source in data.training
+            if policy == "drop" and is_counted:
+                data = replace(data, num_rows=(data.num_rows or 0) - len(overlong))
             described = describe_overlong(overlong, len(source.rows), limit, policy)
             yield Notice("prompts", f"{source.source.name}: {described}")
-    return bound
+    return bound, data
 
 
 def _overlong(
