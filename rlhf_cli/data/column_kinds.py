@@ -85,15 +85,6 @@ def merge(first: Kind, second: Kind) -> Kind:
     return ColumnKind.NUMBER if is_number else ColumnKind.MIXED
 
 
-def kind_at(kinds: Mapping[str, Kind], path: str) -> Kind | None:
-    """Return the kind of a column, or at a path into one such as `a.b`; None if there is none."""
-    if path in kinds:
-        return kinds[path]
-    column, _, rest = path.partition(".")
-    inner = kinds.get(column)
-    return kind_at(inner.fields, rest) if isinstance(inner, RecordKind) and rest else None
-
-
 def as_kind(value: object, kind: Kind) -> object:
     """Return a value as a table stores it: numbers of a column with a fraction are floats, records have all keys."""
     if isinstance(kind, RecordKind) and isinstance(value, Mapping):
@@ -128,11 +119,13 @@ def _arrow_type(kind: Kind) -> pa.DataType | None:
     if isinstance(kind, RecordKind):
         fields = arrow_schema(kind.fields)
         return None if fields is None else pa.struct(fields)
-    plain = {
-        ColumnKind.NULL: pa.null(),
-        ColumnKind.BOOL: pa.bool_(),
-        ColumnKind.INTEGER: pa.int64(),
-        ColumnKind.NUMBER: pa.float64(),
-        ColumnKind.TEXT: pa.string(),
-    }
-    return plain.get(kind)
+    return pa.type_for_alias(ARROW_NAMES[kind]) if kind in ARROW_NAMES else None
+
+
+ARROW_NAMES = {
+    ColumnKind.NULL: "null",
+    ColumnKind.BOOL: "bool",
+    ColumnKind.INTEGER: "int64",
+    ColumnKind.NUMBER: "float64",
+    ColumnKind.TEXT: "string",
+}

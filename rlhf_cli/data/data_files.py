@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 
-from rlhf_cli.data.column_kinds import ColumnKind, Kind, as_kind, kind_at, kind_of, label, merge
+from rlhf_cli.data.column_kinds import ColumnKind, Kind, as_kind, kind_of, label, merge
 from rlhf_cli.data.file_readers import read_by_arrow, read_csv, read_lines, read_list, read_parquet_head, shorten
 from rlhf_cli.data.source import SUFFIXES, WRITTEN, DataSource, Row, Wanted
 from rlhf_cli.errors import DataError
@@ -71,9 +71,7 @@ class Scan:
 
     def typed(self) -> Scan:
         """Return the same with rows as the table stores them, and the texts of numbers only where these may differ."""
-        exact = (ColumnKind.INTEGER, ColumnKind.TEXT)
-        texts = [name for name in self.kinds if name.startswith(WRITTEN)]
-        spare = {name for name in texts if kind_at(self.kinds, name.removeprefix(WRITTEN)) in exact}
+        spare = [WRITTEN + name for name, kind in self.kinds.items() if kind in (ColumnKind.INTEGER, ColumnKind.TEXT)]
         kinds = {name: kind for name, kind in self.kinds.items() if name not in spare}
         rows = [
             {name: as_kind(value, kinds[name]) for name, value in row.items() if name in kinds} for row in self.rows

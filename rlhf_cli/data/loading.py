@@ -18,7 +18,7 @@ import pyarrow as pa
 from datasets.arrow_writer import ArrowWriter
 
 from rlhf_cli.data import worlds
-from rlhf_cli.data.column_kinds import ColumnKind, Kind, ListKind, RecordKind
+from rlhf_cli.data.column_kinds import ARROW_NAMES, Kind, ListKind, RecordKind
 from rlhf_cli.data.preparing import mixed_kinds, prepare, template_columns
 from rlhf_cli.data.source import DataSource, Template, Wanted
 from rlhf_cli.errors import DataError
@@ -163,16 +163,7 @@ def _feature(kind: Kind) -> Feature:
     if isinstance(kind, RecordKind):
         return {name: _feature(field) for name, field in kind.fields.items()}
     # JSON holds a mixed kind, for example message contents that are text in one row and a list in another.
-    return datasets.Value(_TYPES[kind]) if kind in _TYPES else datasets.Json()
-
-
-_TYPES = {
-    ColumnKind.NULL: "null",
-    ColumnKind.BOOL: "bool",
-    ColumnKind.INTEGER: "int64",
-    ColumnKind.NUMBER: "float64",
-    ColumnKind.TEXT: "string",
-}
+    return datasets.Value(ARROW_NAMES[kind]) if kind in ARROW_NAMES else datasets.Json()
 
 
 def _read_hub(source: DataSource) -> datasets.Dataset:

@@ -46,11 +46,9 @@ def check_rendering(table: Table, columns: Sequence[str], write: Write, *, name:
 
 def _wrong(messages: Messages, write: Write, settings: Mapping[str, object]) -> tuple[str, str] | None:
     """Return what the template does not do with a conversation, and the error or the part; None if it writes all."""
-    try:
-        write(messages, settings)
-    except TEMPLATE_ERRORS as error:
+    if (error := _error(messages, write, settings)) is not None:
         prefixes = range(1, len(messages))
-        place = next((end for end in prefixes if _fails(messages[:end], write, settings)), len(messages))
+        place = next((end for end in prefixes if _error(messages[:end], write, settings)), len(messages))
         role, content = messages[place - 1].get("role"), messages[place - 1].get("content")
         what = f"does not take message {place}, by {role!r}"
         return what, f"{type(error).__name__}: {error}, at {content!r:.100}"
@@ -78,12 +76,12 @@ def _wrong(messages: Messages, write: Write, settings: Mapping[str, object]) -> 
     return next(((f"leaves out {what}", f"{value!r:.100}") for what, value in left_out), None)
 
 
-def _fails(messages: Messages, write: Write, settings: Mapping[str, object]) -> bool:
+def _error(messages: Messages, write: Write, settings: Mapping[str, object]) -> Exception | None:
     try:
         write(messages, settings)
-    except TEMPLATE_ERRORS:
-        return True
-    return False
+    except TEMPLATE_ERRORS as error:
+        return error
+    return None
 
 
 def _renamed(tool: object, name: str) -> object:

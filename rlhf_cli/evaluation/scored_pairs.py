@@ -16,6 +16,7 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import Field
 
+from rlhf_cli.data.rows import shared_beginning
 from rlhf_cli.errors import DataError
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.rewards.completion_text import Completion
@@ -122,12 +123,9 @@ def _parted(row: Row, number: int, as_chat: bool) -> tuple[Completion, Completio
     if isinstance(prompt, list):
         return prompt, chosen, rejected
     # Both sides hold the whole transcript. The prompt is what they share at the beginning, at least the first message.
-    shared = 1
-    while shared < min(len(chosen), len(rejected)) and chosen[shared] == rejected[shared]:
-        shared += 1
-    if chosen[:shared] != rejected[:shared]:
+    if not (asked := shared_beginning(chosen, rejected)):
         raise _odd(row, number, "transcripts that begin with the same message, or a column `prompt`")
-    return chosen[:shared], chosen[shared:], rejected[shared:]
+    return asked, chosen[len(asked) :], rejected[len(asked) :]
 
 
 def _odd(row: Row, number: int, expected: str) -> DataError:

@@ -114,17 +114,16 @@ def file_source(section: JsonTree, data: str) -> JsonTree:
 
 
 def renames_in(path: str, renames: Mapping[str, Any], *, name: str) -> tuple[tuple[str, ...], JsonTree]:
-    """Return the columns of a file, and those of the renames whose columns it has; of a hub dataset, none.
+    """Return the columns of a file, and those of the renames whose columns it has; none for a hub dataset.
 
     A path into a column gives way to a column that has the new name already.
     """
     source = DataSource(path=path, name=name, is_read=lambda _: False)
     if source.is_hub:
         require_on_hub(HubQuestion("dataset", path), where=name, local=f"{name} FILE")
-        return (), {}
     columns = peek(source, limit=1).columns
-    roots = {new: old.partition(".")[0] for new, old in renames.items() if old in columns or new not in columns}
-    return columns, {new: renames[new] for new, root in roots.items() if renames[new] in columns or root in columns}
+    paths = {old for new, old in renames.items() if new not in columns and old.partition(".")[0] in columns}
+    return columns, {new: old for new, old in renames.items() if old in columns or old in paths}
 
 
 _FOLDER = "generated"

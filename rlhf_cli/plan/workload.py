@@ -284,11 +284,10 @@ def length_problems(subject: Subject, data: DataFacts, tokenizer: TokenizerFiles
         return asked + max(_tokens(answer, count, around=0) for answer in answers) > limit
 
     for read in data.sources if trainer.row.name in _DROP_LONG_ROWS else ():
-        rows = _rows_of(read)
+        rows = sorted(_rows_of(read), key=_characters)
         some = rows[:: max(1, len(rows) // _SAMPLED)]
         left_out = sum(map(is_left_out, some))
-        is_none_left = left_out == len(some) > 0 and read.num_selected == len(rows)
-        if is_none_left and all(map(is_left_out, sorted(rows, key=_characters))):
+        if left_out == len(some) > 0 and read.num_selected == len(rows):
             shortest = min(_whole(row, count, count_prompt) for row in some)
             yield too_short_for_all(len(rows), limit, shortest, longest.row, where=read.source.name)
         elif left_out * 2 > len(some):

@@ -231,10 +231,7 @@ def unread_columns(experiment: Experiment, data: DataFacts, used: frozenset[str]
     known, or a trainer class of the user's may read any.
     """
     trainer = experiment.trainer
-    is_known, read = (
-        bool(used) and not (trainer.row.generates and trainer.own_class is not None),
-        columns_read(experiment),
-    )
+    is_known, read = bool(used) and not (trainer.row.generates and trainer.own_class), columns_read(experiment)
     if not is_known or None in read or experiment.environment is not None:
         return ()
     read |= used - {"margin"}
