@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -85,12 +86,17 @@ def merge(first: Kind, second: Kind) -> Kind:
     return ColumnKind.NUMBER if is_number else ColumnKind.MIXED
 
 
-def as_kind(value: object, kind: Kind) -> object:
-    """Return a value as a table stores it: numbers of a column with a fraction are floats, records have all keys."""
+def as_kind(value: object, kind: Kind, *, as_json: bool = False) -> object:
+    """Return a value as a table has it: numbers of a column with a fraction are floats, records have all keys.
+
+    `as_json` writes texts of a mixed kind as JSON, because `datasets` would read the text "5" as a number.
+    """
     if isinstance(kind, RecordKind) and isinstance(value, Mapping):
-        return {name: as_kind(value.get(name), field) for name, field in kind.fields.items()}
+        return {name: as_kind(value.get(name), field, as_json=as_json) for name, field in kind.fields.items()}
     if isinstance(kind, ListKind) and isinstance(value, list):
-        return [as_kind(item, kind.item) for item in value]
+        return [as_kind(item, kind.item, as_json=as_json) for item in value]
+    if kind == ColumnKind.MIXED and as_json and isinstance(value, str):
+        return json.dumps(value)
     return float(value) if kind == ColumnKind.NUMBER and isinstance(value, int) else value
 
 

@@ -99,7 +99,7 @@ class Format:
             columns, rows, num_rows = read_parquet_head(paths, limit)
             if num_rows == 0:
                 raise _no_rows(paths[0])
-            return Scan(dict.fromkeys(columns, ColumnKind.MIXED), rows, num_rows)
+            return Scan(dict.fromkeys(columns, ColumnKind.NULL), rows, num_rows)
         if limit <= _MOST_KEPT_ROWS and self.reads_fast(paths):
             import pyarrow as pa
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from datasets.arrow_writer import ArrowWriter
 
 from rlhf_cli.data import worlds
-from rlhf_cli.data.column_kinds import ARROW_NAMES, Kind, ListKind, RecordKind
+from rlhf_cli.data.column_kinds import ARROW_NAMES, ColumnKind, Kind, ListKind, RecordKind, as_kind
 from rlhf_cli.data.preparing import mixed_kinds, prepare, template_columns
 from rlhf_cli.data.source import DataSource, Template, Wanted
 from rlhf_cli.errors import DataError
@@ -56,15 +56,20 @@ def load_split(sources: Sequence[DataSource], *, prompt: Template | None = None,
 
 
 def _alike(sources: Sequence[DataSource], parts: Sequence[datasets.Dataset]) -> list[datasets.Dataset]:
-    """Return the parts of a mixture with one type for each column. Raise DataError like `mixed_kinds`."""
+    """Return the parts of a mixture with one type for each column, without those of several kinds that nobody reads.
+
+    Raise DataError like `mixed_kinds`.
+    """
     types: dict[str, list[object]] = {}
     for name, kind in (item for part in parts for item in part.features.items()):
         types.setdefault(name, []).append(kind)
     differing = {name for name, kinds in types.items() if any(kind != kinds[0] for kind in kinds)}
     tables = [part.select_columns([name for name in part.column_names if name in differing]) for part in parts]
-    changed = features_of(mixed_kinds(sources, tables))
+    kinds = mixed_kinds(sources, tables)
+    changed, mixed = features_of(kinds), {name for name, kind in kinds.items() if kind == ColumnKind.MIXED}
     alike = []
     for part in parts:
+        part = part.remove_columns([name for name in part.column_names if name in mixed])
         features = part.features.copy()
         features.update({name: changed[name] for name in differing & {*features}})
         alike.append(part.map(dict, features=features))
@@ -122,10 +127,11 @@ def _read_files(source: DataSource, wanted: Wanted) -> datasets.Dataset:
         finally:
             partial.unlink(missing_ok=True)
     dataset = datasets.Dataset.from_file(str(file))
-    if any(kind == datasets.Json() and wanted.is_read(name) for name, kind in dataset.features.items()):
-        file_format.scan(paths, wanted=wanted)  # raises: the file was written for a reader of other columns
+    mixed = [name for name, kind in dataset.features.items() if kind == datasets.Json()]
+    if any(map(wanted.is_read, mixed)):
+        file_format.scan(paths, wanted=wanted)  # raises: the table was written for a reader of other columns
     dataset._fingerprint = fingerprint
-    return dataset
+    return cast(datasets.Dataset, dataset.remove_columns(mixed))
 
 
 def _write(file: Path, paths: Sequence[Path], file_format: Format, wanted: Wanted) -> None:
@@ -148,7 +154,8 @@ def _write(file: Path, paths: Sequence[Path], file_format: Format, wanted: Wante
     with ArrowWriter(features=features, path=str(file)) as writer:
         for path in paths:
             for _, row in file_format.read(path, wanted):
-                writer.write(features.encode_example({column: row.get(column) for column in kinds}))
+                stored = {column: as_kind(row.get(column), kind, as_json=True) for column, kind in kinds.items()}
+                writer.write(features.encode_example(stored))
         writer.finalize()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlhf_cli.data import worlds
+from rlhf_cli.data.column_kinds import ColumnKind
 from rlhf_cli.data.images import opened
 from rlhf_cli.data.preparing import prepare, template_columns
 from rlhf_cli.data.rows import RowTable
@@ -47,7 +48,8 @@ def peek(source: DataSource, limit: int = 8, *, prompt: Template | None = None, 
     paths, file_format = find_files(source)
     origin = str(paths[0]) if len(paths) == 1 else f"{len(paths)} {file_format.name} files, the first is {paths[0]}"
     scanned = file_format.scan(paths, limit, source.wanted(template_columns(prompt or "")))
-    return Preview(tuple(scanned.kinds), scanned.rows, scanned.num_rows, origin)
+    columns = tuple(name for name, kind in scanned.kinds.items() if kind != ColumnKind.MIXED)  # the others are read
+    return Preview(columns, scanned.rows, scanned.num_rows, origin)
 
 
 def prepare_preview(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import cast
 
@@ -30,6 +30,12 @@ def prepare(table: Table, source: DataSource, prompt: Template | None, *, is_alo
     renamed(table.column_names, source.rename, name=source.name)  # refuses what cannot be renamed
     inner = nested(table.column_names, source.rename)
     if inner:
+        for new in filter(source.is_read, inner):
+            column, path = inner[new].partition(".")[0], {new: inner[new]}
+            values = (take_nested({column: value}, 0, path, source.name)[new] for value in values_of(table, column))
+            if _kind_of(values) == ColumnKind.MIXED:
+                what, where = f"{inner[new]} holds values of several kinds", f"{source.name}.rename.{new}"
+                raise DataError(what, where=where, expected="text in every row, or a number in every row")
         table = map_rows(table, take_nested, inner, inner=inner, name=source.name)
     table = table.rename_columns({old: new for new, old in source.rename.items() if new not in inner})
     columns = columns_with_messages(source, table.column_names)
@@ -150,10 +156,10 @@ def _fill(template: str, row: Mapping[str, object], name: str) -> str:
 
 def mixed_kinds(sources: Sequence[DataSource], tables: Sequence[Table]) -> dict[str, Kind]:
     """Return the kinds of the columns of a mixture. Raise DataError if its sources disagree about one that is read."""
-    found, nothing = dict[str, tuple[str, Kind]](), cast(Kind, ColumnKind.NULL)
+    found = dict[str, tuple[str, Kind]]()
     for source, table in zip(sources, tables, strict=True):
         for name in table.column_names:
-            kind = reduce(merge, map(kind_of, values_of(table, name)), nothing)
+            kind, nothing = _kind_of(values_of(table, name)), cast(Kind, ColumnKind.NULL)
             first, known = found.get(name, (source.name, nothing))
             merged = merge(known, kind)
             if merged == ColumnKind.MIXED and ColumnKind.MIXED not in (known, kind) and source.is_read(name):
@@ -165,6 +171,10 @@ def mixed_kinds(sources: Sequence[DataSource], tables: Sequence[Table]) -> dict[
                 raise DataError(what, where=source.name, got=label(kind), expected=expected, advice=advice)
             found[name] = first, merged
     return {name: kind for name, (_, kind) in found.items()}
+
+
+def _kind_of(values: Iterable[object]) -> Kind:
+    return reduce(merge, map(kind_of, values), cast(Kind, ColumnKind.NULL))
 
 
 def kept_and_sorted(table: Table, source: DataSource) -> Table:

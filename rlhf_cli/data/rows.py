@@ -141,11 +141,11 @@ def _asked(row: Mapping[str, object]) -> object:
     for names in _PAIRS:
         chosen, rejected = (row.get(name) for name in names)
         if chosen is not None and rejected is not None:
-            return shared_beginning(chosen, rejected) or [chosen, rejected]
+            return _shared_beginning(chosen, rejected) or [chosen, rejected]
     return next((row[name] for name in _WHOLE if row.get(name) is not None), None)
 
 
-def shared_beginning(chosen: object, rejected: object) -> list[object]:
+def _shared_beginning(chosen: object, rejected: object) -> list[object]:
     """Return the messages that both begin with.
 
     Return an empty list for texts and token ids, because two answers may begin alike.

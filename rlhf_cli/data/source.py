@@ -148,7 +148,7 @@ class DataSource:
         texts, written = (
             frozenset(self.rename.get(name, name) for name in names) for names in (READ_AS_TEXT, in_template)
         )
-        return Wanted(texts, written - texts, lambda column: self.is_read(self.new_name(column) or column))
+        return Wanted(texts, written - texts, lambda column: column in self.rename.values() or self.is_read(column))
 
 
 def missing_column(column: str, columns: Sequence[str], name: str) -> DataError:

@@ -16,7 +16,6 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import Field
 
-from rlhf_cli.data.rows import shared_beginning
 from rlhf_cli.errors import DataError
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.rewards.completion_text import Completion
@@ -123,9 +122,12 @@ def _parted(row: Row, number: int, as_chat: bool) -> tuple[Completion, Completio
     if isinstance(prompt, list):
         return prompt, chosen, rejected
     # Both sides hold the whole transcript. The prompt is what they share at the beginning, at least the first message.
-    if not (asked := shared_beginning(chosen, rejected)):
+    shared = 1
+    while shared < min(len(chosen), len(rejected)) and chosen[shared] == rejected[shared]:
+        shared += 1
+    if chosen[:shared] != rejected[:shared]:
         raise _odd(row, number, "transcripts that begin with the same message, or a column `prompt`")
-    return asked, chosen[len(asked) :], rejected[len(asked) :]
+    return chosen[:shared], chosen[shared:], rejected[shared:]
 
 
 def _odd(row: Row, number: int, expected: str) -> DataError:

@@ -465,3 +465,20 @@ def test_a_mixture_of_two_forms(chat_model: str, place: Path) -> None:
     written(place, *[{"messages": SHAREGPT}] * 4)
     sources = [DataSource(path=name, trainer=TRAINERS["SFTTrainer"]) for name in ("mine.jsonl", "rows.jsonl")]
     assert {json.dumps(row) for row in load_split(sources, seed=0).to_list()} == {json.dumps({"messages": TALK})}
+
+
+def test_answers_that_are_all_empty_and_sources_that_disagree_are_refused(place: Path) -> None:
+    """Only where a reward reads them; it was trained on nothing, or refused by the run."""
+    sizes = ["trainer.args.per_device_train_batch_size=8", "trainer.args.num_generations=2"]
+    words_of = ["exp=quickstart", "~rewards.correct", "~expect", *sizes]
+    for name, answer in (("text", "2"), ("number", 2), ("null", None), ("empty", "")):
+        (place / f"{name}.jsonl").write_text((json.dumps({"prompt": "1+1=", "answer": answer}) + "\n") * 9)
+    mix = ["~data.world", "~data.args", "data.mix.a.path=text.jsonl"]
+    cases = {"data.mix.b": [*mix, "data.mix.b.path=number.jsonl"]}
+    cases |= {"data": ["data=file", "data.path=null.jsonl"], "data ": ["data=file", "data.path=empty.jsonl"]}
+    for where, typed in cases.items():
+        planned(*words_of, *typed)
+        with pytest.raises(DataError) as caught:
+            planned(*words_of, *typed, "+reward@rewards.match=exact_match")
+        assert caught.value.where == where.strip()
+    planned(*words_of, *mix, "data.mix.b.path=null.jsonl", "+reward@rewards.match=exact_match")

@@ -14,7 +14,7 @@ from rlhf_cli.data.dialogues import ANSWERS
 from rlhf_cli.data.learnt_columns import ASKING, check_columns, read_columns, stand_in
 from rlhf_cli.data.peeking import peek, prepare_preview
 from rlhf_cli.data.preparing import mixed_kinds
-from rlhf_cli.data.rows import DIALOGUES, RowTable, hold_out_places, kind_of_text, values_of
+from rlhf_cli.data.rows import DIALOGUES, RowTable, hold_out_places, is_empty, kind_of_text, values_of
 from rlhf_cli.data.source import DataSource, Template
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import DataError, RewardError, UserError
@@ -116,11 +116,17 @@ def column_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> 
         wanted[f"rewards.{name}"] = [column for column in needs if column not in not_data]
     if isinstance(experiment.environment, dict):
         wanted["environment"] = [ENVIRONMENT_COLUMN]
-    for table, columns in [("data", data.columns), *((read.source.name, read.columns) for read in data.held_out)]:
+    for table, reads in [("data", data.training), *((read.source.name, (read,)) for read in data.held_out)]:
+        columns = data.columns if table == "data" else reads[0].columns
+        tables = [read.rows for read in reads if read.rows]
         for reader, needs in wanted.items():
             for column in needs if columns else ():
+                values = [value for rows in tables if column in columns for value in values_of(rows, column)]
                 if column not in columns:
                     yield _no_column(subject, data, table, columns, reader, column, needs)
+                elif column != "prompt" and len(tables) == len(reads) and all(map(is_empty, values)):
+                    what, expected = f"the column {column!r} is empty in all rows", f"values, which {reader} reads"
+                    yield DataError(what, where=table, got="null or empty texts", expected=expected)
     for name, missing in missing_arguments.items():
         for argument in missing:
             if argument not in (*data.columns, *made):
