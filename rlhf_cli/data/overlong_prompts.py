@@ -96,17 +96,6 @@ def check_overlong(
     raise DataError(problem, where=where, got=got, expected=expected, hint=hint, advice=advice)
 
 
-def too_short_for_all(rows: int, max_length: object, shortest: int, longest: int, *, where: str) -> DataError:
-    """Return the error for a `max_length` that leaves out all rows, which have these numbers of tokens."""
-    return DataError(
-        f"max_length drops all {rows} rows",
-        where=where,
-        got=f"trainer.args.max_length={max_length}, and rows of {shortest} to {longest} tokens",
-        expected=f"at least {shortest} for the shortest row, {longest} for all of them",
-        hint=f"trainer.args.max_length={longest}",
-    )
-
-
 def describe_overlong(overlong: Mapping[int, int], rows: int, limit: int, policy: OverlongPrompts) -> str:
     """Return `3 of 64 prompts have more than 496 tokens (the longest 1263) and are left out`."""
     done = "are left out" if policy == "drop" else "lose their beginnings"

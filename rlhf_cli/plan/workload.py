@@ -16,16 +16,16 @@ from rich.filesize import decimal as size
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Lora
 from rlhf_cli.config.schema.trainer_sections import Trainer
-from rlhf_cli.data.overlong_prompts import too_short_for_all
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS
 from rlhf_cli.data.source import Row
-from rlhf_cli.errors import RunError, UserError
+from rlhf_cli.errors import DataError, RunError, UserError
 from rlhf_cli.models.tokenizer_files import TokenizerFiles
 from rlhf_cli.models.weight_shapes import DTYPE_BYTES, WeightShape, is_target, stored_shapes, tiny_shapes
 from rlhf_cli.plan.checks.facts import DataFacts, Findings, ReadSource, Schedule, Subject
 from rlhf_cli.plan.checks.prompt_checks import rendered
 from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, Workload
 from rlhf_cli.runs.disk_space import bytes_below, free_bytes
+from rlhf_cli.tables.trl_trainers import too_short_for_all
 
 if TYPE_CHECKING:
     from rlhf_cli.plan.memory_estimate import RowLengths
@@ -289,7 +289,7 @@ def length_problems(subject: Subject, data: DataFacts, tokenizer: TokenizerFiles
         left_out = sum(map(is_left_out, some))
         if left_out == len(some) > 0 and read.num_selected == len(rows):
             shortest = min(_whole(row, count, count_prompt) for row in some)
-            yield too_short_for_all(len(rows), limit, shortest, longest.row, where=read.source.name)
+            yield DataError(**too_short_for_all(len(rows), limit, shortest, longest.row), where=read.source.name)
         elif left_out * 2 > len(some):
             text = f"trainer.args.max_length={limit} leaves out {left_out} of {len(some)} rows that were counted"
             yield Notice(read.source.name, f"{text}; the longest has {longest.row} tokens")

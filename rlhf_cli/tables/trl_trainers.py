@@ -29,6 +29,16 @@ READ_BY_ALGORITHMS = ("scale_rewards", "normalize_advantages", "reward_clip_rang
 """The arguments of GRPO's and RLOO's trainers that shape their advantages."""
 
 
+def too_short_for_all(rows: int, max_length: object, shortest: int, longest: int) -> dict[str, str]:
+    """Return the parts of the error for a `max_length` that drops all rows, which have these numbers of tokens."""
+    return {
+        "what": f"max_length drops all {rows} rows",
+        "got": f"trainer.args.max_length={max_length}, and rows of {shortest} to {longest} tokens",
+        "expected": f"at least {shortest} for the shortest row, {longest} for all of them",
+        "hint": f"trainer.args.max_length={longest}",
+    }
+
+
 def data_key(name: str) -> str:
     """Return the key of data by TRL's name of it: `train`, `eval`, or the name of an evaluation set."""
     return {"train": "data", "eval": "data.eval", "": "data.eval"}.get(name, f"data.eval.{name}")

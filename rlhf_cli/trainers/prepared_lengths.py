@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import pyarrow.compute
 from datasets import Dataset
 
-from rlhf_cli.data.overlong_prompts import too_short_for_all
-from rlhf_cli.tables.trl_trainers import data_key
+from rlhf_cli.errors import DataError
+from rlhf_cli.tables.trl_trainers import data_key, too_short_for_all
 
 if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import TrlArguments
@@ -53,7 +53,8 @@ class PreparedLengths:
         """Log them for TRL's name of the data. Raise DataError if no row is left."""
         where = data_key(name)
         if self.dropped == self.rows:
-            raise too_short_for_all(self.rows, self.max_length, self.shortest, self.longest, where=where)
+            lengths = (self.max_length, self.shortest, self.longest)
+            raise DataError(**too_short_for_all(self.rows, *lengths), where=where)
         level = logging.WARNING if self.dropped or self.cut else logging.INFO
         logging.getLogger("rlhf").log(level, "%s: %s", where, self.describe())
 
