@@ -306,7 +306,8 @@ _OF_SAMPLING = (
     *("num_beams", "num_beam_groups", "diversity_penalty", "penalty_alpha", "num_return_sequences"),
 )
 _OF_MODEL = re.compile(r"_|(pad|bos|eos|decoder_start)_token_id$|.*cache|.*compile|prefill|continuous|transformers")
-"""What a model's own generation config is asked for: its special tokens, and how it computes."""
+_CHOICES = {name: None for name in vars(GenerationConfig()) if not _OF_MODEL.match(name)}
+"""All arguments of `generate` but a model's special tokens and how it computes."""
 
 
 def greedy_arguments(arguments: Mapping[str, object]) -> dict[str, object]:
@@ -314,15 +315,21 @@ def greedy_arguments(arguments: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in arguments.items() if name not in _OF_SAMPLING} | {"do_sample": False}
 
 
-def without_choices(config: GenerationConfig) -> GenerationConfig:
-    """Return a model's generation config without what chooses tokens.
+@contextlib.contextmanager
+def arguments_alone(model: Any) -> Iterator[None]:
+    """Open a context in which `generate` chooses tokens by its arguments alone.
 
-    transformers takes from it every argument that the caller leaves at None: a `min_p` there would sample from another
-    policy than the one whose log-probabilities are trained.
+    transformers takes what they leave at None from the model's own generation config: a `min_p` there would sample from
+    another policy than the one whose log-probabilities are trained.
     """
-    plain = copy.deepcopy(config)
-    vars(plain).update({name: None for name in vars(GenerationConfig()) if not _OF_MODEL.match(name)})
-    return plain
+    alone: dict[str, object] = {}
+    if (config := getattr(model, "generation_config", None)) is not None:  # a reward model has none
+        vars(plain := copy.deepcopy(config)).update(_CHOICES)
+        alone["generation_config"] = plain
+    # PEFT gives the model below an adapter's own to it, and leaves it there.
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    with temporary_attributes(inner, **alone), temporary_attributes(model, **alone):
+        yield
 
 
 @dataclass
@@ -368,17 +375,15 @@ class Generating:
 
     @contextlib.contextmanager
     def of(self, model: Any) -> Iterator[None]:
-        """Redirect all calls of `model.generate` to `self.generate` in this context, and let arguments alone choose.
+        """Redirect all calls of `model.generate` to `self.generate` in this context.
 
         A `generate` set on the instance is not redirected: it may differ from the class's method.
         """
-        alone: dict[str, object] = {"generation_config": without_choices(model.generation_config)}
-        own: dict[str, object] = {"generate": functools.partial(self.generate, model.generate)}
         if "generate" in vars(model):
-            self.mode, own = GenerationMode("plain", _REPLACED), {}
-        # PEFT gives the model below an adapter's own to it, and leaves it there.
-        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-        with temporary_attributes(inner, **alone), temporary_attributes(model, **alone, **own):
+            self.mode = GenerationMode("plain", _REPLACED)
+            yield
+            return
+        with temporary_attributes(model, generate=functools.partial(self.generate, model.generate)):
             yield
 
     @torch.no_grad()

@@ -13,7 +13,7 @@ from trl.data_utils import prepare_multimodal_messages
 
 from rlhf_cli.errors import DataError, ModelError
 from rlhf_cli.models.foreign_files import naming_foreign_files
-from rlhf_cli.models.live_generation import Generating, greedy_arguments, without_choices
+from rlhf_cli.models.live_generation import Generating, arguments_alone, greedy_arguments
 from rlhf_cli.models.model_folders import loaders_of
 from rlhf_cli.models.stop_strings import STOP_KEYS, StopStrings
 from rlhf_cli.models.tokenizer_files import load_tokenizer
@@ -78,7 +78,6 @@ class PolicyModel:
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         self._model.to(self.device).eval().requires_grad_(False)
-        self._model.generation_config = without_choices(self._model.generation_config)
         given = self._model.generation_config.eos_token_id
         tokens = [self.tokenizer.eos_token_id, *(given if isinstance(given, list) else [given])]
         # A sampled image token has no image (as in TRL).
@@ -170,6 +169,7 @@ class PolicyModel:
                 input_ids[row, width - len(ids) :] = torch.tensor(ids, dtype=torch.long)
                 attention_mask[row, width - len(ids) :] = 1
             inputs = {"input_ids": input_ids.to(self.device), "attention_mask": attention_mask.to(self.device)}
-        output = self._generating.generate(self._model.generate, **inputs, generation_config=config)
+        with arguments_alone(self._model):
+            output = self._generating.generate(self._model.generate, **inputs, generation_config=config)
         generated: list[list[int]] = output[:, inputs["input_ids"].shape[1] :].tolist()
         return generated

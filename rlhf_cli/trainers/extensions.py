@@ -13,6 +13,7 @@ from accelerate.utils import find_batch_size
 
 from rlhf_cli.algorithms.base import Algorithm
 from rlhf_cli.algorithms.grpo import Grpo
+from rlhf_cli.models.live_generation import arguments_alone
 from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
@@ -24,6 +25,8 @@ from rlhf_cli.trainers.step_profile import StepProfile
 from rlhf_cli.truncation import TruncationPolicy
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rlhf_cli.evaluation.policy_results import PolicyAnswers
     from rlhf_cli.models.stop_strings import StopStrings
     from rlhf_cli.trainers.ppo.critic import PpoSetup
@@ -130,9 +133,15 @@ class ExtendedTrainer(TrlTrainer):
         return output
 
     def prediction_step(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
-        """Evaluate a batch."""
+        """Evaluate a batch, for which a trainer may generate: as its arguments say."""
         self._sizes.append(len(inputs) if isinstance(inputs, list) else find_batch_size(inputs) or 1)
-        return super().prediction_step(model, inputs, *args, **named)
+        with arguments_alone(self.model):
+            return super().prediction_step(model, inputs, *args, **named)
+
+    def training_step(self, *args: Any, **named: Any) -> Tensor:
+        """Take TRL's step, for which a trainer may generate: as its arguments say."""
+        with arguments_alone(self.model):
+            return super().training_step(*args, **named)
 
     def slow_paths(self) -> dict[str, str]:
         """Return each speed path that is off, and why: what is expected, and after the first step what was observed."""

@@ -342,8 +342,7 @@ class PassMixin(ExtendedTrainer):
     def _forward(self, model: torch.nn.Module) -> Forward:
         inner = self.accelerator.unwrap_model(model)
         inner = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
-        inner = cast(PreTrainedModel, inner)
-        return Forward(model, inner, self.accelerator.autocast, self._may_move, self._note_head)
+        return Forward(model, cast(PreTrainedModel, inner), self.accelerator.autocast, self._may_move, self._note_head)
 
     def _note_head(self, why_chunked: str | None) -> None:
         self._why_chunked = self._why_chunked or why_chunked

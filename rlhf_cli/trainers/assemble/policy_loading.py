@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import AutoConfig, PreTrainedTokenizerBase, TrainingArguments
+from peft import LoraConfig
+from transformers import AutoConfig, BitsAndBytesConfig, PreTrainedTokenizerBase, TrainingArguments
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 from trl import is_conversational
 
@@ -26,13 +27,11 @@ from rlhf_cli.data.overlong_prompts import (
     without_overlong,
 )
 from rlhf_cli.data.worlds import demonstrations
+from rlhf_cli.models.cache import merged_model
+from rlhf_cli.models.model_folders import loaders_of, require_model
 from rlhf_cli.models.tiny import tiny_model_path
 from rlhf_cli.models.tokenizer_files import PromptTokens, load_tokenizer, no_chat_template, no_end_token
 from rlhf_cli.tables.trl_trainers import IMAGES, data_key
-
-if TYPE_CHECKING:
-    from peft import LoraConfig
-    from transformers import BitsAndBytesConfig
 
 _WARM_START_ROWS = 6000
 OnProgress = Callable[[str], None]
@@ -62,9 +61,6 @@ def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
     """Return the policy's path or hub id; first build an embedded model, or merge an adapter into its base."""
     model = experiment.model
     if model.build is None:
-        from rlhf_cli.models.cache import merged_model  # not for a model that is built here
-        from rlhf_cli.models.model_folders import require_model
-
         assert model.path is not None
         trusts = model.trust_remote_code
         require_model(model.path, where="model.path", revision=model.revision, trust_remote_code=trusts)
@@ -84,8 +80,6 @@ def warm_start_rows(build: Build) -> list[dict[str, str]]:
 
 def lora_config(experiment: Experiment, path: str) -> LoraConfig:
     """Return the policy's LoraConfig; for a reward model, its head is trained and saved too."""
-    from peft import LoraConfig
-
     model = experiment.model
     assert model.lora is not None
     given = model.lora.model_dump()
@@ -103,9 +97,6 @@ def teacher_arguments(experiment: Experiment, policy: str) -> dict[str, object]:
 
     GKD and GOLD make their collators before they load a tokenizer or set its padding.
     """
-    from rlhf_cli.models.cache import merged_model
-    from rlhf_cli.models.model_folders import require_model
-
     teacher, trusts = experiment.teacher, experiment.model.trust_remote_code
     assert teacher is not None
     require_model(teacher.path, where="teacher.path", revision=teacher.revision, trust_remote_code=trusts)
@@ -120,8 +111,6 @@ def quantization(bits: str) -> BitsAndBytesConfig:
 
     Heads are not quantised: a new one is trained, and rounding shows most in a language model's head.
     """
-    from transformers import BitsAndBytesConfig
-
     whole = ["lm_head", "score", "classifier"]
     if bits == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True, llm_int8_skip_modules=whole)
@@ -165,8 +154,6 @@ def readable_rows(
         check_columns(train, row, reads_images=False)  # refuses them
     load = None
     if reads_images:
-        from rlhf_cli.models.model_folders import loaders_of
-
         load = loaders_of(policy, revision=model.revision, trust_remote_code=model.trust_remote_code)[2]
     reader: Any = tokenizer_of(experiment, policy, load)
     tokenizer = getattr(reader, "tokenizer", reader)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from rlhf_cli.models.live_generation import Generating
 from rlhf_cli.models.policy_model import PolicyModel
 from rlhf_cli.trainers.evaluation_mixin import EvaluationMixin
+from rlhf_cli.trainers.extensions import ExtendedTrainer
 from tests.support.tiny_decoders import ENDS, PAD, model_of, prompts, settings
 
 OF_TRL: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
@@ -30,13 +30,21 @@ def sampled(model: Any, **given: Any) -> list[list[int]]:
 )
 @pytest.mark.parametrize("has_adapter", [False, True])
 def test_a_models_own_settings_choose_no_token(own: dict[str, Any], has_adapter: bool) -> None:
+    """Every trainer generates in `training_step` and `prediction_step`: also one that distils, and has no rewards."""
+
+    class Trl:
+        def training_step(self) -> list[list[int]]:
+            return sampled(self.model)  # type: ignore[attr-defined]
+
+        def prediction_step(self, model: Any, inputs: Any) -> list[list[int]]:
+            return sampled(self.model)  # type: ignore[attr-defined]
+
     model = model_of("llama")
     policy = get_peft_model(model, LoraConfig(target_modules=["q_proj"])) if has_adapter else model
     expected = sampled(policy)
     vars(model.generation_config).update(own)
-    for generating in (Generating(), Generating(is_plain=True)):
-        with generating.of(policy):
-            assert sampled(policy) == expected
+    trainer: Any = type("Trainer", (ExtendedTrainer, Trl), {"model": policy, "_sizes": []})()
+    assert trainer.training_step() == trainer.prediction_step(None, []) == expected
     assert policy.generation_config is model.generation_config
     assert vars(model.generation_config).items() >= own.items()
     assert sampled(policy) != expected  # transformers alone reads them
