@@ -188,8 +188,8 @@ def show_planned(console: Console, sweep: str, jobs: Mapping[str, tuple[Status |
     done = f"{states.count(FINISHED)} of {len(jobs)} runs are done"
     console.print(f"[bold]sweep {sweep}[/]: {done}", highlight=False, soft_wrap=True)
     if to_come := [what for state, (_, what) in zip(states, jobs.values(), strict=True) if state == CREATED]:
-        what = "start now" if to_come[0] else "stay as they are"
-        console.print(f"  {count(len(to_come), 'run')} not started yet: {what}", highlight=False)
+        what = "to start now" if to_come[0] else "left out"
+        console.print(f"  {count(len(to_come), 'run')} not started yet, {what}", highlight=False)
     rows: list[list[Cell]] = []
     for name, (status, what) in jobs.items():
         if status is not None and status.state not in (CREATED, FINISHED):

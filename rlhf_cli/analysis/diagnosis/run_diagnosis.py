@@ -43,7 +43,7 @@ def time_spent(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield the phases that take too much of the time. They are only notes, because it may be intended."""
     shares = time_shares(log.names(SHARE), lambda name: [float(value) for value in log.curve(name).values])
     if shares is None:
-        yield SkippedCheck(_KIND, f"{ELAPSED} is not logged: profile=off")
+        yield SkippedCheck(_KIND, f"{ELAPSED} is not logged; profile=phases logs it")
         return
     if few := log.curve(ELAPSED).too_few(_KIND, _ENOUGH):
         yield few

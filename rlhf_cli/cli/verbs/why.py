@@ -59,15 +59,18 @@ def _show_run(console: Console, run: RunDiagnosis) -> None:
     if findings:
         console.print(Text("warn.KIND=off turns off the warnings of a kind", "dim"))
     console.print()
-    is_too_short = not findings and not run.is_judged
-    if is_too_short:
-        _show_checks(console, Text("the log is too short to judge whether the run learns", "bold yellow"), unseen)
+    if not findings and not run.num_events:
+        console.print(Text("nothing is logged yet, so there is nothing to judge", "yellow"))
+        return
+    is_unclear = not findings and not run.is_judged
+    if is_unclear:
+        _show_checks(console, Text("the log does not show whether the run learns", "bold yellow"), unseen)
         console.print(Text("the other checks found no problem", "dim"))
     elif not findings:
         console.print(Text("no problems found", "green"))
     passed = [(check.kind, check.says) for check in run.diagnosis.fine]
     _show_checks(console, Text("checks that passed", "dim"), passed)
-    if not is_too_short:
+    if not is_unclear:
         _show_checks(console, Text("checks that were not possible", "dim"), unseen)
 
 
@@ -102,7 +105,7 @@ def _worst(run: RunDiagnosis) -> Text:
         return Text("-", "dim")
     if not run.diagnosis.findings:
         if run.num_events and not run.is_judged:
-            return Text("none, but the log is too short to judge learning", "yellow")
+            return Text("none, but the log does not show whether it learns", "yellow")
         return Text("none", "green") if run.num_events else Text("no log events", "dim")
     worst, *others = run.diagnosis.findings
     more = (f"  and {len(others)} more", "dim") if others else ("", "")

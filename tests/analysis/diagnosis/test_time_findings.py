@@ -58,7 +58,7 @@ def test_no_result_without_a_profile_or_with_two_events() -> None:
     assert isinstance(seen({"saving": 0.9}, events=2)[0], SkippedCheck)
     (unseen,) = time_spent(Log.of([{"step": 1, "loss": 1.0}]), RunSetup())
     assert isinstance(unseen, SkippedCheck)
-    assert "profile=off" in unseen.why
+    assert "profile=phases" in unseen.why
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,7 @@ def test_killed_and_unstarted_runs(place: Path, capsys: pytest.CaptureFixture[st
     said = why(capsys, "runs/exp/two")
     assert "has not begun" in said
     assert ", 0 log events" in said
+    assert "checks that" not in said, "there was nothing to check"
 
 
 def test_a_sweep_has_one_line_per_run_also_if_it_is_unreadable(
