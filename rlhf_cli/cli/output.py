@@ -113,12 +113,16 @@ def _problem(error: BaseException) -> dict[str, object]:
 
 def complete_hints(error: RlhfError, verb: str, words: Sequence[str]) -> None:
     """Put what was typed into the hints of an error: for `...`, for RUN, and as the value of a corrected key."""
+    from rlhf_cli.tables.former_names import VALUE_SYNONYMS  # needed only for a mistake
+
     runs = [word for word in words if names_a_run(word)]
     for problem in error.problems if isinstance(error, Problems) else [error]:
         hint = problem.hint or ""
         if hint.startswith(f"rlhf {'train' if verb == 'check' else verb} ") and "..." in hint:
             keys = {_key(word) for word in shlex.split(hint)}
-            hint = hint.replace("...", shlex.join(word for word in words if _key(word) not in keys), 1)
+            hint = hint.replace(
+                "...", shlex.join(word for word in words if word != problem.got and _key(word) not in keys), 1
+            )
         elif len(runs) == 1:
             hint = re.sub(r"\b(RUN|SWEEP)\b", shlex.quote(runs[0]), hint)
         if re.fullmatch(r"[\w.]+", hint) and (place := str(problem.where)).endswith(" (command line)"):
@@ -127,7 +131,9 @@ def complete_hints(error: RlhfError, verb: str, words: Sequence[str]) -> None:
             pairs = [(_key(word), word.partition("=")[2]) for word in words]
             typed = [value for key, value in pairs if key == wrong or (key.startswith(f"{wrong}.") and not alone)]
             # A mapping may hold the key that the hint names, so that it is not the value of that key.
-            hint = shlex.quote(f"{hint}={typed[0]}") if typed and typed[0] and typed[0][0] != "{" else hint
+            if typed and typed[0] and typed[0][0] != "{":
+                meant = VALUE_SYNONYMS.get(hint.rpartition(".")[2], {}).get(typed[0].lower(), typed[0])
+                hint = shlex.quote(f"{hint}={meant}")
         elif re.fullmatch(r"[\w./-]+:[\w.]+", hint) and str(problem.where).endswith(".fn (command line)"):
             hint = f"{str(problem.where).partition(' ')[0]}={hint}"  # the name of a function
         problem.hint = hint or None

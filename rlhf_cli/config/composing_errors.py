@@ -22,7 +22,7 @@ from omegaconf.errors import InterpolationKeyError, InterpolationToMissingValueE
 
 from rlhf_cli.config.conf_folders import Groups, find, groups, search_dirs, shipped_dir
 from rlhf_cli.config.origins import COMMAND_LINE, Origin, Origins
-from rlhf_cli.config.schema.experiment import valid_keys
+from rlhf_cli.config.schema.experiment import field_at, valid_keys
 from rlhf_cli.config.schema_errors import NAMED_REWARDS, ONE_REWARD
 from rlhf_cli.config.suggestions import nearest_path
 from rlhf_cli.errors import ConfigError, raise_any
@@ -222,7 +222,7 @@ def _joined(before: list[str], text: str, after: list[str]) -> str | None:
 
 def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigError:
     """Return an error for an option that its group does not have, or for a ready-made reward without a name."""
-    group, got = key.partition("@")[0], f"{key}={value}"
+    (group, at, _), got = key.partition("@"), f"{key}={value}"
     option = next((option for option in value.split(",") if option not in options), None)
     if option is None:
         what, hint = "a ready-made reward needs a name of your own", f"reward@rewards.NAME={value}"
@@ -231,7 +231,7 @@ def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigE
     close = next((name for name in (close, stem) if name in options), None) or nearest(option, options)
     other = next((file for one in search_dirs()[:-1] if (file := one / group / f"{stem}.yml").is_file()), None)
     moved = f"mv {Origin(other)} {Origin(other.with_suffix('.yaml'))}" if other is not None else None
-    is_own = group in _BY_PATH and ("/" in option or ":" in option or Path(option).exists())
+    is_own = group == "model" or (group in _BY_PATH and (re.search(r"[/:.]", option) or Path(option).exists()))
     own = f"{group}={_BY_PATH[group]} {group}.path={option}" if is_own else f"rlhf list {group}"
     named = f"{option.replace('_', '').lower().removesuffix('trainer')}trainer" if group == "trainer" else ""
     close = next((name for name in options if f"{name}trainer" == named), close)
@@ -241,7 +241,12 @@ def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigE
         where=COMMAND_LINE,
         got=got,
         expected="one of " + ", ".join(options),
-        hint=moved or (f"{key}={close}" if close and refused is None else own),
+        hint=moved
+        or (
+            f"{key if at or group != 'reward' else f'reward@rewards.{close}'}={close}"
+            if close and refused is None
+            else own
+        ),
         advice=f"rlhf does not run TRL's: {refused.why}; {refused.instead}" if refused is not None else None,
     )
 
@@ -252,13 +257,10 @@ def no_such_group(key: str, text: str) -> ConfigError:
     if re.match(r"hydra\b", group) is None:
         what, expected = f"unknown group {group!r}", "one of " + ", ".join(known)
         return ConfigError(what, where=COMMAND_LINE, got=text, expected=expected, hint=nearest(group, known))
-    return ConfigError(
-        "Hydra only composes the configuration; it runs nothing here",
-        where=COMMAND_LINE,
-        got=text,
-        expected="run.root and run.name for the run folder, -m for a sweep, -j N for runs at a time",
-        advice="leave it out; docs/how-to/sweeps.md says how sweeps are run",
-    )
+    what = "Hydra only composes the configuration; it runs nothing here"
+    expected = "run.root and run.name for the run folder, -m for a sweep, -j N for runs at a time"
+    advice = "leave it out; docs/how-to/sweeps.md says how sweeps are run"
+    return ConfigError(what, where=COMMAND_LINE, got=text, expected=expected, advice=advice)
 
 
 def reason_of(error: HydraException) -> str:
@@ -292,9 +294,14 @@ def _word_problems(overrides: list[str]) -> Iterator[ConfigError]:
         if is_sweep:
             what = "several values for one key make a sweep, with one run per value"
             expected = f"one value here; a list is '{key}=[{value}]', a text with a comma \"{key}='{value}'\""
-            yield ConfigError(
-                what, where=COMMAND_LINE, got=typed, expected=expected, hint=f"rlhf train -m ... '{typed}'"
-            )
+            hint = f"rlhf train -m ... '{_known(key)}={value}'"
+            yield ConfigError(what, where=COMMAND_LINE, got=typed, expected=expected, hint=hint)
+
+
+def _known(key: str) -> str:
+    """Return the key, without a first part that is not in the schema, as `sweep.` of `sweep.seed`."""
+    rest = key.partition(".")[2]
+    return rest if rest and field_at(key.split(".")) is None and field_at(rest.split(".")) is not None else key
 
 
 def _unlike_shapes(overrides: list[str], of_files: Origins) -> Iterator[ConfigError]:
@@ -356,30 +363,21 @@ def reference_problems(config: DictConfig, origins: Origins) -> Iterator[ConfigE
 def _reference_problem(key: str, text: str, error: Exception, where: str, keys: list[str]) -> ConfigError:
     variable = _ENVIRONMENT.search(text)
     if variable is not None and variable["name"] not in os.environ:
-        return ConfigError(
-            f"the environment variable {variable['name']} is not set",
-            where=where,
-            got=text,
-            expected=f"the variable, or a default: ${{oc.env:{variable['name']},VALUE}}",
-            hint=f"export {variable['name']}=...",
-        )
+        what = f"the environment variable {variable['name']} is not set"
+        expected = f"the variable, or a default: ${{oc.env:{variable['name']},VALUE}}"
+        return ConfigError(what, where=where, got=text, expected=expected, hint=f"export {variable['name']}=...")
     if not isinstance(error, InterpolationKeyError):
-        return ConfigError(
-            f"{key} cannot be resolved",
-            where=where,
-            got=f"{text}\n{str(error).splitlines()[0]}",
-            expected="${KEY} for the value of another key, ${oc.env:NAME} for a variable; \\${ for a literal ${",
-        )
+        got = f"{text}\n{str(error).splitlines()[0]}"
+        expected = "${KEY} for the value of another key, ${oc.env:NAME} for a variable; \\${ for a literal ${"
+        return ConfigError(f"{key} cannot be resolved", where=where, got=got, expected=expected)
     hint = "rlhf show"
     for match in _REFERENCE.finditer(text):
         depth = len(match["dots"])
         meant = ".".join([*(key.split(".")[:-depth] if depth else []), match["key"]])
         if re.sub(r"\[(\w+)\]", r".\1", meant) not in keys and (close := nearest_path(meant, keys)):
             hint = text.replace(match[0], f"${{{close}}}")
-    expected = "${KEY} with the full name of another key"
-    return ConfigError(
-        f"{key} refers to a key that does not exist", where=where, got=text, expected=expected, hint=hint
-    )
+    expected, what = "${KEY} with the full name of another key", f"{key} refers to a key that does not exist"
+    return ConfigError(what, where=where, got=text, expected=expected, hint=hint)
 
 
 # Defaults lists

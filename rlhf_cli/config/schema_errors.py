@@ -15,15 +15,16 @@ from pydantic_core import ErrorDetails
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
+from rlhf_cli.config.inner_args import SCHEDULE, inner_fields, schedule_fields
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import field_at, keys_of_section, section_at, valid_keys
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
-from rlhf_cli.config.suggestions import KnownKeys, first_taken, former_name, meant_key, meant_value
+from rlhf_cli.config.suggestions import KnownKeys, as_typed, first_taken, former_name, meant_key, meant_value
 from rlhf_cli.config.trl_args import WrongArgument
 from rlhf_cli.errors import ConfigError, pydantic_words
-from rlhf_cli.tables.former_names import GROUPS_OF_OTHERS, VALUE_SYNONYMS
+from rlhf_cli.tables.former_names import GROUPS_OF_OTHERS, SECTIONS_OFF, VALUE_SYNONYMS
 from rlhf_cli.tables.trl_trainers import TRAINERS, UNSUPPORTED
-from rlhf_cli.text.json_values import JsonTree, JsonValue, section
+from rlhf_cli.text.json_values import JsonTree, JsonValue, leaves, section
 from rlhf_cli.text.suggest import nearest
 
 Path = list[int | str]
@@ -34,6 +35,7 @@ _FORMS = {
     "rewards": "at most 128 letters, digits and '_', the first not a digit: overrides name the reward so",
 }
 """Section -> the pattern for its texts, in words."""
+_ARGS = "trainer.args."
 NAMED_REWARDS = "named entries under `rewards`, each with `fn` or `model`; or reward@rewards.NAME=OPTION"
 ONE_REWARD = "rewards: {NAME: {fn: ./rewards.py:FUNCTION}}"
 
@@ -69,28 +71,28 @@ def schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) ->
 def argument_problems(wrong: Iterable[WrongArgument], tree: JsonTree, origins: Origins) -> Iterator[ConfigError]:
     """Yield an error for each wrong argument of a trainer, or for a trainer that rlhf does not know."""
     name, known = str(section(tree, "trainer").get("trl")), KnownKeys.of(tree)
+    args = section(section(tree, "trainer"), "args")
     for argument in wrong:
-        key = f"trainer.args.{argument.name}"
+        key = f"{_ARGS}{argument.name}"
         if argument.kind == "trainer":
             close, refused = nearest(name, TRAINERS), UNSUPPORTED.get(name)
             or_class = "; or set trainer.class to a class that inherits from one of them"
-            yield ConfigError(
-                f"rlhf cannot run the trainer {name!r}" + (f": {refused.why}" if refused else ""),
-                where=origins.where("trainer.trl"),
-                expected=f"one of {', '.join(TRAINERS)}{or_class}",
-                hint=f"trainer.trl={close}" if close and not refused else "rlhf list trainer",
-                advice=refused.instead if refused else None,
-            )
+            what = f"rlhf cannot run the trainer {name!r}" + (f": {refused.why}" if refused else "")
+            expected, advice = f"one of {', '.join(TRAINERS)}{or_class}", refused.instead if refused else None
+            hint = f"trainer.trl={close}" if close and not refused else "rlhf list trainer"
+            yield ConfigError(what, where=origins.where("trainer.trl"), expected=expected, hint=hint, advice=advice)
         elif argument.kind == "reserved":
             instead = argument.expected
             if argument.value is False:
                 instead = "launch.precision=float32" if argument.name in ("bf16", "fp16") else f"'~{key}'"
             yield ConfigError(f"{key} has another key in rlhf", where=origins.where(key), hint=instead)
+        elif argument.kind == "unknown" and "." in argument.name:
+            yield _unknown_inside(argument, args, origins)
         elif argument.kind == "unknown":
             yield _unknown_argument(TRAINERS[name].config_class, argument.name, known, origins.where(key))
         else:
-            hint = _meant_argument(name, argument) if argument.name in trl_args.fields_of(name) else None
-            yield _wrong_value(key, origins, repr(argument.value), argument.expected, hint)
+            meant = _meant_argument(name, argument, args)
+            yield _wrong_value(key, origins, repr(argument.value), argument.expected, meant)
 
 
 def _unknown_argument(config: str, name: str, known: KnownKeys, where: str) -> ConfigError:
@@ -99,18 +101,37 @@ def _unknown_argument(config: str, name: str, known: KnownKeys, where: str) -> C
         got, expected = f"a name from {row.whose}", f"{today}, its name in rlhf"
         return ConfigError(f"{config} has no {name!r}", where=where, got=got, expected=expected, hint=today)
     expected = f"a field of {config}" + (f" or one of {', '.join(PpoArgs.model_fields)}" if known.has_critic else "")
-    hint = "trainer=ppo" if name in PpoArgs.model_fields else meant_key(f"trainer.args.{name}", known)
+    hint = "trainer=ppo" if name in PpoArgs.model_fields else meant_key(_ARGS + name, known)
     return ConfigError(f"unknown option {name!r} for {config}", where=where, expected=expected, hint=hint)
 
 
-def _meant_argument(trainer: str, argument: WrongArgument) -> str | None:
-    field = trl_args.fields_of(trainer)[argument.name]
+def _unknown_inside(argument: WrongArgument, args: JsonTree, origins: Origins) -> ConfigError:
+    """Return the error for a key that an argument with a mapping does not take."""
+    outer, _, name = argument.name.partition(".")
+    of_outer, key, text = f"{_ARGS}{outer}", f"{_ARGS}{argument.name}", args[outer]
+    close, is_schedule = nearest(name, argument.expected.split(", ")), outer == "lr_scheduler_kwargs"
+    hint = f"'~{key}'" + (f" {of_outer}.{close}={as_typed(argument.value)}" if close else "")
+    if isinstance(text, str):  # optim_args
+        hint = f"\"{of_outer}='{text.replace(name, close)}'\"" if close else f"'~{of_outer}'"
+    elif is_schedule and not close:
+        able = [schedule for schedule, keys in schedule_fields().items() if name in keys]
+        hint = "".join(f"{_ARGS}{SCHEDULE}={schedule}, or " for schedule in able[:1]) + hint
+    expected = f"one of {argument.expected}" if argument.expected else f"no key, with this {SCHEDULE}"
+    return ConfigError(f"unknown key {key!r}", where=origins.where(key), expected=expected, hint=hint)
+
+
+def _meant_argument(trainer: str, argument: WrongArgument, args: JsonTree) -> str | None:
+    outer, _, inner = argument.name.partition(".")
+    below = inner_fields(outer, trainer, args)
+    if (field := ((below or {}) if inner else trl_args.fields_of(trainer)).get(inner or outer)) is None:
+        return None  # one of PpoArgs
 
     def takes(value: object) -> bool:
         return trl_args.expected_instead(field, value) is None
 
-    key = f"trainer.args.{field.name}"
-    return first_taken(key, argument.value, takes, choices=field.choices, default=field.default)
+    key = f"{_ARGS}{argument.name}"
+    meant = first_taken(key, argument.value, takes, choices=field.choices, default=field.default)
+    return meant if meant or below is None else f"'~{key}'"
 
 
 def _wrong_value(key: str, origins: Origins, got: str, expected: str, hint: str | None) -> ConfigError:
@@ -167,7 +188,8 @@ def _meant_key(path: Path, tree: JsonTree, known: KnownKeys) -> str | None:
 def _wrong(path: Path, details: list[ErrorDetails], known: KnownKeys, tree: JsonTree, origins: Origins) -> ConfigError:
     given: JsonValue = details[0]["input"]
     expected = ", or ".join(dict.fromkeys(_expected(detail, path) for detail in details))
-    hint = _section_choice(path, given, origins) or _meant_text(path, details, origins) or _meant_value(path, given)
+    hint = _section_choice(path, given, origins) or _meant_text(path, details, tree, origins)
+    hint = hint or _meant_value(path, given)
     if path == ["rewards"] and given:
         hint = ONE_REWARD
     elif len(path) == 2 and path[0] == "rewards" and details[0]["type"] != "string_pattern_mismatch":
@@ -178,7 +200,7 @@ def _wrong(path: Path, details: list[ErrorDetails], known: KnownKeys, tree: Json
     return _wrong_value(_dotted(path), origins, got, expected, hint)
 
 
-def _meant_text(path: Path, details: list[ErrorDetails], origins: Origins) -> str | None:
+def _meant_text(path: Path, details: list[ErrorDetails], tree: JsonTree, origins: Origins) -> str | None:
     """Return what was meant by `name:1`, a mapping without a blank, by `prompt: {name}`, a text without quotes, by null
     for a section, or by a number for a reward.
     """
@@ -187,6 +209,11 @@ def _meant_text(path: Path, details: list[ErrorDetails], origins: Origins) -> st
     origin = origins.of(key)
     if is_section and isinstance(given, str) and (pair := re.fullmatch(r"(\w+):(\S+)", given)):
         return f"{pair[1]}: {pair[2]}" if origin is not None and origin.file else f"{key}.{pair[1]}={pair[2]}"
+    if is_section and given is not None and str(given).lower() in ("off", "false", "no", "none"):
+        return SECTIONS_OFF.get(key, f"{key}=null")
+    if "string_pattern_mismatch" in kinds and path[0] in ("rewards", "tools"):
+        below = [inner for inner, _ in leaves(section(section(tree, str(path[0])), str(path[1])))]
+        return ".".join([str(path[0]), re.sub(r"\W", "_", str(path[1])), *below[:1]])
     if "string_type" in kinds and isinstance(given, dict) and {*given.values()} == {None}:
         return f'{path[-1]}: "{{{next(iter(given))}}}"'
     if isinstance(given, list) and given and kinds <= {"int_type", "float_type", "bool_type"}:

@@ -67,11 +67,12 @@ class KnownKeys:
 
 def meant_key(typed: str, known: KnownKeys) -> str | None:
     """Return the key that was most likely meant by an unknown one, or None if no key is near."""
-    path = tuple(typed.split("."))
+    path, joined = tuple(typed.split(".")), typed.replace(".", "_")  # eval.steps is eval_steps
+    if joined in known.arguments and joined not in trl_args.RESERVED_ARGS:
+        return f"trainer.args.{joined}"
     best = _nearest(path, known.keys)
-    former = former_name(path[-1], known)
-    # A typo takes precedence over another tool's name, but a key that only moved does not.
-    if former is not None and (best is None or best[0][0] > 0):
+    former = next(filter(None, (former_name(name, known) for name in (typed, joined, path[-1]))), None)
+    if former is not None and (best is None or best[0][0] > 0 or best[1][-1] != path[-1]):
         return former[1] or None
     return ".".join(best[1]) if best is not None else None
 
@@ -124,6 +125,8 @@ def _distance(typed: Path, key: Path, sections: set[str]) -> Rank | None:
             return int(sum(near) >= _SHARED_WORDS), sum(near), 0, here
         if sorted(typed) == sorted(key):
             return 1, 0, 0, here
+    if typed[-len(key) :] == key and len(key) > 1:  # behind names of sections of another tool
+        return 1, 1, len(typed) - len(key), here
     last = _part_distance(typed[-1], key[-1])
     if last is None or last >= _SHARED_WORDS or (len(typed[-1]) == 1 and len(typed) == 1):
         return None
@@ -133,8 +136,10 @@ def _distance(typed: Path, key: Path, sections: set[str]) -> Rank | None:
     if last == 0 and ours <= sections:
         if theirs <= ours:
             return 1, 1, len(ours - theirs), here
-        if len(typed[-1]) > 3:
+        if len(typed[-1]) > 3 and len(typed) == 2:
             return 2, 0, len(theirs ^ ours), here
+    if last == 0 and key[:-1] == _ARGS and len(typed[-1]) > 3:
+        return 2, 0, len(typed), here
     is_near = all(any(_part_distance(part, other) is not None for other in theirs) for part in ours)
     return (2, 1 + last, len(theirs), here) if is_near else None
 
@@ -200,7 +205,7 @@ def first_taken(
     for meant in (*_candidates(key, value, choices), *([default] if is_number else [])):
         is_same = meant == value and type(meant) is type(value)
         if meant is not None and not is_same and takes(meant):
-            return f"{key}={_shown(meant)}"
+            return f"{key}={as_typed(meant)}"
     return None
 
 
@@ -232,10 +237,10 @@ def _words(arm: object) -> list[str]:
     return [word for inner in typing.get_args(arm) for word in _words(inner)]
 
 
-def _shown(value: object) -> str:
+def as_typed(value: object) -> str:
     """Return a value as typed on a command line."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:.12g}"
-    return "[" + ",".join(map(_shown, value)) + "]" if isinstance(value, list) else str(value)
+    return "[" + ",".join(map(as_typed, value)) + "]" if isinstance(value, list) else str(value)

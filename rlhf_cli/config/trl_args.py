@@ -63,16 +63,17 @@ def fields_of(trainer: str) -> dict[str, TrlField]:
 
     Raise KeyError for a trainer without a row in the table.
     """
-    return _fields_in(class_bodies(TRAINERS[trainer].config_class))
+    return fields_in(class_bodies(TRAINERS[trainer].config_class))
 
 
 @cache
 def lora_fields() -> dict[str, TrlField]:
     """Return the fields of peft's LoraConfig by name."""
-    return _fields_in([_class_body("LoraConfig", package_dir("peft") / "tuners" / "lora" / "config.py")])
+    return fields_in([class_body("LoraConfig", package_dir("peft") / "tuners" / "lora" / "config.py")])
 
 
-def _fields_in(bodies: list[ast.ClassDef]) -> dict[str, TrlField]:
+def fields_in(bodies: list[ast.ClassDef]) -> dict[str, TrlField]:
+    """Return the fields that `__init__` takes of a dataclass, given with its bases, which come first."""
     fields: dict[str, TrlField] = {}
     for node in bodies:
         docstring = ast.get_docstring(node) or ""
@@ -94,8 +95,8 @@ def _fields_in(bodies: list[ast.ClassDef]) -> dict[str, TrlField]:
                 literal = ast.literal_eval(default) if default is not None else None
             except ValueError:
                 literal = None
-            enums = [_enums()[word] for word in re.findall(r"\w+", annotation) if word in _enums()]
-            choices = enums[0] if enums else documented.get(name, ())
+            of_enums = [tuple(enums()[word].values()) for word in re.findall(r"\w+", annotation) if word in enums()]
+            choices = of_enums[0] if of_enums else documented.get(name, ())
             choices = tuple(re.findall(r"'([^']*)'", annotation)) if "Literal[" in annotation else choices
             choices = choices or CHOICES.get(f"{node.name}.{name}") or CHOICES.get(name, ())
             if name in also_bool and "bool" not in annotation:
@@ -117,24 +118,33 @@ def class_bodies(config_class: str) -> list[ast.ClassDef]:
 
     Parsing up to the first method takes a tenth of the time of parsing the file.
     """
-    trl = package_dir("trl")
-    files = {
-        "TrainingArguments": package_dir("transformers") / "training_args.py",
-        "_BaseConfig": trl / "trainer" / "base_config.py",
-    }
     chain: list[ast.ClassDef] = []
     name: str | None = config_class
     while name:
-        module = f"{name.removesuffix('Config').lower()}_config.py"
-        known = (file for home in ("trainer", "experimental/*") for file in trl.glob(f"{home}/*_config.py"))
-        file = files.get(name) or next(file for file in known if file.name.replace("_", "") == module.replace("_", ""))
-        chain.append(node := _class_body(name, file))
+        chain.append(node := class_body(name, _file_of(name)))
         bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
-        name = next((base for base in bases if base.endswith("Config") or base in files), None)
+        name = next((base for base in bases if base.endswith("Config") or base == "TrainingArguments"), None)
     return chain[::-1]
 
 
-def _class_body(name: str, file: Path) -> ast.ClassDef:
+def _file_of(config_class: str) -> Path:
+    if config_class == "TrainingArguments":
+        return package_dir("transformers") / "training_args.py"
+    module = f"{config_class.removeprefix('_').removesuffix('Config').lower()}config.py"
+    trl = package_dir("trl")
+    known = (file for home in ("trainer", "experimental/*") for file in trl.glob(f"{home}/*_config.py"))
+    return next(file for file in known if file.name.replace("_", "") == module)
+
+
+@cache
+def named_in(config_class: str) -> frozenset[str]:
+    """Return the metrics of its own that a TRL trainer logs by a fixed name, from the source of its class."""
+    file = _file_of(config_class)
+    source = file.with_name(file.name.replace("_config.py", "_trainer.py")).read_text(encoding="utf-8")
+    return frozenset(re.findall(r'\["([\w/]+)"\]', source))
+
+
+def class_body(name: str, file: Path) -> ast.ClassDef:
     """Return a class of an installed package up to its first method. Raise LookupError if it is not in the file."""
     text = file.read_text(encoding="utf-8")
     start = re.search(rf"^class {name}\b", text, re.MULTILINE)
@@ -164,13 +174,13 @@ def _documented_choices(docstring: str) -> dict[str, tuple[str, ...]]:
 
 
 @cache
-def _enums() -> dict[str, tuple[str, ...]]:
-    """Return transformers' enums -> their values, such as linear, cosine, ... for SchedulerType."""
+def enums() -> dict[str, dict[str, str]]:
+    """Return transformers' enums -> member -> value, such as linear for LINEAR of SchedulerType."""
     values_by_enum = {}
     for file in ("trainer_utils.py", "training_args.py"):
         text = (package_dir("transformers") / file).read_text(encoding="utf-8")
         for name, body in re.findall(r"^class (\w+)\(ExplicitEnum\):\n((?:    .*\n|\n)+)", text, re.MULTILINE):
-            values_by_enum[name] = tuple(re.findall(r'^    \w+ = "([^"]*)"', body, re.MULTILINE))
+            values_by_enum[name] = dict(re.findall(r'^    (\w+) = "([^"]*)"', body, re.MULTILINE))
     return values_by_enum
 
 
@@ -228,8 +238,7 @@ RESERVED_ARGS: dict[str, str] = {
     "multi_objective_aggregation": "aggregate=sum, or aggregate=normalize_then_sum",
     "mask_truncated_completions": "truncation=exclude",
     "center_rewards_coefficient": "reward_model.center",
-    "seed": "seed",
-    "data_seed": "seed",
+    **dict.fromkeys(("seed", "data_seed"), "seed"),
     "output_dir": "run.root, or run.name",
     "run_name": "run.name",
     "resume_from_checkpoint": "run.resume=auto, or rlhf resume RUN",
@@ -242,18 +251,17 @@ RESERVED_ARGS: dict[str, str] = {
     "deepspeed": "launch.strategy=zero2, or launch.accelerate_config=FILE",
     "parallelism_config": "launch.accelerate_config=FILE",
     "ddp_backend": "launch.device=cpu, or launch.device=cuda",
-    "use_vllm": "launch.rollout=vllm, or launch.rollout=vllm_server launch.rollout_gpus=1",
-    "vllm_mode": "launch.rollout=vllm, or launch.rollout=vllm_server launch.rollout_gpus=1",
-    "use_transformers_continuous_batching": "launch.rollout=continuous",
-    "use_transformers_paged": "launch.rollout=continuous",
+    **dict.fromkeys(
+        ("use_vllm", "vllm_mode"), "launch.rollout=vllm, or launch.rollout=vllm_server launch.rollout_gpus=1"
+    ),
+    **dict.fromkeys(("use_transformers_continuous_batching", "use_transformers_paged"), "launch.rollout=continuous"),
     "model_init_kwargs": "model.dtype, or model.revision",
     "callbacks": "trainer.callbacks",
     "teacher_model_name_or_path": "teacher.path",
     "teacher_model_revision": "teacher.revision",
     "teacher_model_init_kwargs": "teacher.dtype, or teacher.revision",
     "trust_remote_code": "model.trust_remote_code=true",
-    "hub_token": "export HF_TOKEN=...",
-    "push_to_hub_token": "export HF_TOKEN=...",
+    **dict.fromkeys(("hub_token", "push_to_hub_token"), "export HF_TOKEN=..."),
 }
 """Maps a TRL field to the key that replaces it."""
 

@@ -96,7 +96,7 @@ _TODAY: dict[str, dict[str, str]] = {
         "per_device_train_batch_size": "batch_size train_batch_size micro_batch_size micro_train_batch_size"
         " ppo_mini_batch_size",
         "gradient_accumulation_steps": "grad_accum gradient_accumulation accumulate_grad_batches",
-        "num_generations": "n_samples_per_prompt group_size rollout_n",
+        "num_generations": "n_samples_per_prompt group_size rollout_n n",
         "epsilon": "clip_range clip_ratio eps_clip clip_ratio_low epsilon_low",
         "epsilon_high": "clip_ratio_high eps_clip_low_high",
         "beta | kl.coef": "kl_loss_coef",
@@ -108,26 +108,38 @@ _TODAY: dict[str, dict[str, str]] = {
         "trainer.args.generation_kwargs.stop_strings": "stop_strings stop_sequences vllm_stop_sequences stop_words",
         "max_length,max_completion_length": "max_tokens max_len",
         "data.overlong_prompts=drop": "prompt_max_len",
-        "model.lora.r": "lora_rank lora_r",
+        "model.lora.r": "lora_rank lora_r peft_r",
         "model.chat_template": "chat_template chat_template_jinja custom_chat_template",
-        "model.path": "pretrain base_model",
+        "model.path": "pretrain base_model model.name model.id model.pretrained model.hub",
         "model.revision": "model_revision",
         "data.eval.fraction": "val_set_size",
         "max_length": "sequence_len cutoff_len",
         "packing": "sample_packing",
         "rewards.NAME.model": "reward_pretrain",
         "rewards.NAME.fn": "reward_fn",
-        "launch.processes": "num_processes nproc_per_node n_gpus_per_node num_gpus gpus",
+        "launch.processes": "num_processes nproc_per_node n_gpus_per_node num_gpus gpus devices num_devices",
         "launch.nodes": "num_machines nnodes",
         "launch.strategy=zero2": "zero_stage",
         "launch.precision": "mixed_precision",
         "track.project": "wandb_project project_name",
         "track=wandb": "use_wandb",
         "run.name": "experiment_name",
-        "run.root": "save_path ckpt_path default_local_dir",
-        "data.path": "dataset dataset_name train_file train_files prompt_data",
+        "run.root": "save_path ckpt_path default_local_dir out_dir save_dir run.dir",
+        "data.path": "dataset dataset_name train_file train_files prompt_data datasets data.name data.file data.id",
         "data.eval.path": "val_files eval_dataset",
         "data.split": "dataset_split",
+        "save_steps": "save_freq save_every save_interval",
+        "eval_steps": "test_freq eval_every eval_interval eval_freq",
+        "logging_steps": "log_every log_freq log_interval log_every_n_steps",
+        "shuffle_dataset": "data.shuffle",
+        "max_completion_length,max_length": "data.max_length",
+        "model.lora.r=16": "use_peft use_lora adapter finetuning_type lora",
+        "model.lora.target_modules": "lora_target lora_target_modules",
+        "model.quantize": "quantization",
+        "launch=slurm": "slurm",
+        "launch.slurm.extra.gres": "gres",
+        "launch.device=cpu": "cpu",
+        "launch.rollout=vllm": "vllm",
         "data.subset": "dataset_config dataset_configs",
         "data.select": "max_samples max_train_samples num_samples limit",
         "data.rename.prompt": "input_key",
@@ -137,7 +149,7 @@ _TODAY: dict[str, dict[str, str]] = {
 }
 """Whose names -> what to type today -> the names; behind `|` what to type for a trainer with a critic.
 
-A lower-case word without a dot is an argument of TRL's.
+A lower-case word without a dot is an argument of TRL's. A name with dots is a whole key.
 """
 
 
@@ -152,6 +164,9 @@ FORMER_NAMES: dict[str, FormerName] = {
     for name in names.split()
 }
 """Name -> row."""
+
+SECTIONS_OFF = {"guards": "guards.no_signal=off guards.max_error_share=1"}
+"""A section that cannot be null -> what to type for none of it."""
 
 GROUPS_OF_OTHERS = {
     **dict.fromkeys(["algorithm", "algo", "rl", "stage"], "trainer"),

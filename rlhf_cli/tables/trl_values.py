@@ -106,6 +106,9 @@ def _lacks_one(kwargs: object) -> bool:
 
 _MIN, _MAX = (f"vllm_importance_sampling_clip_{end}" for end in ("min", "max"))
 _SYNC, _EVERY = "sync_ref_model", "train_sampling_strategy"
+_GALORE = ("galore_adamw", "galore_adamw_8bit", "galore_adafactor", "apollo_adamw")
+_LOW_RANK = tuple(f"{name}{end}" for end in ("", "_layerwise") for name in _GALORE)
+_OF_UPLOADS = ("model_id", "strategy", "private_repo", "always_push", "revision")
 _NO_MAXIMUM, _FILLED = {"max_length": None}, "it fills rows up to max_length, which is null"
 _UNBOUNDED = {
     "vllm_importance_sampling_mode": ("token_truncate", "sequence_truncate").__contains__,
@@ -114,6 +117,10 @@ _UNBOUNDED = {
 }
 _OTHER_ORDER = {_EVERY: lambda strategy: strategy != "sequential", "losses": {"kto"}}
 _LAST_RATE = {"lr_scheduler_type": lambda name: str(name).endswith("with_min_lr"), "lr_scheduler_kwargs": _lacks_one}
+_NO_DECAY = {
+    "lr_scheduler_type": "warmup_stable_decay",
+    "lr_scheduler_kwargs": lambda kwargs: not isinstance(kwargs, dict) or "num_decay_steps" not in kwargs,
+}
 _AVERAGED = {"teacher_model_kind": "ema"}
 _BEST = {"save_strategy": "best", "metric_for_best_model": None}
 REFUSALS = (
@@ -157,6 +164,9 @@ REFUSALS = (
     Refusal(
         "lr_scheduler_kwargs", _LAST_RATE, "the schedule ends at one of them", "lr_scheduler_kwargs.min_lr_rate=0.1"
     ),
+    Refusal(
+        "lr_scheduler_kwargs", _NO_DECAY, "the schedule needs num_decay_steps", "lr_scheduler_kwargs.num_decay_steps=10"
+    ),
 )
 """The combinations that TRL or transformers refuse only when they build a trainer; none needs the model."""
 
@@ -167,6 +177,9 @@ UNREAD: tuple[tuple[str, str, tuple[object, ...]], ...] = (
     ("gradient_checkpointing_kwargs", "gradient_checkpointing", (True,)),
     ("ref_model_mixup_alpha", "sync_ref_model", (True,)),
     ("ref_model_sync_steps", "sync_ref_model", (True,)),
+    ("liger_kernel_config", "use_liger_kernel", (True,)),
+    ("optim_target_modules", "optim", _LOW_RANK),
+    *((f"hub_{name}", "push_to_hub", (True,)) for name in _OF_UPLOADS),
 )
 """(Argument, the argument that decides whether it is read, its values with which it is)."""
 
@@ -189,6 +202,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "packing_strategy": ("bfd", "bfd_split", "wrapped", "bfd-requeue"),
     "KTOConfig.train_sampling_strategy": ("random", "sequential", "group_by_length"),
     "dataloader_multiprocessing_context": ("fork", "spawn", "forkserver"),
+    **dict.fromkeys(("warmup_type", "decay_type"), ("linear", "cosine", "1-sqrt")),
+    "determinism_check": ("default", "none"),
+    "GreedyLR.mode": ("min", "max"),
+    "GreedyLR.threshold_mode": ("rel", "abs"),
     "log_level": _LOG_LEVELS,
     "log_level_replica": _LOG_LEVELS,
     "include_num_input_tokens_seen": ("all", "non_padding", "no"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import inspect
 import os
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.config import trl_args
+from rlhf_cli.config import inner_args, trl_args
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.trl_args import RESERVED_ARGS, RESERVED_WITH_A_CRITIC
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, TRAINERS, TrainerRow
@@ -107,12 +108,12 @@ def test_what_the_rules_of_ppo_read_is_there() -> None:
     [
         ("learning_rate", "1e-5", "a number, such as 1e-06, the default"),
         ("max_steps", 1.5, "a whole number, such as -1, the default"),
-        ("gradient_checkpointing", 1, "bool"),
+        ("gradient_checkpointing", 1, "true or false"),
         ("loss_type", "grpoo", "one of grpo, dr_grpo, dapo, bnpo, cispo, sapo, luspo, vespo"),
         ("scale_rewards", "gruop", "one of group, batch, none"),
-        ("reward_weights", ["one"], "list[float] | None"),
+        ("reward_weights", ["one"], "list[float] or null"),
         ("include_for_metrics", ["los"], "values among inputs, loss"),
-        ("generation_kwargs", 3, "dict | str | None"),
+        ("generation_kwargs", 3, "dict or a text or null"),
         ("scale_rewards", False, None),  # annotated str, documented "`str` or `bool`"
         ("optim_target_modules", "all-linear", None),
         ("lr_scheduler_type", "cosine", None),
@@ -121,3 +122,27 @@ def test_what_the_rules_of_ppo_read_is_there() -> None:
 )
 def test_what_fits_and_what_is_expected_instead(name: str, value: Any, expected: str | None) -> None:
     assert trl_args.expected_instead(trl_args.fields_of("GRPOTrainer")[name], value) == expected
+
+
+def test_the_keys_inside_an_argument_are_those_of_what_gets_them() -> None:
+    """Read from the source, they are the parameters that `inspect` finds once torch and transformers are imported."""
+    from torch.optim.lr_scheduler import ReduceLROnPlateau
+    from torch.utils.checkpoint import checkpoint
+    from transformers import optimization, trainer_optimizer
+    from transformers.trainer_pt_utils import AcceleratorConfig
+
+    def parameters(function: Any) -> set[str]:
+        given = {"optimizer", "num_warmup_steps", "num_training_steps", "last_epoch", "function", "args", "kwargs"}
+        return set(inspect.signature(function).parameters) - given
+
+    functions: dict[Any, Any] = dict(optimization.TYPE_TO_SCHEDULER_FUNCTION)
+    functions |= {"reduce_lr_on_plateau": ReduceLROnPlateau, "greedy": optimization.GreedyLR}
+    assert {name: set(keys) for name, keys in inner_args.schedule_fields().items()} == {
+        str(getattr(name, "value", name)): parameters(function) for name, function in functions.items()
+    }
+    inner: Any = functools.partial(inner_args.inner_fields, trainer="GRPOTrainer", args={})
+    assert set(inner("gradient_checkpointing_kwargs")) == parameters(checkpoint) - {"context_fn"}
+    assert set(inner("accelerator_config")) == {field.name for field in dataclasses.fields(AcceleratorConfig)}
+    for name in ("momentum", "lr_decay", "rank", "t_alpha", "weight_lr_power", "kahan_sum", "centered"):
+        assert name in inner("optim_args")
+        assert f'"{name}"' in inspect.getsource(trainer_optimizer)

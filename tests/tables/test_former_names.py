@@ -51,11 +51,11 @@ def test_replacements_exist(todays: set[str]) -> None:
                 name = key.removeprefix(ARGS).partition(".")[0]
                 assert name in todays | set(PpoArgs.model_fields), row
                 assert name not in RESERVED_ARGS, row
-            elif key in groups():
+            elif key in groups() and value:
                 assert value in groups()[key], row
             else:
                 parts = key.split(".")
-                assert field_at(parts) is not None or parts[-2] == "rename", row
+                assert field_at(parts) is not None or parts[-2] in ("rename", "extra"), row
 
 
 def test_each_name_has_one_row() -> None:
@@ -90,6 +90,26 @@ def test_no_verb_of_ours_is_one_of_others() -> None:
         ("train --model_name_or_path a/b --bf16", "model.path=a/b"),
         ("train --lr 1e-5", "trainer.args.learning_rate=1e-5"),
         ("train --multirn", "--multirun"),
+        ("check +exp=quickstart launch.devices=2", "launch.processes=2"),
+        ("check +exp=quickstart slurm.gres=gpu:2", "launch.slurm.extra.gres=gpu:2"),
+        ("check +exp=quickstart guards=off", "guards.no_signal=off guards.max_error_share=1"),
+        ("check +exp=quickstart critic=off", "critic=null"),
+        ("check +exp=quickstart rewards.my-reward.fn=./r.py:f", "rewards.my_reward.fn=./r.py:f"),
+        ("check +exp=quickstart tools.my-tool.fn=./r.py:f", "tools.my_tool.fn=./r.py:f"),
+        ("check +exp=quickstart sweep.seed=0,1", "rlhf train -m +exp=quickstart 'seed=0,1'"),
+        ("check +exp=quickstart model.name=gpt2", "model.path=gpt2"),
+        ("check +exp=quickstart model=gpt2", "model=local model.path=gpt2"),
+        ("check +exp=quickstart data=no.jsonl", "data=file data.path=no.jsonl"),
+        ("check +exp=quickstart dtype=bf16", "model.dtype=bfloat16"),
+        ("check +exp=quickstart optimizer=adamw", "trainer.args.optim=adamw_torch"),
+        ("check +exp=quickstart use_peft=true", "model.lora.r=16"),
+        ("check +exp=quickstart actor_rollout_ref.model.path=gpt2", "model.path=gpt2"),
+        ("check +exp=quickstart actor_rollout_ref.rollout.n=8", "trainer.args.num_generations=8"),
+        ("check +exp=quickstart eval.steps=10", "trainer.args.eval_steps=10"),
+        ("check +exp=quickstart wandb.project=x", "track.project=x"),
+        ("check +exp=quickstart training_args.learning_rate=1e-5", "trainer.args.learning_rate=1e-5"),
+        ("check +exp=quickstart reward=length", "reward@rewards.length_ramp=length_ramp"),
+        ("check +exp=quickstart critic_lr=1e-5", "critic.learning_rate=1e-5"),
     ],
 )
 def test_the_hint_for_another_tools_word(words: str, hint: str, capsys: Said) -> None:

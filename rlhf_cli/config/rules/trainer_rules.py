@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.conf_folders import groups
+from rlhf_cli.config.inner_args import wrong_inside
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Lora
@@ -46,6 +47,8 @@ def wrong_arguments(trainer: JsonTree, args: JsonTree) -> Iterator[WrongArgument
             yield WrongArgument("unknown", name, value)
         elif (expected := trl_args.expected_instead(fields[name], value)) is not None:
             yield WrongArgument("wrong", name, value, expected)
+        else:
+            yield from wrong_inside(name, trl, args)
 
 
 _LORA = "model.lora"
@@ -88,9 +91,8 @@ def adapter_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
             valid = f"one of {', '.join(sorted(known))}"
             yield ConfigError(f"unknown key {key!r}", where=where, expected=valid, hint=hint)
         elif not str(value).startswith("pissa_niter_") and (expected := trl_args.expected_instead(fields[name], value)):
-            yield ConfigError(
-                f"wrong value for {key}", where=where, got=repr(value), expected=expected, hint=f"'~{key}'"
-            )
+            what, hint = f"wrong value for {key}", f"'~{key}'"
+            yield ConfigError(what, where=where, got=repr(value), expected=expected, hint=hint)
     yield from _initial_problems(experiment, (lora.model_extra or {}).get(_INIT, True), origins)
 
 
@@ -114,19 +116,13 @@ def quantize_problems(experiment: Experiment, origins: Origins) -> Iterator[User
     """Yield every problem with `model.quantize`."""
     model = experiment.model
     if model.lora is None:
-        yield ConfigError(
-            "quantised weights cannot be trained without an adapter",
-            where=origins.where("model.quantize"),
-            got=f"model.quantize={model.quantize} without model.lora",
-            expected="a LoRA adapter on top of them",
-            hint="model.lora.r=16, or model.quantize=null",
-        )
+        what, expected = "quantised weights cannot be trained without an adapter", "a LoRA adapter on top of them"
+        got, hint = f"model.quantize={model.quantize} without model.lora", "model.lora.r=16, or model.quantize=null"
+        yield ConfigError(what, where=origins.where("model.quantize"), got=got, expected=expected, hint=hint)
     if experiment.launch.precision == "fp16":
         what = "an adapter on quantised weights is in bfloat16, which fp16 training cannot scale"
-        expected = "bf16, or float32"
-        yield ConfigError(
-            what, where=origins.where("launch.precision"), got="fp16", expected=expected, hint="launch.precision=bf16"
-        )
+        expected, hint = "bf16, or float32", "launch.precision=bf16"
+        yield ConfigError(what, where=origins.where("launch.precision"), got="fp16", expected=expected, hint=hint)
 
 
 _ARGS = "trainer.args."
@@ -138,10 +134,8 @@ def template_problems(experiment: Experiment, origins: Origins) -> Iterator[User
     path = experiment.trainer.args.get("chat_template_path")
     named = {key: experiment.model.chat_template, of_trl: str(path or "") or None}
     if None not in named.values():
-        what, got = "there are two chat templates", f"{path}, and {key}"
-        yield ConfigError(
-            what, where=origins.where(of_trl), got=got, expected="one of them", hint=f"'~{of_trl}', or {key}=null"
-        )
+        what, got, hint = "there are two chat templates", f"{path}, and {key}", f"'~{of_trl}', or {key}=null"
+        yield ConfigError(what, where=origins.where(of_trl), got=got, expected="one of them", hint=hint)
     for where, template in named.items():
         if template is not None and (where == key or template.endswith(JINJA_FILES)):
             try:
@@ -165,20 +159,15 @@ def teacher_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
     trainer, teacher = experiment.trainer, experiment.teacher
     needs_one = "teacher" in trainer.row.sections
     if teacher is None and needs_one:
-        what = f"trainer={trainer.name} needs a teacher"
+        what, hint = f"trainer={trainer.name} needs a teacher", "teacher.path=FOLDER_OR_HUB_ID"
         expected = "a language model with the policy's tokens: a folder, a hub id or run:NAME"
-        yield ConfigError(
-            what, where=origins.where("teacher"), got="null", expected=expected, hint="teacher.path=FOLDER_OR_HUB_ID"
-        )
+        yield ConfigError(what, where=origins.where("teacher"), got="null", expected=expected, hint=hint)
     elif teacher is not None and not needs_one:
         own = "teacher_model_kind" in trl_args.fields_of(trainer.trl)
-        yield ConfigError(
-            f"trainer={trainer.name} does not use the section `teacher`",
-            where=origins.where("teacher"),
-            got=teacher.path,
-            expected=f"the policy itself, by {_ARGS}teacher_model_kind" if own else None,
-            hint="trainer=distillation, or '~teacher'",
-        )
+        what = f"trainer={trainer.name} does not use the section `teacher`"
+        instead = f"the policy itself, by {_ARGS}teacher_model_kind" if own else None
+        hint = "trainer=distillation, or '~teacher'"
+        yield ConfigError(what, where=origins.where("teacher"), got=teacher.path, expected=instead, hint=hint)
 
 
 def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
@@ -199,12 +188,9 @@ def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError
             yield ConfigError(what, where=where(name), got="null", hint=f"trainer=ppo, or {instead}")
     if not trainer.row.can_have_critic:
         able = [row.name for row in TRAINERS.values() if row.can_have_critic]
-        yield ConfigError(
-            f"PPO does not run on {trainer.trl}",
-            where=where("trainer.baseline"),
-            expected=f"trainer.trl={' or '.join(able)}, whose rollouts and clipped loss PPO uses",
-            hint=f"trainer.trl={able[0]}, or trainer.baseline=group",
-        )
+        what, hint = f"PPO does not run on {trainer.trl}", f"trainer.trl={able[0]}, or trainer.baseline=group"
+        expected = f"trainer.trl={' or '.join(able)}, whose rollouts and clipped loss PPO uses"
+        yield ConfigError(what, where=where("trainer.baseline"), expected=expected, hint=hint)
 
     def conflict(key: str, what: str, got: object, hint: str) -> ConfigError:
         return ConfigError(what, where=where(key), got=got, hint=hint)
