@@ -102,6 +102,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
         arguments.order_problems(subject),
         arguments.typed_twice(subject),
         arguments.unread_arguments(subject),
+        hub.upload_problems(subject),
     )
     folders = report.run(hub.hub_problems(subject), ModelFolders(subject.experiment))
     described = report.run(model.policy_problems(subject), "")
@@ -116,7 +117,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
 
         aggregate |= report.run(tool_checks.interaction_problems(subject), {})
         report.run_all(tool_checks.conversation_problems(subject, data))
-    report.run_all(reward_checks.turn_problems(subject))
+    report.run_all(reward_checks.turn_problems(subject), reward_checks.metric_notices(subject, rewards))
     report.run_all(model.passes_problems(subject, folders), model.critic_problems(subject))
     report.run_all(data_checks.column_problems(subject, data, rewards))
     used = report.run(data_checks.row_problems(subject, data, folders), frozenset())

@@ -67,6 +67,7 @@ LEARNING_METRICS = ("loss", "accuracy", "margin", "rewards/accuracies", "rewards
 """Metrics that show whether a trainer without rewards learns, in table order."""
 
 EVERY_TRAINER = ("loss", "grad_norm", "learning_rate", "epoch", "num_tokens")
+AT_THE_END = ("train_loss", "total_flos")
 
 OF_REWARDS = (
     *("reward", "reward_std", "frac_reward_zero_std", "entropy", "step_time"),

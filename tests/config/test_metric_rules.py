@@ -31,6 +31,7 @@ def refused(*words: str, exp: str = "quickstart") -> UserError:
         ["stop.when=rewards/correlation/correct/format > 0.99"],
         ["stop.when=kl > 0.5", "trainer.args.beta=0.1"],
         ["stop.when=a_metric_of_my_own > 1"],
+        ["stop.when=completions/endings/turns > 0.5", "tools.add.fn=rlhf_cli.rewards.toy:sums_correct"],
         ['stop=[{when: "entropy < 0.01"}, {when: "correct > 0.9", for: 2}]'],
         ['stop={solved: {when: "correct > 0.9"}, far: {when: "entropy < 0.01"}}'],
         ["stop.when=eval_greedy/total > 1", "trainer.args.eval_strategy=epoch", "data.eval.fraction=0.1"],

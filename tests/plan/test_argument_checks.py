@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,13 +100,29 @@ def test_a_warm_up_longer_than_the_run_gives_a_notice(words: tuple[str, ...], st
         (["trainer.args.eval_steps=5", "trainer.args.eval_strategy=steps", "data.eval.fraction=0.1"], []),
         (["trainer.args.save_strategy=no"], []),  # the shipped save_steps is not the user's
         (["trainer.args.vllm_tensor_parallel_size=2"], ["launch.rollout=vllm"]),
+        (["trainer.args.transformers_continuous_batching_config.page_size=8"], ["launch.rollout=continuous"]),
+        (["trainer.args.hub_model_id=a/b"], ["trainer.args.push_to_hub=true"]),
+        (["trainer.args.optim_target_modules=[foo]"], ["trainer.args.optim=galore_adamw"]),
+        (["track=none", "track.project=x"], ["track=wandb_offline"]),
+        (["track.project=x", "guards.no_signal=9", "run.keep_completions.last=5"], []),
+        (["trainer=ppo", "kl.where=none", "kl.coef=0.3"], ["kl.where=reward"]),
+        (["model.revision=main"], ["model=local"]),
+        (["stop.when=approx_kl > 1"], ["stop (command line) reads 'approx_kl'"]),
+        (["trainer=ppo", "stop.when=approx_kl > 1"], ["the nearest is ppo/approx_kl_k3_old_new"]),
+        (["expect={metric: acuracy, at_least: 1}"], ["expect (command line) reads 'acuracy'"]),
+        (["stop=[{when: 'step_time > 9'}, {when: 'passes/slots > 1'}]"], []),
+        (
+            ["reward@rewards.mine=length_ramp", "rewards.mine.fn=./mine.py:f", "~rewards.mine.args", "stop.when=f > 1"],
+            [],
+        ),
         (
             ["rewards.correct.weight=0", "rewards.format.weight=0", "rewards.brevity.weight=0"],
             ["weights of all rewards"],
         ),
     ],
 )
-def test_what_no_one_reads_gives_a_notice(words: list[str], texts: list[str]) -> None:
+def test_what_no_one_reads_gives_a_notice(place: Path, words: list[str], texts: list[str]) -> None:
+    (place / "mine.py").write_text("def f(completions, log_metric, **columns): return [log_metric('f', 1)]\n")
     found = [notice.text for notice in planned(*QUICK, *words).notices if notice.subject == "no effect"]
     assert len(found) == len(texts)
     assert all(text in one for text, one in zip(texts, found, strict=True))
@@ -143,6 +160,47 @@ def test_a_run_without_a_step(refused: Refused) -> None:
 def test_arguments_that_exclude_each_other_are_refused_before_a_run(refused: Refused, words: str, hint: str) -> None:
     typed = [f"trainer.args.{word}" for word in words.split()]
     assert str(refused(*QUICK, "data.eval.fraction=0.1", *typed).hint).endswith(hint)
+
+
+_ARGS = "trainer.args."
+_RATE, _SAVED, _MIN = f"{_ARGS}lr_scheduler_kwargs", f"{_ARGS}gradient_checkpointing_kwargs", "cosine_with_min_lr"
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "hint"),
+    [
+        (f"{_RATE}={{foo:1}}", f"{_RATE}.foo", f"'~{_RATE}.foo'"),
+        (f"{_RATE}={{min_lr_rate:0.1}}", f"{_RATE}.min_lr_rate", f"{_ARGS}lr_scheduler_type={_MIN}"),
+        (f"lr_scheduler_type={_MIN} {_RATE}.min_lr_rate=low", f"{_RATE}.min_lr_rate", f"'~{_RATE}.min_lr_rate'"),
+        (f"{_RATE}=foo", _RATE, f"'~{_RATE}'"),
+        ("lr_scheduler_type=warmup_stable_decay", _RATE, f"{_RATE}.num_decay_steps="),
+        (f"{_SAVED}={{use_reentrant:maybe}}", f"{_SAVED}.use_reentrant", f"'~{_SAVED}.use_reentrant'"),
+        (f"{_SAVED}={{use_rentrant:true}}", f"{_SAVED}.use_rentrant", f"{_SAVED}.use_reentrant=true"),
+        (f"{_SAVED}={{every_n_layers:2}}", f"{_SAVED}.every_n_layers", f"'~{_SAVED}.every_n_layers'"),
+        ("accelerator_config={split_batchs:true}", "accelerator_config.split_batchs", "split_batches=true"),
+        ("accelerator_config={even_batches:1}", "accelerator_config.even_batches", "even_batches=true"),
+        ("optim=sgd optim_args='momentun=0.9'", "optim_args.momentun", "optim_args='momentum=0.9'\""),
+        ("optim_args=foo", "optim_args", f"'~{_ARGS}optim_args'"),
+        ("push_to_hub=true", "push_to_hub", "unset HF_HUB_OFFLINE"),
+        ("log_completions_hub_repo=a/b log_completions=true", "log_completions_hub_repo", "unset HF_HUB_OFFLINE"),
+    ],
+)
+def test_what_would_end_a_run_after_its_model_was_loaded(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch, words: str, key: str, hint: str
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    full = [word if word.startswith(_ARGS) else _ARGS + word for word in words.split()]
+    error = refused(*QUICK, *full)
+    assert isinstance(error, ConfigError)
+    assert str(error.where).startswith(f"{_ARGS}{key.removeprefix(_ARGS)} (")
+    assert hint in str(error.hint)
+
+
+def test_negative_control_keys_that_libraries_read() -> None:
+    planned(*QUICK, f"{_ARGS}lr_scheduler_type={_MIN}", f"{_RATE}.min_lr_rate=0.1", f"{_SAVED}.use_reentrant=false")
+    planned(*QUICK, f"{_ARGS}optim=sgd", f"\"{_ARGS}optim_args='momentum=0.9,nesterov=true'\"".strip('"'))
+    planned("exp=toy_sft", "launch=cpu", f"{_ARGS}activation_checkpointing_kwargs.every_n_layers=2")
+    planned(*QUICK, f"{_RATE}='{{\"num_cycles\": 2}}'")  # transformers itself reads JSON
 
 
 def test_a_key_typed_twice_is_noted() -> None:

@@ -92,6 +92,15 @@ class TestAdapters:
         assert error.hint == "model.lora.modules_to_save='[lm_head,embed_tokens]'"
         assert planned(*model, "model.lora.modules_to_save=[lm_head,embed_tokens,mlp,model.norm]").notices == ()
         assert planned(*model, "model.lora.modules_to_save=[classifier,whole.model.norm]").notices == ()
+        for word, hint in (
+            ("exclude_modules=[q_prj]", "exclude_modules='[q_proj]'"),
+            ("target_parameters=[q_proj.wieght]", "target_parameters='[q_proj.weight]'"),
+            ("rank_pattern={q_prj: 4}", "'~model.lora.rank_pattern'"),
+        ):
+            error = refused(*model, f"model.lora.{word}")
+            assert error.where == f"model.lora.{word.partition('=')[0]} (command line)"
+            assert str(error.hint).removeprefix("model.lora.") == hint
+            assert planned(*model, f"model.lora.{word.replace('prj', 'proj').replace('wieght', 'weight')}")
 
     @pytest.mark.parametrize("targets", ["all-linear", "'.*q_proj'", "[layers.0.self_attn.q_proj]"])
     def test_negative_control_what_peft_finds(self, place: Path, model: tuple[str, ...], targets: str) -> None:
@@ -113,6 +122,8 @@ class TestPackages:
         [
             ("trainer.args.optim=paged_adamw_8bit", "bitsandbytes", "trainer.args.optim"),
             ("trainer.args.optim=adamw_torch_8bit", "torchao", "trainer.args.optim"),
+            ("trainer.args.optim=lomo", "lomo_optim", "trainer.args.optim"),
+            ("trainer.args.optim=stable_adamw", "optimi", "trainer.args.optim"),
             ("model.lora.r=8", "peft", "model.lora"),
             ("trainer.args.use_liger_kernel=true", "liger_kernel", "trainer.args.use_liger_kernel"),
             ("reward@rewards.maths=trl_accuracy", "math_verify", "rewards.maths.fn"),

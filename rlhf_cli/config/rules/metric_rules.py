@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from rlhf_cli.config import trl_args
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import RESERVED_REWARD_NAMES
@@ -16,6 +17,7 @@ from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.rewards.stack.aggregating import why_no_total
 from rlhf_cli.tables import metrics
 from rlhf_cli.text.suggest import nearest, slips
+from rlhf_cli.truncation import ENDINGS
 
 STEP = "step"
 """The number of the step, which a rule may use like a metric."""
@@ -70,7 +72,7 @@ def _unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
         logged = None if close is None else close if _SAMPLED.match(close) else logged_name(close, experiment.rewards)
         return why, None if logged is None else prefix + logged
     names = _known(experiment)
-    if metric in names or (metric == _TOTAL and experiment.rewards):
+    if metric in names or (metric == _TOTAL and experiment.rewards) or metrics.is_of_the_clock(metric):
         return None
     close, by_word = _similar(metric, names)
     if _SAMPLED.match(metric):
@@ -93,6 +95,23 @@ def _unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
     else:
         return None
     return why, close or by_word
+
+
+def unlisted(metric: str, experiment: Experiment) -> Unlogged | None:
+    """Return why only code of the user's could log a metric, and the nearest; None if a table or TRL names it."""
+    plain, trainer = metric.removeprefix(EVAL).removeprefix(_EVAL_BY_TRACKERS), experiment.trainer
+    plain = plain.removeprefix(_eval_prefix(experiment, plain).removeprefix(EVAL))
+    names = [*metrics.AT_THE_END, STEP, _TOTAL, *_known(experiment), *trl_args.named_in(trainer.row.config_class)]
+    families = {name.partition("/")[0] for name in names if "/" in name and trainer.row.generates}
+    if (
+        plain in names
+        or plain.partition("/")[0] in families
+        or metrics.is_of_the_clock(metric)
+        or _SAMPLED.match(plain)
+    ):
+        return None
+    likely = (*(name for name in names if plain in name), *_similar(plain, names))
+    return f"nothing of trainer={trainer.name} is known to log it", next(filter(None, likely), None)
 
 
 def _eval_prefix(experiment: Experiment, metric: str = "") -> str:
@@ -140,11 +159,12 @@ def _known(experiment: Experiment) -> list[str]:
     """Return the rewards' names and the metrics that the experiment is known to log."""
     known = [*experiment.rewards, *metrics.EVERY_TRAINER]
     if not experiment.trainer.row.generates:
-        return known
+        return [*known, *sorted(trl_args.named_in(experiment.trainer.row.config_class))]
     known += metrics.OF_REWARDS
     has_critic = experiment.trainer.has_critic
     known += metrics.OF_A_CRITIC if has_critic else ()
     known += metrics.WITH_BETA if has_critic or experiment.trainer.args.get("beta") else ()
+    known += [f"completions/endings/{ending}" for ending in ENDINGS] if experiment.interacts else ()
     known += metrics.OF_SAMPLING if experiment.sampling.keep_groups is not None else ()
     parts: dict[str, tuple[str, ...]] = dict.fromkeys(experiment.rewards, metrics.OF_A_REWARD)
     parts["truncation"] = (*metrics.OF_TRUNCATION, *metrics.OF_TRUNCATION_TOO)
@@ -211,21 +231,14 @@ def expect_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
         if (problem := unlogged(target.metric, experiment)) is not None:
             why, close = problem
             not_yet = target.metric.startswith(EVALUATED) and not evaluates(experiment)
-            yield ConfigError(
-                f"an expectation reads {target.metric!r}: {why}",
-                where=where,
-                got=f"metric: {target.metric}",
-                expected=examples_of_metrics(experiment),
-                hint=f"{prefix}metric{equals}{close}{_EVALUATE if not_yet else ''}" if close else _NOTHING,
-            )
+            what, got = f"an expectation reads {target.metric!r}: {why}", f"metric: {target.metric}"
+            hint = f"{prefix}metric{equals}{close}{_EVALUATE if not_yet else ''}" if close else _NOTHING
+            yield ConfigError(what, where=where, got=got, expected=examples_of_metrics(experiment), hint=hint)
         if isinstance(target.at, int) and isinstance(last_step, int) and 0 < last_step < target.at:
-            yield ConfigError(
-                f"an expectation reads step {target.at}, but the run ends at step {last_step}",
-                where=where,
-                got=f"at: {target.at}",
-                expected=f"a step up to {last_step}, or end",
-                hint=f"{prefix}at=end" if prefix else f"at: end, or {_NOTHING}",
-            )
+            what = f"an expectation reads step {target.at}, but the run ends at step {last_step}"
+            expected = f"a step up to {last_step}, or end"
+            hint = f"{prefix}at=end" if prefix else f"at: end, or {_NOTHING}"
+            yield ConfigError(what, where=where, got=f"at: {target.at}", expected=expected, hint=hint)
 
 
 def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
@@ -235,13 +248,9 @@ def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
     args, held_out = experiment.trainer.args, experiment.data.eval
     if evaluates(experiment) and held_out is None:
         key = "eval_on_start" if args.get("eval_on_start") is True else "eval_strategy"
-        yield ConfigError(
-            "there are no rows to evaluate on",
-            where=origins.where(f"trainer.args.{key}"),
-            got=f"{key}={str(args[key]).lower()} without data.eval",
-            expected="held-out rows",
-            hint="data.eval.fraction=0.1, or data.eval.path=FILE",
-        )
+        what, got = "there are no rows to evaluate on", f"{key}={str(args[key]).lower()} without data.eval"
+        expected, hint = "held-out rows", "data.eval.fraction=0.1, or data.eval.path=FILE"
+        yield ConfigError(what, where=origins.where(f"trainer.args.{key}"), got=got, expected=expected, hint=hint)
     metric = args.get("metric_for_best_model")
     chooses = bool(args.get("load_best_model_at_end")) or args.get("save_strategy") == "best"
     if metric is None and experiment.data.eval_names and (chooses or "plateau" in str(args.get("lr_scheduler_type"))):
@@ -249,32 +258,25 @@ def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
     name = str(metric).removeprefix(EVAL)
     of_set = _eval_prefix(experiment, name).removeprefix(EVAL)
     if isinstance(metric, str) and not name.startswith(of_set):
-        what = "the best checkpoint is chosen by the metric of one evaluation set"
-        expected = f"a name that begins with {' or '.join(f'{EVAL}{one}_' for one in experiment.data.eval_names)}"
-        yield ConfigError(
-            what, where=origins.where(_BEST), got=metric, expected=expected, hint=f"{_BEST}={EVAL}{of_set}{name}"
+        what, hint = (
+            "the best checkpoint is chosen by the metric of one evaluation set",
+            f"{_BEST}={EVAL}{of_set}{name}",
         )
+        expected = f"a name that begins with {' or '.join(f'{EVAL}{one}_' for one in experiment.data.eval_names)}"
+        yield ConfigError(what, where=origins.where(_BEST), got=metric, expected=expected, hint=hint)
         return
     if not isinstance(metric, str) or not experiment.trainer.row.generates:
         return
     name, prefix = name.removeprefix(of_set), (EVAL if metric.startswith(EVAL) else "") + of_set
     if (relative := _relative(name, experiment)) is not None:
         foremost = experiment.primary.by if experiment.primary is not None else next(iter(experiment.rewards), "NAME")
-        yield ConfigError(
-            f"{metric} cannot tell a better checkpoint from a worse one",
-            where=origins.where(_BEST),
-            got=f"{metric}, but {relative}",
-            expected=f"greedy/rewards/NAME, the mean raw score of {' or '.join(experiment.rewards)}",
-            hint=f"{_BEST}={prefix}greedy/rewards/{foremost}",
-        )
+        what, got = f"{metric} cannot tell a better checkpoint from a worse one", f"{metric}, but {relative}"
+        expected = f"greedy/rewards/NAME, the mean raw score of {' or '.join(experiment.rewards)}"
+        hint = f"{_BEST}={prefix}greedy/rewards/{foremost}"
+        yield ConfigError(what, where=origins.where(_BEST), got=got, expected=expected, hint=hint)
     elif (problem := unlogged(name, experiment)) is not None:
-        yield ConfigError(
-            f"no evaluation logs {metric}",
-            where=origins.where(_BEST),
-            got=metric,
-            expected=problem[0],
-            hint=f"{_BEST}={prefix}{problem[1]}" if problem[1] else None,
-        )
+        what, meant = f"no evaluation logs {metric}", f"{_BEST}={prefix}{problem[1]}" if problem[1] else None
+        yield ConfigError(what, where=origins.where(_BEST), got=metric, expected=problem[0], hint=meant)
 
 
 def _relative(name: str, experiment: Experiment) -> str | None:
@@ -305,13 +307,9 @@ def sweep_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
         typed = objective.removeprefix("-").strip()
         if (problem := unlogged(typed, experiment)) is not None:
             why, close = problem
-            yield ConfigError(
-                f"no run of this experiment logs {typed}: {why}",
-                where=where,
-                got=objective,
-                expected=examples_of_metrics(experiment),
-                hint=f"sweep.objective={objective.replace(typed, close, 1)}" if close else None,
-            )
+            what = f"no run of this experiment logs {typed}: {why}"
+            hint = f"sweep.objective={objective.replace(typed, close, 1)}" if close else None
+            yield ConfigError(what, where=where, got=objective, expected=examples_of_metrics(experiment), hint=hint)
         is_total = _IS_TOTAL.fullmatch(logged_name(typed, experiment.rewards))
         if is_total and (moving := [key for key in sweep.space if moves_the_total(key)]):
             yield moving_total(objective, moving, list(experiment.rewards), where=where)

@@ -8,6 +8,7 @@ import re
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import EXPECT_AFRESH
 from rlhf_cli.config.origins import COMMAND_LINE
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.rows import describe_shared, prompt_keys, shared_prompts
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import ConfigError, DataError
@@ -19,8 +20,12 @@ from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.tables.trl_values import MAX_RELATIVE_KL_ERROR, RANGES, REFUSALS, UNREAD
 
 _ARGS = "trainer.args."
-_OPTIMIZERS = ((re.compile(r"8bit|paged|ademamix|bnb"), "bitsandbytes"), (re.compile(r"_torch_(4|8)bit$"), "torchao"))
-"""(Name of an optimizer, the package that transformers imports for it); the last match counts."""
+_OPTIMIZERS = {
+    **{"8bit|paged|ademamix|bnb|lion": "bitsandbytes", "_torch_(4|8)bit$": "torchao", "galore": "galore_torch"},
+    **{"apollo": "apollo_torch", "lomo": "lomo_optim", "grokadamw": "grokadamw", "schedule_free": "schedulefree"},
+    **{"stable_adamw": "optimi", "anyprecision": "torchdistx", "_xla$": "torch_xla", "_npu_": "torch_npu"},
+}
+"""Part of an optimizer's name -> the package that transformers imports for it; the last match counts."""
 
 
 def range_problems(subject: Subject) -> Findings:
@@ -39,13 +44,9 @@ def range_problems(subject: Subject) -> Findings:
         if bounds.name in fields and (generates or bounds.name != "temperature"):
             default = fields[bounds.name].default
             fits = isinstance(default, int | float) and bounds.holds(default)
-            yield ConfigError(
-                f"{key} is out of its range",
-                where=subject.where(key),
-                got=value,
-                expected=f"{bounds.in_words()}: {bounds.why}",
-                hint=f"{key}={default}" if fits else f"'~{key}'",
-            )
+            what, expected = f"{key} is out of its range", f"{bounds.in_words()}: {bounds.why}"
+            hint = f"{key}={default}" if fits else f"'~{key}'"
+            yield ConfigError(what, where=subject.where(key), got=value, expected=expected, hint=hint)
 
 
 def contradictions(subject: Subject) -> Findings:
@@ -89,13 +90,9 @@ def refused_combinations(subject: Subject) -> Findings:
     for row in REFUSALS:
         if row.key in fields and row.holds(lambda name: facts[name] if name in facts else trainer.setting(name)):
             is_typed = row.key in trainer.args and row.key not in row.values
-            yield ConfigError(
-                f"{trainer.trl} refuses {_ARGS}{row.key}",
-                where=subject.where(_ARGS + row.key),
-                got=repr(trainer.setting(row.key)),
-                expected=row.why,
-                hint=_ARGS + row.instead + f", or '~{_ARGS}{row.key}'" * is_typed,
-            )
+            key, got = _ARGS + row.key, repr(trainer.setting(row.key))
+            what, hint = f"{trainer.trl} refuses {key}", _ARGS + row.instead + f", or '~{key}'" * is_typed
+            yield ConfigError(what, where=subject.where(key), got=got, expected=row.why, hint=hint)
 
 
 def order_problems(subject: Subject) -> Findings:
@@ -108,13 +105,9 @@ def order_problems(subject: Subject) -> Findings:
     )
     if (data.sort is None and key == "data.sort") or trainer.setting(name) == in_order[name]:
         return
-    yield ConfigError(
-        "the trainer would shuffle the sorted rows",
-        where=subject.where(key),
-        got=f"{name}={trainer.setting(name)}".lower(),
-        expected="rows that stay in order",
-        hint=f"{_ARGS}{name}={str(in_order[name]).lower()}, or {key}=null",
-    )
+    what, got = "the trainer would shuffle the sorted rows", f"{name}={trainer.setting(name)}".lower()
+    expected, hint = "rows that stay in order", f"{_ARGS}{name}={str(in_order[name]).lower()}, or {key}=null"
+    yield ConfigError(what, where=subject.where(key), got=got, expected=expected, hint=hint)
 
 
 def typed_twice(subject: Subject) -> Findings:
@@ -135,20 +128,26 @@ def unread_arguments(subject: Subject) -> Findings:
     args, of = experiment.trainer.args, experiment.trainer.setting
 
     def is_typed(name: str) -> bool:
-        return str(origins.by_key.get(_ARGS + name)) == COMMAND_LINE
+        return str(origins.of(_ARGS + name)) == COMMAND_LINE
 
     rows = [row for row in UNREAD if row[0] in args and of(row[1]) not in row[2]]
     if isinstance(steps := args.get("max_steps"), int) and steps > 0 and is_typed("num_train_epochs"):
         rows.append(("num_train_epochs", "max_steps", (-1,)))
     for name, decides, values in rows:
         if is_typed(name) > is_typed(decides) or (decides not in args and name in args):
-            with_what = f"{decides}={of(decides)}; {_ARGS}{decides}={values[0]}".replace("=True", "=true")
+            now = of(decides) if of(decides) is not None else "null"
+            with_what = f"{decides}={now}; {_ARGS}{decides}={values[0]}".replace("=True", "=true")
             texts[name] = with_what.replace("=False", "=false")
-    if not experiment.launch.rollout.startswith("vllm"):
-        with_what = f"launch.rollout={experiment.launch.rollout}; launch.rollout=vllm"
-        texts |= dict.fromkeys([name for name in args if name.startswith("vllm_") and is_typed(name)], with_what)
+    for of_rollout, rollout in (("vllm_", "vllm"), ("transformers_continuous_", "continuous")):
+        if not experiment.launch.rollout.startswith(rollout):
+            with_what = f"launch.rollout={experiment.launch.rollout}; launch.rollout={rollout}"
+            texts |= dict.fromkeys([name for name in args if name.startswith(of_rollout) and is_typed(name)], with_what)
     for name, with_what in texts.items():
         yield Notice("no effect", f"{subject.where(_ARGS + name)} is not read with {with_what} reads it")
+    for keys, is_unread, with_what in _unread_sections(experiment):
+        for key in keys.split() if is_unread else ():
+            if str(origins.of(key)) == COMMAND_LINE:
+                yield Notice("no effect", f"{subject.where(key)} is not read with {with_what} reads it")
     if (rewards := experiment.rewards) and all(reward.weight == 0 for reward in rewards.values()):
         yield Notice("no effect", f"the weights of all rewards are 0: {', '.join(rewards)} teach nothing")
     rate = of("learning_rate")
@@ -156,12 +155,30 @@ def unread_arguments(subject: Subject) -> Findings:
         yield Notice("learning rate", f"{subject.where(_ARGS + 'learning_rate')} is {rate:g}; usual are 1e-6 to 1e-3")
 
 
+def _unread_sections(experiment: Experiment) -> tuple[tuple[str, bool, str], ...]:
+    """Return keys, whether this run reads none of them, and with what; then what to type so that one does."""
+    track, trainer, kl = experiment.track, experiment.trainer, experiment.kl
+    of_trackers, of_wandb = "track.project track.tags track.notes", "track.entity track.completions_every"
+    of_rollouts = "guards.no_signal guards.max_error_share guards.error_window run.keep_completions.last"
+    of_rollouts += " run.keep_completions.every trainer.passes trainer.generation trainer.dense aggregate"
+    return (
+        (f"{of_trackers} {of_wandb}", track.mode == "none", "track=none; track=wandb_offline"),
+        (of_wandb, track.mode != "none" and track.tracker != "wandb", f"track={track.tracker}; track=wandb_offline"),
+        ("kl.coef kl.controller", kl is not None and kl.where == "none", "kl.where=none; kl.where=reward"),
+        (of_rollouts, not trainer.row.generates, f"trainer={trainer.name}; trainer=grpo"),
+        ("guards.error_window", experiment.guards.max_error_share == 1, "guards.max_error_share=1; any less"),
+        ("model.revision", experiment.model.build is not None, "model.build; model=local"),
+    )
+
+
 def package_problems(subject: Subject) -> Findings:
     """Yield an error for every required package that is not installed."""
     experiment = subject.experiment
     args, needed = experiment.trainer.args, list[tuple[str, str, str]]()  # package, key, hint
-    for own in [package for pattern, package in _OPTIMIZERS if pattern.search(str(args.get("optim", "")))][-1:]:
-        needed.append((own, "trainer.args.optim", f"pip install {own}, or trainer.args.optim=adamw_torch"))
+    optim = str(args.get("optim", ""))
+    for own in [package for pattern, package in _OPTIMIZERS.items() if re.search(pattern, optim)][-1:]:
+        project = {"optimi": "torch-optimi", "torchdistx": "git+https://github.com/pytorch/torchdistx"}.get(own, own)
+        needed.append((own, "trainer.args.optim", f"pip install {project}, or trainer.args.optim=adamw_torch"))
     model, launch = experiment.model, experiment.launch
     if model.quantize is not None:
         needed.append(("bitsandbytes", "model.quantize", "pip install bitsandbytes, or model.quantize=null"))
@@ -206,13 +223,10 @@ def round_problems(subject: Subject, data: DataFacts) -> Check[Schedule]:
     yield from _sampling_findings(subject, data, batches)
     kl, rows = experiment.kl, batches.completions_a_round
     if kl is not None and kl.controller != "fixed" and kl.controller.horizon <= MAX_RELATIVE_KL_ERROR * rows:
-        yield ConfigError(
-            "the horizon of the KL controller is shorter than a round, which could make the coefficient negative",
-            where=subject.where("kl.controller.horizon"),
-            got=f"{kl.controller.horizon} completions; a round has {rows}",
-            expected=f"more than {MAX_RELATIVE_KL_ERROR * rows:g}; 20 rounds or more adapt smoothly",
-            hint=f"kl.controller.horizon={20 * rows}",
-        )
+        what = "the horizon of the KL controller is shorter than a round, which could make the coefficient negative"
+        got, hint = f"{kl.controller.horizon} completions; a round has {rows}", f"kl.controller.horizon={20 * rows}"
+        expected = f"more than {MAX_RELATIVE_KL_ERROR * rows:g}; 20 rounds or more adapt smoothly"
+        yield ConfigError(what, where=subject.where("kl.controller.horizon"), got=got, expected=expected, hint=hint)
     return Schedule(batches, None, batches.steps)
 
 
@@ -224,13 +238,10 @@ def _sampling_findings(subject: Subject, data: DataFacts, batches: BatchPlan) ->
         return
     if of_rank % batches.num_generations:
         size = f"{_ARGS}per_device_train_batch_size"
-        yield ConfigError(
-            f"{key} needs whole groups in every process",
-            where=subject.where(size),
-            got=f"{of_rank} completions a process and round, {batches.num_generations} to a group",
-            expected=f"a multiple of {_ARGS}num_generations={batches.num_generations}",
-            hint=f"{size}={batches.num_generations}, or {key}=null",
-        )
+        what, hint = f"{key} needs whole groups in every process", f"{size}={batches.num_generations}, or {key}=null"
+        got = f"{of_rank} completions a process and round, {batches.num_generations} to a group"
+        expected = f"a multiple of {_ARGS}num_generations={batches.num_generations}"
+        yield ConfigError(what, where=subject.where(size), got=got, expected=expected, hint=hint)
     if keep.by == "total" and experiment.rewards:
         named = experiment.primary.by if experiment.primary is not None else next(iter(experiment.rewards))
         yield Notice("sampling", f"by the total keeps groups in which any reward differs; or {key}.by={named}")
@@ -262,13 +273,10 @@ def stage_problems(subject: Subject, data: DataFacts, schedule: Schedule) -> Che
         # TRL leaves out prompts that fill no step; GKD, which has max_new_tokens, does not.
         if row.answers_up_to == "max_completion_length" and num_rows is not None and num_rows < a_step:
             key = f"{_ARGS}per_device_train_batch_size"
-            yield ConfigError(
-                "the data fill no step, so nothing would be trained",
-                where=subject.where(key),
-                got=f"{num_rows} answers to all prompts, {a_step} to a step",
-                expected=f"at most {num_rows} to a step",
-                hint=f"{key}={num_rows // (stage.processes * stage.accumulation) or 1}",
-            )
+            what, expected = "the data fill no step, so nothing would be trained", f"at most {num_rows} to a step"
+            got = f"{num_rows} answers to all prompts, {a_step} to a step"
+            hint = f"{key}={num_rows // (stage.processes * stage.accumulation) or 1}"
+            yield ConfigError(what, where=subject.where(key), got=got, expected=expected, hint=hint)
     if schedule.steps is not None and schedule.steps <= 0:
         key = f"{_ARGS}num_train_epochs"
         what, expected = "the run would have no steps", "more than 0 of either"

@@ -161,9 +161,10 @@ class RewardFacts:
     """What the reward functions read.
 
     `columns` maps a reward's name to the columns that it requires, `missing_arguments` to those of them that, by their
-    annotation, are arguments without a value.
+    annotation, are arguments without a value. `logs` says that a function takes `log_metric`.
     """
 
+    logs: bool = False
     files: dict[str, Path] = field(default_factory=dict)
     columns: dict[str, list[str]] = field(default_factory=dict)
     missing_arguments: dict[str, list[str]] = field(default_factory=dict)

@@ -1,12 +1,13 @@
-"""Check that the experiment's models and datasets on the Hugging Face hub are available, in the cache or online."""
+"""Check that the experiment's models and datasets on the Hugging Face hub are available, and that it may upload."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_cli.errors import DataError, ModelError, UserError
-from rlhf_cli.plan.checks.facts import Check, ModelFolders, Subject
+from rlhf_cli.errors import ConfigError, DataError, ModelError, UserError
+from rlhf_cli.plan.checks.facts import Check, Findings, ModelFolders, Subject
 from rlhf_cli.plan.sources_and_components import eval_sources, training_sources
 
 if TYPE_CHECKING:
@@ -46,6 +47,23 @@ def hub_problems(subject: Subject) -> Check[ModelFolders]:
             local = f"{key}={'FILE' if question.kind == 'dataset' else 'FOLDER'}"
             yield _problem(key, subject.where(key), question, answer, local)
     return ModelFolders(experiment, cached)
+
+
+def upload_problems(subject: Subject) -> Findings:
+    """Yield an error for an argument that makes the run upload something, without a network or a token."""
+    args = subject.experiment.trainer.args
+    for key in [f"trainer.args.{name}" for name in ("push_to_hub", "log_completions_hub_repo") if args.get(name)]:
+        from huggingface_hub import get_token
+
+        from rlhf_cli.services.hub_lookup import is_offline
+
+        got, hint = "no token of the hub", f"'~{key}', or hf auth login"
+        if (variable := is_offline()) is not None:
+            got, hint = f"{variable}={os.environ[variable]}", f"'~{key}', or unset {variable}"
+        elif get_token() is not None:
+            return
+        what, expected = f"{key} cannot upload from here", "a network, and a token that may write"
+        yield ConfigError(what, where=subject.where(key), got=got, expected=expected, hint=hint)
 
 
 def require_on_hub(question: HubQuestion, *, where: str, local: str) -> None:

@@ -41,12 +41,8 @@ def gpu_problems(subject: Subject) -> Findings:
     if is_left_to_a_node(launch) or (OTHER_GPUS.exists() and not there):
         return
     if launch.device == "cuda" and not there:
-        yield ConfigError(
-            "this machine has no CUDA device",
-            where=where("launch.device"),
-            got="launch.device=cuda, but neither nvidia-smi nor CUDA_VISIBLE_DEVICES names a GPU",
-            hint="launch=cpu",
-        )
+        got = "launch.device=cuda, but neither nvidia-smi nor CUDA_VISIBLE_DEVICES names a GPU"
+        yield ConfigError("this machine has no CUDA device", where=where("launch.device"), got=got, hint="launch=cpu")
         return
     serving = launch.rollout_gpus
     training = 0 if on_cpu else count_processes(launch)

@@ -5,7 +5,7 @@ The run itself decides that from the loaded model (trainers/pass_mixin.py). Both
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
@@ -57,13 +57,9 @@ def policy_problems(subject: Subject) -> Check[str]:
     _refuse_revision(subject, "model", model.path, model.revision)
     if _is_classifier(Path(model.path).expanduser()):
         if experiment.trainer.row.trains != "reward model":
-            raise ModelError(
-                f"trainer={experiment.trainer.name} trains a language model, but this is a classifier",
-                where=where,
-                got=described,
-                expected="a causal language model",
-                advice="use the model that it was trained from; put a reward model into rewards.NAME.model",
-            )
+            what = f"trainer={experiment.trainer.name} trains a language model, but this is a classifier"
+            advice = "use the model that it was trained from; put a reward model into rewards.NAME.model"
+            raise ModelError(what, where=where, got=described, expected="a causal language model", advice=advice)
         describe_reward_model(model.path, where=where)  # raises if it has several labels
     return described + more
 
@@ -95,22 +91,16 @@ def teacher_problems(subject: Subject, folders: ModelFolders, tokenizer: Tokeniz
     gold = "" if trainer.trl == "GOLDTrainer" else "trainer=gold "
     if theirs and ours and other and not aligns:
         ids = [known.get(other[0], "no token") for known in (theirs, ours)]
-        yield ModelError(
-            "the teacher's tokens differ from the policy's",
-            where=where,
-            got=f"{other[0]!r} is {ids[0]} for the teacher, {ids[1]} for the policy",
-            expected=f"one tokenizer: trainer={trainer.name} compares the probabilities of the same tokens",
-            hint=f"{gold}trainer.args.use_uld_loss=true",
-            advice="or take a teacher of the policy's family",
-        )
+        what, hint = "the teacher's tokens differ from the policy's", f"{gold}trainer.args.use_uld_loss=true"
+        got = f"{other[0]!r} is {ids[0]} for the teacher, {ids[1]} for the policy"
+        expected = f"one tokenizer: trainer={trainer.name} compares the probabilities of the same tokens"
+        advice = "or take a teacher of the policy's family"
+        yield ModelError(what, where=where, got=got, expected=expected, hint=hint, advice=advice)
     elif trainer.row.same_vocabulary and None not in sizes and sizes[0] != sizes[1]:
-        yield ModelError(
-            "the teacher's vocabulary has another size than the policy's",
-            where=where,
-            got=f"vocab_size {sizes[0]} for the teacher, {sizes[1]} for the policy",
-            expected="the same, or a trainer that cuts or pads the teacher's",
-            hint="trainer=gold",
-        )
+        what = "the teacher's vocabulary has another size than the policy's"
+        got = f"vocab_size {sizes[0]} for the teacher, {sizes[1]} for the policy"
+        expected = "the same, or a trainer that cuts or pads the teacher's"
+        yield ModelError(what, where=where, got=got, expected=expected, hint="trainer=gold")
 
 
 def _refuse_revision(subject: Subject, section: str, path: str, revision: str | None) -> None:
@@ -242,14 +232,12 @@ def weight_problems(subject: Subject, folders: ModelFolders) -> Findings:
             )
         elif (trouble := damaged_weights(folder)) is not None:
             expected, got = "every file of the index, as long as its header says", f"{folder}: {trouble}"
-            what = "the weights are incomplete"
-            yield ModelError(
-                what, where=subject.where(key), got=got, expected=expected, advice="copy or download the folder again"
-            )
+            what, advice = "the weights are incomplete", "copy or download the folder again"
+            yield ModelError(what, where=subject.where(key), got=got, expected=expected, advice=advice)
 
 
 def adapter_problems(subject: Subject, folders: ModelFolders) -> Findings:
-    """Yield an error if LoRA's targets, or what it saves whole, name a layer that the model does not have."""
+    """Yield an error for each key of LoRA's with the name of a layer, parameter or module that the model lacks."""
     experiment = subject.experiment
     lora = experiment.model.lora
     if lora is None:
@@ -260,45 +248,44 @@ def adapter_problems(subject: Subject, folders: ModelFolders) -> Findings:
     elif (folder := folders.folder_of(experiment.model.path)) is not None and (folder / "config.json").is_file():
         shapes = stored_shapes(folder) or []
     modules = [shape.name.removesuffix(".weight") for shape in shapes if len(shape.shape) >= 2]
-    targets = lora.target_modules
     if not modules or any("expert" in name for name in modules):
         return  # experts have other names in memory than in their files
-    yield from _saved_whole(subject, (lora.model_extra or {}).get("modules_to_save"), shapes)
-    if targets == "all-linear":
-        return
-    listed = {targets: targets} if isinstance(targets, str) else {target: [target] for target in targets}
-    without = [word for word, target in listed.items() if not any(is_target(name, target) for name in modules)]
-    if without:
-        layers = sorted({name.rpartition(".")[2] for name in modules})
-        named = [nearest(target, layers) if target in without else target for target in listed]
-        meant = ",".join(dict.fromkeys(name for name in named if name is not None))
-        yield ConfigError(
-            f"the model has no layer named {' or '.join(without)}",
-            where=subject.where("model.lora.target_modules"),
-            got=", ".join(listed),
-            expected=f"all-linear, or some of {', '.join(layers)}",
-            hint=f"model.lora.target_modules='[{meant}]'" if meant else "model.lora.target_modules=all-linear",
-        )
+    layers, paths = {name.rpartition(".")[2] for name in modules}, _module_paths(shapes)
+    parameters = {".".join(shape.name.split(".")[-2:]) for shape in shapes}
 
+    def has_layer(pattern: str | list[str]) -> bool:
+        return any(is_target(name, pattern) for name in modules)
 
-def _saved_whole(subject: Subject, saved: object, shapes: Iterable[WeightShape]) -> Findings:
-    """Yield an error if names in `modules_to_save` end the path of no module: peft trains those that it finds."""
-    names = [str(name) for name in saved] if isinstance(saved, list) else []
-    parts = [shape.name.split(".")[:-1] for shape in shapes]
-    paths = {".".join(path[:end]) for path in parts for end in range(1, len(path) + 1)} | {
-        "lm_head",
-        "score",
-        "classifier",
+    def has_module(name: str) -> bool:  # a file may leave out the model's own name: `wte` is `transformer.wte`
+        return any(path.endswith(name) or name.endswith(f".{path}") for path in paths)
+
+    kinds: dict[str, tuple[str, set[str], Callable[[str], bool]]] = {
+        **dict.fromkeys(("target_modules", "exclude_modules"), ("layer", layers, lambda name: has_layer([name]))),
+        **dict.fromkeys(
+            ("rank_pattern", "alpha_pattern"), ("layer", layers, lambda key: has_layer(rf"(.*\.)?({key})"))
+        ),
+        "target_parameters": ("parameter", parameters, lambda name: any(is_target(one.name, [name]) for one in shapes)),
+        "modules_to_save": ("module", {path.rpartition(".")[2] for path in paths}, has_module),
     }
-    # A file may leave out the name of the whole model, as GPT-2's: `wte` is `transformer.wte` in memory.
-    without = [name for name in names if not any(path.endswith(name) or name.endswith(f".{path}") for path in paths)]
-    if without:
-        known = sorted({path.rpartition(".")[2] for path in paths if not path[-1].isdigit()})
-        meant = [(nearest(name, known) or known[0]) if name in without else name for name in names]
-        yield ConfigError(
-            f"the model has no module named {' or '.join(without)}",
-            where=subject.where("model.lora.modules_to_save"),
-            got=", ".join(names),
-            expected="some of " + ", ".join(known),
-            hint=f"model.lora.modules_to_save='[{','.join(meant)}]'",
-        )
+    for name, (kind, known, finds) in kinds.items():
+        given, key = lora.model_dump().get(name), f"model.lora.{name}"
+        if given == "all-linear" or not isinstance(given, str | list | dict):
+            continue
+        listed = [given] if isinstance(given, str) else [str(one) for one in given]
+        without = [one for one in listed if not (has_layer if given == one else finds)(one)]
+        if without:
+            names = sorted(one for one in known if not one.isdigit())
+            near = [nearest(one, names) if one in without else one for one in listed]
+            meant = ",".join(dict.fromkeys(one for one in near if one is not None))
+            hint = f"{key}='[{meant}]'" if meant and not isinstance(given, dict) else f"'~{key}'"
+            what = f"the model has no {kind} named {' or '.join(without)}"
+            expected = "all-linear, or " * (name == "target_modules") + f"some of {', '.join(names)}"
+            hint = f"{key}=all-linear" if name == "target_modules" and not meant else hint
+            yield ConfigError(what, where=subject.where(key), got=", ".join(listed), expected=expected, hint=hint)
+
+
+def _module_paths(shapes: Iterable[WeightShape]) -> set[str]:
+    """Return the paths of all modules, and the names of the heads that a file need not have."""
+    parts = [shape.name.split(".")[:-1] for shape in shapes]
+    paths = {".".join(path[:end]) for path in parts for end in range(1, len(path) + 1)}
+    return paths | {"lm_head", "score", "classifier"}

@@ -18,7 +18,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from rlhf_cli.config.rules.metric_rules import unlisted
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, Reward
+from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.data.images import opened
 from rlhf_cli.errors import ConfigError, RewardError, RlhfError, UserError, described, with_causes
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, RewardFacts, Subject
@@ -58,6 +60,7 @@ def reward_problems(subject: Subject, data: DataFacts) -> Check[RewardFacts]:
                 facts.files[key] = file
             facts.columns[name] = required_columns(function)
             parameters = inspect.signature(function).parameters
+            facts.logs |= "log_metric" in parameters
             for argument, parameter in parameters.items():
                 default, is_column = parameter.default, argument in data.columns and argument not in reward.args
                 if is_column and isinstance(default, int | float | str):
@@ -67,6 +70,18 @@ def reward_problems(subject: Subject, data: DataFacts) -> Check[RewardFacts]:
         except UserError as error:
             yield error
     return facts
+
+
+def metric_notices(subject: Subject, rewards: RewardFacts) -> Findings:
+    """Yield a notice for each metric that `stop` or `expect` reads and that only code of the user's could log."""
+    experiment, trainer = subject.experiment, subject.experiment.trainer
+    if rewards.logs or experiment.interacts or trainer.own_class or trainer.callbacks:
+        return
+    read = [("stop", rule.metric) for rule in entries_of(experiment.stop).values()]
+    for key, name in [*read, *(("expect", target.metric) for target in entries_of(experiment.expect).values())]:
+        if (unknown := unlisted(name, experiment)) is not None:
+            nearest = f"; the nearest is {unknown[1]}" if unknown[1] else ""
+            yield Notice("no effect", f"{subject.where(key)} reads {name!r}, and {unknown[0]}{nearest}")
 
 
 def turn_problems(subject: Subject) -> Findings:
@@ -82,13 +97,10 @@ def turn_problems(subject: Subject) -> Findings:
     if experiment.truncation.also:
         keys["truncation.also"] = ", ".join(experiment.truncation.also)
     for key, value in keys.items():
-        yield ConfigError(
-            "every completion of this run is a single turn",
-            where=subject.where(key),
-            got=value,
-            expected="`tools`, `environment` or `rollout`, which make completions of several turns",
-            hint=f"'~{key}', or tools.NAME.fn=./tools.py:NAME, or rollout.fn=./mine.py:rollout",
-        )
+        what = "every completion of this run is a single turn"
+        expected = "`tools`, `environment` or `rollout`, which make completions of several turns"
+        hint = f"'~{key}', or tools.NAME.fn=./tools.py:NAME, or rollout.fn=./mine.py:rollout"
+        yield ConfigError(what, where=subject.where(key), got=value, expected=expected, hint=hint)
 
 
 def advantage_problems(subject: Subject) -> Check[dict[str, Path]]:

@@ -97,13 +97,10 @@ def _scores(subject: Subject, classes: list[type]) -> Iterator[UserError | Notic
         if asked is not None and classes and asked not in methods - {"reset"}:
             public = sorted(other for other in methods if not other.startswith("_") and other != "reset")
             close = nearest(asked, public)
-            yield RewardError(
-                f"the environment has no method {asked!r}",
-                where=subject.where(f"rewards.{name}.environment"),
-                got=", ".join(each.__name__ for each in classes),
-                expected=f"one of {', '.join(public)}" if public else "a method that returns a number",
-                hint=f"rewards.{name}.environment={close}" if close else None,
-            )
+            key, got = f"rewards.{name}.environment", ", ".join(each.__name__ for each in classes)
+            expected = f"one of {', '.join(public)}" if public else "a method that returns a number"
+            what, hint = f"the environment has no method {asked!r}", f"{key}={close}" if close else None
+            yield RewardError(what, where=subject.where(key), got=got, expected=expected, hint=hint)
     read = {reward.environment for reward in subject.experiment.rewards.values()}
     if NO_TOOLS[1] in methods - read:
         yield Notice("environment", "its get_reward is not used: rewards.NAME.environment=get_reward uses it")
@@ -114,13 +111,10 @@ def conversation_problems(subject: Subject, data: DataFacts) -> Findings:
     experiment = subject.experiment
     used = [name for name in ("tools", "environment") if getattr(experiment, name)]
     if used and data.columns and not has_conversations(experiment, data):
-        yield DataError(
-            f"the prompts are plain texts, and a model calls the {used[0]} in a conversation",
-            where=subject.where("data"),
-            got=data.described,
-            expected="a prompt of messages: [{role: user, content: ...}]",
-            hint="data.prompt='[{role: user, content: \"{prompt}\"}]', or '~" + used[0] + "'",
-        )
+        what = f"the prompts are plain texts, and a model calls the {used[0]} in a conversation"
+        expected = "a prompt of messages: [{role: user, content: ...}]"
+        hint = "data.prompt='[{role: user, content: \"{prompt}\"}]', or '~" + used[0] + "'"
+        yield DataError(what, where=subject.where("data"), got=data.described, expected=expected, hint=hint)
     if not isinstance(experiment.environment, dict):
         return
     for read in data.sources:
