@@ -102,13 +102,9 @@ def named_experiment(words: list[str]) -> tuple[Prepared, list[str]]:
     if run is None and not overrides:
         named = nearest(keys[0], groups().get("exp", {})) if keys and keys[0] not in valid_keys([]) else None
         hint = " ".join([f"+exp={named}", *keys[1:]] if named else ["+exp=quickstart", *keys])
-        raise ConfigError(
-            "which experiment?",
-            where="command line",
-            got=" ".join(keys) or "no words",
-            expected="+exp=NAME, a run folder or run:NAME",
-            hint=f"{hint}, or rlhf list exp",
-        )
+        what, expected = "which experiment?", "+exp=NAME, a run folder or run:NAME"
+        hint = f"{hint}, or rlhf list exp"
+        raise ConfigError(what, where="command line", got=" ".join(keys) or "no words", expected=expected, hint=hint)
     prepared = prepare(overrides, keep_run_names=True) if run is None else prepare_from(run, overrides)
     known = [key for key, _ in leaves(prepared.as_written.model_dump(mode="json"))]
     for key in keys:

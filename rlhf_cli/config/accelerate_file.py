@@ -87,13 +87,10 @@ def _keys_of_launch(path: Path, where: str, *, generates: bool) -> dict[str, Jso
         allowed += [(name, parallel.get(name, 1), (1,)) for name in names]
     for name, value, good in allowed:
         if value not in good:
-            raise ConfigError(
-                f"this run cannot do what {path} requests",
-                where=where,
-                got=f"{name}: {value}",
-                expected=f"{name}: {' or '.join(str(choice) for choice in good if choice is not None)}",
-                advice="launch.strategy=ddp|fsdp2|zero1|zero2|zero3 without the file",
-            )
+            what = f"this run cannot do what {path} requests"
+            expected = f"{name}: {' or '.join(str(choice) for choice in good if choice is not None)}"
+            advice = "launch.strategy=ddp|fsdp2|zero1|zero2|zero3 without the file"
+            raise ConfigError(what, where=where, got=f"{name}: {value}", expected=expected, advice=advice)
     processes, nodes = _number(tree, "num_processes"), _number(tree, "num_machines") or 1
     on_cpu = tree.get("use_cpu") is True or kind == "MULTI_CPU"
     return {
@@ -115,10 +112,8 @@ def _read(path: Path, where: str) -> JsonTree:
         raise ConfigError("the accelerate file cannot be read", where=where, got=got) from None
     if not isinstance(tree, dict) or "distributed_type" not in tree:
         what = f"`accelerate config` did not write {path}"
-        expected = "a file with distributed_type, num_processes, mixed_precision"
-        raise ConfigError(
-            what, where=where, got="no distributed_type", expected=expected, hint="accelerate config --config_file FILE"
-        )
+        expected, got = "a file with distributed_type, num_processes, mixed_precision", "no distributed_type"
+        raise ConfigError(what, where=where, got=got, expected=expected, hint="accelerate config --config_file FILE")
     return tree
 
 

@@ -320,12 +320,9 @@ def _refuse_unread_group(tree: JsonTree, origins: Origins, overrides: Sequence[s
         for key in _SOURCES[group]:
             origin, value = origins.by_key.get(f"{group}.{key}"), section(tree, group).get(key)
             if value is not None and origin is not None and origin.file not in (None, file):
-                raise ConfigError(
-                    f"{origin} sets {group}.{key}, so {override} has no effect",
-                    where="command line",
-                    got=override,
-                    advice=f"remove {group}.{key} from that file, or {override} from the command line",
-                )
+                what = f"{origin} sets {group}.{key}, so {override} has no effect"
+                advice = f"remove {group}.{key} from that file, or {override} from the command line"
+                raise ConfigError(what, where="command line", got=override, advice=advice)
 
 
 def _refuse_replaced_values(origins: Origins, chosen: Path | None) -> None:

@@ -144,38 +144,27 @@ def _wrong_leaves(composed: Composed) -> Iterator[UserError]:
         elif key.removeprefix("trainer.args.") in RESERVED_ARGS or key == f"rewards.{name}":
             continue  # wrong_arguments reports the first; the second is a name that the user gives a reward
         elif name == "_target_":
-            yield ConfigError(
-                "`_target_` could call any Python function",
-                where=where(key),
-                got=value,
-                expected="`fn: module:function` under a reward",
-            )
+            what = "`_target_` could call any Python function"
+            yield ConfigError(what, where=where(key), got=value, expected="`fn: module:function` under a reward")
         elif name == "trust_remote_code" and value is True:
             # It may be typed on the command line, now or when the run was frozen.
             origin = composed.origins.of(key)
             if origin is None or origin.file not in (None, composed.frozen):
-                yield ConfigError(
-                    "trust_remote_code runs code from a model repository, so a file cannot set it",
-                    where=where(key),
-                    advice=f"type {key}=true on the command line if you trust the repository",
-                )
+                what = "trust_remote_code runs code from a model repository, so a file cannot set it"
+                advice = f"type {key}=true on the command line if you trust the repository"
+                yield ConfigError(what, where=where(key), advice=advice)
         elif value is None or isinstance(value, dict) or key in from_environment:
             continue  # the run folder will hold a reference to the environment, not the value
         elif is_secret_key(name):
-            yield ConfigError(
-                f"{key} would put a secret into the run folder",
-                where=where(key),
-                expected="an environment variable (HF_TOKEN, WANDB_API_KEY)",
-                advice=f"'~{key}', or in single quotes '{key}=${{oc.env:NAME}}', which each process resolves",
-            )
+            what = f"{key} would put a secret into the run folder"
+            expected = "an environment variable (HF_TOKEN, WANDB_API_KEY)"
+            advice = f"'~{key}', or in single quotes '{key}=${{oc.env:NAME}}', which each process resolves"
+            yield ConfigError(what, where=where(key), expected=expected, advice=advice)
         elif isinstance(value, str) and (secret := secret_in(value)) is not None:
             kind, variable = secret
             remember(value)
             reference = f"'{key}=${{oc.env:{variable or 'NAME'}}}'"
-            yield ConfigError(
-                f"{key} holds {kind}; anyone could read it in the run folder",
-                where=where(key),
-                expected="a reference to an environment variable, in single quotes for the shell",
-                hint=reference if variable else None,
-                advice=None if variable else f"export NAME=...; then, in single quotes, {reference}",
-            )
+            what, hint = f"{key} holds {kind}; anyone could read it in the run folder", reference if variable else None
+            expected = "a reference to an environment variable, in single quotes for the shell"
+            words = None if variable else f"export NAME=...; then, in single quotes, {reference}"
+            yield ConfigError(what, where=where(key), expected=expected, hint=hint, advice=words)

@@ -194,13 +194,10 @@ def run_as_torchrun(words: list[str]) -> int:
         handler = get_rendezvous_handler(parameters)
     except (ValueError, RuntimeError, AssertionError) as error:
         got = ", ".join(f"{name}={value}" for name, value in os.environ.items() if name.startswith("PET_"))
-        raise ConfigError(
-            "torchrun's options in the environment are wrong",
-            where="environment",
-            got=f"{got}: {str(error).partition(chr(10))[0]}",
-            expected="PET_NNODES, PET_NPROC_PER_NODE, and PET_MASTER_ADDR and PET_NODE_RANK, or PET_RDZV_ENDPOINT",
-            advice="`torchrun --help` explains them",
-        ) from None
+        what, got = "torchrun's options in the environment are wrong", f"{got}: {str(error).partition(chr(10))[0]}"
+        expected = "PET_NNODES, PET_NPROC_PER_NODE, and PET_MASTER_ADDR and PET_NODE_RANK, or PET_RDZV_ENDPOINT"
+        advice = "`torchrun --help` explains them"
+        raise ConfigError(what, where="environment", got=got, expected=expected, advice=advice) from None
     spec = WorkerSpec(
         role="rank",
         local_world_size=config.nproc_per_node,

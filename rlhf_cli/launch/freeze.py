@@ -43,13 +43,8 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
     if not folder.config.is_file():
         if experiment.run.resume == "auto" and _is_unbegun(folder.path):
             return None
-        raise RunError(
-            "a folder of that name exists, and it is not a run",
-            where=str(folder.path),
-            got="no config.yaml in it",
-            expected="another name",
-            hint=f"run.name={experiment.run.name}-2",
-        )
+        what, hint = "a folder of that name exists, and it is not a run", f"run.name={experiment.run.name}-2"
+        raise RunError(what, where=str(folder.path), got="no config.yaml in it", expected="another name", hint=hint)
     status, name = read_status(folder), experiment.run.name
     problem, got, hint = "", "", "run.name=ANOTHER"
     if status.state == RUNNING and status.host == socket.gethostname():
@@ -90,13 +85,9 @@ def create_run(
     except FileExistsError:
         raise RunError(f"run folder {folder.path} exists already", hint="run.name=ANOTHER") from None
     except OSError as error:
-        raise RunError(
-            "the run folder cannot be created",
-            where=str(folder.path),
-            got=error.strerror,
-            expected="a folder that you can write to",
-            hint="run.root=SOMEWHERE_ELSE",
-        ) from error
+        what, expected = "the run folder cannot be created", "a folder that you can write to"
+        hint = "run.root=SOMEWHERE_ELSE"
+        raise RunError(what, where=str(folder.path), got=error.strerror, expected=expected, hint=hint) from error
     frozen = _frozen(experiment, composed.references)
     write_text(folder.config, yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True), durable=True)
     provenance.write_provenance(
@@ -192,13 +183,10 @@ def refuse_foreign_words(sweep: Path, *, trust: bool, command: str) -> None:
 def _refuse(where: Path, asked: list[str], record: Path, *, trust: bool, command: str) -> None:
     shown = [f"{line[:_LONGEST]}{'...' * (len(line) > _LONGEST)}" for line in asked]
     if not trust and asked:
-        raise RunError(
-            "this run would run code, submit a job or send data, and you may not have made it",
-            where=str(where),
-            got="\n".join([f"made by {provenance.maker_of(record)}", *shown]),
-            expected="your own unchanged run, or settings that you have read and trust",
-            hint=f"{command} --trust",
-        )
+        what = "this run would run code, submit a job or send data, and you may not have made it"
+        got = "\n".join([f"made by {provenance.maker_of(record)}", *shown])
+        expected = "your own unchanged run, or settings that you have read and trust"
+        raise RunError(what, where=str(where), got=got, expected=expected, hint=f"{command} --trust")
     for line in shown:
         print(f"trusted: {line}", file=sys.stderr)
 

@@ -91,13 +91,10 @@ def gpus_held(plan: LaunchPlan, folder: RunFolder) -> Iterator[None]:
     gpus = gpus_of(plan)
     held = take(gpus, folder.shown)
     if held is None:
-        raise RunError(
-            "another run trains on the GPU" if len(gpus) == 1 else "another run trains on one of the GPUs",
-            where=f"GPU {', '.join(gpus)}",
-            got="\n".join(holders_of(gpus)),
-            expected="each run has its own GPU",
-            advice=f"CUDA_VISIBLE_DEVICES=ANOTHER rlhf ..., or wait for it; {_SHARE}=1 lets two runs share it",
-        )
+        what = "another run trains on the GPU" if len(gpus) == 1 else "another run trains on one of the GPUs"
+        got, expected = "\n".join(holders_of(gpus)), "each run has its own GPU"
+        advice = f"CUDA_VISIBLE_DEVICES=ANOTHER rlhf ..., or wait for it; {_SHARE}=1 lets two runs share it"
+        raise RunError(what, where=f"GPU {', '.join(gpus)}", got=got, expected=expected, advice=advice)
     try:
         yield
     finally:

@@ -67,13 +67,10 @@ class Leader:
 
     def refuse_sweep(self, command: str) -> None:
         """Raise ConfigError: a sweep starts the processes of its runs itself."""
-        raise ConfigError(
-            "a launcher starts the ranks of one run, and a sweep has several",
-            where="environment",
-            got=f"rank 0 of {self.group.world_size}",
-            expected="a sweep without a launcher, or a launcher for each run",
-            hint=command,
-        )
+        what = "a launcher starts the ranks of one run, and a sweep has several"
+        got = f"rank 0 of {self.group.world_size}"
+        expected = "a sweep without a launcher, or a launcher for each run"
+        raise ConfigError(what, where="environment", got=got, expected=expected, hint=command)
 
     def size_words(self, words: list[str]) -> list[str]:
         """Return the overrides that say how many ranks the launcher started, unless the user typed such numbers."""
@@ -112,12 +109,10 @@ class Leader:
                 seconds = time.monotonic() - began
                 bar.update(f"waiting for {len(others)} of {self.group.world_size} ranks: {seconds:.0f} s")
                 if seconds > _JOIN_TIMEOUT_S:
-                    raise RunError(
-                        f"{len(others)} of {self.group.world_size} ranks did not come within {_JOIN_TIMEOUT_S:.0f} s",
-                        where=f"{self.group.host}:{self.group.port}",
-                        got=f"no answer of rank {', '.join(map(str, sorted(others)))}",
-                        expected="a launcher that starts the same command on each machine",
-                    )
+                    what = f"{len(others)} of {self.group.world_size} ranks did not come within {_JOIN_TIMEOUT_S:.0f} s"
+                    got = f"no answer of rank {', '.join(map(str, sorted(others)))}"
+                    expected = "a launcher that starts the same command on each machine"
+                    raise RunError(what, where=f"{self.group.host}:{self.group.port}", got=got, expected=expected)
                 for rank in [rank for rank in others if board.has(f"answer/{rank}")]:
                     answer = board.read(f"answer/{rank}")
                     others.remove(rank)

@@ -166,20 +166,16 @@ def refuse_other_size(leader: Leader | None, prepared: Prepared, planned: int) -
     if leader is None:
         return
     if planned != leader.group.world_size:
-        raise ConfigError(
-            f"the run has {planned} ranks, and the launcher has started {leader.group.world_size}",
-            where=where("launch.processes"),
-            got=f"launch.nodes={launch.nodes} and launch.processes={launch.processes}",
-            expected=f"{leader.group.nodes} machines of {leader.group.local_size} ranks",
-            hint=f"launch.nodes={leader.group.nodes} launch.processes={leader.group.local_size}",
-        )
+        what = f"the run has {planned} ranks, and the launcher has started {leader.group.world_size}"
+        got = f"launch.nodes={launch.nodes} and launch.processes={launch.processes}"
+        expected = f"{leader.group.nodes} machines of {leader.group.local_size} ranks"
+        hint = f"launch.nodes={leader.group.nodes} launch.processes={leader.group.local_size}"
+        raise ConfigError(what, where=where("launch.processes"), got=got, expected=expected, hint=hint)
     if launch.rollout_gpus:
-        raise ConfigError(
-            "a vLLM server that the run starts needs `rlhf train` without a launcher",
-            where=where("launch.rollout_gpus"),
-            got=f"launch.rollout_gpus={launch.rollout_gpus}",
-            hint="launch.rollout_gpus=0 trainer.args.vllm_server_base_url=http://HOST:8000",
-        )
+        what = "a vLLM server that the run starts needs `rlhf train` without a launcher"
+        got = f"launch.rollout_gpus={launch.rollout_gpus}"
+        hint = "launch.rollout_gpus=0 trainer.args.vllm_server_base_url=http://HOST:8000"
+        raise ConfigError(what, where=where("launch.rollout_gpus"), got=got, hint=hint)
 
 
 def reproduce(

@@ -325,13 +325,9 @@ def _refuse_missing_checkpoint(folder: RunFolder, status: Status, *, weights_onl
     """Refuse within a second what the ranks would refuse only after loading a model."""
     step = newest_step(folder)
     if status.state == FINISHED and step < status.step:
-        raise RunError(
-            "the run has finished, and its last checkpoint was not kept",
-            where=str(folder.checkpoints),
-            got=f"checkpoint-{step}" if step else "no checkpoint",
-            expected=f"checkpoint-{status.step}",
-            hint=f"rlhf train ... model.path={folder.model}",
-        )
+        what, expected = "the run has finished, and its last checkpoint was not kept", f"checkpoint-{status.step}"
+        got, hint = f"checkpoint-{step}" if step else "no checkpoint", f"rlhf train ... model.path={folder.model}"
+        raise RunError(what, where=str(folder.checkpoints), got=got, expected=expected, hint=hint)
     newest = checkpoints_in(folder.checkpoints)[-1][1] if step else None
     if newest and (missing := missing_state(newest)) and not weights_only:
         refuse_missing(newest, missing)

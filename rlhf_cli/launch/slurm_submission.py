@@ -48,20 +48,12 @@ def refusal(said: str) -> ConfigError:
     for prefix in ("sbatch: ", "error: ", "allocation failure: "):
         said = "\n".join(line.removeprefix(prefix) for line in said.strip().splitlines())
     if any(text.lower() in said.lower() for text in _UNREACHABLE):
-        return ConfigError(
-            "Slurm does not answer on this machine",
-            where="launch.slurm",
-            got=said,
-            expected="a login node of a running cluster: `sinfo` lists its partitions",
-            hint="launch=auto",
-        )
-    return ConfigError(
-        "Slurm refuses the job",
-        where="launch.slurm",
-        got=said,
-        expected="no more than `sinfo -o '%P %c %m %G'` lists: partition, CPUs, MB of memory, GPUs of a node",
-        advice="launch.slurm.partition=NAME, or its other keys; launch.slurm.extra holds options of sbatch",
-    )
+        what = "Slurm does not answer on this machine"
+        expected = "a login node of a running cluster: `sinfo` lists its partitions"
+        return ConfigError(what, where="launch.slurm", got=said, expected=expected, hint="launch=auto")
+    expected = "no more than `sinfo -o '%P %c %m %G'` lists: partition, CPUs, MB of memory, GPUs of a node"
+    advice = "launch.slurm.partition=NAME, or its other keys; launch.slurm.extra holds options of sbatch"
+    return ConfigError("Slurm refuses the job", where="launch.slurm", got=said, expected=expected, advice=advice)
 
 
 def submit(runs: list[RunFolder], launch: Launch, *, folder: Path, name: str) -> list[str]:
@@ -138,18 +130,12 @@ def _need_slurm() -> None:
     try:
         import submitit  # noqa: F401
     except ImportError:
-        raise ConfigError(
-            "submitit, which submits to Slurm, is not installed",
-            where="launch.slurm",
-            hint="pip install 'rlhf-cli[slurm]'",
-        ) from None
+        what = "submitit, which submits to Slurm, is not installed"
+        raise ConfigError(what, where="launch.slurm", hint="pip install 'rlhf-cli[slurm]'") from None
     if missing := [name for name in ("sbatch", "srun", "squeue", "scontrol") if shutil.which(name) is None]:
-        raise ConfigError(
-            f"Slurm is not on this machine: there is no {missing[0]}",
-            where="launch.slurm",
-            expected="a login node of a Slurm cluster",
-            hint="launch=auto",
-        )
+        what = f"Slurm is not on this machine: there is no {missing[0]}"
+        expected = "a login node of a Slurm cluster"
+        raise ConfigError(what, where="launch.slurm", expected=expected, hint="launch=auto")
 
 
 def submit_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:

@@ -30,13 +30,8 @@ def refuse_other_world_size(launch: Launch) -> None:
     asked = of_a_machine if of_a_machine == "auto" else of_a_machine * launch.nodes
     seen = int(os.environ.get("WORLD_SIZE", "1"))
     if asked != "auto" and asked != seen:
-        raise ConfigError(
-            f"launch asks for {asked} processes, and {seen} started",
-            where="launch.processes",
-            got=f"WORLD_SIZE={seen}",
-            expected=str(asked),
-            hint="launch.processes=1",
-        )
+        what, hint = f"launch asks for {asked} processes, and {seen} started", "launch.processes=1"
+        raise ConfigError(what, where="launch.processes", got=f"WORLD_SIZE={seen}", expected=str(asked), hint=hint)
 
 
 def refuse_unless_as_asked(launch: Launch, trainer: TrlTrainer) -> None:

@@ -291,13 +291,9 @@ def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
     checkpoint: Path | None = shared[0]
     skipped: list[str] = shared[1]
     if checkpoint is None and skipped:
-        raise RunError(
-            "no checkpoint of this run is complete",
-            where=str(folder.checkpoints),
-            got="\n".join(skipped),
-            expected=f"a checkpoint whose files match its {MANIFEST}",
-            advice="move the checkpoints away to start at step 0",
-        )
+        what, expected = "no checkpoint of this run is complete", f"a checkpoint whose files match its {MANIFEST}"
+        advice = "move the checkpoints away to start at step 0"
+        raise RunError(what, where=str(folder.checkpoints), got="\n".join(skipped), expected=expected, advice=advice)
     if is_main:
         for line in skipped:
             _log.warning("skipped %s", line)

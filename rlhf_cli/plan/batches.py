@@ -114,13 +114,10 @@ def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, orig
             hint=f"trainer.args.{_BATCH_SIZE}=2, or trainer.args.gradient_accumulation_steps=2",
         )
     if num_rows is not None and num_rows < prompts:
-        raise ConfigError(
-            f"one round needs {prompts} prompts, but the dataset has {num_rows}",
-            where="data",
-            got=f"{num_rows} rows",
-            expected=f"at least {prompts} rows ({round_size} completions / {group} generations)",
-            advice=f"add rows, or lower trainer.args.{_ROUND_SIZE if given else _BATCH_SIZE}",
-        )
+        what = f"one round needs {prompts} prompts, but the dataset has {num_rows}"
+        expected = f"at least {prompts} rows ({round_size} completions / {group} generations)"
+        advice = f"add rows, or lower trainer.args.{_ROUND_SIZE if given else _BATCH_SIZE}"
+        raise ConfigError(what, where="data", got=f"{num_rows} rows", expected=expected, advice=advice)
     max_steps = trainer.whole("max_steps")
     steps = max_steps if max_steps is not None and max_steps > 0 else None
     if steps is None and num_rows is not None:
@@ -187,13 +184,11 @@ def _refuse_parts_of_evaluated_groups(trainer: Trainer, group: int, processes: i
     if trainer.setting("eval_strategy") in (None, "no") or per_device * processes % each == 0:
         return
     key, divisor = f"trainer.args.{_EVAL_BATCH_SIZE}", each // math.gcd(each, processes)
-    raise ConfigError(
-        f"{per_device * processes} completions of an evaluation's batch do not divide into groups of {each}",
-        where=origins.where(key),
-        got=f"{per_device} a device x {count(processes, 'process', 'es')}",
-        expected=f"a multiple of {each}: trainer.args.num_generations_eval, else num_generations",
-        hint=f"{key}={math.ceil(per_device / divisor) * divisor}",
-    )
+    what = f"{per_device * processes} completions of an evaluation's batch do not divide into groups of {each}"
+    got = f"{per_device} a device x {count(processes, 'process', 'es')}"
+    expected = f"a multiple of {each}: trainer.args.num_generations_eval, else num_generations"
+    hint = f"{key}={math.ceil(per_device / divisor) * divisor}"
+    raise ConfigError(what, where=origins.where(key), got=got, expected=expected, hint=hint)
 
 
 def plan_stage(trainer: Trainer, *, processes: int, num_rows: int | None, origins: Origins) -> StagePlan:

@@ -116,21 +116,17 @@ def find_run(named: str, root: str, *, where: str) -> RunFolder:
             states[run] = "with an unreadable status.json"
     finished = [run for run, state in states.items() if state == FINISHED and run.model.is_dir()]
     if not finished and (jobs := [run for sweep in sweeps for run in runs_below(sweep)]):
-        raise RunError(
-            f"{named} is a sweep of {len(jobs)} runs",
-            where=where,
-            got="\n".join(run.shown for run in jobs[:_MOST_SHOWN]),
-            expected="one of its runs" + f"; the first {_MOST_SHOWN} are above" * (len(jobs) > _MOST_SHOWN),
-            hint=shlex.quote(jobs[-1].shown if " " in where else f"{where}={jobs[-1].shown}/model"),
-        )
+        what, got = f"{named} is a sweep of {len(jobs)} runs", "\n".join(run.shown for run in jobs[:_MOST_SHOWN])
+        expected = "one of its runs" + f"; the first {_MOST_SHOWN} are above" * (len(jobs) > _MOST_SHOWN)
+        hint = shlex.quote(jobs[-1].shown if " " in where else f"{where}={jobs[-1].shown}/model")
+        raise RunError(what, where=where, got=got, expected=expected, hint=hint)
     if not finished:
-        raise RunError(
+        what, expected = (
             f"no run of {name!r} has finished",
-            where=where,
-            got=", ".join(f"{run.path.name} {state}" for run, state in states.items()) or f"no runs in {below / name}",
-            expected="run:EXPERIMENT for its newest finished run, or run:EXPERIMENT/RUN",
-            hint=_nearest_run(name, below),
+            "run:EXPERIMENT for its newest finished run, or run:EXPERIMENT/RUN",
         )
+        got = ", ".join(f"{run.path.name} {state}" for run, state in states.items()) or f"no runs in {below / name}"
+        raise RunError(what, where=where, got=got, expected=expected, hint=_nearest_run(name, below))
     return max(finished, key=lambda run: read_status(run).updated_at)
 
 

@@ -142,20 +142,12 @@ def installed_vllm() -> tuple[int, int] | None:
 
 def vllm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield an error if vLLM is not installed, its version is not supported, or the model cannot be served."""
-    launch, model, where, version = (
-        experiment.launch,
-        experiment.model,
-        origins.where("launch.rollout"),
-        installed_vllm(),
-    )
+    launch, model, version = experiment.launch, experiment.model, installed_vllm()
+    where = origins.where("launch.rollout")
     if version is None:
-        yield ConfigError(
-            "vLLM is not installed",
-            where=where,
-            got=f"launch.rollout={launch.rollout}",
-            expected="vLLM 0.28 to 0.30 beside TRL; also with a server, since TRL's client imports it",
-            hint=f"{INSTALL_VLLM}, or launch.rollout=hf",
-        )
+        got, hint = f"launch.rollout={launch.rollout}", f"{INSTALL_VLLM}, or launch.rollout=hf"
+        expected = "vLLM 0.28 to 0.30 beside TRL; also with a server, since TRL's client imports it"
+        yield ConfigError("vLLM is not installed", where=where, got=got, expected=expected, hint=hint)
     elif not LEAST_VLLM <= version < BELOW_VLLM:
         what, got = "this version of vLLM is not supported", f"vllm {importlib.metadata.version('vllm')}"
         expected = "0.28 to 0.30, for TRL 1.16 and torch 2.13"
@@ -169,13 +161,9 @@ def vllm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
         yield ModelError(what, where=origins.where(key), got=got, expected=expected, hint=hint)
     key, port = "trainer.args.vllm_server_port", experiment.trainer.args.get("vllm_server_port")
     if launch.rollout_gpus and isinstance(port, int) and (reason := port_problem(port)) is not None:
-        yield ConfigError(
-            "the port of the vLLM server is in use",
-            where=origins.where(key),
-            got=f"{_HOST}:{port}: {reason}",
-            expected="a free port; the run chooses one without this argument",
-            hint=f"'~{key}', or {key}={port + 1}",
-        )
+        what, got = "the port of the vLLM server is in use", f"{_HOST}:{port}: {reason}"
+        expected, hint = "a free port; the run chooses one without this argument", f"'~{key}', or {key}={port + 1}"
+        yield ConfigError(what, where=origins.where(key), got=got, expected=expected, hint=hint)
     yield from _foreign_server_problems(experiment, origins)
 
 
@@ -194,24 +182,18 @@ def _foreign_server_problems(experiment: Experiment, origins: Origins) -> Iterat
         url = f"{parts.scheme or 'http'}://{host}:{port}"
     reason = why_not_reached(host, port)
     if reason is not None:
-        yield ConfigError(
-            "no vLLM server answers",
-            where=origins.where(f"trainer.args.{name}"),
-            got=f"{host}:{port}: {reason}",
-            expected="a running server: docs/how-to/launch.md has the command",
-            advice="remove this argument and set launch.rollout_gpus=1: the run then starts its own server",
-        )
+        what, got = "no vLLM server answers", f"{host}:{port}: {reason}"
+        expected = "a running server: docs/how-to/launch.md has the command"
+        advice = "remove this argument and set launch.rollout_gpus=1: the run then starts its own server"
+        yield ConfigError(what, where=origins.where(f"trainer.args.{name}"), got=got, expected=expected, advice=advice)
         return
     path, served = experiment.model.path, _served_models(url)
     # The same model may lie in another folder on another machine.
     if served and Path(str(path)).name not in {Path(model).name for model in served}:
-        yield ConfigError(
-            "the vLLM server serves another model",
-            where=origins.where(f"trainer.args.{name}"),
-            got=f"{', '.join(served)} at {url}",
-            expected=f"model.path={path}, because TRL sends its weights there",
-            advice=f"vllm serve {path} ... (docs/how-to/launch.md), or, if it is the same model, --served-model-name",
-        )
+        what, got = "the vLLM server serves another model", f"{', '.join(served)} at {url}"
+        expected = f"model.path={path}, because TRL sends its weights there"
+        advice = f"vllm serve {path} ... (docs/how-to/launch.md), or, if it is the same model, --served-model-name"
+        yield ConfigError(what, where=origins.where(f"trainer.args.{name}"), got=got, expected=expected, advice=advice)
 
 
 def _served_models(url: str) -> list[str]:

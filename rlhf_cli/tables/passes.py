@@ -103,10 +103,5 @@ def why_config_not_packed(config: Mapping[str, object], attention: str) -> str |
 
 def refused_packing(passes: Passes, *, where: str) -> ModelError:
     """Return the error for `trainer.passes=packed`, given the supported passes and `where` the key was set."""
-    return ModelError(
-        "rows cannot be packed",
-        where=where,
-        got=f"packed, but {passes.why}",
-        expected="auto, the fastest mode that works",
-        hint="trainer.passes=auto",
-    )
+    got, expected = f"packed, but {passes.why}", "auto, the fastest mode that works"
+    return ModelError("rows cannot be packed", where=where, got=got, expected=expected, hint="trainer.passes=auto")

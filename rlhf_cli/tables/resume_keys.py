@@ -18,7 +18,7 @@ Condition = Literal["steps do not shape the run", "no best is chosen", "as many 
 
 @dataclass(frozen=True)
 class ResumeRow:
-    """The effect of a change. `key` is a dotted key that includes all keys below it; a final `*` matches any suffix.
+    """The effect of a change. `keys` are dotted keys that include all keys below them; a final `*` matches any suffix.
 
     `taken`: the change does not affect training. `by name`: it does, and applies from now on if `--allow` has its key.
     `never`: the checkpoint would override it, or not fit. `only_if` is the condition under which a change is taken, a
@@ -26,7 +26,7 @@ class ResumeRow:
     `reason` is shown to the user.
     """
 
-    key: str
+    keys: str
     effect: Effect
     reason: str
     only_if: Condition | None = None
@@ -34,11 +34,11 @@ class ResumeRow:
 
     def fits(self, key: str) -> bool:
         """Return whether this row applies to a dotted key."""
-        if self.key.endswith("*"):
-            return key.startswith(self.key[:-1])
-        return key == self.key or key.startswith(f"{self.key}.")
+        ours = self.keys.split()
+        return any(key.startswith(one[:-1]) if one[-1] == "*" else f"{key}.".startswith(f"{one}.") for one in ours)
 
 
+_ARGS = "trainer.args."
 _STEPS = "more steps of the same run"
 _SAVING = "it controls when checkpoints are written and how many stay"
 _LOGGING = "it controls what is logged and when"
@@ -47,38 +47,28 @@ _COUNTED = "finished rows are counted in batches: another size would lose or rep
 _LOADED = "the value in the checkpoint overrides it"
 _WEIGHTS = "the weights in the checkpoint do not fit another model"
 
-_ROWS = (
-    ResumeRow("trainer.args.max_steps", "taken", _STEPS, only_if="steps do not shape the run"),
-    ResumeRow("trainer.args.num_train_epochs", "taken", _STEPS, only_if="steps do not shape the run"),
-    ResumeRow("trainer.args.save_only_model", "taken", _SAVING),
-    ResumeRow("trainer.args.save_*", "taken", _SAVING, only_if="no best is chosen"),
-    ResumeRow("trainer.args.logging_*", "taken", _LOGGING),
-    ResumeRow("trainer.args.log_*", "taken", _LOGGING),
-    ResumeRow("trainer.args.num_completions_to_print", "taken", _LOGGING),
-    ResumeRow("trainer.args.disable_tqdm", "taken", _LOGGING),
-    ResumeRow("trainer.args.eval_*", "taken", _EVALUATING, only_if="no best is chosen"),
-    ResumeRow("trainer.args.per_device_eval_batch_size", "taken", _EVALUATING),
-    ResumeRow("trainer.args.per_device_train_batch_size", "never", _COUNTED),
-    ResumeRow("trainer.args.gradient_accumulation_steps", "never", _COUNTED),
-    ResumeRow("trainer.args.generation_batch_size", "never", _COUNTED),
-    ResumeRow("trainer.args.steps_per_generation", "never", _COUNTED),
-    ResumeRow("trainer.args.num_generations", "never", _COUNTED),
-    ResumeRow("trainer.args.num_iterations", "never", _COUNTED),
-    ResumeRow("trainer.args.optim", "never", "the optimizer's state in the checkpoint is of another kind"),
-    ResumeRow("trainer.args.optim_*", "never", "the optimizer's state in the checkpoint is of another kind"),
-    ResumeRow("trainer.args", "by name", "it changes what is trained"),
+RESUME_KEYS: tuple[ResumeRow, ...] = (
+    ResumeRow(f"{_ARGS}max_steps {_ARGS}num_train_epochs", "taken", _STEPS, only_if="steps do not shape the run"),
+    ResumeRow(f"{_ARGS}save_only_model", "taken", _SAVING),
+    ResumeRow(f"{_ARGS}save_*", "taken", _SAVING, only_if="no best is chosen"),
+    ResumeRow(f"{_ARGS}logging_* {_ARGS}log_* {_ARGS}num_completions_to_print {_ARGS}disable_tqdm", "taken", _LOGGING),
+    ResumeRow(f"{_ARGS}eval_*", "taken", _EVALUATING, only_if="no best is chosen"),
+    ResumeRow(f"{_ARGS}per_device_eval_batch_size", "taken", _EVALUATING),
+    ResumeRow(f"{_ARGS}per_device_train_batch_size {_ARGS}gradient_accumulation_steps", "never", _COUNTED),
+    ResumeRow(f"{_ARGS}generation_batch_size {_ARGS}steps_per_generation", "never", _COUNTED),
+    ResumeRow(f"{_ARGS}num_generations {_ARGS}num_iterations", "never", _COUNTED),
+    ResumeRow(f"{_ARGS}optim {_ARGS}optim_*", "never", "the optimizer's state in the checkpoint is of another kind"),
+    ResumeRow("trainer.args model.chat_template", "by name", "it changes what is trained"),
     ResumeRow("trainer.passes", "by name", "rounding depends on how rows go through a model"),
     ResumeRow("trainer.generation", "by name", "rounding depends on the shape of the generated batch"),
     ResumeRow("trainer.callbacks", "by name", "it may change what is trained"),
     ResumeRow("trainer", "never", "another trainer has another state"),
     ResumeRow("seed", "never", "the checkpoint holds the random state: a new seed would change only part of it"),
     ResumeRow("model.trust_remote_code", "taken", "read again at every start and resume"),
-    ResumeRow("model.chat_template", "by name", "it changes what is trained"),
     ResumeRow("model.response_template", "by name", "it changes what counts as a call"),
     ResumeRow("model", "never", _WEIGHTS),
-    ResumeRow("critic", "never", _LOADED),
     ResumeRow("teacher", "by name", "another teacher is another goal"),
-    ResumeRow("kl.coef", "never", _LOADED),
+    ResumeRow("critic kl.coef", "never", _LOADED),
     ResumeRow("track", "taken", "a tracker only mirrors the run"),
     ResumeRow("guards", "taken", "a guard only ends a run"),
     ResumeRow("stop", "taken", "a rule only ends a run"),
@@ -97,14 +87,12 @@ _ROWS = (
     ResumeRow("launch.slurm", "taken", "it only sets where the run is queued"),
     ResumeRow("", "by name", "it changes what is trained"),
 )
-
-RESUME_KEYS: tuple[ResumeRow, ...] = _ROWS
 """The rows in matching order; the last one matches every key."""
 
 
 def row_of(key: str) -> ResumeRow:
     """Return the first row that applies to a dotted key."""
-    return next(row for row in RESUME_KEYS if row.fits(key) or not row.key)
+    return next(row for row in RESUME_KEYS if row.fits(key) or not row.keys)
 
 
 DATA, CODE, CONFIG = "data", "code", "config"

@@ -188,7 +188,7 @@ def test_the_measured_columns_are_those_that_trl_prepares(name: str) -> None:
     [
         ("model", "model", True), ("model", "model.path", True), ("model", "models", False), ("model", "a.b", False),
         ("trainer.args.save_*", "trainer.args.save_steps", True), ("trainer.args.save_*", "trainer.args.save", False),
-        ("a.*", "a.b.c", True), ("a.b", "a", False),
+        ("a.*", "a.b.c", True), ("a.b", "a", False), ("a.b c.*", "c.d", True), ("a.b c.*", "a.d", False),
     ],
 )  # fmt: skip
 def test_a_row_applies_to_a_key_and_the_keys_below_it(row: str, key: str, *, fits: bool) -> None:
@@ -220,7 +220,7 @@ def test_the_first_matching_row_counts(key: str, effect: str, only_if: str | Non
     assert (row.effect, row.only_if) == (effect, only_if)
     assert row.else_never == (key == "launch.processes")
     assert row.reason
-    assert RESUME_KEYS[-1].key == ""
+    assert RESUME_KEYS[-1].keys == ""
 
 
 LLAMA: dict[str, object] = {"model_type": "llama"}

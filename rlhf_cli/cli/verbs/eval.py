@@ -126,12 +126,9 @@ def _sets(options: Options, known: list[str]) -> list[str]:
     asked = list(dict.fromkeys(options.names("--set")))
     for name in asked:
         if name not in known:
-            raise ConfigError(
-                f"there is no evaluation set {name!r}",
-                where="--set",
-                expected=f"one of {', '.join(known)}" if any(known) else "no --set: data.eval has no named sets",
-                hint=f"--set {close}" if (close := nearest(name, known)) else None,
-            )
+            expected = f"one of {', '.join(known)}" if any(known) else "no --set: data.eval has no named sets"
+            hint = f"--set {close}" if (close := nearest(name, known)) else None
+            raise ConfigError(f"there is no evaluation set {name!r}", where="--set", expected=expected, hint=hint)
     return asked or known or [""]
 
 

@@ -86,12 +86,9 @@ def _group(typed: str, known: dict[str, dict[str, Path]]) -> str:
             return meant
     close = nearest(typed, names)
     in_groups = [group for group, options in known.items() if typed in options]
-    raise ConfigError(
-        f"there is no group {typed!r}",
-        where="rlhf list",
-        expected="one of " + ", ".join(names),
-        hint=f"rlhf list {in_groups[0]} {typed}" if in_groups else f"rlhf list {close}" if close else "rlhf list",
-    )
+    what = f"there is no group {typed!r}"
+    hint = f"rlhf list {in_groups[0]} {typed}" if in_groups else f"rlhf list {close}" if close else "rlhf list"
+    raise ConfigError(what, where="rlhf list", expected="one of " + ", ".join(names), hint=hint)
 
 
 def _trainer(option: str, words: list[str]) -> _Page:

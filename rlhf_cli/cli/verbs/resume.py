@@ -66,12 +66,9 @@ def _resume(
     named = one_named(words, "rlhf resume", "a run folder, or a sweep's")
     if is_run_name(named):
         newest = newest_run(Path("runs", named.partition(":")[2]))
-        raise RunError(
-            "run:NAME means a finished run, which cannot be resumed",
-            got=named,
-            expected="the folder of a run that was interrupted",
-            hint=f"rlhf resume {newest.shown}" if newest is not None else with_newest("rlhf resume"),
-        )
+        what = "run:NAME means a finished run, which cannot be resumed"
+        hint = f"rlhf resume {newest.shown}" if newest is not None else with_newest("rlhf resume")
+        raise RunError(what, got=named, expected="the folder of a run that was interrupted", hint=hint)
     folder = open_run(Path(named))
     options.refuse_sweep_flags("rlhf resume SWEEP")
     status = read_status(folder)

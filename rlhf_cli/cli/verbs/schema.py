@@ -29,13 +29,9 @@ def run(options: Options) -> int:
     group, *more = options.words or ["exp"]
     if more or group not in groups():
         close = nearest(group, groups())
-        raise ConfigError(
-            "there is no such schema",
-            where="command line",
-            got=" ".join(options.words),
-            expected="nothing, or a group: " + ", ".join(groups()),
-            hint=f"rlhf schema {close}" if close else "rlhf schema",
-        )
+        what, expected = "there is no such schema", "nothing, or a group: " + ", ".join(groups())
+        hint = f"rlhf schema {close}" if close else "rlhf schema"
+        raise ConfigError(what, where="command line", got=" ".join(options.words), expected=expected, hint=hint)
     schema = described(configuration_schema(group), group)
     out = options.path("--out")
     if out is None:

@@ -40,25 +40,18 @@ def run(options: Options) -> int:
     named = options.text("--completions")
     completions = place_of(named, where="--completions") if named is not None else None if run is None else run.path
     if completions is None:
-        raise ConfigError(
-            "no completions were named",
-            where="command line",
-            expected="--completions FILE, with the columns prompt and completion, a run folder or run:NAME",
-            hint=f"rlhf score {' '.join(options.words) or '+exp=NAME'} --completions FILE",
-        )
+        expected = "--completions FILE, with the columns prompt and completion, a run folder or run:NAME"
+        hint = f"rlhf score {' '.join(options.words) or '+exp=NAME'} --completions FILE"
+        raise ConfigError("no completions were named", where="command line", expected=expected, hint=hint)
     if run is not None:
         refuse_foreign_code(run, trust=options.on("--trust"), command=f"rlhf score {run.shown}")
         experiment = prepare_from(run, options.words, adjust=fill_in_policy_and_data).experiment
     else:
         experiment = prepare(options.words, adjust=fill_in_policy_and_data).experiment
     if not experiment.rewards:
-        raise ConfigError(
-            "there is no reward to score by",
-            where="rewards",
-            got=f"trainer={experiment.trainer.name}, rewards is empty",
-            expected="an experiment with rewards",
-            hint="+reward@rewards.correct=exact_match, or rlhf list reward",
-        )
+        what, got = "there is no reward to score by", f"trainer={experiment.trainer.name}, rewards is empty"
+        hint = "+reward@rewards.correct=exact_match, or rlhf list reward"
+        raise ConfigError(what, where="rewards", got=got, expected="an experiment with rewards", hint=hint)
 
     from rlhf_cli.evaluation.score_bench import score_bench
     from rlhf_cli.evaluation.score_completions import read_completions, score

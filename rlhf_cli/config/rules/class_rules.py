@@ -78,13 +78,9 @@ def _find(named: str, key: str, where: str) -> _Found | ConfigError:
         return ConfigError(f"{file.name} cannot be read as Python", where=where, got=str(error))
     classes = [node.name for node in body if isinstance(node, ast.ClassDef)]
     close, value = nearest(name, classes), "{}" if key == _CLASS else "'[{}]'"
-    return ConfigError(
-        f"{file.name} has no class {name!r}",
-        where=where,
-        got=named,
-        expected="one of " + ", ".join(classes) if classes else "a class defined in that file",
-        hint=f"{key}={value.format(f'{module}:{close}')}" if close else None,
-    )
+    expected = "one of " + ", ".join(classes) if classes else "a class defined in that file"
+    hint = f"{key}={value.format(f'{module}:{close}')}" if close else None
+    return ConfigError(f"{file.name} has no class {name!r}", where=where, got=named, expected=expected, hint=hint)
 
 
 def _definition(name: str, file: Path, hops: int = 8) -> _Found | None:

@@ -16,13 +16,10 @@ def launch_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
     """Yield an invalid deadline."""
     launch = experiment.launch
     if (deadline := launch.must_save_by) is not None and (wrong := _invalid_deadline(deadline)):
-        yield ConfigError(
-            "launch.must_save_by is not a time in the future",
-            where=origins.where("launch.must_save_by"),
-            got=f"{deadline} ({wrong})",
-            expected="an ISO time, in this machine's zone unless it names one",
-            hint=f"launch.must_save_by={datetime.now() + timedelta(hours=8):%Y-%m-%dT%H:%M}",
-        )
+        what, got = "launch.must_save_by is not a time in the future", f"{deadline} ({wrong})"
+        expected = "an ISO time, in this machine's zone unless it names one"
+        hint = f"launch.must_save_by={datetime.now() + timedelta(hours=8):%Y-%m-%dT%H:%M}"
+        yield ConfigError(what, where=origins.where("launch.must_save_by"), got=got, expected=expected, hint=hint)
 
 
 def _invalid_deadline(text: str) -> str | None:
@@ -79,34 +76,27 @@ def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
         got, hint = f"{named}, and launch.rollout_gpus={gpus} starts one", f"launch.rollout_gpus=0, or '~{named}'"
         yield ConfigError("the run would have two vLLM servers", where=origins.where(named), got=got, hint=hint)
     elif not gpus and not named:
-        yield ConfigError(
-            "launch.rollout=vllm_server needs a vLLM server",
-            where=origins.where("launch.rollout"),
-            expected="GPUs for a server of this run, or the address of a running server",
-            hint="launch.rollout_gpus=1, or trainer.args.vllm_server_base_url=http://HOST:8000",
-        )
+        what = "launch.rollout=vllm_server needs a vLLM server"
+        expected = "GPUs for a server of this run, or the address of a running server"
+        hint = "launch.rollout_gpus=1, or trainer.args.vllm_server_base_url=http://HOST:8000"
+        yield ConfigError(what, where=origins.where("launch.rollout"), expected=expected, hint=hint)
     elif gpus and launch.nodes > 1:
         what, got = "a run on several machines cannot start a vLLM server", f"launch.nodes={launch.nodes}"
         hint = "launch.rollout_gpus=0 trainer.args.vllm_server_base_url=http://HOST:8000"
         yield ConfigError(what, where=where, got=got, hint=hint)
     if launch.vllm.args and not launch.rollout_gpus:
-        yield ConfigError(
-            "launch.vllm.args needs a vLLM server that the run starts",
-            where=origins.where("launch.vllm.args"),
-            got=f"launch.rollout={launch.rollout} launch.rollout_gpus=0",
-            hint="launch.rollout=vllm_server launch.rollout_gpus=1, or '~launch.vllm.args'",
-        )
+        what = "launch.vllm.args needs a vLLM server that the run starts"
+        got = f"launch.rollout={launch.rollout} launch.rollout_gpus=0"
+        hint = "launch.rollout=vllm_server launch.rollout_gpus=1, or '~launch.vllm.args'"
+        yield ConfigError(what, where=origins.where("launch.vllm.args"), got=got, hint=hint)
         return
     for name in launch.vllm.args:
         option = name.lstrip("-").replace("_", "-").removeprefix("no-")
         if option in _KEY_OF_SERVER_OPTION:
             ours = _KEY_OF_SERVER_OPTION[option]
-            yield ConfigError(
-                f"rlhf itself sets vLLM's --{option}",
-                where=origins.where(f"launch.vllm.args.{name}"),
-                expected=f"{ours}, which sets it" if ours else "no value: TRL's client needs its own",
-                hint=f"'~launch.vllm.args.{name}'",
-            )
+            what, hint = f"rlhf itself sets vLLM's --{option}", f"'~launch.vllm.args.{name}'"
+            expected = f"{ours}, which sets it" if ours else "no value: TRL's client needs its own"
+            yield ConfigError(what, where=origins.where(f"launch.vllm.args.{name}"), expected=expected, hint=hint)
 
 
 def rollout_warnings(experiment: Experiment) -> Iterator[str]:
@@ -178,6 +168,9 @@ def seconds(time: str) -> int | None:
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + rest
 
 
+_STRATEGY = "launch.strategy="
+
+
 def strategy_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every feature of the experiment that does not work with its strategy, with an alternative."""
     row, critic, launch = STRATEGIES[experiment.launch.strategy], experiment.critic, experiment.launch
@@ -194,10 +187,9 @@ def strategy_problems(experiment: Experiment, origins: Origins) -> Iterator[User
     without_file = "launch.accelerate_config=null " if launch.accelerate_config is not None else ""
     for feature in [feature for feature in row.conflicts if feature in used]:
         key, (why, instead) = used[feature], row.conflicts[feature]
-        yield ConfigError(
-            f"{feature} does not work with launch.strategy={row.name}",
-            where=origins.where(key),
-            got=f"{key} and {origins.where('launch.strategy')}",
-            expected=f"another setting: {why}",
-            hint=instead.replace("launch.strategy=", f"{without_file}launch.strategy="),
+        what, expected = f"{feature} does not work with launch.strategy={row.name}", f"another setting: {why}"
+        got, hint = (
+            f"{key} and {origins.where('launch.strategy')}",
+            instead.replace(_STRATEGY, without_file + _STRATEGY),
         )
+        yield ConfigError(what, where=origins.where(key), got=got, expected=expected, hint=hint)

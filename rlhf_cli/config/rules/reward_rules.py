@@ -25,12 +25,10 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
     trainer, where = experiment.trainer, origins.where
     takes_rewards = "rewards" in trainer.row.sections
     if takes_rewards and not experiment.rewards:
-        yield ConfigError(
-            f"trainer={trainer.name} needs at least one reward",
-            where="rewards",
-            expected="named entries under `rewards:`, each with `fn`, `model` or `environment`",
-            hint="+exp=quickstart, or reward@rewards.short=brevity",
-        )
+        what = f"trainer={trainer.name} needs at least one reward"
+        expected = "named entries under `rewards:`, each with `fn`, `model` or `environment`"
+        hint = "+exp=quickstart, or reward@rewards.short=brevity"
+        yield ConfigError(what, where="rewards", expected=expected, hint=hint)
     if experiment.rewards and not takes_rewards:
         got, what = ", ".join(experiment.rewards), f"trainer={trainer.name} does not use rewards"
         yield ConfigError(what, where=where("rewards"), got=got, hint="trainer=grpo, or '~rewards'")
@@ -40,33 +38,23 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
     for name, reward in experiment.rewards.items():
         own_s, watched_s = reward.timeout_s, experiment.launch.hang_timeout_s
         if isinstance(own_s, float) and isinstance(watched_s, float) and own_s >= watched_s:
-            yield ConfigError(
-                f"the watchdog ends the run before reward {name!r} reaches its time limit",
-                where=where(f"rewards.{name}.timeout_s"),
-                got=f"{own_s:g}, launch.hang_timeout_s={watched_s:g}",
-                hint=f"launch.hang_timeout_s={2 * own_s:g}, or rewards.{name}.timeout_s={watched_s / 2:g}",
-            )
+            what = f"the watchdog ends the run before reward {name!r} reaches its time limit"
+            got = f"{own_s:g}, launch.hang_timeout_s={watched_s:g}"
+            hint = f"launch.hang_timeout_s={2 * own_s:g}, or rewards.{name}.timeout_s={watched_s / 2:g}"
+            yield ConfigError(what, where=where(f"rewards.{name}.timeout_s"), got=got, hint=hint)
         if name in RESERVED_REWARD_NAMES:
             expected = "a name other than " + ", ".join(sorted(RESERVED_REWARD_NAMES))
             yield ConfigError(f"a reward cannot be named {name!r}", where=where(f"rewards.{name}"), expected=expected)
     if takes_rewards and experiment.rewards and all(reward.when == "eval" for reward in experiment.rewards.values()):
         name = next(iter(experiment.rewards))
-        yield ConfigError(
-            "no reward is computed in training",
-            where=where(f"rewards.{name}.when"),
-            got="when=eval for every reward",
-            expected="at least one reward to learn from",
-            hint=f"rewards.{name}.when=always rewards.{name}.weight=1",
-        )
+        what, got = "no reward is computed in training", "when=eval for every reward"
+        expected, hint = "at least one reward to learn from", f"rewards.{name}.when=always rewards.{name}.weight=1"
+        yield ConfigError(what, where=where(f"rewards.{name}.when"), got=got, expected=expected, hint=hint)
     if experiment.aggregate not in AGGREGATES and ":" not in experiment.aggregate:
         close = nearest(experiment.aggregate, AGGREGATES)
-        yield ConfigError(
-            "wrong value for aggregate",
-            where=where("aggregate"),
-            got=experiment.aggregate,
-            expected=f"{', '.join(AGGREGATES)}, or a function of yours: ./file.py:function",
-            hint=f"aggregate={close}" if close is not None else None,
-        )
+        what, meant = "wrong value for aggregate", f"aggregate={close}" if close is not None else None
+        expected = f"{', '.join(AGGREGATES)}, or a function of yours: ./file.py:function"
+        yield ConfigError(what, where=where("aggregate"), got=experiment.aggregate, expected=expected, hint=meant)
     for name, reward in experiment.rewards.items():
         if reward.fn in groups().get("reward", {}):
             what, where_fn = "a ready-made reward is an option of a group", where(f"rewards.{name}.fn")
@@ -90,20 +78,18 @@ def _gate_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
         elif gate.by not in rewards:
             close = nearest(gate.by, rewards)
             in_list = owner is not None and isinstance(rewards[owner].gate, list)
-            yield ConfigError(
-                f"a gate reads the reward {gate.by!r}, which does not exist",
-                where=origins.where(f"{key}.by"),
-                expected="one of " + ", ".join(rewards),
-                hint=close if in_list or not close else f"{key}.by={close}",
-            )
+            what = f"a gate reads the reward {gate.by!r}, which does not exist"
+            expected, hint = "one of " + ", ".join(rewards), close if in_list or not close else f"{key}.by={close}"
+            yield ConfigError(what, where=origins.where(f"{key}.by"), expected=expected, hint=hint)
         elif rewards[gate.by].when == "eval" and (owner is None or rewards[owner].when != "eval"):
-            yield ConfigError(
+            what, of_reward = (
                 f"a gate reads the reward {gate.by!r}, which is not computed in training",
-                where=origins.where(f"{key}.by"),
-                got=f"rewards.{gate.by}.when=eval",
-                hint=f"rewards.{gate.by}.when=always rewards.{gate.by}.weight=0"
-                + (f", or rewards.{owner}.when=eval" if owner else ""),
+                f"rewards.{gate.by}",
             )
+            hint = f"{of_reward}.when=always {of_reward}.weight=0" + (
+                f", or rewards.{owner}.when=eval" if owner else ""
+            )
+            yield ConfigError(what, where=origins.where(f"{key}.by"), got=f"{of_reward}.when=eval", hint=hint)
     if any(gate.by == owner or gate.by not in rewards for _, owner, gate in gates):
         return
     try:
@@ -149,20 +135,19 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
         # A frozen configuration holds every key, so only values other than the default count.
         if key not in rule.keys and getattr(truncation, key) != getattr(type(truncation)(), key):
             readers = [name for name, policy in POLICIES.items() if key in policy.keys]
-            yield ConfigError(
-                f"policy {truncation.policy} does not read truncation.{key}",
-                where=origins.where(f"truncation.{key}"),
-                got=f"truncation.policy={truncation.policy}",
-                expected=f"{' or '.join(readers)}, which read{'s' if len(readers) == 1 else ''} it",
-                hint=f"truncation={truncation.policy}, or truncation={readers[0]}",
-            )
+            what = f"policy {truncation.policy} does not read truncation.{key}"
+            got = f"truncation.policy={truncation.policy}"
+            expected = f"{' or '.join(readers)}, which read{'s' if len(readers) == 1 else ''} it"
+            hint = f"truncation={truncation.policy}, or truncation={readers[0]}"
+            yield ConfigError(what, where=origins.where(f"truncation.{key}"), got=got, expected=expected, hint=hint)
     if modes and truncation.mode is not None and truncation.mode not in modes:
-        yield ConfigError(
+        key, what, expected = (
+            "truncation.mode",
             f"{truncation.policy} has no mode {truncation.mode}",
-            where=origins.where("truncation.mode"),
-            got=truncation.mode,
-            expected=" or ".join(modes),
-            hint=f"truncation.mode={modes[0]}",
+            " or ".join(modes),
+        )
+        yield ConfigError(
+            what, where=origins.where(key), got=truncation.mode, expected=expected, hint=f"{key}={modes[0]}"
         )
     if truncation.policy != "none" and "truncation" not in trainer.row.sections:
         what = f"trainer={trainer.name} does not generate, so no completion is cut off"
@@ -170,32 +155,19 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
         return
     if rule.needs_critic and not trainer.has_critic:
         able = [name for name, policy in POLICIES.items() if not policy.needs_critic]
-        yield ConfigError(
-            f"trainer={trainer.name} has no critic, and truncation={truncation.policy} needs one",
-            where=where,
-            got=truncation.policy,
-            expected="one of " + ", ".join(able),
-            hint="trainer=ppo, or truncation=eos_penalty",
-        )
+        what = f"trainer={trainer.name} has no critic, and truncation={truncation.policy} needs one"
+        hint = "trainer=ppo, or truncation=eos_penalty"
+        yield ConfigError(what, where=where, got=truncation.policy, expected="one of " + ", ".join(able), hint=hint)
     if not rule.reads_lengths:
         return
     limit = trainer.setting("max_completion_length")
     if not isinstance(limit, int):
-        yield ConfigError(
-            f"truncation={truncation.policy} needs a length limit",
-            where=origins.where("trainer.args.max_completion_length"),
-            got=limit,
-            expected="a number of tokens",
-            hint="trainer.args.max_completion_length=512",
-        )
+        key, what = "trainer.args.max_completion_length", f"truncation={truncation.policy} needs a length limit"
+        yield ConfigError(what, where=origins.where(key), got=limit, expected="a number of tokens", hint=f"{key}=512")
     elif truncation.cache is not None and truncation.cache >= limit:
-        yield ConfigError(
-            "the penalty would grow over the whole completion",
-            where=origins.where("truncation.cache"),
-            got=f"truncation.cache={truncation.cache} with trainer.args.max_completion_length={limit}",
-            expected=f"below {limit}",
-            hint="truncation.cache=null",
-        )
+        what, hint = "the penalty would grow over the whole completion", "truncation.cache=null"
+        got = f"truncation.cache={truncation.cache} with trainer.args.max_completion_length={limit}"
+        yield ConfigError(what, where=origins.where("truncation.cache"), got=got, expected=f"below {limit}", hint=hint)
 
 
 def sampling_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:

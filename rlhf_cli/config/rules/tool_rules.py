@@ -38,10 +38,6 @@ def tool_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
         yield ConfigError(what, where=where(_TURNS), got=got, expected="`tools` or `environment`", hint=hint)
     for name, reward in experiment.rewards.items():
         if reward.environment is not None and experiment.environment is None:
-            yield ConfigError(
-                f"the reward {name!r} asks an environment, and there is none",
-                where=where(f"rewards.{name}.environment"),
-                got=reward.environment,
-                expected="a section `environment`",
-                hint="environment.class=./env.py:NAME",
-            )
+            key, what = f"rewards.{name}.environment", f"the reward {name!r} asks an environment, and there is none"
+            expected, hint = "a section `environment`", "environment.class=./env.py:NAME"
+            yield ConfigError(what, where=where(key), got=reward.environment, expected=expected, hint=hint)
