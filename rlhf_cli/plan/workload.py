@@ -17,12 +17,12 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Lora
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS
-from rlhf_cli.data.source import Row
+from rlhf_cli.data.rows import RowTable
 from rlhf_cli.errors import DataError, RunError, UserError
 from rlhf_cli.models.tokenizer_files import TokenizerFiles
 from rlhf_cli.models.weight_shapes import DTYPE_BYTES, WeightShape, is_target, stored_shapes, tiny_shapes
-from rlhf_cli.plan.checks.facts import DataFacts, Findings, ReadSource, Schedule, Subject
-from rlhf_cli.plan.checks.prompt_checks import rendered
+from rlhf_cli.plan.checks.facts import DataFacts, Findings, Schedule, Subject
+from rlhf_cli.plan.checks.prompt_checks import overlong, rendered
 from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, Workload
 from rlhf_cli.runs.disk_space import bytes_below, free_bytes
 from rlhf_cli.tables.trl_trainers import too_short_for_all
@@ -218,30 +218,9 @@ def longest_rows(
     """
     from rlhf_cli.plan.memory_estimate import RowLengths
 
-    rows = [row for read in data.sources for row in _rows_of(read)]
+    rows = [table[number] for read in data.sources if (table := read.rows) is not None for number in range(len(table))]
     if not rows or tokenizer is None or tokenizer.lengths([""], special_tokens=False) is None:
         return None
-    count, count_prompt = _counters(experiment, tokenizer)
-    prompts = sorted((row.get("prompt") for row in rows), key=lambda prompt: _tokens(prompt, len), reverse=True)
-    longest = max(count_prompt(prompt) for prompt in prompts[:_COUNTED])
-    if experiment.trainer.row.generates:
-        return RowLengths(min(longest, most_prompt_tokens or longest), 0)
-    by_size = sorted(rows, key=_characters, reverse=True)
-    return RowLengths(longest, max(_whole(row, count, count_prompt) for row in by_size[:_COUNTED]))
-
-
-def _rows_of(read: ReadSource) -> list[Row]:
-    return [read.rows[number] for number in range(len(read.rows))] if read.rows is not None else []
-
-
-def _characters(row: Row) -> int:
-    return _whole(row, len, lambda prompt: _tokens(prompt, len))
-
-
-def _counters(
-    experiment: Experiment, tokenizer: TokenizerFiles
-) -> tuple[Callable[[str], int], Callable[[object], int]]:
-    """Return what counts the tokens of a text, and of a prompt as the chat template writes it."""
 
     def count(text: str) -> int:
         return sum(tokenizer.lengths([text], special_tokens=False) or ())
@@ -256,10 +235,14 @@ def _counters(
                 pass  # the run reports a template that fails on this conversation
         return _tokens(prompt, count)
 
-    return count, count_prompt
+    prompts = sorted((row.get("prompt") for row in rows), key=lambda prompt: _tokens(prompt, len), reverse=True)
+    longest = max(count_prompt(prompt) for prompt in prompts[:_COUNTED])
+    if experiment.trainer.row.generates:
+        return RowLengths(min(longest, most_prompt_tokens or longest), 0)
+    by_size = sorted(rows, key=lambda row: _whole(row, len, lambda prompt: _tokens(prompt, len)), reverse=True)
+    return RowLengths(longest, max(_whole(row, count, count_prompt) for row in by_size[:_COUNTED]))
 
 
-_SAMPLED = 200
 _DROP_LONG_ROWS = ("SFTTrainer", "DPOTrainer", "KTOTrainer", "RewardTrainer")
 
 
@@ -268,46 +251,39 @@ def length_problems(subject: Subject, data: DataFacts, tokenizer: TokenizerFiles
 
     TRL drops a pair of a reward model with a longer text, and a row of other trainers whose prompt fills it.
     """
-    experiment, trainer = subject.experiment, subject.experiment.trainer
-    limit, longest = trainer.whole("max_length"), longest_rows(experiment, data, tokenizer, None)
-    is_cut = trainer.setting("packing") is not True and trainer.setting("truncation_mode") != "keep_end"
-    if limit is None or longest is None or tokenizer is None or longest.row <= limit or not is_cut:
+    trainer, longest = subject.experiment.trainer, longest_rows(subject.experiment, data, tokenizer, None)
+    limit, is_pair = trainer.whole("max_length"), trainer.row.trains == "reward model"
+    is_kept = trainer.setting("packing") is True or trainer.setting("truncation_mode") == "keep_end"
+    if limit is None or longest is None or tokenizer is None or is_kept or trainer.row.name not in _DROP_LONG_ROWS:
         return
-    count, count_prompt = _counters(experiment, tokenizer)
-
-    def is_left_out(row: Row) -> bool:
-        if trainer.row.trains != "reward model":
-            return count_prompt(row.get("prompt")) >= limit
-        answers = [row[name] for name in ("chosen", "rejected", *_IDS) if row.get(name)]
-        # Answers that are messages and hold their prompt may stand beside a prompt that is text.
-        asked = count_prompt(row["prompt"]) if type(row.get("prompt")) is type(answers[0]) else 0
-        return asked + max(_tokens(answer, count, around=0) for answer in answers) > limit
-
-    for read in data.sources if trainer.row.name in _DROP_LONG_ROWS else ():
-        rows = sorted(_rows_of(read), key=_characters)
-        some = rows[:: max(1, len(rows) // _SAMPLED)]
-        left_out = sum(map(is_left_out, some))
-        if left_out == len(some) > 0 and read.num_selected == len(rows):
-            shortest = min(_whole(row, count, count_prompt) for row in some)
-            yield DataError(**too_short_for_all(len(rows), limit, shortest, longest.row), where=read.source.name)
-        elif left_out * 2 > len(some):
-            text = f"trainer.args.max_length={limit} leaves out {left_out} of {len(some)} rows that were counted"
-            yield Notice(read.source.name, f"{text}; the longest has {longest.row} tokens")
+    given = trainer.setting("chat_template_kwargs")
+    settings = given if isinstance(given, Mapping) else {}
+    for read in data.sources:
+        columns = ("chosen", "rejected") if is_pair else ("prompt",)
+        rows, long = read.rows or RowTable([], ()), dict[int, int]()
+        for column in set(columns) & {*rows.column_names}:
+            long |= overlong(rows, limit if is_pair else limit - 1, tokenizer, settings, list, column=column)
+        most = max([longest.row, *long.values()])
+        if long and len(long) == len(rows) == read.num_selected:
+            parts = too_short_for_all(len(rows), limit, min(long.values()), most)
+            yield DataError(**parts, where=read.source.name)
+        elif len(long) * 2 > len(rows):
+            text = f"trainer.args.max_length={limit} leaves out {len(long)} of {len(rows)} rows"
+            yield Notice(read.source.name, f"{text}; the longest has {most} tokens")
 
 
 def _whole(row: Mapping[str, object], count: Callable[[str], int], count_prompt: Callable[[object], int]) -> int:
     """Return the tokens of a row that is trained on: the prompt with its longest answer, or the whole text."""
-    wholes = [_tokens(row[name], count) for name in (*_IDS, *_WHOLE) if row.get(name)]
+    ids = [len(value) for name in _IDS if isinstance(value := row.get(name), list)]
+    wholes = [_tokens(row[name], count) for name in _WHOLE if row.get(name)]
     answers = [_tokens(row[name], count) + 1 for name in _ANSWERS if row.get(name)]  # 1: the end of the sequence
-    return max([*wholes, count_prompt(row.get("prompt")) + max(answers, default=0)])
+    return max([*ids, *wholes, count_prompt(row.get("prompt")) + max(answers, default=0)])
 
 
-def _tokens(value: object, count: Callable[[str], int], around: int = _AROUND_A_MESSAGE) -> int:
+def _tokens(value: object, count: Callable[[str], int]) -> int:
     if isinstance(value, str):
         return count(value)
-    if isinstance(value, list) and value and isinstance(value[0], int):
-        return len(value)
     if isinstance(value, list):
         texts = [message.get("content", message.get("value")) for message in value if isinstance(message, Mapping)]
-        return sum(count(str(text)) + around for text in texts)
+        return sum(count(str(text)) + _AROUND_A_MESSAGE for text in texts)
     return 0

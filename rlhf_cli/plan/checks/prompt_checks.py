@@ -176,33 +176,36 @@ def room_for_answers_problems(
         has_images = folders.reads_images and not set(IMAGES).isdisjoint(source.columns)
         if source.rows is None or "prompt" not in source.columns or has_images:
             continue
-        overlong = _overlong(source.rows, limit, tokenizer, settings if isinstance(settings, dict) else {}, write)
-        if not overlong:
+        long = overlong(source.rows, limit, tokenizer, settings if isinstance(settings, dict) else {}, write)
+        if not long:
             continue
         try:
-            check_overlong(source.rows, overlong, limit, policy=policy, name=source.source.name)
+            check_overlong(source.rows, long, limit, policy=policy, name=source.source.name)
         except UserError as error:
             yield error
         else:
             bound = limit
             is_counted = data.num_rows is not None and experiment.data.fraction is None and source in data.training
             if policy == "drop" and is_counted:
-                data = replace(data, num_rows=(data.num_rows or 0) - len(overlong))
-            described = describe_overlong(overlong, len(source.rows), limit, policy)
+                data = replace(data, num_rows=(data.num_rows or 0) - len(long))
+            described = describe_overlong(long, len(source.rows), limit, policy)
             yield Notice("prompts", f"{source.source.name}: {described}")
     return bound, data
 
 
-def _overlong(
+def overlong(
     rows: RowTable,
     limit: int,
     tokenizer: TokenizerFiles,
     settings: Mapping[str, object],
     write: Callable[[Messages], Messages],
+    *,
+    column: str = "prompt",
 ) -> dict[int, int]:
     """Map each row whose prompt has more than `limit` tokens to its length; empty if they cannot be counted here."""
+    settings = {**settings, "add_generation_prompt": column == "prompt"}
     texts, is_chat = dict[int, str](), False
-    for row, prompt in enumerate(values_of(rows, "prompt")):
+    for row, prompt in enumerate(values_of(rows, column)):
         if isinstance(prompt, list):
             is_chat = True
             try:
