@@ -101,9 +101,7 @@ def read_lines(path: Path, written: Collection[str] = ()) -> Iterator[tuple[str,
         if line.strip():
             where = f"{path}:{number}"
             row = _parse(line, where)
-            if any(_is_number(value_at(row, column)) for column in written):
-                row |= _texts_of(row, json.loads(line, **_AS_WRITTEN), written)
-            yield where, row
+            yield where, row | _texts_of(row, json.loads(line, **_AS_WRITTEN) if written else row, written)
 
 
 _AS_WRITTEN: Any = {"parse_int": str, "parse_float": str}
@@ -118,14 +116,10 @@ def value_at(row: object, path: str) -> object:
     return row
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float)
-
-
 def _texts_of(row: Row, as_written: Row, columns: Collection[str]) -> Row:
     """Return the numbers in `columns`, and true and false, as texts under other names."""
-    values = {column: value_at(row, column) for column in columns}
-    texts = {column: value_at(as_written, column) for column, value in values.items() if _is_number(value)}
+    numbers = [column for column in columns if isinstance(value_at(row, column), int | float)]
+    texts = {column: value_at(as_written, column) for column in numbers}
     return {WRITTEN + name: json.dumps(text) if isinstance(text, bool) else str(text) for name, text in texts.items()}
 
 

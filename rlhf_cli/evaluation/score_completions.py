@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.model_and_data import NOT_GIVEN
+from rlhf_cli.config.schema.model_and_data import NOT_GIVEN, Source
 from rlhf_cli.data.dialogues import read_conversations
 from rlhf_cli.data.learnt_columns import stand_in
 from rlhf_cli.data.peeking import peek
@@ -32,7 +32,7 @@ from rlhf_cli.evaluation.scored_pairs import Row
 from rlhf_cli.evaluation.targets import renames_in
 from rlhf_cli.models.tokenizer_files import load_tokenizer
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
-from rlhf_cli.plan.sources_and_components import StateOfTrainer, columns_read, source_like_data
+from rlhf_cli.plan.sources_and_components import StateOfTrainer, columns_read, source_of
 from rlhf_cli.plan.stack_building import aggregate_of, reward_stack
 from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.aggregating import Aggregate
@@ -107,11 +107,13 @@ def rewards_without_tokenizer(experiment: Experiment) -> dict[str, str]:
     }
 
 
-def read_completions(path: Path, *, limit: int | None, experiment: Experiment | None = None) -> list[Row]:
+def read_completions(
+    path: Path, *, limit: int | None, experiment: Experiment | None = None, label: str | None = None
+) -> list[Row]:
     """Read rows with `prompt` and `completion` from a file, a run folder or its completions/ (its last table).
 
-    The experiment's renames, transcripts and prompt template apply as far as the file has their columns. Raise
-    DataError if the file does not exist, has no rows, or lacks one of the two columns.
+    The experiment's renames, transcripts and prompt template apply as far as the file has their columns; `label` is a
+    column that is read too. Raise DataError if the file does not exist, has no rows, or lacks one of the two columns.
     """
     if not path.exists() and not glob.has_magic(str(path)):
         from rlhf_cli.data.data_files import near_files
@@ -124,7 +126,7 @@ def read_completions(path: Path, *, limit: int | None, experiment: Experiment | 
         if not tables:
             raise DataError("there are no completions in this folder", where=str(path), expected="*.parquet")
         path = tables[-1]
-    table = completions_in(path, limit or sys.maxsize, experiment)
+    table = completions_in(path, limit or sys.maxsize, experiment, label)
     free = [name for name in table.column_names if experiment is None or name not in columns_read(experiment)]
     raise_any(
         DataError(
@@ -147,12 +149,14 @@ def read_completions(path: Path, *, limit: int | None, experiment: Experiment | 
     return read
 
 
-def completions_in(path: Path, limit: int, experiment: Experiment | None) -> Table:
+def completions_in(path: Path, limit: int, experiment: Experiment | None, label: str | None) -> Table:
     """Return the rows of a file of completions, prepared as those of the experiment's data."""
     source, prompt = DataSource(path=str(path), name="--completions"), None
     if experiment is not None:
-        columns, renames = renames_in(str(path), experiment.data.rename, name="--completions")
-        source, template = source_like_data(experiment, path, renames), experiment.data.model_dump()["prompt"]
+        columns, renames = renames_in(str(path), experiment.data.rename, name=source.name)
+        source = source_of(experiment, Source(path=str(path), rename=renames), source.name)
+        is_read, template = source.is_read, experiment.data.model_dump()["prompt"]
+        source.is_read = lambda column: column in ("completion", label) or is_read(column)
         is_made = "prompt" in (*columns, *renames) or template is None
         prompt = None if is_made or template_columns(template) - {*columns, *renames} else template
     preview = peek(source, limit, prompt=prompt)

@@ -113,7 +113,7 @@ def file_source(section: JsonTree, data: str) -> JsonTree:
     return {"path": data, "rename": renames_in(data, given if isinstance(given, dict) else {}, name="--data")[1]}
 
 
-def renames_in(path: str, renames: Mapping[str, Any], *, name: str) -> tuple[tuple[str, ...], JsonTree]:
+def renames_in(path: str, renames: Mapping[str, Any], *, name: str) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Return the columns of a file, and those of the renames whose columns it has; none for a hub dataset.
 
     A path into a column gives way to a column that has the new name already.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema import model_and_data, reward_sections
 from rlhf_cli.config.schema.experiment import Experiment
@@ -30,14 +30,14 @@ def training_sources(experiment: Experiment) -> list[DataSource]:
     """Return the sources of the training rows: a single source, or one per member of the mix."""
     data = experiment.data
     if data.mix is not None:
-        return [_source(experiment, member, f"data.mix.{name}") for name, member in data.mix.items()]
-    return [_source(experiment, data, "data")]
+        return [source_of(experiment, member, f"data.mix.{name}") for name, member in data.mix.items()]
+    return [source_of(experiment, data, "data")]
 
 
 def eval_sources(experiment: Experiment) -> list[DataSource]:
     """Return the source of each evaluation set that is not a fraction of the training rows."""
     sets = experiment.data.evals.items()
-    return [_source(experiment, held_out, data_key(name)) for name, held_out in sets if held_out.fraction is None]
+    return [source_of(experiment, held_out, data_key(name)) for name, held_out in sets if held_out.fraction is None]
 
 
 def only_set(experiment: Experiment, name: str) -> Experiment:
@@ -47,7 +47,8 @@ def only_set(experiment: Experiment, name: str) -> Experiment:
     return experiment.model_copy(update={"data": kept})
 
 
-def _source(experiment: Experiment, section: model_and_data.Source, name: str) -> DataSource:
+def source_of(experiment: Experiment, section: model_and_data.Source, name: str) -> DataSource:
+    """Return a section as a source whose rows are prepared for this experiment; `name` is its key."""
     given = {key: getattr(section, key) for key in model_and_data.Source.model_fields}
     given["keep"] = None if section.keep is None else (section.keep.column, *section.keep.between)
     row, text_field = experiment.trainer.row, str(experiment.trainer.setting("dataset_text_field") or TEXT)
@@ -58,11 +59,6 @@ def _source(experiment: Experiment, section: model_and_data.Source, name: str) -
         return column in trained_on | own or column in columns_read(experiment)
 
     return DataSource(**given, name=name, transcripts=experiment.data.transcripts, trainer=row, is_read=is_read)
-
-
-def source_like_data(experiment: Experiment, path: Path, rename: Mapping[str, Any]) -> DataSource:
-    """Return a file of completions as a source whose rows are prepared like those of the training data."""
-    return _source(experiment, model_and_data.Source(path=str(path), rename=dict(rename)), "--completions")
 
 
 def columns_read(experiment: Experiment) -> set[str | None]:

@@ -267,15 +267,19 @@ def test_completions_are_read_under_the_names_of_the_experiment(
     assert [(one["prompt"], one["completion"], "meta" in one) for one in read] == [("1+1=", "2", False)] * 2
 
 
-def test_a_column_that_a_reward_reads_is_not_proposed_as_completion(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_reward_or_a_label_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("c.jsonl").write_text('{"prompt": "q", "answer": "2", "output": "2"}\n')
     experiment = prepare(["exp=quickstart", "+reward@rewards.match=exact_match"]).experiment
     with pytest.raises(DataError) as caught:
         read_completions(Path("c.jsonl"), limit=None, experiment=experiment)
     assert caught.value.hint == "data.rename.completion=output"
+    Path("c.jsonl").write_text(
+        "".join(f'{{"prompt": "q", "completion": "2", "ok": {ok}}}\n' for ok in ("true", '"no"'))
+    )
+    with pytest.raises(DataError) as caught:
+        read_completions(Path("c.jsonl"), limit=None, experiment=experiment, label="ok")
+    assert caught.value.where == "c.jsonl:2"
 
 
 def test_what_is_no_label_is_refused() -> None:

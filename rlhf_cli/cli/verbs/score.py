@@ -56,7 +56,7 @@ def run(options: Options) -> int:
     from rlhf_cli.evaluation.score_bench import score_bench
     from rlhf_cli.evaluation.score_completions import read_completions, score
 
-    rows = read_completions(completions, limit=limit, experiment=experiment)
+    rows = read_completions(completions, limit=limit, experiment=experiment, label=options.text("--label"))
     with spinner(f"scoring {count(len(rows), 'row')}"):
         scores = score(experiment, rows)
     bench = score_bench(rows, scores, label=options.text("--label"))
