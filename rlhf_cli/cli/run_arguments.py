@@ -70,10 +70,13 @@ def one_named(words: list[str], verb: str, expected: str, *, more: str = "", fin
     return named[0]
 
 
-def none_named(verb: str, expected: str, *, got: str = "", hint: str | None = None) -> RunError:
+def none_named(
+    verb: str, expected: str, *, got: str = "", hint: str | None = None, all_of_it: bool = False
+) -> RunError:
     """Return the error for a command line without a run; `got` are the runs, where it has too many."""
     problem = "one run at a time" if got else "no run was named"
-    return RunError(problem, got=got or None, expected=expected, hint=hint or with_newest(verb))
+    hint = hint or with_newest(verb, all_of_it=all_of_it)
+    return RunError(problem, got=got or None, expected=expected, hint=hint)
 
 
 def run_at(named: str, words: list[str], *, where: str) -> RunFolder:

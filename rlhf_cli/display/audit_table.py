@@ -57,15 +57,15 @@ def show_audit(console: Console, result: AuditResult) -> None:
 
 def _show_gold(console: Console, result: AuditResult) -> None:
     if result.gold_source is None:
-        console.print(
-            Text("no right answers: no column holds them, or it needs --gold COLUMN. The kinds are compared", "yellow"),
-            Text("only with each other: an honest answer must score more than the first of them", "yellow"),
+        why = "no right answers: no column holds them, or it needs --gold COLUMN."
+        compared = (
+            "The kinds are compared only with each other: an honest answer must score more than the first of them"
         )
+        console.print(Text(f"{why} {compared}", "yellow"))
         return
     parts = ", ".join(f"{name} {figure(value)}" for name, value in result.gold_contributions.items())
-    console.print(
-        f"gold: {result.gold_source}, written: {result.gold_way}; total {figure(result.gold_total)} ({parts})"
-    )
+    total = f"total {figure(result.gold_total)} ({parts})"
+    console.print(f"gold: {result.gold_source}, written: {result.gold_way}; {total}")
     console.print(Text(f"      {_shortened(result.gold_text or '')}", "dim"))
 
 

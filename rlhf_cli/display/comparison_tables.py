@@ -179,7 +179,7 @@ def show_left_out(console: Console, problems: Sequence[RlhfError]) -> None:
     if problems:
         console.print(f"[yellow]left out: {len(problems)} unreadable {'run' if len(problems) == 1 else 'runs'}[/]")
     for problem in problems:
-        console.print(str(problem), markup=False, highlight=False, soft_wrap=True)
+        console.print(str(problem), markup=False, soft_wrap=True)
 
 
 def _show_what_differs(console: Console, comparison: Comparison) -> None:

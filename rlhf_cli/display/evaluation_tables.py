@@ -31,7 +31,7 @@ def show_evaluation(console: Console, evaluation: Evaluation, files: list[Path])
     """Print the results of an evaluation, then the files they were written to."""
     heading, measured = evaluation.heading, evaluation.measured
     what = measured.kind.replace("_", " ")
-    console.print(f"[bold]{what} {heading.model}[/] on {heading.data}: {measured.rows} rows", highlight=False)
+    console.print(f"[bold]{what} {heading.model}[/] on {heading.data}: {measured.rows} rows")
     if isinstance(measured, RewardModelEvaluation) and measured.with_eos:
         console.print("[dim]plain texts end with the end-of-sequence token")
     for warning in heading.warnings:
@@ -42,7 +42,7 @@ def show_evaluation(console: Console, evaluation: Evaluation, files: list[Path])
         _policy(console, measured)
     console.print("\n[dim]in brackets: 95 % intervals (Wilson for proportions, Student for means)")
     for file in files:
-        console.print(as_typed(file), soft_wrap=True, highlight=False)
+        console.print(as_typed(file), soft_wrap=True)
 
 
 def _show(
@@ -171,11 +171,11 @@ def show_best_of_n(console: Console, best: BestOfN) -> None:
 def show_made(console: Console, made: Mapping[str, MadeRows], commands: Mapping[str, str]) -> None:
     """Print how many rows each file got, why some prompts gave none, and a command that reads the file."""
     for name, file in made.items():
-        console.print(Text.assemble(("\n" + str(len(file.rows)), "bold"), f" rows in {name}"), highlight=False)
+        console.print(Text.assemble(("\n" + str(len(file.rows)), "bold"), f" rows in {name}"))
         for reason, count in file.left_out.items():
-            console.print(f"[dim]  {count} prompts gave no row: {reason}", highlight=False)
+            console.print(f"[dim]  {count} prompts gave no row: {reason}")
         if file.rows:
-            console.print(f"  [cyan]{commands[name]}", soft_wrap=True, highlight=False)
+            console.print(f"  [cyan]{commands[name]}", soft_wrap=True)
 
 
 _MAX_ROWS = 20
@@ -285,15 +285,13 @@ def pair_table(pairs: Sequence[ScoredPair]) -> Table:
     """Return a table of scored pairs of one step. The title counts the pairs in the right order."""
     right = sum(pair.verdict == "right" for pair in pairs)
     title = f"step {pairs[0].step}: {right} of {len(pairs)} pairs in the right order"
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold")
     has_margin = any(pair.margin is not None for pair in pairs)
-    table.add_column("prompt", no_wrap=True)
-    for answer in ("chosen", "rejected"):
-        table.add_column(answer, max_width=_WIDTH)  # these columns shrink on a narrow screen
-        table.add_column("score", justify="right", no_wrap=True)
-    if has_margin:
-        table.add_column("margin", justify="right", no_wrap=True)
-    table.add_column("order", no_wrap=True)
+    heads = ["prompt", "chosen", "score", "rejected", "score", *(["margin"] if has_margin else []), "order"]
+    table = Table(*heads, title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold")
+    for column in table.columns:
+        column.justify = "right" if column.header in ("score", "margin") else "left"
+        column.no_wrap = column.header not in ("chosen", "rejected")  # these two shrink on a narrow screen
+        column.max_width = None if column.no_wrap else _WIDTH
     for pair in pairs:
         prompt = _on_one_line(pair.prompt.rstrip().removesuffix("Assistant:"))
         table.add_row(

@@ -59,7 +59,7 @@ def show_overview(console: Console, overview: Overview) -> None:
     parents = set.intersection(*({*PurePath(row.run).parents} for row in rows))
     folder = max(parents, key=lambda parent: len(parent.parts), default=PurePath())
     if folder.name and width_of(shown) > console.width:
-        console.print(f"{folder}/", style="bold", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{folder}/", style="bold", markup=False, soft_wrap=True)
         shown[0] = BlockColumn("run", [row.run.removeprefix(f"{folder}/") for row in rows], True, False)
     left_out = []
     for name in _LEFT_OUT_FIRST:
@@ -68,14 +68,14 @@ def show_overview(console: Console, overview: Overview) -> None:
             left_out.append(name)
     show_blocks(console, shown)
     if left_out:
-        console.print(f"no room for {', '.join(left_out)}; rlhf status --json has all", style="dim", highlight=False)
+        console.print(f"no room for {', '.join(left_out)}; rlhf status --json has all", style="dim")
     for row in rows:
         if row.reason:
             console.print(Text.assemble((row.run, "bold"), f": {in_one_line(row.reason)}"))
     if overview.notice is not None:
         # Later lines of squeue's message only follow from the first.
         first, _, _ = overview.notice.partition("\n")
-        console.print(f"[yellow]no answer from Slurm:[/] {first}", highlight=False)
+        console.print(f"[yellow]no answer from Slurm:[/] {first}")
 
 
 _MOST_MISSED, _MOST_TYPED = 3, 2
@@ -173,12 +173,12 @@ def show_reproduction(console: Console, result: Reproduction) -> None:
     rows = [[f"  {name}", *(f"{value!s:.20}" for value in (pair.before, pair.after))] for name, pair in pairs]
     if rows:
         console.print(plain_table(["", "before", "after"], rows=rows, head="dim"))
-    console.print(f"run folder: {result.again}", soft_wrap=True, highlight=False)
+    console.print(f"run folder: {result.again}", soft_wrap=True)
 
 
 def show_sweep(console: Console, num_runs: int, where_run: str, facts: Mapping[str, str]) -> None:
     """Print the heading of a sweep. `where_run` says how the runs are run (`2 at a time`)."""
-    console.print(f"[bold]sweep of {count(num_runs, 'run')}[/], {where_run}", highlight=False)
+    console.print(f"[bold]sweep of {count(num_runs, 'run')}[/], {where_run}")
     console.print(facts_grid((f"  {name}", text) for name, text in facts.items()))
 
 
@@ -186,10 +186,10 @@ def show_planned(console: Console, sweep: str, jobs: Mapping[str, tuple[Status |
     """Print a line per unfinished job: its status (None: never frozen) and what is done now. Count the others."""
     states = [CREATED if status is None else status.state for status, _ in jobs.values()]
     done = f"{states.count(FINISHED)} of {len(jobs)} runs are done"
-    console.print(f"[bold]sweep {sweep}[/]: {done}", highlight=False, soft_wrap=True)
+    console.print(f"[bold]sweep {sweep}[/]: {done}", soft_wrap=True)
     if to_come := [what for state, (_, what) in zip(states, jobs.values(), strict=True) if state == CREATED]:
         what = "to start now" if to_come[0] else "left out"
-        console.print(f"  {count(len(to_come), 'run')} not started yet, {what}", highlight=False)
+        console.print(f"  {count(len(to_come), 'run')} not started yet, {what}")
     rows: list[list[Cell]] = []
     for name, (status, what) in jobs.items():
         if status is not None and status.state not in (CREATED, FINISHED):
@@ -242,6 +242,6 @@ def show_best_trials(console: Console, rows: Sequence[TrialRow], *, objectives: 
     console.print(plain_table(["", "trial"], [*objectives, *keys], rows=table, gap=1))
     kind = "no trial beats these on every objective" if len(objectives) > 1 else "the best"
     states = ", ".join(f"{number} {state}" for state, number in Counter(row.state for row in rows).items())
-    console.print(f"[dim]{_BEST} {kind}; {states}", highlight=False)
-    console.print("each trial has one seed, so the best was also lucky; repeat it over seeds:", highlight=False)
-    console.print(f"  {again}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"[dim]{_BEST} {kind}; {states}")
+    console.print("each trial has one seed, so the best was also lucky; repeat it over seeds:")
+    console.print(f"  {again}", markup=False, soft_wrap=True)

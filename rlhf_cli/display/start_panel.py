@@ -67,7 +67,7 @@ def show_start(
     warnings += [(notice.subject, notice.text) for notice in plan.notices]
     warnings += [("wandb", plan.tracking.notice)] if plan.tracking.notice is not None else []
     for subject, text in warnings:
-        console.print(f"[yellow]{subject}:[/] {text}", highlight=False)
+        console.print(f"[yellow]{subject}:[/] {text}")
 
 
 def _facts(experiment: Experiment, plan: Plan, folder: str | None, *, is_whole: bool) -> dict[str, str]:
@@ -187,7 +187,7 @@ def _on(gpus: tuple[str, ...]) -> str:
 
 def _say(console: Console, name: str, line: str) -> None:
     """Print a line without hard breaks, so that it can be copied."""
-    console.print(Text.assemble((name, "bold"), "  ", line), soft_wrap=True, highlight=False)
+    console.print(Text.assemble((name, "bold"), "  ", line), soft_wrap=True)
 
 
 _SHOWN_FROM = 0.01

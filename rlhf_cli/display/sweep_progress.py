@@ -169,7 +169,7 @@ class SweepDisplay:
 
     def say(self, line: str, style: str | None = "yellow") -> None:
         """Print a line above the table."""
-        self._console.print(redacted(line), style=style, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(redacted(line), style=style, markup=False, soft_wrap=True)
 
     def left_s(self) -> float | None:
         """Return the estimated seconds until the last job ends, or None if the time of a job is unknown.

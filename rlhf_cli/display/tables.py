@@ -96,9 +96,7 @@ def show_blocks(console: Console, columns: Sequence[BlockColumn], styles: Sequen
     head = [column for column in columns if column.is_head]
     blocks: list[list[BlockColumn]] = [[]]
     room = console.width - width_of(head) - GAP
-    for column in columns:
-        if column.is_head:
-            continue
+    for column in (column for column in columns if not column.is_head):
         if blocks[-1] and width_of([*blocks[-1], column]) > room:
             blocks.append([])
         blocks[-1].append(column)

@@ -83,8 +83,8 @@ class Screen(Console):
         self._file = new_file
 
     def render_str(self, text: str, **options: object) -> Text:
-        """Return a Text in which only our own tags are markup; a closing tag without its start is text, too."""
-        options["emoji"] = False
+        """Return a Text in which only our own tags are markup and colours; a closing tag without its start is text."""
+        options |= {"emoji": False, "highlight": False}
         marked = text if options.get("markup") is False else _TAG.sub(_kept, text)
         try:
             return super().render_str(marked, **options)  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ def show_commands(console: Console, commands: Mapping[str, str]) -> None:
     """Print one command per line, never broken, so that it can be copied. A comment that does not fit is left out."""
     for command, why in commands.items():
         comment = f"  [dim]# {escape(why)}[/]" if len(command) + len(why) + 6 <= console.width else ""
-        console.print(f"  [cyan]{escape(command)}[/]{comment}", soft_wrap=True, highlight=False)
+        console.print(f"  [cyan]{escape(command)}[/]{comment}", soft_wrap=True)
 
 
 _QUIET_S = 30.0
@@ -179,6 +179,6 @@ def generation_bar(console: Console, total: int) -> Iterator[Callable[[int], Non
             before, done = done, done + count
             progress.update(task, completed=done)
             if progress.disable and done * _LINES // total > before * _LINES // total:
-                console.print(f"[dim]{done} of {total} completions", highlight=False)
+                console.print(f"[dim]{done} of {total} completions")
 
         yield add

@@ -229,7 +229,7 @@ class TrainingBar(TrainerCallback):
         """Print a line with the time so far and the time left, if there is no bar."""
         if not self._console.is_terminal:
             self._said_at = time.monotonic()
-            self._console.print(f"{text}  {_clock(self._said_at - self._began)}, left {self.left}", highlight=False)
+            self._console.print(f"{text}  {_clock(self._said_at - self._began)}, left {self.left}")
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.stop()

@@ -34,13 +34,10 @@ def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
     """Print one answer: shares of the rewards, what the advantages push towards, rounds and caveats."""
     for place, change in enumerate(answer.changes):
         lead = "[bold]what if[/]" if place == 0 else "    and"
-        console.print(f"{lead}  {escape(_shown(change))}", highlight=False)
-    console.print(f"{escape(run)}: {_num_rounds(answer)}\n", style="dim", highlight=False)
+        console.print(f"{lead}  {escape(_shown(change))}")
+    console.print(f"{escape(run)}: {_num_rounds(answer)}\n", style="dim")
     if _has_advantages(answer):
-        console.print(_shares(answer))
-        console.print()
-        console.print(_pushed(answer))
-        console.print()
+        console.print(_shares(answer), "", _pushed(answer), "", sep="\n")
     console.print(_rounds(answer))
     _print_notes(console, answer)
 
@@ -48,7 +45,7 @@ def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
 def show_alternatives(console: Console, run: str, answers: Sequence[WhatIf]) -> None:
     """Print one line per answer: the changes in the first round."""
     first, *_ = answers
-    console.print(f"[bold]{len(answers)} what-ifs[/] of {escape(run)}: {_num_rounds(first)}", highlight=False)
+    console.print(f"[bold]{len(answers)} what-ifs[/] of {escape(run)}: {_num_rounds(first)}")
     names = list(first.rounds[0].push) if any(map(_has_advantages, answers)) else []
     rows: list[list[Cell]] = []
     for answer in answers:
@@ -126,8 +123,7 @@ def _print_notes(console: Console, answer: WhatIf) -> None:
     first = answer.rounds[0].step
     console.print(
         f"\n[dim]push: covariance of the advantages with a raw score, within groups. {_LEGEND}. Totals under different"
-        " settings have different units, so a larger total is not better.",
-        highlight=False,
+        " settings have different units, so a larger total is not better."
     )
     if first > 1:
         console.print("[dim]The first rollouts are not stored; the stored ones come from a trained policy.")
@@ -146,14 +142,13 @@ def _print_reasons(console: Console, answer: WhatIf) -> None:
         rows = sum(difference.num_unknown for difference in unknown)
         console.print(
             f"[yellow]{groups} groups in {len(unknown)} rounds are left out: {rows} of their rows have no score,"
-            " because a gate was closed. The remaining groups are a biased sample",
-            highlight=False,
+            " because a gate was closed. The remaining groups are a biased sample"
         )
     for why, number in Counter(shown.why for shown in answer.rounds if shown.why is not None).items():
         which = "" if number == len(answer.rounds) else f" ({number} rounds)"
-        console.print(f"[yellow]no advantages{which}: {why}", highlight=False)
+        console.print(f"[yellow]no advantages{which}: {why}")
     for text in answer.left_out:
-        console.print(f"[yellow]left out: {escape(text)}", highlight=False)
+        console.print(f"[yellow]left out: {escape(text)}")
 
 
 def _shown(change: KeyChange) -> str:

@@ -17,7 +17,7 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.environment_references import References, resolved_references, with_references
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import RunError, writing
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.runs import provenance
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json, write_text
@@ -35,18 +35,17 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
     Raises RunError if a run of that name exists and must not be resumed, its status cannot be read, or a process on
     this machine trains it. Processes on other machines are checked when the folder is locked (runs/writer_lock.py).
     """
-    if experiment.run.name is None:
+    if (name := experiment.run.name) is None:
         return None
-    folder = RunFolder(_parent(experiment, composed).resolve() / experiment.run.name)
+    folder = RunFolder(_parent(experiment, composed).resolve() / name)
     if not folder.path.exists():
         return None
     if not folder.config.is_file():
         if experiment.run.resume == "auto" and _is_unbegun(folder.path):
             return None
-        what, hint = "a folder of that name exists, and it is not a run", f"run.name={experiment.run.name}-2"
+        what, hint = "a folder of that name exists, and it is not a run", f"run.name={name}-2"
         raise RunError(what, where=str(folder.path), got="no config.yaml in it", expected="another name", hint=hint)
-    status, name = read_status(folder), experiment.run.name
-    problem, got, hint = "", "", "run.name=ANOTHER"
+    status, problem, got, hint = read_status(folder), "", "", "run.name=ANOTHER"
     if status.state == RUNNING and status.host == socket.gethostname():
         problem = "is being trained right now"
         got = f"process {status.pid} on {status.host}, step {status.step}"
@@ -75,19 +74,16 @@ def create_run(
 ) -> RunFolder:
     """Create the run folder `at` (None: a new one) with config.yaml, provenance.json and the status `created`.
 
-    `files` are hashed into the provenance. Raise RunError if the folder cannot be created.
+    `files` are hashed into the provenance. Raise RunError if the folder exists, UserError if it cannot be created.
     """
     folder = RunFolder(at.resolve() if at is not None else new_folder(experiment, composed))
-    try:
+    with writing("the run folder", folder.path, "run.root=SOMEWHERE_ELSE"):
         # A kill may have left the folder without its first file.
         is_unbegun = at is not None or _is_unbegun(folder.path)
-        folder.path.mkdir(parents=True, exist_ok=is_unbegun and not folder.config.exists())
-    except FileExistsError:
-        raise RunError(f"run folder {folder.path} exists already", hint="run.name=ANOTHER") from None
-    except OSError as error:
-        what, expected = "the run folder cannot be created", "a folder that you can write to"
-        hint = "run.root=SOMEWHERE_ELSE"
-        raise RunError(what, where=str(folder.path), got=error.strerror, expected=expected, hint=hint) from error
+        try:
+            folder.path.mkdir(parents=True, exist_ok=is_unbegun and not folder.config.exists())
+        except FileExistsError:
+            raise RunError(f"run folder {folder.path} exists already", hint="run.name=ANOTHER") from None
     frozen = _frozen(experiment, composed.references)
     write_text(folder.config, yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True), durable=True)
     provenance.write_provenance(

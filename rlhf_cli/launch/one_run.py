@@ -147,7 +147,7 @@ def _run_processes(console: Console, folder: RunFolder, plan: LaunchPlan, launch
 
 def show_run_folder(console: Console, folder: RunFolder) -> None:
     """Print the path of the run folder, the last line of every run."""
-    console.print(f"run folder: {folder.shown}", soft_wrap=True, highlight=False)
+    console.print(f"run folder: {folder.shown}", soft_wrap=True)
 
 
 def refuse_other_size(leader: Leader | None, prepared: Prepared, planned: int) -> None:
@@ -213,7 +213,7 @@ def reproduce(
     run = RunFolder(next(folder for folder in numbered if not folder.exists()))
     with _created(run, replace(prepared, composed=composed), plan) as launch:
         again = f"{count(num_steps, 'step')} of {earlier.shown} again, in {run.shown}"
-        console.print(again, soft_wrap=True, highlight=False)
+        console.print(again, soft_wrap=True)
         train_frozen(console, run, launch, experiment.launch, resume=False)
     return run, None if is_whole else num_steps
 

@@ -357,9 +357,9 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool, leader: Lead
         launch = plan_launch(experiment, folder.path, resume=True, accelerate_env=run.plan.accelerate_env)
         show_start(console, experiment, run.plan, title=f"{folder.label}, resumed", folder=folder.shown)
         if status.state != QUEUED:
-            console.print(f"{folder.label} {was_in_words(status)}", highlight=False)
+            console.print(f"{folder.label} {was_in_words(status)}")
         for line in [*([taken_over] if taken_over else []), *changes]:
-            console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"  {line}", markup=False, soft_wrap=True)
         with gpus_held(launch, folder):
             train_frozen(console, folder, launch, experiment.launch, resume=True, leader=leader)
             show_end_of(console, folder)
@@ -375,9 +375,9 @@ def was_in_words(status: Status) -> str:
 def say_finished(console: Console, folder: RunFolder) -> None:
     """Print that the run has finished, and where. If a rule ended it, print how to continue without the rule."""
     status = read_status(folder)
-    console.print(f"nothing to do: the run has finished, at step {status.step}", highlight=False)
+    console.print(f"nothing to do: the run has finished, at step {status.step}")
     if reason := stopped_by_rule(status):
-        console.print(f"  {reason}", highlight=False, markup=False)
+        console.print(f"  {reason}", markup=False)
         without = f"  rlhf resume {folder.shown} stop=null  # continues without the rule, to step {status.max_steps}"
-        console.print(without, highlight=False, markup=False, soft_wrap=True)
+        console.print(without, markup=False, soft_wrap=True)
     show_run_folder(console, folder)

@@ -239,7 +239,7 @@ def _wait(server: RolloutServer, console: Console) -> None:
             if server.is_lost() or seconds > _START_TIMEOUT_S:
                 raise server.failed(f"after {seconds:.0f} s, before it was ready")
             time.sleep(_LOOK_S)
-    console.print(f"vLLM answers at {url} after {time.monotonic() - began:.0f} s", highlight=False)
+    console.print(f"vLLM answers at {url} after {time.monotonic() - began:.0f} s")
 
 
 def _end(keeper: subprocess.Popen[bytes]) -> None:

@@ -151,7 +151,7 @@ def submit_frozen(console: Console, folder: RunFolder) -> None:
     """Submit a frozen run and print where to look. Raise ConfigError if Slurm refuses the job."""
     (job_id,) = submit([folder], _launch(folder), folder=folder.path, name=f"{JOB_NAME}{folder.label}")
     _say(console, f"job {job_id}", f"{job_id}_0_log.out", folder.path, job_id)
-    console.print(f"run folder: {folder.shown}", soft_wrap=True, highlight=False)
+    console.print(f"run folder: {folder.shown}", soft_wrap=True)
 
 
 def submit_sweep(console: Console, runs: list[RunFolder], sweep_dir: Path) -> None:
@@ -181,4 +181,4 @@ def _say(console: Console, what: str, logs: str, folder: Path, job_id: str) -> N
         f"  cancel: scancel {job_id}",
     )
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.print(line, soft_wrap=True, markup=False)

@@ -169,8 +169,8 @@ def _type_text(annotation: object) -> str:
     return " | ".join(dict.fromkeys(_arm_text(arm) for arm in arms_of(annotation, with_none=True)))
 
 
-_WORDS = {bool: "true | false", int: "whole number", float: "number", str: "text", type(None): "null", object: "any"}
-_WORDS |= {pydantic.JsonValue: "any"}
+_WORDS: dict[object, str] = {bool: "true | false", int: "whole number", float: "number", str: "text"}
+_WORDS |= {type(None): "null", object: "any", pydantic.JsonValue: "any"}
 
 
 def _arm_text(arm: object) -> str:

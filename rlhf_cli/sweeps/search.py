@@ -211,7 +211,7 @@ def _show_found(console: Console, plan: search_space.SearchPlan, study: Study, f
     if left := plan.sweep.trials - sum(row.state != "running" for row in rows):
         shown = shlex.quote(RunFolder(folder).shown)
         line = f"{left} of {plan.sweep.trials} trials are left; `rlhf resume {shown}` continues"
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.print(line, soft_wrap=True, markup=False)
 
 
 def words_of(params: Mapping[str, object]) -> tuple[str, ...]:

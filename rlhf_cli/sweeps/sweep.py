@@ -45,7 +45,7 @@ def run(options: SweepOptions, typed: list[str]) -> sweep_folder.SweepEnd:
     show_sweep(console, len(jobs), where_run, facts)
     if options.dry_run:
         for job in jobs:
-            console.print(f"  {job.job.name}", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"  {job.job.name}", markup=False, soft_wrap=True)
         console.print("nothing was started or written")
         return sweep_folder.SweepEnd(EXIT_OK, folder, is_dry=True)
     sweep_folder.begin_sweep(folder, typed, [axis.key for axis in grid.axes], grid.jobs)
@@ -68,7 +68,7 @@ def run_ready(
     finally:
         sweep_folder.show_outcome(console, sweep)
     if code != EXIT_OK:
-        console.print(sweep_folder.resume_hint(sweep), soft_wrap=True, highlight=False, markup=False)
+        console.print(sweep_folder.resume_hint(sweep), soft_wrap=True, markup=False)
     return code
 
 
@@ -110,7 +110,7 @@ def resume_sweep(
         plans = {job.name: (status, _planned(sweep, job, status, options)) for job, status in statuses}
         show_planned(console, RunFolder(sweep.path).shown, plans)
         for changed in {other_versions(sweep.run_of(job)) for job, status in wanted if status is not None} - {None}:
-            console.print(f"warning: runs started with other versions: {changed}", highlight=False, soft_wrap=True)
+            console.print(f"warning: runs started with other versions: {changed}", soft_wrap=True)
         jobs = _ready(sweep, wanted, allowed, dry_run=options.dry_run)
         if jobs and jobs[0].experiment.launch.slurm is None:
             return sweep_folder.SweepEnd(run_ready(console, sweep, jobs, options), sweep.path)
@@ -118,7 +118,7 @@ def resume_sweep(
             is_done = all(status is not None and status.state == FINISHED for _, status in statuses)
             why = "no run has failed" if options.only_failed else "every run has finished, or is queued or training"
             why = f"all {len(statuses)} runs have finished" if is_done else why
-            console.print(f"nothing to do: {why}", highlight=False)
+            console.print(f"nothing to do: {why}")
         elif options.dry_run:
             console.print("nothing was started or written")
         else:

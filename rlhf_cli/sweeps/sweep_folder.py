@@ -238,7 +238,7 @@ def show_expectations(console: Console, folders: Sequence[RunFolder]) -> None:
     if not judged:
         return
     if (line := shortened_line(judged[0].typed)) is not None:
-        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+        console.print(line, style="dim", markup=False, soft_wrap=True)
         return
     console.print(Text.assemble("expectations: ", tally(verified), "; rlhf verify lists them"))
 
@@ -252,7 +252,7 @@ def report(console: Console, folder: Path) -> None:
     from rlhf_cli.runs.tracking.wandb_files import unsent
 
     def say(line: str) -> None:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.print(line, soft_wrap=True, markup=False)
 
     say(report_at_the_end(folder))
     if any(unsent(run.path) for run in runs):
@@ -261,7 +261,7 @@ def report(console: Console, folder: Path) -> None:
 
 def print_folder(console: Console, folder: Path) -> None:
     """Print the folder of a sweep; it is the last line of every sweep."""
-    console.print(f"sweep folder: {RunFolder(folder).shown}", soft_wrap=True, highlight=False)
+    console.print(f"sweep folder: {RunFolder(folder).shown}", soft_wrap=True)
 
 
 def resume_hint(sweep: SweepFolder) -> str:

@@ -187,3 +187,11 @@ def test_every_console_is_a_screen() -> None:
     """A console of rich's own would pass control codes on, so only `Screen` may be used."""
     sources = {file: file.read_text() for file in Path(rlhf_cli.__file__).parent.rglob("*.py")}
     assert [file for file, source in sources.items() if re.search(r"(?<![\w.])Console\(", source)] == []
+
+
+def test_a_screen_colours_only_what_it_says() -> None:
+    """rich would colour numbers, paths and quoted words, which says nothing."""
+    screen = Screen(file=io.StringIO(), force_terminal=True, width=80)
+    with screen.capture() as shown:
+        screen.print("12 runs in /tmp/x, 'abc': True")
+    assert shown.get() == "12 runs in /tmp/x, 'abc': True\n"

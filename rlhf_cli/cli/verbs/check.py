@@ -50,6 +50,6 @@ def run(options: Options) -> int:
         show_tried_rows(console, tried)
     launch = plan_launch(experiment, planned_folder(experiment, composed), accelerate_env=plan.accelerate_env)
     show_start(console, experiment, plan, title=experiment_name(composed), folder=None, is_whole=True)
-    console.print(f"launch: {describe_launch(launch)}; `rlhf train --dry-run` shows the commands", highlight=False)
+    console.print(f"launch: {describe_launch(launch)}; `rlhf train --dry-run` shows the commands")
     console.print("[green]ok[/], nothing was written")
     return EXIT_OK

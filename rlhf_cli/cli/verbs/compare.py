@@ -30,7 +30,6 @@ from rlhf_cli.display.comparison_tables import draw_comparison, show_comparison,
 from rlhf_cli.display.terminal import Screen, wide_console
 from rlhf_cli.errors import EXIT_OK, RunError, UserError, raise_any, writing
 from rlhf_cli.runs.run_overview import groups_of, newest_of
-from rlhf_cli.runs.run_status import with_newest
 
 _LOOKED_INTO = 3
 
@@ -38,8 +37,7 @@ _LOOKED_INTO = 3
 def run(options: Options) -> int:
     """Compare the named runs, print the comparison and return the exit code; name the runs that cannot be read."""
     if not options.words:
-        newest = with_newest("rlhf compare", all_of_it=True)
-        raise none_named("rlhf compare", "run folders, a sweep, a glob", hint=newest)
+        raise none_named("rlhf compare", "run folders, a sweep, a glob", all_of_it=True)
     asked = ComparisonOptions(
         on=options.names("--on"),
         by=options.text("--by"),
@@ -80,7 +78,7 @@ def _print(comparison: Comparison, problems: Sequence[UserError], options: Optio
         show_comparison(console, comparison, each_run=options.on("--runs"))
         show_left_out(console, problems)
         if png is not None:
-            console.print(f"picture: {png}", markup=False, soft_wrap=True, highlight=False)
+            console.print(f"picture: {png}", markup=False, soft_wrap=True)
 
 
 def _refuse_nothing(comparison: Comparison, problems: Sequence[UserError]) -> None:

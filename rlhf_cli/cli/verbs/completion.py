@@ -85,7 +85,7 @@ _LAST_EVENTS = 20
 def candidates(words: Sequence[str]) -> list[str]:
     """Return the completions of the last of `words`, whose first is the program's name."""
     current = words[-1]
-    if len(words) == 2:
+    if len(words) == 2 or (len(words) == 3 and words[1] == "help"):
         found: Iterable[str] = [*VERBS, "--help", "--help-all", "--version"]
     else:
         found = _of_verb(words[1], current, list(words[2:-1])) if words[1] in VERBS else []
@@ -106,7 +106,8 @@ def _of_verb(verb: str, current: str, earlier: list[str]) -> Iterable[str]:
             return _arguments("trainer.args", [f"trainer={typed[1]}"])
         return groups().get(typed[0], {}) if typed else [*groups(), "keys", "metrics"]
     head = usage.text.partition("\n\n")[0]
-    found = _runs(current) if _OF_RUNS.search(head) else [*_SCRIPTS] if verb == "completion" else []
+    fixed = {"completion": [*_SCRIPTS], "schema": [*groups()]}.get(verb, [])
+    found = _runs(current) if _OF_RUNS.search(head) else fixed
     if any(sign in head for sign in ("+exp=", "overrides", "key=value")):
         found += _overrides(current, earlier)
     return found

@@ -47,9 +47,7 @@ def _show(console: Console, conditions: Sequence[Condition]) -> None:
             rows.append([f"  {condition.name}", (condition.state, style), found])
     console.print(plain_table(["", "", ""], rows=rows))
     if can_train(conditions):
-        console.print(
-            "[green]ok[/], rlhf can train here; missing packages are needed only for the feature in their row"
-        )
+        console.print("[green]ok[/], rlhf can train here; missing packages are only for the feature in their row")
     else:
         wrong = ", ".join(condition.name for condition in conditions if condition.prevents_training)
         console.print(Text.assemble(("rlhf cannot train here", "bold red"), f": {wrong}"))

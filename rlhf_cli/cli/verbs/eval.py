@@ -105,7 +105,7 @@ def run(options: Options) -> int:
                 interact=interaction(experiment),
                 has_own_rows=data is None and not _has_other_rows(words),
             ),
-            lambda message: screen.print(f"[dim]{message}", highlight=False),
+            lambda message: screen.print(f"[dim]{message}"),
         )
         found[eval_set] = evaluation_json(evaluation)
         if not options.as_json:

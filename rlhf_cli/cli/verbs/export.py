@@ -38,7 +38,7 @@ def run(options: Options) -> int:
     parts = filter(None, ["export", options.text("--checkpoint")])
     out = (options.path("--out") or folder.path / "-".join(parts)).absolute()
     with writing("the model", out, "--out FOLDER"):
-        given = export_model(source, out, lambda message: console.print(f"[dim]{message}", highlight=False))
+        given = export_model(source, out, lambda message: console.print(f"[dim]{message}"))
     place = as_typed(given.folder)
     if options.as_json:
         print_json({**asdict(given), "folder": place})

@@ -88,7 +88,7 @@ def run(options: Options) -> int:
     rows, which = prompts_of(experiment, data=options.text("--data"), held_out=options.on("--held-out"), limit=limit)
     total = len(rows) * num_samples
     asked = f"{total} completions of {len(rows)} prompts, {num_samples} each"
-    screen.print(f"[bold]{target.label}[/] on {which}: {asked}", highlight=False)
+    screen.print(f"[bold]{target.label}[/] on {which}: {asked}")
     request = GenerationRequest(num_samples, by or TOTAL, least_margin or 0.0, keep, at_least, batch_size, pass_rate)
     with generation_bar(screen, total) as bar:
         interact = interaction(experiment)
@@ -100,7 +100,7 @@ def run(options: Options) -> int:
     show_made(screen, generated.made, _commands(target))
     screen.print()
     for file in generated.files:
-        screen.print(as_typed(file), soft_wrap=True, highlight=False)
+        screen.print(as_typed(file), soft_wrap=True)
     return EXIT_OK
 
 

@@ -17,7 +17,6 @@ from rlhf_cli.cli.run_arguments import none_named, read_by_words
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, UserError, writing
 from rlhf_cli.plan.batches import count
-from rlhf_cli.runs.run_status import with_newest
 
 _KILOBYTE = 1000
 
@@ -26,8 +25,7 @@ def run(options: Options) -> int:
     """Write the report of the runs in the typed words, print its path and return the exit code."""
     words = options.words
     if not words:
-        newest = with_newest("rlhf report", all_of_it=True)
-        raise none_named("rlhf report", "runs, sweeps, folders of them", hint=newest)
+        raise none_named("rlhf report", "runs, sweeps, folders of them", all_of_it=True)
     runs, problems = read_by_words(words, wanted=None, where="rlhf report")
     if len(words) == 1 and Path(words[0]).expanduser().is_dir():
         folder = Path(words[0]).expanduser()
@@ -46,7 +44,7 @@ def run(options: Options) -> int:
     if options.as_json:
         print_json({"path": str(out), **written})
         return EXIT_OK
-    console = Screen(soft_wrap=True, highlight=False)
+    console = Screen(soft_wrap=True)
     shown = os.path.relpath(out) if out.resolve().is_relative_to(Path.cwd()) else str(out)
     holds = [count(len(runs), "run")]
     holds += [f"{written['settings']} settings"] if written["settings"] != 1 else []

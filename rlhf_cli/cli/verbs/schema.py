@@ -43,5 +43,5 @@ def run(options: Options) -> int:
         print_json({"path": str(out), "of": group})
     else:
         use = f"first line of a file in conf/{group}:  # yaml-language-server: $schema={out}"
-        Screen(soft_wrap=True).print(f"{out}; {use}", markup=False, highlight=False)
+        Screen(soft_wrap=True).print(f"{out}; {use}", markup=False)
     return EXIT_OK

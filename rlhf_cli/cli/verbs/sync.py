@@ -16,7 +16,6 @@ from rlhf_cli.cli.run_arguments import none_named, place_of
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import with_newest
 from rlhf_cli.runs.tracking.wandb_files import send, to_send, upload
 
 _STYLES = {"sent": "green", "to send": "cyan", "not sent": "red"}
@@ -26,8 +25,7 @@ def run(options: Options) -> int:
     """Send the records of the runs in the typed words to wandb; return the exit code, 1 if some could not be sent."""
     words = options.words
     if not words:
-        hint = with_newest("rlhf sync", all_of_it=True)
-        raise none_named("rlhf sync", "runs, sweeps or folders of them", hint=hint)
+        raise none_named("rlhf sync", "runs, sweeps or folders of them", all_of_it=True)
     sendings = to_send([place_of(word, where="rlhf sync") for word in words])
     console = Screen()
     if not options.on("--dry-run"):
@@ -46,5 +44,5 @@ def run(options: Options) -> int:
             style = _STYLES.get(sending.state, "dim")
             why = f"  [dim]{sending.why}[/]" if sending.why else ""
             run = RunFolder(sending.folder).shown
-            console.print(f"[{style}]{sending.state:<{width}}[/]  {run}{why}", highlight=False, soft_wrap=True)
+            console.print(f"[{style}]{sending.state:<{width}}[/]  {run}{why}", soft_wrap=True)
     return EXIT_CRASH if any(sending.state == "not sent" for sending in sendings) else EXIT_OK

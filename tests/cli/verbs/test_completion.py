@@ -59,6 +59,8 @@ def offered(line: str) -> list[str]:
         ("rlhf init --trains d", ["dpo"]),
         ("rlhf list trainer grpo num_it", ["num_iterations"]),
         ("rlhf completion z", ["zsh"]),
+        ("rlhf schema rew", ["reward"]),
+        ("rlhf help what", ["whatif"]),
         ("rlhf resume --fa", ["--failed"]),
         ("rlhf list rew", ["reward"]),
         ("rlhf list reward jud", ["judge", "judge_ranking"]),
