@@ -299,8 +299,7 @@ def save_rollouts(trainer: TrlTrainer, folder: Path) -> None:
         "last_logged_step": trainer._globalstep_last_logged,
     }
     torch.save(state, folder / _rollout_file(trainer))
-    is_sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
-    reference = _moving_reference(trainer)
+    reference, is_sharded = _moving_reference(trainer), trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
     if reference is not None and trainer.args.should_save and not is_sharded:
         torch.save(reference.state_dict(), folder / _REFERENCE_FILE)
 

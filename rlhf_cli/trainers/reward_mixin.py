@@ -398,17 +398,15 @@ class RewardMixin(LeftOutMixin):
     @property
     def _own_rows(self) -> slice:
         """Return this rank's rows among those of all ranks."""
-        accelerator = self.accelerator
-        count = self._settled.raw.shape[0] // accelerator.num_processes
-        return slice(accelerator.process_index * count, (accelerator.process_index + 1) * count)
+        count, rank = self._settled.raw.shape[0] // self.accelerator.num_processes, self.accelerator.process_index
+        return slice(rank * count, (rank + 1) * count)
 
 
 def _matrix(columns: list[list[float | None]]) -> Tensor:
     """Return (rows, columns) with NaN for None."""
     matrix = torch.full((len(columns[0]), len(columns)), torch.nan)
     for index, column in enumerate(columns):
-        if column.count(None) < len(column):
-            matrix[:, index] = torch.tensor([torch.nan if value is None else value for value in column])
+        matrix[:, index] = torch.tensor([torch.nan if value is None else value for value in column])
     return matrix
 
 

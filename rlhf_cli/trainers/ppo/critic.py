@@ -20,7 +20,7 @@ from accelerate import Accelerator, DistributedType
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers import PreTrainedModel, Trainer, get_scheduler
 
 from rlhf_cli.models.packing.packed_rows import packed_rows, rows_by_prompt
@@ -149,6 +149,9 @@ class TrainedCritic:
             [{"params": some, "weight_decay": args.weight_decay * decays} for decays, some in groups.items()], **options
         )
         self._optimizer = self._wrap(trainer, optimizer)
+        if args.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy"):  # by evaluations: follow the policy's rate
+            self._schedule = LambdaLR(optimizer, lambda _: trainer.optimizer.param_groups[0]["lr"] / args.learning_rate)
+            return
         self._schedule = get_scheduler(
             args.lr_scheduler_type,
             optimizer,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer
 
 from rlhf_cli.trainers.pass_mixin import PassMixin
+from rlhf_cli.trainers.ppo.critic import CriticSettings, TrainedCritic
 from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 from tests.support.signatures import parameters
 
@@ -75,6 +78,27 @@ class TestCritic:
         assert "self.num_generations = args.num_generations" in source
         assert "self.num_generations_eval = args.num_generations_eval or self.num_generations" in source
         assert inspect.signature(trl.GRPOConfig).parameters["per_device_train_batch_size"].default == 8
+
+    @pytest.mark.parametrize(("schedule", "rates"), [("reduce_lr_on_plateau", [0.4, 0.2]), ("linear", [0.2, 0.0])])
+    def test_the_critic_s_rate_follows_a_schedule_that_steps_by_evaluations(
+        self, tmp_path, schedule: str, rates: list[float]
+    ) -> None:
+        words = {"output_dir": str(tmp_path), "per_device_train_batch_size": 8, "use_cpu": True, "bf16": False}
+        words |= {"learning_rate": 0.1, "gradient_checkpointing": False, "eval_strategy": "steps", "eval_steps": 1}
+        args = trl.GRPOConfig(**words, lr_scheduler_type=schedule)
+        policy = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
+        accelerator = SimpleNamespace(distributed_type=None, prepare=lambda *given: given, device="cpu")
+        trainer: Any = SimpleNamespace(args=args, optimizer=policy, accelerator=accelerator)
+        trainer.get_decay_parameter_names = lambda model: ["weight"]
+        critic: Any = object.__new__(TrainedCritic)
+        critic.model, critic.settings = torch.nn.Linear(1, 1), CriticSettings(0.4, 0, None, 1.0, 1.0)
+        critic.prepare(trainer, num_training_steps=2)
+        found = []
+        for factor in (1.0, 0.5):  # transformers halves the policy's rate after an evaluation
+            policy.param_groups[0]["lr"] = 0.1 * factor
+            critic.step()
+            found.append(critic.learning_rate)
+        assert found == pytest.approx(rates)
 
     def test_the_policy_s_optimizer_takes_what_requires_a_gradient_and_passes_over_what_has_none(self) -> None:
         assert inspect.getsource(Trainer.create_optimizer).count("p.requires_grad") == 2
