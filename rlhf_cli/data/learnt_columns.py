@@ -6,13 +6,12 @@ or beside `chosen` as messages, raises a KeyError. So we keep the first complete
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from rlhf_cli.data.dialogues import ANSWERS, plain_messages
 from rlhf_cli.data.rows import DIALOGUES, Table, check_rows, is_empty, kind_of_text, refuse_no_text, values_of
-from rlhf_cli.data.source import DataSource
+from rlhf_cli.data.source import DataSource, typed_rename
 from rlhf_cli.errors import DataError
 from rlhf_cli.tables.trl_trainers import IMAGES, TEXT, TrainerRow
 from rlhf_cli.text.suggest import nearest
@@ -66,7 +65,7 @@ def learnt_columns(
         if more is not None:
             hints.append(f"data.prompt='{{{found}}} {{{more}}}'")
         elif found is not None and (not has_dialogue or column == "label"):
-            hints.append(shlex.quote(f"{name}.rename.{column}={found}"))
+            hints.append(typed_rename(name, column, found))
         elif column in missing and not has_dialogue:
             hints.append(f"{name}.rename.{column}=EXISTING_COLUMN")
     hint = " ".join(hints) + (", or trainer.args.dataset_text_field=COLUMN" if (TEXT,) in trainer.learns_from else "")

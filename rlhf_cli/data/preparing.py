@@ -16,7 +16,7 @@ from rlhf_cli.data.dialogues import read_conversations, split_transcripts, with_
 from rlhf_cli.data.images import with_images
 from rlhf_cli.data.learnt_columns import columns_with_messages
 from rlhf_cli.data.rows import Table, map_rows, numbered, values_of
-from rlhf_cli.data.source import WRITTEN, DataSource, Row, Template, missing_column
+from rlhf_cli.data.source import WRITTEN, DataSource, Row, Template, missing_column, typed_rename
 from rlhf_cli.errors import DataError
 from rlhf_cli.text.template_grammar import is_text, parse
 
@@ -67,7 +67,7 @@ def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "d
             if is_taken:  # the two names are the wrong way round
                 error.hint = f"{name}.rename.{old}={new}"
             elif error.hint is not None:
-                error.hint = shlex.quote(f"{where}={error.hint}")
+                error.hint = typed_rename(name, new, error.hint)
             raise error
         if old in new_names:
             raise DataError(f"the column {old!r} is renamed twice", where=where, got=f"{new_names[old]} and {new}")

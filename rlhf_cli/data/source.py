@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,6 +150,12 @@ class DataSource:
             frozenset(self.rename.get(name, name) for name in names) for names in (READ_AS_TEXT, in_template)
         )
         return Wanted(texts, written - texts, lambda column: column in self.rename.values() or self.is_read(column))
+
+
+def typed_rename(name: str, new: str, old: str) -> str:
+    """Return what to type so that a column gets another name; blanks at its ends and signs need quotes."""
+    is_plain = re.fullmatch(r"[\w./-]+( [\w./-]+)*", old) is not None
+    return shlex.quote(f"{name}.rename.{new}={old if is_plain else repr(old)}")
 
 
 def missing_column(column: str, columns: Sequence[str], name: str) -> DataError:

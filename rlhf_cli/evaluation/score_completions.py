@@ -11,7 +11,6 @@ import functools
 import glob
 import inspect
 import re
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +25,7 @@ from rlhf_cli.data.learnt_columns import stand_in
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.preparing import prepare, template_columns
 from rlhf_cli.data.rows import RowTable, Table, kind_of_text
-from rlhf_cli.data.source import DataSource
+from rlhf_cli.data.source import DataSource, typed_rename
 from rlhf_cli.errors import DataError, ModelError, raise_any
 from rlhf_cli.evaluation.scored_pairs import Row
 from rlhf_cli.evaluation.targets import renames_in
@@ -134,7 +133,7 @@ def read_completions(
             where=str(path),
             got="columns " + ", ".join(table.column_names),
             expected="prompt, completion, and the columns that the rewards read",
-            hint=shlex.quote(f"data.rename.{column}={stand_in(column, free) or 'COLUMN'}"),
+            hint=typed_rename("data", column, stand_in(column, free) or "COLUMN"),
         )
         for column in ("prompt", "completion")
         if column not in table.column_names

@@ -149,7 +149,7 @@ class OwnRows:
 
 def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> OwnRows:
     """Inspect a file of rows for a training; `typed` maps its columns to the file's. Raise DataError."""
-    preview = _look_at(path)
+    preview = _look_at(path, typed)
     roles = [column.role for column in COLUMNS[training.rows]]
     for role, column in typed.items():
         if role not in roles or column not in preview.columns:
@@ -198,8 +198,10 @@ def _other_training(preview: Preview, training: Training) -> str | None:
     return None
 
 
-def _look_at(path: str) -> Preview:
-    source = DataSource(path=path, name="--data")
+def _look_at(path: str, typed: Mapping[str, str]) -> Preview:
+    roles = {name for some in COLUMNS.values() for column in some for name in (column.role, *column.other_names)}
+    roles |= {_plain(column) for column in typed.values()}
+    source = DataSource(path=path, name="--data", is_read=lambda column: _plain(column) in roles)
     if source.is_hub:
         raise DataError(
             "a project is made without a network, so the columns of a dataset on the hub are unknown",

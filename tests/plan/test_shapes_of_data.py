@@ -467,6 +467,14 @@ def test_a_mixture_of_two_forms(chat_model: str, place: Path) -> None:
     assert {json.dumps(row) for row in load_split(sources, seed=0).to_list()} == {json.dumps({"messages": TALK})}
 
 
+def test_a_name_with_blanks_or_signs_can_be_typed(chat_model: str, place: Path) -> None:
+    for name in (" completion", "Completion, ok"):
+        written(place, *[{"prompt": "q", name: "a"}] * 4)
+        with pytest.raises(DataError) as caught:
+            planned(*words("sft", chat_model))
+        assert planned(*words("sft", chat_model, *shlex.split(str(caught.value.command)))).num_rows == 4
+
+
 def test_answers_that_are_all_empty_and_sources_that_disagree_are_refused(place: Path) -> None:
     """Only where a reward reads them; it was trained on nothing, or refused by the run."""
     sizes = ["trainer.args.per_device_train_batch_size=8", "trainer.args.num_generations=2"]

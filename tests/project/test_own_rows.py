@@ -49,6 +49,15 @@ def test_a_typed_column_is_used(write: Write) -> None:
     assert found.rename == {"prompt": "question", "completion": "prompt"}
 
 
+def test_a_column_of_two_kinds_matters_only_if_it_is_used(write: Write) -> None:
+    rows = [{"prompt": "a", "answer": "b", "meta": meta} for meta in ("x", 1)]
+    write("rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    assert read_own_rows("rows.jsonl", TRAININGS["grpo"], {}).rename == {}
+    with pytest.raises(DataError) as caught:
+        read_own_rows("rows.jsonl", TRAININGS["grpo"], {"answer": "meta"})
+    assert caught.value.where == "rows.jsonl:2"
+
+
 def test_an_ambiguous_column_is_refused(write: Write) -> None:
     write("rows.jsonl", json.dumps({"question text": "a", "question title": "b"}) + "\n")
     with pytest.raises(DataError, match="which column is the prompt") as wrong:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from rlhf_cli.data.learnt_columns import ASKING, check_columns, read_columns, st
 from rlhf_cli.data.peeking import peek, prepare_preview
 from rlhf_cli.data.preparing import mixed_kinds
 from rlhf_cli.data.rows import DIALOGUES, RowTable, hold_out_places, is_empty, kind_of_text, values_of
-from rlhf_cli.data.source import DataSource, Template
+from rlhf_cli.data.source import DataSource, Template, typed_rename
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import DataError, RewardError, UserError
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ModelFolders, ReadSource, RewardFacts, Subject
@@ -159,7 +158,7 @@ def _no_column(
     argument = f"; or, if it is an argument, {reader}.args.{column}=VALUE" if reader.startswith("rewards.") else ""
     found, rows = stand_in(column, columns), data.training[0].rows
     template = f", or data.prompt='... {{{found or columns[0]}}} ...'" if column == "prompt" else ""
-    hint = shlex.quote(f"{table}.rename.{column}={found or 'EXISTING_COLUMN'}") + template
+    hint = typed_rename(table, column, found or "EXISTING_COLUMN") + template
     dialogue = next((name for name in DIALOGUES if name in columns and column == "prompt"), None)
     if dialogue is not None and rows is not None:
         turns = rows[0][dialogue]
