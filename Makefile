@@ -52,7 +52,8 @@ test-processes: $(STAMP)  ## what trains in processes of its own: ranks, sweeps,
 
 # The ends of what pyproject.toml allows, each in an environment of its own over .venv: constraints-low.txt, constraints-high.txt.
 VERSION_TESTS := tests/device tests/trainers/test_contract*.py tests/trainers/ppo/test_critic_contract.py \
-  tests/trainers/generation tests/trainers/test_same_numbers.py tests/models/decoding tests/models/packing
+  tests/trainers/generation tests/trainers/test_same_numbers.py tests/models/decoding tests/models/packing \
+  tests/config/test_trl_args_contract.py
 test-low: $(STAMP)  ## every trainer, decoding, packing and the contracts under the lowest versions
 test-high: $(STAMP)  ## the same under the highest versions
 test-low test-high: test-%:

@@ -1,6 +1,6 @@
-"""Test whether keeping groups that differ helps, per optimizer step and per generated token, five seeds each.
+"""Test whether keeping groups that differ helps, per optimizer step and per generated token.
 
-usage: python scripts/studies/sampling.py toy|smollm2 [--root FOLDER] [--picture OUT.svg] [--jobs N]
+usage: python scripts/studies/sampling.py toy|smollm2 [--seeds N] [--root FOLDER] [--picture OUT.svg] [--jobs N]
 
 A longer run without a filter shows what as many tokens would have bought.
 Runs what is missing, resumes what was stopped, and prints Markdown tables.
@@ -22,7 +22,6 @@ from seeds import tables, write_numbers
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
 
-SEEDS = range(5)
 ROWS = 64
 """Completions that a step learns from."""
 GREEDY = "eval_greedy/rewards/correct"
@@ -95,14 +94,15 @@ def main() -> None:
     parser.add_argument("world", choices=WORLDS)
     parser.add_argument("--root", type=Path, default=Path("runs"))
     parser.add_argument("--picture", type=Path, help="write an SVG here, and a CSV of every seed's numbers beside it")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds 0 to N - 1 (default 5)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     typed = parser.parse_args()
-    world, root = WORLDS[typed.world], typed.root.resolve()
+    world, root, seeds = WORLDS[typed.world], typed.root.resolve(), range(typed.seeds)
     root.mkdir(parents=True, exist_ok=True)
     os.environ["OMP_NUM_THREADS"] = "1"  # a second thread costs more than it gains
     with ThreadPoolExecutor(typed.jobs) as pool:
-        waiting = {(label, seed): pool.submit(run_of, world, label, seed, root) for seed in SEEDS for label in FILTERS}
-    curves = {label: [curve(waiting[label, seed].result()) for seed in SEEDS] for label in FILTERS}
+        waiting = {(label, seed): pool.submit(run_of, world, label, seed, root) for seed in seeds for label in FILTERS}
+    curves = {label: [curve(waiting[label, seed].result()) for seed in seeds] for label in FILTERS}
 
     found = {
         label: [{name: float(values[-1]) for name, values in zip(MEASURES, run, strict=True)} for run in runs]
@@ -116,7 +116,7 @@ def main() -> None:
             right, steps, tokens = np.mean(runs, axis=0).tolist()
             for panel, x in zip(panels.values(), (steps, tokens), strict=True):
                 panel.append(Curve(label, x, right))
-        draw_curves(typed.picture, panels, x_title="", y_title="correct, mean of five seeds")
+        draw_curves(typed.picture, panels, x_title="", y_title=f"correct, mean of {typed.seeds} seeds")
         write_numbers(typed.picture, "filter", found)
 
 
