@@ -92,13 +92,9 @@ def resume_sweep(
 ) -> sweep_folder.SweepEnd:
     """Resume the sweep in `folder`, which accepts no `words`. Raise all problems of its jobs first."""
     if words:
-        raise ConfigError(
-            "a resumed sweep cannot change its runs",
-            where="command line",
-            got=" ".join(words),
-            expected="no overrides, so that its runs remain comparable",
-            hint=f"rlhf resume {RunFolder(folder).shown}",
-        )
+        what, hint = "a resumed sweep cannot change its runs", f"rlhf resume {RunFolder(folder).shown}"
+        expected = "no overrides, so that its runs remain comparable"
+        raise ConfigError(what, where="command line", got=" ".join(words), expected=expected, hint=hint)
     refuse_links(folder)
     if (folder / JOURNAL).is_file():
         return sweep_folder.SweepEnd(_resume_search(folder, allowed, options), folder, is_dry=options.dry_run)

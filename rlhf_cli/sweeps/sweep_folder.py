@@ -125,13 +125,9 @@ def refuse_unlogged_watch(metric: str | None, experiments: Sequence[Experiment])
     if None in problems or problems[0] is None:
         return
     why, close = problems[0]
-    raise ConfigError(
-        f"no run of this sweep logs {metric}: {why}",
-        where="command line",
-        got=f"--watch {metric}",
-        expected=examples_of_metrics(experiments[0]),
-        hint=f"--watch {close}" if close is not None else None,
-    )
+    what, expected = f"no run of this sweep logs {metric}: {why}", examples_of_metrics(experiments[0])
+    hint = f"--watch {close}" if close is not None else None
+    raise ConfigError(what, where="command line", got=f"--watch {metric}", expected=expected, hint=hint)
 
 
 def ready_again(begun: Resumed, *, take_over: bool) -> ReadyJob:

@@ -27,11 +27,8 @@ def run(options: Options) -> int:
     if options.words:
         raise options.error("rlhf doctor takes only flags", got=options.words[0], expected="no words")
     conditions = examine()
-    print_result(
-        options,
-        lambda: {"can_train": can_train(conditions), "conditions": [asdict(condition) for condition in conditions]},
-        lambda console: _show(console, conditions),
-    )
+    content = {"can_train": can_train(conditions), "conditions": [asdict(condition) for condition in conditions]}
+    print_result(options, lambda: content, lambda console: _show(console, conditions))
     return EXIT_OK if can_train(conditions) else EXIT_USER_ERROR
 
 

@@ -32,12 +32,10 @@ def run(options: Options) -> int:
     runs = list(verified.values())
     states = [run.state for run in runs if run.state is not None]
     if not states:
-        raise RunError(
-            "these runs have no expectations" if len(runs) > 1 else "the run has no expectations",
-            where=", ".join(run.folder.shown for run in runs[:3]) + (" ..." if len(runs) > 3 else ""),
-            expected="`expect:` in the experiment, before the run is made",
-            hint="expect: [{metric: reward, at: end, at_least: 0.5}]",
-        )
+        what = "these runs have no expectations" if len(runs) > 1 else "the run has no expectations"
+        where = ", ".join(run.folder.shown for run in runs[:3]) + (" ..." if len(runs) > 3 else "")
+        expected = "`expect:` in the experiment, before the run is made"
+        raise RunError(what, where=where, expected=expected, hint="expect: [{metric: reward, at: end, at_least: 0.5}]")
     state = next(state for state in (MISSED, OPEN, MET) if state in states)
     content = {"state": state, "runs": [run.as_json() for run in runs]}
     print_result(options, lambda: content, lambda console: show_verified(console, runs))

@@ -60,7 +60,7 @@ def _show_run(console: Console, run: RunDiagnosis) -> None:
         console.print(Text("warn.KIND=off turns off the warnings of a kind", "dim"))
     console.print()
     if not findings and not run.num_events:
-        console.print(Text("nothing is logged yet, so there is nothing to judge", "yellow"))
+        console.print(Text("it cannot be judged before it has logged a step", "yellow"))
         return
     is_unclear = not findings and not run.is_judged
     if is_unclear:
