@@ -9,8 +9,7 @@ from pydantic import ValidationError
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.metric_rules import evaluation_problems, expect_problems, stop_problems, sweep_problems
-from rlhf_cli.config.rules.reward_rules import reward_problems, sampling_problems, truncation_problems
-from rlhf_cli.config.rules.tool_rules import tool_problems
+from rlhf_cli.config.rules.reward_rules import reward_problems, sampling_problems, tool_problems, truncation_problems
 from rlhf_cli.config.rules.trainer_rules import (
     adapter_problems,
     advantage_problems,

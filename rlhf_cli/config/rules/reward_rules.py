@@ -1,4 +1,4 @@
-"""Check rewards, reward-model training, truncation and the filter of groups across keys."""
+"""Check rewards, reward-model training, truncation, the filter of groups, tools and environments across keys."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from rlhf_cli.config.schema.reward_sections import AGGREGATES, RESERVED_REWARD_N
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.rewards.stack.component import levels
 from rlhf_cli.tables.trl_trainers import SEQUENCE_LOSSES
+from rlhf_cli.tables.trl_values import TAKEN_BY_REWARDS
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.truncation import POLICIES
 
 TOTAL = "total"
+_TURNS = "trainer.args.max_tool_calling_iterations"
 _TOKEN_LEVEL_ONLY = {"loss_type": SEQUENCE_LOSSES, "importance_sampling_level": ("sequence",)}
 """TRL argument values without per-token advantages: they would collapse them to the row's mean."""
 
@@ -193,3 +195,34 @@ def sampling_problems(experiment: Experiment, origins: Origins) -> Iterator[User
         key, what = f"{section}.by", f"{section} reads the reward {keep.by!r}, which training does not compute"
         hint = f"{key}={nearest(keep.by, names) or names[0]}"
         yield ConfigError(what, where=origins.where(key), expected=f"one of {', '.join(names)}", hint=hint)
+
+
+def tool_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """Yield a problem for a trainer without tools, and for settings that nothing reads."""
+    trainer, where = experiment.trainer, origins.where
+    used = [name for name in ("tools", "environment", "rollout") if getattr(experiment, name)]
+    if not trainer.row.has_tools:
+        for name in used:
+            what, able = f"trainer={trainer.name} does not use the section `{name}`", "trainer=grpo, ppo or gmpo"
+            yield ConfigError(what, where=where(name), expected=able, hint=f"trainer=grpo, or '~{name}'")
+    columns = experiment.rollout.columns if experiment.rollout is not None else []
+    if taken := [name for name in columns if name in TAKEN_BY_REWARDS]:
+        hint = f"rollout.columns=[{','.join(name for name in columns if name not in taken)}]"
+        what = "rewards get these from the trainer, so a rollout function cannot return columns of these names"
+        yield ConfigError(what, where=where("rollout.columns"), got=", ".join(taken), hint=hint)
+    calls = [name for name in used if name != "rollout"]
+    if "rollout" in used and calls:
+        what = f"a rollout function generates by itself, so nothing calls the {calls[0]}"
+        yield ConfigError(what, where=where("rollout"), got=", ".join(used), hint=f"'~rollout', or '~{calls[0]}'")
+    if calls and (rounds := trainer.whole("max_tool_calling_iterations")) is not None and rounds < 1:
+        what = "no call would be made"
+        yield ConfigError(what, where=where(_TURNS), got=rounds, expected="1 or more", hint=f"{_TURNS}=2")
+    if not calls and trainer.args.get("max_tool_calling_iterations") is not None:
+        what, got = "a limit on calls, and nothing that the model can call", trainer.args["max_tool_calling_iterations"]
+        hint = f"tools.NAME.fn=./tools.py:NAME, or '~{_TURNS}'"
+        yield ConfigError(what, where=where(_TURNS), got=got, expected="`tools` or `environment`", hint=hint)
+    for name, reward in experiment.rewards.items():
+        if reward.environment is not None and experiment.environment is None:
+            key, what = f"rewards.{name}.environment", f"the reward {name!r} asks an environment, and there is none"
+            expected, hint = "a section `environment`", "environment.class=./env.py:NAME"
+            yield ConfigError(what, where=where(key), got=reward.environment, expected=expected, hint=hint)
