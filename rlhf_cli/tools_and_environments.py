@@ -35,7 +35,7 @@ NO_TOOLS = ("reset", "get_reward")
 """Public methods of an environment that the model cannot call, as in TRL."""
 _TOLD, _LATE = "{'error':", "no answer"
 _ERRORS = (Exception, CancelledError, *LEAVING)
-"""What a user's code may raise; what stops the run is none of it."""
+"""What a user's code may raise without ending the run; the errors that stop the run are not among them."""
 _RUNNING, _SEEDS = "_rlhf_is_running", "_rlhf_seeds"
 
 

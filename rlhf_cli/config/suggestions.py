@@ -217,6 +217,8 @@ def _candidates(key: str, value: object, choices: Iterable[str]) -> Iterator[obj
         yield value[::-1]
         return
     yield nearest(word, choices) if isinstance(value, str) else None
+    # YAML reads these words without quotes as true or false.
+    yield from ({"yes", "on"} if value is True else {"no", "off"} if value is False else set()) & {*choices}
     for kind in () if isinstance(value, bool) else (bool, int, float):
         with suppress(ValidationError):
             yield TypeAdapter(kind).validate_python(word if isinstance(value, str) else value)

@@ -187,8 +187,10 @@ def enums() -> dict[str, dict[str, str]]:
 def expected_instead(field: TrlField, value: object) -> str | None:
     """Return what a field accepts, in words, if it does not accept `value`; else None."""
     words = value if isinstance(value, list) else [value]
-    if field.choices and any(isinstance(word, str) and word not in field.choices for word in words):
-        return f"{'values among' if isinstance(value, list) else 'one of'} " + ", ".join(field.choices)
+    if field.choices and any(_is_no_choice(word, field) for word in words):
+        unquoted = "; YAML reads no, off, yes and on as false and true, unless they stand in quotes"
+        known = f"{'values among' if isinstance(value, list) else 'one of'} {', '.join(field.choices)}"
+        return known + unquoted * isinstance(value, bool)
     if isinstance(value, list) and "tuple[" in field.annotation:
         value = tuple(value)  # YAML has no tuples
     try:
@@ -199,6 +201,14 @@ def expected_instead(field: TrlField, value: object) -> str | None:
         is_number = bool({"int", "float"} & {*names}) and field.default is not None
         return f"{expected}, such as {field.default}, the default" if is_number else expected
     return None
+
+
+def _is_no_choice(word: object, field: TrlField) -> bool:
+    """Return whether a text is none of a field's choices, or a number, true or false has no such type."""
+    if isinstance(word, str):
+        return word not in field.choices
+    kinds = {"bool"} if isinstance(word, bool) else {"int", "float"}
+    return isinstance(word, int | float) and not kinds & {*re.findall(r"\w+", field.annotation)}
 
 
 _WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text", "None": "null"}

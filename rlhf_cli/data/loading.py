@@ -56,7 +56,7 @@ def load_split(sources: Sequence[DataSource], *, prompt: Template | None = None,
 
 
 def _alike(sources: Sequence[DataSource], parts: Sequence[datasets.Dataset]) -> list[datasets.Dataset]:
-    """Return the parts of a mixture with one type for each column, without those of several kinds that nobody reads.
+    """Return the parts of a mixture with one type for each column, without unread columns of several kinds.
 
     Raise DataError like `mixed_kinds`.
     """

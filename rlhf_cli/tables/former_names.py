@@ -166,7 +166,7 @@ FORMER_NAMES: dict[str, FormerName] = {
 """Name -> row."""
 
 SECTIONS_OFF = {"guards": "guards.no_signal=off guards.max_error_share=1"}
-"""A section that cannot be null -> what to type for none of it."""
+"""A section that cannot be null -> what turns it off."""
 
 GROUPS_OF_OTHERS = {
     **dict.fromkeys(["algorithm", "algo", "rl", "stage"], "trainer"),

@@ -76,6 +76,16 @@ class TestArguments:
         assert error.where == f"{key} (command line)"
         assert (error.got, error.expected) == (got, expected)
 
+    @pytest.mark.parametrize(
+        ("line", "hint"),
+        [("save_strategy: no", "save_strategy=no"), ("eval_strategy: off", "eval_strategy=no"), ("optim: 3", None)],
+    )
+    def test_a_word_that_yaml_reads_as_another_type(self, write: Write, refused: Refused, line: str, hint: str) -> None:
+        write("conf/exp/mine.yaml", f"# @package _global_\ndefaults: [quickstart]\ntrainer: {{args: {{{line}}}}}\n")
+        error = refused("exp=mine")
+        assert error.where == f"trainer.args.{line.partition(':')[0]} (conf/exp/mine.yaml:3)"
+        assert error.hint == (hint and f"trainer.args.{hint}")
+
     def test_beta_is_kl_coef_with_a_critic_and_trls_without(self, refused: Refused, judged: Judged) -> None:
         error = refused(*PPO, "trainer.args.beta=0.1")
         assert (error.where, error.hint) == ("trainer.args.beta (command line)", "kl.coef")

@@ -111,7 +111,7 @@ def unlisted(metric: str, experiment: Experiment) -> Unlogged | None:
     ):
         return None
     likely = (*(name for name in names if plain in name), *_similar(plain, names))
-    return f"nothing of trainer={trainer.name} is known to log it", next(filter(None, likely), None)
+    return f"trainer={trainer.name} does not log it, as far as rlhf knows", next(filter(None, likely), None)
 
 
 def _eval_prefix(experiment: Experiment, metric: str = "") -> str:

@@ -156,7 +156,10 @@ def unread_arguments(subject: Subject) -> Findings:
 
 
 def _unread_sections(experiment: Experiment) -> tuple[tuple[str, bool, str], ...]:
-    """Return keys, whether this run reads none of them, and with what; then what to type so that one does."""
+    """Return rows of keys that not every run reads: the keys, whether this run ignores them, and why.
+
+    The reason is a setting of this run; after `;` comes the setting with which the keys are read.
+    """
     track, trainer, kl = experiment.track, experiment.trainer, experiment.kl
     of_trackers, of_wandb = "track.project track.tags track.notes", "track.entity track.completions_every"
     of_rollouts = "guards.no_signal guards.max_error_share guards.error_window run.keep_completions.last"
