@@ -261,8 +261,9 @@ def length_problems(subject: Subject, data: DataFacts, tokenizer: TokenizerFiles
     for read in data.sources:
         columns = ("chosen", "rejected") if is_pair else ("prompt",)
         rows, long = read.rows or RowTable([], ()), dict[int, int]()
-        for column in set(columns) & {*rows.column_names}:
-            long |= overlong(rows, limit if is_pair else limit - 1, tokenizer, settings, list, column=column)
+        for column in (name for name in columns if name in rows.column_names):
+            found = overlong(rows, limit if is_pair else limit - 1, tokenizer, settings, list, column=column)
+            long |= {row: max(tokens, long.get(row, 0)) for row, tokens in found.items()}
         most = max([longest.row, *long.values()])
         if long and len(long) == len(rows) == read.num_selected:
             parts = too_short_for_all(len(rows), limit, min(long.values()), most)

@@ -87,7 +87,7 @@ def test_a_smaller_last_batch_counts_by_its_rows(as_rows: bool) -> None:
             found = torch.stack([row["score"] for row in inputs]) if as_rows else inputs["score"]
             self._metrics["eval"]["accuracy"].append(found.mean().item())
 
-    trainer: Any = type("Trainer", (ExtendedTrainer, Trl), {})()
+    trainer: Any = type("Trainer", (ExtendedTrainer, Trl), {"model": torch.nn.Module()})()
     trainer.evaluation_loop()
     assert trainer._metrics["eval"] == {"accuracy": [pytest.approx(3 / 5)], "num_tokens": [7.0]}
 

@@ -83,7 +83,11 @@ def test_every_row_has_a_case() -> None:
 
 
 @pytest.mark.parametrize(("key", "words"), [*CASES, *((key, *cases) for key, cases in OURS.items())])
-def test_check_says_it_with_its_key(workplace: Path, key: str, words: list[str]) -> None:
+def test_check_says_it_with_its_key(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, key: str, words: list[str]
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_none")  # an upload without one is a second mistake
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     prepared = prepare(words)
     with pytest.raises(UserError) as caught:
         preflight(prepared.experiment, prepared.composed)
