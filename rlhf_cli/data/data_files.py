@@ -60,11 +60,13 @@ class Scan:
                 if merged == ColumnKind.MIXED and known != ColumnKind.MIXED and is_read(column):
                     first_where, first_text = self.seen.get(column, ("?", "?"))
                     what = f"the column {column!r} holds {label(known)} in one row and {label(kind)} in another"
-                    got, expected = shorten(str(value), width=40), f"{label(known)}, as {first_text} in {first_where}"
+                    got = f"{shorten(str(value), width=40)} ({label(kind)})"
+                    expected = f"{label(known)}, as {first_text} in {first_where}"
                     if kind == ColumnKind.MIXED:
-                        what, expected = f"the column {column!r} holds a number of more than 64 bits", "text"
+                        what = f"the column {column!r} holds a number of more than 64 bits"
+                        got, expected = shorten(str(value), width=40), "text"
                     advice = "write every row of a column as one type; write numbers that are labels or answers as text"
-                    raise DataError(what, where=where, got=f"{got} ({label(kind)})", expected=expected, advice=advice)
+                    raise DataError(what, where=where, got=got, expected=expected, advice=advice)
                 self.kinds[column] = merged
                 if value is not None and column not in self.seen:
                     self.seen[column] = (where, shorten(str(value), width=40))
