@@ -139,13 +139,13 @@ def stopped_early() -> Iterator[None]:
     def interrupt(number: int, _: FrameType | None) -> NoReturn:
         raise Interrupted(CTRL_C if number == signal.SIGINT else signal.Signals(number).name)
 
-    asking = {signal.SIGTERM, signal.SIGUSR1} | ({signal.SIGINT} if knows_no_interrupt() else set())
+    asking = {signal.SIGTERM, signal.SIGUSR1} | ({signal.SIGINT} if is_ctrl_c_pythons_own() else set())
     with handled(dict.fromkeys(asking, interrupt)):
         yield
 
 
-def knows_no_interrupt() -> bool:
-    """Return whether Ctrl-C raises Python's own KeyboardInterrupt, as code that raises it does."""
+def is_ctrl_c_pythons_own() -> bool:
+    """Return whether Ctrl-C raises a plain KeyboardInterrupt, which a user's code may raise as well."""
     return signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -28,7 +28,7 @@ from types import FrameType
 from typing import NoReturn
 
 from rlhf_cli.errors import Interrupted, RewardError, RewardFailed, ServerSilent
-from rlhf_cli.process import HAS_TIMERS, abandoned, knows_no_interrupt, start_timer
+from rlhf_cli.process import HAS_TIMERS, abandoned, is_ctrl_c_pythons_own, start_timer
 from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.rewards.stack.component import (
     Batch,
@@ -142,7 +142,7 @@ def as_exceptions() -> Iterator[None]:
     except (Exception, Interrupted, asyncio.CancelledError, _Alarm, *LEAVING):
         raise
     except BaseException as error:
-        if type(error) is KeyboardInterrupt and knows_no_interrupt():
+        if type(error) is KeyboardInterrupt and is_ctrl_c_pythons_own():
             raise
         raise type(type(error).__name__, (Exception,), {})(str(error)).with_traceback(error.__traceback__) from None
 
