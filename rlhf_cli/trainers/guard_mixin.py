@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from accelerate.utils import broadcast_object_list
+from pydantic import TypeAdapter
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import EvaluationOutput, TrlBatch
 
 _PER_TOKEN = ("advantages", "returns", "rollout_values", "old_per_token_logps", "ref_per_token_logps")
+_DEAD_ROUNDS = "rounds_without_signal.json"
 _NO_LABEL = -100
 """The label that torch's losses ignore, which transformers uses instead of ids."""
 
@@ -163,6 +165,18 @@ class GuardMixin(ExtendedTrainer):
                 raise _no_signal(self._dead_rounds, Path(self.args.output_dir))
         return output
 
+    def save_state(self, folder: Path) -> None:
+        """Write the rounds without a signal so far, so that a resumed run ends where the whole run would."""
+        super().save_state(folder)
+        if self.args.should_save and self._dead_rounds:
+            (folder / _DEAD_ROUNDS).write_bytes(_rounds_as_json().dump_json(self._dead_rounds))
+
+    def load_state(self, folder: Path) -> None:
+        """Restore the rounds without a signal."""
+        super().load_state(folder)
+        if (file := folder / _DEAD_ROUNDS).is_file():
+            self._dead_rounds = _rounds_as_json().validate_json(file.read_bytes())
+
     # --- an evaluation that a signal or a rule ends ---
 
     def _maybe_log_save_evaluate(self, *args: Any, **named: Any) -> None:
@@ -285,6 +299,12 @@ def _described(
             f"{what.partition(' ')[2]}: {len(bad)} of {len(known)} tensors" + (f", {bad[0]} the first" if bad else "")
         )
     return lines
+
+
+def _rounds_as_json() -> TypeAdapter[tuple[DeadRound, ...]]:
+    from rlhf_cli.rewards.stack.reward_metrics import DeadRound
+
+    return TypeAdapter(tuple[DeadRound, ...])
 
 
 def _no_signal(rounds: Sequence[DeadRound], folder: Path) -> GuardStopped:

@@ -95,6 +95,7 @@ class TestArguments:
 
 KL = "trainer.args.beta=0.1"
 INIT = "model.lora.init_lora_weights"
+LISTED = "model.lora.target_modules=[q_proj]"
 
 
 def test_the_fields_are_those_of_peft() -> None:
@@ -133,6 +134,8 @@ def test_accepted_and_frozen(judged: Judged, word: str) -> None:
         (["model.lora.rank=8"], "rank", "model.lora.r"),
         (["model.lora.alpha=8"], "alpha", "model.lora.lora_alpha"),
         (["model.lora.layer_replication=[[0,1]]"], "layer_replication", "'~model.lora.layer_replication'"),
+        (["model.lora.layers_to_transform=[0]"], "layers_to_transform", "model.lora.target_modules=[q_proj,v_proj]"),
+        ([LISTED, "model.lora.layers_pattern=layers"], "layers_pattern", "model.lora.layers_to_transform=[0]"),
         ([f"{INIT}=eva"], "init_lora_weights", f"'~{INIT}'"),
         *(([f"{INIT}={name}", KL], "init_lora_weights", f"'~{INIT}'") for name in ("pissa", "olora", "false")),
         ([f"{INIT}=olora", "trainer=ppo"], "init_lora_weights", f"'~{INIT}', or kl.where=none"),

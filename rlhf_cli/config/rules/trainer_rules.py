@@ -93,7 +93,18 @@ def adapter_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
         elif not str(value).startswith("pissa_niter_") and (expected := trl_args.expected_instead(fields[name], value)):
             what, hint = f"wrong value for {key}", f"'~{key}'"
             yield ConfigError(what, where=where, got=repr(value), expected=expected, hint=hint)
-    yield from _initial_problems(experiment, (lora.model_extra or {}).get(_INIT, True), origins)
+    given = lora.model_extra or {}
+    yield from _initial_problems(experiment, given.get(_INIT, True), origins)
+    layers = [name for name in ("layers_to_transform", "layers_pattern") if given.get(name) is not None]
+    for name in layers:
+        where, got = origins.where(f"{_LORA}.{name}"), f"target_modules={lora.target_modules}"
+        if isinstance(lora.target_modules, str):
+            what, expected = f"{name} needs a list of modules", "a list: peft takes a text for a pattern of full names"
+            hint = f"{_LORA}.target_modules=[q_proj,v_proj]"
+            yield ConfigError(what, where=where, got=got, expected=expected, hint=hint)
+        elif len(layers) == 1 and name == "layers_pattern":
+            what, hint = f"{name} needs the numbers of the layers", f"{_LORA}.layers_to_transform=[0]"
+            yield ConfigError(what, where=where, got="no layers_to_transform", hint=hint)
 
 
 def _initial_problems(experiment: Experiment, initial: object, origins: Origins) -> Iterator[UserError]:

@@ -258,6 +258,9 @@ def refusals_named(trainer: Trainer) -> Iterator[None]:
         last, line = frames[-1]
         if not linecache.getline(last.f_code.co_filename, line).strip().startswith("raise "):
             raise
+        if packages[-1] == "peft":
+            got = f"{type(error).__name__}: {str(error)[:_LONGEST]}"
+            raise ConfigError("peft refuses this adapter", where="model.lora", got=got) from error
         raise refusal(trainer, error) from error
 
 

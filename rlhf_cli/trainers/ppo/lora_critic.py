@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 ADAPTER = "critic"
 _HEAD = "critic_head"
 _WEIGHTS = "adapter_model.safetensors"
+_SHAPE = (
+    *("r", "lora_alpha", "lora_dropout", "bias", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern"),
+    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "fan_in_fan_out"),
+)
+"""The policy's settings that its critic shares. Not those of other modules that are trained, nor the first weights."""
 
 
 class SharedLoraCritic(TrainedCritic):
@@ -47,8 +52,7 @@ class SharedLoraCritic(TrainedCritic):
     def __init__(self, model: PeftModel, settings: CriticSettings, *, dropout: float) -> None:
         super().__init__(model, settings)
         policy = model.peft_config[model.active_adapter]
-        names = ("r", "lora_alpha", "lora_dropout", "target_modules", "bias", "use_rslora")
-        model.add_adapter(ADAPTER, LoraConfig(**{name: getattr(policy, name) for name in names}))
+        model.add_adapter(ADAPTER, LoraConfig(**{name: getattr(policy, name) for name in _SHAPE}))
         head = nn.Linear(model.config.get_text_config().hidden_size, 1)
         for parameter in head.parameters():
             nn.init.zeros_(parameter)

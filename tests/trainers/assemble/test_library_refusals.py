@@ -107,6 +107,14 @@ def test_trl_refuses_it_and_the_run_says_so(
     assert " refuses these arguments" in said
 
 
+def test_peft_refuses_it_and_the_run_says_so(workplace: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["+exp=toy_sft", "launch=cpu", "track=none", "run.name=one", "model.lora.target_parameters=[q_proj.weight]"]
+    assert main(["train", *words]) == 2
+    said = capfd.readouterr().err
+    assert "Traceback" not in said
+    assert "where:    model.lora" in said
+
+
 @pytest.mark.parametrize("token", ["eos_token", "pad_token"])
 def test_a_token_that_the_vocabulary_lacks(workplace: Path, token: str) -> None:
     prepared = prepare([*SFT, f"trainer.args.{token}=NONE"])

@@ -70,6 +70,15 @@ def critic_of(arrangement: str, dtype: torch.dtype) -> TrainedCritic:
     return critic
 
 
+def test_a_shared_critic_has_the_shape_of_the_policys_adapter() -> None:
+    shape = {"r": 2, "target_modules": ["q_proj", "v_proj"], "layers_to_transform": [1], "rank_pattern": {"v_proj": 3}}
+    policy = get_peft_model(LlamaForCausalLM(LlamaConfig(**SIZES, **TOKENS)), LoraConfig(use_dora=True, **shape))
+    adapter = {name: weight.shape for name, weight in policy.named_parameters() if weight.requires_grad}
+    SharedLoraCritic(policy, SETTINGS, dropout=0.0)
+    copy = {name: weight.shape for name, weight in policy.named_parameters() if ".critic." in name}
+    assert copy == {name.replace(".default.", ".critic."): size for name, size in adapter.items()}
+
+
 def rows() -> dict[str, torch.Tensor]:
     """Four prompts, two equal and two with a common beginning; completions of 5, 2, 0 and 3 tokens."""
     prompts = [[3, 4, 5, 6], [3, 4, 5, 6], [7], [3, 4, 9]]

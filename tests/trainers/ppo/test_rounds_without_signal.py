@@ -16,10 +16,13 @@ import torch
 from rlhf_cli.algorithms.ppo import Ppo, Rollout
 from rlhf_cli.analysis.diagnosis.finding import Finding
 from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose
+from rlhf_cli.cli import main
 from rlhf_cli.runs.run_status import read_status
+from tests.support.cut_runs import cut
 from tests.support.watched_critic import is_same, logged
 
 ALL_CUT = ("truncation=bootstrap", "trainer.args.max_completion_length=2")
+SAVED = ("trainer.args.save_steps=1", "trainer.args.save_total_limit=null")
 ONE_ROUND = "trainer.args.max_steps=2"
 
 
@@ -55,6 +58,14 @@ def test_the_guard_ends_a_run_of_such_rounds_and_names_the_cause(train_ppo) -> N
     assert status.reason is not None
     assert "every completion was truncated, and the critic's value" in status.reason
     assert "truncation=eos_penalty" in status.reason
+
+
+def test_a_resumed_run_ends_in_the_same_round(train_ppo, tmp_path: Path) -> None:
+    """Two steps a round; a run that is resumed after the first round counts it as well."""
+    _, folder = train_ppo(*ALL_CUT, "trainer.args.max_steps=8", "guards.no_signal=3", *SAVED)
+    rest = cut(folder, 2, tmp_path / "cut")
+    assert main(["resume", str(rest.path)]) == 1
+    assert read_status(rest).step == read_status(folder).step == 4
 
 
 ROUND = Rollout(
