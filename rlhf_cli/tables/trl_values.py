@@ -108,6 +108,7 @@ _MIN, _MAX = (f"vllm_importance_sampling_clip_{end}" for end in ("min", "max"))
 _SYNC, _EVERY = "sync_ref_model", "train_sampling_strategy"
 _GALORE = ("galore_adamw", "galore_adamw_8bit", "galore_adafactor", "apollo_adamw")
 _LOW_RANK = tuple(f"{name}{end}" for end in ("", "_layerwise") for name in _GALORE)
+_NO_TARGETS = {"optim": _LOW_RANK.__contains__, "optim_target_modules": None}
 _OF_UPLOADS = ("model_id", "strategy", "private_repo", "always_push", "revision")
 _NO_MAXIMUM, _FILLED = {"max_length": None}, "it fills rows up to max_length, which is null"
 _UNBOUNDED = {
@@ -160,6 +161,7 @@ REFUSALS = (
         "rewards read the columns of the data",
         "remove_unused_columns=false",
     ),
+    Refusal("optim", _NO_TARGETS, "it projects the matrices that are named", "optim_target_modules=all-linear"),
     Refusal("metric_for_best_model", _BEST, "save_strategy=best asks for it", "save_strategy=steps"),
     Refusal(
         "lr_scheduler_kwargs", _LAST_RATE, "the schedule ends at one of them", "lr_scheduler_kwargs.min_lr_rate=0.1"

@@ -52,6 +52,7 @@ REFUSED: dict[str, list[list[str]]] = {
     "tf32": [[*SFT, f"{_A}tf32=true"], [*SMALL, f"{_A}tf32=true"]],
     "dataloader_prefetch_factor": [[*SFT, f"{_A}dataloader_prefetch_factor=2"]],
     "fp16_full_eval": [[*SFT, f"{_A}fp16_full_eval=true", f"{_A}bf16_full_eval=true"]],
+    "optim": [[*SFT, f"{_A}optim=galore_adamw"]],
     "metric_for_best_model": [[*SFT, f"{_A}save_strategy=best"]],
     "lr_scheduler_kwargs": [
         [*SFT, f"{_A}lr_scheduler_type=cosine_with_min_lr"],
@@ -88,6 +89,7 @@ def test_check_says_it_with_its_key(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_none")  # an upload without one is a second mistake
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(argument_checks, "_OPTIMIZERS", {})  # nor is a package that is not installed
     prepared = prepare(words)
     with pytest.raises(UserError) as caught:
         preflight(prepared.experiment, prepared.composed)
