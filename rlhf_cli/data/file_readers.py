@@ -15,6 +15,7 @@ import csv
 import gzip
 import json
 import re
+import shlex
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -73,7 +74,8 @@ def _refuse_other_bytes(path: Path, line: bytes) -> None:
         order = "le" if line[1:2] == b"\0" else "be"
         known = "UTF-16, or binary", f"iconv -f utf-16{order} -t utf-8 {{old}} > {{new}}"
     if known is not None:
-        hint = known[1].format(old=path, new=path.with_stem(f"{path.stem}-utf8"))
+        old, new = (shlex.quote(str(file)) for file in (path, path.with_stem(f"{path.stem}-utf8")))
+        hint = known[1].format(old=old, new=new)
         expected = "text in UTF-8, or gzip of it with a name that ends in .gz"
         raise DataError(f"the file is {known[0]}", where=str(path), got=repr(line[:20]), expected=expected, hint=hint)
 

@@ -67,6 +67,21 @@ def test_a_bad_line_is_reported_with_file_line_and_text(
     assert got in str(error.got)
 
 
+@pytest.mark.parametrize(
+    ("first", "hint"),
+    [
+        (b"\xff\xfe", "iconv -f utf-16 -t utf-8 'my rows.csv' > 'my rows-utf8.csv'"),
+        (b"p\0r\0", "iconv -f utf-16le -t utf-8 'my rows.csv' > 'my rows-utf8.csv'"),
+        (b"\0p\0r", "iconv -f utf-16be -t utf-8 'my rows.csv' > 'my rows-utf8.csv'"),
+        (b"\x1f\x8b", "mv 'my rows.csv' 'my rows.csv'.gz"),
+    ],
+)
+def test_a_file_of_another_kind_gets_the_command_that_mends_it(
+    workplace: Path, first: bytes, hint: str, refusal
+) -> None:
+    assert refusal(peek, write(workplace, "my rows.csv", first + b" more\n")).hint == hint
+
+
 def test_a_line_that_is_cut_off_is_told_from_a_malformed_one(workplace: Path, refusal) -> None:
     cut, malformed = (refusal(peek, write(workplace, "t.jsonl", f'{{"a": "x"{end}')) for end in ("", "\n"))
     assert cut.where == malformed.where == "t.jsonl:1"

@@ -70,6 +70,10 @@ def test_only_prompts_that_are_held_out_are_shared() -> None:
     assert shared_prompts(held_out, [training]) == set(prompt_keys(held_out))
 
 
+def test_rows_without_a_prompt_have_no_key() -> None:
+    assert list(prompt_keys(table({"body": "a"}, {"body": "b"}))) == [None, None]
+
+
 def test_the_prompt_of_two_equal_dialogues_is_all_but_the_answer() -> None:
     same, different = [{"chosen": [*ASKED, YES], "rejected": [*ASKED, answer]} for answer in (YES, NO)]
     assert list(prompt_keys(table(same))) == list(prompt_keys(table(different)))

@@ -162,7 +162,9 @@ def test_a_run_that_held_out_nothing_says_so(train, capsys: pytest.CaptureFixtur
     _, folder = train()
     capsys.readouterr()
     assert main(["eval", "run:quickstart/one", "--samples", "0", "--rows", "3", "--json"]) == 0
-    content = json.loads(capsys.readouterr().out)
+    shown = capsys.readouterr()
+    assert "3 completions of 3 prompts, 1 each" in shown.err
+    content = json.loads(shown.out)
     assert content == read_json(folder.path / "eval" / "training_rows_3_rows_0_samples.json")
     assert "TRAINING rows" in content["warnings"][0]
     assert content["trained_on"] == 3

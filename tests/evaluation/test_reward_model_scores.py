@@ -63,6 +63,7 @@ def test_by_hand(scorer: RewardModelScorer) -> None:
     assert rewards.mean.mean == pytest.approx(LOG3 * 3 / 8, **MODEL)
     assert rewards.margin.mean == pytest.approx(LOG3 * 3 / 4, **MODEL)
     assert rewards.deviation == pytest.approx(LOG3 * math.sqrt((5 - 8 * (3 / 8) ** 2) / 7), **MODEL)
+    assert (rewards.min, rewards.max) == (pytest.approx(-LOG3, **MODEL), pytest.approx(LOG3, **MODEL))
     assert measured.truncated == 0
 
 

@@ -226,6 +226,7 @@ ENTROPY = [
     # A fifth of a deviation of 0.5, by the first fifth of the events: a tenth is not enough where it is no trend.
     ({"entropy": FALLEN, "reward": [0.0] * 16 + [0.125] * 4, "reward_std": [0.5] * 4 + [9.0] * 16}, "fine"),
     ({"entropy": FALLEN, "reward": parts(0, 3, 1, 2, 0.08, each=4), "reward_std": [0.5] * 20}, "serious"),
+    ({"entropy": FALLEN, "reward": parts(0, 3, 1, 2, 0.2, each=4), "reward_std": [0.5] * 20}, "fine"),
     # As a plain trend a tenth will do.
     ({"entropy": FALLEN, "reward": line(0.0, 0.08), "reward_std": [0.5] * 20}, "fine"),
     ({"entropy": FALLEN, "reward": line(0.0, 0.055), "reward_std": [0.5] * 20}, "serious"),

@@ -125,6 +125,10 @@ def test_a_rule_with_an_unknown_metric_is_reported_once_with_the_nearest_name() 
         said += [(step, text) for text in rules.never_logged()]
     assert [step for step, text in said if "my_metrik" in text and "my_metric is" in text] == [5]
     assert list(rules.never_logged(at_end=True)) == []
+    seen = StoppingRules({"": rule("loss < 0")}, [])
+    for step in range(1, 9):
+        seen.take(step, {"loss": 0.1})
+    assert list(seen.never_logged(at_end=True)) == []
 
 
 def test_what_an_evaluation_logs_is_waited_for_until_there_was_one() -> None:

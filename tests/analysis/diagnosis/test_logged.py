@@ -132,7 +132,8 @@ def test_malformed_entries_of_a_configuration_get_defaults() -> None:
         "truncation": {"policy": "mask"},
         "launch": {"rollout": "hf", "device": "auto"},
     }
-    setup = RunSetup.of(config)
+    setup = RunSetup.of(config, "my run")
+    assert setup.folder == "'my run'"  # as it can be typed
     assert (setup.trainer, setup.has_critic, setup.truncation, setup.kl_coef) == ("ppo", True, "mask", 2.0)
     assert setup.gated == {"light": ("plain",), "moving": ("plain", "light")}
     assert list(setup.rewards) == ["plain", "light", "moving"]

@@ -26,6 +26,7 @@ from rlhf_cli.algorithms.rloo import Rloo
 from rlhf_cli.analysis.what_if import _sign_changed
 from rlhf_cli.errors import ConfigError, Problems
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers.assemble.algorithm import algorithm_of
 from tests.analysis.whatif.whatif_runs import LESS, UNSCALED, WAS, WOULD, advantages_if, answer, scores
@@ -49,6 +50,13 @@ def test_totals_order_and_advantages(one_group: RunFolder) -> None:
     assert (found.best_changed, found.sign_changed) == (0.0, 0.5)
     assert found.replay_error == pytest.approx(0.0, abs=1e-6)
     assert advantages_if(one_group, LESS)[1] == pytest.approx(WOULD, **ARITHMETIC)
+
+
+def test_what_computed_the_rounds_is_closed(one_group: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[RewardStack] = []
+    monkeypatch.setattr(RewardStack, "close", lambda stack: closed.append(stack))
+    answer(one_group, LESS)
+    assert len({id(stack) for stack in closed}) == 2  # of the old settings and of the new
 
 
 def test_an_advantage_of_nothing_has_no_sign() -> None:
@@ -88,7 +96,7 @@ class TestClosedGates:
 
     @pytest.fixture
     def gated(self, place: Path) -> RunFolder:
-        run = frozen(place, UNSCALED, GATED)
+        run = frozen(place, UNSCALED, GATED, "rewards.brevity.eager=true")
         brevity = [0.5, None, 0.0, None]
         closed_by = {"brevity.closed_by": [None, "correct", None, "correct"]}
         text = {"completion": ["123456789", "x" * 16, "x" * 16, "x" * 30]}  # brevity of the first: (16 - 9)/14 = 0.5

@@ -10,9 +10,14 @@ import pytest
 import yaml
 
 from rlhf_cli.cli import main
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import DataError, RunError
+from rlhf_cli.evaluation import evaluation_run
+from rlhf_cli.evaluation.targets import renames_in
+from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.reward_records import write_text_endings
+from rlhf_cli.services import hub_lookup
+from rlhf_cli.services.hub_lookup import HubAnswer
 from tests.support.golden_reward_model import save_golden_reward_model
 from tests.support.tolerances import MODEL
 
@@ -59,6 +64,26 @@ def test_a_run(run: Path, named: str, capsys: Said) -> None:
     assert (found["kind"], found["rows"]) == ("reward_model", 3)
     assert found["rewards"]["mean"]["mean"] == pytest.approx((2 * 3 + 0.5 * 2 - 1) / 6, **MODEL)
     assert found["slices"]["subset"]["b"]["mean"] == 0.5
+
+
+def test_the_size_of_a_batch_is_that_of_a_forward_pass(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    class Scorer(RewardModelScorer):
+        def __init__(self, path: str, *, batch_size: int, **given: Any) -> None:
+            sizes.append(batch_size)
+            super().__init__(path, batch_size=batch_size, **given)
+
+    monkeypatch.setattr(evaluation_run, "RewardModelScorer", Scorer)
+    assert main(["eval", "run:rm", "--batch-size", "3"]) == 0
+    assert sizes == [3]
+
+
+def test_a_data_file_that_is_not_there_is_looked_for_on_the_hub(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_lookup, "look_up", lambda questions: [HubAnswer("missing")])
+    with pytest.raises(DataError) as caught:
+        renames_in("me/rows", {}, name="--data")
+    assert (caught.value.where, "--data FILE" in str(caught.value.hint)) == ("--data", True)
 
 
 def test_pairs_with_prompts_of_the_training_are_a_slice(run: Path, place: Path, capsys: Said) -> None:

@@ -138,6 +138,13 @@ def test_beats_ties_margin_and_who_let_it_in() -> None:
     assert (found.contributions["a"].attack, found.contributions["b"].attack) == (0.5, 1.0)
 
 
+def test_large_totals_tie_up_to_their_rounding() -> None:
+    """A billionth of the total: 5e-4 of 1e6, not 5e-3; of a total below 1, a billionth itself."""
+    for size, difference, ties in [(1e6, 5e-4, 9), (1e6, 5e-3, 0), (0.5, 9e-10, 9), (0.5, 2e-9, 0)]:
+        below = attacks(*[row(a=size - difference)] * 9)
+        assert compared(KIND, below, golds(*[row(a=size)] * 9), main=None).ties == ties
+
+
 def test_few_rows_are_no_proof() -> None:
     """3 of 10 tie, more than a fifth, and the interval begins at 10.8 %, below it. 5 of 10: at 23.7 %, above."""
     gold = golds(*[row(a=1.0)] * 10)
@@ -154,7 +161,8 @@ def test_an_unrecognised_gold_answer_can_be_beaten_but_not_tied() -> None:
     gold = golds(*[row(a=0.5)] * 9, floor=0.5)
     tied = compared(KIND, attacks(*[row(a=0.5)] * 9), gold, main=None)
     beaten = compared(KIND, attacks(*[row(a=0.6)] * 9), gold, main=None)
-    assert (tied.ties, tied.is_hole) == (0, False)
+    level = compared(KIND, attacks(*[row(a=0.5)] * 9), golds(*[row(a=0.5)] * 9, floor=0.5, usual=0.5), main=None)
+    assert (tied.ties, tied.is_hole, level.is_near) == (0, False, False)
     assert (beaten.beats, beaten.is_hole) == (9, True)
 
 

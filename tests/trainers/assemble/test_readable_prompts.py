@@ -163,4 +163,5 @@ class TestCutOff:
         ramp = ("truncation=soft_overlong", "truncation.penalty=1.0", "truncation.cache=8")
         ramp = (*ramp, "trainer.args.max_completion_length=16")
         assert self.totals(*ramp, is_cut=False) == pytest.approx(2.0 - 6 / 8)
+        assert self.totals("truncation=eos_penalty", "truncation.penalty=0.1") == pytest.approx(1.9, rel=1e-12)
         assert self.totals(*ramp) == pytest.approx(1.0)
