@@ -192,3 +192,5 @@ def test_tokens_around_a_text_count(around: int) -> None:
     single = f"{mark} $A" if around == 1 else f"{mark} $A {mark}"
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=single, special_tokens=[special])
     assert PromptTokens(tokenizer).longer_than(20, ["a" * 20, "a" * (20 - around)]) == {0: 20 + around}
+    assert PromptTokens(tokenizer).last("abcdef", 4) == "abcdef"[around - 4 :]
+    assert PromptTokens(tokenizer).last("ab", 20) == "ab"

@@ -82,6 +82,14 @@ class TestAPolicyOfOnesOwn:
         make("there", CRITIC, tokens=TOKENS)
         assert planned(*self.WORDS)
 
+    def test_an_embedding_may_be_smaller_than_the_policys_but_has_every_token(self, make: Make) -> None:
+        """<end> is token 100."""
+        make("mine", POLICY, tokens=TOKENS)
+        make("there", CRITIC, tokens=TOKENS, vocab_size=101)
+        assert planned(*self.WORDS)
+        make("there", CRITIC, tokens=TOKENS, vocab_size=100)
+        assert refused(*self.WORDS).got == "vocab_size 100; the policy has 101 tokens"
+
     @pytest.mark.parametrize(("ours", "theirs"), [({"a": 0, "b": 1}, {"a": 1, "b": 0}), (["a", "b"], ["b", "a"])])
     def test_other_tokens(self, make: Make, ours: Any, theirs: Any) -> None:
         make("mine", POLICY, tokens=ours)

@@ -12,6 +12,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForSequenceClassification
 
+from rlhf_cli.models.weight_shapes import stored_shapes
 from rlhf_cli.plan.memory_tensors import LLAMA_LIKE, NF4_BYTES, Decoder, UnknownArchitecture, decoder_of, stored_decoder
 from rlhf_cli.text.json_values import JsonTree
 
@@ -139,6 +140,18 @@ def test_the_stored_dtype_is_that_of_the_largest_weight(tmp_path: Path) -> None:
     save_file({"body": torch.zeros(9, dtype=torch.bfloat16), "score": torch.zeros(2)}, tmp_path / "model.safetensors")
     config.write_text(json.dumps(LLAMA_2_7B | {"dtype": "float32"}))
     assert stored_decoder(str(tmp_path), Path).weight_bytes == 2.0
+
+
+def test_stored_bytes_are_those_of_torch(tmp_path: Path) -> None:
+    floats = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+    whole = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+    tensors = {str(dtype): torch.zeros(2, 3, dtype=dtype) for dtype in (*floats, *whole)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    found = stored_shapes(tmp_path)
+    assert found is not None
+    assert {one.name: (one.shape, one.element_bytes) for one in found} == {
+        name: ((2, 3), tensor.element_size()) for name, tensor in tensors.items()
+    }
 
 
 def test_an_adapters_shape_is_that_of_its_base(tmp_path: Path) -> None:
