@@ -254,6 +254,7 @@ def test_prompts_that_fill_no_step(write: Write, refused: Refused) -> None:
         (("trainer.args.num_train_epochs=1",), 3, 1),
         (("trainer.args.gradient_accumulation_steps=2",), 6, 3),
         (("trainer.args.max_steps=5",), 5, 5 / 3),
+        (("trainer.args.max_steps=1",), 1, 1 / 3),
         (("trainer.args.packing=true",), None, None),
     ],
 )

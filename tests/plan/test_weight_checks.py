@@ -47,6 +47,15 @@ def test_a_truncated_file(place: Path, refused: Refused) -> None:
     assert f"{WEIGHTS} has {size} bytes, but its header says {size + 5}" in str(error.got)
 
 
+def test_a_part_that_the_index_names_is_missing(place: Path, refused: Refused) -> None:
+    folder = model_copy(place / "model")
+    index = {"weight_map": {"a": WEIGHTS, "b": "gone-2.safetensors"}}
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
+    assert "1 of 2 parts are missing, the first is gone-2.safetensors" in str(refused(*MODEL).got)
+    (folder / f"{WEIGHTS}.index.json").write_text("[]")
+    assert f"{WEIGHTS}.index.json is not an index" in str(refused(*MODEL).got)
+
+
 class TestBaseOfAnAdapter:
     """The policy, a critic and a reward model may be adapters, which need their base."""
 
