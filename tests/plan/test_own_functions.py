@@ -20,7 +20,7 @@ def test_an_aggregate_takes_rewards_and_weights(write: Write, refused: Refused, 
     write("agg.py", f"def f({takes}):\n    return [0.0]\n")
     words = ("exp=quickstart", "aggregate=./agg.py:f")
     if takes in ("rewards, weights", "rewards, **other"):
-        assert planned(*words)
+        assert planned(*words).files["aggregate"] == Path("agg.py").resolve()
         return
     error = refused(*words)
     assert (type(error), error.where) == (RewardError, "aggregate")
@@ -40,6 +40,12 @@ def test_a_teacher_of_other_tokens(place: Path, write: Write, refused: Refused) 
     assert (type(error), error.where) == (ModelError, "teacher.path (command line)")
     assert "for the teacher" in str(error.got)
     assert str(error.expected).startswith("one tokenizer")
+
+
+def test_a_folder_of_a_teacher_has_no_revisions(place: Path, write: Write, refused: Refused) -> None:
+    write("rows.jsonl", (json.dumps(SAID) + "\n") * 40)
+    model_copy(place / "teacher")
+    assert refused(*TAUGHT, "teacher.revision=v2").hint == "teacher.revision=null"
 
 
 def test_a_teacher_with_another_number_of_tokens(place: Path, write: Write, refused: Refused) -> None:
