@@ -25,6 +25,9 @@ check: $(STAMP)  ## before a commit, in a minute: style, types, the house and wh
 	$(BIN)/ruff format --check .
 	$(BIN)/pytest -q -n 2 --dist loadfile tests/house tests/config tests/cli/test_options.py
 
+# Whatever the shell says, collecting the tests writes compiled code: it is 15 seconds of each worker, and every process
+# that a test starts reads it.
+check test test-processes test-kernels: export PYTHONDONTWRITEBYTECODE =
 # The files of tests in their order: by default those of few tests come last, and the longest runs are among them.
 test: $(STAMP)  ## style, types and the fast tests
 	$(BIN)/ruff check .

@@ -32,6 +32,9 @@ class LastingProcesses(WarmProcesses):
 
 _processes = LastingProcesses(threads=1)
 
+# All that is made while tests are collected stays: looking for garbage among it takes seconds.
+gc.disable()
+
 # One thread per worker: with torch's default the workers of `-n 2` slow each other down (403 s instead of 515 s for all
 # tests on two cores), and the models are too small to gain from two threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -77,6 +80,17 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def hub_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the hub by one that has every model and data set, unless a test brings its own."""
     monkeypatch.setattr(hub_lookup, "_asked", lambda *_: hub_lookup.HubAnswer("there"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def all_is_collected() -> None:
+    """Look for garbage again, and write no more compiled code.
+
+    Python takes a module that a test writes for the compiled one of the same second and length.
+    """
+    gc.enable()
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,8 @@ from tests.support.planning import Refused, planned
 
 
 @pytest.fixture(autouse=True)
-def workplace(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder. Python's own bytecode beside a user's reward file is not what these tests look for."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+def workplace(place: Path) -> Path:
+    """An empty folder."""
     return place
 
 

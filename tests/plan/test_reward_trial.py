@@ -43,7 +43,7 @@ def isolated_with_state(completions, trainer_state):
     return [1.0] * len(completions)
 
 def heavy(completions, prompts, answer, trainer_state, log_extra, log_metric, completion_ids):
-    import torch
+    import sqlite3
 
     print("not to be seen")
     assert completions == answer == ["3"] * 8 and prompts == ["1+2="] * 8
@@ -53,7 +53,7 @@ def heavy(completions, prompts, answer, trainer_state, log_extra, log_metric, co
     calls.append(completions)
     with open("called", "a") as stream:
         print(os.getpid(), file=stream)
-    return torch.ones(len(completions), 1)
+    return [1.0] * len(completions)
 
 def messages(completions, **columns):
     return [len(said[0]["content"]) for said in completions]
@@ -70,8 +70,7 @@ def spans(completions):
 
 
 @pytest.fixture
-def words(write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+def words(write: Callable[[str, str], Path]) -> list[str]:
     write("mine.py", MINE)
     write("rows.jsonl", "\n".join(json.dumps({"prompt": f"{row}+2=", "answer": str(row + 2)}) for row in range(1, 9)))
     return [
@@ -147,12 +146,12 @@ def test_a_tolerated_failure_gives_a_notice(words: list[str], capfd: pytest.Capt
 
 
 def test_the_trial_leaves_this_process_unchanged(words: list[str], tmp_path: Path) -> None:
-    """The function imports torch and keeps what it saw: neither happens in the process that goes on to train."""
+    """The function imports a module and keeps what it saw: neither happens in the process that goes on to train."""
     code = (
         "import sys; from rlhf_cli.cli import main\n"
         f"assert main(['check', *{words!r}, 'rewards.x.fn=./mine.py:heavy']) == 0\n"
         "(mine,) = [module for name, module in sys.modules.items() if name.startswith('rlhf_cli.user_files.mine')]\n"
-        "assert mine.calls == [] and 'torch' not in sys.modules"
+        "assert mine.calls == [] and 'sqlite3' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, env=dict(os.environ))
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,6 @@ functions of the rewards raise when they are called; nothing here repeats the co
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -67,8 +66,7 @@ class Made:
 
 
 @pytest.fixture(autouse=True)
-def own(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+def own(place: Path) -> None:
     (place / "own.py").write_text(OWN)
 
 

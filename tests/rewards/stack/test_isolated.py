@@ -196,7 +196,6 @@ OWN = "def says(completions, what=None, **_):\n    return what\n"
 
 @pytest.fixture
 def own(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(workers, "_resolved", {})
     (place / "own.py").write_text(OWN)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -53,8 +52,7 @@ pytestmark = pytest.mark.timeout(0)  # its alarm would be among those that are t
 
 
 @pytest.fixture(autouse=True)
-def mine(write: Write, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+def mine(write: Write) -> Path:
     return write("mine.py", MINE)
 
 

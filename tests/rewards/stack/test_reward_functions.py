@@ -48,8 +48,7 @@ constant = 3
 
 
 @pytest.fixture(autouse=True)
-def mine(write: Write, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+def mine(write: Write) -> Path:
     write("signatures.py", SHAPES)
     return write("my_rewards.py", MINE)
 
