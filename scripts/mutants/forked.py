@@ -31,7 +31,9 @@ _END = os._exit
 """Taken before a mutant can replace it."""
 _TOLD = 32
 """Added to pytest's exit code, so that 0 means that the code under test ended the process."""
-_OPTIONS = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", _IGNORED)
+_SELECTED = "not slow and not slurm and not processes and not real"
+"""Those of `make test` and of `make test-whole`."""
+_OPTIONS = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", _IGNORED, "-m", _SELECTED)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-TARGETS = {"slow": "test-slow", "processes": "test-processes", "slurm": "test-slurm"}
+TARGETS = {"slow": "test-slow", "processes": "test-processes", "slurm": "test-slurm", "whole": "test-whole"}
 """Markers of tests that `make test` leaves out -> the target that runs them."""
 
 

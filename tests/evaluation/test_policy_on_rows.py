@@ -24,6 +24,8 @@ from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import read_json
 
+pytestmark = pytest.mark.whole
+
 HOLD_OUT = "data.eval.fraction=0.25"
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from scripts import structure
 
+pytestmark = pytest.mark.whole
+
 PLANTED = """\
 from torch import Tensor
 

@@ -15,6 +15,8 @@ from rlhf_cli.runs.metrics_file import prune_completions, read_metrics
 from rlhf_cli.runs.run_folder import read_json
 from tests.support.cut_runs import cut, events, is_same
 
+pytestmark = pytest.mark.whole
+
 
 def table(run: Path, step: int) -> Path:
     file = run / "completions" / f"completions_{step:05d}.parquet"

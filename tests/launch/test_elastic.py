@@ -22,6 +22,8 @@ from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, RUNNING, read_status, update_status
 
+pytestmark = pytest.mark.whole
+
 COMMON = """
 import json, os, pathlib, signal, sys, time
 from rlhf_cli.process import PARENT, die_with

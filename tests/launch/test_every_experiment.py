@@ -115,6 +115,10 @@ RECIPES: dict[str, tuple[list[str], Rows | None]] = {
 """Every experiment -> what makes it small, and a row of the data that stands in for a set on the Hub."""
 
 
+AT_ONCE = ("quickstart", "toy_dpo", "toy_kto", "toy_ppo", "toy_reward", "toy_sft", "toy_staged")
+"""An experiment of each trainer, for `make test`; the others are `make test-whole`."""
+
+
 def shipped() -> list[str]:
     return sorted(file.stem for file in (shipped_dir() / "exp").glob("*.yaml"))
 
@@ -142,7 +146,9 @@ def stand_ins(workplace: Path) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_:FutureWarning")  # of TRL's calls
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in AT_ONCE else pytest.mark.whole) for name in shipped()]
+)
 def test_it_trains(stand_ins: Path, name: str) -> None:
     if name == "smollm2_reasoning":
         pytest.importorskip("reasoning_gym", reason="pip install 'rlhf-cli[reasoning]'")

@@ -10,6 +10,8 @@ import pytest
 
 from rlhf_cli.cli import main
 
+pytestmark = pytest.mark.whole
+
 SMALL = [
     *("run.name=one", "track=none", "expect=null", "trainer.args.max_steps=2", "trainer.args.save_strategy=no"),
     *("trainer.args.per_device_train_batch_size=8", "trainer.args.learning_rate=0", "launch=cpu"),

@@ -17,6 +17,8 @@ from rlhf_cli.runs.run_status import FAILED, FINISHED, read_status
 from rlhf_cli.text import redaction
 from tests.support.planted_secrets import NEEDLES, WORDS, plant, tellers
 
+pytestmark = pytest.mark.whole
+
 RUNS = Path("runs/quickstart")
 
 

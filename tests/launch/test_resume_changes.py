@@ -20,7 +20,7 @@ from rlhf_cli.runs.run_status import update_status
 from tests.support.begun_runs import begun
 from tests.support.small_runs import SMALL
 
-pytestmark = pytest.mark.usefixtures("workplace")
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("workplace")]
 
 
 def typed(folder: RunFolder, *words: str, allow: tuple[str, ...] = ()) -> Resumed:

@@ -24,6 +24,8 @@ from rlhf_cli.plan.rollout_server_plan import ServerPlan
 from tests.launch.test_elastic import is_gone
 from tests.support.fake_server import Answer, serving
 
+pytestmark = pytest.mark.whole
+
 ENDS_WITHIN_S = 20.0
 
 

@@ -13,6 +13,8 @@ from rlhf_cli.runs.run_status import read_status
 from tests.support.cut_runs import cut, events, is_same
 from tests.support.small_runs import SMALL
 
+pytestmark = pytest.mark.whole
+
 BREVITY = "brevity > 0.5"
 """Answers of at most four tokens are 0.857 brief, or more: it holds in every log event."""
 NO_GUARD = "guards.no_signal=off"

@@ -16,6 +16,8 @@ from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.run_folder import RunFolder, checkpoints_in
 from rlhf_cli.runs.run_status import read_status
 
+pytestmark = pytest.mark.whole
+
 EVALUATE = [
     *("data.eval.fraction=0.5", "trainer.args.eval_strategy=steps", "trainer.args.per_device_eval_batch_size=4"),
     *("trainer.args.save_steps=100", "trainer.args.save_total_limit=1"),

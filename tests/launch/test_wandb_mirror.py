@@ -20,6 +20,8 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.tracking.tracked_run import shown_metrics
 from tests.support.wandb_read_back import records, tables
 
+pytestmark = pytest.mark.whole
+
 
 def test_online_without_login_says_so_and_goes_on_offline(train, capsys, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)

@@ -28,6 +28,8 @@ from rlhf_cli.runs.run_status import claim, read_status
 from tests.launch.test_elastic import planned
 from tests.support.small_runs import SMALL
 
+pytestmark = pytest.mark.whole
+
 TIMEOUT_S = 1.0
 
 RANK = """

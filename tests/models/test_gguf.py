@@ -224,6 +224,7 @@ def test_a_cut_gguf_file_is_refused_before_torch_is_imported(content: bytes, pla
     assert subprocess.run(words, env={**os.environ, PARENT: str(os.getpid())}, check=False).returncode == 3
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(not HAS_GGUF, reason="needs gguf (make real)")
 def test_one_part_of_a_split_file_is_refused(place: Path) -> None:
     """It lacks some of the tensors, which transformers would draw at random."""

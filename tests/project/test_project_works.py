@@ -18,6 +18,8 @@ from rlhf_cli.cli import main
 from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.project.own_rows import TRAININGS
 
+pytestmark = pytest.mark.whole
+
 SHORT = [
     *("trainer.args.max_steps=2", "trainer.args.per_device_train_batch_size=8", "data.select=60"),
     *("launch=cpu", "track=none"),

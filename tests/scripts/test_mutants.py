@@ -12,6 +12,8 @@ from scripts.mutants.mutations import drawn, mutants_of
 from scripts.mutants.project import OURS
 from scripts.mutants.reach import MeasuredTest, chosen
 
+pytestmark = pytest.mark.whole
+
 LITTLE = '''"""Prices."""
 
 

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from rlhf_cli.cli import main
 from rlhf_cli.launch.gpu_locks import holders_of, take
 from rlhf_cli.plan.preflight import preflight
@@ -101,6 +103,7 @@ def seen(completions, **kwargs):
 """
 
 
+@pytest.mark.whole
 def test_a_sweep_never_has_two_runs_on_one_gpu(workplace: Path, have_gpus, monkeypatch) -> None:
     """Start three runs at a time on two GPUs, which are listed but do not exist, so that the runs use the CPU.
 

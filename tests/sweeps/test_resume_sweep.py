@@ -19,6 +19,8 @@ from rlhf_cli.runs.run_status import read_status, update_status
 from rlhf_cli.sweeps.sweep_folder import report
 from tests.support.small_runs import SMALL
 
+pytestmark = pytest.mark.whole
+
 SWEEP = Path("runs/quickstart/swept")
 FAILS = """
 import os

@@ -6,6 +6,7 @@ import json
 import shlex
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from rlhf_cli.cli import main
@@ -15,6 +16,8 @@ from rlhf_cli.sweeps.sweep_folder import SweepFolder, resume_hint, show_outcome
 from rlhf_cli.sweeps.sweep_grid import SweepJob
 from tests.support.logged_runs import configured, write_run, write_sweep
 from tests.support.terminal import printed
+
+pytestmark = pytest.mark.whole
 
 
 def test_two_weights_are_two_runs_which_compare_reads(workplace: Path, sweep, capsys) -> None:

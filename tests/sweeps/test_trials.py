@@ -193,6 +193,7 @@ OBJECTIVE = "sweep.objective=rewards/correct/mean"
 SEARCH = ["sweep=weights", OBJECTIVE, "sweep.trials=2", "rewards.correct.weight=1"]
 
 
+@pytest.mark.whole
 def test_two_trials_are_two_runs_and_the_best_is_shown(workplace: Path, sweep, capsys) -> None:
     code, runs = sweep(*SEARCH, "-j", "2")
     assert code == 0

@@ -19,6 +19,8 @@ from rlhf_cli.sweeps import SweepOptions, run_jobs
 from rlhf_cli.sweeps.warm_processes import WarmProcesses
 from tests.support.small_runs import SMALL
 
+pytestmark = pytest.mark.whole
+
 MISCHIEF = """
 import os, random, signal
 import torch

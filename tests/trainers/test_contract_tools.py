@@ -24,6 +24,8 @@ from tests.documents.typed_pages import blocks
 from tests.support.cut_runs import events, goes_on_as
 from tests.support.signatures import parameters
 
+pytestmark = pytest.mark.whole
+
 GRPO = trl.GRPOTrainer
 
 

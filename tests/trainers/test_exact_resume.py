@@ -17,6 +17,8 @@ from rlhf_cli.trainers import checkpoint_mixin
 from tests.support.cut_runs import cut, events, goes_on_as, is_same, table
 from tests.trainers.small_stages import Stage, assert_same_weights
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.mark.parametrize("step", [2, 3, 4, 7])
 @pytest.mark.fault(7, 8)

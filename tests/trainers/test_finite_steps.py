@@ -18,6 +18,8 @@ from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.trainers.guard_mixin import _norm
 from tests.support.small_runs import PPO_SMALL, SMALL
 
+pytestmark = pytest.mark.whole
+
 # What is NaN or infinite never reaches an optimizer step or a checkpoint, whichever trainer runs.
 
 

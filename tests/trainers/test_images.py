@@ -19,6 +19,8 @@ from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.cut_runs import goes_on_as, table
 from tests.support.tiny_images import REWARD, rows_in, write_model
 
+pytestmark = pytest.mark.whole
+
 OF_ROWS = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 0.01, "logging_steps": 1}
 OF_ROWS["gradient_checkpointing"] = False
 ARGS = OF_ROWS | {"max_steps": 4, "num_generations": 2, "steps_per_generation": 2, "max_completion_length": 4}

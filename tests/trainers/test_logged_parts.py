@@ -26,6 +26,8 @@ from tests.analysis.whatif.whatif_runs import BASE, ROWS, begin, table
 from tests.support.small_runs import SMALL
 from tests.support.tolerances import ARITHMETIC
 
+pytestmark = pytest.mark.whole
+
 HALVES = """
 def halves(completions, **kwargs):
     scores = []

@@ -13,6 +13,8 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.trainers.pass_mixin import PassMixin
 from tests.analysis.whatif.whatif_runs import advantages_if, answer, table
 
+pytestmark = pytest.mark.whole
+
 SOURCE = """
 import numpy as np
 

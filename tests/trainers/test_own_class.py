@@ -16,6 +16,8 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json
 from tests.support.cut_runs import cut
 from tests.support.small_runs import PPO_SMALL, SMALL
 
+pytestmark = pytest.mark.whole
+
 OWN = """
 from trl import GRPOTrainer, RLOOTrainer
 

@@ -17,6 +17,8 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 from tests.support.cut_runs import cut, is_same
 
+pytestmark = pytest.mark.whole
+
 # What a kill, a full disk or a careless hand leaves: the newest whole checkpoint is used, the others named.
 
 

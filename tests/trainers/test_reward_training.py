@@ -20,6 +20,8 @@ from tests.support.float64 import in_float64, no_float32
 from tests.support.small_reward_runs import from_file, samples, sums
 from tests.support.tolerances import ARITHMETIC, EXACT, MODEL, assert_equal
 
+pytestmark = pytest.mark.whole
+
 SCORES = "reward_model.margin={chosen: score_chosen, rejected: score_rejected}"
 
 

@@ -22,6 +22,8 @@ from rlhf_cli.trainers.sampling_mixin import Draw, SamplingMixin, chosen_groups,
 from tests.support.cut_runs import goes_on_as, is_same, table
 from tests.support.small_runs import PPO_SMALL, SMALL
 
+pytestmark = pytest.mark.whole
+
 SOURCE = """
 def odd(completions, **columns):
     return [float(len(text) % 2) for text in completions]

@@ -24,6 +24,8 @@ from tests.support.random_reward_model import save_random_reward_model
 from tests.support.small_runs import PPO_SMALL
 from tests.support.tolerances import ARITHMETIC
 
+pytestmark = pytest.mark.whole
+
 REWARDS = """
 import os
 

@@ -16,6 +16,8 @@ from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.cut_runs import cut, is_same
 
+pytestmark = pytest.mark.whole
+
 SHAPE = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "context_tokens": 128, "warm_start": None}
 SMALL = [
     *("data=file", "data.path=rows.jsonl", "model=local", "model.path=student", "launch=cpu", "track=none"),

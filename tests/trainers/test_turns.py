@@ -18,6 +18,8 @@ from tests.support.cut_runs import WINDOWS, goes_on_as, table
 from tests.support.small_runs import PPO_SMALL, SMALL
 from tests.support.tolerances import ARITHMETIC
 
+pytestmark = pytest.mark.whole
+
 REWARDS = """
 def lengths(completions, s1, s2, **columns):
     return [[len(one) / 8, -len(two) / 4] for one, two in zip(s1, s2)]

@@ -29,6 +29,8 @@ from rlhf_cli.trainers.assemble.trainer import are_conversations, extended_class
 from rlhf_cli.trainers.checkpoint_mixin import CheckpointMixin
 from rlhf_cli.trainers.extensions import Extensions
 
+pytestmark = pytest.mark.whole
+
 # Checkpoints of any trainer: pruned and named where they end up, not where they were put together.
 
 

@@ -103,6 +103,7 @@ def rloo(totals: list[float | None]) -> list[float]:
 ADVANTAGES = {"grpo": (grpo, "trainer.args.scale_rewards=none"), "rloo": (rloo, "trainer.args.beta=0.0")}
 
 
+@pytest.mark.whole
 class TestWorkedExample:
     """Scores 1, 2, 3, 6. The second and the fourth row are truncated."""
 

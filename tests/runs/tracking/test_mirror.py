@@ -25,6 +25,8 @@ from tests.runs.tracking.tracked_runs import CONFIG, EVENTS, REWARDS, Mirrored, 
 from tests.support.planted_secrets import tellers
 from tests.support.wandb_read_back import leaves, records, tables
 
+pytestmark = pytest.mark.whole
+
 
 @dataclass
 class Told:

@@ -18,6 +18,8 @@ from rlhf_cli.runs.tracking.wandb_files import cut_off_half_a_record
 from tests.runs.tracking.tracked_runs import CONFIG, Mirrored, logged_run
 from tests.support.wandb_read_back import read_back
 
+pytestmark = pytest.mark.whole
+
 Said = pytest.CaptureFixture[str]
 
 

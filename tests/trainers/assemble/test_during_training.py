@@ -19,6 +19,8 @@ from rlhf_cli.trainers.evaluation_mixin import EvaluationMixin
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 from tests.support.tolerances import ARITHMETIC
 
+pytestmark = pytest.mark.whole
+
 EVERY_STEP = ["data.eval.fraction=0.25", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1"]
 FAST = ["trainer.args.learning_rate=0.1", "rewards.sum.fn=./sums.py:sums"]
 """So that three steps change what an untrained model answers, and the total with it."""

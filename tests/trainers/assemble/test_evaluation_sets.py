@@ -16,6 +16,8 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.tables.metrics import is_of_the_clock
 from tests.trainers.small_stages import SMALL_STAGE, TINY
 
+pytestmark = pytest.mark.whole
+
 EASY = "{world: toy_sums, args: {num_rows: 6, max_value: 4, seed: 1}}"
 HARD = "{world: toy_sums, args: {num_rows: 5, max_value: 60, seed: 2}}"
 TWO = f"data.eval={{easy: {EASY}, hard: {HARD}}}"

@@ -18,6 +18,8 @@ from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.trainers.assemble.tried_rows import prompts_seen
 from tests.support.small_runs import SMALL, starting_model
 
+pytestmark = pytest.mark.whole
+
 LOCAL = [word for word in SMALL if not word.startswith(("model.build", "data.args"))]
 FILE = ["model=local", "model.path=./model", "data=file", "data.path=rows.jsonl", "~rewards.correct", "~rewards.format"]
 

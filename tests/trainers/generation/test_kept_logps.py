@@ -22,6 +22,8 @@ from tests.support.tiny_decoders import ENDS, VOCABULARY, model_of
 from tests.support.tolerances import FLOAT32, distance
 from tests.trainers.kept_gradients import random_prompts, trained_on
 
+pytestmark = pytest.mark.whole
+
 
 class Counted:
     """Mixed in directly above TRL, it counts the passes without a gradient, and keeps what was sampled."""

@@ -18,6 +18,8 @@ from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics
 from tests.support.small_runs import PPO_SMALL
 
+pytestmark = pytest.mark.whole
+
 LIMIT = 6
 STOPS = list("aeiouAEIOU0123456789 =+-")
 WITH_STOPS = [

@@ -20,7 +20,7 @@ from rlhf_cli.trainers.forward_pass import Forward
 from tests.support.tolerances import EXACT, distance
 from tests.trainers.passes.same_rollouts import EOS, PAD, VOCABULARY, policy, trained
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*will be removed in v6:FutureWarning")
+pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore:.*will be removed in v6:FutureWarning")]
 """TRL switches checkpointing off by names that transformers no longer likes."""
 
 FAR = 1e-3

@@ -12,6 +12,8 @@ from rlhf_cli.models.packing import one_pass_head
 from rlhf_cli.runs.run_folder import read_json
 from tests.support.random_reward_model import save_random_reward_model
 
+pytestmark = pytest.mark.whole
+
 
 def told(text: str) -> list[str]:
     """The notes about paths that are off, without line breaks and endings of a screen."""

@@ -17,6 +17,8 @@ from tests.support.random_reward_model import save_random_reward_model
 from tests.support.tolerances import MODEL, assert_equal
 from tests.support.watched_critic import BOTH, SHARED, Watched, is_same, logged, spread_adapter, spread_head
 
+pytestmark = pytest.mark.whole
+
 
 class TestWarmUp:
     @BOTH

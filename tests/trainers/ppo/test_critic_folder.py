@@ -21,6 +21,8 @@ from tests.support.cut_runs import is_same as is_same_run
 from tests.support.tolerances import assert_close
 from tests.support.watched_critic import BOTH, Watched, Weights, is_same
 
+pytestmark = pytest.mark.whole
+
 
 class TestWhatIsSaved:
     @pytest.mark.parametrize(

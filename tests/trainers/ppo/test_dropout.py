@@ -12,6 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rlhf_cli.trainers.forward_pass import in_evaluation_mode, switch_off_dropout
 from tests.support.tolerances import MODEL
 
+pytestmark = pytest.mark.whole
+
 ADAPTER = ("model.lora.r=4", "model.lora.lora_dropout=0.3", "trainer.args.num_iterations=2")
 ASKED = "trainer.args.disable_dropout=false"
 

@@ -33,6 +33,8 @@ from tests.support.ppo_by_hand import plain, stir, unpadded, values_of
 from tests.support.tolerances import FLOAT32, assert_equal, distance
 from tests.support.watched_critic import Watched
 
+pytestmark = pytest.mark.whole
+
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
 SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2}
 TOKENS = {"vocab_size": 50, "pad_token_id": 0, "eos_token_id": 1, "num_labels": 1}

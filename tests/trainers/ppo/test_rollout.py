@@ -26,6 +26,8 @@ from tests.support.ppo_by_hand import (
 from tests.support.tolerances import ARITHMETIC, MODEL
 from tests.support.watched_critic import Watched, logged
 
+pytestmark = pytest.mark.whole
+
 
 class TestRollout:
     """The advantages, returns and values of a rollout, recomputed row by row."""

@@ -21,6 +21,8 @@ from rlhf_cli.runs.run_status import read_status
 from tests.support.cut_runs import cut
 from tests.support.watched_critic import is_same, logged
 
+pytestmark = pytest.mark.whole
+
 ALL_CUT = ("truncation=bootstrap", "trainer.args.max_completion_length=2")
 SAVED = ("trainer.args.save_steps=1", "trainer.args.save_total_limit=null")
 ONE_ROUND = "trainer.args.max_steps=2"
