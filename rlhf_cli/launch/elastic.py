@@ -224,10 +224,7 @@ def run_as_torchrun(words: list[str]) -> int:
         if failure.exitcode < 0 and failure.exitcode not in STOPPED:
             name = signal.Signals(-failure.exitcode).name
             print(f"rank {rank} was killed by signal {-failure.exitcode} ({name})", file=sys.stderr, flush=True)
-    return _code_of({failure.exitcode for failure in failures.values()})
-
-
-def _code_of(codes: set[int]) -> int:
+    codes = {failure.exitcode for failure in failures.values()}
     codes = codes - {-signal.SIGTERM} or codes
     if not codes:
         return EXIT_OK

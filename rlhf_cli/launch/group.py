@@ -235,7 +235,24 @@ def _follow(group: RankGroup) -> int:
         raise
     if "exit_code" in told_last:
         return _heard(board, group, told_last)
-    return _train(group, folder, resume=bool(told["resume"]))
+    resume = bool(told["resume"])
+    plan, _ = plan_frozen(folder, resume=resume)
+    terminal = os.dup(sys.stderr.fileno())
+    with _to_log(folder, group), environment(plan.shared):
+        from rlhf_cli.launch.worker import run_rank
+
+        try:
+            with gpus_held(plan, folder) if group.local_rank == 0 else contextlib.nullcontext():
+                run_rank(folder, resume=resume)
+        except Preempted:
+            leave_together()
+            return EXIT_PREEMPTED
+        except KeyboardInterrupt:
+            return EXIT_PREEMPTED
+        except Exception as error:
+            _tell_failure(group, folder, error, terminal)
+            return int(getattr(error, "exit_code", EXIT_CRASH))
+    return 0
 
 
 def _heard(board: _Board, group: RankGroup, told: dict[str, Any]) -> int:
@@ -255,26 +272,6 @@ def _problem_here(folder: RunFolder, told: dict[str, Any]) -> str | None:
     here, wanted = versions(), told["versions"]
     other = [name for name in wanted if here.get(name) != wanted[name]]
     return ", ".join(f"{name} {here.get(name)}, not {wanted[name]}" for name in other) or None
-
-
-def _train(group: RankGroup, folder: RunFolder, *, resume: bool) -> int:
-    plan, _ = plan_frozen(folder, resume=resume)
-    terminal = os.dup(sys.stderr.fileno())
-    with _to_log(folder, group), environment(plan.shared):
-        from rlhf_cli.launch.worker import run_rank
-
-        try:
-            with gpus_held(plan, folder) if group.local_rank == 0 else contextlib.nullcontext():
-                run_rank(folder, resume=resume)
-        except Preempted:
-            leave_together()
-            return EXIT_PREEMPTED
-        except KeyboardInterrupt:
-            return EXIT_PREEMPTED
-        except Exception as error:
-            _tell_failure(group, folder, error, terminal)
-            return int(getattr(error, "exit_code", EXIT_CRASH))
-    return 0
 
 
 def leave_together() -> None:

@@ -17,7 +17,6 @@ from rich.console import Console
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.metric_rules import STEP
-from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.display.start_panel import show_launch, show_start
 from rlhf_cli.errors import CTRL_C, ConfigError, GuardStopped, Preempted, RankFailed, RunError, UserError
@@ -38,7 +37,6 @@ from rlhf_cli.text.json_values import JsonTree, section
 
 if TYPE_CHECKING:
     from rlhf_cli.launch.group import Leader
-    from rlhf_cli.trainers.assemble.tried_rows import TriedRows
 
 
 def run_once(console: Console, prepared: Prepared, plan: Plan, leader: Leader | None = None) -> RunFolder:
@@ -263,10 +261,3 @@ def _planned_launch(prepared: Prepared, plan: Plan, earlier: RunFolder | None) -
     experiment, is_resumed = prepared.experiment, earlier is not None
     folder = planned_folder(experiment, prepared.composed) if earlier is None else earlier.path
     return folder, plan_launch(experiment, folder, resume=is_resumed, accelerate_env=plan.accelerate_env)
-
-
-def first_rows(experiment: Experiment, count: int) -> TriedRows:
-    """Return the first `count` rows as the trainer reads them, with the scores of some answers to them."""
-    from rlhf_cli.trainers.assemble.tried_rows import try_rows  # calls rewards, and loads a tokenizer
-
-    return try_rows(experiment, count)

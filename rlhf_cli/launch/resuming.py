@@ -5,7 +5,7 @@ A change is accepted if it cannot change the result, or if `--allow` names it (t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -160,10 +160,24 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
         return Resumed(folder, status, prepared)
     plan = preflight(prepared.experiment, prepared.composed, folder=folder.path)
     # Reading the source does not find files that were imported during training.
-    plan = replace(plan, files={**noted_code(section(provenance, "sha256")), **plan.files})
-    files = _changed_files(folder, provenance, plan.files, taken)
+    noted = section(provenance, "sha256")
+    plan = replace(plan, files={**noted_code(noted), **plan.files})
+    files = []  # those that have changed since the start, unless `taken` names another file
+    for name, path in {CONFIG: folder.config, **plan.files}.items():
+        key, before = name.partition("[")[0], noted.get(name)
+        if isinstance(before, str) and not any(f"{change.key}.".startswith(f"{key}.") for change in taken):
+            now = sha256(path)
+            if now != before and not (name == CONFIG and now == noted.get(PENDING_CONFIG)):
+                files.append(ChangedFile(name, path, before, now))
     _refuse_changes(folder, changes, [file for file in files if kind_of_file(file.name) not in allowed], step)
-    _refuse_missing_checkpoint(folder, status, weights_only=prepared.experiment.run.resume_weights_only)
+    # The ranks would refuse these only after loading a model.
+    if status.state == FINISHED and step < status.step:
+        what, expected = "the run has finished, and its last checkpoint was not kept", f"checkpoint-{status.step}"
+        got, hint = f"checkpoint-{step}" if step else "no checkpoint", f"rlhf train ... model.path={folder.model}"
+        raise RunError(what, where=str(folder.checkpoints), got=got, expected=expected, hint=hint)
+    newest = checkpoints_in(folder.checkpoints)[-1][1] if step else None
+    if newest and (missing := missing_state(newest)) and not prepared.experiment.run.resume_weights_only:
+        refuse_missing(newest, missing)
     return Resumed(folder, status, prepared, plan, taken, tuple(files))
 
 
@@ -217,7 +231,19 @@ def _why_not(condition: Condition | None, experiment: Experiment, ran_as: int | 
     `ran_as` is the number of processes of the run, None if it never started.
     """
     if condition == "steps do not shape the run":
-        return _shaped_by_steps(experiment)
+        setting = experiment.trainer.setting
+        schedule, warmup = str(setting("lr_scheduler_type")), setting("warmup_steps")
+        if schedule not in _ANY_LENGTH:
+            return (
+                f"lr_scheduler_type={schedule} spreads the learning rate over all steps: later steps would get another"
+            )
+        is_share = isinstance(warmup, float) and 0 < warmup < 1
+        if schedule != "constant" and (is_share or setting("warmup_ratio")):
+            return "the warm-up is a share of all steps"
+        for name, reward in experiment.rewards.items():
+            if isinstance(reward.weight, Weight) and reward.weight.fraction is not None:
+                return f"rewards.{name}.weight changes over a fraction of all steps"
+        return None
     if condition == "no best is chosen":
         if experiment.trainer.setting("load_best_model_at_end"):
             return "load_best_model_at_end chooses among the checkpoints and evaluations that there are"
@@ -225,21 +251,6 @@ def _why_not(condition: Condition | None, experiment: Experiment, ran_as: int | 
             return "lr_scheduler_type=reduce_lr_on_plateau follows the evaluations"
     if condition == "as many processes" and ran_as not in (None, now := planned_processes(experiment.launch)):
         return f"{now} processes, but the run used {ran_as}; rollouts and random state belong to a process"
-    return None
-
-
-def _shaped_by_steps(experiment: Experiment) -> str | None:
-    """Return which setting is spread over all steps: another number of steps then changes the later ones."""
-    setting = experiment.trainer.setting
-    schedule, warmup = str(setting("lr_scheduler_type")), setting("warmup_steps")
-    if schedule not in _ANY_LENGTH:
-        return f"lr_scheduler_type={schedule} spreads the learning rate over all steps: later steps would get another"
-    is_share = isinstance(warmup, float) and 0 < warmup < 1
-    if schedule != "constant" and (is_share or setting("warmup_ratio")):
-        return "the warm-up is a share of all steps"
-    for name, reward in experiment.rewards.items():
-        if isinstance(reward.weight, Weight) and reward.weight.fraction is not None:
-            return f"rewards.{name}.weight changes over a fraction of all steps"
     return None
 
 
@@ -285,21 +296,6 @@ def _apply(change: Change, tree: JsonTree) -> None:
 # Changed files, and what is refused
 
 
-def _changed_files(
-    folder: RunFolder, provenance: JsonTree, files: Mapping[str, Path], taken: Sequence[Change]
-) -> list[ChangedFile]:
-    """Return the files (as passed to `write_provenance`) changed since the start, unless `taken` names another file."""
-    noted = section(provenance, "sha256")
-    found = []
-    for name, path in {CONFIG: folder.config, **files}.items():
-        key, before = name.partition("[")[0], noted.get(name)
-        if isinstance(before, str) and not any(f"{change.key}.".startswith(f"{key}.") for change in taken):
-            now = sha256(path)
-            if now != before and not (name == CONFIG and now == noted.get(PENDING_CONFIG)):
-                found.append(ChangedFile(name, path, before, now))
-    return found
-
-
 def _refuse_changes(folder: RunFolder, changes: list[Change], files: list[ChangedFile], step: int) -> None:
     refused = [change for change in changes if change.effect != "taken"]
     if not refused and not files:
@@ -321,18 +317,6 @@ def _refuse_changes(folder: RunFolder, changes: list[Change], files: list[Change
     )
 
 
-def _refuse_missing_checkpoint(folder: RunFolder, status: Status, *, weights_only: bool) -> None:
-    """Refuse within a second what the ranks would refuse only after loading a model."""
-    step = newest_step(folder)
-    if status.state == FINISHED and step < status.step:
-        what, expected = "the run has finished, and its last checkpoint was not kept", f"checkpoint-{status.step}"
-        got, hint = f"checkpoint-{step}" if step else "no checkpoint", f"rlhf train ... model.path={folder.model}"
-        raise RunError(what, where=str(folder.checkpoints), got=got, expected=expected, hint=hint)
-    newest = checkpoints_in(folder.checkpoints)[-1][1] if step else None
-    if newest and (missing := missing_state(newest)) and not weights_only:
-        refuse_missing(newest, missing)
-
-
 def resume_once(console: Console, run: Resumed, *, take_over: bool, leader: Leader | None = None) -> None:
     """Resume a run with the typed changes from its newest checkpoint, or report a finished one."""
     folder, status = run.folder, run.status
@@ -345,7 +329,7 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool, leader: Lead
         experiment, composed = run.prepared.experiment, run.prepared.composed
         if run.taken or run.files:
             freeze_again(folder, experiment, composed, files=run.plan.files, note=run.noted())
-        is_own_job = (job_id := own_job_id()) is not None and read_status(folder).job_id == job_id
+        is_own_job = (job_id := own_job_id()) is not None and status.job_id == job_id
         if not is_own_job:  # a node of Slurm's may have another cache, and so another key
             take_as_ours(folder)
         if experiment.launch.slurm is not None and not is_own_job:

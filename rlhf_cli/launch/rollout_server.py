@@ -207,14 +207,29 @@ def rollout_server(plan: ServerPlan | None, console: Console) -> Iterator[Rollou
         )
     try:
         server, stop = RolloutServer(plan, keeper, log_start), threading.Event()
-        _wait(server, console)
+        began, url = time.monotonic(), server.plan.url
+        with console.status("") as bar:
+            while not answers(url):
+                seconds = time.monotonic() - began
+                shown = escape(server.last_line()[: max(0, console.width - 50)])
+                bar.update(f"waiting for vLLM at {url}: {seconds:.0f} s [dim]{shown}[/]")
+                if server.is_lost() or seconds > _START_TIMEOUT_S:
+                    raise server.failed(f"after {seconds:.0f} s, before it was ready")
+                time.sleep(_LOOK_S)
+        console.print(f"vLLM answers at {url} after {time.monotonic() - began:.0f} s")
         threading.Thread(target=server.watch, args=(stop,), daemon=True).start()
         try:
             yield server
         finally:
             stop.set()
     finally:
-        _end(keeper)
+        assert keeper.stdin is not None
+        keeper.stdin.close()
+        try:
+            keeper.wait(timeout=GRACE_S + 5)
+        except subprocess.TimeoutExpired:
+            keeper.kill()
+            keeper.wait()
 
 
 def answers(url: str) -> bool | None:
@@ -227,29 +242,6 @@ def answers(url: str) -> bool | None:
         return None
     except (urllib.error.URLError, OSError) as error:
         return None if isinstance(getattr(error, "reason", None), TimeoutError) else False
-
-
-def _wait(server: RolloutServer, console: Console) -> None:
-    began, url = time.monotonic(), server.plan.url
-    with console.status("") as bar:
-        while not answers(url):
-            seconds = time.monotonic() - began
-            shown = escape(server.last_line()[: max(0, console.width - 50)])
-            bar.update(f"waiting for vLLM at {url}: {seconds:.0f} s [dim]{shown}[/]")
-            if server.is_lost() or seconds > _START_TIMEOUT_S:
-                raise server.failed(f"after {seconds:.0f} s, before it was ready")
-            time.sleep(_LOOK_S)
-    console.print(f"vLLM answers at {url} after {time.monotonic() - began:.0f} s")
-
-
-def _end(keeper: subprocess.Popen[bytes]) -> None:
-    assert keeper.stdin is not None
-    keeper.stdin.close()
-    try:
-        keeper.wait(timeout=GRACE_S + 5)
-    except subprocess.TimeoutExpired:
-        keeper.kill()
-        keeper.wait()
 
 
 if __name__ == "__main__":

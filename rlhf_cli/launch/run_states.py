@@ -99,7 +99,26 @@ def overview(places: list[Path], *, mine: bool = False) -> Overview:
         job = jobs.get(status.job_id or "")
         if job is not None or problem is None:
             status = with_job_state(status, job)
-        rows.append(_row(folder, status, job))
+        s_per_step = log_age_s = left = None
+        with suppress(OSError):
+            s_per_step, log_age_s = pace(folder)
+        if status.state in (RUNNING, QUEUED) and status.max_steps is not None and s_per_step is not None:
+            left = max(0, status.max_steps - status.step) * s_per_step
+        rows.append(
+            RunRow(
+                run=folder.shown,
+                state=status.state,
+                step=status.step,
+                max_steps=status.max_steps,
+                s_per_step=s_per_step,
+                time_left_s=left,
+                log_age_s=log_age_s,
+                last_checkpoint=status.last_checkpoint,
+                job_id=status.job_id,
+                slurm_state=job.state if job else None,
+                reason=status.reason,
+            )
+        )
     seen = {row.job_id for row in rows}
     for job_id, job in jobs.items() if mine else ():
         # an unfinished job of ours, from a folder that was not scanned
@@ -130,24 +149,3 @@ def with_job_state(status: Status, job: SlurmJob | None) -> Status:
     elif state == QUEUED:
         state, reason = RUNNING, "starting"
     return replace(status, state=state, reason=reason)
-
-
-def _row(folder: RunFolder, status: Status, job: SlurmJob | None) -> RunRow:
-    s_per_step = log_age_s = left = None
-    with suppress(OSError):
-        s_per_step, log_age_s = pace(folder)
-    if status.state in (RUNNING, QUEUED) and status.max_steps is not None and s_per_step is not None:
-        left = max(0, status.max_steps - status.step) * s_per_step
-    return RunRow(
-        run=folder.shown,
-        state=status.state,
-        step=status.step,
-        max_steps=status.max_steps,
-        s_per_step=s_per_step,
-        time_left_s=left,
-        log_age_s=log_age_s,
-        last_checkpoint=status.last_checkpoint,
-        job_id=status.job_id,
-        slurm_state=job.state if job else None,
-        reason=status.reason,
-    )

@@ -143,20 +143,22 @@ class RunInJob:
         if code < 0 and after.state in (RUNNING, KILLED):
             likely = ", most likely out of memory" if -code == signal.SIGKILL else ""
             update_status(folder, state=FAILED, reason=f"killed by signal {-code}{likely}")
-        attempts = _add_attempt(
-            folder,
-            {
-                "job_id": job_id,
-                "host": os.uname().nodename,
-                "started_at": started_at,
-                "ended_at": time.time(),
-                "step_at_start": before.step,
-                "step_at_end": after.step,
-                "exit_code": code,
-                "was_warned": signal.SIGUSR1 in self._heard,
-                "was_cancelled": signal.SIGTERM in self._heard,
-            },
-        )
+        attempt = {
+            "job_id": job_id,
+            "host": os.uname().nodename,
+            "started_at": started_at,
+            "ended_at": time.time(),
+            "step_at_start": before.step,
+            "step_at_end": after.step,
+            "exit_code": code,
+            "was_warned": signal.SIGUSR1 in self._heard,
+            "was_cancelled": signal.SIGTERM in self._heard,
+        }
+        file = folder.path / SLURM_FOLDER / _ATTEMPTS
+        file.parent.mkdir(exist_ok=True)
+        with file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(attempt) + "\n")
+        attempts = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         if code == EXIT_PREEMPTED and signal.SIGTERM not in self._heard:
             _go_on_later(folder, attempts)
         if code != EXIT_OK:
@@ -234,12 +236,3 @@ def _go_on_later(folder: RunFolder, attempts: list[dict[str, Any]]) -> None:
         print(f"not requeued: {problem}; rlhf resume {here}", flush=True)
         return
     print("saved; Slurm has requeued the job, which will continue by itself", flush=True)
-
-
-def _add_attempt(folder: RunFolder, attempt: dict[str, Any]) -> list[dict[str, Any]]:
-    """Append one start of the run by Slurm to attempts.jsonl; return all."""
-    file = folder.path / SLURM_FOLDER / _ATTEMPTS
-    file.parent.mkdir(exist_ok=True)
-    with file.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(attempt) + "\n")
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]

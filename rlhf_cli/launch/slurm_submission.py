@@ -90,9 +90,15 @@ def sbatch_script(launch: Launch, folder: Path, *, name: str, count: int = 1) ->
 def _executor(launch: Launch, folder: Path, name: str) -> SlurmExecutor:
     slurm = launch.slurm
     assert slurm is not None
-    _need_slurm()
-    from submitit import SlurmExecutor
-
+    try:
+        from submitit import SlurmExecutor
+    except ImportError:
+        what = "submitit, which submits to Slurm, is not installed"
+        raise ConfigError(what, where="launch.slurm", hint="pip install 'rlhf-cli[slurm]'") from None
+    if missing := [name for name in ("sbatch", "srun", "squeue", "scontrol") if shutil.which(name) is None]:
+        what = f"Slurm is not on this machine: there is no {missing[0]}"
+        expected = "a login node of a Slurm cluster"
+        raise ConfigError(what, where="launch.slurm", expected=expected, hint="launch=auto")
     # `exec` replaces the script's shell with Python, so that Python is the process that Slurm's warning reaches.
     python = f"exec {shlex.quote(sys.executable)}"
     executor = SlurmExecutor(folder / SLURM_FOLDER, max_num_timeout=_NEVER, python=python)
@@ -124,18 +130,6 @@ def _executor(launch: Launch, folder: Path, name: str) -> SlurmExecutor:
         **memory,
     )
     return executor
-
-
-def _need_slurm() -> None:
-    try:
-        import submitit  # noqa: F401
-    except ImportError:
-        what = "submitit, which submits to Slurm, is not installed"
-        raise ConfigError(what, where="launch.slurm", hint="pip install 'rlhf-cli[slurm]'") from None
-    if missing := [name for name in ("sbatch", "srun", "squeue", "scontrol") if shutil.which(name) is None]:
-        what = f"Slurm is not on this machine: there is no {missing[0]}"
-        expected = "a login node of a Slurm cluster"
-        raise ConfigError(what, where="launch.slurm", expected=expected, hint="launch=auto")
 
 
 def submit_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:

@@ -98,11 +98,6 @@ def trainer_facts(trainer: ExtendedTrainer) -> dict[str, object]:
     }
 
 
-def length_warnings(trainer: ExtendedTrainer) -> list[str]:
-    lengths = getattr(trainer, "lengths", {}).values()
-    return [f"warning: {one.describe()}" for one in lengths if one.dropped or one.cut]
-
-
 def say_slow_paths(trainer: ExtendedTrainer, show: Callable[[Text], None], said: set[str]) -> dict[str, object]:
     """Say on the screen and in log.txt which speed paths are off, but for those in `said`; return `pass_facts`."""
     lines = [

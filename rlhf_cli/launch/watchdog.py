@@ -130,12 +130,19 @@ class Watchdog:
     def _judge(self, own: Beat) -> None:
         if self.world_size > 1 and any(self.folder.path.glob(failure_file(self.folder, "*").name)):
             return  # a rank has reported a failure, and this one will be ended soon
-        stacks = _own_stacks(self.thread)
+        found = {
+            ident: tuple(f"{one.filename}:{one.lineno} in {one.name}" for one in traceback.extract_stack(frame))
+            for ident, frame in sys._current_frames().items()
+        }
+        stacks = (found.pop(self.thread), *(stack for stack in found.values() if _is_of_rewards(stack)))
         waits = any(one in line for line in stacks[0][-2 * _SHOWN_FRAMES :] for one in _OF_OTHERS)
         if waits:
             self.heartbeat.say_waits()
         seen = heartbeats(self.folder.path)
-        behind = _furthest_behind(seen)
+        behind = min(  # the rank that the others wait for, as far as this machine can tell
+            seen.values(),
+            key=lambda beat: (beat.seams, not is_stopped(beat.pid), not beat.rewards, beat.waits, beat.rank),
+        )
         far_s = self.timeout_s * _FAR_SHARE if len(seen) < self.world_size and waits else 0.0
         if behind.rank != own.rank:
             if behind.is_watched and behind.age_s > self.timeout_s + _LATE_LOOKS * self.look_s + _LATE_S + far_s:
@@ -217,22 +224,5 @@ def _innermost(stacks: tuple[tuple[str, ...], ...]) -> list[str]:
     return []
 
 
-def _own_stacks(main_thread: int) -> tuple[tuple[str, ...], ...]:
-    found = {
-        ident: tuple(f"{one.filename}:{one.lineno} in {one.name}" for one in traceback.extract_stack(frame))
-        for ident, frame in sys._current_frames().items()
-    }
-    return (found.pop(main_thread), *(stack for stack in found.values() if _is_of_rewards(stack)))
-
-
 def _is_of_rewards(stack: tuple[str, ...]) -> bool:
     return any(one in line for line in stack for one in _OF_REWARDS)
-
-
-def _furthest_behind(seen: dict[int, Beat]) -> Beat:
-    """Return the rank that the others wait for, as far as this machine can tell."""
-
-    def place(beat: Beat) -> tuple[int, bool, bool, bool, int]:
-        return beat.seams, not is_stopped(beat.pid), not beat.rewards, beat.waits, beat.rank
-
-    return min(seen.values(), key=place)

@@ -94,7 +94,16 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
                     claim(folder)
                 verify_launch.refuse_other_world_size(launch)  # before it waits for ranks that were not started
                 with spinner("importing torch and TRL", shown=rank == 0):
-                    _import_libraries(experiment)
+                    importlib.import_module("rlhf_cli.trainers.assemble.trainer")
+                    from rlhf_cli.trainers.assemble.trl_config import import_trainer
+
+                    import_trainer(experiment.trainer)
+
+                    from transformers.utils import logging as transformers_logging
+
+                    transformers_logging.disable_default_handler()
+                    transformers_logging.enable_propagation()
+                    transformers_logging.disable_progress_bar()
                 with _explained(folder, experiment, heartbeat), _timed_phases(experiment, heartbeat) as profiled:
                     _Training(folder, experiment, stopping, heartbeat, profiled, rank == 0, resume).run()
         except Preempted as stop:
@@ -147,16 +156,35 @@ class _Training:
 
     def run(self) -> None:
         """Build the trainer, train to the end and save the model. Raise Preempted if the run was stopped."""
+        from transformers import PrinterCallback
+
         from rlhf_cli.display.training_bar import TrainingBar
+        from rlhf_cli.trainers.assemble.trainer import assemble
 
         bar = TrainingBar(self.heartbeat)
         is_tracked = self.is_main and self.experiment.track.mode != "none"
         mirror = _mirror_of(self.folder, self.experiment, bar) if is_tracked else None
-        trainer = self._build(bar, mirror)
+        with spinner("loading data and models", shown=self.is_main) as show:
+            trainer = assemble(
+                self.experiment,
+                self.folder,
+                on_progress=show,
+                on_pairs=functools.partial(_show_pairs, bar, self.folder, mirror),
+                heartbeat=self.heartbeat,
+                profiled=self.profiled,
+            )
+        verify_launch.refuse_unless_as_asked(self.experiment.launch, trainer)
+        trainer.remove_callback(PrinterCallback)
         checkpoint = starting_checkpoint(self.folder, is_main=self.is_main) if self.resume else None
         start = recorded_to = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
         if self.is_main:
-            self._note_start(trainer)
+            if self.resume and (changed := other_versions(self.folder)) is not None:
+                _log.warning("the run began with other versions: %s", changed)
+                print(f"warning: the run began with other versions, so it may continue differently: {changed}")
+            add_to_provenance(self.folder, **verify_launch.trainer_facts(trainer))
+            for lengths in getattr(trainer, "lengths", {}).values():
+                if lengths.dropped or lengths.cut:
+                    print(f"warning: {lengths.describe()}")
             recorded_to = rewind(self.folder.metrics, start)
         stop, by_rule = self._add_callbacks(trainer, bar, mirror)
         with contextlib.ExitStack() as stack:
@@ -176,33 +204,6 @@ class _Training:
             if stop.has_stopped and ended_by is None:
                 raise preempted(self.folder, self.stopping.reason or ANOTHER_RANK)
             _finish(self.folder, trainer, is_main=self.is_main, ended_by=ended_by)
-
-    def _build(self, bar: TrainingBar, mirror: Mirror | None) -> ExtendedTrainer:
-        from transformers import PrinterCallback
-
-        from rlhf_cli.trainers.assemble.trainer import assemble
-
-        with spinner("loading data and models", shown=self.is_main) as show:
-            trainer = assemble(
-                self.experiment,
-                self.folder,
-                on_progress=show,
-                on_pairs=functools.partial(_show_pairs, bar, self.folder, mirror),
-                heartbeat=self.heartbeat,
-                profiled=self.profiled,
-            )
-        verify_launch.refuse_unless_as_asked(self.experiment.launch, trainer)
-        trainer.remove_callback(PrinterCallback)
-        return trainer
-
-    def _note_start(self, trainer: ExtendedTrainer) -> None:
-        """Record what only a built trainer knows, and warn of other versions and of rows that are dropped or cut."""
-        if self.resume and (changed := other_versions(self.folder)) is not None:
-            _log.warning("the run began with other versions: %s", changed)
-            print(f"warning: the run began with other versions, so it may continue differently: {changed}")
-        add_to_provenance(self.folder, **verify_launch.trainer_facts(trainer))
-        for line in verify_launch.length_warnings(trainer):
-            print(line)
 
     def _add_callbacks(
         self, trainer: ExtendedTrainer, bar: TrainingBar, mirror: Mirror | None
@@ -259,19 +260,6 @@ def _mirror_of(folder: RunFolder, experiment: Experiment, bar: TrainingBar) -> M
         unique_prompts=bool(experiment.trainer.args.get("log_unique_prompts")),
         completions_every=track.completions_every,
     )
-
-
-def _import_libraries(experiment: Experiment) -> None:
-    importlib.import_module("rlhf_cli.trainers.assemble.trainer")
-    from rlhf_cli.trainers.assemble.trl_config import import_trainer
-
-    import_trainer(experiment.trainer)
-
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.disable_default_handler()
-    transformers_logging.enable_propagation()
-    transformers_logging.disable_progress_bar()
 
 
 def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:

@@ -22,8 +22,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import one_named
@@ -33,9 +31,8 @@ from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.launch.one_run import show_plan
 from rlhf_cli.launch.resuming import resume_once, resumed, say_finished
 from rlhf_cli.plan.prepare import is_run_name, prepare_from
-from rlhf_cli.runs.run_folder import SWEEP, RunFolder, open_run
+from rlhf_cli.runs.run_folder import SWEEP, open_run
 from rlhf_cli.runs.run_status import FINISHED, QUEUED, newest_run, own_job_id, read_status, run_result, with_newest
-from rlhf_cli.sweeps import ResumeOptions
 from rlhf_cli.sweeps.sweep import resume_sweep
 
 if TYPE_CHECKING:
@@ -54,36 +51,28 @@ def run(options: Options, leader: Leader | None = None) -> int:
         if options.as_json:
             print_json(end.as_json())
         return end.code
-    folder = _resume(Screen(), words, how, options, leader)
-    if options.as_json:
-        print_json(run_result(folder))
-    return EXIT_OK
-
-
-def _resume(
-    console: Console, words: list[str], how: ResumeOptions, options: Options, leader: Leader | None
-) -> RunFolder:
     named = one_named(words, "rlhf resume", "a run folder, or a sweep's")
     if is_run_name(named):
         newest = newest_run(Path("runs", named.partition(":")[2]))
         what = "run:NAME means a finished run, which cannot be resumed"
         hint = f"rlhf resume {newest.shown}" if newest is not None else with_newest("rlhf resume")
         raise RunError(what, got=named, expected="the folder of a run that was interrupted", hint=hint)
-    folder = open_run(Path(named))
+    folder, console = open_run(Path(named)), Screen()
     options.refuse_sweep_flags("rlhf resume SWEEP")
     status = read_status(folder)
-    if not words and not how.allowed and status.state == FINISHED:
-        say_finished(console, folder)
-        return folder
     if status.state == QUEUED and status.job_id != own_job_id():
         what, got = "the run is queued: Slurm will start it", f"job {status.job_id}"
-        raise RunError(
-            what, where=str(folder.path), got=got, hint=f"rlhf status {folder.shown}, or scancel {status.job_id}"
-        )
-    refuse_foreign_code(folder, trust=how.trust, command=f"rlhf resume {folder.shown}")
-    going_on = resumed(folder, prepare_from(folder, words), how.allowed)
-    if options.on("--dry-run") and going_on.plan is not None:
-        show_plan(console, going_on.prepared, going_on.plan, earlier=folder)
+        hint = f"rlhf status {folder.shown}, or scancel {status.job_id}"
+        raise RunError(what, where=str(folder.path), got=got, hint=hint)
+    if not words and not how.allowed and status.state == FINISHED:
+        say_finished(console, folder)
     else:
-        resume_once(console, going_on, take_over=how.take_over, leader=leader)
-    return folder
+        refuse_foreign_code(folder, trust=how.trust, command=f"rlhf resume {folder.shown}")
+        run = resumed(folder, prepare_from(folder, words), how.allowed)
+        if options.on("--dry-run") and run.plan is not None:
+            show_plan(console, run.prepared, run.plan, earlier=folder)
+        else:
+            resume_once(console, run, take_over=how.take_over, leader=leader)
+    if options.as_json:
+        print_json(run_result(folder))
+    return EXIT_OK

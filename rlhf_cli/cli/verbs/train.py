@@ -24,11 +24,10 @@ from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.launch.freeze import existing_run
-from rlhf_cli.launch.one_run import run_once
+from rlhf_cli.launch.one_run import planned_json, run_once, show_plan
 from rlhf_cli.plan.preflight import preflight
-from rlhf_cli.plan.prepare import Prepared, prepare
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.run_plan import Plan
-from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import run_result
 
 if TYPE_CHECKING:
@@ -52,41 +51,30 @@ def run(options: Options, leader: Leader | None = None) -> int:
             what, expected, hint = "a search is many runs and needs -m", "-m, or no search", f"rlhf train -m ... {word}"
             raise options.error(what, got=word, expected=expected, hint=hint)
     prepared = prepare([*options.words, *(leader.size_words(options.words) if leader is not None else ())])
-    earlier = existing_run(prepared.experiment, prepared.composed)
+    earlier, is_dry, console = existing_run(prepared.experiment, prepared.composed), options.on("--dry-run"), Screen()
+    plan: Plan | None
     if earlier is None:
-        result = _new_run(options, prepared, leader)
+        plan = preflight(prepared.experiment, prepared.composed, is_shown=is_dry, tries_rewards=True)
     else:
-        result = _resumed_run(options, prepared, earlier, leader)
+        from rlhf_cli.launch.resuming import resume_once, resumed
+
+        run = resumed(earlier, prepared, options.resume_options().allowed)
+        prepared, plan = run.prepared, run.plan
+    if is_dry and plan is not None:
+        show_plan(console, prepared, plan, earlier=earlier)
+        result = {"dry_run": True, **planned_json(prepared, plan, earlier=earlier)}
+    elif earlier is not None:
+        resume_once(console, run, take_over=options.on("--take-over"), leader=leader)
+        result = {"dry_run": False, **run_result(earlier)}
+    else:
+        assert plan is not None
+        if prepared.experiment.launch.slurm is not None:
+            from rlhf_cli.launch.slurm_submission import submit_once
+
+            folder = submit_once(console, prepared, plan)
+        else:
+            folder = run_once(console, prepared, plan, leader)
+        result = {"dry_run": False, **run_result(folder)}
     if options.as_json:
         print_json(result)
     return EXIT_OK
-
-
-def _new_run(options: Options, prepared: Prepared, leader: Leader | None) -> dict[str, object]:
-    experiment, is_dry = prepared.experiment, options.on("--dry-run")
-    plan = preflight(experiment, prepared.composed, is_shown=is_dry, tries_rewards=True)
-    if is_dry:
-        return _show_plan(prepared, plan, None)
-    if experiment.launch.slurm is not None:
-        from rlhf_cli.launch.slurm_submission import submit_once
-
-        return {"dry_run": False, **run_result(submit_once(Screen(), prepared, plan))}
-    return {"dry_run": False, **run_result(run_once(Screen(), prepared, plan, leader))}
-
-
-def _resumed_run(options: Options, prepared: Prepared, folder: RunFolder, leader: Leader | None) -> dict[str, object]:
-    from rlhf_cli.launch.resuming import resume_once, resumed
-
-    permissions = options.resume_options()
-    run = resumed(folder, prepared, permissions.allowed)
-    if options.on("--dry-run") and run.plan is not None:
-        return _show_plan(run.prepared, run.plan, folder)
-    resume_once(Screen(), run, take_over=permissions.take_over, leader=leader)
-    return {"dry_run": False, **run_result(folder)}
-
-
-def _show_plan(prepared: Prepared, plan: Plan, earlier: RunFolder | None) -> dict[str, object]:
-    from rlhf_cli.launch.one_run import planned_json, show_plan
-
-    show_plan(Screen(), prepared, plan, earlier=earlier)
-    return {"dry_run": True, **planned_json(prepared, plan, earlier=earlier)}
