@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.plan.devices import count_processes, visible_gpus
 from rlhf_cli.plan.rank_group import GLOO, RankGroup, interface_of, rank_group
 
@@ -101,7 +100,13 @@ def plan_launch(
     elif not in_this_process:
         threads = os.environ.get("OMP_NUM_THREADS", own.get("OMP_NUM_THREADS", "1"))
         shared = {**own, "OMP_NUM_THREADS": threads, **shared, **(server.for_ranks() if server else {})}
-        shared |= _one_machine(launch, local)
+        found = {"PYTHONPATH": python_path(), "WORLD_SIZE": str(local), "LOCAL_WORLD_SIZE": str(local)}
+        found |= {"MASTER_ADDR": _LOOPBACK, "MASTER_PORT": "0"}
+        if (name := interface_of(_LOOPBACK)) is not None:
+            found[GLOO] = name
+            if launch.rollout != "vllm_server" or launch.rollout_gpus:
+                found |= {"NCCL_SOCKET_IFNAME": f"={name}", "VLLM_HOST_IP": _LOOPBACK}
+        shared |= found
     places = range(local) if group is None else (group.local_rank,)
     first = 0 if group is None else group.rank - group.local_rank
     ranks = tuple(
@@ -137,21 +142,6 @@ def torchrun_command(plan: LaunchPlan, words: list[str]) -> str:
 def log_name(node: int) -> str:
     """Return the name of a machine's log. Each has its own: appending to one file over a network loses lines."""
     return "log.txt" if node == 0 else f"log-machine{node + 1}.txt"
-
-
-def _one_machine(launch: Launch, local: int) -> dict[str, str]:
-    """Return the variables by which the ranks of one machine import the same modules and find one another.
-
-    They listen on no other interface, whatever the user's own variables say, which are for runs on several machines.
-    NCCL and vLLM are not restricted if the run uses an external vLLM server, which may be on another machine.
-    """
-    found = {"PYTHONPATH": python_path(), "WORLD_SIZE": str(local), "LOCAL_WORLD_SIZE": str(local)}
-    found |= {"MASTER_ADDR": _LOOPBACK, "MASTER_PORT": "0"}
-    if (name := interface_of(_LOOPBACK)) is not None:
-        found[GLOO] = name
-        if launch.rollout != "vllm_server" or launch.rollout_gpus:
-            found |= {"NCCL_SOCKET_IFNAME": f"={name}", "VLLM_HOST_IP": _LOOPBACK}
-    return found
 
 
 def python_path() -> str:

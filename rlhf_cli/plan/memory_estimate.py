@@ -209,13 +209,30 @@ class RunMemory:
         launch, processes = experiment.launch, self.device.processes
         self._strategy = STRATEGIES.get(launch.strategy, STRATEGIES["ddp"])
         optimizer = str(self._setting("optim") or "adamw_torch_fused").removeprefix("OptimizerNames.").lower()
-        self._policy = self._load_policy()
+        model, build = experiment.model, experiment.model.build
+        if build is not None:  # models/tiny.py
+            h = build.hidden_size
+            stored = Decoder("llama", h, build.num_layers, h, h, 4 * h, TINY_VOCABULARY, ties_head=True)
+        else:
+            stored = stored_decoder(str(model.path), self.folder_of)
+        self._policy = replace(
+            stored,
+            weight_bytes=DTYPE_BYTES.get(model.dtype, stored.weight_bytes),
+            autocast=self.device.bf16,
+            quantized_bytes=QUANTIZED_BYTES.get(str(model.quantize)),
+            scores="reward_model" in experiment.trainer.row.sections,
+            lora_rank=model.lora.r if model.lora is not None else 0,
+        )
         self._critic = self._load_critic()
         self._held = held_bytes(self._policy, optimizer, launch.strategy, processes, offload=launch.offload)
         self._critic_held = HeldBytes()
         if self._critic is not None:  # every process has the whole critic, even if the policy is sharded
             self._critic_held = held_bytes(self._critic, optimizer, "ddp", processes)
-        self._reward_bytes = sum(self._load_reward_models())
+        self._reward_bytes = sum(
+            self._loaded(f"the reward model {name}", reward.model, reward.dtype, scores=True)
+            for name, reward in experiment.rewards.items()
+            if reward.model is not None and not (self.device.on_gpu and reward.device == "cpu")
+        )
         teacher = experiment.teacher
         self._teacher_bytes = 0.0 if teacher is None else self._loaded("the teacher", teacher.path, teacher.dtype)
         extra = (experiment.model.lora.model_extra or {}) if experiment.model.lora is not None else {}
@@ -226,22 +243,6 @@ class RunMemory:
         if not experiment.trainer.row.bounds_logits and experiment.trainer.row.trains != "reward model":
             self._leaves_out.append(f"the logits of {experiment.trainer.trl}, all in memory at once")
 
-    def _load_policy(self) -> Decoder:
-        model, build = self.experiment.model, self.experiment.model.build
-        if build is not None:  # models/tiny.py
-            h = build.hidden_size
-            stored = Decoder("llama", h, build.num_layers, h, h, 4 * h, TINY_VOCABULARY, ties_head=True)
-        else:
-            stored = stored_decoder(str(model.path), self.folder_of)
-        return replace(
-            stored,
-            weight_bytes=DTYPE_BYTES.get(model.dtype, stored.weight_bytes),
-            autocast=self.device.bf16,
-            quantized_bytes=QUANTIZED_BYTES.get(str(model.quantize)),
-            scores="reward_model" in self.experiment.trainer.row.sections,
-            lora_rank=model.lora.r if model.lora is not None else 0,
-        )
-
     def _load_critic(self) -> Decoder | None:
         """Return a critic with weights of its own; they are in float32 unless `model.dtype` is set."""
         critic, number = self.experiment.critic, DTYPE_BYTES.get(self.experiment.model.dtype, 4.0)
@@ -250,13 +251,6 @@ class RunMemory:
         stored = self._policy if critic.init == "policy" else stored_decoder(critic.init, self.folder_of)
         whole = replace(stored, weight_bytes=number, quantized_bytes=None, lora_rank=0)
         return replace(whole, autocast=self.device.bf16, scores=True)
-
-    def _load_reward_models(self) -> Iterator[float]:
-        """Yield the bytes of each reward model on the training device, and note those of unknown shape."""
-        for name, reward in self.experiment.rewards.items():
-            if reward.model is None or (self.device.on_gpu and reward.device == "cpu"):
-                continue
-            yield self._loaded(f"the reward model {name}", reward.model, reward.dtype, scores=True)
 
     def _loaded(self, what: str, path: str, dtype: str, *, scores: bool = False) -> float:
         """Return the bytes of a frozen model's weights; note one of unknown shape, and return 0."""
@@ -320,24 +314,19 @@ class RunMemory:
         is_sharded = self._strategy.memory_stage == 3
         gathered = 2 * policy.matrix_weights / policy.layers * policy.compute_bytes  # a layer's, and the next one's
         shards = self.device.processes if is_sharded else 1
-        reference = policy.loaded_bytes / shards
+        experiment = self.experiment  # with an adapter, the policy without it serves as the reference
+        is_computed_once = self._setting("precompute_ref_log_probs") is True
+        has_reference = experiment.has_reference and experiment.model.lora is None and not is_computed_once
         return {
             "weights": self._held.weights + (gathered if is_sharded else 0.0),
             "gradients": self._held.buckets,
             "optimizer": self._held.optimizer,
-            "reference": reference if self._has_reference() else 0.0,
+            "reference": policy.loaded_bytes / shards if has_reference else 0.0,
             "teacher": self._teacher_bytes / shards,
             "critic": critic.weights + critic.optimizer + critic.buckets,
             "reward models": self._reward_bytes,
             "vLLM": vllm if self.experiment.launch.rollout == "vllm" else 0.0,
         }
-
-    def _has_reference(self) -> bool:
-        """Return whether a frozen copy of the policy is held; with an adapter, the policy without it serves as one."""
-        experiment = self.experiment
-        if experiment.model.lora is not None or self._setting("precompute_ref_log_probs") is True:
-            return False
-        return experiment.has_reference
 
     def _generation(self) -> Iterator[Moment]:
         rows, rollout = max(self.completions, self._eval_rows), self.experiment.launch.rollout

@@ -54,7 +54,12 @@ def preflight(
             report.run_all(episode_problems(subject, checked.data))
         raise_any(report.problems.values())
     data, schedule, trainer = checked.data, checked.schedule, experiment.trainer
-    files = dict(data.files) | checked.rewards.files | checked.aggregate | _named_files(experiment)
+    files = dict(data.files) | checked.rewards.files | checked.functions
+    named = {"trainer.class": trainer.own_class or ""}
+    named |= {f"trainer.callbacks[{number}]": callback for number, callback in enumerate(trainer.callbacks)}
+    files |= {key: file.resolve() for key, name in named.items() if (file := class_file(name)) is not None}
+    if (accelerate := experiment.launch.accelerate_config) is not None:
+        files["launch.accelerate_config"] = Path(accelerate).expanduser().resolve()
     code = imported_code(experiment) | imported_since(subject.modules, experiment)
     is_chat = prompts.has_conversations(experiment, data)
     plan = Plan(
@@ -85,7 +90,7 @@ class _Checked:
     described: str
     data: DataFacts
     rewards: RewardFacts
-    aggregate: dict[str, Path]
+    functions: dict[str, Path]
     schedule: Schedule
     used: frozenset[str]
     tokenizer: TokenizerFiles | None
@@ -110,15 +115,13 @@ def _check(subject: Subject, report: Report) -> _Checked:
     report.run_all(arguments.package_problems(subject))
     data = report.run(data_checks.source_problems(subject), DataFacts())
     rewards = report.run(reward_checks.reward_problems(subject, data), RewardFacts())
-    aggregate = report.run(reward_checks.aggregate_problems(subject), {})
-    aggregate |= report.run(reward_checks.advantage_problems(subject), {})
+    functions = report.run(reward_checks.function_problems(subject), {})
     if subject.experiment.interacts:
         from rlhf_cli.plan.checks import tool_checks
 
-        aggregate |= report.run(tool_checks.interaction_problems(subject), {})
+        functions |= report.run(tool_checks.interaction_problems(subject), {})
         report.run_all(tool_checks.conversation_problems(subject, data))
-    report.run_all(reward_checks.turn_problems(subject), reward_checks.metric_notices(subject, rewards))
-    report.run_all(model.passes_problems(subject, folders), model.critic_problems(subject))
+    report.run_all(reward_checks.unfed_problems(subject, rewards), model.critic_problems(subject, folders))
     report.run_all(data_checks.column_problems(subject, data, rewards))
     used = report.run(data_checks.row_problems(subject, data, folders), frozenset())
     tokenizer = report.run(prompts.tokenizer_problems(subject, data, folders), None)
@@ -141,13 +144,11 @@ def _check(subject: Subject, report: Report) -> _Checked:
         machine.folder_problems(subject, schedule.steps),
         machine.sandbox_problems(subject),
         machine.gpu_problems(subject),
-        machine.environment_problems(subject),
     )
     accelerate_env = report.run(machine.launch_problems(subject), {})
-    report.run_all(machine.precision_notice(subject), machine.rollout_notice(subject))
-    report.run_all(machine.network_notice(subject))
+    report.run_all(machine.launch_notices(subject))
     return _Checked(
-        folders, described, data, rewards, aggregate, schedule, used, tokenizer, prompt_tokens, accelerate_env
+        folders, described, data, rewards, functions, schedule, used, tokenizer, prompt_tokens, accelerate_env
     )
 
 
@@ -172,16 +173,3 @@ def _with_memory(plan: Plan, subject: Subject, checked: _Checked) -> Plan:
         evaluations=workload.evaluations(experiment.trainer, schedule, data.num_held_out),
         checkpoints=workload.checkpoints(experiment, schedule),
     )
-
-
-def _named_files(experiment: Experiment) -> dict[str, Path]:
-    """Return the files of the user's trainer class and callbacks, and of accelerate."""
-    files, own_class, accelerate = dict[str, Path](), experiment.trainer.own_class, experiment.launch.accelerate_config
-    if own_class is not None and (file := class_file(own_class)) is not None:
-        files["trainer.class"] = file.resolve()
-    for number, named in enumerate(experiment.trainer.callbacks):
-        if (file := class_file(named)) is not None:
-            files[f"trainer.callbacks[{number}]"] = file.resolve()
-    if accelerate is not None:
-        files["launch.accelerate_config"] = Path(accelerate).expanduser().resolve()
-    return files

@@ -164,11 +164,6 @@ def vllm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
         what, got = "the port of the vLLM server is in use", f"{_HOST}:{port}: {reason}"
         expected, hint = "a free port; the run chooses one without this argument", f"'~{key}', or {key}={port + 1}"
         yield ConfigError(what, where=origins.where(key), got=got, expected=expected, hint=hint)
-    yield from _foreign_server_problems(experiment, origins)
-
-
-def _foreign_server_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield an error if the vLLM server that the experiment names does not answer, or serves another model."""
     launch, args = experiment.launch, experiment.trainer.args
     name = next((name for name in NAMES_A_SERVER if args.get(name) is not None), None)
     if launch.rollout != "vllm_server" or launch.rollout_gpus or name is None or experiment.model.build is not None:

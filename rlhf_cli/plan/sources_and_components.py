@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import signature
@@ -15,7 +15,7 @@ from rlhf_cli.config.schema import model_and_data, reward_sections
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.preparing import template_columns
 from rlhf_cli.data.rows import DIALOGUES
-from rlhf_cli.data.source import DataSource, missing_column
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import UserError
 from rlhf_cli.rewards.stack.aggregating import Schedule
 from rlhf_cli.rewards.stack.component import Component, ScoreGate
@@ -95,15 +95,6 @@ def preference_rules(experiment: Experiment) -> PairRules:
         return PairRules(drops_bad_pairs=drops_bad_pairs)
     values = section.margin.model_dump(exclude={"on_bad"})
     return PairRules(**values, drops_bad_margins=section.margin.on_bad == "drop", drops_bad_pairs=drops_bad_pairs)
-
-
-def margin_problems(experiment: Experiment, columns: Sequence[str]) -> list[UserError]:
-    """Return an error for each column that a margin is computed from and the data lacks.
-
-    The list is empty if the columns are not known yet.
-    """
-    wanted = preference_rules(experiment).columns if columns else ()
-    return [missing_column(column, columns, "reward_model.margin") for column in wanted if column not in columns]
 
 
 @dataclass

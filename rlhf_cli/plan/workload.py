@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 from rich.filesize import decimal as size
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.model_and_data import Lora
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS
 from rlhf_cli.data.rows import RowTable
 from rlhf_cli.errors import DataError, RunError, UserError
 from rlhf_cli.models.tokenizer_files import TokenizerFiles
-from rlhf_cli.models.weight_shapes import DTYPE_BYTES, WeightShape, is_target, stored_shapes, tiny_shapes
+from rlhf_cli.models.weight_shapes import DTYPE_BYTES, is_target, stored_shapes, tiny_shapes
 from rlhf_cli.plan.checks.facts import DataFacts, Findings, Schedule, Subject
 from rlhf_cli.plan.checks.prompt_checks import overlong, rendered
 from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, Workload
@@ -131,7 +130,13 @@ def checkpoint_space(experiment: Experiment, steps: int | None) -> dict[str, int
         return {}
     dtype_bytes = DTYPE_BYTES.get(model.dtype if model.build is None else "auto")
     weights = sum(math.prod(shape.shape) * (dtype_bytes or shape.element_bytes) for shape in shapes)
-    saved = weights if model.lora is None else _adapter(shapes, model.lora)
+    saved = weights
+    if (lora := model.lora) is not None:  # two matrices per layer, (r, in) and (out, r) (arXiv 2106.09685)
+        linear = [shape for shape in shapes if len(shape.shape) == 2]
+        linear = [shape for shape in linear if not any(word in shape.name for word in _NOT_LINEAR)]
+        if lora.target_modules != "all-linear":
+            linear = [shape for shape in linear if is_target(shape.name.removesuffix(".weight"), lora.target_modules)]
+        saved = float(_ADAPTER_BYTES * lora.r * sum(sum(shape.shape) for shape in linear))
     # Adam keeps two numbers for every trained weight, in the weight's dtype (arXiv 1412.6980, m and v).
     states = 2 if str(setting("optim")) in _ADAMS else 0
     checkpoint = saved if setting("save_only_model") else saved * (1 + states)
@@ -183,18 +188,6 @@ def space_problems(experiment: Experiment, steps: int | None, run: Path | None) 
     if free < total:
         return [], f"{size(free)} free at {place}, but {parts} need {size(total)}: {_WAYS_OUT}"
     return [], None
-
-
-def _adapter(shapes: list[WeightShape], lora: Lora) -> float:
-    """Return the bytes of a LoRA adapter: two matrices per layer, (r, in) and (out, r) (arXiv 2106.09685)."""
-    targets = lora.target_modules
-    sizes = 0
-    for shape in shapes:
-        if len(shape.shape) != 2 or any(word in shape.name for word in _NOT_LINEAR):
-            continue
-        if targets == "all-linear" or is_target(shape.name.removesuffix(".weight"), targets):
-            sizes += lora.r * sum(shape.shape)
-    return float(sizes * _ADAPTER_BYTES)
 
 
 # The longest rows, counted with the policy's own tokenizer: only those with the most characters

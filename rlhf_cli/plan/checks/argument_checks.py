@@ -8,7 +8,6 @@ import re
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import EXPECT_AFRESH
 from rlhf_cli.config.origins import COMMAND_LINE
-from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.rows import describe_shared, prompt_keys, shared_prompts
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import ConfigError, DataError
@@ -144,7 +143,18 @@ def unread_arguments(subject: Subject) -> Findings:
             texts |= dict.fromkeys([name for name in args if name.startswith(of_rollout) and is_typed(name)], with_what)
     for name, with_what in texts.items():
         yield Notice("no effect", f"{subject.where(_ARGS + name)} is not read with {with_what} reads it")
-    for keys, is_unread, with_what in _unread_sections(experiment):
+    track, trainer, kl = experiment.track, experiment.trainer, experiment.kl
+    of_trackers, of_wandb = "track.project track.tags track.notes", "track.entity track.completions_every"
+    of_rollouts = "guards.no_signal guards.max_error_share guards.error_window run.keep_completions.last"
+    of_rollouts += " run.keep_completions.every trainer.passes trainer.generation trainer.dense aggregate"
+    for keys, is_unread, with_what in (
+        (f"{of_trackers} {of_wandb}", track.mode == "none", "track=none; track=wandb_offline"),
+        (of_wandb, track.mode != "none" and track.tracker != "wandb", f"track={track.tracker}; track=wandb_offline"),
+        ("kl.coef kl.controller", kl is not None and kl.where == "none", "kl.where=none; kl.where=reward"),
+        (of_rollouts, not trainer.row.generates, f"trainer={trainer.name}; trainer=grpo"),
+        ("guards.error_window", experiment.guards.max_error_share == 1, "guards.max_error_share=1; any less"),
+        ("model.revision", experiment.model.build is not None, "model.build; model=local"),
+    ):
         for key in keys.split() if is_unread else ():
             if str(origins.of(key)) == COMMAND_LINE:
                 yield Notice("no effect", f"{subject.where(key)} is not read with {with_what} reads it")
@@ -153,25 +163,6 @@ def unread_arguments(subject: Subject) -> Findings:
     rate = of("learning_rate")
     if isinstance(rate, int | float) and rate >= 1:
         yield Notice("learning rate", f"{subject.where(_ARGS + 'learning_rate')} is {rate:g}; usual are 1e-6 to 1e-3")
-
-
-def _unread_sections(experiment: Experiment) -> tuple[tuple[str, bool, str], ...]:
-    """Return rows of keys that not every run reads: the keys, whether this run ignores them, and why.
-
-    The reason is a setting of this run; after `;` comes the setting with which the keys are read.
-    """
-    track, trainer, kl = experiment.track, experiment.trainer, experiment.kl
-    of_trackers, of_wandb = "track.project track.tags track.notes", "track.entity track.completions_every"
-    of_rollouts = "guards.no_signal guards.max_error_share guards.error_window run.keep_completions.last"
-    of_rollouts += " run.keep_completions.every trainer.passes trainer.generation trainer.dense aggregate"
-    return (
-        (f"{of_trackers} {of_wandb}", track.mode == "none", "track=none; track=wandb_offline"),
-        (of_wandb, track.mode != "none" and track.tracker != "wandb", f"track={track.tracker}; track=wandb_offline"),
-        ("kl.coef kl.controller", kl is not None and kl.where == "none", "kl.where=none; kl.where=reward"),
-        (of_rollouts, not trainer.row.generates, f"trainer={trainer.name}; trainer=grpo"),
-        ("guards.error_window", experiment.guards.max_error_share == 1, "guards.max_error_share=1; any less"),
-        ("model.revision", experiment.model.build is not None, "model.build; model=local"),
-    )
 
 
 def package_problems(subject: Subject) -> Findings:

@@ -14,18 +14,12 @@ from rlhf_cli.data.learnt_columns import ASKING, check_columns, read_columns, st
 from rlhf_cli.data.peeking import peek, prepare_preview
 from rlhf_cli.data.preparing import mixed_kinds
 from rlhf_cli.data.rows import DIALOGUES, RowTable, hold_out_places, is_empty, kind_of_text, values_of
-from rlhf_cli.data.source import DataSource, Template, typed_rename
+from rlhf_cli.data.source import DataSource, Template, missing_column, typed_rename
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import DataError, RewardError, UserError
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ModelFolders, ReadSource, RewardFacts, Subject
 from rlhf_cli.plan.run_plan import Notice
-from rlhf_cli.plan.sources_and_components import (
-    columns_read,
-    eval_sources,
-    margin_problems,
-    preference_rules,
-    training_sources,
-)
+from rlhf_cli.plan.sources_and_components import columns_read, eval_sources, preference_rules, training_sources
 from rlhf_cli.tables.trl_trainers import TEXT
 
 _LOOKED_AT = 50_000
@@ -71,7 +65,11 @@ def source_problems(subject: Subject) -> Check[DataFacts]:
     )
     if data.fraction is not None:
         try:
-            return _split_off(data.fraction, experiment.seed, facts)
+            table = facts.training[0].rows
+            if facts.num_rows is None or table is None or len(table) != facts.num_rows:
+                return replace(facts, num_rows=None)  # not all rows were read
+            train, held = hold_out_places(table, data.fraction, experiment.seed)
+            return replace(facts, num_rows=len(train), num_held_out=len(held) + (facts.num_held_out or 0))
         except UserError as error:
             yield error
             return replace(facts, num_rows=None)
@@ -89,15 +87,6 @@ def _read(source: DataSource, prompt: Template | None, seed: int) -> ReadSource:
     if source.keep is not None:
         count = len(table) if table is not None and len(preview.rows) == preview.num_rows else None
     return ReadSource(source, preview, names, table, count)
-
-
-def _split_off(fraction: float, seed: int, facts: DataFacts) -> DataFacts:
-    """Hold out the same rows as the run will, and count both parts; None if not all rows were read."""
-    table = facts.training[0].rows
-    if facts.num_rows is None or table is None or len(table) != facts.num_rows:
-        return replace(facts, num_rows=None)
-    train, held = hold_out_places(table, fraction, seed)
-    return replace(facts, num_rows=len(train), num_held_out=len(held) + (facts.num_held_out or 0))
 
 
 def column_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> Findings:
@@ -177,8 +166,9 @@ def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Ch
     reported by the plan of the steps.
     """
     experiment, row, used = subject.experiment, subject.experiment.trainer.row, set[str]()
-    lacks_margin = margin_problems(experiment, data.columns) if experiment.reward_model is not None else []
-    yield from lacks_margin
+    wanted = preference_rules(experiment).columns if data.columns and experiment.reward_model is not None else ()
+    lacks_margin = [name for name in wanted if name not in data.columns]
+    yield from (missing_column(name, data.columns, "reward_model.margin") for name in lacks_margin)
     text_field = str(experiment.trainer.setting("dataset_text_field") or TEXT)
     for read in data.sources:
         rows, name, is_training = read.rows, read.source.name, read in data.training
@@ -194,34 +184,34 @@ def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Ch
                 if row.generates and "tools" in read.columns and not experiment.tools:
                     text = f"{row.name} shows no tools of a column to the model: name them in the section tools"
                     yield Notice(name, f"{text}, or write them into the prompt")
-                yield from (*_conversions(read, columns), *_unanswered(subject, read, columns))
+                yield from _reading_notices(subject, read, columns)
         except UserError as error:
             yield read.source.with_file(error)
     return frozenset(used)
 
 
-def _conversions(read: ReadSource, columns: list[str]) -> Iterator[Notice]:
-    """Yield a notice for each column whose first row is ShareGPT's turns or JSON text and is read as messages."""
+def _reading_notices(subject: Subject, read: ReadSource, columns: list[str]) -> Iterator[Notice]:
+    """Yield a notice for each column whose first row is ShareGPT's turns or JSON text and is read as messages.
+
+    Also for answers that begin with their prompt, and for conversations that end with a question, which the policy
+    would learn to ask.
+    """
+    if read.rows is None:
+        return
     for column in columns:
-        stored = read.preview.rows[0].get(read.source.rename.get(column, column))
-        value = read.rows[0][column] if read.rows is not None else None
+        stored, value = read.preview.rows[0].get(read.source.rename.get(column, column)), read.rows[0][column]
         form = "ShareGPT's turns" if "'from': '" in str(stored) else "JSON text" if str(stored).startswith("[") else ""
         if kind_of_text(value) == "messages" and form and (isinstance(stored, str) == (form == "JSON text")):
             roles = dict.fromkeys(str(message["role"]) for message in cast("list[dict[str, object]]", value))
             yield Notice(read.source.name, f"{column}: read {form} as messages by {', '.join(roles)}")
-    rows = [read.rows[place] for place in range(min(200, len(read.rows)))] if read.rows is not None else []
+    rows = [read.rows[place] for place in range(min(200, len(read.rows)))]
     answers = [column for column in columns if column in ANSWERS and "prompt" in columns]
     texts = [(row["prompt"], row[column]) for row in rows for column in answers]
     if texts and all(isinstance(asked, str) and asked and str(answer).startswith(asked) for asked, answer in texts):
         what = "every answer begins with its prompt, which TRL writes before it: the model reads the question twice"
         yield Notice(read.source.name, f"{what}. Of transcripts: data.rename.old_prompt=prompt data.transcripts=true")
-
-
-def _unanswered(subject: Subject, read: ReadSource, columns: list[str]) -> Iterator[Notice]:
-    """Yield a notice for conversations that end with a question, which the policy would learn to ask."""
-    if read.rows is None or subject.experiment.trainer.setting("assistant_only_loss") is True:
-        return
-    for column in (name for name in columns if name in DIALOGUES):
+    learns_all = subject.experiment.trainer.setting("assistant_only_loss") is not True
+    for column in (name for name in columns if name in DIALOGUES and learns_all):
         talks = [cast("list[dict[str, object]]", talk) for talk in values_of(read.rows, column)]
         if num_unanswered := sum(talk[-1]["role"] in ASKING for talk in talks):
             text = f"{num_unanswered} of {len(talks)} conversations end without an answer; the policy learns to write"

@@ -111,12 +111,16 @@ class ModelFolders:
         except UserError:
             return {}  # the check that describes the model reports it
 
+    def config_below(self, path: str | None) -> JsonTree:
+        """Return a model's config.json, or that of an adapter's base; empty if it is not on this machine."""
+        folder = self.folder_of(path)
+        return self.config_of((folder and adapter_base(folder)) or path)
+
     @property
     def reads_images(self) -> bool | None:
         """Return whether the model reads images; None if its config.json is not on this machine."""
         model = self.experiment.model
-        folder = self.folder_of(model.path)
-        config = self.config_of((folder and adapter_base(folder)) or model.path)
+        config = self.config_below(model.path)
         return "vision_config" in config if config or model.build is not None else None
 
 

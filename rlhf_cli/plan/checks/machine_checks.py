@@ -25,11 +25,26 @@ from rlhf_cli.tables.strategies import STRATEGIES
 RUNS_CODE = "rlhf_cli.rewards.code:"
 
 
+_OVERRIDING = (
+    *("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM"),
+    *("ACCELERATE_USE_PARALLELISM_CONFIG", "ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION"),
+)
+"""Variables by which accelerate would change what `launch` says."""
+
+
 def gpu_problems(subject: Subject) -> Findings:
-    """Yield an error if the run needs GPUs that this machine does not have. For a Slurm job, its node decides."""
-    experiment = subject.experiment
-    launch, there, where = experiment.launch, len(visible_gpus()), subject.where
+    """Yield an error for GPUs that this machine lacks, and for variables of accelerate's that would change `launch`.
+
+    Which GPUs there are for a Slurm job, its node decides.
+    """
+    launch, there, where = subject.experiment.launch, len(visible_gpus()), subject.where
     on_cpu = runs_on_cpu(launch)
+    for name in _OVERRIDING:
+        value = os.environ.get(name, "no").lower()
+        is_ours = name == "ACCELERATE_MIXED_PRECISION" and value in (launch.precision, "no")
+        if value not in ("no", "false", "0", "") and not is_ours:
+            what, got = f"{name} in the environment would change what `launch` says", f"{name}={os.environ[name]}"
+            yield ConfigError(what, where=where("launch"), got=got, hint=f"unset {name}")
     if on_cpu and not STRATEGIES[launch.strategy].runs_on_cpu:
         what, key = f"launch.strategy={launch.strategy} needs a GPU", "launch.strategy"
         got = "a CPU, on which accelerate silently runs plain DDP instead"
@@ -58,24 +73,6 @@ def gpu_problems(subject: Subject) -> Findings:
         )
 
 
-_OVERRIDING = (
-    *("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM"),
-    *("ACCELERATE_USE_PARALLELISM_CONFIG", "ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION"),
-)
-"""Variables by which accelerate would change what `launch` says."""
-
-
-def environment_problems(subject: Subject) -> Findings:
-    """Yield an error for each environment variable by which accelerate would change what `launch` says."""
-    experiment = subject.experiment
-    for name in _OVERRIDING:
-        value = os.environ.get(name, "no").lower()
-        is_ours = name == "ACCELERATE_MIXED_PRECISION" and value in (experiment.launch.precision, "no")
-        if value not in ("no", "false", "0", "") and not is_ours:
-            what, got = f"{name} in the environment would change what `launch` says", f"{name}={os.environ[name]}"
-            yield ConfigError(what, where=subject.where("launch"), got=got, hint=f"unset {name}")
-
-
 def launch_problems(subject: Subject) -> Check[dict[str, str]]:
     """Yield an error for a vLLM that cannot serve the run. Return the variables that accelerate makes of its file."""
     experiment = subject.experiment
@@ -91,16 +88,6 @@ def launch_problems(subject: Subject) -> Check[dict[str, str]]:
 
         return accelerate_environment(Path(launch.accelerate_config).expanduser().resolve(), where=where(KEY))
     return {}
-
-
-def network_notice(subject: Subject) -> Findings:
-    """Yield a notice if the run has several machines: their network must be trusted."""
-    if subject.experiment.launch.nodes > 1:
-        text = (
-            f"the {subject.experiment.launch.nodes} machines exchange pickles through ports that ask for no "
-            "password. Anyone who reaches these ports can run code there. Use a network of trusted machines only"
-        )
-        yield Notice("launch", text)
 
 
 def sandbox_problems(subject: Subject) -> Findings:
@@ -126,28 +113,27 @@ def sandbox_problems(subject: Subject) -> Findings:
             yield anchored(error, args_key=f"rewards.{name}.args", place=subject.where)
 
 
-def precision_notice(subject: Subject) -> Findings:
-    """Yield a notice if bf16 was requested on a GPU that emulates it slowly."""
-    launch = subject.experiment.launch
-    if launch.precision != "bf16" or launch.slurm is not None or runs_on_cpu(launch):
-        return
-    least = min(compute_capabilities(), default=FIRST_WITH_BF16)
-    if least < FIRST_WITH_BF16:
-        text = f"a GPU of compute capability {least:g} has no bf16 and emulates it, slowly; launch.precision=fp16"
-        yield Notice("precision", text)
-
-
-def rollout_notice(subject: Subject) -> Findings:
-    """Yield a notice if a model that vLLM could serve generates by itself on a GPU."""
+def launch_notices(subject: Subject) -> Findings:
+    """Yield a notice for bf16 on a GPU that emulates it, for a GPU model that vLLM could serve, and for a network."""
     experiment, launch = subject.experiment, subject.experiment.launch
-    if launch.rollout != "hf" or not experiment.trainer.row.generates or experiment.model.build is not None:
-        return
-    if uses_gpu(launch):
+    if launch.precision == "bf16" and launch.slurm is None and not runs_on_cpu(launch):
+        least = min(compute_capabilities(), default=FIRST_WITH_BF16)
+        if least < FIRST_WITH_BF16:
+            text = f"a GPU of compute capability {least:g} has no bf16 and emulates it, slowly; launch.precision=fp16"
+            yield Notice("precision", text)
+    can_be_served = launch.rollout == "hf" and experiment.trainer.row.generates and experiment.model.build is None
+    if can_be_served and uses_gpu(launch):
         from rlhf_cli.plan.rollout_server_plan import INSTALL_VLLM, installed_vllm
 
         install = f"{INSTALL_VLLM}, then " if installed_vllm() is None else ""
         text = "launch.rollout=hf generates with the model itself, which is slow on a GPU"
         yield Notice("rollout", f"{text}; {install}launch.rollout=vllm")
+    if launch.nodes > 1:
+        text = (
+            f"the {launch.nodes} machines exchange pickles through ports that ask for no password. Anyone who reaches "
+            "these ports can run code there. Use a network of trusted machines only"
+        )
+        yield Notice("launch", text)
 
 
 def folder_problems(subject: Subject, steps: int | None) -> Findings:

@@ -5,7 +5,7 @@ The run itself decides that from the loaded model (trainers/pass_mixin.py). Both
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
@@ -87,7 +87,7 @@ def teacher_problems(subject: Subject, folders: ModelFolders, tokenizer: Tokeniz
     theirs, ours = read_tokenizer(folder, where=where).tokens, tokenizer.tokens
     other = sorted(token for token in {*theirs, *ours} if theirs.get(token) != ours.get(token))
     build, config = subject.experiment.model.build, folders.config_of(subject.experiment.model.path)
-    sizes = [vocab_size_of(_config_of(teacher.path, folders)), TINY_VOCABULARY if build else vocab_size_of(config)]
+    sizes = [vocab_size_of(folders.config_below(teacher.path)), TINY_VOCABULARY if build else vocab_size_of(config)]
     gold = "" if trainer.trl == "GOLDTrainer" else "trainer=gold "
     if theirs and ours and other and not aligns:
         ids = [known.get(other[0], "no token") for known in (theirs, ours)]
@@ -120,14 +120,6 @@ def _is_classifier(folder: Path) -> bool:
     return False
 
 
-def passes_problems(subject: Subject, folders: ModelFolders) -> Findings:
-    """Refuse packed rows, as the run would, if a model's config.json shows that they cannot be packed."""
-    experiment = subject.experiment
-    passes = planned_passes(experiment, folders) if experiment.trainer.passes == "packed" else None
-    if passes is not None and passes.mode != "packed":
-        yield refused_packing(passes, where=subject.where("trainer.passes"))
-
-
 _ATTENTION = ATTENTIONS[0]
 """The default of transformers; no key of an experiment changes it."""
 
@@ -145,13 +137,13 @@ def planned_passes(experiment: Experiment, folders: ModelFolders) -> Passes | No
         return Passes(trainer.passes, "as asked")
     config: JsonTree = {"model_type": "llama"}  # what `model.build` makes
     if experiment.model.build is None:
-        config = _config_of(str(experiment.model.path), folders)
+        config = folders.config_below(str(experiment.model.path))
     if "vision_config" in config:
         return Passes("plain", READS_IMAGES)
     try:
         why = _why_not(experiment, config)
         if why is None and experiment.critic is not None and experiment.critic.init != "policy":
-            of_critic = _why_not(experiment, _config_of(experiment.critic.init, folders))
+            of_critic = _why_not(experiment, folders.config_below(experiment.critic.init))
             why = None if of_critic is None else f"the critic: {of_critic}"
     except KeyError:
         return None
@@ -187,39 +179,32 @@ def _drops(experiment: Experiment, config: JsonTree) -> bool:
     return bool(config.get("attention_dropout")) or in_adapter
 
 
-def _config_of(path: str, folders: ModelFolders) -> JsonTree:
-    """Return a model's config.json, or that of an adapter's base; empty if it is not on this machine."""
-    folder = folders.folder_of(path)
-    return folders.config_of((folder and adapter_base(folder)) or path)
+def critic_problems(subject: Subject, folders: ModelFolders) -> Findings:
+    """Refuse packed rows, as the run would, if a model's config.json shows that they cannot be packed.
 
-
-def critic_problems(subject: Subject) -> Findings:
-    """Check the critic's initial model. Raise ModelError if it is not a critic, or does not fit this policy."""
-    critic, model = subject.experiment.critic, subject.experiment.model
+    Raise ModelError if the critic's initial model is not a critic, or does not fit this policy.
+    """
+    experiment, critic, model = subject.experiment, subject.experiment.critic, subject.experiment.model
+    passes = planned_passes(experiment, folders) if experiment.trainer.passes == "packed" else None
+    if passes is not None and passes.mode != "packed":
+        yield refused_packing(passes, where=subject.where("trainer.passes"))
     if critic is not None and critic.init != "policy":
         from rlhf_cli.models.model_folders import describe_critic
 
         policy = str(model.path or EMBEDDED_TOKENIZER)
         describe_critic(critic.init, policy, model.tokenizer, where=subject.where("critic.init"))
-    yield from ()
 
 
 _WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack")
 
 
-def _weights_of(path: str, folders: ModelFolders) -> Iterator[Path]:
-    """Yield the local folders whose weights make up a model: its own, and for an adapter its base's."""
-    if (folder := folders.folder_of(path)) is None:
-        return
-    yield folder
-    if (base := folders.folder_of(adapter_base(folder))) is not None:
-        yield base
-
-
 def weight_problems(subject: Subject, folders: ModelFolders) -> Findings:
     """Yield an error for every model folder without weights, or whose weights are truncated or Git LFS pointers."""
-    named = [(key, folder) for key, path in folders.named().items() for folder in _weights_of(path, folders)]
-    for key, folder in named:
+    own = [(key, folders.folder_of(path)) for key, path in folders.named().items()]
+    bases = [(key, folders.folder_of(adapter_base(folder))) for key, folder in own if folder is not None]
+    for key, folder in [*own, *bases]:
+        if folder is None:
+            continue
         if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
             continue  # the check that describes the model reports the error
         if not any(next(folder.glob(pattern), None) for pattern in _WEIGHT_FILES):
@@ -250,7 +235,11 @@ def adapter_problems(subject: Subject, folders: ModelFolders) -> Findings:
     modules = [shape.name.removesuffix(".weight") for shape in shapes if len(shape.shape) >= 2]
     if not modules or any("expert" in name for name in modules):
         return  # experts have other names in memory than in their files
-    layers, paths = {name.rpartition(".")[2] for name in modules}, _module_paths(shapes)
+    # The paths of all modules, and the names of the heads that a file need not have.
+    parts = [shape.name.split(".")[:-1] for shape in shapes]
+    paths = {"lm_head", "score", "classifier"}
+    paths |= {".".join(path[:end]) for path in parts for end in range(1, len(path) + 1)}
+    layers = {name.rpartition(".")[2] for name in modules}
     parameters = {".".join(shape.name.split(".")[-2:]) for shape in shapes}
 
     def has_layer(pattern: str | list[str]) -> bool:
@@ -282,10 +271,3 @@ def adapter_problems(subject: Subject, folders: ModelFolders) -> Findings:
             expected = "all-linear, or " * (name == "target_modules") + f"some of {', '.join(names)}"
             hint = f"{key}=all-linear" if name == "target_modules" and not meant else hint
             yield ConfigError(what, where=subject.where(key), got=", ".join(listed), expected=expected, hint=hint)
-
-
-def _module_paths(shapes: Iterable[WeightShape]) -> set[str]:
-    """Return the paths of all modules, and the names of the heads that a file need not have."""
-    parts = [shape.name.split(".")[:-1] for shape in shapes]
-    paths = {".".join(path[:end]) for path in parts for end in range(1, len(path) + 1)}
-    return paths | {"lm_head", "score", "classifier"}

@@ -54,7 +54,12 @@ def tokenizer_problems(subject: Subject, data: DataFacts, folders: ModelFolders)
         describe_model(model.tokenizer, where=where, needs_model=False)
     template = model.chat_template
     if (other := experiment.trainer.args.get("chat_template_path")) is not None:
-        template = _template_of(str(other), subject.where("trainer.args.chat_template_path"))
+        # `prepare` has put a Jinja file of that name into `model.chat_template`, so this is a tokenizer.
+        from rlhf_cli.models.model_folders import describe_model
+
+        place, brought = subject.where("trainer.args.chat_template_path"), Path(str(other)).expanduser()
+        describe_model(str(other), where=place, needs_model=False)
+        template = read_tokenizer(brought, where=place).chat_template if brought.is_dir() else None
     is_embedded = model.build is not None and model.tokenizer is None
     folder = EMBEDDED_TOKENIZER if is_embedded else folders.folder_of(model.tokenizer or model.path)
     if folder is None:
@@ -67,7 +72,20 @@ def tokenizer_problems(subject: Subject, data: DataFacts, folders: ModelFolders)
         yield no_end_token(folder, where=where)
     if tokenizer.chat_template is None and has_conversations(experiment, data):
         yield no_chat_template(folder, where=where)
-    yield from _too_many_tokens(tokenizer, folders.config_of(model.path or str(EMBEDDED_TOKENIZER)), where)
+    # Some tokenizers list spare added tokens beyond the vocabulary that no text produces (Gemma 3's, for images). So
+    # only the vocabulary itself and the special tokens count.
+    size, tokens = vocab_size_of(folders.config_of(model.path or str(EMBEDDED_TOKENIZER))), tokenizer.tokens
+    beyond = [token for token, number in tokens.items() if size is not None and number >= size]
+    spare = {str(entry["content"]) for entry in tokenizer.added_tokens} if beyond else set()
+    spare -= {tokenizer.special(name) or "" for name in _SPECIAL[:3]}
+    if beyond := [token for token in beyond if token not in spare]:
+        yield ModelError(
+            "the tokenizer has tokens that the model does not know",
+            where=where,
+            got=f"{len(beyond)} tokens of {tokenizer.folder} are {size} and more, {beyond[0]!r} is {tokens[beyond[0]]}",
+            expected=f"ids below the model's vocab_size of {size}",
+            advice="use the tokenizer of the model: ~model.tokenizer, or model.tokenizer=FOLDER_OR_HUB_ID",
+        )
     return tokenizer
 
 
@@ -105,18 +123,6 @@ def text_argument_problems(subject: Subject, tokenizer: TokenizerFiles | None) -
                 expected=f"{right}, its name there" if right else "launch.rollout=hf, or vLLM",
                 hint=f"'~{key}.{name}' '{key}.{right}={text}'" if right else "launch.rollout=hf",
             )
-
-
-def _template_of(tokenizer: str, where: str) -> str | None:
-    """Return the chat template of the tokenizer that `chat_template_path` names; None if it is on the hub.
-
-    `prepare` has put a Jinja file of that name into `model.chat_template`. Raise ModelError if there is no such folder.
-    """
-    from rlhf_cli.models.model_folders import describe_model
-
-    describe_model(tokenizer, where=where, needs_model=False)
-    folder = Path(tokenizer).expanduser()
-    return read_tokenizer(folder, where=where).chat_template if folder.is_dir() else None
 
 
 def template_problems(
@@ -233,28 +239,6 @@ def has_conversations(experiment: Experiment, data: DataFacts) -> bool:
     first = [(source.rows[0], read & set(source.columns)) for source in data.sources if source.rows]
     values = [row[name] for row, columns in first for name in sorted(columns)]
     return any(isinstance(value, list) and value and isinstance(value[0], dict) for value in values)
-
-
-def _too_many_tokens(tokenizer: TokenizerFiles, config: JsonTree, where: str) -> Iterator[UserError]:
-    """Yield an error if the tokenizer produces token ids beyond the model's embedding.
-
-    Some tokenizers list spare added tokens beyond the vocabulary that no text produces (Gemma 3's, for images). So only
-    the vocabulary itself and the special tokens count.
-    """
-    size, tokens = vocab_size_of(config), tokenizer.tokens
-    if size is None or not tokens:
-        return
-    added = {str(entry["content"]) for entry in tokenizer.added_tokens}
-    special = {tokenizer.special(name) for name in _SPECIAL[:3]}
-    beyond = [token for token, number in tokens.items() if number >= size and (token not in added or token in special)]
-    if beyond:
-        yield ModelError(
-            "the tokenizer has tokens that the model does not know",
-            where=where,
-            got=f"{len(beyond)} tokens of {tokenizer.folder} are {size} and more, {beyond[0]!r} is {tokens[beyond[0]]}",
-            expected=f"ids below the model's vocab_size of {size}",
-            advice="use the tokenizer of the model: ~model.tokenizer, or model.tokenizer=FOLDER_OR_HUB_ID",
-        )
 
 
 def format_notices(

@@ -72,26 +72,15 @@ def reward_problems(subject: Subject, data: DataFacts) -> Check[RewardFacts]:
     return facts
 
 
-def metric_notices(subject: Subject, rewards: RewardFacts) -> Findings:
-    """Yield a notice for each metric that `stop` or `expect` reads and that only code of the user's could log."""
-    experiment, trainer = subject.experiment, subject.experiment.trainer
-    if rewards.logs or experiment.interacts or trainer.own_class or trainer.callbacks:
-        return
-    read = [("stop", rule.metric) for rule in entries_of(experiment.stop).values()]
-    for key, name in [*read, *(("expect", target.metric) for target in entries_of(experiment.expect).values())]:
-        if (unknown := unlisted(name, experiment)) is not None:
-            nearest = f"; the nearest is {unknown[1]}" if unknown[1] else ""
-            yield Notice("no effect", f"{subject.where(key)} reads {name!r}, and {unknown[0]}{nearest}")
+def unfed_problems(subject: Subject, rewards: RewardFacts) -> Findings:
+    """Yield an error for each setting about turns where completions have one, and a notice for metrics nobody logs.
 
-
-def turn_problems(subject: Subject) -> Findings:
-    """Yield an error for each setting about turns if nothing gives a completion more than one.
-
-    That is the case without tools, environment, rollout function and a trainer of the user's: TRL takes a completion
-    for one message, also in a conversation. `rlhf score` does not ask this, because a transcript has turns.
+    Tools, an environment, a rollout function or a trainer of the user's may give a completion several turns, and log;
+    TRL takes a completion for one message, also in a conversation. `rlhf score` does not ask this, because a
+    transcript has turns.
     """
-    experiment = subject.experiment
-    if experiment.interacts or experiment.trainer.own_class is not None:
+    experiment, trainer = subject.experiment, subject.experiment.trainer
+    if experiment.interacts or trainer.own_class is not None:
         return
     keys = {f"rewards.{name}.per": "turn" for name, reward in experiment.rewards.items() if reward.per is not None}
     if experiment.truncation.also:
@@ -101,42 +90,40 @@ def turn_problems(subject: Subject) -> Findings:
         expected = "`tools`, `environment` or `rollout`, which make completions of several turns"
         hint = f"'~{key}', or tools.NAME.fn=./tools.py:NAME, or rollout.fn=./mine.py:rollout"
         yield ConfigError(what, where=subject.where(key), got=value, expected=expected, hint=hint)
+    if rewards.logs or trainer.callbacks:
+        return
+    read = [("stop", rule.metric) for rule in entries_of(experiment.stop).values()]
+    for key, name in [*read, *(("expect", target.metric) for target in entries_of(experiment.expect).values())]:
+        if (unknown := unlisted(name, experiment)) is not None:
+            nearest = f"; the nearest is {unknown[1]}" if unknown[1] else ""
+            yield Notice("no effect", f"{subject.where(key)} reads {name!r}, and {unknown[0]}{nearest}")
 
 
-def advantage_problems(subject: Subject) -> Check[dict[str, Path]]:
-    """Import the function that makes the advantages, and return its file."""
-    section = subject.experiment.advantages
-    if section is None:
-        return {}
-    from rlhf_cli.algorithms.user_function import AdvantageFunction
+def function_problems(subject: Subject) -> Check[dict[str, Path]]:
+    """Import the function that makes the advantages, and the user's aggregate; return their files.
 
-    try:
-        AdvantageFunction(section.fn, section.args, place=subject.where)
-    except UserError as error:
-        yield error
-        return {}
-    return {"advantages": code} if (code := source_file(section.fn)) is not None else {}
-
-
-def aggregate_problems(subject: Subject) -> Check[dict[str, Path]]:
-    """Import the user's aggregate, and return its file.
-
-    Raise RewardError if that fails or it does not take `rewards` and `weights`.
+    Raise RewardError if the aggregate cannot be imported.
     """
-    aggregate, files = subject.experiment.aggregate, dict[str, Path]()
-    if aggregate in AGGREGATES:
-        return files
-    if (code := source_file(aggregate)) is not None:
-        files["aggregate"] = code
-    signature = inspect.signature(import_function(aggregate, where="aggregate"))
-    try:
-        signature.bind(rewards={}, weights={})
-    except TypeError:
-        what = "the aggregate must take the arguments `rewards` and `weights`"
-        expected = "f(rewards, weights): by reward, a list of scores and a number; returns one total per row"
-        got = f"{aggregate}({', '.join(signature.parameters)})"
-        yield RewardError(what, where="aggregate", got=got, expected=expected)
-    return files
+    aggregate, section, named = subject.experiment.aggregate, subject.experiment.advantages, dict[str, str]()
+    if section is not None:
+        from rlhf_cli.algorithms.user_function import AdvantageFunction
+
+        named["advantages"] = section.fn
+        try:
+            AdvantageFunction(section.fn, section.args, place=subject.where)
+        except UserError as error:
+            yield error
+    if aggregate not in AGGREGATES:
+        named["aggregate"] = aggregate
+        signature = inspect.signature(import_function(aggregate, where="aggregate"))
+        try:
+            signature.bind(rewards={}, weights={})
+        except TypeError:
+            what = "the aggregate must take the arguments `rewards` and `weights`"
+            expected = "f(rewards, weights): by reward, a list of scores and a number; returns one total per row"
+            got = f"{aggregate}({', '.join(signature.parameters)})"
+            yield RewardError(what, where="aggregate", got=got, expected=expected)
+    return {key: file for key, fn in named.items() if (file := source_file(fn)) is not None}
 
 
 TRIAL_S = 20.0

@@ -42,7 +42,13 @@ def interaction_problems(subject: Subject) -> Check[dict[str, Path]]:
                 classes.append(environment_of(fn, place))
                 yield from _undescribed(tools_of(classes[-1]), fn, place)
             elif key == "rollout":
-                _check_rollout(import_function(fn, where=place), fn, place)
+                function = import_function(fn, where=place)
+                try:
+                    inspect.signature(function).bind([], object())
+                except TypeError:
+                    what, got = "the rollout function takes other arguments", f"{fn}{inspect.signature(function)}"
+                    expected = "def rollout(prompts, trainer): it returns prompt_ids, completion_ids and logprobs"
+                    raise RewardError(what, where=place, got=got, expected=expected) from None
             else:
                 yield from _undescribed({key.removeprefix("tools."): import_function(fn, where=place)}, fn, place)
         except UserError as error:
@@ -78,15 +84,6 @@ def _undescribed(tools: Mapping[str, Function], fn: str, place: str) -> Iterator
             what = f"the model cannot be told what the tool {name!r} does"
             expected = "a type for every argument, and a docstring with a line for each: Args:, then `a: A number.`"
             yield RewardError(what, where=place, got=f"{fn}: {in_a_line(error)}", expected=expected)
-
-
-def _check_rollout(function: Function, fn: str, place: str) -> None:
-    try:
-        inspect.signature(function).bind([], object())
-    except TypeError:
-        what, got = "the rollout function takes other arguments", f"{fn}{inspect.signature(function)}"
-        expected = "def rollout(prompts, trainer): it returns prompt_ids, completion_ids and logprobs"
-        raise RewardError(what, where=place, got=got, expected=expected) from None
 
 
 def _scores(subject: Subject, classes: list[type]) -> Iterator[UserError | Notice]:
@@ -199,7 +196,10 @@ def _problem_of_call(
         return f"the chat template leaves out {lost[0]!r}", whole, "the call's name, its arguments and its result"
     template = tokenizer.settings.get("response_template")
     if not isinstance(template, dict):
-        if tokenizer.chat_template in _known_templates() or "response_schema" in tokenizer.settings:
+        spec = importlib.util.find_spec("trl")
+        folder = Path(str(spec.origin)).parent / "chat_templates" if spec is not None else Path()
+        known = {file.read_text(encoding="utf-8") for file in folder.glob("*.jinja")}
+        if tokenizer.chat_template in known or "response_schema" in tokenizer.settings:
             return None  # TRL brings what reads it back, and a template that keeps beginnings
         got = "no response_template in tokenizer_config.json, and a chat template that TRL does not know"
         expected = "model.response_template for this chat template, as in exp=smollm2_calculator"
@@ -217,13 +217,6 @@ def _problem_of_call(
         return None
     what = "response_template does not read back the call that the chat template shows, so no call would be seen"
     return what, f"{called[len(prefix) :]!r} was read as {parsed}", f"tool_calls: {[call]}"
-
-
-def _known_templates() -> set[str]:
-    """Return the chat templates that TRL knows by their text."""
-    spec = importlib.util.find_spec("trl")
-    folder = Path(str(spec.origin)).parent / "chat_templates" if spec is not None else Path()
-    return {file.read_text(encoding="utf-8") for file in folder.glob("*.jinja")}
 
 
 Tried: TypeAlias = tuple[str, str] | None
