@@ -11,11 +11,11 @@ from pydantic import ValidationError
 
 from rlhf_cli.analysis.comparison.measures import number_of
 from rlhf_cli.analysis.comparison.metric_arrays import MetricColumns, Window, WindowKind, read_columns
-from rlhf_cli.config.rules.metric_rules import logged_name
 from rlhf_cli.config.schema.run_sections import Expectation, read_expectations
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FINISHED, Status, read_status
+from rlhf_cli.tables.metrics import logged_name
 from rlhf_cli.text.json_values import JsonTree, JsonValue, finite_or_none, section
 from rlhf_cli.text.suggest import nearest
 

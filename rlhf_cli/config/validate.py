@@ -8,7 +8,6 @@ from pydantic import ValidationError
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.rules.metric_rules import evaluation_problems, expect_problems, stop_problems, sweep_problems
 from rlhf_cli.config.rules.reward_rules import reward_problems, sampling_problems, tool_problems, truncation_problems
 from rlhf_cli.config.rules.trainer_rules import (
     adapter_problems,
@@ -25,7 +24,7 @@ from rlhf_cli.config.trl_args import RESERVED_ARGS
 from rlhf_cli.errors import ConfigError, UserError, raise_any
 from rlhf_cli.rewards.stack.returned_scores import LARGEST
 from rlhf_cli.tables.trl_trainers import TRAINERS
-from rlhf_cli.text.json_values import JsonTree, leaves, section
+from rlhf_cli.text.json_values import leaves, section
 from rlhf_cli.text.redaction import is_secret_key, remember, secret_in
 
 Rule = Callable[[Experiment, Origins], Iterable[UserError]]
@@ -47,7 +46,11 @@ def validate(composed: Composed) -> Experiment:
 
         row = TRAINERS.get(str(trainer.get("trl")))
         problems += fill_from_accelerate_file(launch, origins, generates=row is not None and row.generates)
-    experiment, refused = _read(tree)
+    experiment = refused = None
+    try:
+        experiment = Experiment.model_validate(tree)
+    except ValidationError as error:
+        refused = error
     wrong = list(wrong_arguments(trainer, args))
     problems += _wrong_leaves(composed)
     if refused is not None or wrong:
@@ -69,25 +72,13 @@ def validate(composed: Composed) -> Experiment:
             (teacher_problems, True),
             (adapter_problems, experiment.model.lora is not None),
             (quantize_problems, experiment.model.quantize is not None),
-            (evaluation_problems, True),
             *_rules_of_few(experiment),
-            (stop_problems, experiment.stop is not None),
-            (expect_problems, experiment.expect is not None),
-            (sweep_problems, experiment.sweep is not None),
         )
         for rule, concerns_it in rules:
             problems += rule(experiment, origins) if concerns_it else ()
     raise_any(problems)
     assert experiment is not None
     return experiment
-
-
-def _read(tree: JsonTree) -> tuple[Experiment | None, ValidationError | None]:
-    """Return the experiment in a tree, or the error with which pydantic refuses it."""
-    try:
-        return Experiment.model_validate(tree), None
-    except ValidationError as error:
-        return None, error
 
 
 def _elsewhere(known: list[UserError], new: Iterable[UserError]) -> list[UserError]:
@@ -97,11 +88,20 @@ def _elsewhere(known: list[UserError], new: Iterable[UserError]) -> list[UserErr
 
 
 def _rules_of_few(experiment: Experiment) -> Iterator[tuple[Rule, bool]]:
-    """Yield the rules for classes of the user's and for `launch`, with whether they concern the experiment.
+    """Yield the rules for metrics, classes of the user's and `launch`, with whether they concern the experiment.
 
-    They are imported only if one does: not for a trainer of TRL's that generates on one machine.
+    They are imported only if one does: not for a trainer of TRL's that generates on one machine without evaluations.
     """
     launch, trainer, is_plain = experiment.launch, experiment.trainer, experiment.data.overlong_prompts == "error"
+    evaluates = {"eval_strategy", "eval_on_start", "metric_for_best_model"} & trainer.args.keys()
+    sections = (experiment.data.eval, experiment.stop, experiment.expect, experiment.sweep)
+    if evaluates or any(section is not None for section in sections):
+        from rlhf_cli.config.rules import metric_rules
+
+        yield metric_rules.evaluation_problems, True
+        yield metric_rules.stop_problems, experiment.stop is not None
+        yield metric_rules.expect_problems, experiment.expect is not None
+        yield metric_rules.sweep_problems, experiment.sweep is not None
     if trainer.callbacks or trainer.own_class is not None:
         from rlhf_cli.config.rules.class_rules import callback_problems, trainer_class_problems
 

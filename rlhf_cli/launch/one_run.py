@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.rules.metric_rules import STEP
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.display.start_panel import show_launch, show_start
 from rlhf_cli.errors import CTRL_C, ConfigError, GuardStopped, Preempted, RankFailed, RunError, UserError
@@ -33,6 +32,7 @@ from rlhf_cli.process import environment
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, read_status, stopped_by_rule, update_status
 from rlhf_cli.runs.writer_lock import only_writer
+from rlhf_cli.tables.metrics import STEP
 from rlhf_cli.text.json_values import JsonTree, section
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from rlhf_cli.plan.checks import machine_checks as machine
 from rlhf_cli.plan.checks import model_checks as model
 from rlhf_cli.plan.checks import prompt_checks as prompts
 from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report, RewardFacts, Schedule, Subject
-from rlhf_cli.plan.checks.image_checks import image_problems
 from rlhf_cli.plan.devices import planned_device, planned_processes, runs_on_cpu
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.plan.sources_and_components import describe_scorer, relative_to_cwd
@@ -130,8 +129,11 @@ def _check(subject: Subject, report: Report) -> _Checked:
         prompts.text_argument_problems(subject, tokenizer),
         prompts.format_notices(subject, data, folders, tokenizer),
         prompts.ending_notices(subject, data, folders, tokenizer),
-        image_problems(subject, data, folders, tokenizer),
     )
+    if folders.reads_images:
+        from rlhf_cli.plan.checks.image_checks import image_problems
+
+        report.run_all(image_problems(subject, data, folders, tokenizer))
     if subject.experiment.interacts:
         report.run_all(tool_checks.call_problems(subject, tokenizer))
     report.run_all(model.teacher_problems(subject, folders, tokenizer))

@@ -66,7 +66,9 @@ def columns_read(experiment: Experiment) -> set[str | None]:
 
     Another check reports rewards that cannot be imported, and templates that are malformed.
     """
-    data, read = experiment.data, set[str | None](preference_rules(experiment).columns)
+    data, read = experiment.data, set[str | None]()
+    if experiment.reward_model is not None:
+        read |= {*preference_rules(experiment).columns}
     with suppress(UserError):
         read |= template_columns(data.model_dump()["prompt"] or "")
     for reward in experiment.rewards.values():

@@ -244,10 +244,12 @@ def length_problems(subject: Subject, data: DataFacts, tokenizer: TokenizerFiles
 
     TRL drops a pair of a reward model with a longer text, and a row of other trainers whose prompt fills it.
     """
-    trainer, longest = subject.experiment.trainer, longest_rows(subject.experiment, data, tokenizer, None)
+    trainer = subject.experiment.trainer
     limit, is_pair = trainer.whole("max_length"), trainer.row.trains == "reward model"
     is_kept = trainer.setting("packing") is True or trainer.setting("truncation_mode") == "keep_end"
-    if limit is None or longest is None or tokenizer is None or is_kept or trainer.row.name not in _DROP_LONG_ROWS:
+    if limit is None or tokenizer is None or is_kept or trainer.row.name not in _DROP_LONG_ROWS:
+        return
+    if (longest := longest_rows(subject.experiment, data, tokenizer, None)) is None:
         return
     given = trainer.setting("chat_template_kwargs")
     settings = given if isinstance(given, Mapping) else {}

@@ -14,12 +14,13 @@ from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Overrid
 from hydra.errors import HydraException
 
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.rules.metric_rules import logged_name, moves_the_total, moving_total
+from rlhf_cli.config.rules.metric_rules import moves_the_total, moving_total
 from rlhf_cli.config.schema.launch_sections import Sweep
 from rlhf_cli.errors import ConfigError, RunError, UserError
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.metrics_file import start_and_end
 from rlhf_cli.sweeps.sweep_grid import SweepJob, grid_of, names_of
+from rlhf_cli.tables.metrics import logged_name
 from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.text.suggest import nearest
 

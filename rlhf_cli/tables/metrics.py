@@ -81,6 +81,19 @@ OF_REWARDS = (
 WITH_BETA = ("kl",)
 """TRL's KL divergence, logged if `trainer.args.beta` is above 0."""
 
+STEP, TOTAL = "step", "total"
+"""The number of the step, which a rule may use like a metric, and the short name of TRL's `reward`."""
+_ALWAYS = (*EVERY_TRAINER, *OF_REWARDS, *WITH_BETA)
+"""Names that mean a metric even if a reward has the same name."""
+
+
+def logged_name(name: str, rewards: Iterable[str]) -> str:
+    """Return the name in metrics.jsonl for a short name: a reward's raw mean, or TRL's `reward` for `total`."""
+    if name in rewards and name not in _ALWAYS:
+        return f"rewards/{name}/mean"
+    return "reward" if name == TOTAL else name
+
+
 OF_A_CRITIC = (
     *(f"ppo/{what}" for what in ("values_mean", "returns_mean", "returns_std", "advantages_mean", "advantages_std")),
     *(f"ppo/{what}" for what in ("explained_variance", "rlhf_reward", "policy_loss", "value_loss", "clip_fraction")),

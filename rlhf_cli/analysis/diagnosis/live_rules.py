@@ -11,10 +11,10 @@ import torch
 from torch import distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from rlhf_cli.config.rules.metric_rules import STEP, logged_name
 from rlhf_cli.config.schema.run_sections import StopRule
 from rlhf_cli.runs.metrics_file import Event, plain_metrics, read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.tables.metrics import STEP, logged_name
 from rlhf_cli.text.suggest import nearest
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ Which metrics an experiment logs is known only in part: a reward may log metrics
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.origins import Origins
@@ -16,21 +16,17 @@ from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.rewards.stack.aggregating import why_no_total
 from rlhf_cli.tables import metrics
+from rlhf_cli.tables.metrics import STEP, logged_name
 from rlhf_cli.text.suggest import nearest, slips
 from rlhf_cli.truncation import ENDINGS
 
-STEP = "step"
-"""The number of the step, which a rule may use like a metric."""
 EVAL = "eval_"
 _EVAL_BY_TRACKERS = "eval/"
 """The tracker's spelling of what transformers logs as `eval_...`."""
 EVALUATED = (EVAL, _EVAL_BY_TRACKERS)
 """Prefixes of the metrics of an evaluation."""
-_TOTAL = "total"
 _SHORT = 4
 """Words of up to this many letters resemble too many others."""
-_ALWAYS = (*metrics.EVERY_TRAINER, *metrics.OF_REWARDS, *metrics.WITH_BETA)
-"""Names that mean a metric even if a reward has the same name."""
 _SAMPLED = re.compile(r"^(?:(?P<how>greedy|sampled)|(?P<kind>pass|maj)@(?P<count>\d+))/(?P<rest>.+)$")
 """Metrics of answers that an evaluation samples: `greedy/total`, `greedy/rewards/NAME`, `pass@8/NAME`."""
 PARTS = ("total", "total/low", "total/high", "truncated", "tokens")
@@ -72,7 +68,7 @@ def _unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
         logged = None if close is None else close if _SAMPLED.match(close) else logged_name(close, experiment.rewards)
         return why, None if logged is None else prefix + logged
     names = _known(experiment)
-    if metric in names or (metric == _TOTAL and experiment.rewards) or metrics.is_of_the_clock(metric):
+    if metric in names or (metric == metrics.TOTAL and experiment.rewards) or metrics.is_of_the_clock(metric):
         return None
     close, by_word = _similar(metric, names)
     if _SAMPLED.match(metric):
@@ -101,7 +97,13 @@ def unlisted(metric: str, experiment: Experiment) -> Unlogged | None:
     """Return why only code of the user's could log a metric, and the nearest; None if a table or TRL names it."""
     plain, trainer = metric.removeprefix(EVAL).removeprefix(_EVAL_BY_TRACKERS), experiment.trainer
     plain = plain.removeprefix(_eval_prefix(experiment, plain).removeprefix(EVAL))
-    names = [*metrics.AT_THE_END, STEP, _TOTAL, *_known(experiment), *trl_args.named_in(trainer.row.config_class)]
+    names = [
+        *metrics.AT_THE_END,
+        STEP,
+        metrics.TOTAL,
+        *_known(experiment),
+        *trl_args.named_in(trainer.row.config_class),
+    ]
     families = {name.partition("/")[0] for name in names if "/" in name and trainer.row.generates}
     if (
         plain in names
@@ -178,13 +180,6 @@ def examples_of_metrics(experiment: Experiment) -> str:
     usual: list[str] = [name for name in ("reward", "entropy", "kl/k1_policy_ref", "kl", "loss") if name in names]
     examples = ", ".join([*experiment.rewards][:3] + usual[:3])
     return f"a metric that is logged (docs/reference/metrics.md), such as {examples}"
-
-
-def logged_name(name: str, rewards: Iterable[str]) -> str:
-    """Return the name in metrics.jsonl for a short name: a reward's raw mean, or TRL's `reward` for `total`."""
-    if name in rewards and name not in _ALWAYS:
-        return f"rewards/{name}/mean"
-    return "reward" if name == _TOTAL else name
 
 
 def evaluates(experiment: Experiment) -> bool:

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.conf_folders import groups
-from rlhf_cli.config.inner_args import wrong_inside
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Lora
@@ -47,7 +46,9 @@ def wrong_arguments(trainer: JsonTree, args: JsonTree) -> Iterator[WrongArgument
             yield WrongArgument("unknown", name, value)
         elif (expected := trl_args.expected_instead(fields[name], value)) is not None:
             yield WrongArgument("wrong", name, value, expected)
-        else:
+        elif name.endswith(("_args", "_config", "_kwargs")):
+            from rlhf_cli.config.inner_args import wrong_inside  # few arguments have a mapping
+
             yield from wrong_inside(name, trl, args)
 
 

@@ -26,7 +26,7 @@ def image_problems(
     """Yield an error for all that keeps images from a model that reads them; another model is refused with its rows."""
     experiment, trainer, where = subject.experiment, subject.experiment.trainer, subject.where
     column = next((name for name in IMAGES if any(name in read.columns for read in data.sources)), None)
-    if column is None or not folders.reads_images:
+    if column is None:
         return
     if trainer.has_critic or "images" not in trainer.row.along:
         what, expected = f"trainer={trainer.name} does not train on images", "trainer=grpo, rloo, sft or dpo"

@@ -18,7 +18,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from rlhf_cli.config.rules.metric_rules import unlisted
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, Reward
 from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.data.images import opened
@@ -93,7 +92,10 @@ def unfed_problems(subject: Subject, rewards: RewardFacts) -> Findings:
     if rewards.logs or trainer.callbacks:
         return
     read = [("stop", rule.metric) for rule in entries_of(experiment.stop).values()]
-    for key, name in [*read, *(("expect", target.metric) for target in entries_of(experiment.expect).values())]:
+    read += [("expect", target.metric) for target in entries_of(experiment.expect).values()]
+    for key, name in read:
+        from rlhf_cli.config.rules.metric_rules import unlisted  # few experiments read a metric
+
         if (unknown := unlisted(name, experiment)) is not None:
             nearest = f"; the nearest is {unknown[1]}" if unknown[1] else ""
             yield Notice("no effect", f"{subject.where(key)} reads {name!r}, and {unknown[0]}{nearest}")
