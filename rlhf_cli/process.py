@@ -189,11 +189,18 @@ def die_with(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Lasting:
-    """A text stream that discards its output once a write fails."""
+class Over:
+    """A text stream on top of another."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+class Lasting(Over):
+    """A text stream that discards its output once a write fails."""
 
     def write(self, text: str) -> int:
         try:
@@ -207,9 +214,6 @@ class Lasting:
             self._stream.flush()
         except OSError:
             into_nothing(self._stream)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._stream, name)
 
 
 def into_nothing(stream: TextIO) -> None:
@@ -343,22 +347,7 @@ def kept(given: object) -> Iterator[None]:
         yield
         return
     owner, before = os.getpid(), {name: read() for name, (read, _, _) in _settings().items()}
-    streams = _seeded(zlib.crc32(repr(given).encode(errors="replace")))
-    try:
-        yield
-    finally:
-        if os.getpid() != owner:
-            os._exit(1)  # the function has forked, and the child must not train on
-        for name, (read, write, usual) in _settings().items():
-            was = before.get(name, usual)
-            if was is not None and read() != was:
-                write(None if str(was) == "cpu" else was)  # as it is where no device was set, and quicker
-        for put_back in streams:
-            put_back()
-
-
-def _seeded(seed: int) -> list[Callable[[], object]]:
-    """Seed the random streams of the loaded libraries, and return functions that put them back."""
+    seed = zlib.crc32(repr(given).encode(errors="replace"))
     torch, numpy = (cast(Any, sys.modules.get(library)) for library in ("torch", "numpy.random"))
     streams: list[Callable[[], object]] = [partial(random.setstate, random.getstate())]
     random.seed(seed)
@@ -370,7 +359,17 @@ def _seeded(seed: int) -> list[Callable[[], object]]:
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():
             streams.append(partial(torch.cuda.set_rng_state, torch.cuda.get_rng_state()))
-    return streams
+    try:
+        yield
+    finally:
+        if os.getpid() != owner:
+            os._exit(1)  # the function has forked, and the child must not train on
+        for name, (read, write, usual) in _settings().items():
+            was = before.get(name, usual)
+            if was is not None and read() != was:
+                write(None if str(was) == "cpu" else was)  # as it is where no device was set, and quicker
+        for put_back in streams:
+            put_back()
 
 
 def _settings() -> dict[object, Any]:

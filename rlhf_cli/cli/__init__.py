@@ -70,25 +70,18 @@ def main(argv: list[str] | None = None) -> int:
         except BrokenPipeError:  # `rlhf list | head -1`; errors of other pipes do not get here
             code = EXIT_UNREAD
     if argv is None:
-        code = _flushed(code)
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            into_nothing(sys.stdout)  # else Python flushes again at exit and complains
+        except OSError as error:  # a full disk, for example
+            from rlhf_cli.cli.output import print_error
+
+            print_error("error", f"the output cannot be written: {error.strerror}")
+            code = EXIT_CRASH
         others = (thread for thread in threading.enumerate() if thread is not threading.current_thread())
         if all(thread.daemon or thread in abandoned for thread in others):
             leave(code)  # unloading 600 to 4000 modules takes as long as composing a config
-    return code
-
-
-def _flushed(code: int) -> int:
-    """Flush stdout and return `code`, or the exit code of a crash if writing fails (a full disk, for example)."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        into_nothing(sys.stdout)  # else Python flushes again at exit and complains
-        return code
-    except OSError as error:
-        from rlhf_cli.cli.output import print_error
-
-        print_error("error", f"the output cannot be written: {error.strerror}")
-        return EXIT_CRASH
     return code
 
 
@@ -166,23 +159,19 @@ def _quick_start() -> Iterator[None]:
             os.environ.pop(_PLUGINS, None)
 
 
-def _from_the_reward_on(error: BaseException) -> BaseException:
-    """Return a reward's error without our calling frames, so that the traceback starts in the user's code."""
-    trace = theirs = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename.startswith(_CALLING) and trace.tb_next is not None:
-            theirs = trace.tb_next
-        trace = trace.tb_next
-    return error.with_traceback(theirs)
-
-
 def _refused(error: RlhfError) -> int:
     from rlhf_cli.cli.output import print_error
 
     _print_json_of(error)
     label = "stopped" if isinstance(error, Preempted) else "error"
     if isinstance(error, RewardFailed) and error.__cause__ is not None:
-        print(traceback_of(_from_the_reward_on(error.__cause__)), end="", file=sys.stderr)
+        # Cut our calling frames off, so that the traceback starts in the user's code.
+        trace = theirs = error.__cause__.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename.startswith(_CALLING) and trace.tb_next is not None:
+                theirs = trace.tb_next
+            trace = trace.tb_next
+        print(traceback_of(error.__cause__.with_traceback(theirs)), end="", file=sys.stderr)
     notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
     print_error(label, f"{error}{notes}")
     return error.exit_code

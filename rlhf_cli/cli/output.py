@@ -31,9 +31,10 @@ def json_alone() -> Iterator[None]:
     """Open a context in which only `print_json` writes to stdout; it tolerates a closed pipe if stdout does."""
     sys.stdout.flush()
     stdout, own = sys.stdout, None
-    if _is_real(stdout):
-        own = os.dup(_STDOUT)
-        os.dup2(_STDERR, _STDOUT)
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # in a test or a notebook it is another stream
+        if stdout.fileno() == _STDOUT:
+            own = os.dup(_STDOUT)
+            os.dup2(_STDERR, _STDOUT)
     kept = stdout if own is None else open(own, "w", encoding="utf-8")  # noqa: SIM115  closed below
     _kept.append(cast(TextIO, Lasting(kept)) if isinstance(stdout, Lasting) else kept)
     sys.stdout = sys.stderr
@@ -51,14 +52,6 @@ def json_alone() -> Iterator[None]:
 def is_json_alone() -> bool:
     """Return whether stdout is kept for one JSON value."""
     return bool(_kept)
-
-
-def _is_real(stream: TextIO) -> bool:
-    """Return whether a stream is the process's own stdout; in a test or a notebook it is not."""
-    try:
-        return stream.fileno() == _STDOUT
-    except (OSError, ValueError, AttributeError):
-        return False
 
 
 def print_json(value: object) -> None:

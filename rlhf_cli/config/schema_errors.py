@@ -44,7 +44,15 @@ def schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) ->
     """Yield an error for every key that pydantic rejects; only one per key, even for a union."""
     by_key: dict[str, tuple[Path, list[ErrorDetails]]] = {}
     for detail in error.errors(include_url=False):
-        path = _keys_of(detail, tree)
+        keys: Path = []  # pydantic's location, without the names it inserts for a union's alternatives
+        node: Any = tree
+        for part in detail["loc"]:
+            inside = part in node if isinstance(node, dict) else isinstance(node, list) and part in range(len(node))
+            if inside:
+                keys.append(part)
+                node = node[part]
+        is_absent_key = detail["type"] == "missing" and isinstance(detail["loc"][-1], str)
+        path = [*keys, detail["loc"][-1]] if is_absent_key else keys
         by_key.setdefault(_dotted(path), (path, []))[1].append(detail)
     known = KnownKeys.of(tree)
     unknown = {
@@ -255,19 +263,6 @@ def _section_choice(path: Path, given: JsonValue, origins: Origins) -> str | Non
     origin = origins.of(group)
     is_typed = origin is None or origin.file is None
     return None if close is None else f"{group}={close}" if is_typed else f"- override /{group}: {close}"
-
-
-def _keys_of(detail: ErrorDetails, tree: JsonTree) -> Path:
-    """Return the keys in pydantic's location, without the names it inserts for a union's alternatives."""
-    keys: Path = []
-    node: Any = tree
-    for part in detail["loc"]:
-        inside = part in node if isinstance(node, dict) else isinstance(node, list) and part in range(len(node))
-        if inside:
-            keys.append(part)
-            node = node[part]
-    is_absent_key = detail["type"] == "missing" and isinstance(detail["loc"][-1], str)
-    return [*keys, detail["loc"][-1]] if is_absent_key else keys
 
 
 def _expected(detail: ErrorDetails, path: Path) -> str:

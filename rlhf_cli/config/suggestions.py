@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -183,15 +183,14 @@ def meant_value(key: str, field: FieldInfo, value: object) -> str | None:
     adapter: TypeAdapter[object] = TypeAdapter(kind, config=config)
     words = [word for arm in arms_of(field.annotation) for word in _words(arm)]
     default = field.default if isinstance(value, int | float) and value < 0 else None
-    return first_taken(key, value, partial(_is_valid, adapter), choices=words, default=default)
 
-
-def _is_valid(adapter: TypeAdapter[object], value: object) -> bool:
-    try:
-        adapter.validate_python(value)
-    except ValidationError:
+    def takes(value: object) -> bool:
+        with suppress(ValidationError):
+            adapter.validate_python(value)
+            return True
         return False
-    return True
+
+    return first_taken(key, value, takes, choices=words, default=default)
 
 
 def first_taken(

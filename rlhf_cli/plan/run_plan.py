@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.plan.batches import BatchPlan, StagePlan, count
 from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan
@@ -126,6 +126,8 @@ class Plan:
 
     def as_json(self) -> dict[str, object]:
         """Return the plan as JSON values: a part is null if the run does not have it, a number if the data decides."""
+        parts: dict[str, Any] = {"round": self.batches, "stage": self.stage, "workload": self.workload}
+        parts |= {"evaluations": self.evaluations, "checkpoints": self.checkpoints, "passes": self.passes}
         return {
             "model": self.model,
             "data": self.data,
@@ -133,12 +135,7 @@ class Plan:
             "num_rows": self.num_rows,
             "rewards": dict(self.rewards),
             "processes": self.processes,
-            "round": asdict(self.batches) if self.batches is not None else None,
-            "stage": asdict(self.stage) if self.stage is not None else None,
-            "workload": asdict(self.workload),
-            "evaluations": asdict(self.evaluations) if self.evaluations is not None else None,
-            "checkpoints": asdict(self.checkpoints) if self.checkpoints is not None else None,
-            "passes": asdict(self.passes) if self.passes is not None else None,
+            **{name: None if part is None else asdict(part) for name, part in parts.items()},
             "memory": self.memory.as_json() if self.memory is not None else None,
             "notices": [asdict(notice) for notice in self.notices],
         }

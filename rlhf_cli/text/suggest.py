@@ -32,7 +32,7 @@ def likeness(typed: str, name: str) -> tuple[int, int, int] | None:
     if not ours or not theirs:
         return None
     unlike = 2 * (not _holds(theirs, ours) and not _holds(ours, theirs)) + (ours[0] != theirs[0])
-    allowed = max_slips(ours)
+    allowed = min(3, max(len(ours) // 3, int(len(ours) > 1)))  # slips: for a third of its letters; 1 for two letters
     if abs(len(ours) - len(theirs)) <= allowed and (distance := slips(ours, theirs)) <= allowed:
         return 0, distance, unlike
     if len(ours) >= 3 and (theirs.startswith(ours) or (len(theirs) >= 4 and ours.startswith(theirs + "_"))):
@@ -41,11 +41,6 @@ def likeness(typed: str, name: str) -> tuple[int, int, int] | None:
     if len(typed_words) >= 2 and typed_words <= words:
         return 2, len(words - typed_words), unlike
     return None
-
-
-def max_slips(typed: str) -> int:
-    """Return the number of slips allowed in a word: a third of its letters, at most 3; 1 for two letters."""
-    return min(3, max(len(typed) // 3, int(len(typed) > 1)))
 
 
 def slips(word: str, other: str) -> int:

@@ -59,13 +59,6 @@ def run(options: Options) -> int:
     all_names = list(dict.fromkeys(name for log in logs for name in read_columns(log)))  # for suggestions
     comparison = compare(runs, asked, all_names=all_names)
     _refuse_nothing(comparison, problems)
-    _print(comparison, problems, options)
-    if groups:
-        show_other_groups(wide_console(), options.words[0].rstrip("/"), groups, len(runs))
-    return EXIT_OK
-
-
-def _print(comparison: Comparison, problems: Sequence[UserError], options: Options) -> None:
     if (png := options.path("--png")) is not None:
         with writing("the picture", "--png"):
             png.parent.mkdir(parents=True, exist_ok=True)
@@ -79,6 +72,9 @@ def _print(comparison: Comparison, problems: Sequence[UserError], options: Optio
         show_left_out(console, problems)
         if png is not None:
             console.print(f"picture: {png}", markup=False, soft_wrap=True)
+    if groups:
+        show_other_groups(wide_console(), options.words[0].rstrip("/"), groups, len(runs))
+    return EXIT_OK
 
 
 def _refuse_nothing(comparison: Comparison, problems: Sequence[UserError]) -> None:

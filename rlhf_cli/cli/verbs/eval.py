@@ -78,7 +78,10 @@ def run(options: Options) -> int:
     else:
         experiment = prepare_from(target.run, words, adjust=rows).experiment
     if _is_typed(words, "model.path"):
-        target = _with_other_model(target, Path(str(experiment.model.path)))
+        other = Path(str(experiment.model.path))
+        if not other.expanduser().exists():
+            require_on_hub(HubQuestion("model", str(other)), where="model.path", local="model.path=FOLDER")
+        target = replace(target, model=other, label=f"{other.name} by the rewards of {target.label}")
     sets = _sets(options, list(experiment.data.evals))
 
     with spinner("importing torch and TRL"):
@@ -113,12 +116,6 @@ def run(options: Options) -> int:
     if options.as_json:
         print_json(found.get("", {"sets": found}))
     return EXIT_OK
-
-
-def _with_other_model(target: Target, other: Path) -> Target:
-    if not other.expanduser().exists():
-        require_on_hub(HubQuestion("model", str(other)), where="model.path", local="model.path=FOLDER")
-    return replace(target, model=other, label=f"{other.name} by the rewards of {target.label}")
 
 
 def _sets(options: Options, known: list[str]) -> list[str]:

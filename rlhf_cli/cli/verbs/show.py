@@ -17,10 +17,9 @@ from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_result
 from rlhf_cli.cli.run_arguments import named_experiment
 from rlhf_cli.config.environment_references import with_references
-from rlhf_cli.config.origins import Origins
 from rlhf_cli.display.reference_pages import show_configuration
 from rlhf_cli.project.key_reference import only_sections, unlike_default
-from rlhf_cli.text.json_values import JsonTree
+from rlhf_cli.text.json_values import leaves
 
 
 def run(options: Options) -> int:
@@ -28,21 +27,10 @@ def run(options: Options) -> int:
     prepared, keys = named_experiment(options.words)
     tree = with_references(prepared.as_written.model_dump(mode="json"), prepared.composed.references)
     tree = only_sections(unlike_default(tree) if options.on("--changed") else tree, keys)
-    origins = prepared.composed.origins
+    origins = prepared.composed.origins  # a default has none
+    values = [key for key, value in leaves(tree) if not (isinstance(value, dict) and value)]
     return print_result(
         options,
-        lambda: {"config": tree, "origins": _origins(tree, origins)},
+        lambda: {"config": tree, "origins": {key: str(origins.by_key[key]) for key in values if key in origins.by_key}},
         lambda console: show_configuration(console, tree, origins),
     )
-
-
-def _origins(tree: JsonTree, origins: Origins, prefix: str = "") -> dict[str, str]:
-    """Return dotted key -> origin of a tree's values; a default has none."""
-    found: dict[str, str] = {}
-    for name, value in tree.items():
-        key = f"{prefix}.{name}" if prefix else name
-        if isinstance(value, dict) and value:
-            found |= _origins(value, origins, key)
-        elif key in origins.by_key:
-            found[key] = str(origins.by_key[key])
-    return found

@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from rlhf_cli.analysis.diagnosis.finding import Finding
 from rlhf_cli.analysis.diagnosis.run_diagnosis import RunDiagnosis, diagnose, diagnose_readable
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_result
@@ -54,7 +53,15 @@ def _show_run(console: Console, run: RunDiagnosis) -> None:
         console.print(Text(f"slower: {name} is off: {why}", "dim"))
     for finding in run.diagnosis.findings:
         console.print()
-        _show_finding(console, finding)
+        rows: list[tuple[Cell, Cell]] = [((f"{finding.severity:7}", _STYLES[finding.severity]), (finding.what, "bold"))]
+        for evidence in finding.evidence:
+            curve = sparkline(evidence.values, _WIDTH)
+            gap = "\n" if console.width < _NARROW and curve else "  " if curve else ""
+            rows.append(("", Text.assemble((evidence.metric, "default"), "  ", evidence.says, gap, (curve, "blue"))))
+        for number, change in enumerate(finding.changes):
+            line = Text.assemble((change.words, "cyan"), (f"  # {change.reason}", "dim"))
+            rows.append((("try" if number == 0 else "or", "dim"), line))
+        console.print(facts_grid([*rows, (("kind", "dim"), (finding.kind, "dim"))], style=""))
     findings, unseen = run.diagnosis.findings, [(check.kind, check.why) for check in run.diagnosis.unseen]
     if findings:
         console.print(Text("warn.KIND=off turns off the warnings of a kind", "dim"))
@@ -79,18 +86,6 @@ def _show_checks(console: Console, title: Text, rows: Sequence[tuple[str, str]])
         console.print(title)
         table = facts_grid([(kind, (says, "dim")) for kind, says in rows], style="dim")
         console.print(Padding(table, (0, 0, 0, 2)))
-
-
-def _show_finding(console: Console, finding: Finding) -> None:
-    rows: list[tuple[Cell, Cell]] = [((f"{finding.severity:7}", _STYLES[finding.severity]), (finding.what, "bold"))]
-    for evidence in finding.evidence:
-        curve = sparkline(evidence.values, _WIDTH)
-        gap = "\n" if console.width < _NARROW and curve else "  " if curve else ""
-        rows.append(("", Text.assemble((evidence.metric, "default"), "  ", evidence.says, gap, (curve, "blue"))))
-    for number, change in enumerate(finding.changes):
-        line = Text.assemble((change.words, "cyan"), (f"  # {change.reason}", "dim"))
-        rows.append((("try" if number == 0 else "or", "dim"), line))
-    console.print(facts_grid([*rows, (("kind", "dim"), (finding.kind, "dim"))], style=""))
 
 
 def _show_worst(console: Console, runs: Sequence[RunDiagnosis]) -> None:

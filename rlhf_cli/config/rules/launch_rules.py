@@ -14,21 +14,18 @@ from rlhf_cli.tables.strategies import STRATEGIES, Feature
 
 def launch_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield an invalid deadline."""
-    launch = experiment.launch
-    if (deadline := launch.must_save_by) is not None and (wrong := _invalid_deadline(deadline)):
+    deadline, wrong = experiment.launch.must_save_by, ""
+    assert deadline is not None
+    try:
+        if datetime.fromisoformat(deadline).astimezone() <= datetime.now().astimezone():
+            wrong = "it has passed"
+    except ValueError as error:
+        wrong = str(error)
+    if wrong:
         what, got = "launch.must_save_by is not a time in the future", f"{deadline} ({wrong})"
         expected = "an ISO time, in this machine's zone unless it names one"
         hint = f"launch.must_save_by={datetime.now() + timedelta(hours=8):%Y-%m-%dT%H:%M}"
         yield ConfigError(what, where=origins.where("launch.must_save_by"), got=got, expected=expected, hint=hint)
-
-
-def _invalid_deadline(text: str) -> str | None:
-    """Return what is wrong with a deadline, or None if it is valid."""
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        return str(error)
-    return "it has passed" if time.astimezone() <= datetime.now().astimezone() else None
 
 
 NAMES_A_SERVER = ("vllm_server_base_url", "vllm_server_host")

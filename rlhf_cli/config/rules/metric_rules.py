@@ -263,7 +263,12 @@ def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
     if not isinstance(metric, str) or not experiment.trainer.row.generates:
         return
     name, prefix = name.removeprefix(of_set), (EVAL if metric.startswith(EVAL) else "") + of_set
-    if (relative := _relative(name, experiment)) is not None:
+    is_total = re.match(r"(greedy|sampled)/(?!rewards/).*total", name) is not None
+    relative = None
+    # A running deviation exists in an evaluation, but it changes during training, and so does the unit of the total.
+    if name in ("reward", "reward_std") or is_total:  # TRL's total has no z-scores: it is the mean of the raw scores
+        relative = why_no_total(experiment.rewards, experiment.aggregate if is_total else "sum")
+    if relative is not None:
         foremost = experiment.primary.by if experiment.primary is not None else next(iter(experiment.rewards), "NAME")
         what, got = f"{metric} cannot tell a better checkpoint from a worse one", f"{metric}, but {relative}"
         expected = f"greedy/rewards/NAME, the mean raw score of {' or '.join(experiment.rewards)}"
@@ -272,17 +277,6 @@ def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
     elif (problem := unlogged(name, experiment)) is not None:
         what, meant = f"no evaluation logs {metric}", f"{_BEST}={prefix}{problem[1]}" if problem[1] else None
         yield ConfigError(what, where=origins.where(_BEST), got=metric, expected=problem[0], hint=meant)
-
-
-def _relative(name: str, experiment: Experiment) -> str | None:
-    """Return why evaluations of a total cannot be compared; None if they can, or for other metrics.
-
-    A running deviation exists in an evaluation, but it changes during training, and so does the unit of the total.
-    """
-    if name in ("reward", "reward_std"):  # TRL's total has no z-scores: it is the mean of the raw scores
-        return why_no_total(experiment.rewards, "sum")
-    is_total = re.match(r"(greedy|sampled)/(?!rewards/).*total", name) is not None
-    return why_no_total(experiment.rewards, experiment.aggregate) if is_total else None
 
 
 _IS_TOTAL = re.compile(r"reward|eval_(\w+_)?(reward|(greedy|sampled)/total)")

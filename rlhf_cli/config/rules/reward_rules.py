@@ -64,7 +64,22 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
     if experiment.primary is not None or any(reward.gate is not None for reward in experiment.rewards.values()):
         yield from _gate_problems(experiment, origins)
     if trainer.dense:
-        yield from _dense_problems(experiment, origins)
+        args, not_dense = trainer.args, "trainer.dense=false"
+        conflicts: list[tuple[str, str, object, str]] = []  # key, what, got, hint
+        # trainer_rules.py checks PPO's loss and z-scores.
+        if experiment.aggregate not in (AGGREGATES if trainer.has_critic else ("sum",)):
+            what = "trainer.dense sums rewards per token, so it needs a sum"
+            conflicts.append(("aggregate", what, experiment.aggregate, "aggregate=sum"))
+        if not trainer.has_critic:
+            if trainer.row.advantages != "token":
+                what = f"trainer={trainer.name} cannot use per-token advantages"
+                got = "its loss is per sequence" if trainer.row.generates else f"trainer={trainer.name} has no rewards"
+                conflicts.append(("trainer.dense", what, got, "trainer=grpo"))
+            for name in per_sequence_args(experiment):
+                key, what = f"trainer.args.{name}", f"trainer.dense has no effect with {name}={args[name]}"
+                conflicts.append((key, what, "one number per sequence", f"'~{key}'"))
+        for key, what, value, hint in conflicts:
+            yield ConfigError(what, where=origins.where(key), got=value, hint=f"{hint}, or {not_dense}")
 
 
 def _gate_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
@@ -101,25 +116,6 @@ def _gate_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
         key = f"rewards.{names[0]}.gate"
         got = " waits for ".join(reversed(names))
         yield ConfigError("rewards wait for each other", where=origins.where(key), got=got, hint=f"'~{key}'")
-
-
-def _dense_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    trainer, args, not_dense = experiment.trainer, experiment.trainer.args, "trainer.dense=false"
-    conflicts: list[tuple[str, str, object, str]] = []  # key, what, got, hint
-    # trainer_rules.py checks PPO's loss and z-scores.
-    if experiment.aggregate not in (AGGREGATES if trainer.has_critic else ("sum",)):
-        what = "trainer.dense sums rewards per token, so it needs a sum"
-        conflicts.append(("aggregate", what, experiment.aggregate, "aggregate=sum"))
-    if not trainer.has_critic:
-        if trainer.row.advantages != "token":
-            what = f"trainer={trainer.name} cannot use per-token advantages"
-            got = "its loss is per sequence" if trainer.row.generates else f"trainer={trainer.name} has no rewards"
-            conflicts.append(("trainer.dense", what, got, "trainer=grpo"))
-        for name in per_sequence_args(experiment):
-            key, what = f"trainer.args.{name}", f"trainer.dense has no effect with {name}={args[name]}"
-            conflicts.append((key, what, "one number per sequence", f"'~{key}'"))
-    for key, what, value, hint in conflicts:
-        yield ConfigError(what, where=origins.where(key), got=value, hint=f"{hint}, or {not_dense}")
 
 
 def per_sequence_args(experiment: Experiment) -> list[str]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from pydantic import ValidationError
 
@@ -14,7 +14,7 @@ from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Lora
-from rlhf_cli.config.schema.trainer_sections import PpoArgs
+from rlhf_cli.config.schema.trainer_sections import Critic, PpoArgs
 from rlhf_cli.config.trl_args import WrongArgument
 from rlhf_cli.errors import ConfigError, ModelError, UserError, pydantic_words
 from rlhf_cli.models.tokenizer_files import JINJA_FILES, chat_template_text
@@ -204,12 +204,11 @@ def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError
         expected = f"trainer.trl={' or '.join(able)}, whose rollouts and clipped loss PPO uses"
         yield ConfigError(what, where=where("trainer.baseline"), expected=expected, hint=hint)
 
-    def conflict(key: str, what: str, got: object, hint: str) -> ConfigError:
-        return ConfigError(what, where=where(key), got=got, hint=hint)
-
-    yield from _critic_conflicts(experiment, conflict)
+    conflicts = [*_critic_conflicts(experiment)]
     if experiment.critic is not None and experiment.critic.share == "lora":
-        yield from _shared_body_conflicts(experiment, conflict)
+        conflicts += _shared_body_conflicts(experiment, experiment.critic)
+    for key, what, got, hint in conflicts:
+        yield ConfigError(what, where=where(key), got=got, hint=hint)
 
 
 def advantage_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
@@ -234,16 +233,16 @@ def advantage_problems(experiment: Experiment, origins: Origins) -> Iterator[Use
             yield ConfigError(what, where=origins.where(key), got=f"advantages.fn={section.fn}", hint=hint)
 
 
-Conflict = Callable[[str, str, object, str], ConfigError]
-"""Makes an error from a key, what is wrong with it, its value or the reason, and what to type instead."""
+Conflict = tuple[str, str, object, str]
+"""A key, what is wrong with it, its value or the reason, and what to type instead."""
 
 
-def _critic_conflicts(experiment: Experiment, conflict: Conflict) -> Iterator[ConfigError]:
-    """Yield an error for each setting that PPO cannot use: sequence-level losses, group scales, fp16."""
+def _critic_conflicts(experiment: Experiment) -> Iterator[Conflict]:
+    """Yield each setting that PPO cannot use: sequence-level losses, group scales, fp16."""
     args, kl = experiment.trainer.args, experiment.kl
 
-    def argument(name: str, what: str, got: object, also: str = "") -> ConfigError:
-        return conflict(_ARGS + name, what, got, f"'~{_ARGS}{name}'" + also)
+    def argument(name: str, what: str, got: object, also: str = "") -> Conflict:
+        return _ARGS + name, what, got, f"'~{_ARGS}{name}'" + also
 
     loss = args.get("loss_type")
     if experiment.trainer.row.can_have_critic and loss in POLICY_LOSSES and loss not in CLIPPED_PPO_LOSSES:
@@ -257,40 +256,39 @@ def _critic_conflicts(experiment: Experiment, conflict: Conflict) -> Iterator[Co
     if "scale_rewards" in args:
         yield argument("scale_rewards", "scale_rewards has no effect under PPO", no_groups)
     if experiment.aggregate == "normalize_then_sum":
-        yield conflict("aggregate", "normalize_then_sum has no effect under PPO", no_groups, "aggregate=sum")
+        yield "aggregate", "normalize_then_sum has no effect under PPO", no_groups, "aggregate=sum"
     generations = experiment.trainer.setting("num_generations")
     if isinstance(generations, int) and generations < 2:
         for name in [name for name, reward in experiment.rewards.items() if reward.normalize == "group"]:
             key, what = f"rewards.{name}.normalize", "a group of one completion has no standard deviation"
-            yield conflict(key, what, f"normalize=group with {_ARGS}num_generations={generations}", f"{key}=running")
+            yield key, what, f"normalize=group with {_ARGS}num_generations={generations}", f"{key}=running"
     if experiment.launch.precision == "fp16":
         got = "one gradient scaler cannot serve two optimizers, the policy's and the critic's"
-        yield conflict("launch.precision", "PPO does not run in fp16", got, "launch.precision=bf16")
+        yield "launch.precision", "PPO does not run in fp16", got, "launch.precision=bf16"
     if kl is not None and kl.where != "none" and kl.coef == 0:
         what = "a KL penalty with coefficient 0 still needs a reference model"
-        yield conflict("kl.coef", what, f"kl.where={kl.where}", "kl.where=none")
+        yield "kl.coef", what, f"kl.where={kl.where}", "kl.where=none"
     if kl is not None and args.get("use_bias_correction_kl") and kl.where != "loss":
         what = "use_bias_correction_kl needs the KL in the loss"
         yield argument("use_bias_correction_kl", what, f"kl.where={kl.where}", ", or kl.where=loss")
 
 
-def _shared_body_conflicts(experiment: Experiment, conflict: Conflict) -> Iterator[ConfigError]:
-    """Yield an error for each setting that a critic cannot use which is an adapter on the policy's body."""
-    critic, args, own_body = experiment.critic, experiment.trainer.args, "critic.share=none"
-    assert critic is not None
+def _shared_body_conflicts(experiment: Experiment, critic: Critic) -> Iterator[Conflict]:
+    """Yield each setting that a critic cannot use which is an adapter on the policy's body."""
+    args, own_body = experiment.trainer.args, "critic.share=none"
     if experiment.model.lora is None:
         what, got = "critic.share=lora needs a LoRA adapter on the policy as well", "no model.lora"
-        yield conflict("critic.share", what, got, "+model.lora.r=16")
+        yield "critic.share", what, got, "+model.lora.r=16"
     recomputed = "activations are recomputed under the other adapter, and gradients are silently wrong"
     if args.get("gradient_checkpointing") is not False:  # TRL's default is on
         key, what = f"{_ARGS}gradient_checkpointing", "gradient checkpointing does not work with critic.share=lora"
-        yield conflict(key, what, recomputed, f"{key}=false, or {own_body}")
+        yield key, what, recomputed, f"{key}=false, or {own_body}"
     if args.get("activation_checkpointing"):  # transformers reads this name first
         key, what = f"{_ARGS}activation_checkpointing", "activation checkpointing does not work with critic.share=lora"
-        yield conflict(key, what, recomputed, f"'~{key}', or {own_body}")
+        yield key, what, recomputed, f"'~{key}', or {own_body}"
     if args.get("ddp_find_unused_parameters"):
         key, what = f"{_ARGS}ddp_find_unused_parameters", "DDP counts the critic's unused parameters twice and crashes"
-        yield conflict(key, what, True, f"'~{key}'")
+        yield key, what, True, f"'~{key}'"
     if critic.init != "policy":
         what = "a critic with critic.share=lora starts from the policy"
-        yield conflict("critic.init", what, critic.init, f"critic.init=policy, or {own_body}")
+        yield "critic.init", what, critic.init, f"critic.init=policy, or {own_body}"

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from rlhf_cli.config.schema.launch_sections import Launch, Sweep
 from rlhf_cli.config.schema.model_and_data import Data, Model, Teacher
 from rlhf_cli.config.schema.reward_sections import Advantages, Gate, Reward, RewardModel, Truncation
-from rlhf_cli.config.schema.rollout_sections import Environment, Environments, Rollout, Tool, environments_of
+from rlhf_cli.config.schema.rollout_sections import Environment, Environments, Rollout, Tool
 from rlhf_cli.config.schema.run_sections import ONE_WORD, Expectations, Guards, Profile, Run, StopRules, Track, Warn
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.config.schema.trainer_sections import Critic, Kl, Sampling, Trainer
@@ -70,7 +70,9 @@ class Experiment(Section):
     @property
     def environments(self) -> dict[str | None, Environment]:
         """Return the environments by the name in the column `environment`; None is the only one, for all rows."""
-        return environments_of(self.environment)
+        if isinstance(self.environment, dict):
+            return dict[str | None, Environment](self.environment)
+        return {} if self.environment is None else {None: self.environment}
 
     @property
     def interacts(self) -> bool:

@@ -67,10 +67,3 @@ Environments: TypeAlias = Annotated[
 ]
 """One class for all rows, or several by the name in the column `environment`."""
 ENVIRONMENT_COLUMN = "environment"
-
-
-def environments_of(section: Environment | dict[str, Environment] | None) -> dict[str | None, Environment]:
-    """Return the environments by the value of the column that chooses one; None is the only one, for all rows."""
-    if isinstance(section, dict):
-        return {name: environment for name, environment in section.items()}  # noqa: C416  a key may be None, too
-    return {} if section is None else {None: section}

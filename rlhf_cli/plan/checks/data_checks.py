@@ -68,8 +68,8 @@ def source_problems(subject: Subject) -> Check[DataFacts]:
             table = facts.training[0].rows
             if facts.num_rows is None or table is None or len(table) != facts.num_rows:
                 return replace(facts, num_rows=None)  # not all rows were read
-            train, held = hold_out_places(table, data.fraction, experiment.seed)
-            return replace(facts, num_rows=len(train), num_held_out=len(held) + (facts.num_held_out or 0))
+            kept, split_off = hold_out_places(table, data.fraction, experiment.seed)
+            return replace(facts, num_rows=len(kept), num_held_out=len(split_off) + (facts.num_held_out or 0))
         except UserError as error:
             yield error
             return replace(facts, num_rows=None)
