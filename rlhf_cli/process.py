@@ -189,18 +189,11 @@ def die_with(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Over:
-    """A text stream on top of another."""
+class Lasting:
+    """A text stream that discards its output once a write fails."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._stream, name)
-
-
-class Lasting(Over):
-    """A text stream that discards its output once a write fails."""
 
     def write(self, text: str) -> int:
         try:
@@ -214,6 +207,9 @@ class Lasting(Over):
             self._stream.flush()
         except OSError:
             into_nothing(self._stream)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
 
 
 def into_nothing(stream: TextIO) -> None:

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from typing import TextIO, cast
 
 from rlhf_cli.errors import shortened
-from rlhf_cli.process import Over
 from rlhf_cli.text.redaction import redacted, remember
 
 CONTROL = re.compile(r"[\0-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)")
@@ -41,7 +40,17 @@ def spelled_in_json(quoted: str) -> str:
     return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
 
 
-class SafeStream(Over):
+class _Over:
+    """A text stream that changes what is written to another stream."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+class SafeStream(_Over):
     """A text stream that removes secrets and foreign control codes and writes to another stream."""
 
     def write(self, text: str) -> int:
@@ -57,7 +66,7 @@ class SafeStream(Over):
             self.write(line)
 
 
-class DrawnOn(Over):
+class DrawnOn(_Over):
     """A text stream that passes its text on as `Drawn`, without the blanks that pad tables unless at a terminal."""
 
     def write(self, text: str) -> int:
