@@ -71,7 +71,7 @@ class Experiment(Section):
     def environments(self) -> dict[str | None, Environment]:
         """Return the environments by the name in the column `environment`; None is the only one, for all rows."""
         if isinstance(self.environment, dict):
-            return dict[str | None, Environment](self.environment)
+            return {name: one for name, one in self.environment.items()}  # noqa: C416  a key may be None, too
         return {} if self.environment is None else {None: self.environment}
 
     @property
