@@ -55,13 +55,10 @@ def fill_from_accelerate_file(launch: JsonTree, origins: Origins, *, generates: 
             launch[key] = value
             origins.by_key[name] = Origin(path)
         elif known != value:
-            yield ConfigError(
-                f"{name} and {path} contradict each other",
-                where=origins.where(name),
-                got=f"{name}={json.dumps(known)}, and the file says {json.dumps(value)}".replace('"', ""),
-                expected="one of them",
-                hint=f"{name}={json.dumps(value)}, or launch.accelerate_config=null".replace('"', ""),
-            )
+            what = f"{name} and {path} contradict each other"
+            got = f"{name}={json.dumps(known)}, and the file says {json.dumps(value)}".replace('"', "")
+            hint = f"{name}={json.dumps(value)}, or launch.accelerate_config=null".replace('"', "")
+            yield ConfigError(what, where=origins.where(name), got=got, expected="one of them", hint=hint)
 
 
 def _keys_of_launch(path: Path, where: str, *, generates: bool) -> dict[str, JsonValue]:

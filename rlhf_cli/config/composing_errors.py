@@ -69,12 +69,10 @@ def hydra_error(error: Exception) -> ConfigError:
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark
         twice = str(error.problem).startswith("found duplicate key")
-        return ConfigError(
-            "a configuration file is not valid YAML",
-            where=f"{mark.name.removeprefix('file://')}:{mark.line + 1}" if mark else None,
-            got=error.problem,
-            expected="each key once" if twice else "`key: value` lines, indented with spaces",
-        )
+        what = "a configuration file is not valid YAML"
+        where, got = (f"{mark.name.removeprefix('file://')}:{mark.line + 1}" if mark else None), error.problem
+        expected = "each key once" if twice else "`key: value` lines, indented with spaces"
+        return ConfigError(what, where=where, got=got, expected=expected)
     raise_any(_bad_files(), because=error)
     if isinstance(error, RecursionError | AssertionError):
         return _without_end(error)
@@ -173,13 +171,10 @@ def _missing_header(file: Path) -> ConfigError | None:
     wrong = next(
         (f"line {at}: {line.strip()}" for at, line in enumerate(lines, 1) if re.match(r"#.*(@|_global_)", line)), ""
     )
-    return ConfigError(
-        f"a file in {file.parent.name} must set keys of the whole configuration",
-        where=str(Origin(file, 1)),
-        got=wrong or f"no `{_HEADER}`: its keys would go below a key {file.parent.name!r}",
-        expected="the comment below as the first line of the file, before every other comment",
-        hint=_HEADER,
-    )
+    what = f"a file in {file.parent.name} must set keys of the whole configuration"
+    got = wrong or f"no `{_HEADER}`: its keys would go below a key {file.parent.name!r}"
+    expected = "the comment below as the first line of the file, before every other comment"
+    return ConfigError(what, where=str(Origin(file, 1)), got=got, expected=expected, hint=_HEADER)
 
 
 def not_an_override(typed: list[str], at: int, known: Groups) -> ConfigError:

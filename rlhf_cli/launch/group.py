@@ -122,13 +122,10 @@ class Leader:
                         problems.append(f"rank {rank} on {answer['host']}: {answer['problem']}")
                 time.sleep(_POLL_S)
         if problems:
-            raise RunError(
-                "some ranks cannot train the run",
-                where=board.read("run")["run"],
-                got="\n".join(problems),
-                expected="a file system that all machines share, under the same path, and the same Python environment",
-                advice="run.root=/a/shared/folder",
-            )
+            what, got = "some ranks cannot train the run", "\n".join(problems)
+            expected = "a file system that all machines share, under the same path, and the same Python environment"
+            advice = "run.root=/a/shared/folder"
+            raise RunError(what, where=board.read("run")["run"], got=got, expected=expected, advice=advice)
 
 
 @dataclass(frozen=True)
@@ -145,12 +142,10 @@ class _Board:
         began = time.monotonic()
         while not holds_store and (reason := why_not_reached(group.host, group.port)) is not None:
             if time.monotonic() - began > _JOIN_TIMEOUT_S:
-                raise RunError(
-                    "rank 0 does not answer",
-                    where=f"{group.host}:{group.port}, from MASTER_ADDR and MASTER_PORT",
-                    got=f"{reason}, for {_JOIN_TIMEOUT_S:.0f} s",
-                    expected="a rank 0 that runs there, and a network that lets this port through",
-                )
+                what, where = "rank 0 does not answer", f"{group.host}:{group.port}, from MASTER_ADDR and MASTER_PORT"
+                got = f"{reason}, for {_JOIN_TIMEOUT_S:.0f} s"
+                expected = "a rank 0 that runs there, and a network that lets this port through"
+                raise RunError(what, where=where, got=got, expected=expected)
             time.sleep(_POLL_S)
         from torch.distributed import TCPStore
 

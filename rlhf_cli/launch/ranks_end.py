@@ -197,13 +197,10 @@ def out_of_memory(error: BaseException, heartbeat: Heartbeat) -> RlhfError | Non
     on_gpu = _kind(cause) == "gpu"
     phases = [phase for phase in heartbeat.phases if phase not in beats.PARTS] or [beats.LOADING]
     doing = in_words(heartbeat.phases) + (f", reward {reward!r}" if reward is not None else "")
-    return RlhfError(
-        ("CUDA" if on_gpu else "the machine is") + f" out of memory: {doing}",
-        where=f"rank {heartbeat.rank}, {doing}",
-        got=str(cause).partition("  See documentation")[0].partition("\n")[0] or type(cause).__name__,
-        expected="that it fits",
-        advice=_ADVICE.get(phases[-1], _LEARNING).replace("NAME", reward or "NAME"),
-    )
+    what = ("CUDA" if on_gpu else "the machine is") + f" out of memory: {doing}"
+    got = str(cause).partition("  See documentation")[0].partition("\n")[0] or type(cause).__name__
+    advice = _ADVICE.get(phases[-1], _LEARNING).replace("NAME", reward or "NAME")
+    return RlhfError(what, where=f"rank {heartbeat.rank}, {doing}", got=got, expected="that it fits", advice=advice)
 
 
 def _kind(error: BaseException) -> str | None:

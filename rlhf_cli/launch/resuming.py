@@ -307,14 +307,11 @@ def _refuse_changes(folder: RunFolder, changes: list[Change], files: list[Change
         hints.append(" ".join(f"--allow {name}" for name in allowable) + f"  # use the new values from step {step} on")
     another = "rlhf train ... model.path=CHECKPOINT  # a new run, for a key that cannot be allowed"
     lines = [f"{change.describe()}\n  {change.reason}" for change in refused]
-    raise RunError(
-        "these changes would not continue the same run",
-        where=f"{folder.shown}, at step {step}",
-        got="\n".join([*lines, *(file.describe() for file in files)]),
-        expected="the old value, before the arrow" if refused else "the old files",
-        hint="\n".join(hints),
-        advice=another if any(change.effect == "never" for change in refused) else None,
-    )
+    what = "these changes would not continue the same run"
+    got = "\n".join([*lines, *(file.describe() for file in files)])
+    expected, hint = ("the old value, before the arrow" if refused else "the old files"), "\n".join(hints)
+    advice = another if any(change.effect == "never" for change in refused) else None
+    raise RunError(what, where=f"{folder.shown}, at step {step}", got=got, expected=expected, hint=hint, advice=advice)
 
 
 def resume_once(console: Console, run: Resumed, *, take_over: bool, leader: Leader | None = None) -> None:

@@ -106,13 +106,11 @@ def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, orig
     _refuse_parts_of_evaluated_groups(trainer, group, processes, origins)
     micro_batches, prompts = round_size // global_batch, round_size // group
     if round_size < 2:
-        raise ConfigError(  # PPO alone can have no groups
-            "a round needs at least two completions",
-            where=origins.where(f"trainer.args.{_BATCH_SIZE}"),
-            got="1 a device x 1 process x 1 micro-batch",
-            expected="at least 2 completions a round: TRL needs them, and advantages are whitened over a round",
-            hint=f"trainer.args.{_BATCH_SIZE}=2, or trainer.args.gradient_accumulation_steps=2",
-        )
+        what, where = "a round needs at least two completions", origins.where(f"trainer.args.{_BATCH_SIZE}")
+        got = "1 a device x 1 process x 1 micro-batch"
+        expected = "at least 2 completions a round: TRL needs them, and advantages are whitened over a round"
+        hint = f"trainer.args.{_BATCH_SIZE}=2, or trainer.args.gradient_accumulation_steps=2"
+        raise ConfigError(what, where=where, got=got, expected=expected, hint=hint)
     if num_rows is not None and num_rows < prompts:
         what = f"one round needs {prompts} prompts, but the dataset has {num_rows}"
         expected = f"at least {prompts} rows ({round_size} completions / {group} generations)"

@@ -54,7 +54,7 @@ def preflight(
         raise_any(report.problems.values())
     data, schedule, trainer = checked.data, checked.schedule, experiment.trainer
     files = dict(data.files) | checked.rewards.files | checked.functions
-    named = {"trainer.class": trainer.own_class or ""}
+    named = {"trainer.class": trainer.own_class} if trainer.own_class is not None else {}
     named |= {f"trainer.callbacks[{number}]": callback for number, callback in enumerate(trainer.callbacks)}
     files |= {key: file.resolve() for key, name in named.items() if (file := class_file(name)) is not None}
     if (accelerate := experiment.launch.accelerate_config) is not None:

@@ -201,14 +201,11 @@ def stop_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
         is_list = isinstance(experiment.stop, list)
         key = ".".join(part for part in ("stop", name, "when") if part)
         instead = rule.when.replace(rule.metric, close, 1) if close else None
-        yield ConfigError(
-            f"a stop rule reads {rule.metric!r}: {why}",
-            where=origins.where("stop" if is_list else key),
-            got=rule.when,
-            expected=examples_of_metrics(experiment),
-            # A part of a list entry cannot be typed alone.
-            hint=None if instead is None else f"when: {instead}" if is_list else f"'{key}={instead}'",
-        )
+        what, where = f"a stop rule reads {rule.metric!r}: {why}", origins.where("stop" if is_list else key)
+        got, expected = rule.when, examples_of_metrics(experiment)
+        # A part of a list entry cannot be typed alone.
+        hint = None if instead is None else f"when: {instead}" if is_list else f"'{key}={instead}'"
+        yield ConfigError(what, where=where, got=got, expected=expected, hint=hint)
 
 
 _EVALUATE = ", or data.eval.fraction=0.1 trainer.args.eval_strategy=steps"

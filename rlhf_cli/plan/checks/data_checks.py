@@ -119,13 +119,10 @@ def column_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> 
         for argument in missing:
             if argument not in (*data.columns, *made):
                 reward, key = experiment.rewards[name], f"rewards.{name}.args"
-                yield RewardError(
-                    f"{reward.fn} needs the argument {argument!r}",
-                    where=subject.where(f"rewards.{name}.fn"),
-                    got=", ".join(f"{given}={value}" for given, value in reward.args.items()) or "no arguments",
-                    expected=f"{key}.{argument}, or a column of that name in the data",
-                    hint=f"{key}.{argument}=VALUE",
-                )
+                what, where = f"{reward.fn} needs the argument {argument!r}", subject.where(f"rewards.{name}.fn")
+                got = ", ".join(f"{given}={value}" for given, value in reward.args.items()) or "no arguments"
+                expected, hint = f"{key}.{argument}, or a column of that name in the data", f"{key}.{argument}=VALUE"
+                yield RewardError(what, where=where, got=got, expected=expected, hint=hint)
 
 
 def _no_column(

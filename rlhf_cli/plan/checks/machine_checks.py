@@ -144,14 +144,12 @@ def folder_problems(subject: Subject, steps: int | None) -> Findings:
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        yield RunError(
-            "the run folder cannot be created" if run is None else "the run folder is not writable",
-            where="run.root" if run is None else str(folder),
-            got=f"{folder} is {'not writable' if folder.is_dir() else 'a file'}",
-            expected="a writable folder",
-            hint="run.root=SOMEWHERE_ELSE" if run is None else None,
-            advice=None if run is None else f"copy it with cp -r {folder} SOMEWHERE_ELSE, and resume the copy",
-        )
+        what = "the run folder cannot be created" if run is None else "the run folder is not writable"
+        where = "run.root" if run is None else str(folder)
+        got, expected = f"{folder} is {'not writable' if folder.is_dir() else 'a file'}", "a writable folder"
+        hint = "run.root=SOMEWHERE_ELSE" if run is None else None
+        advice = None if run is None else f"copy it with cp -r {folder} SOMEWHERE_ELSE, and resume the copy"
+        yield RunError(what, where=where, got=got, expected=expected, hint=hint, advice=advice)
     problems, notice = space_problems(experiment, steps, subject.folder)
     yield from problems
     if notice is not None:

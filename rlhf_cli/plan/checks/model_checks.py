@@ -208,13 +208,11 @@ def weight_problems(subject: Subject, folders: ModelFolders) -> Findings:
         if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
             continue  # the check that describes the model reports the error
         if not any(next(folder.glob(pattern), None) for pattern in _WEIGHT_FILES):
-            yield ModelError(
-                "the model folder has no weights",
-                where=subject.where(key),
-                got=f"{folder}: " + ", ".join(sorted(file.name for file in folder.iterdir())[:6]),
-                expected="model.safetensors, or its parts with their index",
-                advice=f"set {key} to a folder written by save_pretrained or `hf download`",
-            )
+            what = "the model folder has no weights"
+            got = f"{folder}: " + ", ".join(sorted(file.name for file in folder.iterdir())[:6])
+            expected = "model.safetensors, or its parts with their index"
+            advice = f"set {key} to a folder written by save_pretrained or `hf download`"
+            yield ModelError(what, where=subject.where(key), got=got, expected=expected, advice=advice)
         elif (trouble := damaged_weights(folder)) is not None:
             expected, got = "every file of the index, as long as its header says", f"{folder}: {trouble}"
             what, advice = "the weights are incomplete", "copy or download the folder again"

@@ -79,13 +79,11 @@ def tokenizer_problems(subject: Subject, data: DataFacts, folders: ModelFolders)
     spare = {str(entry["content"]) for entry in tokenizer.added_tokens} if beyond else set()
     spare -= {tokenizer.special(name) or "" for name in _SPECIAL[:3]}
     if beyond := [token for token in beyond if token not in spare]:
-        yield ModelError(
-            "the tokenizer has tokens that the model does not know",
-            where=where,
-            got=f"{len(beyond)} tokens of {tokenizer.folder} are {size} and more, {beyond[0]!r} is {tokens[beyond[0]]}",
-            expected=f"ids below the model's vocab_size of {size}",
-            advice="use the tokenizer of the model: ~model.tokenizer, or model.tokenizer=FOLDER_OR_HUB_ID",
-        )
+        what = "the tokenizer has tokens that the model does not know"
+        got = f"{len(beyond)} tokens of {tokenizer.folder} are {size} and more, {beyond[0]!r} is {tokens[beyond[0]]}"
+        expected = f"ids below the model's vocab_size of {size}"
+        advice = "use the tokenizer of the model: ~model.tokenizer, or model.tokenizer=FOLDER_OR_HUB_ID"
+        yield ModelError(what, where=where, got=got, expected=expected, advice=advice)
     return tokenizer
 
 
@@ -116,13 +114,10 @@ def text_argument_problems(subject: Subject, tokenizer: TokenizerFiles | None) -
     for name in {*STOP_STRINGS.values()} - {right}:
         if given.get(name):
             text = json.dumps(given[name], ensure_ascii=False)
-            yield ConfigError(
-                f"launch.rollout={experiment.launch.rollout} does not read {key}.{name}",
-                where=where(key),
-                got=text,
-                expected=f"{right}, its name there" if right else "launch.rollout=hf, or vLLM",
-                hint=f"'~{key}.{name}' '{key}.{right}={text}'" if right else "launch.rollout=hf",
-            )
+            what = f"launch.rollout={experiment.launch.rollout} does not read {key}.{name}"
+            expected = f"{right}, its name there" if right else "launch.rollout=hf, or vLLM"
+            hint = f"'~{key}.{name}' '{key}.{right}={text}'" if right else "launch.rollout=hf"
+            yield ConfigError(what, where=where(key), got=text, expected=expected, hint=hint)
 
 
 def template_problems(

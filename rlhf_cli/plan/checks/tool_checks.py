@@ -120,13 +120,10 @@ def conversation_problems(subject: Subject, data: DataFacts) -> Findings:
         names = {str(read.rows[row][ENVIRONMENT_COLUMN]) for row in range(len(read.rows))}
         if unknown := sorted(names - set(experiment.environment)):
             close = nearest(unknown[0], experiment.environment)
-            yield DataError(
-                f"rows name an environment that does not exist: {unknown[0]}",
-                where=f"{read.source.name}, column {ENVIRONMENT_COLUMN}",
-                got=", ".join(unknown[:5]),
-                expected=", ".join(experiment.environment),
-                advice=f"write {close}" if close else None,
-            )
+            what = f"rows name an environment that does not exist: {unknown[0]}"
+            where, got = f"{read.source.name}, column {ENVIRONMENT_COLUMN}", ", ".join(unknown[:5])
+            expected, advice = ", ".join(experiment.environment), (f"write {close}" if close else None)
+            yield DataError(what, where=where, got=got, expected=expected, advice=advice)
 
 
 _EXAMPLES: dict[str, JsonValue] = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}}
