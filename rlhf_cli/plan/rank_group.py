@@ -69,9 +69,9 @@ class RankGroup:
         return found | ({GLOO: name} if name else {})
 
 
-def has_launcher(environment: Mapping[str, str] = os.environ) -> bool:
+def has_launcher() -> bool:
     """Return whether the environment has a variable that launchers set."""
-    return bool(_SIGNS.intersection(environment))
+    return bool(_SIGNS.intersection(os.environ))
 
 
 def starts_ranks(environment: Mapping[str, str] = os.environ) -> bool:

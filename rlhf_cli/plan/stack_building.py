@@ -164,16 +164,16 @@ def aggregate_of(experiment: Experiment) -> Aggregate:
     return words.get(experiment.aggregate) or cast(Aggregate, import_function(experiment.aggregate, where="aggregate"))
 
 
-def interactions_of(experiment: Experiment, *, place: Callable[[str], str] = str) -> Interactions | None:
+def interactions_of(experiment: Experiment) -> Interactions | None:
     """Return what TRL gets for `tools`, `environment` and `rollout`; None without these sections.
 
-    `place` turns a key into its location. Raise RewardError if one cannot be imported.
+    Raise RewardError if one cannot be imported.
     """
     if not experiment.interacts:
         return None
     counts, names = Counts(), set(experiment.tools)
     tools = {
-        name: limited(import_function(tool.fn, where=place(f"tools.{name}.fn")), name, f"tools.{name}", limits, counts)
+        name: limited(import_function(tool.fn, where=f"tools.{name}.fn"), name, f"tools.{name}", limits, counts)
         for name, tool in experiment.tools.items()
         for limits in (_limits(tool),)
     }
@@ -181,13 +181,13 @@ def interactions_of(experiment: Experiment, *, place: Callable[[str], str] = str
     factories = dict[str | None, Callable[[], object]]()
     for name, section in experiment.environments.items():
         key = environment_key(name)
-        original = environment_of(section.own_class, place(f"{key}.class"))
+        original = environment_of(section.own_class, f"{key}.class")
         wrapped = environment_class(original, key, _limits(section), counts, scored_by=scored_by)
         factories[name] = environment_factory(original, section.args, key, wrapped)
         names |= set(tools_of(wrapped))
     generate = None
     if (rollout := experiment.rollout) is not None:
-        function = import_function(rollout.fn, where=place("rollout.fn"))
+        function = import_function(rollout.fn, where="rollout.fn")
         generate = checked_rollout(function, rollout.columns, "rollout.fn")
     return Interactions(counts, tools, factories, frozenset(names), generate)
 
