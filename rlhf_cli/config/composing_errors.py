@@ -365,7 +365,7 @@ def _reference_problem(key: str, text: str, error: Exception, where: str, keys: 
         got = f"{text}\n{str(error).splitlines()[0]}"
         expected = "${KEY} for the value of another key, ${oc.env:NAME} for a variable; \\${ for a literal ${"
         return ConfigError(f"{key} cannot be resolved", where=where, got=got, expected=expected)
-    hint = "rlhf show"
+    hint = "rlhf list keys"
     for match in _REFERENCE.finditer(text):
         depth = len(match["dots"])
         meant = ".".join([*(key.split(".")[:-depth] if depth else []), match["key"]])

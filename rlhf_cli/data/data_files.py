@@ -159,8 +159,8 @@ def find_files(source: DataSource) -> tuple[tuple[Path, ...], Format]:
             shown = advice.format(shlex.quote(str(file)))
             raise DataError(what, where=where, got=str(file), expected=known, advice=shown)
         if not file.is_file():
-            got, hint = f"{file}, a pipe or a device", f"cat {file} > FILE.jsonl"
-            raise DataError("rlhf reads data several times", where=where, got=got, expected="a file", advice=hint)
+            got, advice = f"{file}, a pipe or a device", f"cat {file} > FILE.jsonl"
+            raise DataError("rlhf reads data several times", where=where, got=got, expected="a file", advice=advice)
         examples.setdefault(name, file)
     if len(examples) > 1:
         rows = examples[max(examples, key=lambda name: name != "json")]  # a .json beside others describes them

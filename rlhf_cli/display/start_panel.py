@@ -60,8 +60,8 @@ def show_start(
         parts += [Text(f"and {len(rewards) - most} more", style="dim")] if most < len(rewards) else []
     if is_whole and plan.memory is not None:
         parts += ["", memory_table(plan.memory)]
-    hint = None if is_whole else "[dim]rlhf check shows memory, guards and workload"
-    panel = Panel(Group(*parts), title=Text(title, "bold"), title_align="left", subtitle=hint, expand=False)
+    below = None if is_whole else "[dim]rlhf check shows memory, guards and workload"
+    panel = Panel(Group(*parts), title=Text(title, "bold"), title_align="left", subtitle=below, expand=False)
     console.print(panel)
     warnings = [("truncation", text) for text in truncation_warnings(experiment)]
     warnings += [(notice.subject, notice.text) for notice in plan.notices]

@@ -20,12 +20,20 @@ PACKAGE = Path(rlhf_cli.__file__).parent
 
 
 def written_hints() -> Iterator[tuple[str, str]]:
-    """Yield (file:line, text) of every literal `hint=` and its alternatives, with X1 for placeholders."""
+    """Yield (file:line, text) of every literal hint, passed or assigned, and its alternatives; X1 is a placeholder."""
     for file in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.keyword) and node.arg == "hint":
-                for text in literals(node.value):
-                    yield f"{file.relative_to(PACKAGE)}:{node.value.lineno}", text
+            values = [node.value] if isinstance(node, ast.keyword) and node.arg == "hint" else []
+            if isinstance(node, ast.Assign):
+                pairs = zip(elements(node.targets[0]), elements(node.value), strict=False)
+                values = [value for target, value in pairs if ast.unparse(target) == "hint"]
+            for value in values:
+                for text in literals(value):
+                    yield f"{file.relative_to(PACKAGE)}:{value.lineno}", text
+
+
+def elements(node: ast.expr) -> list[ast.expr]:
+    return node.elts if isinstance(node, ast.Tuple) else [node]
 
 
 def literals(node: ast.expr) -> Iterator[str]:

@@ -76,8 +76,8 @@ def as_token_values(
         return place_spans(spans, offsets(), spread=spread)
     values = as_numbers(row, "token")
     if len(values) != num_tokens:
-        hint = f"; if it is a span, it goes into a list: [{row!r}]" if isinstance(row, tuple) and len(row) == 3 else ""
-        raise ValueError(f"{len(values)} values for a completion of {num_tokens} tokens{hint}")
+        more = f"; if it is a span, it goes into a list: [{row!r}]" if isinstance(row, tuple) and len(row) == 3 else ""
+        raise ValueError(f"{len(values)} values for a completion of {num_tokens} tokens{more}")
     return values
 
 
