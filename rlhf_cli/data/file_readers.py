@@ -18,12 +18,13 @@ import re
 import shlex
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.data.column_kinds import ColumnKind, Kind, arrow_schema, merge
 from rlhf_cli.data.source import WRITTEN, Row
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, in_a_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,7 +88,7 @@ def shorten(text: str, around: int = 0, width: int = 80) -> str:
     return ("…" if start else "") + text[start : start + width] + ("…" if start + width < len(text) else "")
 
 
-_BLOCK_BYTES = 1 << 21
+_BLOCK_BYTES, _BATCH_ROWS = 1 << 21, 10_000
 _BEYOND = "JSON nested too deeply to read, or with a whole number of thousands of digits"
 
 
@@ -316,25 +317,28 @@ def read_parquet_head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...
     """
     # Imported here, because `rlhf check` needs Arrow only for Parquet.
     import pyarrow as pa
-    import pyarrow.dataset
     import pyarrow.parquet as pq
 
     first: list[str] = []
+    rows: list[Row] = []
+    num_rows = 0
     for path in paths:
         try:
-            schema = pq.read_schema(path)
-            for name, kind in zip(schema.names, schema.types, strict=True):
-                if "map<" in str(kind) or schema.names.count(name) > 1:
-                    raise pa.ArrowInvalid(
-                        f"the column {name!r} is there twice, or is a map: leave it out, or rename it"
-                    )
-        except (pa.ArrowException, OSError) as error:
-            raise DataError("not a readable Parquet file", where=str(path), got=str(error).splitlines()[0]) from None
+            with pq.ParquetFile(path) as file:
+                schema, num_rows = file.schema_arrow, num_rows + file.metadata.num_rows
+                for name, kind in zip(schema.names, schema.types, strict=True):
+                    if "map<" in str(kind) or schema.names.count(name) > 1:
+                        raise pa.ArrowInvalid(
+                            f"the column {name!r} is there twice, or is a map: leave it out, or rename it"
+                        )
+                if (left := limit - len(rows)) > 0:
+                    batches = file.iter_batches(min(left, _BATCH_ROWS))
+                    rows += islice((row for batch in batches for row in batch.to_pylist()), left)
+        except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+            raise DataError("not a readable Parquet file", where=str(path), got=in_a_line(error)) from None
         columns = [f"{column.name}: {column.type}" for column in schema]
         first = first or columns
         if columns != first:
             what, expected = "two Parquet files have different columns", f"{', '.join(first)}, as in {paths[0]}"
             raise DataError(what, where=str(path), got=", ".join(columns), expected=expected)
-    table = pyarrow.dataset.dataset([str(path) for path in paths], format="parquet")
-    first_rows = table.head(min(limit, 2**31 - 1))  # pyarrow counts in 32 bits
-    return tuple(schema.names), first_rows.to_pylist(), table.count_rows()
+    return tuple(schema.names), rows, num_rows

@@ -21,7 +21,7 @@ from rlhf_cli.data import worlds
 from rlhf_cli.data.column_kinds import ARROW_NAMES, ColumnKind, Kind, ListKind, RecordKind, as_kind
 from rlhf_cli.data.preparing import mixed_kinds, prepare, template_columns
 from rlhf_cli.data.source import DataSource, Template, Wanted
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, in_a_line
 
 if TYPE_CHECKING:
     from rlhf_cli.data.data_files import Format
@@ -112,7 +112,11 @@ def _read_files(source: DataSource, wanted: Wanted) -> datasets.Dataset:
     if file_format.read is None:
         file_format.scan(paths, 1)  # raises an error that names the invalid file or the columns that differ
         files = [str(path.absolute()) for path in paths]
-        return datasets.load_dataset(file_format.name, data_files=files, split="train")
+        try:
+            return datasets.load_dataset(file_format.name, data_files=files, split="train")
+        except (datasets.exceptions.DatasetGenerationError, OSError) as error:
+            got, where = in_a_line(error.__cause__ or error), ", ".join(files)
+            raise DataError("not a readable Parquet file", where=where, got=got) from error
     stamps = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     texts = sorted(wanted.texts) if file_format.name == "csv" else []
     key = repr((_READER_REVISION, file_format.name, stamps, texts, sorted(wanted.written)))

@@ -23,6 +23,7 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.plan.devices import gpu_identity, visible_gpus
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.text.regular_files import read_regular
 from rlhf_cli.user_files import cache_folder
 
 _SHARE = "RLHF_SHARE_GPUS"
@@ -105,8 +106,8 @@ def holders_of(gpus: Sequence[str]) -> list[str]:
     """Return lines such as `GPU 0: process 4711, runs/quickstart/one` for the GPUs that are held."""
     found = []
     for gpu in gpus:
-        with contextlib.suppress(OSError):
-            found.append(f"GPU {gpu}: {_lock_file(gpu).with_suffix('.txt').read_text(encoding='utf-8')}")
+        with contextlib.suppress(OSError, ValueError):
+            found.append(f"GPU {gpu}: {read_regular(_lock_file(gpu).with_suffix('.txt'), 1000)}")
     return found
 
 

@@ -27,6 +27,10 @@ EXPECTED_CRITIC = (
     "a reward model (sequence classification) or a saved critic (token classification), with one label, or a language "
     "model, of any size"
 )
+_READ_BY_TRANSFORMERS = (
+    *("generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("preprocessor_config.json", "processor_config.json", "model.safetensors.index.json"),
+)
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -71,6 +75,9 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True, needs
             expected="one of " + ", ".join(_TOKENIZER_FILES),
             hint="model.tokenizer=FOLDER_OR_HUB_ID",
         )
+    for name in _READ_BY_TRANSFORMERS:  # damaged, they are tracebacks of transformers
+        if (folder / name).is_file():
+            read_json(folder / name, where)
     if not config.is_file():
         if needs_model and (base := adapter_base(folder, where)) is not None:
             named = f"{where}: the base that {adapter} names"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.text.json_values import JsonTree, section
-from rlhf_cli.text.regular_files import read_object
+from rlhf_cli.text.regular_files import read_object, read_regular
 
 if TYPE_CHECKING:
     import jinja2
@@ -108,7 +108,11 @@ class TokenizerFiles:
             return self.other_template
         file = self.folder / "chat_template.jinja"
         if file.is_file():
-            return file.read_text(encoding="utf-8")
+            try:
+                return read_regular(file)
+            except (OSError, ValueError) as error:
+                what = "the chat template cannot be read"
+                raise ModelError(what, where=self.where, got=f"{file}: {error}") from None
         former = self.folder / "chat_template.json"
         settings = read_json(former, self.where) if former.is_file() else self.settings
         template = settings.get("chat_template")
@@ -292,9 +296,7 @@ def chat_template_text(named: str, *, where: str) -> str:
         if not set("{}\n") & set(named):
             file = Path(named).expanduser()
             got = f"{file.absolute()}: "
-            if file.exists() and not (file.is_file() and file.stat().st_size <= _LARGEST_TEMPLATE):
-                raise OSError(f"not a file of at most {_LARGEST_TEMPLATE} bytes")
-            text = file.read_text(encoding="utf-8")
+            text = read_regular(file, _LARGEST_TEMPLATE)
         problem = "the chat template is not valid Jinja"
         _compiled(text)
     except jinja2.TemplateSyntaxError as error:

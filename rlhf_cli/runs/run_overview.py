@@ -146,7 +146,7 @@ def refuse_links(folder: Path) -> None:
         shown = [f"{link.relative_to(folder)}{f' -> {link.readlink()}' if link.is_symlink() else ''}" for link in found]
         link, target = shlex.quote(str(found[0])), shlex.quote(str(found[0].resolve()))
         raise RunError(
-            "the run folder holds links to the outside, or pipes, and a resumed run would write there",
+            "the run folder holds links to the outside, or pipes: what they name would be read or overwritten",
             where=str(folder),
             got="\n".join(shown[:_MOST_LINKS]),
             expected="only files and folders",

@@ -26,7 +26,7 @@ import httpx2
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay
 
 from rlhf_cli.errors import RewardError, ServerSilent
-from rlhf_cli.text.regular_files import parse_json
+from rlhf_cli.text.regular_files import LARGEST, parse_json, read_object
 
 _Value = TypeVar("_Value")
 
@@ -152,30 +152,37 @@ class JsonClient:
         if key := self._key():
             headers["Authorization"] = f"Bearer {key}"
         try:
-            async with asyncio.timeout(timeout_s):
-                answer = await client.post(url, content=body, headers=headers)
+            async with asyncio.timeout(timeout_s), client.stream("POST", url, content=body, headers=headers) as answer:
+                content = bytearray()
+                async for part in answer.aiter_bytes():
+                    content += part
+                    if len(content) > LARGEST:
+                        got, expected = f"more than {LARGEST:,} bytes", "a short JSON object"
+                        raise RewardError(
+                            "the server's answer is too long", where=shown(url), got=got, expected=expected
+                        )
         except TimeoutError:
             raise _Busy(url, f"no answer within {timeout_s:.3g} s") from None
         except httpx2.HTTPError as error:
             raise _Busy(url, self._scrubbed(f"{type(error).__name__}: {error}")) from None
+        text = content.decode(errors="replace")
         if answer.status_code == 429 or answer.status_code >= 500:
-            message = self._scrubbed(f"{answer.status_code} {answer.reason_phrase}: {answer.text[:200]}")
+            message = self._scrubbed(f"{answer.status_code} {answer.reason_phrase}: {text[:200]}")
             raise _Busy(url, message, _retry_after(answer))
         if not answer.is_success:
             raise RewardError(
                 f"the server refuses the request: {answer.status_code} {answer.reason_phrase}",
                 where=shown(url),
-                got=self._scrubbed(answer.text[:500]),
+                got=self._scrubbed(text[:500]),
                 hint=f"export {self.api_key_env or 'NAME'}=...  # args.api_key_env names it"
                 if answer.status_code in (401, 403)
                 else None,
             )
         try:
-            return parse_json(answer.content)
+            return parse_json(bytes(content))
         except ValueError:
-            raise RewardError(
-                "the server's answer is not JSON", where=shown(url), got=self._scrubbed(answer.text[:200]) or "nothing"
-            ) from None
+            got = self._scrubbed(text[:200]) or "nothing"
+            raise RewardError("the server's answer is not JSON", where=shown(url), got=got) from None
 
     def _key(self) -> str | None:
         if self.api_key_env is None:
@@ -250,8 +257,8 @@ class ReplyCache:
     def read(self, request: Mapping[str, object]) -> str | None:
         """Return the reply to an equal request, or None if it is missing or unreadable."""
         try:
-            reply = json.loads(self._file(request).read_text(encoding="utf-8"))["reply"]
-        except (OSError, ValueError, KeyError, TypeError):
+            reply = read_object(self._file(request)).get("reply")
+        except (OSError, ValueError):
             return None
         return reply if isinstance(reply, str) else None
 

@@ -20,7 +20,7 @@ import yaml
 from rlhf_cli.text.json_values import JsonTree
 
 LARGEST_TABLE = 4 << 30
-_LARGEST, _LARGEST_LOG, _LONGEST_LINE = 64 << 20, 16 << 30, 16 << 20
+LARGEST, _LARGEST_LOG, _LONGEST_LINE = 64 << 20, 16 << 30, 16 << 20
 _DEEPEST = 100
 _MOST_DIGITS = 308
 """Whole numbers with more digits exceed every float."""
@@ -35,13 +35,13 @@ def require_regular(path: Path, most_bytes: int) -> None:
         raise OSError(errno.EFBIG, f"{found.st_size:,} bytes, more than {most_bytes:,}", str(path))
 
 
-def open_regular(path: Path, most_bytes: int = _LARGEST) -> BinaryIO:
+def open_regular(path: Path, most_bytes: int = LARGEST) -> BinaryIO:
     """Open a file to read bytes, never waiting for another process. Raise OSError as `require_regular` does."""
     require_regular(path, most_bytes)
     return open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
 
-def read_regular(path: Path, most_bytes: int = _LARGEST) -> str:
+def read_regular(path: Path, most_bytes: int = LARGEST) -> str:
     """Return the text of a file. Raise OSError as `require_regular` does, UnicodeDecodeError for another encoding."""
     with open_regular(path, most_bytes) as stream:
         return stream.read(most_bytes).decode("utf-8")

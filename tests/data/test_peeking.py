@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
 
@@ -142,6 +143,22 @@ def test_parquet_mistakes_are_reported_with_their_file(workplace: Path, refusal)
     assert "n: int64" in error.expected
     pq.write_table(pa.table({"prompt": pa.array([], pa.string())}), workplace / "none.parquet")
     assert refusal(peek, DataSource(path="none.parquet")).where == "none.parquet"
+
+
+def test_damage_within_a_parquet_file_is_reported_with_it(workplace: Path, refusal) -> None:
+    """The footer is whole: the head reads the first damaged page, training the one behind it."""
+    texts = [f"{row:0100}" for row in range(3000)]
+    pq.write_table(pa.table({"prompt": texts}), "whole.parquet", row_group_size=1000, compression=None)
+    content = Path("whole.parquet").read_bytes()
+    for row, reads in ((0, peek), (2000, lambda source: load_split([source], seed=0))):
+        at = content.index(texts[row].encode())
+        damaged = content[: at - 20] + b"\xff" * 20 + content[at:]
+        Path(f"{row}.parquet").write_bytes(damaged)
+        error = refusal(reads, DataSource(path=f"{row}.parquet"))
+        assert Path(str(error.where)).name == f"{row}.parquet"
+    latin = pa.array([b"\xe9"], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"prompt": latin}), "latin.parquet")
+    assert refusal(peek, DataSource(path="latin.parquet")).where == "latin.parquet"
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "json", "csv", "parquet", "jsonl.gz"])

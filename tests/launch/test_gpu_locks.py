@@ -82,3 +82,11 @@ def test_a_folder_of_one_s_own_is_private(taken: Path) -> None:
     assert held is not None
     held.release()
     assert taken.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_pipe_in_place_of_a_record_names_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder that RLHF_GPU_LOCKS names may be shared with other users."""
+    monkeypatch.setenv("RLHF_GPU_LOCKS", str(tmp_path))
+    os.mkfifo(tmp_path / "0.txt")
+    (tmp_path / "1.txt").write_bytes(b"\xff")
+    assert holders_of(["0", "1"]) == []

@@ -16,7 +16,7 @@ from transformers.integrations import deepspeed
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.model_folders import describe_model, describe_reward_model, require_model
 from rlhf_cli.models.tiny import byte_tokenizer
-from rlhf_cli.models.tokenizer_files import PromptTokens
+from rlhf_cli.models.tokenizer_files import PromptTokens, read_tokenizer
 from rlhf_cli.trainers.assemble.policy_loading import loading_unsharded
 
 
@@ -107,6 +107,23 @@ def test_a_broken_config_is_named(tmp_path: Path) -> None:
     for content in ("{", "[]"):
         (tmp_path / "config.json").write_text(content)
         assert str(refused(path).got).startswith(str(tmp_path / "config.json"))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"a":' * 5000])
+@pytest.mark.parametrize("file", ["generation_config.json", "tokenizer_config.json", "model.safetensors.index.json"])
+def test_a_file_that_transformers_would_fail_on_is_named(tmp_path: Path, file: str, content: str) -> None:
+    folder = folder_of(tmp_path, CAUSAL)
+    (tmp_path / file).write_text(content)
+    with pytest.raises(ModelError) as caught:
+        describe_model(folder, where="model.path")
+    assert (caught.value.where, f"{tmp_path / file}: " in str(caught.value.got)) == ("model.path", True)
+
+
+def test_a_template_in_another_encoding_is_named(tmp_path: Path) -> None:
+    (file := tmp_path / "chat_template.jinja").write_bytes("é".encode("latin-1"))
+    with pytest.raises(ModelError) as caught:
+        _ = read_tokenizer(tmp_path, where="model.path").chat_template
+    assert (caught.value.where, str(file) in str(caught.value.got)) == ("model.path", True)
 
 
 @pytest.mark.parametrize("where", ["model.path (command line)", "--model"])

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import logging
+import os
 import pickle
 import random
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlhf_cli.errors import RewardError, ServerSilent
 from rlhf_cli.services import http_client
-from rlhf_cli.services.http_client import JsonClient, together
+from rlhf_cli.services.http_client import JsonClient, ReplyCache, together
 from tests.support.fake_server import Answer, serving
 
 KEY = "sk-do-not-tell-6f2a"
@@ -164,3 +167,24 @@ def test_invalid_urls(url: Any) -> None:
         JsonClient(url)
     assert caught.value.where == "args.url"
     assert "hunter2" not in str(caught.value)
+
+
+def test_an_endless_answer_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "LARGEST", 100_000)
+    packed = Answer(gzip.compress(b"[" * 1_000_000), headers={"Content-Encoding": "gzip"})
+    for answer in (Answer(b"[" * 200_000), packed):
+        with serving(answer) as server, pytest.raises(RewardError) as caught:
+            asyncio.run(posting(JsonClient(server.url), {}))
+        assert (caught.value.where, "100,000" in str(caught.value.got)) == (server.url, True)
+
+
+def test_a_kept_reply_that_is_no_plain_file_is_asked_for_again(tmp_path: Path) -> None:
+    cache, request = ReplyCache(tmp_path), {"model": "m"}
+    cache.write(request, "yes")
+    assert cache.read(request) == "yes"
+    (file,) = tmp_path.glob("*/*.json")
+    file.write_text("[" * 100_000)
+    assert cache.read(request) is None
+    file.unlink()
+    os.mkfifo(file)
+    assert cache.read(request) is None

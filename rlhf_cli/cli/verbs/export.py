@@ -24,6 +24,7 @@ from rlhf_cli.errors import EXIT_OK, writing
 from rlhf_cli.project.exported_folder import export_model
 from rlhf_cli.project.source_model import find_source
 from rlhf_cli.runs.run_folder import as_typed
+from rlhf_cli.runs.run_overview import refuse_links
 from rlhf_cli.runs.run_status import with_newest
 
 
@@ -33,6 +34,7 @@ def run(options: Options) -> int:
         hint = with_newest("rlhf export", finished=True)
         raise none_named("rlhf export", "a run folder or run:NAME", got=" ".join(words), hint=hint)
     folder = run_at(words[0], [], where="rlhf export")
+    refuse_links(folder.path)
     source = find_source(folder, step=options.number("--checkpoint", least=0), trust=options.on("--trust"))
     console = Screen(stderr=True) if options.as_json else wide_console()
     parts = filter(None, ["export", options.text("--checkpoint")])
