@@ -18,7 +18,7 @@ import yaml
 from rlhf_cli.config.origins import Origin, Origins
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
-from rlhf_cli.text.regular_files import SAFE_LOADER
+from rlhf_cli.text.regular_files import SAFE_LOADER, read_object, read_regular
 
 if TYPE_CHECKING:
     import argparse
@@ -103,9 +103,9 @@ def _keys_of_launch(path: Path, where: str, *, generates: bool) -> dict[str, Jso
 
 def _read(path: Path, where: str) -> JsonTree:
     try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), Loader=SAFE_LOADER)  # JSON is YAML
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        got = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        tree = yaml.load(read_regular(path), Loader=SAFE_LOADER)  # JSON is YAML
+    except (OSError, yaml.YAMLError, ValueError) as error:
+        got = f"{path}: {error.strerror if isinstance(error, OSError) else error}"
         raise ConfigError("the accelerate file cannot be read", where=where, got=got) from None
     if not isinstance(tree, dict) or "distributed_type" not in tree:
         what = f"`accelerate config` did not write {path}"
@@ -121,7 +121,7 @@ def _zero(deepspeed: JsonTree, where: str) -> tuple[JsonValue, bool]:
         offloads = [deepspeed.get(f"offload_{what}_device") for what in ("optimizer", "param")]
         return deepspeed.get("zero_stage", 2), any(device not in ("none", None) for device in offloads)
     try:
-        zero = section(json.loads(Path(own).expanduser().read_text(encoding="utf-8")), "zero_optimization")
+        zero = section(read_object(Path(own).expanduser()), "zero_optimization")
     except (OSError, ValueError) as error:
         raise ConfigError("DeepSpeed's own file cannot be read", where=where, got=f"{own}: {error}") from None
     offloads = [section(zero, f"offload_{what}").get("device") for what in ("optimizer", "param")]

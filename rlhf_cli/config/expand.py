@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, Gate, Reward
 from rlhf_cli.rewards.stack.aggregating import counting
+from rlhf_cli.text.regular_files import parse_python
 from rlhf_cli.truncation import Bootstrap
 from rlhf_cli.user_files import class_file
 
@@ -88,7 +89,7 @@ def _returns_lists(fn: str) -> bool:
     if file is None or not file.is_file():
         return False
     try:
-        body = ast.parse(file.read_text(encoding="utf-8")).body
+        body = parse_python(file.read_bytes()).body
         functions = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         returned = next((function.returns for function in reversed(functions) if function.name == name), None)
         if isinstance(returned, ast.Constant) and isinstance(returned.value, str):

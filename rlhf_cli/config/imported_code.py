@@ -17,6 +17,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.text.regular_files import parse_python
 
 _KEY = "code["
 _IMPORTING_CALLS = ("import_module", "__import__")
@@ -118,8 +119,8 @@ def _files_of(module: str, folders: set[Path]) -> Iterator[tuple[Path, str]]:
 def _imports(file: Path, package: str) -> Iterator[str]:
     """Yield the names in `import` statements anywhere in a file, and in literal calls of `import_module`."""
     try:
-        tree = ast.parse(file.read_bytes()) if file.suffix == ".py" else ast.Module([], [])
-    except (SyntaxError, ValueError):
+        tree = parse_python(file.read_bytes()) if file.suffix == ".py" else ast.Module([], [])
+    except SyntaxError:
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -11,7 +11,7 @@ from rlhf_cli.data.dialogues import ANSWERS
 from rlhf_cli.data.rows import DIALOGUES, Table, kind_of_text
 from rlhf_cli.errors import DataError
 
-TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError)
+TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, RecursionError)
 """What a chat template may raise on a conversation that it does not take."""
 _ROWS = 200
 Messages: TypeAlias = Sequence[Mapping[str, object]]

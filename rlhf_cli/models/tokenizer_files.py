@@ -362,7 +362,10 @@ def _compiled(template: str) -> jinja2.Template:
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment.from_string(template)
+    try:
+        return environment.from_string(template)
+    except RecursionError:
+        raise jinja2.TemplateSyntaxError("nested too deeply", 1) from None
 
 
 def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = None, sort_keys: bool = False) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.errors import RewardError
+from rlhf_cli.text.regular_files import parse_python
 from rlhf_cli.text.suggest import nearest
 
 if TYPE_CHECKING:
@@ -181,9 +182,9 @@ def _parsed(module: str, where: str) -> tuple[Path, ast.Module]:
         what = "there is no such reward file" if module.endswith(".py") else f"there is no module {module!r}"
         raise RewardError(what, where=where, got=module, expected="./file.py:function, or package.module:function")
     try:
-        return file, ast.parse(file.read_text(encoding="utf-8"))
-    except (SyntaxError, UnicodeDecodeError) as error:
-        line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
+        return file, parse_python(file.read_bytes())
+    except SyntaxError as error:
+        line = f":{error.lineno}" if error.lineno else ""
         raise RewardError(f"{module} is not Python", where=f"{file}{line}", got=str(error)) from None
 
 

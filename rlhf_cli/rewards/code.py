@@ -19,6 +19,7 @@ from annotated_types import Ge, Gt
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, text_of
 from rlhf_cli.services.sandbox.running import Isolation, run_code
+from rlhf_cli.text.regular_files import parse_python
 
 _Row = TypeVar("_Row")
 _Value = TypeVar("_Value")
@@ -189,8 +190,8 @@ def split_tests(tests: object, row: int) -> list[str]:
 
 def _parsed(text: str, row: int) -> ast.Module:
     try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError) as error:
+        return parse_python(text)
+    except SyntaxError as error:
         raise RewardError(
             f"a test is not Python: {error}",
             where=f"column tests, row {row}",

@@ -7,6 +7,7 @@ laughs" bomb), an alias inside the node that it names, and very deep nesting.
 
 from __future__ import annotations
 
+import ast
 import errno
 import json
 import os
@@ -73,6 +74,14 @@ def parse_json(text: str | bytes) -> object:
     except RecursionError:
         pass
     raise ValueError(f"nested more than {_DEEPEST} levels deep")
+
+
+def parse_python(source: str | bytes) -> ast.Module:
+    """Return the syntax tree of Python code, bytes in the encoding that they declare. Raise only SyntaxError."""
+    try:
+        return ast.parse(source)
+    except (MemoryError, RecursionError, ValueError) as error:
+        raise SyntaxError(str(error) or "nested too deeply") from None
 
 
 def _has_levels(node: object, most: int) -> bool:

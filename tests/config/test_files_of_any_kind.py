@@ -109,9 +109,26 @@ def test_a_run_folder_that_somebody_sent(says: str, write: Write, refused: Calla
     assert "runs/x/sent/config.yaml" in printed
 
 
-def test_an_accelerate_file(write: Write, refused: Callable[..., str]) -> None:
-    write("accelerate.yaml", BOMB)
-    assert "more than 100000 values" in refused("check", "+exp=quickstart", "launch.accelerate_config=accelerate.yaml")
+OTHERS = {
+    "launch.accelerate_config=a_bomb": BOMB,
+    "launch.accelerate_config=a_pipe": None,
+    "model.chat_template=deep.jinja": "{" * 5000,
+    **{
+        f"{key}=./deep.py:f{end}": f"x = {'-' * 100_000}1\n"
+        for key, end in (("aggregate", ""), ("trainer.class", ""), ("trainer.callbacks", "]"), ("rewards.x.fn", ""))
+    },
+}
+
+
+@pytest.mark.parametrize("word", OTHERS)
+def test_another_file_that_a_key_names(word: str, place: Path, refused: Callable[..., str]) -> None:
+    """A hundred thousand signs are too many for Python's own parser: MemoryError."""
+    key, _, named = word.replace("callbacks=", "callbacks=[").partition("=")
+    file = place / named.strip("[]./").partition(":")[0]
+    os.mkfifo(file) if (text := OTHERS[word]) is None else file.write_text(text)
+    printed = refused("check", "+exp=quickstart", f"{key}={named}")
+    assert file.name in printed
+    assert key in printed
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, "- " * 200_000, "? " * 200_000, "{a: " * 200_000])

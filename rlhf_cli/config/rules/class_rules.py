@@ -14,6 +14,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.tables.trl_trainers import TRAINERS, UNSUPPORTED
+from rlhf_cli.text.regular_files import parse_python
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.user_files import class_file
 
@@ -73,8 +74,8 @@ def _find(named: str, key: str, where: str) -> _Found | ConfigError:
     try:
         if (found := _definition(name, file)) is not None:
             return found
-        body = ast.parse(file.read_text(encoding="utf-8")).body
-    except (SyntaxError, UnicodeDecodeError) as error:
+        body = parse_python(file.read_bytes()).body
+    except SyntaxError as error:
         return ConfigError(f"{file.name} cannot be read as Python", where=where, got=str(error))
     classes = [node.name for node in body if isinstance(node, ast.ClassDef)]
     close, value = nearest(name, classes), "{}" if key == _CLASS else "'[{}]'"
@@ -86,9 +87,9 @@ def _find(named: str, key: str, where: str) -> _Found | ConfigError:
 def _definition(name: str, file: Path, hops: int = 8) -> _Found | None:
     """Return the class that has this name in a file, followed through imports; None if the file does not mention it.
 
-    It follows at most `hops` imports. Raise SyntaxError or UnicodeDecodeError if a file on the way is not valid Python.
+    It follows at most `hops` imports. Raise SyntaxError if a file on the way is not valid Python.
     """
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree = parse_python(file.read_bytes())
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == name:
             return _Found(name, file, node)
