@@ -201,13 +201,10 @@ def _unreadable_hub(source: DataSource, error: Exception) -> DataError:
         "config": f"{source.name}.subset=NAME",
         "": f"hf download {hub_id} --repo-type dataset, or {source.name}.path=FILE",
     }
-    return DataError(
-        f"the hub dataset {hub_id} could not be loaded",
-        where=f"{source.name}.path",
-        got=f"{type(error).__name__}: {text[:400]}",
-        expected=f"a dataset of the hub, or a file: there is none at {Path(hub_id).absolute()}",
-        hint=next(hint for word, hint in hints.items() if word in text.lower()),
-    )
+    what, got = f"the hub dataset {hub_id} could not be loaded", f"{type(error).__name__}: {text[:400]}"
+    expected = f"a dataset of the hub, or a file: there is none at {Path(hub_id).absolute()}"
+    hint = next(hint for word, hint in hints.items() if word in text.lower())
+    return DataError(what, where=f"{source.name}.path", got=got, expected=expected, hint=hint)
 
 
 @contextmanager

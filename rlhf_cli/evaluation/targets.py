@@ -45,13 +45,9 @@ def find_target(path: Path) -> Target:
     )
     if is_alone:
         if not is_reward_model(str(path), where="rlhf eval"):
-            raise RunError(
-                "a policy needs the rewards of its run",
-                where=str(path),
-                got="a model folder without a run",
-                expected="the folder of the run, with config.yaml in it",
-                hint="rlhf eval RUN model.path=FOLDER",
-            )
+            what, got = "a policy needs the rewards of its run", "a model folder without a run"
+            expected, hint = "the folder of the run, with config.yaml in it", "rlhf eval RUN model.path=FOLDER"
+            raise RunError(what, where=str(path), got=got, expected=expected, hint=hint)
         return Target(REWARD_MODEL, path, path.name, evaluations_of(path))
     run = open_run(path)
     if not run.model.is_dir():
@@ -135,13 +131,9 @@ def run_to_sample(path: Path) -> Target:
     if (path / SWEEP).is_file():
         open_run(path)  # it raises
     if not (path / "config.yaml").is_file() and not (path.parent / "config.yaml").is_file():
-        raise RunError(
-            "completions need the rewards of an experiment",
-            where=str(path),
-            got="a model without a run" if path.is_dir() else "no such folder here, perhaps a model of the hub",
-            expected="a run folder, or a model and an experiment",
-            hint=f"rlhf generate {path} +exp=NAME",
-        )
+        got = "a model without a run" if path.is_dir() else "no such folder here, perhaps a model of the hub"
+        what, expected = "completions need the rewards of an experiment", "a run folder, or a model and an experiment"
+        raise RunError(what, where=str(path), got=got, expected=expected, hint=f"rlhf generate {path} +exp=NAME")
     target = _policy_of(path)
     assert target.run is not None
     return replace(target, folder=target.run.path / _FOLDER)

@@ -48,12 +48,10 @@ def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | N
     if frames[-1].f_code.co_name == _CODE:
         model = str(frames[-1].f_locals.get("model_name"))
         key = _key_of(model, paths)
-        return ModelError(
-            "the model has its own code and loads only with it; that code was not executed",
-            where=f"{key}: {model}",
-            expected="a model of transformers' own classes, or code that you have read and trust",
-            hint="model.trust_remote_code=true" if key.startswith("model.") else None,
-        )
+        what = "the model has its own code and loads only with it; that code was not executed"
+        expected = "a model of transformers' own classes, or code that you have read and trust"
+        hint = "model.trust_remote_code=true" if key.startswith("model.") else None
+        return ModelError(what, where=f"{key}: {model}", expected=expected, hint=hint)
     if any(file.endswith(_TEMPLATE) for file in files):
         model = str(getattr(calls.get("apply_chat_template", {}).get("self"), "name_or_path", ""))
         is_other = paths.get("model.chat_template") and Path(model) in map(Path, filter(None, paths.values()))
@@ -66,33 +64,24 @@ def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | N
     if loading is not None:
         file = Path(read or str(loading.get("checkpoint") or loading.get("json_path") or "the checkpoint"))
         folder = file if file.is_dir() else file.parent
-        return RunError(
-            "the checkpoint's files match its manifest but cannot be loaded; their code was not executed",
-            where=str(file),
-            got=got,
-            expected="files that this run wrote; these and the manifest were changed later",
-            advice=f"move {folder.name} away: `rlhf resume` then uses the checkpoint before it, or starts again",
-        )
+        what = "the checkpoint's files match its manifest but cannot be loaded; their code was not executed"
+        expected = "files that this run wrote; these and the manifest were changed later"
+        advice = f"move {folder.name} away: `rlhf resume` then uses the checkpoint before it, or starts again"
+        return RunError(what, where=str(file), got=got, expected=expected, advice=advice)
     if read is None:
         return None
-    return ModelError(
-        "a pickle of the model is damaged or holds more than tensors; its code was not executed",
-        where=f"{_key_of(str(Path(read).parent), paths)}: {read}",
-        got=got,
-        expected="weights as safetensors, or a pickle of tensors only",
-        advice="use a copy of the model with model.safetensors",
-    )
+    what = "a pickle of the model is damaged or holds more than tensors; its code was not executed"
+    where = f"{_key_of(str(Path(read).parent), paths)}: {read}"
+    expected = "weights as safetensors, or a pickle of tensors only"
+    advice = "use a copy of the model with model.safetensors"
+    return ModelError(what, where=where, got=got, expected=expected, advice=advice)
 
 
 def failing_template(got: str, *, where: str) -> ModelError:
     """Return the error for a chat template that is malformed or raises; `got` is the error it raised."""
-    return ModelError(
-        "the model's chat template fails; it ran in a sandbox",
-        where=where,
-        got=got,
-        expected="a template that accepts the conversations of the data",
-        hint="model.chat_template=FILE.jinja, or model.tokenizer=FOLDER_OR_HUB_ID  # of a model whose template does",
-    )
+    what, expected = "the model's chat template fails; it ran in a sandbox", "one that accepts the rows' conversations"
+    hint = "model.chat_template=FILE.jinja, or model.tokenizer=FOLDER_OR_HUB_ID  # of a model whose template does"
+    return ModelError(what, where=where, got=got, expected=expected, hint=hint)
 
 
 def _key_of(model: str, paths: Mapping[str, str | None]) -> str:

@@ -27,10 +27,8 @@ EXPECTED_CRITIC = (
     "a reward model (sequence classification) or a saved critic (token classification), with one label, or a language "
     "model, of any size"
 )
-_READ_BY_TRANSFORMERS = (
-    *("generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("preprocessor_config.json", "processor_config.json", "model.safetensors.index.json"),
-)
+_JSON_FILES = ("*_config.json", "*_map.json", "added_tokens.json", "*.index.json")
+"""Files that transformers reads; damaged ones are tracebacks of its own."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -60,24 +58,16 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True, needs
     if needs_model and not (config.is_file() or adapter.is_file()):
         patterns = ("*/model/*config.json", "checkpoints/*/*config.json", "model/*config.json")
         inside = [file.parent for pattern in patterns for file in sorted(folder.glob(pattern))]
-        raise ModelError(
-            "the model folder holds no model",
-            where=where,
-            got=f"{folder.resolve()}: " + _listing(folder),
-            expected="a folder that save_pretrained made, with config.json, weights and tokenizer files",
-            hint=f"{where.partition(' ')[0]}{' ' if where.startswith('-') else '='}{inside[-1]}" if inside else None,
-        )
+        expected = "a folder that save_pretrained made, with config.json, weights and tokenizer files"
+        hint = f"{where.partition(' ')[0]}{' ' if where.startswith('-') else '='}{inside[-1]}" if inside else None
+        what, got = "the model folder holds no model", f"{folder.resolve()}: {_listing(folder)}"
+        raise ModelError(what, where=where, got=got, expected=expected, hint=hint)
     if needs_tokenizer and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        raise ModelError(
-            "the model folder holds no tokenizer",
-            where=where,
-            got=f"{folder.resolve()}: " + _listing(folder),
-            expected="one of " + ", ".join(_TOKENIZER_FILES),
-            hint="model.tokenizer=FOLDER_OR_HUB_ID",
-        )
-    for name in _READ_BY_TRANSFORMERS:  # damaged, they are tracebacks of transformers
-        if (folder / name).is_file():
-            read_json(folder / name, where)
+        what, got = "the model folder holds no tokenizer", f"{folder.resolve()}: {_listing(folder)}"
+        expected, hint = "one of " + ", ".join(_TOKENIZER_FILES), "model.tokenizer=FOLDER_OR_HUB_ID"
+        raise ModelError(what, where=where, got=got, expected=expected, hint=hint)
+    for file in sorted(file for pattern in _JSON_FILES for file in folder.glob(pattern)):
+        read_json(file, where)
     if not config.is_file():
         if needs_model and (base := adapter_base(folder, where)) is not None:
             named = f"{where}: the base that {adapter} names"
@@ -138,18 +128,15 @@ def check_reward_config(architectures: Sequence[str], num_labels: int | None, *,
     """
     name = str(architectures[0]) if architectures else "no architecture"
     if _GENERATOR.search(name):
-        raise ModelError(
-            "this is a causal checkpoint, a language model, not a reward model",
-            where=where,
-            got=f"{got}: {name}",
-            expected=EXPECTED_REWARD_MODEL,
-            advice=f"train one from it: rlhf train trainer=reward data=... model=local model.path={got}",
-        )
+        what = "this is a causal checkpoint, a language model, not a reward model"
+        advice = f"train one from it: rlhf train trainer=reward data=... model=local model.path={got}"
+        raise ModelError(what, where=where, got=f"{got}: {name}", expected=EXPECTED_REWARD_MODEL, advice=advice)
     if num_labels not in (1, None):
-        what = f"this model has {num_labels} labels; a reward model has one"
-        raise ModelError(
-            what, where=where, got=f"{got}: {name}, num_labels {num_labels}", expected=EXPECTED_REWARD_MODEL
+        what, got = (
+            f"this model has {num_labels} labels; a reward model has one",
+            f"{got}: {name}, num_labels {num_labels}",
         )
+        raise ModelError(what, where=where, got=got, expected=EXPECTED_REWARD_MODEL)
 
 
 def describe_critic(path: str, policy: str, tokenizer: str | None, *, where: str) -> str:
@@ -209,15 +196,10 @@ def _check_critic_config(config: JsonTree, *, got: str, where: str) -> None:
     is_scorer = name.endswith(CLASSIFIERS)
     if is_language_model(config) or (is_scorer and num_labels in (1, None)):
         return  # a language model's backbone gets a head of zeros, like critic.init=policy
-    raise ModelError(
-        f"this model has {num_labels} labels; a critic has one"
-        if is_scorer
-        else "this is not a reward model, a critic or a language model",
-        where=where,
-        got=f"{got}: {name}",
-        expected=EXPECTED_CRITIC,
-        hint="critic.init=policy",
-    )
+    what = f"this model has {num_labels} labels; a critic has one"
+    what = what if is_scorer else "this is not a reward model, a critic or a language model"
+    hint = "critic.init=policy"
+    raise ModelError(what, where=where, got=f"{got}: {name}", expected=EXPECTED_CRITIC, hint=hint)
 
 
 def is_language_model(config: JsonTree) -> bool:
@@ -233,13 +215,10 @@ def _other_tokens(got: str, where: str) -> ModelError:
 def _check_chat_template(folders: Sequence[Path], conversational: bool, where: str) -> None:
     if not conversational or any(read_tokenizer(folder, where=where).chat_template for folder in folders):
         return
-    raise ModelError(
-        "the reward model has no chat template, and the prompts are conversations",
-        where=where,
-        got=", ".join(str(folder) for folder in folders),
-        expected="a chat_template.jinja, or chat_template in tokenizer_config.json",
-        advice="plain prompts (data.prompt='{question}'), or the template the reward model was trained with",
-    )
+    what, got = "the reward model has no chat template, and the prompts are conversations", ", ".join(map(str, folders))
+    expected = "a chat_template.jinja, or chat_template in tokenizer_config.json"
+    advice = "plain prompts (data.prompt='{question}'), or the template the reward model was trained with"
+    raise ModelError(what, where=where, got=got, expected=expected, advice=advice)
 
 
 def _listing(folder: Path) -> str:

@@ -387,10 +387,7 @@ def no_end_token(tokenizer: object, *, where: str) -> ModelError:
 
 def no_chat_template(tokenizer: object, *, where: str) -> ModelError:
     """Return the error for conversations and a tokenizer without a chat template; `tokenizer` is its folder."""
-    return ModelError(
-        "the model has no chat template, and the rows are conversations",
-        where=where,
-        got=str(tokenizer),
-        expected="a chat_template.jinja, or chat_template in tokenizer_config.json",
-        hint="model.chat_template=FILE.jinja, or model.tokenizer=FOLDER_OR_HUB_ID  # of its chat model",
-    )
+    what = "the model has no chat template, and the rows are conversations"
+    expected = "a chat_template.jinja, or chat_template in tokenizer_config.json"
+    hint = "model.chat_template=FILE.jinja, or model.tokenizer=FOLDER_OR_HUB_ID  # of its chat model"
+    return ModelError(what, where=where, got=str(tokenizer), expected=expected, hint=hint)

@@ -61,13 +61,13 @@ def _kind(folder: Path, adapter: JsonTree) -> Kind:
     if adapter:
         return "reward model" if adapter.get("task_type") == "SEQ_CLS" else "policy"
     if not any(folder.glob("*.safetensors")):
-        raise ModelError(
+        what, got = (
             "there are no whole weights in this folder",
-            where=str(folder),
-            got=", ".join(sorted(path.name for path in folder.iterdir())[:8]),
-            expected="*.safetensors; a checkpoint of FSDP or ZeRO has pieces, and model/ of a finished run is whole",
-            advice="rlhf resume RUN, then rlhf export RUN",
+            ", ".join(sorted(path.name for path in folder.iterdir())[:8]),
         )
+        expected = "*.safetensors; a checkpoint of FSDP or ZeRO has pieces, and model/ of a finished run is whole"
+        advice = "rlhf resume RUN, then rlhf export RUN"
+        raise ModelError(what, where=str(folder), got=got, expected=expected, advice=advice)
     name = next(iter(architectures_of(read_json(folder / "config.json"))), "")
     return "reward model" if name.endswith("ForSequenceClassification") else "policy"
 

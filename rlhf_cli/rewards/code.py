@@ -192,12 +192,8 @@ def _parsed(text: str, row: int) -> ast.Module:
     try:
         return parse_python(text)
     except SyntaxError as error:
-        raise RewardError(
-            f"a test is not Python: {error}",
-            where=f"column tests, row {row}",
-            got=text[:200],
-            expected="assert f(1) == 2",
-        ) from None
+        what, where, expected = f"a test is not Python: {error}", f"column tests, row {row}", "assert f(1) == 2"
+        raise RewardError(what, where=where, got=text[:200], expected=expected) from None
 
 
 def _in_parallel(score: Callable[[_Row], _Value], rows: Sequence[_Row], max_workers: int | None) -> list[_Value]:

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from rlhf_cli.errors import CTRL_C, RunError
 from rlhf_cli.process import ProcessIdentity, this_process
 from rlhf_cli.runs.heartbeat import while_running
-from rlhf_cli.runs.metrics_file import read_metrics, reward_spans
+from rlhf_cli.runs.metrics_file import Event, read_metrics, reward_spans
 from rlhf_cli.runs.run_folder import FIRST_RUN, RunFolder, read_json, runs_below, unreadable, write_json
 from rlhf_cli.text.json_values import JsonTree
 
@@ -171,11 +171,10 @@ def run_result(folder: RunFolder) -> dict[str, object]:
 
     `rewards` are means over the first and the last tenth of its log events; `metrics` are the last values.
     """
-    try:
+    status, events = Status(state=UNREADABLE), list[Event]()
+    with contextlib.suppress(RunError):  # a sweep's other runs are still shown
         status = read_status(folder)
-    except RunError:
-        status = Status(state=UNREADABLE)
-    events = read_metrics(folder.metrics) if folder.metrics.is_file() else []
+        events = read_metrics(folder.metrics) if folder.metrics.is_file() else []
     last: dict[str, object] = {}
     for event in events:
         last |= {name: value for name, value in event.items() if value is not None}

@@ -125,13 +125,10 @@ class JsonClient:
                     left_s = max(deadline - time.monotonic(), 0.001)
                     return await self._try(client, url, body, min(self.timeout_s, left_s))
         except _Busy as busy:
-            raise ServerSilent(
-                f"the server did not answer within retry_budget_s = {self.retry_budget_s:g} ({num_tries} tries)",
-                where=shown(busy.url),
-                got=busy.message
-                + (f"; it asks for a wait of {busy.wait_s:.3g} s" if busy.wait_s > _LONGEST_WAIT_S else ""),
-                expected="an answer of 200",
-            ) from None
+            what = f"the server did not answer within retry_budget_s = {self.retry_budget_s:g} ({num_tries} tries)"
+            waits = f"; it asks for a wait of {busy.wait_s:.3g} s" if busy.wait_s > _LONGEST_WAIT_S else ""
+            expected = "an answer of 200"
+            raise ServerSilent(what, where=shown(busy.url), got=busy.message + waits, expected=expected) from None
         raise AssertionError("the last try returns or raises")
 
     def _wait_s(self, state: RetryCallState) -> float:
@@ -157,10 +154,8 @@ class JsonClient:
                 async for part in answer.aiter_bytes():
                     content += part
                     if len(content) > LARGEST:
-                        got, expected = f"more than {LARGEST:,} bytes", "a short JSON object"
-                        raise RewardError(
-                            "the server's answer is too long", where=shown(url), got=got, expected=expected
-                        )
+                        got = f"more than {LARGEST:,} bytes"
+                        raise RewardError("the server's answer is too long", where=shown(url), got=got)
         except TimeoutError:
             raise _Busy(url, f"no answer within {timeout_s:.3g} s") from None
         except httpx2.HTTPError as error:
@@ -170,14 +165,10 @@ class JsonClient:
             message = self._scrubbed(f"{answer.status_code} {answer.reason_phrase}: {text[:200]}")
             raise _Busy(url, message, _retry_after(answer))
         if not answer.is_success:
-            raise RewardError(
-                f"the server refuses the request: {answer.status_code} {answer.reason_phrase}",
-                where=shown(url),
-                got=self._scrubbed(text[:500]),
-                hint=f"export {self.api_key_env or 'NAME'}=...  # args.api_key_env names it"
-                if answer.status_code in (401, 403)
-                else None,
-            )
+            what = f"the server refuses the request: {answer.status_code} {answer.reason_phrase}"
+            hint = f"export {self.api_key_env or 'NAME'}=...  # args.api_key_env names it"
+            hints = hint if answer.status_code in (401, 403) else None
+            raise RewardError(what, where=shown(url), got=self._scrubbed(text[:500]), hint=hints)
         try:
             return parse_json(bytes(content))
         except ValueError:

@@ -19,7 +19,7 @@ from rlhf_cli.runs.heartbeat import heartbeat_files, while_running
 from rlhf_cli.runs.metrics_file import iter_metrics, read_metrics
 from rlhf_cli.runs.reward_records import failed_rows
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import read_status, update_status
+from rlhf_cli.runs.run_status import read_status, run_result, update_status
 from rlhf_cli.text.regular_files import lines_of, parse_json, read_object, read_regular
 from tests.support.begun_runs import begun
 
@@ -75,6 +75,8 @@ def test_the_smaller_files_of_a_run(workplace: Path) -> None:
     os.mkfifo(run.path / "heartbeat-rank0")
     assert heartbeat_files(run.path), "the name of such a file has changed"
     assert while_running(run.path) == ""
+    run.metrics.write_text("[" * 100_000 + "\n" + json.dumps(EVENT) + "\n")
+    assert run_result(run)["step"] == 7
 
 
 def test_a_log_is_read_line_by_line(tmp_path: Path) -> None:
