@@ -46,8 +46,8 @@ def find_target(path: Path) -> Target:
     if is_alone:
         if not is_reward_model(str(path), where="rlhf eval"):
             what, got = "a policy needs the rewards of its run", "a model folder without a run"
-            expected, hint = "the folder of the run, with config.yaml in it", "rlhf eval RUN model.path=FOLDER"
-            raise RunError(what, where=str(path), got=got, expected=expected, hint=hint)
+            expected = "the folder of the run, with config.yaml in it"
+            raise RunError(what, where=str(path), got=got, expected=expected, hint="rlhf eval RUN model.path=FOLDER")
         return Target(REWARD_MODEL, path, path.name, evaluations_of(path))
     run = open_run(path)
     if not run.model.is_dir():

@@ -64,8 +64,8 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True, needs
         raise ModelError(what, where=where, got=got, expected=expected, hint=hint)
     if needs_tokenizer and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         what, got = "the model folder holds no tokenizer", f"{folder.resolve()}: {_listing(folder)}"
-        expected, hint = "one of " + ", ".join(_TOKENIZER_FILES), "model.tokenizer=FOLDER_OR_HUB_ID"
-        raise ModelError(what, where=where, got=got, expected=expected, hint=hint)
+        expected = "one of " + ", ".join(_TOKENIZER_FILES)
+        raise ModelError(what, where=where, got=got, expected=expected, hint="model.tokenizer=FOLDER_OR_HUB_ID")
     for file in sorted(file for pattern in _JSON_FILES for file in folder.glob(pattern)):
         read_json(file, where)
     if not config.is_file():
@@ -198,8 +198,8 @@ def _check_critic_config(config: JsonTree, *, got: str, where: str) -> None:
         return  # a language model's backbone gets a head of zeros, like critic.init=policy
     what = f"this model has {num_labels} labels; a critic has one"
     what = what if is_scorer else "this is not a reward model, a critic or a language model"
-    hint = "critic.init=policy"
-    raise ModelError(what, where=where, got=f"{got}: {name}", expected=EXPECTED_CRITIC, hint=hint)
+    got = f"{got}: {name}"
+    raise ModelError(what, where=where, got=got, expected=EXPECTED_CRITIC, hint="critic.init=policy")
 
 
 def is_language_model(config: JsonTree) -> bool:
