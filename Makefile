@@ -30,7 +30,7 @@ check: $(STAMP)  ## before a commit, in a minute: style, types, the house and wh
 # that a test starts reads it.
 check test test-whole test-processes test-kernels: export PYTHONDONTWRITEBYTECODE =
 # Three workers on two cores, because tests wait for processes and deadlines. The files of tests in their order: by default those of few tests come last, and the longest runs are among them.
-test: $(STAMP)  ## style and the fast tests, in five minutes on two cores
+test: $(STAMP)  ## style and the tests of seconds and less
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/device

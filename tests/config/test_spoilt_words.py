@@ -19,6 +19,8 @@ import pytest
 
 from rlhf_cli.cli import main
 
+pytestmark = pytest.mark.whole
+
 CASES = Path(__file__).with_name("spoilt_words.json")
 
 

@@ -23,6 +23,8 @@ from rlhf_cli.data.worlds import reasoning_gym
 from rlhf_cli.data.worlds.reasoning_gym import _list, _rows, build_task
 from rlhf_cli.errors import DataError
 
+pytestmark = pytest.mark.whole
+
 needs_package = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None, reason="pip install 'rlhf-cli[reasoning]'"
 )

@@ -97,6 +97,7 @@ def test_check_says_it_with_its_key(
     assert caught.value.hint is not None
 
 
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing.*` is deprecated:FutureWarning")
 @pytest.mark.parametrize("words", BUILT)
 def test_trl_refuses_it_and_the_run_says_so(
@@ -109,6 +110,7 @@ def test_trl_refuses_it_and_the_run_says_so(
     assert " refuses these arguments" in said
 
 
+@pytest.mark.whole
 def test_peft_refuses_it_and_the_run_says_so(workplace: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["+exp=toy_sft", "launch=cpu", "track=none", "run.name=one", "model.lora.target_parameters=[q_proj.weight]"]
     assert main(["train", *words]) == 2
