@@ -10,6 +10,7 @@ import json
 import pytest
 
 from rlhf_cli.errors import ConfigError, DataError, ModelError
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.reward_records import write_text_endings, write_training_format
 from tests.support.model_copies import CONTEXT_TOKENS, model_copy, tokenizer_json
 from tests.support.planning import MINE, ROWS, Refused, Write, planned
@@ -94,6 +95,12 @@ class TestTokenizer:
     def test_a_template_that_does_not_exist(self, refused: Refused, template: str) -> None:
         error = refused("+exp=toy_sft", f"+trainer.args.chat_template_path={template}")
         assert error.where == "trainer.args.chat_template_path (command line)"
+
+    def test_a_template_of_trls_argument_is_the_models(self, place, write: Write) -> None:
+        write("mine.jinja", "{{ messages }}")
+        made = prepare(["+exp=toy_sft", "+trainer.args.chat_template_path=mine.jinja"]).experiment
+        assert made.model.chat_template == "{{ messages }}"
+        assert "chat_template_path" not in made.trainer.args
 
     def test_no_token_for_the_end(self, place, write: Write, refused: Refused) -> None:
         model_copy(place / "model", tokenizer_config={"eos_token": None})

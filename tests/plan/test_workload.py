@@ -13,11 +13,12 @@ from rlhf_cli.errors import ConfigError, DataError, RunError
 from rlhf_cli.plan import workload
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.workload import checkpoint_space, space_problems
-from tests.support.planning import planned
+from tests.support.planning import Write, planned
 from tests.support.small_runs import SMALL
 
-GRPO = ("+exp=quickstart", "launch=cpu", "track=none")
-PPO = ("+exp=toy_ppo", "launch=cpu", "track=none")
+CPU = ("launch=cpu", "track=none")
+GRPO = ("+exp=quickstart", *CPU)
+PPO = ("+exp=toy_ppo", *CPU)
 
 
 def lines(*words: str) -> dict[str, str]:
@@ -37,6 +38,14 @@ def test_ppo_learns_from_a_round_in_16_steps() -> None:
     assert shown["steps"].endswith("the last round is used in part")
     assert "512 completions of 512 prompts (0.256 times the data), 4096 tokens generated at most" in shown["in all"]
     assert lines(*PPO, "trainer.args.max_steps=32")["steps"].startswith("32 = 2 rounds x 16; 1 x 64")
+
+
+def test_the_longest_of_many_rows_is_counted_wherever_it_is(write: Write) -> None:
+    """A token is a byte, and the row's end is one more."""
+    rows = [{"prompt": f"{number:03}", "completion": "b" * (40 if number == 150 else 5)} for number in range(200)]
+    write("rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    plan = planned("exp=toy_sft", "data=file", "data.path=rows.jsonl", "data.eval.path=rows.jsonl", *CPU)
+    assert plan.workload.longest_row == 3 + 40 + 1
 
 
 def test_rows_that_are_learned_from() -> None:

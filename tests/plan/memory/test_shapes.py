@@ -142,6 +142,11 @@ def test_the_stored_dtype_is_that_of_the_largest_weight(tmp_path: Path) -> None:
     assert stored_decoder(str(tmp_path), Path).weight_bytes == 2.0
 
 
+def test_a_weight_of_qlora_takes_4_127_bits() -> None:
+    """arXiv 2305.14314, section 3: 8 bits per 64 weights and 32 per 64 x 256 are 0.127 bits beside the 4."""
+    assert NF4_BYTES * 8 == 4 + 8 / 64 + 32 / (64 * 256)
+
+
 def test_stored_bytes_are_those_of_torch(tmp_path: Path) -> None:
     floats = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
     whole = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
