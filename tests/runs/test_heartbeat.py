@@ -27,6 +27,15 @@ def test_it_loads_and_is_not_watched_until_it_trains(heartbeat: Heartbeat, tmp_p
     assert (beat.phase, beat.is_watched, beat.seams) == (TRAINING, True, 1)
 
 
+def test_what_is_not_watched_has_no_phase_that_is(heartbeat: Heartbeat) -> None:
+    heartbeat.enter(TRAINING)
+    with heartbeat.during("evaluating", is_watched=False):
+        with heartbeat.during("saving"):
+            assert not heartbeat.read().is_watched
+        assert not heartbeat.read().is_watched
+    assert heartbeat.read().is_watched
+
+
 def test_a_beat_is_a_sign_of_life_and_to_say_that_one_waits_is_none(heartbeat: Heartbeat) -> None:
     heartbeat.enter(TRAINING)
     first = heartbeat.read()

@@ -1,4 +1,4 @@
-"""The callback that writes down a run removes old tables of completions as it goes on."""
+"""The callbacks that write down a run: old tables go, the step is in its status, a history stays short."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.runs.recorder import Recorder
+from rlhf_cli.runs.recorder import Recorder, ShortHistory
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import read_status
 
 
 @pytest.mark.parametrize(("step", "kept"), [(9, [1, 2, 3, 4]), (10, [1, 3, 4])])
@@ -26,3 +27,18 @@ def test_tables_are_removed_every_ten_steps_but_for_the_first_and_the_last(
     state: Any = SimpleNamespace(global_step=step)
     recorder.on_step_begin(None, state, state)
     assert sorted(int(file.stem[-5:]) for file in tables.iterdir()) == kept
+
+
+def test_a_log_event_writes_the_step_into_the_status(make_run: Callable[..., RunFolder]) -> None:
+    folder = make_run(status={"state": "running", "updated_at": 1.0})
+    recorder = Recorder(folder, None, keep_last=2, keep_every=None, new_code=dict, modes=None)
+    state: Any = SimpleNamespace(global_step=7)
+    recorder.on_log(None, state, None, {"loss": 1})
+    assert read_status(folder).step == 7
+
+
+def test_a_history_keeps_the_newest_hundred_of_either_kind() -> None:
+    events = [{name: 0.0, "step": step} for step in range(150) for name in ("loss", "eval_loss")]
+    state: Any = SimpleNamespace(log_history=events)
+    ShortHistory().on_log(None, state, state)
+    assert state.log_history == [{name: 0.0, "step": step} for step in range(50, 150) for name in ("loss", "eval_loss")]

@@ -29,6 +29,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "device": lambda file: file.symlink_to("/dev/zero"),
     "folder": Path.mkdir,
     "too many levels": lambda file: file.write_text('{"step": 1, "time_s": 1, "a":' + "[" * 900 + "]" * 900 + "}\n"),
+    "too deep objects": lambda file: file.write_text('{"step": 1, "time_s": 1, "a":' + '{"a":' * 900 + "1" + "}" * 901),
     "deep": lambda file: file.write_text('{"step": 1, "time_s": 1, "a":' + "[" * 200_000 + "]" * 200_000 + "}\n"),
     "10**400": lambda file: file.write_text(json.dumps({**EVENT, "reward": 10**400}) + "\n"),
     "6000 digits": lambda file: file.write_text(f'{{"step": 1, "time_s": 1, "reward": {"9" * 6000}}}\n'),
@@ -77,6 +78,16 @@ def test_the_smaller_files_of_a_run(workplace: Path) -> None:
     assert while_running(run.path) == ""
     run.metrics.write_text("[" * 100_000 + "\n" + json.dumps(EVENT) + "\n")
     assert run_result(run)["step"] == 7
+
+
+@pytest.mark.parametrize(("step", "is_read"), [(2**53 - 1, True), (2**53, False)])
+def test_a_step_is_a_number_that_a_float_counts_to(tmp_path: Path, step: int, is_read: bool) -> None:
+    (file := tmp_path / "metrics.jsonl").write_text(json.dumps({**EVENT, "step": step}) + "\n")
+    if is_read:
+        assert [event["step"] for event in iter_metrics(file)] == [step]
+    else:
+        with pytest.raises(RunError, match="line 1"):
+            list(iter_metrics(file))
 
 
 def test_a_log_is_read_line_by_line(tmp_path: Path) -> None:

@@ -59,6 +59,16 @@ class TestOpenRun:
             assert (caught.value.got, caught.value.hint) == (got, hint)
 
 
+def test_a_misspelt_part_of_a_run_leads_to_that_part(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_run().path
+    (folder / "model").mkdir()
+    monkeypatch.chdir(folder.parent)
+    Path("runs").mkdir()
+    with pytest.raises(RunError) as caught:
+        open_run(Path(folder.name, "modle"))
+    assert caught.value.hint == f"{folder.name}/model"
+
+
 @pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "checkpoints/checkpoint-5/trainer_state.json"])
 def test_a_file_in_a_run_leads_to_the_run(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     folder = make_run()

@@ -57,6 +57,10 @@ def test_by_hand() -> None:
     ]
 
 
+def test_without_a_reward_a_row_has_no_total() -> None:
+    assert settled([[], []]).rows == [ScoredRow(None, {}), ScoredRow(None, {})]
+
+
 class TestAggregate:
     def test_the_example_of_the_documentation(self) -> None:
         """The least of 1 * 2 and 0.5 * 3, of 4 * 1 alone, and of -1 and a closed gate's 0."""

@@ -19,7 +19,7 @@ from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_matrix import Settled, last_token_rewards, token_rewards
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.rewards.stack.token_offsets import ScoredPart, parts_of, token_offsets
+from rlhf_cli.rewards.stack.token_offsets import ScoredPart, offsets_in, parts_of, token_offsets
 from tests.support.reward_bench import Bench
 from tests.support.settled_columns import NAN, Case, Rule, column
 
@@ -253,6 +253,10 @@ def test_a_span_lies_on_the_tokens_of_its_characters(name: str) -> None:
     parts = stack.parts("fn", 0)
     assert parts is not None
     assert [part.text for part in parts] == [text[place] for place in places]
+
+
+def test_a_plain_text_has_the_ranges_of_its_tokens() -> None:
+    assert offsets_in("abc", "abc<end>", [(0, 2), (2, 8)]) == [(0, 2), (2, 8)]
 
 
 def test_a_message_that_is_not_in_the_tokens_is_an_error() -> None:

@@ -17,7 +17,7 @@ from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.tracking import mirror as mirror_module
 from rlhf_cli.runs.tracking.mirror import Mirror, Row, final_values
-from rlhf_cli.runs.tracking.tracked_run import TrackedRun, name_in_log, shown_name
+from rlhf_cli.runs.tracking.tracked_run import TrackedRun, name_in_log, shown_name, tracked_run
 from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackingPlan
 from rlhf_cli.text import redaction
 from rlhf_cli.text.redaction import remember
@@ -258,6 +258,15 @@ def job(place: Path) -> RunFolder:
     (sweep / "sweep.json").write_text("{}")
     write_evaluation(folder, 4)
     return folder
+
+
+def test_wandb_is_silent_and_gives_up_in_time(job: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("wandb.init", lambda **words: given.update(words) or MagicMock(step=0, resumed=False))
+    mirror_module.WandbTracker("offline").start(tracked_run(job))
+    settings = given["settings"]
+    assert (settings.silent, settings.console, settings.finish_timeout_raises) == (True, "off", True)
+    assert (settings.init_timeout, settings.finish_timeout) == (30, 60)
 
 
 def test_one_run_says_everything_once(job: RunFolder, mirrored: Mirrored) -> None:

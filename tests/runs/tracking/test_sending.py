@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from rlhf_cli.cli import main
 from rlhf_cli.cli.verbs import sync
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import claim
-from rlhf_cli.runs.tracking.wandb_files import cut_off_half_a_record
+from rlhf_cli.runs.tracking import wandb_files
+from rlhf_cli.runs.tracking.wandb_files import Sending, cut_off_half_a_record, upload
 from tests.runs.tracking.tracked_runs import CONFIG, Mirrored, logged_run
 from tests.support.wandb_read_back import read_back
 
@@ -82,6 +84,23 @@ def test_what_a_kill_cut_off_is_taken_away(place: Path, mirrored: Mirrored) -> N
     file.write_bytes(whole)
     assert found == read_back(file).text.splitlines()[: len(found)]
     assert len(found) > 4
+
+
+def test_wandb_cannot_ask_at_the_terminal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, object] = {}
+    done = subprocess.CompletedProcess([], 0, stdout="", stderr="done ")
+    monkeypatch.setattr(subprocess, "run", lambda command, **words: given.update(words) or done)
+    assert upload([]) == "done"
+    assert given["stdin"] == subprocess.DEVNULL
+
+
+def test_why_a_run_was_not_sent_is_the_line_about_it(place: Path) -> None:
+    left = record(RunFolder(place))
+    sending = Sending(place, "to send", (left,))
+    other, own = "wandb: ERROR run-9.wandb: no disk", f"wandb: ERROR {left.stem}: no permission"
+    for lines in ([own, other], [other, own]):
+        assert wandb_files._after(sending, "\n".join(lines)).why == own.removeprefix("wandb: ")
+    assert wandb_files._after(sending, other).why == other.removeprefix("wandb: ")
 
 
 def test_each_run_says_what_becomes_of_it(place: Path, logged_in: None, by_wandb, capsys: Said) -> None:
