@@ -102,6 +102,7 @@ def test_negative_control_torch_load_executes_the_pickle(model: Path, workplace:
     assert (workplace / LEAVES).exists()
 
 
+@pytest.mark.whole
 def test_a_checkpoint_that_was_changed_together_with_its_manifest(train, workplace: Path, capsys) -> None:
     code, folder = train("trainer.args.lr_scheduler_type=constant")
     assert code == 0

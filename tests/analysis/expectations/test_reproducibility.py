@@ -191,6 +191,7 @@ def again(capsys: Say, *words: str) -> tuple[int, dict[str, Any]]:
     return code, json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.whole
 def test_equal_runs_and_every_kind_of_change(begun: RunFolder, workplace: Path, capsys: Say) -> None:
     """Run one run again unchanged, then with another seed, schedule, reward file and data file."""
     run = begun.shown
@@ -228,6 +229,7 @@ def test_equal_runs_and_every_kind_of_change(begun: RunFolder, workplace: Path, 
     assert (begun.metrics.read_bytes(), begun.provenance.read_bytes()) == before
 
 
+@pytest.mark.whole
 def test_the_first_steps_have_the_schedule_of_the_whole_run(train, capsys: Say) -> None:
     _, folder = train("trainer.args.save_steps=2")
     code, said = again(capsys, folder.shown, "--steps", "2")
@@ -238,6 +240,7 @@ def test_the_first_steps_have_the_schedule_of_the_whole_run(train, capsys: Say) 
     assert (code, said["first_difference"]["name"]) == (1, "learning_rate")
 
 
+@pytest.mark.whole
 def test_two_existing_runs(train, workplace: Path, capsys: Say) -> None:
     _, folder = train()
     shutil.copytree(folder.path, workplace / "copy")
@@ -250,6 +253,7 @@ def test_two_existing_runs(train, workplace: Path, capsys: Say) -> None:
     assert (code, said["equal"], said["first_difference"], said["weights"][0]["name"]) == (1, False, None, "model")
 
 
+@pytest.mark.whole
 def test_a_stopped_run_is_reproduced_up_to_its_last_step(train, capsys: Say) -> None:
     _, folder = train("stop.when=step >= 2")
     assert read_status(folder).step == 2

@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.typed_shell import TypedShell
 
+pytestmark = pytest.mark.whole
+
 LINES = {
     "rlhf tr": "rlhf train ",
     "rlhf train +exp=qu": "rlhf train +exp=quickstart ",

@@ -14,6 +14,8 @@ from rlhf_cli.cli import main
 from rlhf_cli.numerics.intervals import pass_at_k
 from tests.support.small_runs import SMALL
 
+pytestmark = pytest.mark.whole
+
 REWARDS = '''
 def many(completion_ids, **kwargs):
     """Return scores that differ between the answers of an untrained model."""

@@ -11,6 +11,8 @@ from rlhf_cli.display.page.page_content import write_report
 from tests.display.page.opened_page import SCREEN, OpenedPage
 from tests.display.page.reported_runs import STEPS, write_reported
 
+pytestmark = pytest.mark.whole
+
 SECTIONS = 9
 
 
