@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -23,7 +23,7 @@ from omegaconf.errors import InterpolationKeyError, InterpolationToMissingValueE
 from rlhf_cli.config.conf_folders import Groups, find, groups, search_dirs, shipped_dir
 from rlhf_cli.config.origins import COMMAND_LINE, Origin, Origins
 from rlhf_cli.config.schema.experiment import field_at, valid_keys
-from rlhf_cli.config.schema_errors import NAMED_REWARDS, ONE_REWARD
+from rlhf_cli.config.schema_errors import NAMED_REWARDS, named_rewards
 from rlhf_cli.config.suggestions import nearest_path
 from rlhf_cli.errors import ConfigError, raise_any
 from rlhf_cli.tables.former_names import VALUE_SYNONYMS
@@ -45,10 +45,7 @@ _BY_PATH = {"model": "local", "data": "file"}
 def explain(
     error: Exception, overrides: list[str], of_files: Origins, composed: Callable[[list[str]], DictConfig]
 ) -> NoReturn:
-    """Raise ConfigError, or Problems, for mistakes in the words or files; re-raise `error` if there is none.
-
-    `of_files` holds the origins of the files that were merged before the error.
-    """
+    """Raise ConfigError, or Problems, for mistakes in the words or files; re-raise `error` if there is none."""
     raise_any(_bad_files(), because=error)
     if isinstance(error, RecursionError | AssertionError):
         raise hydra_error(error) from error
@@ -66,13 +63,11 @@ def explain(
 
 def hydra_error(error: Exception) -> ConfigError:
     """Return a ConfigError for any other error of YAML, Hydra or OmegaConf."""
-    if isinstance(error, yaml.MarkedYAMLError):
-        mark = error.problem_mark
+    if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:
         twice = str(error.problem).startswith("found duplicate key")
-        what = "a configuration file is not valid YAML"
-        where, got = (f"{mark.name.removeprefix('file://')}:{mark.line + 1}" if mark else None), error.problem
+        what, where = "a configuration file is not valid YAML", f"{mark.name.removeprefix('file://')}:{mark.line + 1}"
         expected = "each key once" if twice else "`key: value` lines, indented with spaces"
-        return ConfigError(what, where=where, got=got, expected=expected)
+        return ConfigError(what, where=where, got=error.problem, expected=expected)
     raise_any(_bad_files(), because=error)
     if isinstance(error, RecursionError | AssertionError):
         return _without_end(error)
@@ -82,8 +77,8 @@ def hydra_error(error: Exception) -> ConfigError:
     message = "\n".join(kept) or type(error).__name__
     match = re.match(r"^In '?([\w/.-]+)'?: ", message)
     file = find(match[1]) if match is not None else None
-    where = str(Origin(file)) if file is not None else None
-    return ConfigError("the configuration cannot be composed", where=where, got=message, hint="rlhf list")
+    place = str(Origin(file)) if file is not None else None
+    return ConfigError("the configuration cannot be composed", where=place, got=message, hint="rlhf list")
 
 
 def _user_files() -> Iterator[Path]:
@@ -110,10 +105,7 @@ def _bad_files() -> Iterator[ConfigError]:
 
 
 def _without_end(error: Exception) -> ConfigError:
-    """Return the error for defaults that include each other, or a choice that is no name, with the lines it may be in.
-
-    `error` is a RecursionError or, for such a choice, an AssertionError of Hydra's.
-    """
+    """Return the error for defaults that include each other, or a choice that is no name, with its possible lines."""
     names = "|".join(re.escape(file.stem) for file in _user_files())
     entry = re.compile(r"\s*-.*" + (r"\$\{" if isinstance(error, AssertionError) else rf"\b({names})\b"))
     places = [
@@ -192,13 +184,9 @@ def not_an_override(typed: list[str], at: int, known: Groups) -> ConfigError:
         hint = {"reward": f"+reward@rewards.{text}", "exp": "+exp"}.get(of_groups[0], of_groups[0]) + f"={text}"
     elif text in valid_keys([]) or re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", text):
         hint = f"{text}=VALUE"
-    return ConfigError(
-        f"{text!r} is not an override",
-        where=COMMAND_LINE,
-        expected="key=value, such as trainer.args.learning_rate=1e-5, in quotes if it has blanks; or a group choice, "
-        "such as +exp=quickstart",
-        hint=hint,
-    )
+    expected = "key=value, such as trainer.args.learning_rate=1e-5, in quotes if it has blanks"
+    expected += "; or a group choice, such as +exp=quickstart"
+    return ConfigError(f"{text!r} is not an override", where=COMMAND_LINE, expected=expected, hint=hint)
 
 
 def _joined(before: list[str], text: str, after: list[str]) -> str | None:
@@ -231,19 +219,11 @@ def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigE
     named = f"{option.replace('_', '').lower().removesuffix('trainer')}trainer" if group == "trainer" else ""
     close = next((name for name in options if f"{name}trainer" == named), close)
     refused = next((row for name, row in UNSUPPORTED.items() if name.lower() == named), None)
-    return ConfigError(
-        f"there is no {group} named {option!r}",
-        where=COMMAND_LINE,
-        got=got,
-        expected="one of " + ", ".join(options),
-        hint=moved
-        or (
-            f"{key if at or group != 'reward' else f'reward@rewards.{close}'}={close}"
-            if close and refused is None
-            else own
-        ),
-        advice=f"rlhf does not run TRL's: {refused.why}; {refused.instead}" if refused is not None else None,
-    )
+    as_key = key if at or group != "reward" else f"reward@rewards.{close}"
+    hint = moved or (f"{as_key}={close}" if close and refused is None else own)
+    advice = f"rlhf does not run TRL's: {refused.why}; {refused.instead}" if refused is not None else None
+    what, expected = f"there is no {group} named {option!r}", "one of " + ", ".join(options)
+    return ConfigError(what, where=COMMAND_LINE, got=got, expected=expected, hint=hint, advice=advice)
 
 
 def no_such_group(key: str, text: str) -> ConfigError:
@@ -301,14 +281,17 @@ def _known(key: str) -> str:
 
 def _unlike_shapes(overrides: list[str], of_files: Origins) -> Iterator[ConfigError]:
     """Yield an error for every key that is a list in one place and a mapping in an earlier one, or the reverse."""
+    typed = dict[str, Any]()
     for override in OverridesParser.create().parse_overrides([text for text in overrides if text.startswith("++")]):
-        value = override.value()
+        typed[override.key_or_group] = value = override.value()
         shape = yaml.SequenceNode if isinstance(value, list) else yaml.MappingNode if isinstance(value, dict) else None
         of_files.note_shape(override.key_or_group, shape or yaml.ScalarNode, Origin(None))
     for key, before, now in of_files.unlike:
         has, had = ("a list", "a mapping")[:: 1 if of_files.shapes[key] is yaml.SequenceNode else -1]
         is_unnamed = key == "rewards" and has == "a list"
-        expected, hint = (NAMED_REWARDS, ONE_REWARD) if is_unnamed else (f"{had}, as in {before}", None)
+        given = yaml.load(read_regular(now.file, _LARGEST), Loader=SAFE_LOADER) if is_unnamed and now.file else typed
+        hint = named_rewards(given.get(key), now) if is_unnamed else None
+        expected = NAMED_REWARDS if is_unnamed else f"{had}, as in {before}"
         yield ConfigError(f"{key} is {has}, not {had}", where=f"{key} ({now})", expected=expected, hint=hint)
 
 
@@ -323,15 +306,10 @@ def _absent_deletions(overrides: list[str], composed: Callable[[list[str]], Dict
         key, _, value = text[1:].partition("=")
         close = nearest_path(key, keys)
         if key not in keys or value:
-            yield ConfigError(
-                f"{key} does not have the value {value}"
-                if key in keys
-                else f"{key} does not exist, so ~ cannot delete it",
-                where=COMMAND_LINE,
-                got=text,
-                expected="~KEY of an existing key; `rlhf show` lists them",
-                hint=f"'~{close}'" if close is not None else None,
-            )
+            what = f"{key} does not have the value {value}"
+            what = what if key in keys else f"{key} does not exist, so ~ cannot delete it"
+            expected, hint = "~KEY of an existing key; `rlhf show` lists them", f"'~{close}'" if close else None
+            yield ConfigError(what, where=COMMAND_LINE, got=text, expected=expected, hint=hint)
 
 
 # References, `${...}`
@@ -420,10 +398,7 @@ def _entries(file: Path, group: str) -> Iterator[ConfigError | tuple[str, str]]:
 
 
 def _corrected(text: str, own: str) -> tuple[str, str, Sequence[str]]:
-    """Return what is wrong with an entry ('' if it is right), the corrected entry, and the names it may have.
-
-    `own` is the group of the file that has it.
-    """
+    """Return what is wrong with an entry ('' if it is right), the corrected entry, and the names it may have."""
     known, match = groups(), _ENTRY.fullmatch(text)
     if match is None:
         return _corrected_name(text, own)
@@ -440,7 +415,7 @@ def _corrected(text: str, own: str) -> tuple[str, str, Sequence[str]]:
     if group == own:
         return what or "the entry is not in the form that Hydra reads", option, names
     if group == "reward" and not at.startswith("@rewards."):
-        at = f"@rewards.{at[1:] or option}"
+        at = f"@rewards.{re.sub(r'^@?(rewards?([.]|$))?', '', at) or option}"
     has_default = f"\n  - {group}:" in (shipped_dir() / "train.yaml").read_text(encoding="utf-8")
     meant = f"{f'{_OVERRIDE} ' * (has_default and not at)}/{group}{at}: {option}"
     if " ".join(text.removeprefix("optional").split()) != meant:
@@ -454,6 +429,9 @@ def _corrected_name(text: str, own: str) -> tuple[str, str, Sequence[str]]:
     place, at, package = text.partition("@")
     above, _, name = place.strip("/").rpartition("/")
     name, names = name.removesuffix(".yaml"), known.get(above or own, {})
+    bare = text.rpartition(" ")[2].strip("/")
+    if bare in known and bare not in names:  # a group without its option
+        return "the entry is not in the form that Hydra reads", _corrected(f"/{bare}: NAME", own)[1], ()
     if text == _SELF or "${" in text or " " in text or (name in names and (text[0] == "/" or not above)):
         return "", text, ()
     if name in names or nearest(text.strip("_"), ["self"]):

@@ -23,6 +23,8 @@ _READERS = {
     "transformers_continuous_batching_config": ("transformers", _GENERATION, "ContinuousBatchingConfig"),
 }
 """Argument -> the package, the file and the name of what gets its keys."""
+_LIGER = ("rope", "swiglu", "geglu", "cross_entropy", "fused_linear_cross_entropy", "rms_norm", "layer_norm")
+"""The kernels of liger_kernel, which need not be installed."""
 _ON_TOP = ("SFTTrainer", "RewardTrainer", "CPOTrainer", "ORPOTrainer", "TPOTrainer")
 """Trainers with which transformers' own keys of checkpointing work: the others hand them to torch, which refuses."""
 SCHEDULE, _SCHEDULES = "lr_scheduler_type", "optimization.py"
@@ -36,10 +38,7 @@ _GIVEN = ("self", "optimizer", "num_warmup_steps", "num_training_steps", "last_e
 
 
 def inner_fields(name: str, trainer: str, args: JsonTree) -> Inner | None:
-    """Return the keys that the mapping in an argument may have; None if that is unknown, or it takes no mapping.
-
-    `args` are all arguments of the trainer: the schedule decides on its keys.
-    """
+    """Return the keys that the mapping in an argument may have; None if that is unknown, or it takes no mapping."""
     if name == "lr_scheduler_kwargs":
         return schedule_fields().get(str(args.get(SCHEDULE, trl_args.fields_of(trainer)[SCHEDULE].default)))
     if name == "optim_args":
@@ -48,6 +47,8 @@ def inner_fields(name: str, trainer: str, args: JsonTree) -> Inner | None:
         return {key: TrlField(key, "str", None, ()) for key in names} or None
     if name == "dataset_kwargs":
         return {"skip_prepare_dataset": TrlField("skip_prepare_dataset", "bool", None, ())}
+    if name == "liger_kernel_config":
+        return {key: TrlField(key, "bool", None, ()) for key in _LIGER}
     if name not in _READERS:
         return None
     own = re.findall(r'gc_kwargs\.pop\("(\w+)", (\w+)\)', _source("trainer.py")) if trainer in _ON_TOP else []

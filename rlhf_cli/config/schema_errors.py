@@ -10,19 +10,20 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.inner_args import SCHEDULE, inner_fields, schedule_fields
-from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.origins import Origin, Origins
 from rlhf_cli.config.schema.experiment import field_at, keys_of_section, section_at, valid_keys
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.suggestions import KnownKeys, as_typed, first_taken, former_name, meant_key, meant_value
 from rlhf_cli.config.trl_args import WrongArgument
 from rlhf_cli.errors import ConfigError, pydantic_words
-from rlhf_cli.tables.former_names import GROUPS_OF_OTHERS, SECTIONS_OFF, VALUE_SYNONYMS
+from rlhf_cli.tables.former_names import GROUPS_OF_OTHERS, SECTIONS_OFF, UNSAYABLE, VALUE_SYNONYMS
 from rlhf_cli.tables.trl_trainers import TRAINERS, UNSUPPORTED
 from rlhf_cli.text.json_values import JsonTree, JsonValue, leaves, section
 from rlhf_cli.text.suggest import nearest
@@ -37,7 +38,17 @@ _FORMS = {
 """Section -> the pattern for its texts, in words."""
 _ARGS = "trainer.args."
 NAMED_REWARDS = "named entries under `rewards`, each with `fn` or `model`; or reward@rewards.NAME=OPTION"
-ONE_REWARD = "rewards: {NAME: {fn: ./rewards.py:FUNCTION}}"
+
+
+def named_rewards(given: JsonValue, origin: Origin | None) -> str:
+    """Return a list of reward functions, or one of them, as the keys of `rewards` to type, or as its line in a file."""
+    listed = given if isinstance(given, list) else [given]
+    entries: list[JsonTree] = [one if isinstance(one, dict) else {"fn": one} for one in listed]
+    named = {str(one.get("fn")).partition(":")[2]: one for one in entries}
+    named = {"NAME": {"fn": "./rewards.py:FUNCTION"}} if "" in named else named
+    if origin is None or origin.file is None:
+        return " ".join(f"rewards.{name}.{key}={one[key]}" for name, one in named.items() for key in one)
+    return yaml.safe_dump({"rewards": named}, default_flow_style=True, sort_keys=False, width=1000).strip()[1:-1]
 
 
 def schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) -> Iterator[ConfigError]:
@@ -110,7 +121,8 @@ def _unknown_argument(config: str, name: str, known: KnownKeys, where: str) -> C
         return ConfigError(f"{config} has no {name!r}", where=where, got=got, expected=expected, hint=today)
     expected = f"a field of {config}" + (f" or one of {', '.join(PpoArgs.model_fields)}" if known.has_critic else "")
     hint = "trainer=ppo" if name in PpoArgs.model_fields else meant_key(_ARGS + name, known)
-    return ConfigError(f"unknown option {name!r} for {config}", where=where, expected=expected, hint=hint)
+    what, advice = f"unknown option {name!r} for {config}", UNSAYABLE.get(name)
+    return ConfigError(what, where=where, expected=expected, hint=hint, advice=advice)
 
 
 def _unknown_inside(argument: WrongArgument, args: JsonTree, origins: Origins) -> ConfigError:
@@ -168,7 +180,8 @@ def _unknown(path: Path, tree: JsonTree, known: KnownKeys, origins: Origins) -> 
         expected = f"{former[1]}, which {former[0].whose} called {name}"
     # A part of a list entry cannot be typed alone.
     hint = hint.rpartition(".")[2] if hint is not None and _in_a_list(path) else hint
-    return ConfigError(f"unknown key {key!r}", where=where, expected=expected, hint=hint)
+    advice = UNSAYABLE.get(name, UNSAYABLE.get(f"{path[0]}.{name}"))
+    return ConfigError(f"unknown key {key!r}", where=where, expected=expected, hint=hint, advice=advice)
 
 
 def _group_choice(path: Path, tree: JsonTree) -> str | None:
@@ -196,10 +209,10 @@ def _meant_key(path: Path, tree: JsonTree, known: KnownKeys) -> str | None:
 def _wrong(path: Path, details: list[ErrorDetails], known: KnownKeys, tree: JsonTree, origins: Origins) -> ConfigError:
     given: JsonValue = details[0]["input"]
     expected = ", or ".join(dict.fromkeys(_expected(detail, path) for detail in details))
-    hint = _section_choice(path, given, origins) or _meant_text(path, details, tree, origins)
+    hint = _section_choice(path, given, origins) or _meant_text(path, details, known, tree, origins)
     hint = hint or _meant_value(path, given)
     if path == ["rewards"] and given:
-        hint = ONE_REWARD
+        hint = named_rewards(given, origins.of("rewards"))
     elif len(path) == 2 and path[0] == "rewards" and details[0]["type"] != "string_pattern_mismatch":
         close = nearest(given, groups().get("reward", {})) if isinstance(given, str) else None
         is_misnamed = isinstance(given, dict) and given and not given.keys() & {"fn", "model"}
@@ -208,10 +221,10 @@ def _wrong(path: Path, details: list[ErrorDetails], known: KnownKeys, tree: Json
     return _wrong_value(_dotted(path), origins, got, expected, hint)
 
 
-def _meant_text(path: Path, details: list[ErrorDetails], tree: JsonTree, origins: Origins) -> str | None:
-    """Return what was meant by `name:1`, a mapping without a blank, by `prompt: {name}`, a text without quotes, by null
-    for a section, or by a number for a reward.
-    """
+def _meant_text(
+    path: Path, details: list[ErrorDetails], known: KnownKeys, tree: JsonTree, origins: Origins
+) -> str | None:
+    """Return what was meant by `name:1`, `prompt: {name}` without quotes, or a text or number for a section."""
     given, key, kinds = details[0]["input"], _dotted(path), {detail["type"] for detail in details}
     is_section = bool(kinds & {"dict_type", "model_type", "model_attributes_type"})
     origin = origins.of(key)
@@ -228,8 +241,12 @@ def _meant_text(path: Path, details: list[ErrorDetails], tree: JsonTree, origins
         return f"rlhf train -m ... '{key}={','.join(map(str, given))}'"
     if is_section and isinstance(given, str) and path[-1] in ("gate", "primary"):
         return f"'{key}={{by: {given}, at_least: 1}}'"
-    if is_section and path[:1] == ["rewards"] and len(path) == 2 and isinstance(given, int | float):
-        return f"{key}.weight={given}"
+    if is_section and isinstance(given, int | float | str) and not isinstance(given, bool):
+        own = ("weight", "r", "learning_rate") if not isinstance(given, str) else ("fn",) if ":" in given else ("path",)
+        keys = [f"{key}.{name}" for name in own if name in valid_keys(path)]
+        today = former_name(str(path[-1]), known) if isinstance(given, int | float) else None
+        keys += [today[1]] if today is not None and "=" not in today[1] else []
+        return f"{keys[0]}={given}" if keys else None
     return f"'~{key}'" if is_section and given is None and path[0] == "rewards" else None
 
 
@@ -248,8 +265,8 @@ def _section_choice(path: Path, given: JsonValue, origins: Origins) -> str | Non
     options = groups().get(group, {})
     if group == "model" and isinstance(given, dict) and bool(given.get("path")) == bool(given.get("build")):
         return f"model=local model.path={given.get('path') or 'FOLDER_OR_HUB_ID'}"
-    if group == "data.eval" and isinstance(given, float):
-        return f"data.eval.fraction={given}"
+    if group == "data.eval" and isinstance(given, float | str):
+        return f"{group}.{'path' if isinstance(given, str) else 'fraction'}={given}"
     if group == "model.lora" and given is True:
         return "model.lora.r=16"
     if group == "data" and isinstance(given, dict) and given.get("mix"):

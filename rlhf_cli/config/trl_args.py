@@ -47,10 +47,7 @@ class WrongArgument(NamedTuple):
 
 @cache
 def package_dir(package: str) -> Path:
-    """Return the folder of an installed package without importing it.
-
-    Raise ModuleNotFoundError if the package is not installed.
-    """
+    """Return the folder of an installed package without importing it."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"{package} is not installed: pip install -e . -c constraints.txt")
@@ -59,10 +56,7 @@ def package_dir(package: str) -> Path:
 
 @cache
 def fields_of(trainer: str) -> dict[str, TrlField]:
-    """Return the arguments of a trainer: the fields of its config class that `__init__` takes, inherited ones first.
-
-    Raise KeyError for a trainer without a row in the table.
-    """
+    """Return the arguments of a trainer: the fields of its config class that `__init__` takes, inherited ones first."""
     return fields_in(class_bodies(TRAINERS[trainer].config_class))
 
 
@@ -106,10 +100,13 @@ def fields_in(bodies: list[ast.ClassDef]) -> dict[str, TrlField]:
 
 
 @cache
-def generation_options() -> frozenset[str]:
-    """Return the settings of transformers' GenerationConfig, which keeps others without reading them."""
+def generation_options() -> dict[str, TrlField]:
+    """Return the settings of transformers' GenerationConfig, with the types that its docstring names."""
     source = (package_dir("transformers") / "generation" / "configuration_utils.py").read_text(encoding="utf-8")
-    return frozenset(re.findall(r'kwargs\.pop\(\s*"(\w+)"', source))
+    documented = re.findall(r"^ {8}(\w+) ?\(`([\w\[\]]+)`(?: or `([\w\[\]]+)`)?", source, re.MULTILINE)
+    kinds = {name: " | ".join(filter(None, (*types, "None"))) for name, *types in documented}
+    names = re.findall(r'kwargs\.pop\(\s*"(\w+)"', source)
+    return {name: TrlField(name, kinds.get(name, "Any"), None, ()) for name in names}
 
 
 @cache

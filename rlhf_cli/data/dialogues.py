@@ -15,9 +15,9 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
-from rlhf_cli.data.rows import DIALOGUES, RowTable, Table, map_rows, values_of
+from rlhf_cli.data.rows import DIALOGUES, RowTable, Table, kind_of_text, map_rows, values_of
 from rlhf_cli.data.source import Row, missing_column
 from rlhf_cli.errors import DataError
 
@@ -32,19 +32,18 @@ _SETTINGS = ("tools", "chat_template_kwargs")
 _GOOD, _BAD = ("true", "yes", "1", "good", "desirable"), ("false", "no", "0", "bad", "undesirable")
 _CALLS = ("function_call", "function-call", "tool_call")
 SPEAKERS = {
-    **dict.fromkeys(("human", "user"), "user"),
-    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model", "bot", *_CALLS), "assistant"),
+    **dict.fromkeys(("human", "user", "prompter"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model", "bot", "ai", *_CALLS), "assistant"),
     **dict.fromkeys(("tool", "observation", "function", "function_response", "tool_response"), "tool"),
     "system": "system",
 }
 """ShareGPT's `from` -> OpenAI's role."""
+SYSTEM = ("system", "system_prompt")
+"""Columns with the text of a dialogue's system message."""
 
 
 def _messages_in(value: object) -> object:
-    """Return a value as a list of messages; anything that is not a conversation is returned unchanged.
-
-    Raise ValueError for an unknown ShareGPT speaker and for a tool call that is not JSON.
-    """
+    """Return a value as a list of messages; anything that is not a conversation is returned unchanged."""
     turns = [value] if _has_speaker(value) else value
     is_chat = isinstance(turns, list) and turns and all(isinstance(turn, Mapping) for turn in turns)
     return [_message(turn) for turn in turns] if is_chat and isinstance(turns, list) else value
@@ -177,6 +176,20 @@ def read_conversations(table: Table, columns: Sequence[str], *, is_alone: bool =
     return mapped
 
 
+def with_system(table: Table, columns: Sequence[str]) -> Table:
+    """Return the rows with the text of a column of SYSTEM as the first message of dialogues that the user begins."""
+    name = next((name for name in SYSTEM if name in table.column_names), "")
+
+    def begun(row: Row, _: int) -> Row:
+        talks = {key: cast("list[Row]", row[key]) for key in columns if kind_of_text(row[key]) == "messages"}
+        said = [{"role": "system", "content": row[name]}] if isinstance(row[name], str) and row[name] else []
+        return {column: [*said, *talk] for column, talk in talks.items() if talk[0]["role"] == "user"}
+
+    first = table[0] if name and len(table) else {}
+    is_there = any(kind_of_text(first.get(column)) == "messages" for column in columns)
+    return map_rows(table, begun, {}) if is_there else table
+
+
 def with_labels(table: Table, columns: Sequence[str]) -> Table:
     """Return the rows with KTO's labels as true or false if all of them are texts that say so."""
     labels = values_of(table, "label") if "label" in columns else ()
@@ -232,10 +245,7 @@ _PAIR = ("chosen", "rejected")
 
 
 def split_pair(chosen: str, rejected: str) -> tuple[str, str, str] | None:
-    """Return `(prompt, chosen, rejected)`: the prompt ends in the last "Assistant:" that both share.
-
-    Return None if a text is not a transcript, or if the dialogues differ before the first answer.
-    """
+    """Return `(prompt, chosen, rejected)`: the prompt ends in the last "Assistant:" that both share; else None."""
     if not all(text.lstrip().startswith(_HUMAN) for text in (chosen, rejected)):
         return None
     parting = (place for place, (first, second) in enumerate(zip(chosen, rejected, strict=False)) if first != second)
@@ -247,10 +257,7 @@ def split_pair(chosen: str, rejected: str) -> tuple[str, str, str] | None:
 
 
 def made_columns(columns: Sequence[str], *, name: str = "data") -> tuple[str, ...]:
-    """Return the columns that are made of dialogues in a source with these columns: none if it has a `prompt`.
-
-    Raise DataError if it has neither a `prompt` nor dialogues.
-    """
+    """Return the columns that are made of dialogues in a source with these columns: none if it has a `prompt`."""
     if "prompt" in columns:
         return ()
     if set(_PAIR) <= set(columns):
@@ -283,10 +290,7 @@ def split_transcripts(table: Table, *, name: str = "data") -> Table:
 
 
 def split_row(row: Mapping[str, object], _index: int = 0) -> dict[str, object]:
-    """Return `prompt` and the answers of a row; of a pair without transcripts, an empty prompt and its texts.
-
-    Of a conversation, the answer is its last message.
-    """
+    """Return `prompt` and the answers of a row; of a pair without transcripts, an empty prompt and its texts."""
     if not set(_PAIR) <= set(row):
         messages = next((row[name] for name in DIALOGUES if row.get(name) is not None), None)
         messages = messages if isinstance(messages, list) else []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from rlhf_cli.data.dialogues import ANSWERS, plain_messages
+from rlhf_cli.data.dialogues import ANSWERS, SPEAKERS, plain_messages
 from rlhf_cli.data.rows import DIALOGUES, Table, check_rows, is_empty, kind_of_text, refuse_no_text, values_of
 from rlhf_cli.data.source import DataSource, typed_rename
 from rlhf_cli.errors import DataError
@@ -31,13 +31,13 @@ _SWITCHES = ("weight", "train", "loss")
 _Messages: TypeAlias = "Sequence[Mapping[str, object]]"
 
 _BESIDE = ("input", "context")
-"""What Alpaca and Dolly put beside `instruction`."""
 _OTHER_NAMES = {
-    "prompt": ("question", "instruction", "query", "input", "problem"),
-    "completion": ("response", "answer", "output", "solution", "summary", "chosen", "target"),
+    "prompt": ("question", "instruction", "query", "input", "inputs", "problem", "context_messages"),
+    "completion": ("response", "answer", "output", "solution", "summary", "chosen", "target", "targets"),
     "chosen": ("preferred", "winner", "better", "positive", "response_chosen", "chosen_response", "preferred_output"),
     "rejected": ("loser", "worse", "negative", "response_rejected", "rejected_response", "non_preferred_output"),
-    "label": ("is_good", "good", "thumb", "thumbs_up", "feedback", "liked"),
+    "label": ("is_good", "good", "thumb", "thumbs_up", "feedback", "liked", "kto_tag"),
+    "messages": ("conversation", "dialogue", "dialog", "chat_messages"),
 }
 """Map a column to its names in other datasets."""
 
@@ -45,11 +45,7 @@ _OTHER_NAMES = {
 def learnt_columns(
     trainer: TrainerRow, columns: Sequence[str], *, text_field: str = TEXT, name: str = "data"
 ) -> tuple[str, ...]:
-    """Return the columns that `trainer` learns from, with those that it reads beside them.
-
-    `text_field` is the column that SFTTrainer reads as plain text. Raise DataError, with the existing columns, if no
-    set is complete.
-    """
+    """Return the columns that `trainer` learns from, with those beside them. Raise DataError if no set is complete."""
     if names := read_columns(trainer, columns, text_field=text_field):
         return tuple(names)
     sets = [tuple(text_field if name == TEXT else name for name in names) for names in trainer.learns_from]
@@ -58,12 +54,14 @@ def learnt_columns(
     missing = [name for name in wanted if name not in columns]
     has_dialogue = {"prompt", "completion"} <= set(missing) and not set(DIALOGUES).isdisjoint(columns)
     hints = ["data.transcripts=true"] if has_dialogue else []
+    if {"prompt", "completion"} <= set(missing) and (other := stand_in("messages", columns, guesses=False)):
+        has_dialogue, hints = True, [typed_rename(name, "messages", other)]
+        hints += ["data.transcripts=true"] if ("messages",) not in trainer.learns_from else []
     asks = ["prompt"] if "prompt" in trainer.along and "prompt" not in columns else []
     for column in dict.fromkeys((*missing, *asks)):
         found = stand_in(column, columns, guesses=column in missing)
-        more = next((other for other in _BESIDE if other in columns and found == "instruction"), None)
-        if more is not None:
-            hints.append(f"data.prompt='{{{found}}} {{{more}}}'")
+        if column == "prompt" and found is not None and not has_dialogue:
+            hints.append(prompt_hint(name, found, columns))
         elif found is not None and (not has_dialogue or column == "label"):
             hints.append(typed_rename(name, column, found))
         elif column in missing and not has_dialogue:
@@ -71,6 +69,12 @@ def learnt_columns(
     hint = " ".join(hints) + (", or trainer.args.dataset_text_field=COLUMN" if (TEXT,) in trainer.learns_from else "")
     what, got = f"the data has no column {' and no column '.join(map(repr, missing))}", "columns " + ", ".join(columns)
     raise DataError(what, where=name, got=got, expected=trainer.expected_columns.replace(TEXT, text_field), hint=hint)
+
+
+def prompt_hint(name: str, column: str, columns: Sequence[str]) -> str:
+    """Return what to type so that the prompt is a column's text, with what Alpaca and Dolly put beside it."""
+    more = next((other for other in _BESIDE if other in columns and column == "instruction"), None)
+    return typed_rename(name, "prompt", column) if more is None else f"data.prompt='{{{column}}} {{{more}}}'"
 
 
 def stand_in(column: str, columns: Sequence[str], *, guesses: bool = True) -> str | None:
@@ -95,10 +99,7 @@ def columns_with_messages(source: DataSource, columns: Sequence[str]) -> list[st
 
 
 def only_learnt(dataset: Dataset, trainer: TrainerRow, *, text_field: str = TEXT, name: str = "data") -> Dataset:
-    """Return `dataset` with only the columns that `trainer` reads, after checking its rows.
-
-    Raise DataError for missing columns, empty rows, and rows that would make TRL fail.
-    """
+    """Return `dataset` with only the columns that `trainer` reads, after checking its rows."""
     selected: Dataset = dataset.select_columns(check_columns(dataset, trainer, text_field=text_field, name=name))
     if "conversations" in selected.column_names:  # the name under which TRL expects ShareGPT's keys
         selected = selected.rename_column("conversations", "messages")
@@ -108,11 +109,7 @@ def only_learnt(dataset: Dataset, trainer: TrainerRow, *, text_field: str = TEXT
 def check_columns(
     dataset: Table, trainer: TrainerRow, *, text_field: str = TEXT, name: str = "data", reads_images: bool | None = None
 ) -> list[str]:
-    """Check what the columns hold that `trainer` reads, and return these columns.
-
-    `reads_images` says whether the model does, None if that is not known. Raise DataError for missing columns and for
-    the first row with a value that the trainer does not take.
-    """
+    """Check what the columns hold that `trainer` reads, and return them. `reads_images` None: not known."""
     if trainer.learns_from:
         learnt_columns(trainer, dataset.column_names, text_field=text_field, name=name)
     columns = read_columns(trainer, dataset.column_names, text_field=text_field) or ["prompt"]
@@ -122,6 +119,11 @@ def check_columns(
         what = f"TRL reads the column {images[0]!r} as pictures, and this model reads only text"
         expected = "another name for a column of something else, or a model with a vision_config"
         raise DataError(what, where=name, expected=expected, hint=f"{name}.rename.picture={images[0]}")
+    if text_field in columns and "role" in dataset.column_names and str(dataset[0]["role"]) in SPEAKERS:
+        what, got = "every row is one message of a dialogue", f"the columns {text_field!r} and 'role'"
+        expected = "a dialogue in each row: a column messages with [{role: user, content: ...}, ...]"
+        hint = f"{name}.rename.speaker=role  # learns each text alone"
+        raise DataError(what, where=name, got=got, expected=expected, hint=hint)
     given = () if trainer.learns_from else ("prompts", "completions")
     if (other := next((column for column in given if column in dataset.column_names), None)) is not None:
         what = f"a reward gets the {other} of this training under the name of the column {other!r}"
@@ -199,8 +201,7 @@ def _wrong_messages(column: str, messages: _Messages, reads: Mapping[str, bool |
 def _has_prompt(dataset: Table, columns: Sequence[str], name: str) -> bool:
     """Return whether TRL should read the column `prompt` of pairs, or find their prompt in both answers.
 
-    False if both answers repeat it and the column is text. Raise DataError if pairs have no prompt: TRL would take the
-    letters that both answers begin with.
+    Raise DataError if pairs have no prompt: TRL would take the letters that both answers begin with.
     """
     first, pairs = dataset[0], zip(*(values_of(dataset, column) for column in ("chosen", "rejected")), strict=True)
     is_whole = all(
@@ -216,7 +217,7 @@ def _has_prompt(dataset: Table, columns: Sequence[str], name: str) -> bool:
     asked = str(first.get(question or "", "")).strip()
     if is_whole or (is_text and all(asked in str(first[answer]) for answer in ("chosen", "rejected"))):
         return True
-    hint = f"{name}.rename.prompt={question or 'EXISTING_COLUMN'}"
+    hint = prompt_hint(name, question or "EXISTING_COLUMN", dataset.column_names)
     if question is not None and isinstance(first[question], str) and not is_text:
         hint = f"data.prompt='[{{role: user, content: \"{{{question}}}\"}}]'"
     what = "the pairs have no prompt, neither in a column 'prompt' nor at the beginning of both answers"

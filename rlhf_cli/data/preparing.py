@@ -12,7 +12,7 @@ from functools import reduce
 from typing import cast
 
 from rlhf_cli.data.column_kinds import ColumnKind, Kind, kind_of, label, merge
-from rlhf_cli.data.dialogues import read_conversations, split_transcripts, with_labels, without_repeats
+from rlhf_cli.data.dialogues import read_conversations, split_transcripts, with_labels, with_system, without_repeats
 from rlhf_cli.data.images import with_images
 from rlhf_cli.data.learnt_columns import columns_with_messages
 from rlhf_cli.data.rows import Table, map_rows, numbered, values_of
@@ -22,11 +22,7 @@ from rlhf_cli.text.template_grammar import is_text, parse
 
 
 def prepare(table: Table, source: DataSource, prompt: Template | None, *, is_alone: bool = True) -> Table:
-    """Return the rows of a source after `rename` (new -> old), `transcripts`, the prompt template, `keep`, `sort`.
-
-    `is_alone`: the source is no part of a mixture. Raise DataError if `rename` or the template uses a column that the
-    source lacks, or if a row cannot be read.
-    """
+    """Return the rows of a source after `rename`, `transcripts`, template, `keep`, `sort`; `is_alone`: no mixture."""
     renamed(table.column_names, source.rename, name=source.name)  # refuses what cannot be renamed
     inner = nested(table.column_names, source.rename)
     if inner:
@@ -40,6 +36,7 @@ def prepare(table: Table, source: DataSource, prompt: Template | None, *, is_alo
     table = table.rename_columns({old: new for new, old in source.rename.items() if new not in inner})
     columns = columns_with_messages(source, table.column_names)
     table = with_labels(read_conversations(table, columns, is_alone=is_alone, name=source.name), columns)
+    table = with_system(table, columns)
     if source.transcripts:
         table = split_transcripts(table, name=source.name)
     if prompt is not None:
@@ -53,10 +50,7 @@ def prepare(table: Table, source: DataSource, prompt: Template | None, *, is_alo
 
 
 def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "data") -> tuple[str, ...]:
-    """Return `columns` under their new names, in their old order, then those taken from inside a column.
-
-    Raise DataError if a column does not exist or if two columns would get the same name.
-    """
+    """Return `columns` under their new names, in their old order, then those taken from inside a column."""
     new_names: dict[str, str] = {}
     inner = nested(columns, rename)
     for new, old in rename.items():
@@ -84,10 +78,7 @@ def nested(columns: Sequence[str], rename: Mapping[str, str]) -> dict[str, str]:
 
 
 def take_nested(row: Mapping[str, object], _index: int, inner: Mapping[str, str], name: str = "data") -> Row:
-    """Return new name -> the value at its path in a row; a number in a path is the place in a list.
-
-    Raise DataError if a value on the path has no such part.
-    """
+    """Return new name -> the value at its path in a row; a number in a path is the place in a list."""
     taken: Row = {}
     for new, path in inner.items():
         value: object = row
@@ -103,10 +94,7 @@ def take_nested(row: Mapping[str, object], _index: int, inner: Mapping[str, str]
 
 
 def render(template: Template, row: Mapping[str, object], *, name: str = "data.prompt") -> str | list[dict[str, str]]:
-    """Fill a template from one row: a text gives a plain prompt, messages give a conversational one.
-
-    Raise DataError if a column is missing, null, a list or an object.
-    """
+    """Fill a template from one row: a text gives a plain prompt, messages give a conversational one."""
     if isinstance(template, str):
         return _fill(template, row, name)
     return [
@@ -147,7 +135,8 @@ def _fill(template: str, row: Mapping[str, object], name: str) -> str:
         if column not in row:
             raise missing_column(column, list(row), name)
         value = row[column]
-        if not is_text(value) and (value is not None or not is_filled):
+        is_list = isinstance(value, list) and all(map(is_text, value))  # the numbers of a countdown task
+        if not is_text(value) and not is_list and (value is not None or not is_filled):
             got = "nothing (null)" if value is None else f"a {type(value).__name__}"
             what = f"the prompt template cannot use the column {column!r}"
             raise DataError(what, where=name, got=got, expected="text or a number")
@@ -178,10 +167,7 @@ def _kind_of(values: Iterable[object]) -> Kind:
 
 
 def kept_and_sorted(table: Table, source: DataSource) -> Table:
-    """Return the rows that `keep` of a source selects, in the order of its `sort`; equal rows stay in order.
-
-    Raise DataError for a column that does not exist, for values that have no order, or if no row is left.
-    """
+    """Return the rows that `keep` of a source selects, in the order of its `sort`; equal rows stay in order."""
     if source.keep is not None:
         column, low, high = source.keep
         values = _numbers(table, column, f"{source.name}.keep.column")

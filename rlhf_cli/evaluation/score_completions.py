@@ -67,13 +67,8 @@ def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTok
         raise ModelError(what, where=where, expected=expected, hint=hint)
     if not Path(name).expanduser().exists():
         require_on_hub(HubQuestion("model", name, revision, needs_weights=False), where=where, local=f"{where}=FOLDER")
-    try:
-        return load_tokenizer(name, model.chat_template, revision=revision, trust_remote_code=model.trust_remote_code)
-    except (OSError, ValueError) as error:
-        got = f"{name} ({type(error).__name__}: {str(error).splitlines()[0]:.160})"
-        expected = "a folder with a tokenizer, or a hub id that is in the cache or can be reached"
-        what, hint = "the tokenizer cannot be loaded", "hf download " + name
-        raise ModelError(what, where=where, got=got, expected=expected, hint=hint) from error
+    trusts = model.trust_remote_code
+    return load_tokenizer(name, model.chat_template, where=where, revision=revision, trust_remote_code=trusts)
 
 
 def reads_tokens(function: RewardFunction) -> bool:
@@ -109,11 +104,7 @@ def rewards_without_tokenizer(experiment: Experiment) -> dict[str, str]:
 def read_completions(
     path: Path, *, limit: int | None, experiment: Experiment | None = None, label: str | None = None
 ) -> list[Row]:
-    """Read rows with `prompt` and `completion` from a file, a run folder or its completions/ (its last table).
-
-    The experiment's renames, transcripts and prompt template apply as far as the file has their columns; `label` is a
-    column that is read too. Raise DataError if the file does not exist, has no rows, or lacks one of the two columns.
-    """
+    """Read rows with `prompt` and `completion` from a file, a run folder or its completions/ (its last table)."""
     if not path.exists() and not glob.has_magic(str(path)):
         from rlhf_cli.data.data_files import near_files
 

@@ -33,7 +33,7 @@ from rlhf_cli.process import environment
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, read_status, stopped_by_rule, update_status
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.tables.metrics import STEP
+from rlhf_cli.tables.metrics import REPRODUCED, STEP
 from rlhf_cli.text.json_values import JsonTree, section
 
 if TYPE_CHECKING:
@@ -181,10 +181,7 @@ def refuse_other_size(leader: Leader | None, prepared: Prepared, planned: int) -
 def reproduce(
     console: Console, earlier: RunFolder, words: list[str], steps: int | None
 ) -> tuple[RunFolder, int | None]:
-    """Train a run again with the typed overrides; return the new, untracked run and its last step (None: its end).
-
-    `steps` None means all that were logged. Raise RunError if too few were, or if Slurm would train.
-    """
+    """Train a run again with the typed overrides; return the new, untracked run and its last step (None: its end)."""
     from rlhf_cli.analysis.comparison.metric_arrays import read_columns
 
     status, logged = read_status(earlier), read_columns(earlier.metrics).last_step
@@ -198,7 +195,7 @@ def reproduce(
     def adjust(tree: JsonTree, _: Origins) -> None:
         section(tree, "run").update(name=None, resume="never")
         if not is_whole:  # earlier rules did not end the run before this step
-            tree["stop"] = {"when": f"{STEP} >= {num_steps}", "for": 1}
+            tree["stop"] = {REPRODUCED: {"when": f"{STEP} >= {num_steps}", "for": 1}}
 
     is_tracked = any(word.lstrip("+").startswith(("track=", "track.")) for word in words)
     prepared = prepare_from(earlier, words if is_tracked else [*words, "track=none"], adjust=adjust)

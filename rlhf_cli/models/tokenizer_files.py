@@ -13,7 +13,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from rlhf_cli.errors import ModelError
+from rlhf_cli.errors import ModelError, RlhfError, in_a_line
+from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.regular_files import read_object, read_regular
 
@@ -243,11 +244,7 @@ def padding_beside(eos: str | None, special: Sequence[str], template: str | None
 def read_tokenizer(
     folder: Path, *, where: str, template: str | None = None, response_template: JsonTree | None = None
 ) -> TokenizerFiles:
-    """Return the tokenizer in a folder; `where` is the config key for errors, also in its methods.
-
-    `template` replaces its chat template, `response_template` what reads a call back. Raise ModelError if a file is not
-    valid JSON.
-    """
+    """Return the tokenizer in a folder; `where` is the config key for errors, also in its methods."""
     settings: JsonTree = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
@@ -262,15 +259,23 @@ def load_tokenizer(
     template: str | None,
     response_template: JsonTree | None = None,
     load: Callable[..., PreTrainedTokenizerBase] | None = None,
+    *,
+    where: str = "model.path",
     **given: object,
 ) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a folder or hub id, or its processor, if `load` loads that.
-
-    The templates replace its own, None keeps them.
-    """
+    """Return the tokenizer of a folder or hub id, or what `load` loads, with the templates that are not None."""
     from transformers import AutoTokenizer
 
-    tokenizer: PreTrainedTokenizerBase = (load or AutoTokenizer.from_pretrained)(name, **given)
+    try:
+        with naming_foreign_files({where: name}):
+            tokenizer: PreTrainedTokenizerBase = (load or AutoTokenizer.from_pretrained)(name, **given)
+    except RlhfError:
+        raise
+    except Exception as error:  # each class of transformers raises its own
+        what, got = "the tokenizer or processor cannot be loaded", f"{name} ({in_a_line(error):.200})"
+        expected = "a folder with a tokenizer, or a hub id that is in the cache or can be reached"
+        hint = None if Path(name).is_dir() else f"hf download {name}"
+        raise ModelError(what, where=where, got=got, expected=expected, hint=hint) from error
     if template is not None:
         tokenizer.chat_template = template
     if response_template is not None:
@@ -284,11 +289,7 @@ _LARGEST_TEMPLATE = 1_000_000
 
 
 def chat_template_text(named: str, *, where: str) -> str:
-    """Return the chat template that `named` is, or that the file of this name holds.
-
-    A text with a brace or a line break is a template. Raise ModelError for a file that cannot be read and for a
-    template that Jinja cannot parse.
-    """
+    """Return the chat template that `named` is if it has a brace or a line break, else that of the file."""
     import jinja2
 
     text, got, problem = named, "", "the chat template cannot be read"
@@ -332,13 +333,17 @@ def render_chat(
     special_tokens: Mapping[str, str],
     settings: Mapping[str, object] | None = None,
 ) -> str:
-    """Return a conversation as a text that ends with the generation prompt.
-
-    `special_tokens` are `bos_token` and the like, `settings` further template variables. Raise jinja2.TemplateError if
-    the template is malformed or rejects the conversation.
-    """
+    """Return a conversation as a text that ends with the generation prompt. Raise what the template raises."""
     given = {"add_generation_prompt": True, "tools": None, "documents": None, **special_tokens, **(settings or {})}
     return _compiled(template).render(messages=messages, **given)
+
+
+def variables_of(template: str) -> set[str]:
+    """Return the variables that a chat template reads, and those that `apply_chat_template` takes itself."""
+    import jinja2.meta
+
+    of_call = {"documents", "continue_final_message", "max_length", "padding", "truncation", "tokenizer_kwargs"}
+    return of_call | jinja2.meta.find_undeclared_variables(_compiled(template).environment.parse(template))
 
 
 @cache

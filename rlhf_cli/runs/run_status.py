@@ -129,7 +129,7 @@ def set_stop_reason(folder: RunFolder, asked_by: str) -> Status:
     """Record who stopped a run, and return its status; rank 0 only knows that it, or another rank, got a signal."""
     status = read_status(folder)
     reason = status.reason or ""
-    seen = next((text for text in (signal.SIGTERM.name, ANOTHER_RANK) if reason.startswith(text)), None)
+    seen = next((text for text in (signal.SIGTERM.name, CTRL_C, ANOTHER_RANK) if reason.startswith(text)), None)
     if status.state != PREEMPTED or seen is None:
         return status
     return update_status(folder, reason=asked_by + reason.removeprefix(seen))

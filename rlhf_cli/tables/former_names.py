@@ -99,24 +99,24 @@ _TODAY: dict[str, dict[str, str]] = {
         "num_generations": "n_samples_per_prompt group_size rollout_n n",
         "epsilon": "clip_range clip_ratio eps_clip clip_ratio_low epsilon_low",
         "epsilon_high": "clip_ratio_high eps_clip_low_high",
-        "beta | kl.coef": "kl_loss_coef",
+        "beta | kl.coef": "kl_loss_coef dpo_beta rl_beta pref_beta",
         "gae_lambda": "lambd",
         "entropy_coef": "entropy_coeff ent_coef",
         "optim": "optimizer",
         "lr_scheduler_type": "scheduler lr_scheduler",
         "max_completion_length": "max_new_tokens max_response_length generate_max_len",
         "trainer.args.generation_kwargs.stop_strings": "stop_strings stop_sequences vllm_stop_sequences stop_words",
-        "max_length,max_completion_length": "max_tokens max_len",
+        "max_length,max_completion_length": "max_tokens max_len sequence_len cutoff_len",
         "data.overlong_prompts=drop": "prompt_max_len",
         "model.lora.r": "lora_rank lora_r peft_r",
-        "model.chat_template": "chat_template chat_template_jinja custom_chat_template",
+        "model.chat_template": "chat_template chat_template_jinja custom_chat_template template",
         "model.path": "pretrain base_model model.name model.id model.pretrained model.hub",
         "model.revision": "model_revision",
         "data.eval.fraction": "val_set_size",
-        "max_length": "sequence_len cutoff_len",
+        "loss_type": "pref_loss",
         "packing": "sample_packing",
         "rewards.NAME.model": "reward_pretrain",
-        "rewards.NAME.fn": "reward_fn",
+        "rewards.NAME.fn": "reward_fn custom_reward_function",
         "launch.processes": "num_processes nproc_per_node n_gpus_per_node num_gpus gpus devices num_devices",
         "launch.nodes": "num_machines nnodes",
         "launch.strategy=zero2": "zero_stage",
@@ -133,7 +133,7 @@ _TODAY: dict[str, dict[str, str]] = {
         "logging_steps": "log_every log_freq log_interval log_every_n_steps",
         "shuffle_dataset": "data.shuffle",
         "max_completion_length,max_length": "data.max_length",
-        "model.lora.r=16": "use_peft use_lora adapter finetuning_type lora",
+        "model.lora.r=16": "use_peft use_lora adapter finetuning_type train_type peft lora",
         "model.lora.target_modules": "lora_target lora_target_modules",
         "model.quantize": "quantization",
         "launch=slurm": "slurm",
@@ -142,8 +142,8 @@ _TODAY: dict[str, dict[str, str]] = {
         "launch.rollout=vllm": "vllm",
         "data.subset": "dataset_config dataset_configs",
         "data.select": "max_samples max_train_samples num_samples limit",
-        "data.rename.prompt": "input_key",
-        "data.prompt=VALUE": "system_prompt",
+        "data.rename.prompt": "input_key dataset_prompt_column",
+        "data.prompt=VALUE": "system_prompt system",
         "run.resume=auto": "resume",
     },
 }
@@ -168,8 +168,17 @@ FORMER_NAMES: dict[str, FormerName] = {
 SECTIONS_OFF = {"guards": "guards.no_signal=off guards.max_error_share=1"}
 """A section that cannot be null -> what turns it off."""
 
+UNSAYABLE = {
+    **dict.fromkeys(
+        ("attn_implementation", "attn_impl", "flash_attn", "flash_attention", "use_flash_attn"),
+        "leave it out: transformers takes sdpa where a model has it, which packed rows need",
+    ),
+    "tools.args": "write a function that calls yours with these arguments, and name it: tools.NAME.fn=./tools.py:NAME",
+}
+"""Last part of a key that does not exist, or its first and last -> what to do instead."""
+
 GROUPS_OF_OTHERS = {
-    **dict.fromkeys(["algorithm", "algo", "rl", "stage"], "trainer"),
+    **dict.fromkeys(["algorithm", "algo", "rl", "rlhf_type", "advantage_estimator", "stage"], "trainer"),
     **dict.fromkeys(["experiment", "recipe", "config"], "exp"),
 }
 """A key of other tools -> the group whose options are its values."""

@@ -81,8 +81,8 @@ OF_REWARDS = (
 WITH_BETA = ("kl",)
 """TRL's KL divergence, logged if `trainer.args.beta` is above 0."""
 
-STEP, TOTAL = "step", "total"
-"""The number of the step, which a rule may use like a metric, and the short name of TRL's `reward`."""
+STEP, TOTAL, REPRODUCED = "step", "total", "compared_steps"
+"""The step, which a rule may use like a metric; the short name of TRL's `reward`; the stop rule of `rlhf reproduce`."""
 _ALWAYS = (*EVERY_TRAINER, *OF_REWARDS, *WITH_BETA)
 """Names that mean a metric even if a reward has the same name."""
 

@@ -179,6 +179,10 @@ class TestADefaultsList:
             ("override /reward@rewards.a: brevity", "- /reward@rewards.a: brevity"),
             ("/reward@a: brevity", "- /reward@rewards.a: brevity"),
             ("/reward: brevity", "- /reward@rewards.brevity: brevity"),
+            ("/reward@rewards: brevty", "- /reward@rewards.brevity: brevity"),
+            ("/reward@reward.a: brevity", "- /reward@rewards.a: brevity"),
+            ("override /trainer", "- override /trainer: NAME"),
+            ("/model", "- override /model: NAME"),
             ("quikstart", "- quickstart"),
             ("exp/quickstart", "- /exp/quickstart"),
             ("/exp: quickstart", "- quickstart"),
@@ -232,12 +236,23 @@ class TestADefaultsList:
         assert (error.where, error.advice) == ("conf/exp/mine.yaml:4", "move line 4 above line 3")
 
 
-@pytest.mark.parametrize("rewards", ["[./r.py:f, {fn: ./r.py:g, weight: 0.5}]", "[polite]", "./r.py:f"])
-def test_rewards_without_names_are_refused(write: Write, refused: Refused, rewards: str) -> None:
+@pytest.mark.parametrize(
+    ("rewards", "line", "words"),
+    [
+        (
+            "[./r.py:f, {fn: ./r.py:g, weight: 0.5}]",
+            "{f: {fn: './r.py:f'}, g: {fn: './r.py:g', weight: 0.5}}",
+            "rewards.f.fn=./r.py:f rewards.g.fn=./r.py:g rewards.g.weight=0.5",
+        ),
+        ("[polite]", "{NAME: {fn: './rewards.py:FUNCTION'}}", "rewards.NAME.fn=./rewards.py:FUNCTION"),
+        ("./r.py:f", "{f: {fn: './r.py:f'}}", "rewards.f.fn=./r.py:f"),
+    ],
+)
+def test_rewards_without_names_are_refused(write: Write, refused: Refused, rewards: str, line: str, words: str) -> None:
     write("conf/exp/mine.yaml", f"{HEADER}defaults: [quickstart, _self_]\nrewards: {rewards}\n")
     in_file, typed = refused("exp=mine"), refused("exp=quickstart", f"rewards={rewards.replace(': ', ':')}")
     assert (in_file.where, typed.where) == ("rewards (conf/exp/mine.yaml:3)", "rewards (command line)")
-    assert in_file.hint == typed.hint == "rewards: {NAME: {fn: ./rewards.py:FUNCTION}}"
+    assert (in_file.hint, typed.hint) == (f"rewards: {line}", words)
 
 
 @pytest.mark.parametrize(

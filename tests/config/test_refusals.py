@@ -293,3 +293,42 @@ def test_a_key_twice_in_a_file(write: Write, refused: Refused) -> None:
     mine(write, "seed: 1\nseed: 2\n")
     error = refused("exp=mine")
     assert (error.got, error.expected) == ("found duplicate key seed", "each key once")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("kl=0.1", "trainer.args.beta=0.1"),
+        ("trainer=ppo kl=0.1", "kl.coef=0.1"),
+        ("trainer=ppo critic=1e-5", "critic.learning_rate=1e-05"),
+        ("model.lora=8", "model.lora.r=8"),
+        ("data.eval=0.1", "data.eval.fraction=0.1"),
+        ("data.eval=held.jsonl", "data.eval.path=held.jsonl"),
+        ("rewards.mine=./r.py:f", "rewards.mine.fn=./r.py:f"),
+        ("teacher=FOLDER", "teacher.path=FOLDER"),
+        ("rlhf_type=ppo", "trainer=ppo"),
+        ("pref_beta=0.1", "trainer.args.beta"),
+        ("cutoff_len=8", "trainer.args.max_completion_length"),
+        ("dataset_prompt_column=q", "data.rename.prompt"),
+        ("trainer.args.liger_kernel_config={rop:true}", "'~trainer.args.liger_kernel_config.rop'"),
+    ],
+)
+def test_a_value_for_a_section_is_that_of_its_main_key(refused: Refused, typed: str, meant: str) -> None:
+    error = refused("exp=quickstart", *typed.split())
+    assert "(command line)" in str(error.where)
+    assert str(error.hint).startswith(meant)
+
+
+@pytest.mark.parametrize(
+    ("typed", "key"),
+    [
+        ("model.attn_implementation=sdpa", "model.attn_implementation"),
+        ("trainer.args.attn_implementation=sdpa", "trainer.args.attn_implementation"),
+        ("flash_attn=fa2", "flash_attn"),
+        ("tools.x.fn=./t.py:f tools.x.args.a=1", "tools.x.args"),
+    ],
+)
+def test_a_key_that_cannot_be_said_has_advice(refused: Refused, typed: str, key: str) -> None:
+    error = refused("exp=quickstart", *typed.split())
+    assert error.where == f"{key} (command line)"
+    assert error.advice

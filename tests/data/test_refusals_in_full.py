@@ -68,7 +68,7 @@ def test_only_a_hub_dataset_has_subsets(file: Callable[..., DataSource], refusal
         lambda: prepare_preview(DataSource(path="x", name=MINE, transcripts=True), LONE, None),
         lambda: prepare_preview(DataSource(path="x", name=MINE, rename={"a": "b"}), LONE, None),
         lambda: prepare(RowTable([{"a": {"b": 1}}], ["a"]), DataSource(path="x", name=MINE, rename={"q": "a.c"}), None),
-        lambda: prepare(RowTable([{"a": [1]}], ["a"]), DataSource(path="x", name=MINE), "{a}"),
+        lambda: prepare(RowTable([{"a": [{"b": 1}]}], ["a"]), DataSource(path="x", name=MINE), "{a}"),
         lambda: hold_out(datasets.Dataset.from_list([{"prompt": "a"}]), 0.5, 0, name=MINE),
         lambda: check_columns(RowTable([], ["prompt"]), TRAINERS["GRPOTrainer"], name=MINE),
         lambda: check_columns(RowTable([{"prompt": ""}], ["prompt"]), TRAINERS["GRPOTrainer"], name=MINE),

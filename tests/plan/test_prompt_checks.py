@@ -279,5 +279,10 @@ def test_settings_of_generation_that_transformers_would_not_read(refused: Refuse
         f"{key}.temprature (command line)",
         f"'~{key}.temprature' {key}.temperature=0.5",
     )
+    for name, value in {"top_k": "abc", "do_sample": "soon", "bad_words_ids": "3", "stop_strings": "[4]"}.items():
+        error = refused("exp=quickstart", f"{key}={{{name}: {value}}}")
+        assert (error.where, error.hint) == (f"{key}.{name} (command line)", f"'~{key}.{name}'")
     assert refused("exp=quickstart", f"{key}=top_k:3").where == f"{key} (command line)"
-    assert not planned("exp=quickstart", f"{key}={{top_k: 3, stop_strings: ['.'], min_new_tokens: 1}}").notices
+    assert not planned(
+        "exp=quickstart", f"{key}={{top_k: 3, stop_strings: ['.'], min_new_tokens: 1, top_p: 1}}"
+    ).notices

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.plan.checks import reward_checks
 
 MINE = """
 import os, re, sys, time
@@ -126,6 +128,16 @@ def test_a_function_that_dies_or_lacks_an_argument_in_a_worker(
 def test_a_function_slower_than_its_limit_is_refused(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     (problem,) = found(words, "late", capfd, "rewards.x.timeout_s=0.5")
     assert "no answer within 0.5 s" in problem["got"]
+
+
+def test_a_long_trial_says_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reward_checks, "_QUIET_S", 0.05)
+    assert reward_checks.in_fork(lambda: time.sleep(0.3), 5.0, "the reward 'slow'") is None
+    assert "'slow'" in capfd.readouterr().err
+    assert reward_checks.in_fork(lambda: None, 5.0, "the reward 'quick'") is None
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("name", ["later", "dense", "spans"])

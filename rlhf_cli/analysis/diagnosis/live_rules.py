@@ -14,7 +14,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from rlhf_cli.config.schema.run_sections import StopRule
 from rlhf_cli.runs.metrics_file import Event, plain_metrics, read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.tables.metrics import STEP, logged_name
+from rlhf_cli.tables.metrics import REPRODUCED, STEP, logged_name
 from rlhf_cli.text.suggest import nearest
 
 if TYPE_CHECKING:
@@ -137,6 +137,8 @@ def _describe(counted: _Counted) -> str:
     first, last = counted.held[0][0], counted.held[-1][0]
     steps = f"step {last}" if first == last else f"steps {first} to {last}"
     shown = "... " if len(counted.held) > _SHOWN else ""
+    if counted.name == REPRODUCED:
+        return "these are the steps that `rlhf reproduce` compares"
     named = f" {counted.name!r}" if counted.name and not counted.name.isdigit() else ""
     return f"stopped by rule{named}: {counted.rule.when}: {shown}{values} at {steps}"
 

@@ -42,14 +42,14 @@ from rlhf_cli.project.project_files import (
 
 _SAYS = {
     ".yaml": "the experiment",
-    "test_rewards.py": "their tests: python -m pytest",
+    "test_": "their tests: python -m pytest",
     ".py": "the rewards",
     "README.md": "what to type, in order",
     "AGENTS.md": "the same for programs and agents",
     ".gitignore": "keeps runs/ out of git",
     "data/completions.jsonl": "answers to try the rewards on",
 }
-"""What a file is, by its name or its ending; any other is the sample."""
+"""What a file is, by its beginning, its name or its ending; any other is the sample."""
 
 
 def run(options: Options) -> int:
@@ -80,7 +80,8 @@ def run(options: Options) -> int:
         return EXIT_OK
     console = Screen()
     console.print(Text.assemble("a project in ", (str(folder), "bold")))
-    says = {name: _SAYS.get(name, _SAYS.get(Path(name).suffix, "a sample to start with")) for name in files}
+    names = {name: "test_" if name.startswith("test_") else name for name in files}
+    says = {name: _SAYS.get(key, _SAYS.get(Path(key).suffix, "a sample to start with")) for name, key in names.items()}
     console.print(facts_grid(((f"  {name}", text) for name, text in says.items()), style="cyan"))
     for role, column in rename.items():
         console.print(Text(f"data.rename in the experiment reads the column {column!r} as {role}"))

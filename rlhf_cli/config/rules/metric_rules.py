@@ -148,10 +148,7 @@ def _of_sampled(name: str, experiment: Experiment) -> Unlogged | None:
 
 
 def _similar(typed: str, names: list[str]) -> tuple[str | None, str | None]:
-    """Return the nearest name, and the first with a word similar to the typed one.
-
-    Such a word is `lenght` for `completions/mean_length`. Each is None if no name is near.
-    """
+    """Return the nearest name, and the first with a word similar to the typed one, as `lenght` in `mean_length`."""
     words = {word: name for name in reversed(names) for word in re.split(r"[/_]", name) if len(word) > _SHORT}
     word = nearest(typed, words) if typed not in words else None
     return nearest(typed, names), words[word] if word is not None and slips(typed, word) <= 2 else None

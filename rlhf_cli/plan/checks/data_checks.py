@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.rollout_sections import ENVIRONMENT_COLUMN
-from rlhf_cli.data.dialogues import ANSWERS
-from rlhf_cli.data.learnt_columns import ASKING, check_columns, read_columns, stand_in
+from rlhf_cli.data.dialogues import ANSWERS, SYSTEM
+from rlhf_cli.data.learnt_columns import ASKING, check_columns, prompt_hint, read_columns, stand_in
 from rlhf_cli.data.peeking import peek, prepare_preview
 from rlhf_cli.data.preparing import mixed_kinds
 from rlhf_cli.data.rows import DIALOGUES, RowTable, hold_out_places, is_empty, kind_of_text, values_of
@@ -90,10 +90,7 @@ def _read(source: DataSource, prompt: Template | None, seed: int) -> ReadSource:
 
 
 def column_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> Findings:
-    """Yield an error for every column that the trainer or a reward reads and the training or held-out data lacks.
-
-    Also yield one for each argument of a reward function that has neither a value nor a column.
-    """
+    """Yield an error for every column that the trainer or a reward reads and the training or held-out data lacks."""
     experiment, missing_arguments = subject.experiment, rewards.missing_arguments
     if not experiment.trainer.row.generates:
         return  # the plan of the steps checks the columns
@@ -144,24 +141,23 @@ def _no_column(
     argument = f"; or, if it is an argument, {reader}.args.{column}=VALUE" if reader.startswith("rewards.") else ""
     found, rows = stand_in(column, columns), data.training[0].rows
     template = f", or data.prompt='... {{{found or columns[0]}}} ...'" if column == "prompt" else ""
-    hint = typed_rename(table, column, found or "EXISTING_COLUMN") + template
-    dialogue = next((name for name in DIALOGUES if name in columns and column == "prompt"), None)
+    hint = typed_rename(table, column, found or "EXISTING_COLUMN")
+    hint = prompt_hint(table, found or "EXISTING_COLUMN", columns) + template if template else hint
+    other = stand_in("messages", columns, guesses=False)
+    dialogue = next((name for name in (*DIALOGUES, other) if name in columns and column == "prompt"), None)
     if dialogue is not None and rows is not None:
         turns = rows[0][dialogue]
         last = turns[-1] if isinstance(turns, list) and turns else None
         is_answer = isinstance(last, dict) and last.get("role", last.get("from")) in ("assistant", "gpt")
-        hint = "data.transcripts=true" if is_answer else f"{table}.rename.prompt={dialogue}"
+        renamed = "" if dialogue in DIALOGUES else f"{table}.rename.messages={dialogue} "
+        hint = f"{renamed}data.transcripts=true" if is_answer else f"{table}.rename.prompt={dialogue}"
     hint += "".join(f", or data={world}" for world in worlds)
     what, expected = f"the data has no column {column!r}", f"{column}, which {reader} reads{argument}"
     return DataError(what, where=table, got="columns " + ", ".join(columns), expected=expected, hint=hint)
 
 
 def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Check[frozenset[str]]:
-    """Yield an error for each source with bad rows: empty prompts, text instead of numbers, unsound pairs.
-
-    Return the columns that the trainer reads; empty if they are not known. Missing columns of training rows are
-    reported by the plan of the steps.
-    """
+    """Yield an error for each source with bad rows; return the columns that the trainer reads, if they are known."""
     experiment, row, used = subject.experiment, subject.experiment.trainer.row, set[str]()
     wanted = preference_rules(experiment).columns if data.columns and experiment.reward_model is not None else ()
     lacks_margin = [name for name in wanted if name not in data.columns]
@@ -182,17 +178,16 @@ def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Ch
                     text = f"{row.name} shows no tools of a column to the model: name them in the section tools"
                     yield Notice(name, f"{text}, or write them into the prompt")
                 yield from _reading_notices(subject, read, columns)
+                if (system := _system_column(read, used)) is not None:
+                    text = f"the text of {system} is the first message of the dialogues"
+                    yield Notice(name, f"{text}; {name}.rename.unread={system} leaves it out")
         except UserError as error:
             yield read.source.with_file(error)
     return frozenset(used)
 
 
 def _reading_notices(subject: Subject, read: ReadSource, columns: list[str]) -> Iterator[Notice]:
-    """Yield a notice for each column whose first row is ShareGPT's turns or JSON text and is read as messages.
-
-    Also for answers that begin with their prompt, and for conversations that end with a question, which the policy
-    would learn to ask.
-    """
+    """Yield a notice for what is read as messages, answers that begin with their prompt, and unanswered questions."""
     if read.rows is None:
         return
     for column in columns:
@@ -216,17 +211,22 @@ def _reading_notices(subject: Subject, read: ReadSource, columns: list[str]) -> 
             yield Notice(read.source.name, f"{text} their last message too. {only}")
 
 
-def unread_columns(experiment: Experiment, data: DataFacts, used: frozenset[str]) -> tuple[str, ...]:
-    """Return the columns of the training data that neither the trainer nor a reward nor the prompt reads.
+def _system_column(read: ReadSource, used: Collection[str]) -> str | None:
+    """Return the column whose text `with_system` has put before the dialogues of the first row, None if it did not."""
+    row = read.rows[0] if read.rows else {}
+    talks = [cast("list[dict[str, object]]", row[name]) for name in used if kind_of_text(row.get(name)) == "messages"]
+    first = [talk[0].get("content") for talk in talks]
+    return next((name for name in SYSTEM if row.get(name) and row[name] in first), None)
 
-    `used` are those that the trainer reads. A reward with `**columns` reads all. Return none if the columns are not
-    known, or a trainer class of the user's may read any.
-    """
+
+def unread_columns(experiment: Experiment, data: DataFacts, used: frozenset[str]) -> tuple[str, ...]:
+    """Return the columns of the training data that nothing reads; none if a reward or the trainer may read any."""
     trainer = experiment.trainer
     is_known, read = bool(used) and not (trainer.row.generates and trainer.own_class), columns_read(experiment)
     if not is_known or None in read or experiment.environment is not None:
         return ()
     read |= used - {"margin"}
+    read |= {_system_column(source, used) for source in data.training}
     old_names = [old for source in data.training for old in source.source.rename.values()]
     read |= {old.partition(".")[0] for old in old_names if "." in old}
     return tuple(dict.fromkeys(name for source in data.training for name in source.columns if name not in read))

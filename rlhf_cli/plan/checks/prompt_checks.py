@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import cast
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.trl_args import generation_options
+from rlhf_cli.config.suggestions import as_typed
+from rlhf_cli.config.trl_args import expected_instead, generation_options
 from rlhf_cli.data.dialogues import ANSWERS
 from rlhf_cli.data.images import in_parts
 from rlhf_cli.data.overlong_prompts import check_overlong, describe_overlong, prompt_limit
@@ -25,6 +26,7 @@ from rlhf_cli.models.tokenizer_files import (
     no_end_token,
     read_tokenizer,
     render_chat,
+    variables_of,
     vocab_size_of,
 )
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ModelFolders, Subject
@@ -42,10 +44,7 @@ _ADDED = 8
 
 
 def tokenizer_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Check[TokenizerFiles | None]:
-    """Yield an error if the tokenizer has no end-of-text token or chat template, or ids beyond the model's vocabulary.
-
-    Return the tokenizer, None if its files are not on this machine.
-    """
+    """Yield an error if the tokenizer lacks an end token or a chat template, or has ids beyond the vocabulary."""
     experiment, model = subject.experiment, subject.experiment.model
     where = subject.where("model.tokenizer" if model.tokenizer else "model.path")
     if model.tokenizer is not None:
@@ -106,11 +105,17 @@ def text_argument_problems(subject: Subject, tokenizer: TokenizerFiles | None) -
     if isinstance(args.get("generation_kwargs"), str):
         expected = "a mapping, such as {top_p: 0.9}"
         yield ConfigError(f"wrong value for {key}", where=where(key), got=args["generation_kwargs"], expected=expected)
-    readable = generation_options() if experiment.launch.rollout == "hf" else frozenset(given)
-    for name in given.keys() - readable - {*STOP_STRINGS.values()}:
-        what, close = f"transformers does not read {key}.{name}", nearest(name, readable)
-        hint = f"'~{key}.{name}' {key}.{close}={given[name]}" if close else f"'~{key}.{name}'"
-        yield ConfigError(what, where=where(f"{key}.{name}"), got=str(given[name]), hint=hint)
+    readable = generation_options() if experiment.launch.rollout == "hf" else {}
+    for name in given if readable else ():
+        close, got = nearest(name, readable), str(given[name])
+        what, hint = f"transformers does not read {key}.{name}", f"'~{key}.{name}'"
+        takes = expected_instead(readable[name], given[name]) if name in readable else None
+        if takes is not None:
+            what = f"wrong value for {key}.{name}"
+        elif close and name not in readable:
+            hint += f" {key}.{close}={got}"
+        if takes or name not in {*readable, *STOP_STRINGS.values()}:
+            yield ConfigError(what, where=where(f"{key}.{name}"), got=got, expected=takes, hint=hint)
     for name in {*STOP_STRINGS.values()} - {right}:
         if given.get(name):
             text = json.dumps(given[name], ensure_ascii=False)
@@ -124,13 +129,22 @@ def template_problems(
     subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None, used: frozenset[str]
 ) -> Findings:
     """Yield an error for the first row of each source that the chat template cannot render."""
-    settings = subject.experiment.trainer.args.get("chat_template_kwargs")
+    key = "trainer.args.chat_template_kwargs"
+    settings = section(cast(JsonTree, subject.experiment.trainer.args), "chat_template_kwargs")
     if tokenizer is None or tokenizer.chat_template is None or not used:
         return
+    try:
+        known = variables_of(tokenizer.chat_template)
+    except TEMPLATE_ERRORS:
+        known = set(settings)  # the first row fails, too
+    for name in settings.keys() - known:
+        what, close = f"the chat template does not read {key}.{name}", nearest(name, known)
+        hint = f"'~{key}.{name}'" + (f" {key}.{close}={as_typed(settings[name])}" if close else "")
+        yield ConfigError(what, where=subject.where(f"{key}.{name}"), expected=", ".join(sorted(known)), hint=hint)
 
     def write(messages: Messages, variables: Mapping[str, object]) -> str:
         messages = in_parts(messages) if folders.reads_images else messages
-        return rendered(messages, tokenizer, (settings if isinstance(settings, dict) else {}) | dict(variables))
+        return rendered(messages, tokenizer, settings | dict(variables))
 
     for read in data.sources:
         try:
@@ -158,8 +172,7 @@ def room_for_answers_problems(
 ) -> Check[tuple[int | None, DataFacts]]:
     """Yield an error if a prompt leaves no room for an answer, or a notice how many are dropped or cut.
 
-    Return an upper bound on the tokens of a training prompt if longer ones are dropped or cut, else None; and the facts
-    without the rows that are dropped.
+    Return the most tokens of a prompt if longer ones are dropped or cut, else None; and the facts of the other rows.
     """
     experiment, build, args = subject.experiment, subject.experiment.model.build, subject.experiment.trainer.args
     if not experiment.trainer.row.reads_prompts or tokenizer is None:

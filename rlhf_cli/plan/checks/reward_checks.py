@@ -128,7 +128,7 @@ def function_problems(subject: Subject) -> Check[dict[str, Path]]:
     return {key: file for key, fn in named.items() if (file := source_file(fn)) is not None}
 
 
-TRIAL_S = 20.0
+TRIAL_S, _QUIET_S = 20.0, 2.0
 LATE = "no answer within"
 _ANSWERS = ("answer", "solution", "ground_truth", "target")
 _passed: set[str] = set()
@@ -164,7 +164,8 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
         if of_rollouts & set(required_parameters(parameters)) or (reward.per and experiment.rollout is not None):
             continue  # only a rollout has what it reads, and its turns
         limit_s = min(timeout_of(reward) or TRIAL_S, TRIAL_S)
-        if (failure := in_fork(partial(_failure, name, reward, columns, num_rows, limit_s), limit_s)) is None:
+        call = partial(_failure, name, reward, columns, num_rows, limit_s)
+        if (failure := in_fork(call, limit_s, f"the reward {name!r}")) is None:
             _passed.add(called)
             continue
         (got, place), what = failure, f"the reward {name!r} did not score the first row of the data"
@@ -199,7 +200,7 @@ def _advantage_trial(subject: Subject) -> Findings:
             return _reason(error, section.fn, function.function)
         return None
 
-    if (found := in_fork(failure, TRIAL_S)) is not None:
+    if (found := in_fork(failure, TRIAL_S, section.fn)) is not None:
         yield RewardError(
             "the function made no advantages of an example: two groups whose totals are 0 and 1, the last one missing",
             where=subject.where("advantages.fn") + found[1],
@@ -208,8 +209,8 @@ def _advantage_trial(subject: Subject) -> Findings:
         )
 
 
-def in_fork(failure: Callable[[], tuple[str, str] | None], limit_s: float) -> tuple[str, str] | None:
-    """Return the failure of the call and its place in the user's file, None if it passed; it prints nothing."""
+def in_fork(failure: Callable[[], tuple[str, str] | None], limit_s: float, what: str) -> tuple[str, str] | None:
+    """Return the failure of the call of `what` and its place in the user's file, None if it passed."""
     from rlhf_cli.rewards.stack import calling, reward_stack  # noqa: F401  imported once, and not by each fork
 
     parent, (receive, send) = os.getpid(), os.pipe()
@@ -227,7 +228,9 @@ def in_fork(failure: Callable[[], tuple[str, str] | None], limit_s: float) -> tu
         os._exit(0)
     os.close(send)
     try:
-        is_ready = select.select([receive], [], [], limit_s + 2)[0]
+        if not (is_ready := select.select([receive], [], [], _QUIET_S)[0]):
+            print(f"trying {what}, at most {limit_s:g} s ...", file=sys.stderr, flush=True)
+            is_ready = select.select([receive], [], [], limit_s + 2 - _QUIET_S)[0]
         answer = os.read(receive, 1 << 16) if is_ready else json.dumps([f"{LATE} {limit_s:g} s", ""])
     finally:
         with suppress(OSError):

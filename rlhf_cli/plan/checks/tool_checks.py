@@ -237,7 +237,7 @@ def episode_problems(subject: Subject, data: DataFacts) -> Findings:
         tries[environment_key(name)] = partial(_try_environment, experiment, name, calls, row)
     limits = {f"tools.{name}": tool.seconds for name, tool in experiment.tools.items()}
     for key, attempt in tries.items():
-        if (failure := in_fork(attempt, TRIAL_S)) is None:
+        if (failure := in_fork(attempt, TRIAL_S, key)) is None:
             continue
         place, got = failure if failure[1] else (key, failure[0])
         effect, is_call, called = place.partition("\n")

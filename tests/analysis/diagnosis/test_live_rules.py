@@ -20,7 +20,7 @@ from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
 from rlhf_cli.config.schema.run_sections import StopRule, StopRules, entries_of, parsed
 from rlhf_cli.runs.metrics_file import MetricsWriter
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.tables.metrics import FINDING_KINDS
+from rlhf_cli.tables.metrics import FINDING_KINDS, REPRODUCED
 from tests.support.planted_logs import GRPO, events_of, found, noisy, reward
 
 
@@ -91,6 +91,8 @@ def test_so_many_in_a_row() -> None:
 
 def test_a_step_is_known_without_being_logged() -> None:
     assert fired_at(StoppingRules({"": rule("step >= 3")}, []), "loss", 1.0, 1.0, 1.0, 1.0) == 3
+    of_reproduce = StoppingRules({REPRODUCED: rule("step >= 3")}, [])
+    assert "by rule" not in str(of_reproduce.take(3, {"loss": 1.0}))
 
 
 def test_events_without_the_metric_count_neither_way() -> None:

@@ -76,9 +76,12 @@ def test_the_rewards_of_the_user_are_used(place: Path, capsys: pytest.CaptureFix
     assert main(["check", "+exp=first"]) == 0
 
 
-def test_a_rewards_file_without_rewards_is_left_alone(place: Path) -> None:
+def test_a_rewards_file_without_rewards_is_left_alone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "rewards.py").write_text("def helper(text): ...\n")
     assert main(["init"]) == 0
+    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if "_rewards.py" in line)
+    assert "pytest" in said["test_first_rewards.py"]
+    assert "pytest" not in said["first_rewards.py"]
     assert (place / "rewards.py").read_text() == "def helper(text): ...\n"
     rewards = experiment_of(place / "conf/exp/first.yaml")["rewards"]
     assert {entry["fn"] for entry in rewards.values()} == {
