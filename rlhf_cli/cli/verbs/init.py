@@ -80,8 +80,7 @@ def run(options: Options) -> int:
         return EXIT_OK
     console = Screen()
     console.print(Text.assemble("a project in ", (str(folder), "bold")))
-    names = {name: "test_" if name.startswith("test_") else name for name in files}
-    says = {name: _SAYS.get(key, _SAYS.get(Path(key).suffix, "a sample to start with")) for name, key in names.items()}
+    says = {n: _SAYS.get(n[:5]) or _SAYS.get(n) or _SAYS.get(Path(n).suffix, "a sample to start with") for n in files}
     console.print(facts_grid(((f"  {name}", text) for name, text in says.items()), style="cyan"))
     for role, column in rename.items():
         console.print(Text(f"data.rename in the experiment reads the column {column!r} as {role}"))
