@@ -8,24 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trl
 
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.errors import ConfigError, DataError, UserError
+from rlhf_cli.errors import DataError, UserError
 from rlhf_cli.launch.freeze import absolute_paths
-from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.trainers.assemble.trainer import training_rows
-from tests.support.model_copies import model_copy
-
-CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 
 
 def turns(*pairs: tuple[str, str]) -> list[dict[str, str]]:
@@ -40,7 +32,6 @@ def says(text: object) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
-SYSTEM = {"role": "system", "content": "Be terse."}
 TALK = [user("What is 2 plus 3?"), says("5")]
 SHAREGPT = turns(("human", "What is 2 plus 3?"), ("gpt", "5"))
 PARTS = [
@@ -78,49 +69,6 @@ READ: list[tuple[str, str, dict[str, Any], list[str], dict[str, Any]]] = [
         {"messages": [{"role": "User", "value": TALK[0]["content"]}, {"role": "model", "text": "5"}]},
         [],
         {"messages": TALK},
-    ),
-    (
-        "Open-Thoughts: ShareGPT beside its system text",
-        "sft",
-        {"system": "Be terse.", "conversations": SHAREGPT},
-        [],
-        {"messages": [SYSTEM, *TALK]},
-    ),
-    (
-        "prompts beside their system text",
-        "grpo",
-        {"system": "Be terse.", "prompt": TALK[:1]},
-        [],
-        {"system": "Be terse.", "prompt": [SYSTEM, *TALK[:1]]},
-    ),
-    (
-        "whole pairs beside their system text, once",
-        "dpo",
-        {"system_prompt": "Be terse.", "chosen": TALK, "rejected": [SYSTEM, TALK[0], says("6")]},
-        [],
-        {"chosen": [SYSTEM, *TALK], "rejected": [SYSTEM, TALK[0], says("6")]},
-    ),
-    (
-        "a system text under another name",
-        "sft",
-        {"system": "Be terse.", "messages": TALK},
-        ["data.rename.unread=system"],
-        {"messages": TALK},
-    ),
-    (
-        "OpenAssistant's roles",
-        "sft",
-        {"messages": [{"role": "prompter", "text": TALK[0]["content"]}, TALK[1]]},
-        [],
-        {"messages": TALK},
-    ),
-    ("WildChat", "sft", {"conversation": TALK}, ["data.rename.messages=conversation"], {"messages": TALK}),
-    (
-        "Countdown's numbers",
-        "grpo",
-        {"nums": [2, 3], "target": 5},
-        ["data.prompt='Make {target} of {nums}.'"],
-        {"nums": [2, 3], "target": 5, "prompt": "Make 5 of [2, 3]."},
     ),
     ("messages as JSON text", "sft", {"messages": json.dumps(TALK)}, [], {"messages": TALK}),
     ("messages as pandas writes them into a CSV", "sft", {"messages": str(TALK)}, [], {"messages": TALK}),
@@ -276,18 +224,6 @@ READ: list[tuple[str, str, dict[str, Any], list[str], dict[str, Any]]] = [
 ]
 
 
-@pytest.fixture
-def chat_model(place: Path, request: pytest.FixtureRequest) -> str:
-    """A folder of a model with a real chat template: Qwen2.5's, or that of the parameter."""
-    template = getattr(request, "param", "qwen2_5")
-    shipped = Path(trl.__file__).parent / "chat_templates" / f"{template}.jinja"
-    model_copy(place / "chat")
-    tokenizer = byte_tokenizer(512)
-    tokenizer.chat_template = shipped.read_text() if template != "chatml" else CHATML
-    tokenizer.save_pretrained(place / "chat")
-    return "model.path=chat"
-
-
 def words(trainer: str, *typed: str) -> list[str]:
     rewards = ["+reward@rewards.x=brevity"] if trainer == "grpo" else []
     return [f"trainer={trainer}", "model=local", "data=file", "data.path=rows.jsonl", *rewards, *map(unquoted, typed)]
@@ -324,7 +260,6 @@ def test_rows_that_are_read(
     rows = training_rows(prepare(everything).experiment)[0]
     assert rows.to_list()[0] == expected
     assert set(plan.unread).isdisjoint(expected)
-    assert set(plan.unread).isdisjoint({"system", "system_prompt"} if "Be terse" in str(expected) else {})
 
 
 REFUSED: list[tuple[str, dict[str, Any], str, str | None]] = [
@@ -370,21 +305,6 @@ REFUSED: list[tuple[str, dict[str, Any], str, str | None]] = [
         "qwen2_5",
         "data.rename.completion=EXISTING_COLUMN, or trainer.args.dataset_text_field=COLUMN",
     ),
-    (
-        "sft",
-        {"conversation": TALK},
-        "qwen2_5",
-        "data.rename.messages=conversation, or trainer.args.dataset_text_field=COLUMN",
-    ),
-    ("grpo", {"conversation": TALK}, "qwen2_5", "data.rename.messages=conversation data.transcripts=true"),
-    (
-        "kto",
-        {"conversation": TALK, "kto_tag": True},
-        "qwen2_5",
-        "data.rename.messages=conversation data.transcripts=true data.rename.label=kto_tag",
-    ),
-    ("dpo", ALPACA | {"chosen": "5", "rejected": "6"}, "qwen2_5", "data.prompt='{instruction} {input}'"),
-    ("sft", {"text": "hi", "role": "prompter"}, "qwen2_5", "data.rename.speaker=role  # learns each text alone"),
     ("sft", {"messages": [*TALK, {"role": "narrator", "content": "the end"}]}, "qwen2_5", None),
     ("sft", {"messages": CALLED}, "chatml", None),
     ("sft", {"messages": TALK, "tools": [FUNCTION]}, "chatml", None),
@@ -425,27 +345,6 @@ def test_refused_rows(trainer: str, row: dict[str, Any], chat_model: str, hint: 
         assert "rows.jsonl" in str(error.value.where)
     else:
         assert error.value.hint == hint
-
-
-@pytest.mark.parametrize("chat_model", ["qwen3"], indirect=True)
-def test_a_variable_that_the_chat_template_does_not_read(chat_model: str, place: Path) -> None:
-    written(place, *[{"prompt": TALK[:1]}] * 8)
-    key = "trainer.args.chat_template_kwargs"
-    for name, hint in (("enable_thinkng", f" {key}.enable_thinking=false"), ("colour", "")):
-        with pytest.raises(ConfigError) as error:
-            planned(*words("grpo", chat_model), f"{key}={{{name}: false}}")
-        assert (error.value.where, error.value.hint) == (f"{key}.{name} (command line)", f"'~{key}.{name}'{hint}")
-    assert planned(*words("grpo", chat_model), f"{key}={{enable_thinking: false}}")
-
-
-def test_a_path_into_a_renamed_column_has_the_name_of_the_file(chat_model: str, place: Path) -> None:
-    """OpenAI's preference files have their prompt below `input`."""
-    row = {"input": {"messages": TALK[:1]}, "chosen": [says("5")], "rejected": [says("6")]}
-    written(place, *[row] * 8)
-    with pytest.raises(DataError) as error:
-        planned(*words("dpo", chat_model, "data.rename.prompt=input"))
-    assert "data.rename.prompt=input.messages" in str(error.value.advice)
-    assert planned(*words("dpo", chat_model, "data.rename.prompt=input.messages"))
 
 
 @pytest.mark.parametrize("late", [{"messages": [*TALK, {"role": "narrator", "content": "a"}]}, {"messages": "no JSON"}])
