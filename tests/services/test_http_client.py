@@ -188,3 +188,26 @@ def test_a_kept_reply_that_is_no_plain_file_is_asked_for_again(tmp_path: Path) -
     file.unlink()
     os.mkfifo(file)
     assert cache.read(request) is None
+
+
+def test_what_is_cancelled_has_ended_when_the_failure_is_raised() -> None:
+    ended: list[bool] = []
+
+    async def waiting() -> int:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)
+            ended.append(True)
+        return 0
+
+    async def failing() -> int:
+        await asyncio.sleep(0.01)
+        raise ValueError
+
+    async def both() -> None:
+        with pytest.raises(ValueError, match=""):
+            await together([waiting(), failing()])
+        assert ended == [True]
+
+    asyncio.run(both())
