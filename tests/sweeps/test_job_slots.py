@@ -107,18 +107,18 @@ def seen(completions, **kwargs):
 def test_a_sweep_never_has_two_runs_on_one_gpu(workplace: Path, have_gpus, monkeypatch) -> None:
     """Start three runs at a time on two GPUs, which are listed but do not exist, so that the runs use the CPU.
 
-    Each run sees one GPU; two run side by side, and the third starts after the run on the same GPU has ended. Eight
-    cores for three runs are two threads each. The process that forks them has one thread (a lock of another thread
+    Each run sees one GPU; two run side by side, and the third starts after the run on the same GPU has ended. Three
+    cores for three runs are one thread each. The process that forks them has one thread (a lock of another thread
     would stay locked in the fork) and has not initialised CUDA.
     """
     have_gpus(2)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(3)))
     (workplace / "mine.py").write_text(SEEN)
     words = ["rewards.mine.fn=./mine.py:seen", "rewards.mine.trial=false", "launch.processes=1"]
     assert main(["train", "-m", *ON_GPUS, *words, "run.name=swept", "seed=1,2,3", "-j3"]) == 0
     seen = [json.loads(line) for line in (workplace / "seen.jsonl").read_text().splitlines()]
-    assert {tuple(had) for *_, had in seen} == {(2, 1, False)}
+    assert {tuple(had) for *_, had in seen} == {(1, 1, False)}
     spans = {(gpu, pid): [at for at, other, *_ in seen if other == pid] for _, pid, gpu, _ in seen}
     assert len(spans) == 3
     assert {gpu for gpu, _ in spans} == {"0", "1"}

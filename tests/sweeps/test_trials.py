@@ -19,7 +19,7 @@ from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, PRUNED, Status, claim,
 from rlhf_cli.sweeps import ResumeOptions, SweepOptions
 from rlhf_cli.sweeps.run_jobs import _Runner
 from rlhf_cli.sweeps.search import Trials, _show_found, open_study
-from rlhf_cli.sweeps.search_space import SearchPlan, Space, read_objective, search_plan
+from rlhf_cli.sweeps.search_space import SearchPlan, Space, ends_of, read_objective, search_plan
 from rlhf_cli.sweeps.sweep_folder import ReadyJob, begin_sweep, open_sweep
 from tests.support.small_runs import SMALL
 
@@ -225,7 +225,10 @@ def test_a_typed_interval_is_searched_beside_the_section(place: Path) -> None:
     assert list(plan.space) == ["rewards.format.weight", "rewards.brevity.weight", "trainer.args.learning_rate"]
     assert plan.space["trainer.args.learning_rate"] == FloatDistribution(1e-5, 1e-3, log=True)
     assert [word for word in plan.fixed if "sweep" in word] == []
-    assert len(plan.corners()) == 4  # all at their minimum, then each of the three at its maximum
+    low = {key: ends_of(distribution)[0] for key, distribution in plan.space.items()}
+    high = {key: ends_of(distribution)[1] for key, distribution in plan.space.items()}
+    corners = [low, *({**low, key: value} for key, value in high.items())]
+    assert [job.values for job in plan.corners()] == corners
 
 
 @pytest.mark.parametrize(
