@@ -182,7 +182,7 @@ def meant_value(key: str, field: FieldInfo, value: object) -> str | None:
     config = None if is_section else ConfigDict(strict=True)
     adapter: TypeAdapter[object] = TypeAdapter(kind, config=config)
     words = [word for arm in arms_of(field.annotation) for word in _words(arm)]
-    default = field.default if isinstance(value, int | float) and value < 0 else None
+    default = field.default if isinstance(value, int | float) and value <= 0 else None
 
     def takes(value: object) -> bool:
         with suppress(ValidationError):
@@ -198,10 +198,10 @@ def first_taken(
 ) -> str | None:
     """Return `key=value` with the first candidate that the key `takes`, or None.
 
-    `choices` are the words that the key accepts. `default` is suggested last, if it is a number.
+    `choices` are the words that the key accepts. `default` is suggested last, if it is a number, and 1 in place of a 0.
     """
     is_number = isinstance(default, int | float) and not isinstance(default, bool)
-    for meant in (*_candidates(key, value, choices), *([default] if is_number else [])):
+    for meant in (*_candidates(key, value, choices), default if is_number else None, 1 if value == 0 else None):
         is_same = meant == value and type(meant) is type(value)
         if meant is not None and not is_same and takes(meant):
             return f"{key}={as_typed(meant)}"
@@ -227,7 +227,6 @@ def _candidates(key: str, value: object, choices: Iterable[str]) -> Iterator[obj
         with suppress(ValueError, ZeroDivisionError):  # 1/2, 50%, 0,5
             yield float(Fraction(word.rstrip("%").replace(",", ".")) / (100 if word[-1:] == "%" else 1))
         yield re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("._-")[:128] or None  # the name of a run
-    yield 1 if value == 0 else None
     yield [value]
 
 

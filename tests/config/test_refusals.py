@@ -193,6 +193,7 @@ class Sample(BaseModel):
 
     count: int = Field(default=1, gt=0)
     share: float = Field(default=0.5, ge=0, le=1)
+    rate: float = Field(default=1e-05, gt=0)
     wait_s: float | Literal["off"] = 1.0
     mem_gb: float | None = None
     switch: bool = False
@@ -212,6 +213,7 @@ class Sample(BaseModel):
         ("share", "0,5", "share=0.5"),
         ("share", -0.2, "share=0.5"),
         ("count", 0, "count=1"),
+        ("rate", -0.0, "rate=1e-05"),  # a rate of 1 is taken, and is no rate that anybody means
         ("switch", "yes", "switch=true"),
         ("switch", 0, "switch=false"),
         ("word", "epohc", "word=epoch"),
