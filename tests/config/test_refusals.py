@@ -321,16 +321,7 @@ def test_a_value_for_a_section_is_that_of_its_main_key(refused: Refused, typed: 
     assert str(error.hint).startswith(meant)
 
 
-@pytest.mark.parametrize(
-    ("typed", "key"),
-    [
-        ("model.attn_implementation=sdpa", "model.attn_implementation"),
-        ("trainer.args.attn_implementation=sdpa", "trainer.args.attn_implementation"),
-        ("flash_attn=fa2", "flash_attn"),
-        ("tools.x.fn=./t.py:f tools.x.args.a=1", "tools.x.args"),
-    ],
-)
-def test_a_key_that_cannot_be_said_has_advice(refused: Refused, typed: str, key: str) -> None:
-    error = refused("exp=quickstart", *typed.split())
-    assert error.where == f"{key} (command line)"
-    assert error.advice
+@pytest.mark.parametrize("key", ["model.attn_implementation", "trainer.args.flash_attn", "flash_attn", "tools.x.args"])
+def test_a_key_that_cannot_be_said_has_advice(refused: Refused, key: str) -> None:
+    error = refused("exp=quickstart", *["tools.x.fn=./t.py:f"] * key.startswith("tools"), f"{key}=1")
+    assert (error.where, bool(error.advice)) == (f"{key} (command line)", True)

@@ -272,11 +272,7 @@ Scores = Sequence[Score | TokenValues | BaseException]
 
 
 def run_component(component: Component, batch: Batch, rows: Sequence[int], tools: Tools) -> RewardOutcome:
-    """Return the outcome of `component` on the whole batch; compute only `rows` and leave the others empty.
-
-    Raise RewardError if a row fails and `on_error` is `raise`, and RewardFailed if the function tries to leave the
-    process, even with `on_error: exclude`.
-    """
+    """Return the outcome of `component` on the whole batch; compute only `rows` and leave the others empty."""
     outcome = RewardOutcome.empty(len(by_row(batch, "completions")))
     began = time.perf_counter()
     if rows:
@@ -368,8 +364,8 @@ def _store(
     asked: Sequence[int],
     keep: KeepFailure,
 ) -> None:
-    """Store the scores of `rows`; `asked` are all rows that the function was first given."""
-    for row, score in zip(rows, scores, strict=True):
+    """Store the scores of `rows`, errors last; `asked` are all rows that the function was first given."""
+    for row, score in sorted(zip(rows, scores, strict=True), key=lambda pair: isinstance(pair[1], BaseException)):
         if isinstance(score, BaseException):
             fail(FailedCall(component, batch, asked, row, score), outcome, keep)
         elif isinstance(score, list):
@@ -382,12 +378,12 @@ def _store(
 def _find_failing_rows(
     component: Component, batch: Batch, rows: Sequence[int], outcome: RewardOutcome, error: Exception, tools: Tools
 ) -> None:
-    """Blame the row of a failed call; try several rows one by one, so that a bad row does not cost the others.
+    """Blame the row of a failed call; try several rows one by one, under `raise` until one passes, too.
 
     A server that is silent, or a function that is late, would cost its whole time again with each row.
     If every row passes alone, the batch fails without a row to blame, which `on_error` exclude or a number forgives.
     """
-    is_last = component.on_error == "raise"
+    is_last, failed = component.on_error == "raise", list[FailedCall]()
     if isinstance(error, RewardError) and is_last:
         call = FailedCall(component, batch, rows, None if error.row is None else rows[error.row], error)
         raise refused(call, error, tools.keep(call))
@@ -395,13 +391,15 @@ def _find_failing_rows(
         call = FailedCall(component, batch, rows, rows[0] if len(rows) == 1 else None, error)
         fail(call, outcome, tools.keep)
         return
-    for row in rows:
+    for number, row in enumerate(rows, 1):
         try:
             returned = _call(component, batch, [row], outcome, tools)
         except Exception as row_error:  # as above, for one row
-            fail(FailedCall(component, batch, rows, row, row_error), outcome, tools.keep)
+            failed.append(FailedCall(component, batch, rows, row, row_error))
         else:
             _store(component, batch, [row], outcome, returned, rows, tools.keep)
+        if failed and (not is_last or len(failed) < number or number == len(rows)):
+            fail(failed.pop(0), outcome, tools.keep)
     if not outcome.num_errors:
         call = FailedCall(component, batch, rows, None, error)
         if is_last:

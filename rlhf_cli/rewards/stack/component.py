@@ -202,13 +202,14 @@ def fail(call: FailedCall, outcome: RewardOutcome, keep: KeepFailure) -> None:
     replay = keep(call)
     if component.on_error == "raise":
         rows = f"a batch of {len(call.rows)} rows" if call.row is None else f"row {call.row}"
+        has_passed = any(score is not None for score in outcome.raw)
         failed = RewardFailed(
             f"reward {component.name!r} failed on {rows}",
             where=key,
             got=call.message,
             expected=None if call.row is None else f"a score for {call.describe_row(call.row)}",
             hint=hints(
-                f"{key}.on_error=exclude  # continues without such rows",
+                f"{key}.on_error=exclude  # continues without such rows" if has_passed else None,
                 f"{key}.timeout_s=off  # or a number of seconds" if call.is_timeout else None,
                 replay=replay,
             ),

@@ -66,6 +66,21 @@ class TestOneRow:
             assert "on_error=exclude" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize(("failing", "is_offered"), [({0}, True), ({0, 1, 2, 3}, False)])
+@pytest.mark.parametrize("is_returned", [False, True])
+def test_exclude_is_offered_where_a_row_passes(
+    bench: Bench, failing: set[int], is_returned: bool, is_offered: bool
+) -> None:
+    def mine(row: Rows, **_: Any) -> list[Any]:
+        if not is_returned and {*row} & failing:
+            raise TypeError("odd")
+        return [TypeError("odd") if one in failing else 1.0 for one in row]
+
+    with pytest.raises(RewardFailed) as caught:
+        bench(mine)
+    assert (caught.value.row, "on_error=exclude" in str(caught.value.hint)) == (0, is_offered)
+
+
 @pytest.mark.parametrize("on_error", ["raise", "exclude", 0.5])
 def test_negative_control_nothing_fails(bench: Bench, on_error: OnError) -> None:
     found = bench(picky(99, raises(ValueError("odd"))), on_error=on_error)
