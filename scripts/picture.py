@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rlhf_cli.display.run_end import show_end
+from rlhf_cli.display.run_tables import show_end
 from rlhf_cli.runs.run_folder import open_run
 
 run, out = sys.argv[1:]

@@ -56,10 +56,8 @@ def compare_again(run: RunFolder, again: RunFolder, *, up_to: int | None = None)
     first_step, first = differing[0] if differing else (None, None)
     weights, also = list(_weights(run, again, up_to)), [pair.name for step, pair in differing[1:] if step == first_step]
     is_equal = first is None and all(part.before == part.after for part in weights)
-    last_step, causes = max((step for step, _ in pairs), default=0), list(_causes(run, again))
-    return Reproduction(
-        is_equal, run.shown, again.shown, last_step, len(logs[0]), first_step, first, also, weights, causes
-    )
+    steps, causes = max((step for step, _ in pairs), default=0), list(_causes(run, again))
+    return Reproduction(is_equal, run.shown, again.shown, steps, len(logs[0]), first_step, first, also, weights, causes)
 
 
 def _numbers(run: RunFolder, up_to: int | None) -> dict[tuple[int, bool, int, int, str], object]:

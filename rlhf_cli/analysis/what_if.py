@@ -125,7 +125,10 @@ class RoundRecomputer:
                 environments=names[len(self.stack.names) :],
             )
             draws.append(settled)
-        settled = add_truncation(_together(draws), self.truncation, endings)
+        parts = ("raw", "unfilled", "effective", "divisors", "for_trl", "is_replaced")
+        given = [part for part in parts if getattr(draws[0], part) is not None]
+        whole: dict[str, Any] = {part: torch.cat([getattr(draw, part) for draw in draws]) for part in given}
+        settled = add_truncation(replace(draws[0], **whole), self.truncation, endings)
         return self._with_advantages(settled, is_unknown, len(unknown), endings.lengths, stored.updates)
 
     def _with_advantages(
@@ -212,14 +215,6 @@ class RoundRecomputer:
         )
         raw = [outcomes[name].raw if name in outcomes else stored.numbers(name) for name in names]
         return _matrix(raw), _matrix([outcomes[name].fixed for name in self.stack.names])
-
-
-def _together(draws: list[Settled]) -> Settled:
-    """Return the draws of a round as one batch."""
-    names = ("raw", "unfilled", "effective", "divisors", "for_trl", "is_replaced")
-    given = [name for name in names if getattr(draws[0], name) is not None]
-    found: dict[str, Any] = {name: torch.cat([getattr(draw, name) for draw in draws]) for name in given}
-    return replace(draws[0], **found)
 
 
 def _matrix(columns: list[list[float | None]], dtype: torch.dtype = torch.float32) -> Tensor:
@@ -342,7 +337,17 @@ def what_if(question: WhatIfQuestion, stored: StoredRounds, max_steps: int | Non
 
     Raise ConfigError if stored failures would have ended the run, and DataError if groups are incomplete.
     """
-    _refuse_failures(question.new, stored)
+    for name, reward in question.new.rewards.items():
+        if reward.on_error != "raise":
+            continue
+        failed = next((round_ for round_ in stored.rounds if any(round_.texts(f"{name}.error"))), None)
+        if failed is not None:
+            raise ConfigError(
+                "with this setting the run would have ended",
+                where=f"rewards.{name}.on_error",
+                got=f"raise; it failed on a row of step {failed.step}",
+                expected="exclude, or a number",
+            )
     old, new = recomputers(question, max_steps)
     rounds: list[RoundDifference] = []
     try:
@@ -410,17 +415,3 @@ def _penalty(beyond: Tensor, before: RecomputedRound, num_generations: int) -> T
     """
     count = (~before.compared.isnan()).view(-1, num_generations).sum(dim=1).repeat_interleave(num_generations)
     return (beyond * (count - 1) / count).masked_fill(before.compared.isnan(), torch.nan)
-
-
-def _refuse_failures(new: Experiment, stored: StoredRounds) -> None:
-    for name, reward in new.rewards.items():
-        if reward.on_error != "raise":
-            continue
-        failed = next((round_ for round_ in stored.rounds if any(round_.texts(f"{name}.error"))), None)
-        if failed is not None:
-            raise ConfigError(
-                "with this setting the run would have ended",
-                where=f"rewards.{name}.on_error",
-                got=f"raise; it failed on a row of step {failed.step}",
-                expected="exclude, or a number",
-            )

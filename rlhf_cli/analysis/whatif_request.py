@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -40,19 +40,6 @@ class WhatIfQuestion:
     old: Experiment
     new: Experiment
     changes: tuple[KeyChange, ...]
-
-
-def gate_in_words(gate: Mapping[str, object]) -> str:
-    """Return `correct >= 1 else zero` for a configured gate."""
-    signs = {"at_least": ">=", "at_most": "<=", "equals": "=", "between": "in"}
-    bounds = [f"{sign} {_plain(gate[key])}" for key, sign in signs.items() if gate.get(key) is not None]
-    return f"{gate['by']} {' and '.join(bounds)} else {_plain(gate['otherwise'])}"
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_plain, value))}]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def alternatives(words: list[str]) -> list[list[str]]:
@@ -95,7 +82,19 @@ def ask(run: RunFolder, words: list[str]) -> WhatIfQuestion:
             expected="a run of GRPO, RLOO or PPO",
             hint="rlhf list trainer",
         )
-    _refuse_unknown(words, old)
+    # A setting of an unknown reward would otherwise be reported as lacking a function.
+    made = {found[1] for word in words if (found := _MADE.match(word))}
+    for word in words:
+        named = re.match(r"^\+*rewards\.(\w+)\.", word)
+        if named and named[1] not in {*made, *old.rewards}:
+            close = nearest(named[1], old.rewards)
+            raise ConfigError(
+                f"the run has no reward {named[1]!r}",
+                where="command line",
+                got=word,
+                expected="one of " + ", ".join(old.rewards),
+                hint=word.replace(named[1], close, 1) if close else _SCORE,
+            )
     new = prepare_from(run, words).experiment
     changes = tuple(change for change in _changes(old, new) if whatif_effect(change.key) != "ignored")
     if not changes:
@@ -135,22 +134,6 @@ def _problem(change: KeyChange, old: Experiment) -> UserError | None:
         expected="one that it has scored" if is_new else None,
         hint=f"{change.key.replace(name, close, 1)}={change.new}" if close else _SCORE,
     )
-
-
-def _refuse_unknown(words: list[str], old: Experiment) -> None:
-    """Raise ConfigError for a setting of an unknown reward, which otherwise would be reported as lacking a function."""
-    made = {found[1] for word in words if (found := _MADE.match(word))}
-    for word in words:
-        named = re.match(r"^\+*rewards\.(\w+)\.", word)
-        if named and named[1] not in {*made, *old.rewards}:
-            close = nearest(named[1], old.rewards)
-            raise ConfigError(
-                f"the run has no reward {named[1]!r}",
-                where="command line",
-                got=word,
-                expected="one of " + ", ".join(old.rewards),
-                hint=word.replace(named[1], close, 1) if close else _SCORE,
-            )
 
 
 def _changes(old: Experiment, new: Experiment) -> Iterator[KeyChange]:

@@ -75,9 +75,7 @@ class Scan:
         """Return the same with rows as the table stores them, and the texts of numbers only where these may differ."""
         spare = [WRITTEN + name for name, kind in self.kinds.items() if kind in (ColumnKind.INTEGER, ColumnKind.TEXT)]
         kinds = {name: kind for name, kind in self.kinds.items() if name not in spare}
-        rows = [
-            {name: as_kind(value, kinds[name]) for name, value in row.items() if name in kinds} for row in self.rows
-        ]
+        rows = [{name: as_kind(cell, kinds[name]) for name, cell in row.items() if name in kinds} for row in self.rows]
         return replace(self, kinds=kinds, rows=rows)
 
 
@@ -153,9 +151,7 @@ def find_files(source: DataSource) -> tuple[tuple[Path, ...], Format]:
     for file in files:
         if (name := _format_of(file)) is None:
             what, known = f"rlhf cannot read this kind of file: {file.name}", ", ".join(SUFFIXES)
-            advice = _UNPACK.get(
-                file.suffix.lower(), "convert it; the simplest format is .jsonl, one JSON object a line"
-            )
+            advice = _UNPACK.get(file.suffix.lower(), "convert it; the simplest is .jsonl, one JSON object a line")
             shown = advice.format(shlex.quote(str(file)))
             raise DataError(what, where=where, got=str(file), expected=known, advice=shown)
         if not file.is_file():
@@ -177,7 +173,22 @@ _TO_PARQUET = """python -c 'import datasets; datasets.load_from_disk("{0}"){1}.t
 def _expand(written: str, where: str) -> list[Path]:
     path = Path(written).expanduser()
     if path.is_dir():
-        return _files_in(path, written, where)
+        names = sorted(entry.name for entry in path.iterdir())
+        if {"state.json", "dataset_dict.json"} & set(names):
+            what, known = f"{written}: rlhf does not read folders that save_to_disk wrote", "Parquet, which is as fast"
+            hint = _TO_PARQUET.format(written, "" if "state.json" in names else '["train"]')
+            raise DataError(what, where=where, got=", ".join(names[:8]), expected=known, hint=hint)
+        if files := [path / name for name in names if _is_data_file(path / name)]:
+            held_out = [file for file in files if _HELD_OUT.search(file.name.lower())]
+            read = held_out if where.startswith("data.eval") else [file for file in files if file not in held_out]
+            if 0 < len(held_out) < len(files):
+                what = f"{written}: some files of this folder are named as test or validation data"
+                wanted, hint = f"the files to read; all of them: {written}/*", f"{where}='[{','.join(map(str, read))}]'"
+                raise DataError(what, where=where, got=", ".join(names[:8]), expected=wanted, hint=hint)
+            return files
+        got = f"{path.resolve()}, which holds {', '.join(names[:8]) or 'nothing'}"
+        what, expected = f"{written}: no data file in this folder", f"files ending in {', '.join(SUFFIXES)}"
+        raise DataError(what, where=where, got=got, expected=expected, **near_files(path / "*"))
     if path.exists():
         return [path]
     is_pattern = any(sign in written for sign in "*?[")
@@ -192,26 +203,6 @@ def _expand(written: str, where: str) -> list[Path]:
         expected="a file, a folder, a glob such as 'data/*.jsonl', or a hub id such as openai/gsm8k",
         **near_files(path),
     )
-
-
-def _files_in(folder: Path, written: str, where: str) -> list[Path]:
-    """Return the data files of a folder. Raise DataError if it has none, or if `datasets` saved it."""
-    names = sorted(entry.name for entry in folder.iterdir())
-    if {"state.json", "dataset_dict.json"} & set(names):
-        what, known = f"{written}: rlhf does not read folders that save_to_disk wrote", "Parquet, which is as fast"
-        hint = _TO_PARQUET.format(written, "" if "state.json" in names else '["train"]')
-        raise DataError(what, where=where, got=", ".join(names[:8]), expected=known, hint=hint)
-    if files := [folder / name for name in names if _is_data_file(folder / name)]:
-        held_out = [file for file in files if _HELD_OUT.search(file.name.lower())]
-        read = held_out if where.startswith("data.eval") else [file for file in files if file not in held_out]
-        if 0 < len(held_out) < len(files):
-            what = f"{written}: some files of this folder are named as test or validation data"
-            wanted, hint = f"the files to read; all of them: {written}/*", f"{where}='[{','.join(map(str, read))}]'"
-            raise DataError(what, where=where, got=", ".join(names[:8]), expected=wanted, hint=hint)
-        return files
-    got = f"{folder.resolve()}, which holds {', '.join(names[:8]) or 'nothing'}"
-    what, expected = f"{written}: no data file in this folder", f"files ending in {', '.join(SUFFIXES)}"
-    raise DataError(what, where=where, got=got, expected=expected, **near_files(folder / "*"))
 
 
 def near_files(path: Path) -> dict[str, str]:

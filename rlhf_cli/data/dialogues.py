@@ -158,9 +158,7 @@ def read_conversations(table: Table, columns: Sequence[str], *, is_alone: bool =
     first = {column: next((value for value in values_of(table, column) if value is not None), None) for column in known}
     texts = [column for column in known if column not in (*DIALOGUES, *_SETTINGS) and isinstance(first[column], str)]
     as_json = {*DIALOGUES, *_SETTINGS, *(texts if all(_is_json(first[column]) for column in texts) else ())}
-    read = {
-        column: column in as_json for column in known if column in as_json or isinstance(first[column], list | Mapping)
-    }
+    read = {one: one in as_json for one in known if one in as_json or isinstance(first[one], list | Mapping)}
     if isinstance(table, RowTable):
         return map_rows(table, _read, {}, columns=read, name=name) if read else table
     if is_alone:
@@ -201,9 +199,7 @@ def with_labels(table: Table, columns: Sequence[str]) -> Table:
 def without_repeats(table: Table, columns: Sequence[str]) -> Table:
     """Return the rows without the prompt's messages at the beginning of answers in `columns`: TRL joins both."""
     answers = [column for column in columns if column in ANSWERS and "prompt" in table.column_names]
-    pairs = (
-        pair for column in answers for pair in zip(values_of(table, "prompt"), values_of(table, column), strict=True)
-    )
+    pairs = (pair for one in answers for pair in zip(values_of(table, "prompt"), values_of(table, one), strict=True))
     if not any(_rest(*pair) is not pair[1] for pair in pairs):
         return table
     return map_rows(table, lambda row, _: {name: _rest(row["prompt"], row[name]) for name in answers}, {})
@@ -239,14 +235,13 @@ def _is_plain(feature: object, first: object) -> bool:
     return set(item) == {"role", "content"} and is_text and _messages_in(first) == first
 
 
-_HUMAN = "Human:"
 _ASSISTANT = "\n\nAssistant:"
 _PAIR = ("chosen", "rejected")
 
 
 def split_pair(chosen: str, rejected: str) -> tuple[str, str, str] | None:
     """Return `(prompt, chosen, rejected)`: the prompt ends in the last "Assistant:" that both share; else None."""
-    if not all(text.lstrip().startswith(_HUMAN) for text in (chosen, rejected)):
+    if not all(text.lstrip().startswith("Human:") for text in (chosen, rejected)):
         return None
     parting = (place for place, (first, second) in enumerate(zip(chosen, rejected, strict=False)) if first != second)
     last = chosen.rfind(_ASSISTANT, 0, next(parting, min(len(chosen), len(rejected))))
@@ -265,9 +260,7 @@ def made_columns(columns: Sequence[str], *, name: str = "data") -> tuple[str, ..
     if any(column in columns for column in DIALOGUES):
         return ("prompt", "completion")
     missing = next(column for column in _PAIR if column not in columns)
-    raise missing_column(
-        missing, columns, f"{name} (data.transcripts=true splits `chosen` and `rejected`, or messages)"
-    )
+    raise missing_column(missing, columns, f"{name} (data.transcripts=true splits `chosen` and `rejected` or messages)")
 
 
 def split_transcripts(table: Table, *, name: str = "data") -> Table:

@@ -11,6 +11,7 @@ Python reads the same file, and reports the error with its line.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import json
@@ -29,8 +30,6 @@ from rlhf_cli.errors import DataError, in_a_line
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_BOM = b"\xef\xbb\xbf"
-
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield `(line number from 1, line with its line end)` of a text file, plain or gzip.
@@ -41,7 +40,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
             for number, raw in enumerate(stream, 1):
-                line = raw.removeprefix(_BOM) if number == 1 else raw
+                line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
                 if number == 1:
                     _refuse_other_bytes(path, line)
                 try:
@@ -209,9 +208,7 @@ def read_list(path: Path, written: Collection[str] = ()) -> Iterator[tuple[str, 
     except (RecursionError, ValueError):
         raise DataError(_BEYOND, where=str(path), got=shorten(text)) from None
     if not isinstance(value, list):
-        ways = (
-            f"{_EXPECTED}; put one row into [ ]; of rows under a key: jq .KEY {path} > NEW.json; of columns: pandas' "
-        )
+        ways = f"{_EXPECTED}; put one row into [ ]; rows under a key: jq .KEY {path} > NEW.json; of columns: pandas' "
         ways += "read_json(OLD).to_json(NEW, orient='records')"
         raise DataError("this JSON file is not a list", where=str(path), got=shorten(text), expected=ways)
     as_written = json.loads(text, **_AS_WRITTEN) if written else value

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from rlhf_cli.data.dialogues import ANSWERS, SPEAKERS, plain_messages
 from rlhf_cli.data.rows import DIALOGUES, Table, check_rows, is_empty, kind_of_text, refuse_no_text, values_of
-from rlhf_cli.data.source import DataSource, typed_rename
+from rlhf_cli.data.source import typed_rename
 from rlhf_cli.errors import DataError
 from rlhf_cli.tables.trl_trainers import IMAGES, TEXT, TrainerRow
 from rlhf_cli.text.suggest import nearest
@@ -89,13 +89,6 @@ def read_columns(trainer: TrainerRow, columns: Sequence[str], *, text_field: str
     names = next((names for names in sets if set(names) <= set(columns)), [])
     along = [name for name in trainer.along if names and name in columns and name not in names]
     return [*names, *(name for name in along if name not in _WITH_IDS or "input_ids" in names)]
-
-
-def columns_with_messages(source: DataSource, columns: Sequence[str]) -> list[str]:
-    """Return the columns of a source whose conversations are read: those of its trainer, else the prompt."""
-    named = read_columns(source.trainer, (*columns, "prompt")) if source.trainer is not None else []
-    split = DIALOGUES if source.transcripts else ()
-    return list(dict.fromkeys(name for name in (*named, "prompt", *split) if name in columns))
 
 
 def only_learnt(dataset: Dataset, trainer: TrainerRow, *, text_field: str = TEXT, name: str = "data") -> Dataset:

@@ -45,35 +45,26 @@ def load_split(sources: Sequence[DataSource], *, prompt: Template | None = None,
     if len(parts) == 1:
         return parts[0]
     total = sum(source.weight for source in sources)
+    # The parts of a mixture get one type for each column, and lose unread columns of several kinds.
     with quiet():
-        parts = _alike(sources, parts)
+        types: dict[str, list[object]] = {}
+        for name, kind in (item for part in parts for item in part.features.items()):
+            types.setdefault(name, []).append(kind)
+        differing = {name for name, kinds in types.items() if any(kind != kinds[0] for kind in kinds)}
+        tables = [part.select_columns([name for name in part.column_names if name in differing]) for part in parts]
+        kinds = mixed_kinds(sources, tables)
+        changed, mixed = features_of(kinds), {name for name, kind in kinds.items() if kind == ColumnKind.MIXED}
+        for place, part in enumerate(parts):
+            part = part.remove_columns([name for name in part.column_names if name in mixed])
+            features = part.features.copy()
+            features.update({name: changed[name] for name in differing & {*features}})
+            parts[place] = part.map(dict, features=features)
     return datasets.interleave_datasets(
         parts,
         probabilities=[source.weight / total for source in sources],
         seed=seed,
         stopping_strategy="first_exhausted",
     )
-
-
-def _alike(sources: Sequence[DataSource], parts: Sequence[datasets.Dataset]) -> list[datasets.Dataset]:
-    """Return the parts of a mixture with one type for each column, without unread columns of several kinds.
-
-    Raise DataError like `mixed_kinds`.
-    """
-    types: dict[str, list[object]] = {}
-    for name, kind in (item for part in parts for item in part.features.items()):
-        types.setdefault(name, []).append(kind)
-    differing = {name for name, kinds in types.items() if any(kind != kinds[0] for kind in kinds)}
-    tables = [part.select_columns([name for name in part.column_names if name in differing]) for part in parts]
-    kinds = mixed_kinds(sources, tables)
-    changed, mixed = features_of(kinds), {name for name, kind in kinds.items() if kind == ColumnKind.MIXED}
-    alike = []
-    for part in parts:
-        part = part.remove_columns([name for name in part.column_names if name in mixed])
-        features = part.features.copy()
-        features.update({name: changed[name] for name in differing & {*features}})
-        alike.append(part.map(dict, features=features))
-    return alike
 
 
 def _read(source: DataSource, seed: int, prompt: Template | None, *, is_alone: bool) -> datasets.Dataset:

@@ -14,8 +14,8 @@ from typing import cast
 from rlhf_cli.data.column_kinds import ColumnKind, Kind, kind_of, label, merge
 from rlhf_cli.data.dialogues import read_conversations, split_transcripts, with_labels, with_system, without_repeats
 from rlhf_cli.data.images import with_images
-from rlhf_cli.data.learnt_columns import columns_with_messages
-from rlhf_cli.data.rows import Table, map_rows, numbered, values_of
+from rlhf_cli.data.learnt_columns import read_columns
+from rlhf_cli.data.rows import DIALOGUES, Table, map_rows, numbered, values_of
 from rlhf_cli.data.source import WRITTEN, DataSource, Row, Template, missing_column, typed_rename
 from rlhf_cli.errors import DataError
 from rlhf_cli.text.template_grammar import is_text, parse
@@ -34,13 +34,22 @@ def prepare(table: Table, source: DataSource, prompt: Template | None, *, is_alo
                 raise DataError(what, where=where, expected="text in every row, or a number in every row")
         table = map_rows(table, take_nested, inner, inner=inner, name=source.name)
     table = table.rename_columns({old: new for new, old in source.rename.items() if new not in inner})
-    columns = columns_with_messages(source, table.column_names)
+    read = read_columns(source.trainer, (*table.column_names, "prompt")) if source.trainer is not None else []
+    read += ["prompt", *(DIALOGUES if source.transcripts else ())]
+    columns = [name for name in dict.fromkeys(read) if name in table.column_names]
     table = with_labels(read_conversations(table, columns, is_alone=is_alone, name=source.name), columns)
     table = with_system(table, columns)
     if source.transcripts:
         table = split_transcripts(table, name=source.name)
     if prompt is not None:
-        refuse_missing_columns(prompt, table.column_names, source)
+        for column in sorted(template_columns(prompt) - set(table.column_names)):
+            error = missing_column(column, table.column_names, "data.prompt")
+            if (called := source.new_name(column)) is not None:
+                where = f"{source.name}.rename.{called}"
+                error = DataError(f"the column {column!r} is called {called!r} here", where=where, hint=called)
+            if error.hint is not None and isinstance(prompt, str) and not {"'", '"'} & set(prompt):
+                error.hint = f"data.prompt={shlex.quote(prompt.replace(f'{{{column}}}', f'{{{error.hint}}}'))}"
+            raise error
         written = {name: WRITTEN + source.rename.get(name, name) for name in template_columns(prompt)}
         table = map_rows(table, _add_prompt, {"prompt": ""}, template=prompt, written=written, name=source.name)
         table = table.select_columns([name for name in table.column_names if not name.startswith(WRITTEN)])
@@ -109,21 +118,7 @@ def template_columns(template: Template, *, name: str = "data.prompt") -> set[st
     return {column for text in texts for column in parse(text, where=name, error=DataError).columns}
 
 
-def refuse_missing_columns(template: Template, columns: Sequence[str], source: DataSource) -> None:
-    """Raise DataError if a prompt template reads a column that the source lacks, or has under another name."""
-    for column in sorted(template_columns(template) - set(columns)):
-        error = missing_column(column, columns, "data.prompt")
-        if (new := source.new_name(column)) is not None:
-            where = f"{source.name}.rename.{new}"
-            error = DataError(f"the column {column!r} is called {new!r} here", where=where, hint=new)
-        if error.hint is not None and isinstance(template, str) and not {"'", '"'} & set(template):
-            error.hint = f"data.prompt={shlex.quote(template.replace(f'{{{column}}}', f'{{{error.hint}}}'))}"
-        raise error
-
-
-def _add_prompt(
-    row: Mapping[str, object], index: int, template: Template, written: Mapping[str, str], name: str
-) -> Row:
+def _add_prompt(row: Row, index: int, template: Template, written: Mapping[str, str], name: str) -> Row:
     texts = {column: row[text] for column, text in written.items() if row.get(text) is not None}
     return {"prompt": render(template, {**row, **texts}, name=f"data.prompt, row {index + 1} of {name}")}
 

@@ -7,10 +7,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.display.tables import Cell, plain_table
-from rlhf_cli.display.terminal import cut_end, figure, one_line
+from rlhf_cli.display.terminal import Cell, cut_end, figure, one_line, plain_table
 from rlhf_cli.evaluation.audit.audit_result import AuditResult, KindResult
-from rlhf_cli.trainers.assemble.tried_rows import LearnedText, TriedAnswer, TriedRows
+from rlhf_cli.trainers.assemble.tried_rows import TriedAnswer, TriedRows
 
 _TEXT = 100
 _MOST_SHOWN = 5
@@ -58,9 +57,7 @@ def show_audit(console: Console, result: AuditResult) -> None:
 def _show_gold(console: Console, result: AuditResult) -> None:
     if result.gold_source is None:
         why = "no right answers: no column holds them, or it needs --gold COLUMN."
-        compared = (
-            "The kinds are compared only with each other: an honest answer must score more than the first of them"
-        )
+        compared = "The kinds are only compared with each other: honest answers must score more than the first"
         console.print(Text(f"{why} {compared}", "yellow"))
         return
     parts = ", ".join(f"{name} {figure(value)}" for name, value in result.gold_contributions.items())
@@ -147,7 +144,15 @@ def show_tried_rows(console: Console, tried: TriedRows) -> None:
         if number < len(tried.answers):
             console.print(answers_table(tried.answers[number]))
     for number, texts in enumerate(tried.learned):
-        console.print(_learned_row(number, texts))
+        shown = Text("\n").append(f"row {number}", "bold")
+        if not texts:
+            shown.append("\n  left out: trainer.args.max_length leaves no token to train on", "yellow")
+        for text in texts:
+            learned = f", {text.learned_tokens} of them trained on" if text.learned_tokens < text.tokens else ""
+            shown.append(f"\n  {text.column}, {text.tokens} tokens{learned}\n", "dim")
+            for span in text.spans:
+                shown.append(f"⟦{span.text}⟧" if span.is_learned else span.text, "" if span.is_learned else "dim")
+        console.print(shown)
     console.print()
     if tried.seen is not None:
         if tried.learned:
@@ -162,18 +167,6 @@ def show_tried_rows(console: Console, tried: TriedRows) -> None:
     else:
         console.print(Text(f"no tokens: {tried.why_not_seen}", "yellow"))
     console.print()
-
-
-def _learned_row(number: int, texts: list[LearnedText]) -> Text:
-    shown = Text("\n").append(f"row {number}", "bold")
-    if not texts:
-        shown.append("\n  left out: trainer.args.max_length leaves no token to train on", "yellow")
-    for text in texts:
-        learned = f", {text.learned_tokens} of them trained on" if text.learned_tokens < text.tokens else ""
-        shown.append(f"\n  {text.column}, {text.tokens} tokens{learned}\n", "dim")
-        for span in text.spans:
-            shown.append(f"⟦{span.text}⟧" if span.is_learned else span.text, "" if span.is_learned else "dim")
-    return shown
 
 
 def answers_table(answers: list[TriedAnswer]) -> Table:

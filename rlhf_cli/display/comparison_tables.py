@@ -20,13 +20,12 @@ from rlhf_cli.analysis.comparison.frames import is_wandb
 from rlhf_cli.analysis.comparison.logged_run import ABSENT, PRESENT, DifferingKey, condition_of
 from rlhf_cli.analysis.comparison.measures import HELD_OUT, RunMeasure
 from rlhf_cli.analysis.comparison.settings import number_or_text
-from rlhf_cli.analysis.comparison.verdicts import BETTER, WORSE, MeasureVerdict
-from rlhf_cli.display.tables import STATE_STYLE, BlockColumn, plain_table, show_blocks
-from rlhf_cli.display.terminal import cut_middle
+from rlhf_cli.analysis.comparison.verdicts import BETTER, WORSE
+from rlhf_cli.display.terminal import STATE_STYLE, BlockColumn, cut_middle, plain_table, show_blocks
 from rlhf_cli.errors import RlhfError, UserError
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.plan.batches import count
-from rlhf_cli.runs.run_overview import RunGroup
+from rlhf_cli.runs.run_status import RunGroup
 from rlhf_cli.text.json_values import finite_or_none
 
 if TYPE_CHECKING:
@@ -35,36 +34,6 @@ if TYPE_CHECKING:
 _MOST_KEYS_A_ROW = 4
 _LONGEST_NAME = 36
 ON_FRONT, DOMINATED = "●", "○"
-
-
-def show_settings(console: Console, comparison: Comparison) -> None:
-    """Print one line per setting: its values, the number of seeds, and the mean and interval of each measure."""
-    settings = comparison.grouped.settings
-    front = comparison.front
-    columns = _setting_columns(comparison)
-    if any(len(setting.by_seed) > 1 for setting in settings):
-        columns.append(BlockColumn("seeds", [str(len(setting.by_seed)) for setting in settings], is_head=True))
-    shown = [measure for measure in comparison.measures if shared_value(comparison, measure) is None]
-    for measure in shown:
-        estimates = [comparison.estimates[setting.name][measure.label] for setting in settings]
-        if any(estimate.mean is not None for estimate in estimates):
-            columns.append(BlockColumn(column_title(measure), estimate_texts(estimates)))
-    show_blocks(console, columns, ["dim" if front and setting.name in front.dominated else "" for setting in settings])
-
-
-def show_runs(console: Console, comparison: Comparison) -> None:
-    """Print one line per run: its name, its state and the value of each measure."""
-    runs = comparison.runs
-    columns = [
-        BlockColumn("run", [cut_middle(run.name, _LONGEST_NAME) for run in runs], is_head=True, is_number=False),
-        BlockColumn("state", [(run.state, STATE_STYLE.get(run.state, "")) for run in runs], is_number=False),
-        BlockColumn("step", [str(run.step) for run in runs]),
-    ]
-    for measure in comparison.measures:
-        numbers = [comparison.values[measure.label][run.name] for run in runs]
-        if any(map(math.isfinite, numbers)):
-            columns.append(BlockColumn(column_title(measure), number_texts(numbers)))
-    show_blocks(console, columns, ["" if run.is_finished else "dim" for run in runs])
 
 
 def _setting_columns(comparison: Comparison) -> list[BlockColumn]:
@@ -138,13 +107,33 @@ def show_comparison(console: Console, comparison: Comparison, *, each_run: bool 
     """Print a whole comparison; with `each_run`, also print one line per run."""
     _show_what_differs(console, comparison)
     console.print()
-    show_settings(console, comparison)
+    settings = comparison.grouped.settings
+    front = comparison.front
+    columns = _setting_columns(comparison)
+    if any(len(setting.by_seed) > 1 for setting in settings):
+        columns.append(BlockColumn("seeds", [str(len(setting.by_seed)) for setting in settings], is_head=True))
+    shown = [measure for measure in comparison.measures if shared_value(comparison, measure) is None]
+    for measure in shown:
+        estimates = [comparison.estimates[setting.name][measure.label] for setting in settings]
+        if any(estimate.mean is not None for estimate in estimates):
+            columns.append(BlockColumn(column_title(measure), estimate_texts(estimates)))
+    show_blocks(console, columns, ["dim" if front and setting.name in front.dominated else "" for setting in settings])
     shared = {measure.label: shared_value(comparison, measure) for measure in comparison.measures}
     if same := [f"{label} {number_texts([number])[0]}" for label, number in shared.items() if number is not None]:
         _dim(console, f"equal in all runs: {', '.join(same)}")
     if each_run:
         console.print()
-        show_runs(console, comparison)
+        runs = comparison.runs
+        columns = [
+            BlockColumn("run", [cut_middle(run.name, _LONGEST_NAME) for run in runs], is_head=True, is_number=False),
+            BlockColumn("state", [(run.state, STATE_STYLE.get(run.state, "")) for run in runs], is_number=False),
+            BlockColumn("step", [str(run.step) for run in runs]),
+        ]
+        for measure in comparison.measures:
+            numbers = [comparison.values[measure.label][run.name] for run in runs]
+            if any(map(math.isfinite, numbers)):
+                columns.append(BlockColumn(column_title(measure), number_texts(numbers)))
+        show_blocks(console, columns, ["" if run.is_finished else "dim" for run in runs])
     if comparison.verdicts:
         verdict = comparison.verdicts[0]
         against = f", each against {verdict.baseline}" if verdict.baseline is not None else ""
@@ -284,9 +273,7 @@ def draw_comparison(comparison: Comparison, file: Path) -> None:
         raise UserError("no run logged a metric to draw")
     columns = min(_COLUMNS, num_panels)
     rows = math.ceil(num_panels / columns)
-    height = 1.1 + 0.22 * max(
-        len(comparison.estimates), *(len(verdict.differences) for verdict in comparison.verdicts), 4
-    )
+    height = 1.1 + 0.22 * max(len(comparison.estimates), *(len(one.differences) for one in comparison.verdicts), 4)
     seeds = max((len(setting.by_seed) for setting in comparison.grouped.settings), default=0)
     texts = [
         f"{len(comparison.runs)} runs, up to {seeds} seeds per setting, 95 % intervals; "
@@ -301,7 +288,12 @@ def draw_comparison(comparison: Comparison, file: Path) -> None:
     for measure in measures:
         _draw_settings(next(panels), comparison, measure)
     for verdict in comparison.verdicts:
-        _draw_differences(next(panels), verdict)
+        axes = next(panels)
+        axes.axvline(0, color=_GREY, linewidth=0.8)
+        for row, pair in enumerate(verdict.differences):
+            _dot(axes, row, pair.difference, _ORANGE if pair.outcome in (BETTER, WORSE) else _BLUE)
+        names = [f"{pair.value} - {pair.other}" for pair in verdict.differences]
+        _rows(axes, f"{verdict.measure.label}: differences by {verdict.key}, paired by seed", names)
     for left in panels:
         left.set_axis_off()
     figure.suptitle("\n".join(lines), fontsize=10, parse_math=False)
@@ -325,15 +317,6 @@ def _draw_settings(axes: Axes, comparison: Comparison, measure: RunMeasure) -> N
         _dot(axes, row, estimate, _BLUE)
     title = measure.label if measure.sign >= 0 else f"{measure.label} (less is better)"
     _rows(axes, title, [setting.name for setting in settings])
-
-
-def _draw_differences(axes: Axes, verdict: MeasureVerdict) -> None:
-    """Draw one interval per difference, in orange if the verdict is better or worse."""
-    axes.axvline(0, color=_GREY, linewidth=0.8)
-    for row, pair in enumerate(verdict.differences):
-        _dot(axes, row, pair.difference, _ORANGE if pair.outcome in (BETTER, WORSE) else _BLUE)
-    names = [f"{pair.value} - {pair.other}" for pair in verdict.differences]
-    _rows(axes, f"{verdict.measure.label}: differences by {verdict.key}, paired by seed", names)
 
 
 def _rows(axes: Axes, title: str, names: list[str]) -> None:

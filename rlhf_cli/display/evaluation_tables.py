@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.display.tables import BlockColumn, Cell, plain_table, show_blocks
-from rlhf_cli.display.terminal import cut_end, figure, one_line
+from rlhf_cli.display.terminal import BlockColumn, Cell, cut_end, figure, one_line, plain_table, show_blocks
 from rlhf_cli.evaluation.best_of_n import BestOfN, MadeRows
 from rlhf_cli.evaluation.evaluation_files import Evaluation
 from rlhf_cli.evaluation.policy_results import SEEN, UNSEEN, PolicyEvaluation
@@ -19,7 +18,6 @@ from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation, ScoredPair, 
 from rlhf_cli.numerics.intervals import Estimate, attempt_counts
 from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredReward
-from rlhf_cli.rewards.stack.token_offsets import ScoredPart
 from rlhf_cli.runs.run_folder import as_typed
 
 _LONGEST = 40
@@ -260,21 +258,17 @@ def show_parts(console: Console, rows: Rows, scores: CompletionScores) -> None:
             console.print(Text(text), soft_wrap=True)
         for name, parts in by_part.items():
             console.print(Text(name, style="dim"))
-            console.print(_coloured(text, parts), soft_wrap=True)
+            shown, reached = Text(), 0
+            for part in parts:
+                shown.append(text[reached : part.start])
+                style = _GAIN if part.reward > 0 else _LOSS if part.reward < 0 else _NONE
+                # A bare call has no place in the text.
+                shown.append(text[max(reached, part.start) : part.end] or part.text, style=style)
+                shown.append(f"[{part.reward:+g}]", style="bold")
+                reached = max(reached, part.end)
+            shown.append(text[reached:])
+            console.print(shown, soft_wrap=True)
         console.print()
-
-
-def _coloured(text: str, parts: Sequence[ScoredPart]) -> Text:
-    """Return the text with its parts coloured. Where parts overlap, the earlier one's colour wins."""
-    shown, reached = Text(), 0
-    for part in parts:
-        shown.append(text[reached : part.start])
-        style = _GAIN if part.reward > 0 else _LOSS if part.reward < 0 else _NONE
-        shown.append(text[max(reached, part.start) : part.end] or part.text, style=style)  # a bare call has no place
-        shown.append(f"[{part.reward:+g}]", style="bold")
-        reached = max(reached, part.end)
-    shown.append(text[reached:])
-    return shown
 
 
 _PROMPT_WIDTH, _WIDTH = 24, 40

@@ -14,11 +14,11 @@ from rich.text import Text
 
 from rlhf_cli.config.conf_folders import caption, search_dirs
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.display.tables import facts_grid, plain_table
+from rlhf_cli.display.terminal import facts_grid, plain_table
 from rlhf_cli.plan.batches import count
 from rlhf_cli.project.function_source import NO_DEFAULT
 from rlhf_cli.project.key_reference import KeyReference, MetricReference
-from rlhf_cli.project.reward_reference import RewardReference, WorkedExample, as_yaml
+from rlhf_cli.project.reward_reference import RewardReference, as_yaml
 from rlhf_cli.project.trainer_reference import TrainerArgument, TrainerReference
 
 _JOINED = re.compile(r"(?<=\S)\n(?=[\w`(])")
@@ -127,7 +127,24 @@ def show_reward(console: Console, reward: RewardReference) -> None:
         ]
         show_pairs(console, columns)
     if reward.example is not None:
-        _show_example(console, reward.example)
+        args = ", ".join(f"{name}: {as_yaml(value)}" for name, value in reward.example.args.items())
+        prompt = f" to the prompt {reward.example.prompt!r}" if reward.example.prompt else ""
+        _heading(console, f"example scores{prompt}" + (f", with args {{{args}}}" if args else ""))
+        first = reward.example.rows[0]
+        more = {"reply": "reply", "num_tokens": "tokens"}
+        texts = ["completion", *first["columns"], *(head for name, head in more.items() if name in first)]
+        rows = []
+        for row in reward.example.rows:
+            completion = row["completion"]
+            text = completion.rstrip("\n") if "```" in completion else repr(completion)[1:-1] or "(empty)"
+            cells = [value if isinstance(value, str) else as_yaml(value) for value in row["columns"].values()]
+            score = "none" if row["score"] is None else row["score"]
+            if isinstance(score, list):
+                score = "  ".join(f"{value:+g} on characters {start:g} to {end:g}" for start, end, value in score)
+            elif score != "none":
+                score = f"{score:.3g}"
+            rows.append([text, *cells, *(str(row[name]) for name in more if name in row), score])
+        console.print(plain_table(texts, ["score"], rows=rows, head="dim", indent=2))
     _heading(console, "in an experiment")
     console.print(Text(reward.yaml.rstrip()), soft_wrap=True)
     _heading(console, "on the command line")
@@ -142,28 +159,6 @@ def _heading(console: Console, text: str) -> None:
 
 def _default_text(default: object) -> str:
     return "must be given" if default is NO_DEFAULT else f"default {as_yaml(default)}"
-
-
-def _show_example(console: Console, example: WorkedExample) -> None:
-    """Print a table of rows and their scores: three digits, `none`, or the spans of a dense reward."""
-    args = ", ".join(f"{name}: {as_yaml(value)}" for name, value in example.args.items())
-    prompt = f" to the prompt {example.prompt!r}" if example.prompt else ""
-    _heading(console, f"example scores{prompt}" + (f", with args {{{args}}}" if args else ""))
-    first = example.rows[0]
-    more = {"reply": "reply", "num_tokens": "tokens"}
-    texts = ["completion", *first["columns"], *(head for name, head in more.items() if name in first)]
-    rows = []
-    for row in example.rows:
-        completion = row["completion"]
-        text = completion.rstrip("\n") if "```" in completion else repr(completion)[1:-1] or "(empty)"
-        columns = [value if isinstance(value, str) else as_yaml(value) for value in row["columns"].values()]
-        score = "none" if row["score"] is None else row["score"]
-        if isinstance(score, list):
-            score = "  ".join(f"{value:+g} on characters {start:g} to {end:g}" for start, end, value in score)
-        elif score != "none":
-            score = f"{score:.3g}"
-        rows.append([text, *columns, *(str(row[name]) for name in more if name in row), score])
-    console.print(plain_table(texts, ["score"], rows=rows, head="dim", indent=2))
 
 
 def show_trainer(console: Console, trainer: TrainerReference) -> None:

@@ -16,7 +16,7 @@ from rlhf_cli.config.expand import truncation_warnings
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Reward, gate_text
 from rlhf_cli.config.schema.section import entries_of
-from rlhf_cli.display.tables import Cell, facts_grid, plain_table
+from rlhf_cli.display.terminal import Cell, facts_grid, plain_table
 from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell
 from rlhf_cli.plan.run_plan import Plan

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from rlhf_cli.display.tables import STATE_STYLE, plain_table
-from rlhf_cli.display.terminal import cut_middle, span, sparkline
+from rlhf_cli.display.terminal import STATE_STYLE, cut_middle, plain_table, span, sparkline
 from rlhf_cli.errors import RunError, in_one_line
-from rlhf_cli.runs.metrics_file import TOTAL, start_and_end
+from rlhf_cli.runs.metrics_file import TOTAL, events_after, start_and_end
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_overview import pace
-from rlhf_cli.runs.run_status import RunState, Status, describe_state, read_status
+from rlhf_cli.runs.run_status import RunState, Status, describe_state, pace, read_status
 from rlhf_cli.text.redaction import redacted
 
 
@@ -89,18 +87,11 @@ class JobProgress:
         if file.stat().st_size < self._offset:  # a resumed run truncated it to a checkpoint
             self._offset = 0
             self.points.clear()
-        with file.open("rb") as stream:
-            stream.seek(self._offset)
-            *lines, rest = stream.read().split(b"\n")
-            self._offset = stream.tell() - len(rest)
-        for line in lines:
-            event = None
-            with contextlib.suppress(ValueError):
-                event = json.loads(line)
-            if isinstance(event, dict) and isinstance(event.get("step"), int) and "train_runtime" not in event:
-                for name, value in event.items():
-                    if isinstance(value, int | float) and name not in ("step", "time_s"):
-                        self.points.setdefault(name, {})[event["step"]] = float(value)
+        events, self._offset = events_after(file, self._offset)
+        for event in events:
+            for name, value in event.items():
+                if isinstance(value, int | float) and name not in ("step", "time_s"):
+                    self.points.setdefault(name, {})[cast(int, event["step"])] = float(value)
 
 
 _LEAST_OF_A_NAME = 12
@@ -211,18 +202,6 @@ class SweepDisplay:
         for job, (state, *figures) in zip(shown, cells, strict=True):
             name, colour = Text(cut_middle(job.name, most)), STATE_STYLE.get(state, "dim")
             table.add_row(name, Text(state, colour), *map(Text, figures))
-        lines = {self._totals(): "bold"}
-        if hidden := Counter(job.state for job in self._jobs if job not in shown):
-            lines = {"not shown: " + ", ".join(f"{count} {state}" for state, count in hidden.items()): "dim", **lines}
-        return Group(table, *(Text(line, style, overflow="ellipsis", no_wrap=True) for line, style in lines.items()))
-
-    def _cells(self, job: JobProgress) -> tuple[str, ...]:
-        values = job.values_of(self._metric or job.usual_metric)
-        step = f"{job.step}/{job.max_steps}" if job.max_steps is not None else ""
-        left = span(job.left_s) if job.state == RunState.RUNNING else ""
-        return job.state, step, sparkline(values), f"{values[-1]:.3f}" if values else "", left
-
-    def _totals(self) -> str:
         count, left = Counter(job.state for job in self._jobs), self.left_s()
         counted = {
             "of them pruned": count[RunState.PRUNED],
@@ -233,7 +212,16 @@ class SweepDisplay:
         parts = [f"{count[RunState.FINISHED] + count[RunState.PRUNED]} of {self._total} done"]
         parts += [f"{number} {what}" for what, number in counted.items() if number]
         ends = f"about {span(left)} left" if left is not None else "time left unknown"
-        return f"{', '.join(parts)}; {span(time.monotonic() - self._began_at)} so far, {ends}"
+        lines = {f"{', '.join(parts)}; {span(time.monotonic() - self._began_at)} so far, {ends}": "bold"}
+        if hidden := Counter(job.state for job in self._jobs if job not in shown):
+            lines = {"not shown: " + ", ".join(f"{count} {state}" for state, count in hidden.items()): "dim", **lines}
+        return Group(table, *(Text(line, style, overflow="ellipsis", no_wrap=True) for line, style in lines.items()))
+
+    def _cells(self, job: JobProgress) -> tuple[str, ...]:
+        values = job.values_of(self._metric or job.usual_metric)
+        step = f"{job.step}/{job.max_steps}" if job.max_steps is not None else ""
+        left = span(job.left_s) if job.state == RunState.RUNNING else ""
+        return job.state, step, sparkline(values), f"{values[-1]:.3f}" if values else "", left
 
     @property
     def _total(self) -> int:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from rich.console import RenderableType
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 from transformers import IntervalStrategy, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -110,20 +110,6 @@ def _clock(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-class _Left(ProgressColumn):
-    """Shows the time left of a training, and nothing for an evaluation."""
-
-    max_refresh = 0.5
-
-    def __init__(self, left: TimeLeft) -> None:
-        super().__init__()
-        self._left = left
-
-    def render(self, task: Task) -> Text:
-        """Return the text of the column."""
-        return Text(f"left {self._left}" if task.fields["has_time_left"] else "", style="progress.remaining")
-
-
 class TrainingBar(TrainerCallback):
     """A callback that draws a bar with the newest total reward (or loss), and shows every evaluation above it.
 
@@ -141,7 +127,7 @@ class TrainingBar(TrainerCallback):
             TextColumn("{task.fields[count]}"),
             TextColumn("{task.fields[latest]}"),
             TimeElapsedColumn(),
-            _Left(self.left),
+            TextColumn("{task.fields[lead]}{task.fields[left]}", style="progress.remaining"),
             console=self._console,
             redirect_stdout=False,
             redirect_stderr=False,
@@ -157,7 +143,7 @@ class TrainingBar(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._per_round, self._generates = steps_per_round(args), hasattr(args, "reward_weights")
-        fields: dict[str, Any] = {"count": self._count(state), "latest": "", "has_time_left": True}
+        fields: dict[str, Any] = {"count": self._count(state), "latest": "", "lead": "left ", "left": self.left}
         self._task = self._bar.add_task("training", total=state.max_steps, completed=state.global_step, **fields)
         self._bar.start()
         self.left.training_begins()
@@ -248,7 +234,7 @@ class _EvaluationBar:
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
-        fields: dict[str, Any] = {"count": "", "latest": "", "has_time_left": False}
+        fields: dict[str, Any] = {"count": "", "latest": "", "lead": "", "left": ""}
         self._task = bar.add_task("evaluating", total=None, **fields)
         self._loader: object = None
         self._num_passes = self._num_batches = 0

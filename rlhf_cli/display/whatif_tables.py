@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rlhf_cli.analysis.whatif_request import gate_in_words
-from rlhf_cli.display.tables import Cell, plain_table
+from rlhf_cli.analysis.comparison.logged_run import value_text
+from rlhf_cli.config.schema.reward_sections import gate_text
+from rlhf_cli.display.terminal import Cell, plain_table
 from rlhf_cli.plan.batches import count
 from rlhf_cli.text.json_values import JsonValue
 
@@ -37,7 +38,13 @@ def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
         console.print(f"{lead}  {escape(_shown(change))}")
     console.print(f"{escape(run)}: {_num_rounds(answer)}\n", style="dim")
     if _has_advantages(answer):
-        console.print(_shares(answer), "", _pushed(answer), "", sep="\n")
+        rows = []
+        for name in dict.fromkeys(name for difference in answer.rounds for name in difference.share):
+            pairs = [difference.share.get(name, _NEITHER) for difference in answer.rounds]
+            sides = [[value for pair in pairs if (value := pair[side]) is not None] for side in (0, 1)]
+            old, new = (math.fsum(values) / len(values) if values else None for values in sides)
+            rows.append((name, _arrow(old, new)))
+        console.print(plain_table(["reward"], ["share of advantages"], rows=rows), "", _pushed(answer), "", sep="\n")
     console.print(_rounds(answer))
     _print_notes(console, answer)
 
@@ -69,17 +76,6 @@ def _num_rounds(answer: WhatIf) -> str:
     first, last = answer.rounds[0].step, answer.rounds[-1].step
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
     return f"{count(len(answer.rounds), 'stored round')}, {steps}, nothing trained"
-
-
-def _shares(answer: WhatIf) -> Table:
-    """Return each reward's mean old and new share, over the rounds in which it is defined."""
-    rows = []
-    for name in dict.fromkeys(name for difference in answer.rounds for name in difference.share):
-        pairs = [difference.share.get(name, _NEITHER) for difference in answer.rounds]
-        sides = [[value for pair in pairs if (value := pair[side]) is not None] for side in (0, 1)]
-        old, new = (math.fsum(values) / len(values) if values else None for values in sides)
-        rows.append((name, _arrow(old, new)))
-    return plain_table(["reward"], ["share of advantages"], rows=rows)
 
 
 def _pushed(answer: WhatIf) -> Table:
@@ -157,7 +153,11 @@ def _shown(change: KeyChange) -> str:
 
 def _value(value: JsonValue) -> str:
     entries = value if isinstance(value, list) else [value]
-    gates = [gate_in_words(entry) for entry in entries if isinstance(entry, dict) and "by" in entry]
+    gates = [
+        f"{gate_text(entry)} else {value_text(entry['otherwise'])}"
+        for entry in entries
+        if isinstance(entry, dict) and "by" in entry
+    ]
     return ", ".join(gates) or ("none" if value is None else str(value))
 
 

@@ -33,14 +33,13 @@ from rlhf_cli.text.json_values import without_images
 
 COMPLETIONS, PAIRS, BEST = "completions.jsonl", "pairs.jsonl", "best.jsonl"
 CURVE = "best_of_n.json"
-_ALL = (COMPLETIONS, PAIRS, BEST, CURVE)
 BATCH = 32
 """Default number of completions sampled at once. Another number changes the random numbers."""
 
 
 def make_room(folder: Path, *, overwrite: bool) -> None:
     """Create the output folder. Raise RunError if that fails, or if it holds such files and `overwrite` is false."""
-    there = [name for name in _ALL if (folder / name).exists()]
+    there = [name for name in (COMPLETIONS, PAIRS, BEST, CURVE) if (folder / name).exists()]
     if there and not overwrite:
         what, expected = "this folder already has completions", "a folder without them"
         raise RunError(

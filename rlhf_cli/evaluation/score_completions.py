@@ -12,7 +12,7 @@ import glob
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -214,7 +214,22 @@ def score_with(
     """Score the rows with an open stack, like `score`; `where` names the source of the rows in error messages."""
     end = end or EndOfRun()
     tokenizer = functools.cache(lambda: policy_tokenizer(experiment, wanted_by=" and ".join(_wanting_tokens(stack))))
-    _require_columns(stack, rows, where, experiment.rollout_columns)
+    raise_any(
+        DataError(
+            f"the rows have no column {column!r}",
+            where=where,
+            got="columns " + ", ".join(rows[0]),
+            expected=f"{column}, which rewards.{component.name} reads",
+            hint=f"'~rewards.{component.name}'  # only rollouts have the column"
+            if column in experiment.rollout_columns
+            else nearest(column, rows[0])
+            if where != "data"
+            else f"data.rename.{column}=EXISTING_COLUMN",
+        )
+        for component in stack.components
+        for column in required_columns(component.score)
+        if column not in rows[0]
+    )
     columns = dict.fromkeys(column for row in rows for column in row)
     batch: dict[str, Any] = {column: [row.get(column) for row in rows] for column in columns}
     batch["prompts"], batch["completions"] = batch.pop("prompt"), batch.pop("completion")
@@ -264,26 +279,6 @@ def _scores(stack: RewardStack, num_rows: int, aggregate: Aggregate, end: EndOfR
         for name, outcome in outcomes.items()
     }
     return CompletionScores(rows, summary, settled.no_total)
-
-
-def _require_columns(stack: RewardStack, rows: list[Row], where: str, made: Sequence[str]) -> None:
-    """Raise an error for each column that a reward reads and the rows lack; `made` are those of a rollout function."""
-    raise_any(
-        DataError(
-            f"the rows have no column {column!r}",
-            where=where,
-            got="columns " + ", ".join(rows[0]),
-            expected=f"{column}, which rewards.{component.name} reads",
-            hint=f"'~rewards.{component.name}'  # only rollouts have the column"
-            if column in made
-            else nearest(column, rows[0])
-            if where != "data"
-            else f"data.rename.{column}=EXISTING_COLUMN",
-        )
-        for component in stack.components
-        for column in required_columns(component.score)
-        if column not in rows[0]
-    )
 
 
 def _wanting_tokens(stack: RewardStack) -> list[str]:

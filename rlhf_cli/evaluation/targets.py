@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,12 +56,6 @@ def find_target(path: Path) -> Target:
     model_folder(str(run.model), where=str(run.model))  # makes an adapter's base in the cache again
     kind = REWARD_MODEL if is_reward_model(str(run.model), where=str(run.model)) else POLICY
     return Target(kind, run.model, run.label, evaluations_of(run.model), run)
-
-
-def words_for_model_alone(model: Path, words: Sequence[str]) -> list[str]:
-    """Return the overrides that describe the evaluation of a reward model folder without a run."""
-    quoted = str(model).replace("\\", "\\\\").replace("'", "\\'")
-    return ["trainer=reward", "model=local", f"model.path='{quoted}'", "data=file", *words]
 
 
 @dataclass(frozen=True)
@@ -173,15 +167,4 @@ def refuse_without_scores(rewards: list[str], by: str | None, label: str) -> Non
         expected = "the run of an experiment with rewards, or such an experiment beside the model"
         raise ConfigError(what, where="rewards", got=got, expected=expected, hint="rlhf generate MODEL +exp=NAME")
     if by is not None and by not in rewards:
-        raise ConfigError(
-            f"there is no reward {by!r} to pick by", where="--by", expected="one of " + ", ".join(rewards)
-        )
-
-
-def refuse_greedy(temperature: object) -> None:
-    """Raise ConfigError for a temperature of 0 or less, which makes all completions of a prompt equal."""
-    if isinstance(temperature, int | float) and temperature <= 0:
-        what, expected = "without a temperature, all completions of a prompt are equal", "a temperature above 0"
-        raise ConfigError(
-            what, where="trainer.args.temperature", got=temperature, expected=expected, hint="rlhf eval RUN"
-        )
+        raise ConfigError(f"no reward {by!r} to pick by", where="--by", expected="one of " + ", ".join(rewards))

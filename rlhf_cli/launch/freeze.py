@@ -21,7 +21,16 @@ from rlhf_cli.errors import RunError, writing
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.runs import provenance
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json, write_text
-from rlhf_cli.runs.run_status import CREATED, FINISHED, QUEUED, RUNNING, describe_state, read_status, update_status
+from rlhf_cli.runs.run_status import (
+    CREATED,
+    FINISHED,
+    QUEUED,
+    RUNNING,
+    describe_state,
+    read_status,
+    update_status,
+    words_in,
+)
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 
 _PATHS = ("path", "fn", "model", "tokenizer", "class", "callbacks", "accelerate_config", "chat_template_path")
@@ -170,7 +179,6 @@ def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
 
 def refuse_foreign_words(sweep: Path, *, trust: bool, command: str) -> None:
     """Do the same for a sweep whose other jobs are made from the words in its sweep.json."""
-    from rlhf_cli.runs.run_overview import words_in
 
     file = sweep / SWEEP
     if not provenance.is_made_by_us(file, asked := words_in(read_json(file))):

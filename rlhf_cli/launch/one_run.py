@@ -65,7 +65,7 @@ def _created(folder: RunFolder, prepared: Prepared, plan: Plan) -> Iterator[Laun
 
 def show_end_of(console: Console, folder: RunFolder) -> None:
     """Print the table at the end of a run, and its folder."""
-    from rlhf_cli.display.run_end import show_end  # needed only after a run
+    from rlhf_cli.display.run_tables import show_end  # needed only after a run
 
     show_end(console, folder)
     show_run_folder(console, folder)

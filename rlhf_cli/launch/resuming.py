@@ -30,7 +30,6 @@ from rlhf_cli.runs.checkpoint_folders import missing_state, refuse_missing
 from rlhf_cli.runs.metrics_file import iter_metrics
 from rlhf_cli.runs.provenance import PENDING_CONFIG, sha256
 from rlhf_cli.runs.run_folder import RunFolder, checkpoints_in, read_json
-from rlhf_cli.runs.run_overview import refuse_links
 from rlhf_cli.runs.run_status import (
     FINISHED,
     KILLED,
@@ -40,6 +39,7 @@ from rlhf_cli.runs.run_status import (
     describe_state,
     own_job_id,
     read_status,
+    refuse_links,
     stopped_by_rule,
 )
 from rlhf_cli.runs.writer_lock import only_writer

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
-from rlhf_cli.runs.run_overview import Overview, RunRow, pace
-from rlhf_cli.runs.run_status import KILLED, PREEMPTED, QUEUED, RUNNING, UNREADABLE, Status, read_status
+from rlhf_cli.runs.run_status import KILLED, PREEMPTED, QUEUED, RUNNING, UNREADABLE, RunRow, Status, pace, read_status
 
 SLURM_TIMEOUT_S = 60.0
 _FORMAT = "%i|%T|%r|%j|%k"
@@ -84,7 +83,7 @@ _ASKED = (QUEUED, RUNNING, KILLED, PREEMPTED)
 """States that Slurm may know better."""
 
 
-def overview(places: list[Path], *, mine: bool = False) -> Overview:
+def overview(places: list[Path], *, mine: bool = False) -> tuple[list[RunRow], str | None]:
     """Return a row for every run below `places`; with `mine` also for this user's other Slurm jobs that wait or run."""
     read: dict[RunFolder, Status] = {}
     for folder in dict.fromkeys(folder for place in places for folder in runs_in(place)):
@@ -126,7 +125,7 @@ def overview(places: list[Path], *, mine: bool = False) -> Overview:
             state, shown = QUEUED if job.waits else RUNNING, job.comment or job.name
             reason = "in another folder" if job.reason in _SAYS_NOTHING else job.reason
             rows.append(RunRow(shown, state, job_id=job_id, slurm_state=job.state, reason=reason))
-    return Overview(rows, problem)
+    return rows, problem
 
 
 def with_job_state(status: Status, job: SlurmJob | None) -> Status:

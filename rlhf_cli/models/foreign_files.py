@@ -55,7 +55,13 @@ def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | N
     if any(file.endswith(_TEMPLATE) for file in files):
         model = str(getattr(calls.get("apply_chat_template", {}).get("self"), "name_or_path", ""))
         is_other = paths.get("model.chat_template") and Path(model) in map(Path, filter(None, paths.values()))
-        return failing_template(got, where="model.chat_template" if is_other else f"{_key_of(model, paths)}: {model}")
+        return ModelError(
+            "the model's chat template fails; it ran in a sandbox",
+            where="model.chat_template" if is_other else f"{_key_of(model, paths)}: {model}",
+            got=got,
+            expected="a template that accepts the conversations of the data",
+            hint="model.chat_template=FILE.jinja, or model.tokenizer=FOLDER_OR_HUB_ID  # of a model with another",
+        )
     if not any(part in files[-1] for part in ("site-packages", "dist-packages", "/lib/python")):
         return None
     loads = [frame.f_locals for frame, file in zip(frames, files, strict=True) if file.endswith(_PICKLE)]
@@ -75,13 +81,6 @@ def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | N
     expected = "weights as safetensors, or a pickle of tensors only"
     advice = "use a copy of the model with model.safetensors"
     return ModelError(what, where=where, got=got, expected=expected, advice=advice)
-
-
-def failing_template(got: str, *, where: str) -> ModelError:
-    """Return the error for a chat template that is malformed or raises; `got` is the error it raised."""
-    what, expected = "the model's chat template fails; it ran in a sandbox", "one that accepts the rows' conversations"
-    hint = "model.chat_template=FILE.jinja, or model.tokenizer=FOLDER_OR_HUB_ID  # of a model whose template does"
-    return ModelError(what, where=where, got=got, expected=expected, hint=hint)
 
 
 def _key_of(model: str, paths: Mapping[str, str | None]) -> str:

@@ -26,7 +26,6 @@ from rlhf_cli.user_files import cache_folder
 
 _PREFIX = "package:"
 _VERSION = 1  # part of the cache key: increase it when the same file becomes another folder
-_INSTALL_GGUF = "pip install --no-deps gguf==0.19.0"
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ def _converted(file: Path, sha256: str, where: str) -> Path:
     def start(folder: Path) -> None:
         if importlib.util.find_spec("gguf") is None:
             what = "GGUF files need the package gguf, which is not installed"
-            raise ModelError(what, where=where, got=str(file), hint=_INSTALL_GGUF)
+            raise ModelError(what, where=where, got=str(file), hint="pip install --no-deps gguf==0.19.0")
         print(f"converting {file.name} to a model folder, once: about 20 s", file=sys.stderr, flush=True)
         words = [sys.executable, "-m", "rlhf_cli.models.gguf", str(file.resolve()), str(folder)]
         environment = {**os.environ, PARENT: str(os.getpid())}

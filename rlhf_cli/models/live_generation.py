@@ -75,7 +75,6 @@ _LAYERS = frozenset({DynamicLayer, DynamicSlidingWindowLayer})
 _PREPARED = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 CACHE_INPUT = "cache" if "cache" in _PREPARED else "past_key_values"
 """The name under which `generate` gives a model its cache; transformers renamed it in 5.24."""
-_MODES = ("greedy_search", "sample")
 _INPUTS = frozenset({"attention_mask", "position_ids", CACHE_INPUT, "use_cache", "logits_to_keep"})
 
 
@@ -100,7 +99,7 @@ def why_not_ahead(model: Any, config: GenerationConfig) -> str | None:
         "return_dict_in_generate": bool(config.return_dict_in_generate),
     }
     named = [f"{key}={getattr(config, key)!r}" for key, is_refused in refused.items() if is_refused]
-    named += [] if mode in _MODES else [mode]
+    named += [] if mode in ("greedy_search", "sample") else [mode]
     return f"only transformers generates with {', '.join(named)}" if named else None
 
 

@@ -213,12 +213,16 @@ def _other_tokens(got: str, where: str) -> ModelError:
 
 
 def _check_chat_template(folders: Sequence[Path], conversational: bool, where: str) -> None:
-    if not conversational or any(read_tokenizer(folder, where=where).chat_template for folder in folders):
-        return
-    what, got = "the reward model has no chat template, and the prompts are conversations", ", ".join(map(str, folders))
+    if conversational and not any(read_tokenizer(folder, where=where).chat_template for folder in folders):
+        raise no_template_to_score(", ".join(str(folder) for folder in folders), where=where)
+
+
+def no_template_to_score(got: str, *, where: str) -> ModelError:
+    """Return the error for a reward model that cannot read conversations; `got` is its tokenizer's folder."""
+    what = "the reward model has no chat template, and the prompts are conversations"
     expected = "a chat_template.jinja, or chat_template in tokenizer_config.json"
     advice = "plain prompts (data.prompt='{question}'), or the template the reward model was trained with"
-    raise ModelError(what, where=where, got=got, expected=expected, advice=advice)
+    return ModelError(what, where=where, got=got, expected=expected, advice=advice)
 
 
 def _listing(folder: Path) -> str:

@@ -15,11 +15,12 @@ from typing import cast
 import torch
 from peft import PeftModel
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 from transformers.modeling_layers import GenericForSequenceClassification
 from trl import apply_chat_template, is_conversational
 
 from rlhf_cli.errors import ModelError, in_a_line
+from rlhf_cli.models.model_folders import no_template_to_score
 from rlhf_cli.models.packing.packed_rows import packed_texts, passes_of
 from rlhf_cli.models.packing.row_attention import model_inputs, why_not_packed
 from rlhf_cli.models.packing.varlen_kernel import disable_varlen, heads_of_model, why_no_varlen
@@ -95,7 +96,13 @@ class RewardModelScorer:
         self.max_length = self._limit(max_length)
         text_config = self._model.config.get_text_config()
         # The model finds the end of a right-padded row by its own pad token.
-        text_config.pad_token_id = _pad_token_id(self._tokenizer, path)
+        if self._tokenizer.pad_token_id is None:
+            if self._tokenizer.eos_token_id is None:
+                raise ModelError(
+                    "the reward model's tokenizer has neither a pad nor an eos token", where=where_reward_model(path)
+                )
+            self._tokenizer.pad_token = self._tokenizer.eos_token
+        text_config.pad_token_id = int(self._tokenizer.pad_token_id)
         # The KV cache is useless in a single pass, and as large as the activations.
         text_config.use_cache = False
         module: torch.nn.Module = self._model  # transformers wraps `to`, which makes mypy take the device for the model
@@ -125,19 +132,21 @@ class RewardModelScorer:
         encoded = self._tokenizer(text=texts, add_special_tokens=False, verbose=False)["input_ids"]
         rows = [self._fitted(ids) for ids in encoded]
         scores = self._scores(rows)
-        self._refuse_non_finite(scores)
+        for row, score in enumerate(scores):
+            if not math.isfinite(score):
+                raise ModelError(
+                    f"the reward model's score of row {row} is not a number",
+                    where=where_reward_model(self.path),
+                    got=score,
+                    expected="a finite logit",
+                    advice="dtype: float32 (float16 overflows in many models)",
+                )
         return scores, [len(ids) for ids in encoded]
 
     def check_prompt(self, prompt: object) -> None:
         """Raise ModelError if the model does not support this kind of prompt. Call it before training."""
         if is_conversational({"prompt": prompt}) and self._tokenizer.chat_template is None:
-            raise ModelError(
-                "the reward model has no chat template, and the prompts are conversations",
-                where=where_reward_model(self.path),
-                got="a tokenizer without chat_template",
-                expected="the template that the reward model was trained with, in its own folder",
-                advice="plain prompts (data.prompt='{question}'), or a chat_template.jinja beside its tokenizer.json",
-            )
+            raise no_template_to_score(self.path, where=where_reward_model(self.path))
 
     def _text(self, prompt: object, completion: object) -> str:
         if isinstance(prompt, str) and isinstance(completion, str):
@@ -235,7 +244,11 @@ class RewardModelScorer:
 
     def _limit(self, asked: int | None) -> int | None:
         """Return the maximum row length in tokens, or None if neither model nor tokenizer has a limit."""
-        positions = _num_positions(self._model)
+        # RoBERTa-like models start counting after the padding index: 514 positions mean 512.
+        tables = (getattr(module, "position_embeddings", None) for module in self._model.modules())
+        paddings = (getattr(table, "padding_idx", None) for table in tables)
+        taken = max((padding + 1 for padding in paddings if padding is not None), default=0)
+        positions = int((getattr(self._model.config.get_text_config(), "max_position_embeddings", None) or 0) - taken)
         known = [limit for limit in (positions, self._tokenizer.model_max_length) if 0 < limit < _NO_LIMIT]
         if asked is None:
             return min(known, default=None)
@@ -244,40 +257,8 @@ class RewardModelScorer:
             raise ModelError(what, where=where_reward_model(self.path), got=asked, expected=f"at most {positions}")
         return asked
 
-    def _refuse_non_finite(self, scores: list[float]) -> None:
-        for row, score in enumerate(scores):
-            if not math.isfinite(score):
-                raise ModelError(
-                    f"the reward model's score of row {row} is not a number",
-                    where=where_reward_model(self.path),
-                    got=score,
-                    expected="a finite logit",
-                    advice="dtype: float32 (float16 overflows in many models)",
-                )
-
-
-def _num_positions(model: PreTrainedModel | PeftModel) -> int:
-    """Return the model's number of positions, or 0 if unknown.
-
-    RoBERTa-like models start counting after the padding index: 514 mean 512.
-    """
-    tables = (getattr(module, "position_embeddings", None) for module in model.modules())
-    paddings = (getattr(table, "padding_idx", None) for table in tables)
-    taken = max((padding + 1 for padding in paddings if padding is not None), default=0)
-    return int((getattr(model.config.get_text_config(), "max_position_embeddings", None) or 0) - taken)
-
 
 def _read_part(ids: list[int], pad: int) -> list[int]:
     """Return a row up to its last token that is not padding, where the score is read; one token if all are padding."""
     end = next((place for place in range(len(ids), 0, -1) if ids[place - 1] != pad), 0)
     return ids[:end] or [pad]
-
-
-def _pad_token_id(tokenizer: PreTrainedTokenizerBase, path: str) -> int:
-    if tokenizer.pad_token_id is None:
-        if tokenizer.eos_token_id is None:
-            raise ModelError(
-                "the reward model's tokenizer has neither a pad nor an eos token", where=where_reward_model(path)
-            )
-        tokenizer.pad_token = tokenizer.eos_token
-    return int(tokenizer.pad_token_id)

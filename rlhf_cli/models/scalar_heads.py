@@ -59,36 +59,32 @@ def load_reward_model(path: str, *, dtype: str = "auto", trust_remote_code: bool
     describe_reward_model(path, where=where)
     with _loading(path):
         if find_adapter_config_file(path) is not None:
-            return _load_adapter(path, dtype, trust_remote_code)
+            base = str(PeftConfig.from_pretrained(path).base_model_name_or_path)
+            saved = load_peft_weights(path, device="cpu")
+            body, made_up, _ = _read(AutoModelForSequenceClassification, base, dtype, trust_remote_code)
+            if lost := {key for key in made_up if f"base_model.model.{key}" not in saved}:
+                raise _lost(path, lost, body, f"neither the adapter nor its base {base} has it")
+            adapted = _with_adapter(body, path)
+            # PEFT does not load strictly: it may ignore a saved head that its config does not list.
+            in_use = {name.replace(".modules_to_save.default", ""): one for name, one in adapted.named_parameters()}
+            ignored = {
+                name
+                for name in saved.keys() & in_use.keys()
+                if not torch.equal(in_use[name], saved[name].to(in_use[name].dtype))
+            }
+            if ignored:
+                raise _lost(path, ignored, body, "they are in the adapter's file, and PEFT did not load them")
+            try:
+                tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+            except (OSError, ValueError):  # an adapter saved without one uses its base's
+                tokenizer = AutoTokenizer.from_pretrained(base, trust_remote_code=trust_remote_code)
+            return LoadedRewardModel(adapted, tokenizer)
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         check_reward_config(config.architectures or [], config.num_labels, got=path, where=where)
         model, made_up, is_causal = _read(AutoModelForSequenceClassification, path, dtype, trust_remote_code)
         if made_up:
             raise _lost(path, made_up, model, "it holds a causal language model" if is_causal else None)
         return LoadedRewardModel(model, AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code))
-
-
-def _load_adapter(path: str, dtype: str, trust_remote_code: bool) -> LoadedRewardModel:
-    base = str(PeftConfig.from_pretrained(path).base_model_name_or_path)
-    saved = load_peft_weights(path, device="cpu")
-    body, made_up, _ = _read(AutoModelForSequenceClassification, base, dtype, trust_remote_code)
-    if lost := {key for key in made_up if f"base_model.model.{key}" not in saved}:
-        raise _lost(path, lost, body, f"neither the adapter nor its base {base} has it")
-    model = _with_adapter(body, path)
-    # PEFT does not load strictly: it may ignore a saved head that its config does not list.
-    in_use = {name.replace(".modules_to_save.default", ""): weight for name, weight in model.named_parameters()}
-    ignored = {
-        name
-        for name in saved.keys() & in_use.keys()
-        if not torch.equal(in_use[name], saved[name].to(in_use[name].dtype))
-    }
-    if ignored:
-        raise _lost(path, ignored, body, "they are in the adapter's file, and PEFT did not load them")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError):  # an adapter saved without one uses its base's
-        tokenizer = AutoTokenizer.from_pretrained(base, trust_remote_code=trust_remote_code)
-    return LoadedRewardModel(model, tokenizer)
 
 
 def _with_adapter(body: PreTrainedModel, path: str) -> PeftModel:
@@ -187,7 +183,13 @@ def build_critic(
         kind = "policy" if init == "policy" else _kind_of(path, trust_remote_code)
         is_headless = kind in ("policy", "language model")
         if kind == "LoRA critic":
-            critic = _load_lora_critic(path, dtype, trust_remote_code)
+            base = str(PeftConfig.from_pretrained(path).base_model_name_or_path)
+            body = _load_critic(base, dtype, trust_remote_code, needs_head=False)
+            saved, name = load_peft_weights(path, device="cpu"), _head(body)[0]
+            lost = {f"{name}.{part}" for part in ("weight", "bias") if f"base_model.model.{name}.{part}" not in saved}
+            if lost:
+                raise _lost_critic_head(path, lost)
+            critic: PreTrainedModel = _with_adapter(body, path).merge_and_unload()
         elif kind == "reward model":
             critic = _critic_of_reward_model(path, dtype, trust_remote_code)
         else:
@@ -230,17 +232,6 @@ def _kind_of(path: str, trust_remote_code: bool) -> Literal["LoRA critic", "rewa
         return "language model"
     is_scorer = any("SequenceClassification" in name for name in config.architectures or [])
     return "reward model" if is_scorer else "critic"
-
-
-def _load_lora_critic(path: str, dtype: str, trust_remote_code: bool) -> PreTrainedModel:
-    base = str(PeftConfig.from_pretrained(path).base_model_name_or_path)
-    body = _load_critic(base, dtype, trust_remote_code, needs_head=False)
-    saved, name = load_peft_weights(path, device="cpu"), _head(body)[0]
-    lost = {f"{name}.{part}" for part in ("weight", "bias") if f"base_model.model.{name}.{part}" not in saved}
-    if lost:
-        raise _lost_critic_head(path, lost)
-    critic: PreTrainedModel = _with_adapter(body, path).merge_and_unload()
-    return critic
 
 
 def _load_critic(

@@ -127,7 +127,27 @@ def build_tiny_model(
         torch.manual_seed(build["seed"])
         model = LlamaForCausalLM(config)
         if build["warm_start"]:
-            _warm_start(model, tokenizer, demonstrations(), build["warm_start"], on_progress)
+            settings = build["warm_start"]
+            steps = settings["steps"]
+            rising = max(1, steps // 16)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=settings["learning_rate"], weight_decay=0.0)
+            schedule = torch.optim.lr_scheduler.LambdaLR(
+                optimizer, lambda step: min((step + 1) / rising, 1) * (1 - step / steps)
+            )
+            input_ids, labels = _tensors(tokenizer, demonstrations())
+            model.train()
+            for step in range(steps):
+                rows = torch.randint(len(input_ids), (settings["batch_size"],))
+                width = int((input_ids[rows] != tokenizer.pad_token_id).sum(dim=1).max())
+                batch, targets = input_ids[rows, :width], labels[rows, :width]
+                loss = model(input_ids=batch, attention_mask=batch.ne(tokenizer.pad_token_id), labels=targets).loss
+                optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                schedule.step()
+                on_progress(step + 1, steps)
+            model.eval()
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     save_whole(model, folder)
     tokenizer.save_pretrained(folder)
@@ -142,36 +162,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _warm_start(
-    model: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    demonstrations: list[Demonstration],
-    settings: Recipe,
-    on_progress: Callable[[int, int], None],
-) -> None:
-    """Minimise the next-token cross-entropy on the completions with AdamW; the learning rate rises, then falls."""
-    steps = settings["steps"]
-    rising = max(1, steps // 16)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings["learning_rate"], weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / rising, 1) * (1 - step / steps)
-    )
-    input_ids, labels = _tensors(tokenizer, demonstrations)
-    model.train()
-    for step in range(steps):
-        rows = torch.randint(len(input_ids), (settings["batch_size"],))
-        width = int((input_ids[rows] != tokenizer.pad_token_id).sum(dim=1).max())
-        batch, targets = input_ids[rows, :width], labels[rows, :width]
-        loss = model(input_ids=batch, attention_mask=batch.ne(tokenizer.pad_token_id), labels=targets).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        on_progress(step + 1, steps)
-    model.eval()
 
 
 def _tensors(

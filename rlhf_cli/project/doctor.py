@@ -141,10 +141,6 @@ def _extra_condition(name: str, always: Sequence[Requirement], installed: Instal
     return Condition("extras", name, state, found, fix)
 
 
-_SMI_TIMEOUT_S = 10.0
-_CUDA = re.compile(r"CUDA (?:UMD )?Version:\s*([\d.]+)")
-
-
 @dataclass(frozen=True)
 class Driver:
     """What nvidia-smi says: the GPUs, the driver's version, the newest CUDA that it supports; or why it failed."""
@@ -162,7 +158,7 @@ def read_driver(nvidia_smi: str | None) -> Driver:
     query = [nvidia_smi, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
     try:
         listed, overview = (
-            subprocess.run(command, capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=False)
+            subprocess.run(command, capture_output=True, text=True, timeout=10.0, check=False)
             for command in (query, [nvidia_smi])
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -172,7 +168,7 @@ def read_driver(nvidia_smi: str | None) -> Driver:
         return Driver(trouble=lines[0] if lines else f"nvidia-smi ended with exit code {listed.returncode}")
     rows = [cells for cells in (line.split(", ") for line in listed.stdout.splitlines()) if len(cells) == 3]
     gpus = tuple(f"{name} {size(int(mib) * 2**20)}" if mib.isdigit() else name for name, mib, _ in rows)
-    cuda = _CUDA.search(overview.stdout)
+    cuda = re.search(r"CUDA (?:UMD )?Version:\s*([\d.]+)", overview.stdout)
     return Driver(gpus, rows[-1][2] if rows else None, cuda[1] if cuda else None)
 
 

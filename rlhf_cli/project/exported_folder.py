@@ -1,4 +1,8 @@
-"""Write the folder of an exported model. Does not import torch unless an adapter must be merged."""
+"""Export a model: find the weights of a run, refuse incomplete ones, and write the folder with its model card.
+
+The card comes from huggingface_hub's ModelCard and the template beside this file. Does not import torch unless an
+adapter must be merged.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +13,236 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import yaml
+from huggingface_hub import ModelCard, ModelCardData
 
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError, RunError
+from rlhf_cli.evaluation.evaluation_files import read_evaluation
+from rlhf_cli.models.tokenizer_files import architectures_of
 from rlhf_cli.models.weight_shapes import stored_shapes
-from rlhf_cli.project.model_card import model_card
-from rlhf_cli.project.source_model import Kind, SourceModel
+from rlhf_cli.runs.checkpoint_folders import problem_with
 from rlhf_cli.runs.provenance import weights_hash
-from rlhf_cli.runs.run_folder import read_json
-from rlhf_cli.text.json_values import JsonTree, section
+from rlhf_cli.runs.reward_records import trained_on_conversations, trained_with_eos
+from rlhf_cli.runs.run_folder import (
+    RunFolder,
+    checkpoint_folder,
+    checkpoints_in,
+    evaluations_of,
+    in_training,
+    read_json,
+    run_of,
+)
+from rlhf_cli.runs.run_status import FINISHED, read_status
+from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 from rlhf_cli.text.redaction import redacted, redacted_tree
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
+
+
+Kind = Literal["policy", "reward model"]
+
+
+@dataclass(frozen=True)
+class SourceModel:
+    """The weights to export, in `folder`.
+
+    `base` is an adapter's base model, None for whole weights; `quantized` says in how many bits it was loaded for
+    training. `step` is the optimizer step of the weights.
+    """
+
+    run: RunFolder
+    folder: Path
+    kind: Kind
+    step: int
+    is_checkpoint: bool = False
+    base: str | None = None
+    quantized: str | None = None
+    trust_remote_code: bool = False
+
+
+def find_source(run: RunFolder, *, step: int | None, trust: bool) -> SourceModel:
+    """Return the weights of a finished run or a checkpoint. Raise RunError or ModelError if they are not whole."""
+    model = section(run.read_config(), "model")
+    if model.get("trust_remote_code") is True and not trust:
+        got, hint = f"model.trust_remote_code: true, {model.get('path')}", f"rlhf export {run.shown} --trust"
+        expected = "a model that transformers knows, or code that you have read and trust"
+        what = "this model runs its own code when it is loaded"
+        raise ModelError(what, where=str(run.config), got=got, expected=expected, hint=hint)
+    folder = _finished(run) if step is None else _checkpoint(run, step)
+    adapter = read_json(folder / "adapter_config.json")
+    return SourceModel(
+        run=run,
+        folder=folder,
+        kind=_kind(folder, adapter),
+        step=read_status(run).step if step is None else step,
+        is_checkpoint=step is not None,
+        base=str(adapter["base_model_name_or_path"]) if adapter else None,
+        quantized=str(model["quantize"]) if adapter and model.get("quantize") else None,
+        trust_remote_code=model.get("trust_remote_code") is True,
+    )
+
+
+def _kind(folder: Path, adapter: JsonTree) -> Kind:
+    """Return the kind of model. Raise ModelError if there are no weights, or only the pieces of several ranks."""
+    if adapter:
+        return "reward model" if adapter.get("task_type") == "SEQ_CLS" else "policy"
+    if not any(folder.glob("*.safetensors")):
+        what, got = "there are no whole weights in this folder", sorted(path.name for path in folder.iterdir())[:8]
+        expected = "*.safetensors; a checkpoint of FSDP or ZeRO has pieces, and model/ of a finished run is whole"
+        advice = "rlhf resume RUN, then rlhf export RUN"
+        raise ModelError(what, where=str(folder), got=", ".join(got), expected=expected, advice=advice)
+    name = next(iter(architectures_of(read_json(folder / "config.json"))), "")
+    return "reward model" if name.endswith("ForSequenceClassification") else "policy"
+
+
+def _finished(run: RunFolder) -> Path:
+    """Return the model folder of a finished run. Raise RunError for any other run."""
+    status, steps = read_status(run), [number for number, _ in checkpoints_in(run.checkpoints)]
+    if status.state == FINISHED and run.model.is_dir():
+        return run.model
+    newest = f", or rlhf export {run.shown} --checkpoint {steps[-1]}" if steps else ""
+    got, hint = f"{status.state} at step {status.step}", f"rlhf resume {run.shown}{newest}"
+    expected = "a finished run, or --checkpoint N"
+    raise RunError("this run has not finished", where=str(run.path), got=got, expected=expected, hint=hint)
+
+
+def _checkpoint(run: RunFolder, step: int) -> Path:
+    """Return the folder of a checkpoint. Raise RunError if it is missing or damaged."""
+    folder, steps = checkpoint_folder(run.checkpoints, step), [number for number, _ in checkpoints_in(run.checkpoints)]
+    if step not in steps:
+        got = "steps " + ", ".join(map(str, steps)) if steps else "no checkpoints"
+        hint = f"rlhf export {run.shown} --checkpoint {steps[-1]}" if steps else f"rlhf resume {run.shown}"
+        raise RunError(f"there is no checkpoint of step {step}", where=str(run.checkpoints), got=got, hint=hint)
+    if (problem := problem_with(folder)) is not None:
+        what, expected = f"the checkpoint of step {step} is damaged", "the files of manifest.json"
+        hint = " or ".join(f"--checkpoint {number}" for number in steps if number != step)
+        raise RunError(what, where=str(folder), got=problem, expected=expected, hint=hint or None)
+    return folder
+
+
+def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
+    """Return the README.md of an exported folder whose other files exist, and notes. Asks no network."""
+    config, known = source.run.read_config(), read_json(source.run.provenance)
+    trainer, git, rewards = section(config, "trainer"), section(known, "git"), section(config, "rewards")
+    scores, notes = _scores(source)
+    if source.quantized:
+        notes.append(f"Trained on its base in {source.quantized}, merged into the base's own weights: outputs differ.")
+    is_policy, base, data = source.kind == "policy", hub_base(source), section(config, "data")
+    datasets = _data_paths(data)
+    on_hub = [path for path in datasets if not Path(path).is_absolute() and DataSource(path=path).is_hub]
+    card = ModelCard.from_template(
+        ModelCardData(
+            base_model=base,
+            datasets=on_hub or None,
+            library_name="transformers",
+            pipeline_tag="text-generation" if is_policy else "text-classification",
+            tags=["rlhf", "trl", str(trainer.get("name")), source.kind.replace(" ", "-")],
+        ),
+        template_path=str(Path(__file__).with_name("templates") / "card.md.jinja"),
+        name=folder.name,
+        kind=source.kind,
+        starting=_starting(section(config, "model").get("path")),
+        trainer=trainer.get("trl"),
+        step=source.step,
+        seed=config.get("seed"),
+        command=known.get("command"),
+        auto="AutoModelForCausalLM" if is_policy else "AutoModelForSequenceClassification",
+        code=_code(source, folder),
+        data=", ".join(datasets) or f"embedded world {data.get('world')}",
+        rewards=[_reward(name, section(rewards, name)) for name in rewards],
+        scores=scores,
+        notes=notes,
+        known=known,
+        versions=", ".join(f"{name} {version}" for name, version in section(known, "versions").items() if version),
+        commit=f"{git.get('commit', 'none')}{' with uncommitted changes' if git.get('dirty') else ''}",
+        weights=weights_hash(folder),
+    )
+    return str(card), notes
+
+
+def _starting(path: JsonValue) -> str:
+    """Return a starting model as the card names it: its hub id, its run, or the last part of its path."""
+    if not isinstance(path, str):
+        return "a transformer of rlhf's own"
+    run = run_of(Path(path)) if Path(path).is_absolute() else None
+    return (
+        f"the model of the run {run.label}" if run is not None else path.rpartition("/")[2] if path[0] == "/" else path
+    )
+
+
+def _code(source: SourceModel, folder: Path) -> str:
+    """Return the lines of Python that use the loaded `model` and `tokenizer` as they were trained."""
+    question, is_policy = json.dumps("What is the capital of France?"), source.kind == "policy"
+    if trained_on_conversations(source.folder):
+        answer = "" if is_policy else ', {"role": "assistant", "content": "Paris."}'
+        prompt = "add_generation_prompt=True, " if is_policy else ""
+        messages = f'[{{"role": "user", "content": {question}}}{answer}]'
+        inputs = f'tokenizer.apply_chat_template({messages}, {prompt}return_dict=True, return_tensors="pt")'
+    else:
+        answer = "" if is_policy else ' + " Paris."' + (" + tokenizer.eos_token" if trained_with_eos(folder) else "")
+        inputs = f'tokenizer({question}{answer}, return_tensors="pt")'
+    shown = (
+        "tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0])"
+        if is_policy
+        else "model(**inputs).logits[0, 0]"
+    )
+    return f"inputs = {inputs}\nprint({shown})"
+
+
+def hub_base(source: SourceModel) -> str | None:
+    """Return the hub id that the weights derive from, following runs that started from other runs, or None."""
+    run: RunFolder | None = source.run
+    while run is not None:
+        named = section(run.read_config(), "model").get("path")
+        if not isinstance(named, str) or not Path(named).is_absolute():
+            return named if isinstance(named, str) else None
+        run = run_of(Path(named))
+    return None
+
+
+def _data_paths(data: JsonTree) -> list[str]:
+    mixed, held_out = section(data, "mix"), section(data, "eval")
+    of_sets = (section(held_out, name) for name in held_out)
+    paths: list[JsonValue] = []
+    for source in (data, *(section(mixed, name) for name in mixed), held_out, *of_sets):
+        path = source.get("path")
+        paths += path if isinstance(path, list) else [path]
+    return list(dict.fromkeys(str(path) for path in paths if path is not None))
+
+
+def _reward(name: str, reward: JsonTree) -> list[str]:
+    gate = section(reward, "gate")
+    gated = f"{gate['by']} at least {gate.get('at_least')}" if gate.get("by") else ""
+    cells = [name, str(reward.get("fn") or reward.get("model")), str(reward.get("weight")), gated]
+    return [cell.replace("|", "\\|").replace("\n", " ") for cell in cells]
+
+
+def _scores(source: SourceModel) -> tuple[list[list[str]], list[str]]:
+    """Return the table's rows of evaluations of exactly these weights, and notes on files that cannot be read."""
+    files = sorted(evaluations_of(source.run.model).glob("*.json"))
+    if source.is_checkpoint:
+        files = sorted(in_training(source.run).glob(f"step-{source.step}[.-]*json"))  # of each set
+    scores, notes = [], []
+    for file in files:
+        try:
+            evaluation = read_evaluation(file)
+        except (ValueError, OSError, RunError):
+            notes.append(f"The evaluation {file.name} could not be read.")
+            continue
+        path = evaluation.heading.path
+        if path is None or Path(path).resolve() == source.folder.resolve():  # else another model generated the answers
+            for metric, found in evaluation.figures():
+                mean = "" if found.mean is None else f"{found.mean:.4g}"
+                has_interval = found.low is not None and found.high is not None
+                interval = f"{found.low:.4g} to {found.high:.4g}" if has_interval else ""
+                scores.append([evaluation.rows_in_words, metric, mean, interval, str(found.count)])
+    return scores, notes
+
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json")
 _TOKENIZER = (
@@ -57,42 +275,47 @@ def export_model(source: SourceModel, folder: Path, say: Callable[[str], None]) 
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
         staged = Path(temporary, folder.name)
         staged.mkdir()
-        _write_model(source, staged, say)
-        notes = _write_documents(source, staged)
+        if source.base is None:
+            say("copying the weights")
+            _copy(source.folder, staged, _WEIGHTS)
+        else:
+            say(f"merging the adapter into {source.base}")
+            write_merged_weights(source, source.base, staged)
+        code = ["*.py"] if source.trust_remote_code else []
+        _copy(source.folder, staged, ("text_endings.json", "training_format.json", *code))
+        if not _copy(source.folder, staged, _TOKENIZER):  # an adapter that was saved without its base's
+            from rlhf_cli.models.model_folders import loaders_of
+
+            place, trusted = source.base or str(source.folder), source.trust_remote_code
+            try:
+                load = loaders_of(place, trust_remote_code=trusted)[2]
+                load(place, trust_remote_code=trusted).save_pretrained(str(staged))
+            except (OSError, ValueError) as error:
+                raise ModelError("the model has no tokenizer", where=place, got=f"{error!s:.300}") from error
+        clean_configs(staged, source.kind)
+        shapes = stored_shapes(staged)
+        named = section(read_json(staged / "model.safetensors.index.json"), "weight_map")
+        if shapes is None or (lost := sorted(set(named) - {shape.name for shape in shapes})):
+            got = "no safetensors that can be read" if shapes is None else f"no file holds {lost[0]}"
+            expected = "whole weights, as save_pretrained writes them"
+            raise ModelError(
+                "the exported weights are incomplete", where=str(source.folder), got=got, expected=expected
+            )
+        # Neither secrets nor this machine's folders: the one in which the run started becomes `.`, the home `~`.
+        card, notes = model_card(source, staged)
+        config = yaml.safe_dump(redacted_tree(source.run.read_config()), sort_keys=False, allow_unicode=True, width=120)
+        start = str(read_json(source.run.provenance).get("cwd") or source.run.path.parent)
+        places = {start: ".", os.path.realpath(start): ".", str(Path.home()): "~"}
+        for name, text in (("training_config.yaml", config), ("README.md", redacted(card))):
+            for place, short in sorted(places.items(), key=lambda item: -len(item[0])):
+                text = text.replace(place, short) if len(place) > 1 else text
+            (staged / name).write_text(text, encoding="utf-8")
         if folder.is_dir():
             folder.rmdir()
         staged.rename(folder)
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     is_merged = source.base is not None
     return ExportedModel(folder, source.kind, source.step, is_merged, files, weights_hash(folder), notes)
-
-
-def _write_model(source: SourceModel, folder: Path, say: Callable[[str], None]) -> None:
-    """Write weights, configuration and tokenizer. Raise ModelError if the weights are incomplete."""
-    if source.base is None:
-        say("copying the weights")
-        _copy(source.folder, folder, _WEIGHTS)
-    else:
-        say(f"merging the adapter into {source.base}")
-        write_merged_weights(source, source.base, folder)
-    code = ["*.py"] if source.trust_remote_code else []
-    _copy(source.folder, folder, ("text_endings.json", "training_format.json", *code))
-    if not _copy(source.folder, folder, _TOKENIZER):  # an adapter that was saved without its base's
-        from rlhf_cli.models.model_folders import loaders_of
-
-        place, trusted = source.base or str(source.folder), source.trust_remote_code
-        try:
-            load = loaders_of(place, trust_remote_code=trusted)[2]
-            load(place, trust_remote_code=trusted).save_pretrained(str(folder))
-        except (OSError, ValueError) as error:
-            raise ModelError("the model has no tokenizer", where=place, got=f"{error!s:.300}") from error
-    clean_configs(folder, source.kind)
-    shapes = stored_shapes(folder)
-    named = section(read_json(folder / "model.safetensors.index.json"), "weight_map")
-    if shapes is None or (lost := sorted(set(named) - {shape.name for shape in shapes})):
-        got = "no safetensors that can be read" if shapes is None else f"no file holds {lost[0]}"
-        expected = "whole weights, as save_pretrained writes them"
-        raise ModelError("the exported weights are incomplete", where=str(source.folder), got=got, expected=expected)
 
 
 def write_merged_weights(source: SourceModel, base: str, folder: Path) -> None:
@@ -159,22 +382,6 @@ def _stored_dtype(base: str, *, trust_remote_code: bool) -> torch.dtype:
             advice="publish the adapter as it is, RUN/model: transformers and vLLM load it on its base",
         )
     return config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
-
-
-def _write_documents(source: SourceModel, folder: Path) -> list[str]:
-    """Write the configuration and the card without secrets and this machine's folders; return the card's notes.
-
-    The folder in which the run started becomes `.`, the home `~`.
-    """
-    card, notes = model_card(source, folder)
-    config = yaml.safe_dump(redacted_tree(source.run.read_config()), sort_keys=False, allow_unicode=True, width=120)
-    start = str(read_json(source.run.provenance).get("cwd") or source.run.path.parent)
-    places = {start: ".", os.path.realpath(start): ".", str(Path.home()): "~"}
-    for name, text in (("training_config.yaml", config), ("README.md", redacted(card))):
-        for place, short in sorted(places.items(), key=lambda item: -len(item[0])):
-            text = text.replace(place, short) if len(place) > 1 else text
-        (folder / name).write_text(text, encoding="utf-8")
-    return notes
 
 
 def _copy(source: Path, folder: Path, patterns: tuple[str, ...]) -> int:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _HEADING = re.compile(r"^(Args|Arguments|Parameters|Returns|Raises|Yields|Examples?|Notes?):\s*$")
 # `name: text`, `a, b: text`, and TRL's `name (`int`, *optional*, defaults to `3`):` with the text below.
 _ARGUMENT = re.compile(r"^(?P<names>\*{0,2}\w+(?:, \*{0,2}\w+)*) ?(?P<type>\(.*\))?:(?P<text>\s.*|)$")
-_CROSS_REFERENCE = re.compile(r"\[`~?([^`\]]+)`\](?:\([^)]*\))?")
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def _arguments(lines: list[str]) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    return _CROSS_REFERENCE.sub(lambda match: match[1].rpartition(".")[2], text).rstrip()
+    return re.sub(r"\[`~?([^`\]]+)`\](?:\([^)]*\))?", lambda match: match[1].rpartition(".")[2], text).rstrip()
 
 
 NO_DEFAULT = inspect.Parameter.empty
@@ -195,9 +194,7 @@ def _assigned(tree: ast.Module) -> dict[str, ast.expr]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_FOLLOWED):
             _, other = _parsed(node.module or "", "")
             imported = _assigned(other)
-            named |= {
-                alias.asname or alias.name: imported[alias.name] for alias in node.names if alias.name in imported
-            }
+            named |= {one.asname or one.name: imported[one.name] for one in node.names if one.name in imported}
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
             named[node.target.id] = node.value
         elif isinstance(node, ast.Assign):

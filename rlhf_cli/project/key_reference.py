@@ -120,10 +120,8 @@ def _none_found(what: str, words: Sequence[str], close: str | None) -> ConfigErr
 
 def _is_at_or_below(key: str, typed: str) -> bool:
     """Return whether a key is the typed one or below it; ANY_NAME matches any name."""
-    parts, wanted = key.split("."), typed.split(".")
-    return len(parts) >= len(wanted) and all(
-        part in (want, ANY_NAME) for part, want in zip(parts, wanted, strict=False)
-    )
+    own, wanted = key.split("."), typed.split(".")
+    return len(own) >= len(wanted) and all(part in (want, ANY_NAME) for part, want in zip(own, wanted, strict=False))
 
 
 def _path(key: str) -> list[int | str]:
@@ -190,7 +188,6 @@ def _arm_text(arm: object) -> str:
 _PACKAGE = Path(__file__).resolve().parents[1]
 _HEADING = re.compile(r"^#+ (.+)$")
 _NAME = re.compile(r"`([^`]+)`")
-_CELL = re.compile(r"(?<!\\)\|")
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 
@@ -233,7 +230,7 @@ def all_metrics() -> Iterator[MetricReference]:
 
 
 def _cells(line: str) -> list[str]:
-    return [_LINK.sub(r"\1", cell.strip()).replace("\\|", "|") for cell in _CELL.split(line)[1:-1]]
+    return [_LINK.sub(r"\1", cell.strip()).replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
 _WHOLE = ("model.build",)

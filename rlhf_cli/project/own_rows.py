@@ -53,9 +53,7 @@ class Training:
 
 _ROWS = (
     Training("grpo", "GRPOTrainer", "a policy by rewards of yours, compared in groups", "prompts", "1.0e-3", "1.0e-6"),
-    Training(
-        "rloo", "RLOOTrainer", "a policy by rewards, each answer against the others", "prompts", "1.0e-3", "1.0e-6"
-    ),
+    Training("rloo", "RLOOTrainer", "a policy by rewards, answers against the others", "prompts", "1.0e-3", "1.0e-6"),
     Training("ppo", "GRPOTrainer", "a policy by rewards, with a critic (PPO)", "prompts", "3.0e-4", "1.0e-6", 160),
     Training("sft", "SFTTrainer", "a model on prompts with good answers", "demonstrations", "6.0e-3", "2.0e-5", 200),
     Training("dpo", "DPOTrainer", "a policy on pairs of a better and a worse answer", "pairs", "5.0e-4", "1.0e-6"),
@@ -221,9 +219,7 @@ def _mapped(preview: Preview, training: Training, typed: Mapping[str, str]) -> d
     """Return a map of the training's column -> the file's column: first the typed ones, then by name and type."""
     mapped = dict(typed)
     for column in COLUMNS[training.rows]:
-        left = [
-            name for name in preview.columns if name not in mapped.values() and _holds(preview, name) in column.holds
-        ]
+        left = [one for one in preview.columns if one not in mapped.values() and _holds(preview, one) in column.holds]
         by_plain_name = {_plain(name): name for name in reversed(left)}
         names = [name for name in (column.role, *column.other_names) if name in by_plain_name]
         if names and column.role not in mapped:

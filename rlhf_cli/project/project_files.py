@@ -168,7 +168,6 @@ def beside(folder: Path, choices: ProjectChoices) -> ProjectChoices:
     return replace(choices, theirs=tuple(fits), reward_module="rewards" if fits else f"{choices.name}_rewards")
 
 
-_COMPLETIONS = "data/completions.jsonl"
 _ALWAYS = {"README.md": "README.md.jinja", "AGENTS.md": "AGENTS.md.jinja", ".gitignore": "gitignore.jinja"}
 
 _SAMPLES: dict[RowKind, tuple[str, str, str, int]] = {
@@ -205,7 +204,15 @@ def project_files(choices: ProjectChoices, name: str) -> dict[str, str]:
     wanted |= _ALWAYS
     files = {path: templates.get_template(template).render(facts) for path, template in wanted.items()}
     if choices.training.generates:
-        files[_COMPLETIONS] = _completions(choices)
+        row: dict[str, object] = {"prompt": "The capital of France?", "answer": "Paris"}
+        said = ["Paris", "It is Paris, of course.", "London", ""]
+        if not choices.has_answer:
+            row = {"prompt": "Say something."}
+            said = ["A short answer.", "Two\nlines.", "An answer that goes on " + "and on " * 30, ""]
+        elif choices.answer_is_number:
+            row = {"prompt": "17+5=", "answer": "22"}
+            said = ["22", "17 and 5 make 22.", "21", "I think it is twenty-two", ""]
+        files["data/completions.jsonl"] = _lines([{**row, "completion": text} for text in said])
     if choices.rows is None:
         world, path, _, count = _SAMPLES[choices.training.rows]
         files[path] = _lines(worlds.generate(world, {"num_rows": count, "max_value": 20}, seed=0))
@@ -237,18 +244,6 @@ def _facts(choices: ProjectChoices, name: str) -> dict[str, object]:
         "steps": training.steps if model.is_tiny else 200,
         "swept": f"rewards.{(*choices.theirs, 'brief')[0]}.weight=0,0.5" if training.generates else rates,
     }
-
-
-def _completions(choices: ProjectChoices) -> str:
-    row: dict[str, object] = {"prompt": "The capital of France?", "answer": "Paris"}
-    said = ["Paris", "It is Paris, of course.", "London", ""]
-    if not choices.has_answer:
-        row = {"prompt": "Say something."}
-        said = ["A short answer.", "Two\nlines.", "An answer that goes on " + "and on " * 30, ""]
-    elif choices.answer_is_number:
-        row = {"prompt": "17+5=", "answer": "22"}
-        said = ["22", "17 and 5 make 22.", "21", "I think it is twenty-two", ""]
-    return _lines([{**row, "completion": text} for text in said])
 
 
 def _lines(rows: list[dict[str, object]]) -> str:

@@ -17,7 +17,6 @@ from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.regular_files import lines_of, parse_json
 
-_REWARD_MEAN = re.compile(r"^rewards/(?P<name>[^/]+)/mean$")
 _PASS = re.compile(r"^eval_(?:\w+_)?pass@\d+/(?P<reward>.+)$")
 _LEARNT = ("loss", "accuracy", "rewards/accuracies", "mean_token_accuracy")
 _FEW_LEVELS = 100
@@ -105,6 +104,19 @@ def _event(line: bytes, numbers: tuple[str, ...]) -> Event | None:
     return event if all(isinstance(one, int | float) and abs(one) < _LARGEST_COUNT for one in counts) else None
 
 
+def events_after(path: Path, offset: int) -> tuple[list[Event], int]:
+    """Return the events after `offset` bytes of a file that is being written, without the summary, and their end.
+
+    Skip lines that are damaged or cut off.
+    """
+    with path.open("rb") as stream:
+        stream.seek(offset)
+        *lines, rest = stream.read().split(b"\n")
+        end = stream.tell() - len(rest)
+    events = (_event(line, ("step", "time_s")) for line in lines)
+    return [event for event in events if event is not None and "train_runtime" not in event], end
+
+
 def rewind(path: Path, step: int) -> int:
     """Remove the events after `step`, which a resumed run writes again. Return the last step in the file, or 0."""
     if not path.is_file():
@@ -146,9 +158,9 @@ def reward_names(events: Iterable[Event]) -> list[str]:
     names: dict[str, None] = {}
     for event in events:
         for key in event:
-            match = _REWARD_MEAN.match(key)
+            match = re.fullmatch(r"rewards/([^/]+)/mean", key)
             if match:
-                names.setdefault(match["name"])
+                names.setdefault(match[1])
     return list(names)
 
 

@@ -38,7 +38,6 @@ _KEYS = {
     heartbeat.EVALUATION: EVALUATION,
 }
 """Maps the heartbeat's phase -> key of PHASES in tables/metrics.py."""
-_UNTIMED = (heartbeat.LOADING, heartbeat.ENDING)
 _ON_DEVICE = frozenset({"forward", "backward", "old_logps", "reference_logps", "values", "critic", "optimizer"})
 """Phases after which a GPU may still be working."""
 
@@ -107,7 +106,7 @@ class PhaseClock:
 
 
 def _key_of(phases: tuple[str, ...]) -> str | None:
-    if not phases or phases[0] in _UNTIMED:
+    if not phases or phases[0] in (heartbeat.LOADING, heartbeat.ENDING):
         return None
     return EVALUATION if heartbeat.EVALUATION in phases else _KEYS.get(phases[-1], REST)
 

@@ -30,7 +30,6 @@ PENDING_CONFIG = "config_to_be"
 _WEIGHTS = ("*.safetensors", "*.bin")
 _NO_WEIGHTS = "training_args.bin"
 """Contains paths of the run that saved the model, so it may differ for the same weights."""
-_WANDB_ID_BYTES = 5
 _PACKAGES = ("torch", "trl", "transformers", "accelerate", "datasets", "peft", "hydra-core", "wandb")
 
 
@@ -64,7 +63,7 @@ def write_provenance(
             "processor": next(names, platform.processor() or platform.machine()),
         },
         "git": git_state(Path.cwd()),
-        "wandb_id": secrets.token_hex(_WANDB_ID_BYTES),
+        "wandb_id": secrets.token_hex(5),
         "sha256": {"config": sha256(folder.config), **{name: sha256(path) for name, path in files.items()}},
     }
     write_json(folder.provenance, content, durable=True)
@@ -101,9 +100,7 @@ def rewrite_config(folder: RunFolder, content: str, *, files: Mapping[str, Path]
 
 def weights_hash(model: Path) -> str | None:
     """Return the hash of a folder's weights, without tokenizer, card and configuration; None if it has none."""
-    files = sorted(
-        file for pattern in _WEIGHTS for file in model.glob(pattern) if file.is_file() and file.name != _NO_WEIGHTS
-    )
+    files = sorted(one for kind in _WEIGHTS for one in model.glob(kind) if one.is_file() and one.name != _NO_WEIGHTS)
     return _hash_of_files({f"{file.name}\0{file.stat().st_size}\0": file for file in files}) if files else None
 
 
@@ -205,21 +202,17 @@ def _key(*, create: bool) -> bytes | None:
     file = cache_folder("maker") / f"key-{os.getuid()}"
     with contextlib.suppress(OSError):
         if create and not file.exists():
-            _write_key(file)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            temporary = file.with_name(f".{file.name}.{os.getpid()}")
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(secrets.token_bytes(_KEY_BYTES))
+            try:
+                os.link(temporary, file)  # fails if another process was faster; its key is used then
+            except FileExistsError:
+                pass
+            finally:
+                temporary.unlink()
         if file.stat().st_uid == os.getuid():
             return file.read_bytes()
     return None
-
-
-def _write_key(file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(secrets.token_bytes(_KEY_BYTES))
-    try:
-        os.link(temporary, file)  # fails if another process was faster; its key is used then
-    except FileExistsError:
-        pass
-    finally:
-        temporary.unlink()

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rlhf_cli.runs.tracking.mirror import Mirror
 
 _KEPT_LOGS = 100
-_IS_EVALUATION = "eval_"
 
 
 @dataclass(eq=False)
@@ -121,7 +120,7 @@ class ShortHistory(TrainerCallback):
         kept = {True: 0, False: 0}
         newest: list[dict[str, float]] = []
         for event in reversed(state.log_history):
-            is_evaluation = any(name.startswith(_IS_EVALUATION) for name in event)
+            is_evaluation = any(name.startswith("eval_") for name in event)
             kept[is_evaluation] += 1
             if kept[is_evaluation] <= _KEPT_LOGS:
                 newest.append(event)

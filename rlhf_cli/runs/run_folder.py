@@ -24,7 +24,6 @@ FIRST_RUN = "rlhf train +exp=quickstart"
 """The command that makes a first run, in half a minute."""
 _CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
 _LARGEST_CONFIG = 8 << 20
-_LAST_FILE_OF_A_CHECKPOINT = "trainer_state.json"
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class RunFolder:
 
     def last_checkpoint(self) -> Path | None:
         """Return the newest checkpoint by file names, or None; `newest_whole` also verifies the files."""
-        whole = [path for _, path in checkpoints_in(self.checkpoints) if (path / _LAST_FILE_OF_A_CHECKPOINT).is_file()]
+        whole = [path for _, path in checkpoints_in(self.checkpoints) if (path / "trainer_state.json").is_file()]
         return whole[-1] if whole else None
 
 

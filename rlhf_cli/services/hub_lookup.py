@@ -9,6 +9,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -69,10 +70,11 @@ def cached_model(name: str, revision: str | None = None) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
     folder = Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or _home() / "hub")
-    for file in ("config.json", "adapter_config.json", "tokenizer_config.json"):
-        found = try_to_load_from_cache(name, file, cache_dir=folder, revision=revision)
-        if isinstance(found, str):
-            return Path(found).parent
+    with suppress(ValueError):  # a path, which is no valid id
+        for file in ("config.json", "adapter_config.json", "tokenizer_config.json"):
+            found = try_to_load_from_cache(name, file, cache_dir=folder, revision=revision)
+            if isinstance(found, str):
+                return Path(found).parent
     return None
 
 
@@ -88,9 +90,7 @@ def _begun(question: HubQuestion, deadline_s: float) -> Callable[[], HubAnswer]:
 
     def wait() -> HubAnswer:
         asking.join(deadline_s + 0.5)
-        return (
-            answers[0] if answers else HubAnswer("unreachable", f"no answer within {deadline_s:g} s", is_silence=True)
-        )
+        return answers[0] if answers else HubAnswer("unreachable", f"no answer in {deadline_s:g} s", is_silence=True)
 
     return wait
 

@@ -6,18 +6,20 @@ Optuna's journal, one JSON object per line in the sweep's folder, is its storage
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.text import Text
 
-from rlhf_cli.display.run_tables import TrialRow, show_best_trials, show_search
-from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
+from rlhf_cli.display.terminal import Cell, facts_grid, plain_table
+from rlhf_cli.errors import EXIT_OK, ConfigError, UserError
 from rlhf_cli.launch.resuming import resumed
 from rlhf_cli.plan.prepare import prepare_from
-from rlhf_cli.runs.run_folder import SWEEP, RunFolder
+from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, PRUNED, Status, update_status
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps import ResumeOptions, SweepOptions, search_space, sweep_folder
@@ -136,6 +138,7 @@ class Trials(JobsToCome):
 
 _HOW = {"off": "", "median": ", stopped early below the median", "halving": ", and a third continues at each rung"}
 _SEEDS = "seed=range(1,6)"
+_MOST_SHOWN, _BEST = 10, "★"
 
 
 def run_search(
@@ -153,20 +156,15 @@ def run_search(
     at_once = f", {options.at_once} at a time" if options.at_once > 1 else ""
     space = {key: search_space.in_words(distribution) for key, distribution in plan.space.items()}
     how = f"{plan.sweep.trials} by {plan.sweep.sampler}{_HOW[plan.sweep.prune]}{at_once}"
-    show_search(console, [*map(str, plan.objectives)], space | {"trials": how, "folder": RunFolder(folder).shown})
+    aims = " and ".join(f"{'less' if one.less_is_better else 'more'} {one.metric}" for one in plan.objectives)
+    console.print(Text.assemble(("search", "bold"), f" for {aims}"))
+    facts = space | {"trials": how, "folder": RunFolder(folder).shown}
+    console.print(facts_grid((f"  {name}", text) for name, text in facts.items()))
     if options.dry_run:
         console.print("nothing was started or written")
         return sweep_folder.SweepEnd(EXIT_OK, folder, is_dry=True)
     sweep_folder.begin_sweep(folder, typed, list(plan.space), [])
     return sweep_folder.SweepEnd(continue_search(console, plan, folder, options, ResumeOptions()), folder)
-
-
-def read_search(folder: Path) -> search_space.SearchPlan:
-    """Return the search in a folder, from its original words. Raise RunError if they no longer describe a search."""
-    plan = search_space.search_plan(sweep_folder.typed_words(folder))
-    if plan is None:
-        raise RunError("the words of this sweep no longer describe a search", where=str(folder / SWEEP))
-    return plan
 
 
 def continue_search(
@@ -191,24 +189,31 @@ def continue_search(
 def _show_found(console: Console, plan: search_space.SearchPlan, study: Study, folder: Path) -> None:
     """Print the best trials, the command that repeats the best one, and how many trials are left, if any."""
     tried, best = study.get_trials(deepcopy=False), study.best_trials
-    is_best = {trial.number for trial in best}
-    short = short_keys(list(plan.space))
-    rows = [
-        TrialRow(
-            name=str(trial.user_attrs.get(_JOB, trial.number)),
-            settings={short[key]: search_space.few_digits(str(value)) for key, value in trial.params.items()},
-            values=tuple(trial.values or ()) if trial.state.name == "COMPLETE" else (),
-            state=trial.state.name.lower(),
-            is_best=trial.number in is_best,
-        )
-        for trial in tried
-    ]
-    fixed = [word for word in plan.fixed if not word.startswith("run.name=")]
-    found = best[0].params if best else {}
-    values = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in found.items()}
-    again = ["rlhf", "train", "-m", *fixed, *words_of(values), _SEEDS]
-    show_best_trials(console, rows, objectives=[*map(str, plan.objectives)], again=shlex.join(again))
-    if left := plan.sweep.trials - sum(row.state != "running" for row in rows):
+    objectives, is_best = [*map(str, plan.objectives)], {trial.number for trial in best}
+    done = [trial for trial in tried if trial.state.name == "COMPLETE"]
+    states = Counter(trial.state.name.lower() for trial in tried)
+    if done:
+        sign = 1 if plan.objectives[0].less_is_better else -1
+        best_first = sorted(done, key=lambda trial: (trial.number not in is_best, sign * trial.values[0]))
+        rows: list[list[Cell]] = []
+        for trial in best_first[: max(_MOST_SHOWN, len(best) if len(objectives) > 1 else 0)]:
+            name = str(trial.user_attrs.get(_JOB, trial.number)).partition(",")[0].removeprefix("trial=")
+            settings = (search_space.few_digits(str(trial.params.get(key, "-"))) for key in plan.space)
+            texts = [_BEST * (trial.number in is_best), name, *(f"{value:.4g}" for value in trial.values), *settings]
+            rows.append([(text, "" if trial.number in is_best else "dim") for text in texts])
+        keys = short_keys(list(plan.space)).values()
+        console.print(plain_table(["", "trial"], [*objectives, *keys], rows=rows, gap=1))
+        kind = "no trial beats these on every objective" if len(objectives) > 1 else "the best"
+        console.print(f"[dim]{_BEST} {kind}; {', '.join(f'{number} {state}' for state, number in states.items())}")
+        console.print("each trial has one seed, so the best was also lucky; repeat it over seeds:")
+        fixed = [word for word in plan.fixed if not word.startswith("run.name=")]
+        found = best[0].params.items() if best else ()
+        values = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in found}
+        again = shlex.join(["rlhf", "train", "-m", *fixed, *words_of(values), _SEEDS])
+        console.print(f"  {again}", markup=False, soft_wrap=True)
+    else:
+        console.print(f"no trial of {len(tried)} has a value", style="yellow")
+    if left := plan.sweep.trials - len(tried) + states["running"]:
         shown = shlex.quote(RunFolder(folder).shown)
         line = f"{left} of {plan.sweep.trials} trials are left; `rlhf resume {shown}` continues"
         console.print(line, soft_wrap=True, markup=False)

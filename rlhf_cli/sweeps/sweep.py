@@ -7,21 +7,21 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rlhf_cli.display.run_tables import show_planned, show_sweep
-from rlhf_cli.display.terminal import Screen
-from rlhf_cli.errors import EXIT_OK, ConfigError, UserError
+from rlhf_cli.display.run_tables import show_planned
+from rlhf_cli.display.terminal import Screen, facts_grid
+from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
 from rlhf_cli.launch.freeze import refuse_foreign_code, refuse_foreign_words
 from rlhf_cli.launch.resuming import Resumed, resumed
 from rlhf_cli.launch.slurm_submission import check_slurm, submit_sweep
+from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.provenance import other_versions
-from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_overview import refuse_links
-from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status
+from rlhf_cli.runs.run_folder import SWEEP, RunFolder
+from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status, refuse_links
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps import ResumeOptions, SweepOptions, sweep_folder
 from rlhf_cli.sweeps.run_jobs import run_jobs
-from rlhf_cli.sweeps.search import JOURNAL, continue_search, read_search, run_search
+from rlhf_cli.sweeps.search import JOURNAL, continue_search, run_search
 from rlhf_cli.sweeps.search_space import search_plan
 from rlhf_cli.sweeps.sweep_grid import SweepJob, grid_of
 
@@ -37,12 +37,20 @@ def run(options: SweepOptions, typed: list[str]) -> sweep_folder.SweepEnd:
     grid = grid_of(typed)
     jobs = sweep_folder.checked(grid.jobs, console)
     sweep_folder.refuse_unlogged_watch(options.watch, [job.prepared.experiment for job in jobs])
-    for_slurm = _for_slurm(jobs)
+    launches = {job.prepared.experiment.launch.model_dump_json(): job.prepared.experiment for job in jobs}
+    on_slurm = {experiment.launch.slurm is not None for experiment in launches.values()}
+    if len(on_slurm) > 1:
+        what = "some runs would go to Slurm and others run here"
+        raise ConfigError(what, where="launch", expected="one of the two for the whole sweep", advice="run two sweeps")
+    for experiment in launches.values() if True in on_slurm else ():
+        check_slurm(experiment.launch, count=len(jobs) if len(launches) == 1 else 1)
+    for_slurm = True in on_slurm
     folder = sweep_folder.new_sweep_folder(jobs)
     at_once = min(options.at_once, len(jobs))
     where_run = "submitted to Slurm" if for_slurm else f"{at_once} at a time" if at_once > 1 else "one after another"
     facts = {axis.key: ", ".join(axis.texts) for axis in grid.axes} | {"folder": RunFolder(folder).shown}
-    show_sweep(console, len(jobs), where_run, facts)
+    console.print(f"[bold]sweep of {count(len(jobs), 'run')}[/], {where_run}")
+    console.print(facts_grid((f"  {name}", text) for name, text in facts.items()))
     if options.dry_run:
         for job in jobs:
             console.print(f"  {job.job.name}", markup=False, soft_wrap=True)
@@ -70,18 +78,6 @@ def run_ready(
     if code != EXIT_OK:
         console.print(sweep_folder.resume_hint(sweep), soft_wrap=True, markup=False)
     return code
-
-
-def _for_slurm(jobs: Sequence[sweep_folder.CheckedJob]) -> bool:
-    """Return whether the jobs go to Slurm. Raise ConfigError if only some do, or if Slurm would refuse one."""
-    launches = {job.prepared.experiment.launch.model_dump_json(): job.prepared.experiment for job in jobs}
-    on_slurm = {experiment.launch.slurm is not None for experiment in launches.values()}
-    if len(on_slurm) > 1:
-        what = "some runs would go to Slurm and others run here"
-        raise ConfigError(what, where="launch", expected="one of the two for the whole sweep", advice="run two sweeps")
-    for experiment in launches.values() if True in on_slurm else ():
-        check_slurm(experiment.launch, count=len(jobs) if len(launches) == 1 else 1)
-    return True in on_slurm
 
 
 _LEFT_ALONE = {RUNNING: "is training", QUEUED: "is in Slurm's queue", FINISHED: ""}
@@ -132,7 +128,9 @@ def _resume_search(folder: Path, allowed: ResumeOptions, options: SweepOptions) 
     refuse_foreign_words(folder, trust=allowed.trust, command=command)
     for config in sorted(folder.glob("*/config.yaml")):
         refuse_foreign_code(RunFolder(config.parent), trust=allowed.trust, command=command)
-    return continue_search(Screen(), read_search(folder), folder.resolve(), options, allowed)
+    if (plan := search_plan(sweep_folder.typed_words(folder))) is None:
+        raise RunError("the words of this sweep no longer describe a search", where=str(folder / SWEEP))
+    return continue_search(Screen(), plan, folder.resolve(), options, allowed)
 
 
 def _is_wanted(status: Status | None, options: SweepOptions) -> bool:

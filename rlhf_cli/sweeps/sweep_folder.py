@@ -33,8 +33,7 @@ from rlhf_cli.plan.prepare import Adjust, Prepared, prepare
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.provenance import made_by
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json, runs_below, unreadable, write_json
-from rlhf_cli.runs.run_overview import words_in
-from rlhf_cli.runs.run_status import CREATED, FINISHED, UNREADABLE, read_status, run_result
+from rlhf_cli.runs.run_status import CREATED, FINISHED, UNREADABLE, read_status, run_result, words_in
 from rlhf_cli.sweeps.sweep_grid import SweepJob
 from rlhf_cli.text.redaction import redacted_tree
 

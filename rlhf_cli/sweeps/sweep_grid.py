@@ -16,6 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, QuotedString, RangeSweep, Sweep, ValueType
 from hydra.errors import HydraException
 
+from rlhf_cli.analysis.comparison.logged_run import short_key
 from rlhf_cli.config.compose import quote_paths
 from rlhf_cli.config.composing_errors import no_such_group, reason_of
 from rlhf_cli.config.conf_folders import groups
@@ -27,7 +28,6 @@ _MOST_OF_A_NAME = 120
 _HASH = 6
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 _MOST_RUNS = 5000
-_EXPONENT = re.compile(r"(\d)e([+-])0+(\d)")
 
 
 def names_of(rows: Sequence[Mapping[str, str]]) -> list[str]:
@@ -52,19 +52,14 @@ def names_of(rows: Sequence[Mapping[str, str]]) -> list[str]:
 
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
     """Return key -> its shortest unique suffix: `weight` or `brevity.weight`; `x` of `reward@rewards.x`."""
-    parts = {key: tuple(_UNSAFE.sub("-", key.rpartition("@")[2]).split(".")) for key in keys}
-    short = {}
-    for key, own in parts.items():
-        others = [other for name, other in parts.items() if name != key]
-        ends = (own[-length:] for length in range(1, len(own) + 1))
-        end = next((end for end in ends if not any(other[-len(end) :] == end for other in others)), None)
-        short[key] = ".".join(end) if end is not None else _UNSAFE.sub("-", key)
-    return short
+    ends = {key: _UNSAFE.sub("-", key.rpartition("@")[2]) for key in keys}
+    texts = list(ends.values())
+    return {key: short_key(end, texts) if texts.count(end) == 1 else _UNSAFE.sub("-", key) for key, end in ends.items()}
 
 
 def _plain(value: str) -> str:
     """Return a value without unsafe characters, and a number as a user would type it: 1e-5, not Python's 1e-05."""
-    text = _EXPONENT.sub(r"\1e\2\3", value)
+    text = re.sub(r"(\d)e([+-])0+(\d)", r"\1e\2\3", value)
     try:
         float(value)
     except ValueError:

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from rlhf_cli.display.run_end import held_out, show_end, time_line
+from rlhf_cli.display.run_tables import held_out, show_end, time_line
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.terminal import drawn, printed
 

@@ -22,7 +22,7 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.launch.freeze import create_run, refuse_foreign_code, take_as_ours
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
-from rlhf_cli.runs.run_overview import refuse_links
+from rlhf_cli.runs.run_status import refuse_links
 from tests.support.begun_runs import begun
 from tests.support.small_runs import SMALL
 

@@ -54,13 +54,13 @@ def test_one_question_for_all(slurm: StandInSlurm, place: Path) -> None:
     slurm.says("squeue", "7|RUNNING|None|rlhf:a|/a\n8_1|PENDING|Resources|rlhf:s|/s\n8_0|TIMEOUT|TimeLimit|rlhf:s|/s\n")
     for name, job_id in (("a", "7"), ("b", "8_0"), ("c", "8_1")):
         queued_run(place, name, job_id)
-    seen = overview([place / "runs"])
-    assert [(row.run, row.state, row.slurm_state) for row in seen.rows] == [
+    rows, notice = overview([place / "runs"])
+    assert [(row.run, row.state, row.slurm_state) for row in rows] == [
         ("runs/exp/a", "running", "RUNNING"),
         ("runs/exp/b", "killed", "TIMEOUT"),
         ("runs/exp/c", "queued", "PENDING"),
     ]
-    assert seen.notice is None
+    assert notice is None
     (call,) = slurm.calls
     assert "--jobs 7,8" in call
 
@@ -68,9 +68,9 @@ def test_one_question_for_all(slurm: StandInSlurm, place: Path) -> None:
 def test_a_slurm_that_is_down_concludes_nothing(slurm: StandInSlurm, place: Path) -> None:
     slurm.says("squeue", error="slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
     queued_run(place, "a", "7")
-    seen = overview([place / "runs"])
-    assert seen.rows[0].state == "queued"
-    assert "Unable to contact" in str(seen.notice)
+    rows, notice = overview([place / "runs"])
+    assert rows[0].state == "queued"
+    assert "Unable to contact" in str(notice)
 
 
 def test_what_this_user_has_in_line_elsewhere(slurm: StandInSlurm, place: Path) -> None:
@@ -84,11 +84,11 @@ def test_what_this_user_has_in_line_elsewhere(slurm: StandInSlurm, place: Path) 
     )
     slurm.says("squeue", lines)
     queued_run(place, "a", "7")
-    rows = overview([place / "runs"], mine=True).rows
+    rows = overview([place / "runs"], mine=True)[0]
     assert [(row.run, row.state) for row in rows] == [
         ("runs/exp/a", "queued"),
         ("/elsewhere/runs/exp/other", "queued"),
         ("/elsewhere/runs/exp/third", "running"),
     ]
     assert rows[1].reason == "QOSMaxJobsPerUserLimit"
-    assert len(overview([place / "runs"]).rows) == 1
+    assert len(overview([place / "runs"])[0]) == 1

@@ -26,8 +26,7 @@ from rlhf_cli.models.policy_model import PolicyModel
 from rlhf_cli.models.scalar_heads import build_critic, check_tokens, head_names, load_reward_model
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.project.exported_folder import merged, write_merged_weights
-from rlhf_cli.project.source_model import SourceModel
+from rlhf_cli.project.exported_folder import SourceModel, merged, write_merged_weights
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers.assemble.algorithm import algorithm_of
 from rlhf_cli.trainers.assemble.policy_loading import policy_path, tokenizer_of

@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.project.exported_folder import ExportedModel, export_model
-from rlhf_cli.project.source_model import find_source
+from rlhf_cli.project.exported_folder import ExportedModel, export_model, find_source
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from tests.project.finished_runs import IDS, finished_run, random_model, save, with_adapter
 from tests.support.tolerances import assert_close

@@ -12,8 +12,7 @@ from huggingface_hub import ModelCard
 
 from rlhf_cli.errors import ModelError, RunError
 from rlhf_cli.project import exported_folder
-from rlhf_cli.project.exported_folder import ExportedModel, export_model
-from rlhf_cli.project.source_model import SourceModel, find_source
+from rlhf_cli.project.exported_folder import ExportedModel, SourceModel, export_model, find_source
 from rlhf_cli.runs.reward_records import write_training_format
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.project.finished_runs import finished_run, random_model

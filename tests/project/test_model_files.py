@@ -9,8 +9,7 @@ import pytest
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.project.exported_folder import clean_configs, export_model
-from rlhf_cli.project.source_model import find_source
+from rlhf_cli.project.exported_folder import clean_configs, export_model, find_source
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from tests.project.finished_runs import finished_run, random_model
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import ModelError, RlhfError, RunError
-from rlhf_cli.project.source_model import SourceModel, find_source
+from rlhf_cli.project.exported_folder import SourceModel, find_source
 from rlhf_cli.runs.checkpoint_folders import write_manifest
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.project.finished_runs import finished_run

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rlhf_cli.analysis.diagnosis.finding import Finding, PassedCheck, RunSetup
-from rlhf_cli.analysis.diagnosis.logged import Log
+from rlhf_cli.analysis.diagnosis.logged import Finding, Log, PassedCheck, RunSetup
 from rlhf_cli.analysis.diagnosis.run_diagnosis import look, run_check
 
 GRPO = RunSetup(trainer="grpo", args={"max_completion_length": 32, "learning_rate": 0.001, "num_generations": 8})

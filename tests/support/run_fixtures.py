@@ -35,7 +35,7 @@ def without_panels(patch: pytest.MonkeyPatch) -> None:
     """What is shown before and after a run is a seventh of a small one: a test that reads no output does without."""
     for module in ("one_run", "resuming"):
         patch.setattr(f"rlhf_cli.launch.{module}.show_start", lambda *args, **named: None)
-    patch.setattr("rlhf_cli.display.run_end.show_end", lambda *args, **named: None)
+    patch.setattr("rlhf_cli.display.run_tables.show_end", lambda *args, **named: None)
 
 
 @pytest.fixture

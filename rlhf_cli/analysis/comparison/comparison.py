@@ -150,9 +150,7 @@ def compare(
     measures += [measure for measure in judged if measure.label not in labels]
     if no_total is not None and any(measure.kind == TOTALS for measure in measures):
         grouped.notes.append(f"{no_total}; --metrics shows it nevertheless")
-    values = {
-        measure.label: {run.name: measure.of(run, asked.window, grouped.up_to) for run in runs} for measure in measures
-    }
+    values = {one.label: {run.name: one.of(run, asked.window, grouped.up_to) for run in runs} for one in measures}
     estimates = {
         setting.name: {
             label: estimate_over([numbers[run.name] for run in setting.runs]) for label, numbers in values.items()
@@ -256,9 +254,7 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _notes(
-    grouped: GroupedRuns, measures: Sequence[RunMeasure], values: Mapping[str, Mapping[str, float]]
-) -> list[str]:
+def _notes(grouped: GroupedRuns, measures: list[RunMeasure], values: Mapping[str, Mapping[str, float]]) -> list[str]:
     notes = []
     trainers = list(dict.fromkeys(run.trainer for run in grouped.runs))
     if len(trainers) > 1:

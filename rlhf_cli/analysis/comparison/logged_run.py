@@ -14,8 +14,7 @@ from rlhf_cli.evaluation.evaluation_files import read_evaluation
 from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation
 from rlhf_cli.runs.metrics_file import reward_names as logged_rewards
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_overview import swept_in
-from rlhf_cli.runs.run_status import FINISHED, read_status
+from rlhf_cli.runs.run_status import FINISHED, read_status, swept_in
 from rlhf_cli.tables.resume_keys import row_of
 from rlhf_cli.text.json_values import JsonTree, section
 

@@ -29,7 +29,6 @@ _OF_SET = re.compile(r"^(held_out|training_rows|other_rows)-")
 """The files of a named set: `held_out-easy`."""
 _SHOWN = frozenset({TOTAL, *_KL, _LENGTH, *_TRUNCATED, *LEARNING_METRICS})
 _RAW = re.compile(r"^rewards/[^/]+/mean$")
-_SYNONYMS = {"truncation": "truncated", "reward": "total"}
 
 
 @dataclass(frozen=True)
@@ -83,9 +82,7 @@ def default_measures(runs: Sequence[LoggedRun], *, no_total: str | None) -> list
     costs = [("kl", kl), ("length", _LENGTH), ("truncated", truncated)]
     measures += [RunMeasure(label, metric, COST, sign_of(metric)) for label, metric in costs if metric in logged]
     if not rewards:
-        measures += [
-            RunMeasure(_label(name), name, LEARNT, sign_of(name)) for name in LEARNING_METRICS if name in logged
-        ]
+        measures += [RunMeasure(_label(one), one, LEARNT, sign_of(one)) for one in LEARNING_METRICS if one in logged]
     evaluated = sorted(filter(_EVALUATED.match, logged))
     for name in sorted(evaluated, key=lambda name: 0 if name.endswith("/total") else 1 if "greedy" in name else 2):
         if no_total is None or not name.endswith("/total"):
@@ -100,7 +97,7 @@ def asked_measure(word: str, runs: Sequence[LoggedRun], *, where: str, all_names
     known = {measure.label: measure for measure in default_measures(runs, no_total=None)}
     labels = list(known)
     known |= {measure.metric: replace(measure, label=_label(measure.metric)) for measure in known.values()}
-    measure = known.get(name) or known.get(_SYNONYMS.get(name, name))
+    measure = known.get(name) or known.get({"truncation": "truncated", "reward": "total"}.get(name, name))
     if measure is None and name in logged:
         measure = RunMeasure(_label(name), name, ASKED, sign_of(name))
     if measure is not None:

@@ -19,7 +19,6 @@ Wanted = Callable[[str], bool]
 """Return whether to read the metric of this name."""
 
 _NUMBERS = frozenset({int, float, type(None)})
-_NAN = float("nan")
 _NOT_METRICS = ("step", "time_s")
 
 
@@ -77,14 +76,13 @@ def columns_of(events: Iterable[Event], wanted: Wanted | None = None) -> MetricC
                     values_of[name] = array("q"), array("d")
                 steps, values = values_of[name]
                 steps.append(step)
-                values.append(_NAN if value is None else value)  # type: ignore[arg-type]
+                values.append(np.nan if value is None else value)  # type: ignore[arg-type]
     for name, (steps, values) in values_of.items():
         columns[name] = Series(np.frombuffer(steps, dtype=np.int64), np.frombuffer(values))
     return columns
 
 
 _LAST = re.compile(r"last(?:-([1-9]\d*))?")
-_PART = 10
 
 
 class WindowKind(StrEnum):
@@ -116,9 +114,14 @@ class Window:
         values = series.values
         if not np.isfinite(values).any():
             return float("nan")
-        width = min(self.num_events or max(1, len(values) // _PART), len(values))
+        width = min(self.num_events or max(1, len(values) // 10), len(values))
         if self.kind == WindowKind.BEST:
-            return _best(values, width, more_is_better)
+            # Divide the sum at the end: twelve twelfths of 1 add up to less than 1, and would miss a bound of 1.
+            means = np.convolve(values, np.ones(width), mode="valid") / width
+            means = means[np.isfinite(means)]
+            if not len(means):
+                means = values[np.isfinite(values)]
+            return float(means.max() if more_is_better else means.min())
         kept = values[-width:] if self.kind == WindowKind.LAST else values[:width]
         kept = kept[np.isfinite(kept)]
         return float(kept.mean()) if len(kept) else float("nan")
@@ -130,13 +133,3 @@ def parse_window(text: str) -> Window:
         return Window(num_events=int(match[1]) if match[1] else None)
     expected = "last (a tenth of the log events) or last-K (K log events)"
     raise UserError("unknown window", where="--window", got=text, expected=expected, hint="--window last-20")
-
-
-def _best(values: NDArray[np.float64], width: int, more_is_better: bool) -> float:
-    """Return the best mean of consecutive events, or the best event if no such window is without null."""
-    # Divide the sum at the end: twelve twelfths of 1 add up to less than 1, and would miss a bound of 1.
-    means = np.convolve(values, np.ones(width), mode="valid") / width
-    means = means[np.isfinite(means)]
-    if not len(means):
-        means = values[np.isfinite(values)]
-    return float(means.max() if more_is_better else means.min())

@@ -134,7 +134,6 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 _ENDED = "finished at step"
-_ROWS_A_STEP = "rows per step"
 _TRL_BATCH = 8
 """TRL's default of `per_device_train_batch_size`."""
 
@@ -215,18 +214,6 @@ def _conditions(run: LoggedRun) -> Conditions:
     found[STEPS, f"trainer.args.{key}"] = value_text(run.settings.get(f"trainer.args.{key}"))
     if run.is_finished:
         found[STEPS, _ENDED] = str(run.step)
-    if (rows := _rows_a_step(run)) is not None:
-        found[BATCH, _ROWS_A_STEP] = str(rows)
-    for name, sha256 in section(run.provenance, "sha256").items():
-        if name.startswith("data"):
-            found[DATA, f"content of {name}"] = str(sha256)[:8]
-    if run.starting_model is not None:
-        found[MODEL, "initial weights"] = run.starting_model[:8]
-    return found
-
-
-def _rows_a_step(run: LoggedRun) -> int | None:
-    """Return the number of rows per optimizer step, or None if the number of processes is unknown."""
     processes = run.provenance.get("world_size")
     factors = [
         run.settings.get("trainer.args.per_device_train_batch_size", _TRL_BATCH),
@@ -234,7 +221,14 @@ def _rows_a_step(run: LoggedRun) -> int | None:
         processes if processes is not None else run.settings.get("launch.processes", 1),
     ]
     numbers = [factor for factor in factors if isinstance(factor, int)]
-    return math.prod(numbers) if len(numbers) == len(factors) else None
+    if len(numbers) == len(factors):
+        found[BATCH, "rows per step"] = str(math.prod(numbers))
+    for name, sha256 in section(run.provenance, "sha256").items():
+        if name.startswith("data"):
+            found[DATA, f"content of {name}"] = str(sha256)[:8]
+    if run.starting_model is not None:
+        found[MODEL, "initial weights"] = run.starting_model[:8]
+    return found
 
 
 def _differing(first: Conditions, second: Conditions) -> Iterator[tuple[str, str, Sequence[str]]]:

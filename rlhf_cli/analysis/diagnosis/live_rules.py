@@ -18,7 +18,7 @@ from rlhf_cli.tables.metrics import REPRODUCED, STEP, logged_name
 from rlhf_cli.text.suggest import nearest
 
 if TYPE_CHECKING:
-    from rlhf_cli.analysis.diagnosis.finding import Finding
+    from rlhf_cli.analysis.diagnosis.logged import Finding
     from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
 
 _log = logging.getLogger("rlhf")
@@ -36,7 +36,7 @@ class WarnOfFindings(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self.kinds:
-            from rlhf_cli.analysis.diagnosis.finding import RunSetup
+            from rlhf_cli.analysis.diagnosis.logged import RunSetup
             from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
 
             setup = RunSetup.of(self.folder.read_config(), self.folder.shown)

@@ -1,4 +1,4 @@
-"""Hold a run's log as curves and tell trends from noise.
+"""Define findings and the setup of a run, hold its log as curves, and tell trends from noise.
 
 A line is fitted by least squares. The residuals from a parabola, which may bend like a learning curve, give the size of
 the noise and its memory: of n values whose residuals have the lag-one autocorrelation r1, only
@@ -13,16 +13,134 @@ in the degrees of freedom of Student's t, n_e - 3 for a parabola. Fitting biases
 from __future__ import annotations
 
 import math
+import shlex
 from array import array
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_cli.analysis.diagnosis.finding import Evidence, Finding, Fix, PassedCheck, Severity, SkippedCheck
 from rlhf_cli.numerics.intervals import t_quantile
 from rlhf_cli.runs.metrics_file import TOTAL, reward_names
+from rlhf_cli.text.json_values import JsonTree, section
+
+Severity = Literal["serious", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("serious", "warning", "note")
+"""The severities, worst first. serious: the run does not achieve its purpose. warning: it costs the run something, or
+soon will. note: true and worth a thought, but not shown during training.
+"""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A metric that supports a finding: its curve, and a description with numbers and steps."""
+
+    metric: str
+    says: str
+    steps: tuple[int, ...] = ()
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fix:
+    """An override to type, such as `rewards.brevity.weight=0`, and its effect."""
+
+    words: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A present or imminent problem, observed from `first_step` to `last_step`.
+
+    `kind` is one of tables/metrics.py; `run_check` fills it in. `subject` is the reward or pair concerned if there may
+    be several, else ''.
+    """
+
+    kind: str = field(default="", kw_only=True)
+    subject: str
+    severity: Severity
+    what: str
+    evidence: tuple[Evidence, ...]
+    first_step: int
+    last_step: int
+    changes: tuple[Fix, ...] = ()
+
+
+@dataclass(frozen=True)
+class PassedCheck:
+    """A check that passed; `says` has the numbers."""
+
+    kind: str = field(default="", kw_only=True)
+    says: str
+
+
+@dataclass(frozen=True)
+class SkippedCheck:
+    """A check that was impossible, and why: a metric that is not logged, too few steps, too much noise."""
+
+    kind: str = field(default="", kw_only=True)
+    why: str
+
+
+CheckResult = Finding | PassedCheck | SkippedCheck
+
+
+_DEFAULT_LIMIT = 256
+"""TRL's default of max_completion_length."""
+
+
+@dataclass(frozen=True)
+class RunSetup:
+    """The configuration of a run. `gated` maps a reward to those of its gates; `args` are TRL's arguments as given."""
+
+    trainer: str = ""
+    has_critic: bool = False
+    gated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    args: JsonTree = field(default_factory=dict)
+    rewards: Mapping[str, JsonTree] = field(default_factory=dict)
+    truncation: str = "none"
+    kl_coef: float | None = None
+    may_use_vllm: bool = False
+    folder: str = "RUN"
+
+    @classmethod
+    def of(cls, config: JsonTree, folder: str = "RUN") -> RunSetup:
+        """Return the setup of the run in `folder`, by its configuration; missing or malformed entries get defaults."""
+        rewards = {name: entry for name, entry in section(config, "rewards").items() if isinstance(entry, dict)}
+        trainer = section(config, "trainer")
+        coefficient = section(config, "kl").get("coef")
+        launch = section(config, "launch")
+        return cls(
+            folder=shlex.quote(folder),
+            trainer=str(trainer.get("name") or ""),
+            has_critic=trainer.get("baseline") == "critic",
+            gated={name: gates for name, entry in rewards.items() if (gates := _gates(entry))},
+            args=section(trainer, "args"),
+            rewards=rewards,
+            truncation=str(section(config, "truncation").get("policy") or "none"),
+            may_use_vllm=launch.get("rollout") == "hf" and launch.get("device") != "cpu",
+            kl_coef=float(coefficient) if isinstance(coefficient, int | float) else None,
+        )
+
+    @property
+    def limit(self) -> int:
+        """Return the maximum number of tokens of a completion."""
+        return int(self.number("max_completion_length", _DEFAULT_LIMIT))
+
+    def number(self, name: str, default: float) -> float:
+        """Return a numeric argument of TRL, or `default`."""
+        value = self.args.get(name)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+
+
+def _gates(reward: JsonTree) -> tuple[str, ...]:
+    gate = reward.get("gate")
+    entries = gate if isinstance(gate, list) else [gate]
+    return tuple(str(entry["by"]) for entry in entries if isinstance(entry, dict) and "by" in entry)
+
 
 Floats = NDArray[np.float64]
 
@@ -94,21 +212,20 @@ class Curve:
         values = tuple(float(value) for value in self.values[::stride])
         return Evidence(self.metric, says or self.from_to(), steps, values)
 
-    def passed(self, kind: str, more: str = "") -> PassedCheck:
+    def passed(self, more: str = "") -> PassedCheck:
         """Return a passed check that shows where the curve begins and ends."""
-        return PassedCheck(kind, f"{self.metric}: {self.from_to()}{more}")
+        return PassedCheck(f"{self.metric}: {self.from_to()}{more}")
 
-    def too_few(self, kind: str, enough: int) -> SkippedCheck | None:
+    def too_few(self, enough: int) -> SkippedCheck | None:
         """Return why the curve has too few points to judge, or None if it has enough."""
         if len(self) >= enough:
             return None
         if not len(self):
-            return SkippedCheck(kind, f"{self.metric} is not logged")
-        return SkippedCheck(kind, f"{len(self)} log events have {self.metric}; this check needs {enough}")
+            return SkippedCheck(f"{self.metric} is not logged")
+        return SkippedCheck(f"{len(self)} log events have {self.metric}; this check needs {enough}")
 
     def finding(
         self,
-        kind: str,
         severity: Severity,
         what: str,
         fixes: Iterable[Fix],
@@ -119,7 +236,7 @@ class Curve:
     ) -> Finding:
         """Return a finding over the steps of the curve. `shown` is its evidence; it defaults to the whole curve."""
         evidence = (shown or self.evidence(), *beside)
-        return Finding(kind, subject, severity, what, evidence, *self.first_and_last, tuple(fixes))
+        return Finding(subject, severity, what, evidence, *self.first_and_last, tuple(fixes))
 
     def trend(self) -> Trend | None:
         """Return the line through the curve, or None if too few of its values are independent."""
@@ -234,11 +351,11 @@ class Log:
         """Return the curve of the total reward."""
         return self.curve(TOTAL)
 
-    def too_early(self, kind: str, share: float = 0.5) -> SkippedCheck | None:
+    def too_early(self, share: float = 0.5) -> SkippedCheck | None:
         """Return why it is too early to judge a lack of change, or None if this share of the training is done."""
         if self.progress >= share:
             return None
-        return SkippedCheck(kind, f"step {self.step} of {self.max_steps} is too early to judge what does not change")
+        return SkippedCheck(f"step {self.step} of {self.max_steps} is too early to judge what does not change")
 
 
 @dataclass(frozen=True)

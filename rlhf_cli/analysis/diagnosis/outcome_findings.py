@@ -6,17 +6,24 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rlhf_cli.analysis.diagnosis.finding import (
+from rlhf_cli.analysis.diagnosis.logged import (
+    ENOUGH,
+    ENOUGH_FOR_TREND,
+    LATE,
+    SURE,
     CheckResult,
+    Curve,
     Evidence,
     Finding,
     Fix,
+    Log,
     PassedCheck,
     RunSetup,
     Severity,
     SkippedCheck,
+    Trend,
+    rounded,
 )
-from rlhf_cli.analysis.diagnosis.logged import ENOUGH, ENOUGH_FOR_TREND, LATE, SURE, Curve, Log, Trend, rounded
 from rlhf_cli.analysis.diagnosis.policy_findings import closer, slower
 from rlhf_cli.runs.metrics_file import evaluation_sets
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
@@ -29,22 +36,17 @@ _SKIPPED_STEPS = 0.05
 
 def non_finite(log: Log, setup: RunSetup) -> CheckResult:
     """Check for losses and gradients that were NaN or infinite, which metrics.jsonl stores as null."""
-    kind = "non_finite"
     bad = {name: log.nulls(name) for name in _ALWAYS_NUMBERS if log.nulls(name)}
     if log.nulls("grad_norm") > _SKIPPED_STEPS * max(1, log.num_events):
         bad["grad_norm"] = log.nulls("grad_norm")
     if bad:
-        evidence = tuple(
-            Evidence(name, f"null in {count} of {log.num_events} log events") for name, count in bad.items()
-        )
-        what = (
-            f"{' and '.join(bad)} {'were' if len(bad) > 1 else 'was'} NaN or infinite: such steps destroy the weights"
-        )
+        evidence = tuple(Evidence(name, f"null in {nulls} of {log.num_events} events") for name, nulls in bad.items())
+        what = f"{' and '.join(bad)} {'were' if len(bad) > 1 else 'was'} NaN or infinite: such steps ruin the weights"
         fixes = (*slower(log, setup), Fix("trainer.args.max_grad_norm=0.5", "limits the size of a step"))
-        return Finding(kind, "", "serious", what, evidence, 0, log.step, fixes)
+        return Finding("", "serious", what, evidence, 0, log.step, fixes)
     if not log.num_events:
-        return SkippedCheck(kind, "the run has no log events")
-    return PassedCheck(kind, f"losses and gradients were finite in {log.num_events} log events")
+        return SkippedCheck("the run has no log events")
+    return PassedCheck(f"losses and gradients were finite in {log.num_events} log events")
 
 
 _HALF, _NEARLY_ALL = 0.5, 0.9
@@ -52,53 +54,45 @@ _HALF, _NEARLY_ALL = 0.5, 0.9
 
 def no_deviation(log: Log, setup: RunSetup) -> CheckResult:
     """Check whether in most groups all completions have the same total, which gives no gradient."""
-    kind = "no_deviation"
     curve = log.curve("frac_reward_zero_std")
     if not len(curve) and setup.has_critic:
-        return _rounds_without_signal(log, setup)
-    if few := curve.too_few(kind, ENOUGH):
+        # It logs exactly 0 for a round all of whose advantages were rounding errors.
+        spread, mean = log.curve("ppo/advantages_std"), log.curve("ppo/advantages_mean")
+        if few := spread.too_few(1):
+            return few
+        is_dead = (spread.values == 0.0) & (mean.values[: len(spread)] == 0.0)
+        share = float(is_dead.mean())
+        if not share:
+            return PassedCheck(f"each of {len(spread)} rounds had advantages")
+        severity: Severity = "serious" if share >= _NEARLY_ALL else "warning" if share >= _HALF else "note"
+        what = f"in {int(is_dead.sum())} of {len(spread)} rounds every advantage was 0, so they taught nothing"
+        cut = log.curve("rewards/truncation/fraction")
+        fixes: list[Fix] = []
+        policy = policy_named(setup.truncation)
+        if (policy.needs_critic or policy.excludes) and cut.first(share).mean == 1.0:
+            what += "; every completion was truncated, and the scores of truncated completions do not count"
+            fixes = [
+                Fix(f"trainer.args.max_completion_length={2 * setup.limit}", "gives completions room to end"),
+                Fix("truncation=eos_penalty", "a truncated completion pays a penalty"),
+            ]
+        return spread.finding(severity, what, fixes, beside=[cut.evidence()] if fixes else [])
+    if few := curve.too_few(ENOUGH):
         return few
     late = curve.last(LATE)
     if late.mean < _HALF:
-        return PassedCheck(kind, f"groups without deviation: {late.on_average()}")
+        return PassedCheck(f"groups without deviation: {late.on_average()}")
     total, spread = log.total(), log.curve("reward_std")
     can_tell = len(total) >= ENOUGH and len(spread) > 0
     rose = can_tell and total.last(0.2).mean > total.first(0.2).mean + spread.first(0.2).mean
-    severity: Severity = "note" if rose else "serious" if late.mean >= _NEARLY_ALL else "warning"
-    what = (
-        f"in {late.mean:.0%} of the groups all completions have the same total, so the policy learns nothing from them"
-    )
+    severity = "note" if rose else "serious" if late.mean >= _NEARLY_ALL else "warning"
+    what = f"in {late.mean:.0%} of the groups all completions have the same total, so they teach the policy nothing"
     what += "; the total rose before, so the task may be learned" if rose else ""
     fixes = [Fix("trainer.args.temperature=1.2", "makes completions differ more")]
     group, batch = int(setup.number("num_generations", 8)), int(setup.number("per_device_train_batch_size", 8))
     if batch % (2 * group) == 0:
         fixes.insert(0, Fix(f"trainer.args.num_generations={2 * group}", "larger groups are less often all equal"))
     beside = [total.evidence()] if len(total) else []
-    return late.finding(kind, severity, what, fixes, shown=curve.evidence(late.on_average()), beside=beside)
-
-
-def _rounds_without_signal(log: Log, setup: RunSetup) -> CheckResult:
-    """Return whether a critic's rounds had advantages: it logs exactly 0 if all advantages were rounding errors."""
-    kind = "no_deviation"
-    spread, mean = log.curve("ppo/advantages_std"), log.curve("ppo/advantages_mean")
-    if few := spread.too_few(kind, 1):
-        return few
-    is_dead = (spread.values == 0.0) & (mean.values[: len(spread)] == 0.0)
-    share = float(is_dead.mean())
-    if not share:
-        return PassedCheck(kind, f"each of {len(spread)} rounds had advantages")
-    severity: Severity = "serious" if share >= _NEARLY_ALL else "warning" if share >= _HALF else "note"
-    what = f"in {int(is_dead.sum())} of {len(spread)} rounds every advantage was 0, so they taught nothing"
-    cut = log.curve("rewards/truncation/fraction")
-    fixes: list[Fix] = []
-    policy = policy_named(setup.truncation)
-    if (policy.needs_critic or policy.excludes) and cut.first(share).mean == 1.0:
-        what += "; every completion was truncated, and the scores of truncated completions do not count"
-        fixes = [
-            Fix(f"trainer.args.max_completion_length={2 * setup.limit}", "gives completions room to end"),
-            Fix("truncation=eos_penalty", "a truncated completion pays a penalty"),
-        ]
-    return spread.finding(kind, severity, what, fixes, beside=[cut.evidence()] if fixes else [])
+    return late.finding(severity, what, fixes, shown=curve.evidence(late.on_average()), beside=beside)
 
 
 _WINDOWS = (1.0, 0.75, 0.5)
@@ -113,12 +107,11 @@ def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     Watched metrics are a reward of weight 0, an evaluation's total, and the loss on held-out rows (Gao et al., arXiv
     2210.10760).
     """
-    kind = "overoptimised"
     pairs = list(_watched(log))
     if not pairs:
-        yield SkippedCheck(kind, "the run watches no metric: it has no reward of weight 0 and no evaluation")
+        yield SkippedCheck("the run watches no metric: it has no reward of weight 0 and no evaluation")
     for watched, trained, sign in pairs:
-        if few := watched.too_few(kind, ENOUGH_FOR_TREND if sign > 0 and "eval_" not in watched.metric else ENOUGH):
+        if few := watched.too_few(ENOUGH_FOR_TREND if sign > 0 and "eval_" not in watched.metric else ENOUGH):
             yield few
             continue
         # The deviation of single rows in the watched metric if logged; for a loss, its own size.
@@ -126,7 +119,7 @@ def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         spread = log.first_of(f"{name}/std", "reward_std") if sign > 0 else watched
         fall = _fall(watched, trained, sign, spread.mean if len(spread) else 0.0)
         if fall is None:
-            yield watched.passed(kind)
+            yield watched.passed()
             continue
         verb, other = ("falls", "rises") if sign > 0 else ("rises", "falls")
         first, _ = fall.first_and_last
@@ -134,7 +127,7 @@ def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         stop = Fix(f"trainer.args.max_steps={max(1, _best_step(watched, sign))}", "ends the run at its best step")
         fixes = [*closer(setup, kl_coef=0.1, beta=0.04), stop, *slower(log, setup)]
         shown, beside = watched.evidence(fall.from_to()), [trained.evidence()]
-        yield fall.finding(kind, "serious", what, fixes, subject=watched.metric, shown=shown, beside=beside)
+        yield fall.finding("serious", what, fixes, subject=watched.metric, shown=shown, beside=beside)
 
 
 def _watched(log: Log) -> Iterator[tuple[Curve, Curve, float]]:
@@ -182,13 +175,12 @@ _SIGMAS = 5.0
 
 def learning(log: Log, setup: RunSetup) -> CheckResult:
     """Check whether the total rose (the loss fell), as far as the noise lets one say."""
-    kind = "learning"
     has_rewards = bool(log.rewards())
     curve, sign = (log.total(), 1.0) if has_rewards else (log.curve("loss"), -1.0)
-    if early := curve.too_few(kind, ENOUGH_FOR_TREND) or log.too_early(kind):
+    if early := curve.too_few(ENOUGH_FOR_TREND) or log.too_early():
         return early
     if has_rewards and any(log.weight(name) is None for name in log.rewards()):
-        return SkippedCheck(kind, "a reward's weight changes in the run, so the total does not show what is learned")
+        return SkippedCheck("a reward's weight changes in the run, so the total does not show what is learned")
     spread = log.curve("reward_std")
     scale = (spread.mean if len(spread) else 0.0) if has_rewards else abs(curve.first(0.1).mean)
     little = (_LITTLE if has_rewards else _LITTLE_LOSS) * scale
@@ -198,11 +190,11 @@ def learning(log: Log, setup: RunSetup) -> CheckResult:
     clear = max(1.5 * little, _SIGMAS * scale * _error_of_sampling(log, len(curve)))
     # The curve may bend too much for a line, and a fast rise within the first third is no scatter.
     if gain > max(little, _SIGMAS * _error_of_thirds(curve)) or (has_rewards and gain > clear):
-        return curve.passed(kind)
+        return curve.passed()
     if has_rewards and gain < -clear:
-        return curve.finding(kind, "serious", f"the total gets worse: {curve.from_to()}", slower(log, setup))
+        return curve.finding("serious", f"the total gets worse: {curve.from_to()}", slower(log, setup))
     if line is None:
-        return SkippedCheck(kind, f"{curve.metric}: {curve.from_to()}; it is too noisy to show a trend")
+        return SkippedCheck(f"{curve.metric}: {curve.from_to()}; it is too noisy to show a trend")
     return _learned(log, setup, curve, line, sign, little)
 
 
@@ -221,20 +213,19 @@ def _error_of_sampling(log: Log, num_events: int) -> float:
 
 def _learned(log: Log, setup: RunSetup, curve: Curve, line: Trend, sign: float, little: float) -> CheckResult:
     """Return the result of a linear trend of the total, or of minus the loss."""
-    kind = "learning"
     low, high = line.interval(_FLAT)
     name, better = ("the total", "rise") if sign > 0 else ("the loss", "fall")
     bounds = sorted((sign * low, sign * high))
     shown = curve.evidence(f"{curve.from_to()}; the change is between {bounds[0]:.2g} and {bounds[1]:.2g}")
     if line.falls(SURE) and -line.change > little:
         what = f"{name} gets worse: {curve.from_to()}"
-        return curve.finding(kind, "serious", what, slower(log, setup), shown=shown)
+        return curve.finding("serious", what, slower(log, setup), shown=shown)
     if low > 0.0:
-        return curve.passed(kind)
+        return curve.passed()
     if high < little:
         what = f"{name} does not {better}: {curve.from_to()}; the change is smaller than {little:.2g}"
-        return curve.finding(kind, "serious", what, _faster(log, setup), shown=shown)
-    return SkippedCheck(kind, f"{curve.metric}: {curve.from_to()}; the change may be noise")
+        return curve.finding("serious", what, _faster(log, setup), shown=shown)
+    return SkippedCheck(f"{curve.metric}: {curve.from_to()}; the change may be noise")
 
 
 def _faster(log: Log, setup: RunSetup) -> Iterator[Fix]:

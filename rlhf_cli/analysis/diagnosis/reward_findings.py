@@ -7,17 +7,22 @@ from itertools import combinations
 
 import numpy as np
 
-from rlhf_cli.analysis.diagnosis.finding import (
+from rlhf_cli.analysis.diagnosis.logged import (
+    ENOUGH,
+    ENOUGH_FOR_TREND,
+    LATE,
     CheckResult,
+    Curve,
     Evidence,
     Finding,
     Fix,
+    Log,
     PassedCheck,
     RunSetup,
     Severity,
     SkippedCheck,
+    rounded,
 )
-from rlhf_cli.analysis.diagnosis.logged import ENOUGH, ENOUGH_FOR_TREND, LATE, Curve, Log, rounded
 
 _SAME = 0.95
 """A correlation with a square of 0.9: one reward explains nine tenths of the other's variance."""
@@ -35,8 +40,7 @@ at random.
 
 def reward_errors(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Check for rewards that fail on at least 2 % of their rows, or time out on 1 %, and tools that mostly fail."""
-    kind = "reward_errors"
-    yield from (failing := list(_failing_tools(log, kind)))
+    yield from (failing := list(_failing_tools(log)))
     is_fine = not failing
     for name in log.rewards():
         calls, errors, timeouts = (log.curve(f"rewards/{name}/{what}") for what in ("calls", "errors", "timeouts"))
@@ -56,14 +60,14 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         failed = errors if len(errors) else timeouts
         says = f"{failed.mean:.3g} of {calls.mean:.3g} rows per round; see reward_errors.jsonl in the run folder"
         severity: Severity = "serious" if share >= _MANY_ERRORS else "warning"
-        yield failed.finding(kind, severity, what, fixes, subject=name, shown=failed.evidence(says))
+        yield failed.finding(severity, what, fixes, subject=name, shown=failed.evidence(says))
     if not log.rewards():
-        yield SkippedCheck(kind, "no rewards are logged")
+        yield SkippedCheck("no rewards are logged")
     elif is_fine:
-        yield PassedCheck(kind, f"fewer than {_SOME_ERRORS:.0%} of the rows failed: {', '.join(log.rewards())}")
+        yield PassedCheck(f"fewer than {_SOME_ERRORS:.0%} of the rows failed: {', '.join(log.rewards())}")
 
 
-def _failing_tools(log: Log, kind: str) -> Iterator[Finding]:
+def _failing_tools(log: Log) -> Iterator[Finding]:
     """Yield a finding for each tool if at least half of its calls fail; a model learns by some errors.
 
     Calls that reach no tool are compared with all calls.
@@ -81,7 +85,7 @@ def _failing_tools(log: Log, kind: str) -> Iterator[Finding]:
         fix = Fix(f"tools.{name}.on_error=raise", "ends the run at the first failure and shows the traceback")
         fixes = [Fix("rlhf check", "shows whether the chat template and its parser agree")] if is_unknown else [fix]
         says = f"{errors.mean:.3g} of {called / len(calls):.3g} calls per round; the model reads the error and goes on"
-        yield errors.finding(kind, "warning", what, fixes, subject=name, shown=errors.evidence(says))
+        yield errors.finding("warning", what, fixes, subject=name, shown=errors.evidence(says))
 
 
 def dead_reward(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
@@ -89,7 +93,6 @@ def dead_reward(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
 
     A constant score behind a gate that some rows pass and others do not tells these rows apart.
     """
-    kind = "dead_reward"
     alive = []
     for name in log.rewards():
         raw, spread = log.curve(f"rewards/{name}/mean"), log.curve(f"rewards/{name}/std")
@@ -104,16 +107,16 @@ def dead_reward(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         if not len(raw) and log.nulls(raw.metric) >= ENOUGH:
             nulls = Evidence(raw.metric, f"null in all {log.nulls(raw.metric)} log events up to step {log.step}")
             what = f"reward {name} never scored a row"
-            yield Finding(kind, name, severity, what, (nulls,), 0, log.step, fixes)
+            yield Finding(name, severity, what, (nulls,), 0, log.step, fixes)
         elif len(raw) < ENOUGH:
-            yield SkippedCheck(kind, f"{name}: too few log events, {len(raw)} of {ENOUGH}")
+            yield SkippedCheck(f"{name}: too few log events, {len(raw)} of {ENOUGH}")
         elif _is_constant(raw, spread) and not (len(opened) and float(opened.values.min()) < 1.0 - _NEVER):
             what = f"reward {name} is {raw.values[-1]:.4g} on every row, so the policy learns nothing from it"
-            yield raw.finding(kind, severity, what, fixes, subject=name, shown=raw.evidence(raw.on_average()))
+            yield raw.finding(severity, what, fixes, subject=name, shown=raw.evidence(raw.on_average()))
         else:
             alive.append(name)
     if alive:
-        yield PassedCheck(kind, f"{', '.join(alive)} gave rows different scores")
+        yield PassedCheck(f"{', '.join(alive)} gave rows different scores")
 
 
 def _is_constant(raw: Curve, spread: Curve) -> bool:
@@ -123,30 +126,27 @@ def _is_constant(raw: Curve, spread: Curve) -> bool:
 
 def gate(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Check for gates that never open, and for gates that never close."""
-    kind = "gate"
     if not setup.gated:
-        yield PassedCheck(kind, "no reward has a gate")
+        yield PassedCheck("no reward has a gate")
     for name, read in setup.gated.items():
         opened = log.curve(f"rewards/{name}/open_fraction")
         if len(opened) < ENOUGH:
-            yield SkippedCheck(kind, f"{name}: too few log events, {len(opened)} of {ENOUGH}")
+            yield SkippedCheck(f"{name}: too few log events, {len(opened)} of {ENOUGH}")
             continue
         by = " and ".join(read)
-        without = [
-            Fix(f"rewards.{name}.gate=null", f"lets {name} count on every row (primary=null if that is the gate)")
-        ]
+        without = [Fix(f"rewards.{name}.gate=null", f"lets {name} count on every row (primary=null if it is the gate)")]
         shown = opened.evidence(opened.on_average())
         if opened.mean < _NEVER:
             read_by = [log.curve(f"rewards/{other}/mean") for other in read]
             what = f"the gate of {name} on {by} is open for {opened.mean:.1%} of the rows, so {name} hardly ever counts"
             beside = [one.evidence(one.on_average()) for one in read_by if len(one)]
-            yield opened.finding(kind, "serious", what, without, subject=name, shown=shown, beside=beside)
+            yield opened.finding("serious", what, without, subject=name, shown=shown, beside=beside)
         elif float(opened.values.min()) > 1.0 - _NEVER and len(opened) >= ENOUGH_FOR_TREND:
             what = f"the gate of {name} on {by} never closed, so it changes nothing"
-            never = opened.finding(kind, "note", what, without, subject=name, shown=shown)
-            yield log.too_early(kind) or never
+            never = opened.finding("note", what, without, subject=name, shown=shown)
+            yield log.too_early() or never
         else:
-            yield PassedCheck(kind, f"the gate of {name} was open for {opened.on_average()}")
+            yield PassedCheck(f"the gate of {name} was open for {opened.on_average()}")
 
 
 def redundant(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
@@ -154,7 +154,6 @@ def redundant(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
 
     If both are learned and hardly vary, a few unusual rows determine the correlation, so that does not count.
     """
-    kind = "redundant"
     weighted = [name for name in log.rewards() if log.weight(name) != 0.0]
     alike: list[tuple[float, str]] = []
     is_fine = True
@@ -179,14 +178,14 @@ def redundant(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         less = min((one, other), key=lambda name: abs(log.weight(name) or 1.0))
         why = f"only watches {less}; the other reward then counts for both"
         fixes = [Fix(f"rewards.{less}.weight=0", why)]
-        alarm = late.finding(kind, "warning", what, fixes, subject=f"{one}/{other}", shown=shown)
-        yield log.too_early(kind, _LEARNED_BY) or alarm
+        alarm = late.finding("warning", what, fixes, subject=f"{one}/{other}", shown=shown)
+        yield log.too_early(_LEARNED_BY) or alarm
     if len(weighted) < 2:
-        yield PassedCheck(kind, "the run has fewer than two weighted rewards")
+        yield PassedCheck("the run has fewer than two weighted rewards")
     elif not alike:
-        yield SkippedCheck(kind, f"the correlation of two weighted rewards is logged fewer than {2 * ENOUGH} times")
+        yield SkippedCheck(f"the correlation of two weighted rewards is logged fewer than {2 * ENOUGH} times")
     elif is_fine:
-        yield PassedCheck(kind, f"highest correlation: {max(alike)[1]}")
+        yield PassedCheck(f"highest correlation: {max(alike)[1]}")
 
 
 _NEARLY_ALL = 0.9
@@ -200,23 +199,22 @@ def one_reward(log: Log, setup: RunSetup) -> CheckResult:
 
     A learned reward hardly varies and needs no share, so it does not count.
     """
-    kind = "one_reward"
     weighted = [name for name in log.rewards() if log.weight(name) != 0.0]
     if len(weighted) < 2:
-        return PassedCheck(kind, "the run has fewer than two weighted rewards")
+        return PassedCheck("the run has fewer than two weighted rewards")
     late = {name: log.curve(f"rewards/{name}/advantage_share").last(LATE) for name in weighted}
     enough = {name: curve for name, curve in late.items() if len(curve) >= ENOUGH}
     if not enough:
-        return SkippedCheck(kind, f"shares of the advantages are logged fewer than {2 * ENOUGH} times")
+        return SkippedCheck(f"shares of the advantages are logged fewer than {2 * ENOUGH} times")
     largest = max(enough, key=lambda name: enough[name].mean)
     share = enough[largest].mean
     is_sustained = float((enough[largest].values >= _NEARLY_ALL).mean()) >= _MOSTLY
     if share < _NEARLY_ALL or not is_sustained:
-        return PassedCheck(kind, f"{largest} has the largest share of the advantages: {share:.2f}")
+        return PassedCheck(f"{largest} has the largest share of the advantages: {share:.2f}")
     drowned = [name for name in enough if name != largest and abs(enough[name].mean) < _DROWNED and _varies(log, name)]
     if not drowned:
-        return PassedCheck(kind, f"{largest} has {share:.2f} of the advantages; the other rewards hardly vary any more")
-    if early := log.too_early(kind, _LEARNED_BY):
+        return PassedCheck(f"{largest} has {share:.2f} of the advantages; the other rewards hardly vary any more")
+    if early := log.too_early(_LEARNED_BY):
         return early
     shares = {name: log.curve(one.metric).evidence(one.on_average()) for name, one in enough.items()}
     spreads = {name: log.curve(f"rewards/{name}/std") for name in drowned}
@@ -224,7 +222,7 @@ def one_reward(log: Log, setup: RunSetup) -> CheckResult:
     what = f"{largest} has {share:.2f} of the advantages; {' and '.join(drowned)} still varies but has almost none"
     fixes = [_heavier(log, setup, name, largest) for name in drowned]
     whole = enough[largest]
-    return whole.finding(kind, "warning", what, fixes, subject=largest, shown=shares[largest], beside=beside)
+    return whole.finding("warning", what, fixes, subject=largest, shown=shares[largest], beside=beside)
 
 
 def _varies(log: Log, name: str) -> bool:
@@ -247,16 +245,10 @@ def _heavier(log: Log, setup: RunSetup, name: str, largest: str) -> Fix:
     """
     spreads = {one: log.curve(f"rewards/{one}/std").last(LATE) for one in (name, largest)}
     is_raw = [setup.rewards.get(one, {}).get("normalize") in (None, "none") for one in spreads]
-    own, others = (
-        curve.mean if len(curve) and raw else 1.0 for curve, raw in zip(spreads.values(), is_raw, strict=True)
-    )
+    own, others = (one.mean if len(one) and raw else 1.0 for one, raw in zip(spreads.values(), is_raw, strict=True))
     weight = abs(log.weight(largest) or 1.0) * others / (3.0 * own) if own else 1.0
     if is_raw[0] and weight > _MOST_TIMES * max(abs(log.weight(name) or 1.0), abs(log.weight(largest) or 1.0)):
-        reason = (
-            f"the scores of {name} deviate by {own:.2g} only; normalising gives them a deviation of 1, then weigh them"
-        )
+        reason = f"{name} deviates by {own:.2g} only; normalising gives its scores a deviation of 1, then weigh them"
         return Fix(f"rewards.{name}.normalize=batch", reason)
     sign = -1.0 if (log.weight(name) or 1.0) < 0 else 1.0
-    return Fix(
-        f"rewards.{name}.weight={rounded(sign * weight)}", f"gives {name} a third of {largest}'s part in the total"
-    )
+    return Fix(f"rewards.{name}.weight={rounded(sign * weight)}", f"gives it a third of {largest}'s part in the total")

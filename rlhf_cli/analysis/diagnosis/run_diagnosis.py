@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 
 from rlhf_cli.analysis.diagnosis import outcome_findings, policy_findings, reward_findings
-from rlhf_cli.analysis.diagnosis.finding import (
+from rlhf_cli.analysis.diagnosis.logged import (
+    ENOUGH,
     SEVERITIES,
     CheckResult,
     Finding,
     Fix,
+    Log,
     PassedCheck,
     RunSetup,
     SkippedCheck,
 )
-from rlhf_cli.analysis.diagnosis.logged import ENOUGH, Log
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.phase_clock import TimeShares, phase_label, time_shares
@@ -25,7 +26,6 @@ from rlhf_cli.runs.run_status import CREATED, QUEUED, RUNNING, UNREADABLE, Statu
 from rlhf_cli.tables.metrics import ELAPSED, FINDING_KINDS, OF_REWARD, SHARE
 from rlhf_cli.text.json_values import JsonTree, section
 
-_KIND = "time"
 _WORTH_S = 60.0
 """Ignore phases shorter than this."""
 _ENOUGH = 3
@@ -43,15 +43,15 @@ def time_spent(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield the phases that take too much of the time. They are only notes, because it may be intended."""
     shares = time_shares(log.names(SHARE), lambda name: [float(value) for value in log.curve(name).values])
     if shares is None:
-        yield SkippedCheck(_KIND, f"{ELAPSED} is not logged; profile=phases logs it")
+        yield SkippedCheck(f"{ELAPSED} is not logged; profile=phases logs it")
         return
-    if few := log.curve(ELAPSED).too_few(_KIND, _ENOUGH):
+    if few := log.curve(ELAPSED).too_few(_ENOUGH):
         yield few
         return
     slow = [finding for key in shares.shares if (finding := _slow_phase(key, shares, log, setup)) is not None]
     if not slow:
         key, share = next(iter(shares.shares.items()))
-        yield PassedCheck(_KIND, f"{phase_label(key)} takes the most time: {share:.0%} of {shares.elapsed_s:.0f} s")
+        yield PassedCheck(f"{phase_label(key)} takes the most time: {share:.0%} of {shares.elapsed_s:.0f} s")
     yield from slow
 
 
@@ -69,7 +69,7 @@ def _slow_phase(key: str, shares: TimeShares, log: Log, setup: RunSetup) -> Find
     curve = log.curve(f"{SHARE}{key}")
     shown = curve.evidence(f"{share:.0%} of {shares.elapsed_s:.0f} s")
     what = f"{phase_label(key)} takes {share:.0%} of the time"
-    return curve.finding(_KIND, "note", what, fixes, subject=key, shown=shown, beside=beside)
+    return curve.finding("note", what, fixes, subject=key, shown=shown, beside=beside)
 
 
 def _shorter_phase(key: str, share: float, setup: RunSetup) -> Iterator[Fix]:
@@ -137,7 +137,7 @@ class Diagnosis:
 def run_check(kind: str, log: Log, setup: RunSetup) -> list[CheckResult]:
     """Return the results of one check on a log."""
     results = CHECKS[kind](log, setup)
-    return [results] if isinstance(results, CheckResult) else list(results)
+    return [replace(one, kind=kind) for one in ([results] if isinstance(results, CheckResult) else results)]
 
 
 def look(log: Log, setup: RunSetup, kinds: Collection[str] | None = None) -> Diagnosis:
@@ -220,7 +220,6 @@ _LONGER = 1.1
 """Check again after ten log events, later after the log grew by a tenth. So the total cost is proportional to the
 length of the log, and a report is delayed by a tenth of the log at most.
 """
-_SILENT = "note"
 
 
 class Watch:
@@ -256,6 +255,6 @@ class Watch:
         """Return new findings, worst first; notes only appear in `rlhf why`."""
         self._next = max(self._log.num_events + _EVERY, round(_LONGER * self._log.num_events))
         findings = look(self._log, self._setup, self._kinds).findings
-        before, self._reported = self._reported, {(f.kind, f.subject): f for f in findings if f.severity != _SILENT}
+        before, self._reported = self._reported, {(f.kind, f.subject): f for f in findings if f.severity != "note"}
         self.gone = [finding for key, finding in before.items() if key not in self._reported]
         return [finding for key, finding in self._reported.items() if key not in before]

@@ -29,7 +29,7 @@ from rlhf_cli.cli.run_arguments import none_named, read_by_words
 from rlhf_cli.display.comparison_tables import draw_comparison, show_comparison, show_left_out, show_other_groups
 from rlhf_cli.display.terminal import Screen, wide_console
 from rlhf_cli.errors import EXIT_OK, RunError, UserError, raise_any, writing
-from rlhf_cli.runs.run_overview import groups_of, newest_of
+from rlhf_cli.runs.run_status import groups_of, newest_of
 
 _LOOKED_INTO = 3
 

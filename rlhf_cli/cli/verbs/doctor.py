@@ -15,7 +15,7 @@ from rich.text import Text
 
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_result
-from rlhf_cli.display.tables import Cell, plain_table
+from rlhf_cli.display.terminal import Cell, plain_table
 from rlhf_cli.errors import EXIT_OK, EXIT_USER_ERROR
 from rlhf_cli.project.doctor import Condition, State, can_train, examine
 

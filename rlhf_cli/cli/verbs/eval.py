@@ -39,7 +39,7 @@ from rlhf_cli.display.evaluation_tables import show_evaluation
 from rlhf_cli.display.terminal import Screen, spinner
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.evaluation.evaluation_files import evaluation_json
-from rlhf_cli.evaluation.targets import EvaluationRows, Target, find_target, words_for_model_alone
+from rlhf_cli.evaluation.targets import EvaluationRows, Target, find_target
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.launch.interactive_answers import interaction
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
@@ -47,7 +47,7 @@ from rlhf_cli.plan.prepare import is_run_name, prepare, prepare_from
 from rlhf_cli.plan.sources_and_components import describe_eval_rows, only_set
 from rlhf_cli.runs.reward_records import trained_with_eos
 from rlhf_cli.runs.run_folder import HELD_OUT, POLICY, REWARD_MODEL
-from rlhf_cli.runs.run_overview import refuse_links
+from rlhf_cli.runs.run_status import refuse_links
 from rlhf_cli.services.hub_lookup import HubQuestion
 from rlhf_cli.text.suggest import nearest
 
@@ -74,7 +74,9 @@ def run(options: Options) -> int:
         refuse_links(target.run.path)
     rows = EvaluationRows(target, data)
     if target.run is None:
-        experiment = prepare(words_for_model_alone(target.model, words), adjust=rows).experiment
+        quoted = str(target.model).replace("\\", "\\\\").replace("'", "\\'")
+        alone = ["trainer=reward", "model=local", f"model.path='{quoted}'", "data=file"]
+        experiment = prepare([*alone, *words], adjust=rows).experiment
     else:
         experiment = prepare_from(target.run, words, adjust=rows).experiment
     if _is_typed(words, "model.path"):

@@ -21,11 +21,9 @@ from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import none_named, run_at
 from rlhf_cli.display.terminal import Screen, wide_console
 from rlhf_cli.errors import EXIT_OK, writing
-from rlhf_cli.project.exported_folder import export_model
-from rlhf_cli.project.source_model import find_source
+from rlhf_cli.project.exported_folder import export_model, find_source
 from rlhf_cli.runs.run_folder import as_typed
-from rlhf_cli.runs.run_overview import refuse_links
-from rlhf_cli.runs.run_status import with_newest
+from rlhf_cli.runs.run_status import refuse_links, with_newest
 
 
 def run(options: Options) -> int:

@@ -37,7 +37,7 @@ from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.display.evaluation_tables import show_best_of_n, show_made
 from rlhf_cli.display.terminal import Screen, generation_bar, spinner
-from rlhf_cli.errors import EXIT_OK
+from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.evaluation.best_of_n import TOTAL
 from rlhf_cli.evaluation.generation_run import (
     BEST,
@@ -48,19 +48,12 @@ from rlhf_cli.evaluation.generation_run import (
     pass_rate_file,
     prompts_of,
 )
-from rlhf_cli.evaluation.targets import (
-    EvaluationRows,
-    Target,
-    model_to_sample,
-    refuse_greedy,
-    refuse_without_scores,
-    run_to_sample,
-)
+from rlhf_cli.evaluation.targets import EvaluationRows, Target, model_to_sample, refuse_without_scores, run_to_sample
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.launch.interactive_answers import interaction
 from rlhf_cli.plan.prepare import Prepared, is_run_name, prepare, prepare_from
 from rlhf_cli.runs.run_folder import as_typed
-from rlhf_cli.runs.run_overview import refuse_links
+from rlhf_cli.runs.run_status import refuse_links
 
 _SAMPLES, _LIMIT = 8, 100
 
@@ -76,7 +69,11 @@ def run(options: Options) -> int:
     target, prepared = _prepared(options)
     experiment = prepared.experiment
     refuse_without_scores(list(experiment.rewards), by, target.label)
-    refuse_greedy(experiment.trainer.args.get("temperature"))
+    temperature = experiment.trainer.args.get("temperature")
+    if isinstance(temperature, int | float) and temperature <= 0:
+        what, expected = "without a temperature, all completions of a prompt are equal", "a temperature above 0"
+        where, hint = "trainer.args.temperature", "rlhf eval RUN"
+        raise ConfigError(what, where=where, got=temperature, expected=expected, hint=hint)
     pass_rate = pass_rate_file(experiment, options.path("--pass-rate"), by, overwrite=options.on("--overwrite"))
     target = replace(target, folder=options.path("--out") or target.folder)
     make_room(target.folder, overwrite=options.on("--overwrite"))

@@ -23,8 +23,7 @@ from rich.text import Text
 
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
-from rlhf_cli.display.tables import facts_grid
-from rlhf_cli.display.terminal import Screen
+from rlhf_cli.display.terminal import Screen, facts_grid
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.project.own_rows import read_own_rows, training_named
 from rlhf_cli.project.project_files import (

@@ -29,12 +29,12 @@ def run(options: Options) -> int:
     places = [place_of(word, where="rlhf status") for word in words]
     if not words and runs_below(_ROOT):
         places = [_ROOT]
-    seen = overview(places, mine=not words)
+    rows, notice = overview(places, mine=not words)
 
     def show(console: Console) -> None:
-        if seen.rows:
-            show_overview(console, seen)
+        if rows:
+            show_overview(console, rows, notice)
         else:
             console.print(f"no runs under runs/, and none in Slurm's queue; {FIRST_RUN} makes one")
 
-    return print_result(options, lambda: [asdict(row) for row in seen.rows], show)
+    return print_result(options, lambda: [asdict(row) for row in rows], show)

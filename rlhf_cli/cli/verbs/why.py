@@ -20,8 +20,7 @@ from rlhf_cli.analysis.diagnosis.run_diagnosis import RunDiagnosis, diagnose, di
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_result
 from rlhf_cli.cli.run_arguments import folders_of, none_named
-from rlhf_cli.display.tables import Cell, facts_grid, plain_table
-from rlhf_cli.display.terminal import sparkline
+from rlhf_cli.display.terminal import Cell, facts_grid, plain_table, sparkline
 from rlhf_cli.runs.run_status import FINISHED, describe_state
 
 _STYLES = {"serious": "bold red", "warning": "yellow", "note": "cyan"}

@@ -54,7 +54,8 @@ def gate_text(gate: Mapping[str, Any]) -> str:
         low, high = gate["between"]
         return f"{low:g} <= {gate['by']} <= {high:g}"
     signs = {"at_least": ">=", "at_most": "<=", "equals": "="}
-    return "".join(f"{gate['by']} {sign} {gate[name]:g}" for name, sign in signs.items() if gate.get(name) is not None)
+    bounds = (f"{gate['by']} {sign} {gate[name]:g}" for name, sign in signs.items() if gate.get(name) is not None)
+    return " and ".join(bounds)
 
 
 class Reward(Section):

@@ -113,9 +113,7 @@ def num_rows(world: str, args: Mapping[str, object], *, name: str = "data") -> i
     count = args.get("num_rows", DEFAULT_NUM_ROWS)
     assert isinstance(count, int)
     if count < 1:
-        raise DataError(
-            "a world needs at least one row", where=f"{name}.args.num_rows", got=count, expected="1 or more"
-        )
+        raise DataError("a world has at least one row", where=f"{name}.args.num_rows", got=count, expected="1 or more")
     return count
 
 

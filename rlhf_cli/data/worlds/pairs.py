@@ -22,7 +22,6 @@ from rlhf_cli.data.worlds.toy_tasks import draw_pairs, near_miss, without_repeat
 
 _SHORT = ("it is {}.", "I think {}", "the sum is {}")
 _LONG = ("well, if I add the two then I think I get {}", "let me see, the two of them together make {} or so")
-_DODGES = ("not sure", "a number", "who knows, it could be anything really")
 
 
 def true_score(prompt: str, completion: str) -> float:
@@ -73,7 +72,7 @@ def _candidates(total: int, rng: Random) -> list[str]:
         str(wrong),
         rng.choice(_SHORT).format(wrong),
         rng.choice(_LONG).format(wrong),
-        rng.choice(_DODGES),
+        rng.choice(("not sure", "a number", "who knows, it could be anything really")),
     ]
 
 

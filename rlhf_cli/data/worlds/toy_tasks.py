@@ -38,10 +38,6 @@ def check_bounds(key: str, value: float, least: float, most: float = math.inf) -
         raise DataError(f"{key} is out of its range", where=key, got=value, expected=expected)
 
 
-_WORDY = ("it is {}.", " = {} ok", "I think {}", "{} I guess")
-_OFFSETS = (-10, -2, -1, 1, 2, 10)
-
-
 def generate(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, str | int]]:
     """Return rows of `prompt` ("17+5="), `answer` ("22"), `a`, `b`; both addends in 0..max_value.
 
@@ -70,8 +66,8 @@ def demonstrations(
     for a, b in draw_pairs(num_rows, max_value, rng):
         wrong, wordy = style.random() < wrong_fraction, style.random() < wordy_fraction
         number = near_miss(a + b, style) if wrong else a + b
-        text = style.choice(_WORDY).format(number) if wordy else str(number)
-        rows.append({"prompt": f"{a}+{b}=", "completion": text})
+        form = style.choice(("it is {}.", " = {} ok", "I think {}", "{} I guess")) if wordy else "{}"
+        rows.append({"prompt": f"{a}+{b}=", "completion": form.format(number)})
     return rows
 
 
@@ -106,7 +102,7 @@ def draw_pairs(count: int, max_value: int, rng: Random) -> list[tuple[int, int]]
 
 def near_miss(total: int, rng: Random) -> int:
     """Return a wrong answer near `total`, never negative."""
-    return rng.choice([total + offset for offset in _OFFSETS if total + offset >= 0])
+    return rng.choice([total + offset for offset in (-10, -2, -1, 1, 2, 10) if total + offset >= 0])
 
 
 SPEAKERS = ("A", "B", "C", "D", "E", "F")

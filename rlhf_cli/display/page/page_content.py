@@ -28,7 +28,7 @@ from rlhf_cli.analysis.comparison.comparison import Comparison, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, read_runs
 from rlhf_cli.analysis.comparison.measures import RunMeasure
 from rlhf_cli.analysis.comparison.settings import SettingRuns
-from rlhf_cli.analysis.diagnosis.finding import SEVERITIES
+from rlhf_cli.analysis.diagnosis.logged import SEVERITIES
 from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose_readable
 from rlhf_cli.display.comparison_tables import estimate_texts
 from rlhf_cli.display.page.completion_pages import completion_pages
@@ -39,54 +39,6 @@ from rlhf_cli.runs.run_folder import RunFolder, runs_in, write_text
 from rlhf_cli.text.redaction import redacted, redacted_tree
 
 _MOST_COLUMNS = 16
-
-
-def _page_content(runs: Sequence[LoggedRun], problems: Sequence[UserError], *, title: str) -> dict[str, Any]:
-    """Return everything on the page, by the names that its template uses, for runs that were read together.
-
-    A run's index is its number on the page. jinja redacts every text that it writes.
-    """
-    comparison = compare(runs)
-    settings, measures = comparison.grouped.settings, comparison.measures[:_MOST_COLUMNS]
-    setting_of: dict[str, int] = {}
-    why_not: dict[str, str] = {}
-    for number, setting in enumerate(settings):
-        setting_of |= dict.fromkeys([*(run.name for run in setting.runs), *setting.left_out], number)
-        why_not |= setting.left_out
-    return {
-        "title": runs[0].name if len(runs) == 1 else title,
-        "lead": _lead(comparison),
-        "notes": [*comparison.notes, *([comparison.no_total] if comparison.no_total else [])],
-        "comparison": comparison,
-        "is_comparison": len(runs) > 1,
-        "has_rewards": any(run.weights for run in runs),
-        "measures": measures,
-        "lines": _setting_lines(comparison, measures),
-        "plots": plots_of(runs, settings, plotted_metrics(runs, no_total=comparison.no_total)),
-        "noticed": _shared_findings(runs),
-        "completions": completion_pages(runs),
-        "cards": [{"run": one, "setting": setting_of[one.name], "why_not": why_not.get(one.name)} for one in runs],
-        "problems": [str(problem) for problem in problems],
-    }
-
-
-def _script_data(content: Mapping[str, Any]) -> dict[str, object]:
-    """Return the data that the page's scripts read, except the curves."""
-    settings, cards = content["comparison"].grouped.settings, content["cards"]
-    colours = itertools.cycle(zip(_LIGHT, _DARK, strict=True))  # beyond eight settings they repeat
-    texts: dict[str, object] = {
-        "settings": [
-            {
-                "name": _shown_name(setting),
-                "runs": [place for place, card in enumerate(cards) if card["setting"] == number],
-                "colours": colour,
-            }
-            for number, (setting, colour) in enumerate(zip(settings, colours, strict=False))
-        ],
-        "runs": [{"name": card["run"].name, "setting": card["setting"]} for card in cards],
-        "completions": content["completions"]["steps"],
-    }
-    return redacted_tree(texts, values_only=True)
 
 
 def _lead(comparison: Comparison) -> str:
@@ -116,20 +68,6 @@ def _shown_name(setting: SettingRuns) -> str:
     """Return a setting's display name. If it has only one run with a shorter name, return the run's name."""
     names = [run.name for run in setting.runs] + list(setting.left_out)
     return min(setting.name, names[0], key=len) if len(names) == 1 else setting.name
-
-
-def _shared_findings(runs: Sequence[LoggedRun]) -> list[dict[str, Any]]:
-    """Return the findings of all runs, the most severe first; among equals, those of the most runs first.
-
-    `says` is the headline in the first of the `runs` that have it; `change` is what to type, or ''.
-    """
-    found: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for place, run in enumerate(runs):
-        for finding in diagnose_readable(run.folder).diagnosis.findings if run.folder is not None else ():
-            change, reason = (finding.changes[0].words, finding.changes[0].reason) if finding.changes else ("", "")
-            facts = {"severity": finding.severity, "says": finding.what, "change": change, "reason": reason, "runs": []}
-            found.setdefault((finding.severity, finding.kind, finding.subject), facts)["runs"].append(place)
-    return sorted(found.values(), key=lambda one: (SEVERITIES.index(one["severity"]), -len(one["runs"])))
 
 
 NAME = "report.html"
@@ -166,7 +104,34 @@ def report_on(runs: Sequence[LoggedRun], problems: Sequence[UserError], out: Pat
     """
     if not runs:
         raise_any(problems)
-    content = _page_content(runs, problems, title=title)
+    comparison = compare(runs)
+    settings, measures = comparison.grouped.settings, comparison.measures[:_MOST_COLUMNS]
+    setting_of: dict[str, int] = {}
+    why_not: dict[str, str] = {}
+    for number, setting in enumerate(settings):
+        setting_of |= dict.fromkeys([*(run.name for run in setting.runs), *setting.left_out], number)
+        why_not |= setting.left_out
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for place, run in enumerate(runs):
+        for finding in diagnose_readable(run.folder).diagnosis.findings if run.folder is not None else ():
+            change, reason = (finding.changes[0].words, finding.changes[0].reason) if finding.changes else ("", "")
+            facts = {"severity": finding.severity, "says": finding.what, "change": change, "reason": reason, "runs": []}
+            found.setdefault((finding.severity, finding.kind, finding.subject), facts)["runs"].append(place)
+    content: dict[str, Any] = {
+        "title": runs[0].name if len(runs) == 1 else title,
+        "lead": _lead(comparison),
+        "notes": [*comparison.notes, *([comparison.no_total] if comparison.no_total else [])],
+        "comparison": comparison,
+        "is_comparison": len(runs) > 1,
+        "has_rewards": any(run.weights for run in runs),
+        "measures": measures,
+        "lines": _setting_lines(comparison, measures),
+        "plots": plots_of(runs, settings, plotted_metrics(runs, no_total=comparison.no_total)),
+        "noticed": sorted(found.values(), key=lambda one: (SEVERITIES.index(one["severity"]), -len(one["runs"]))),
+        "completions": completion_pages(runs),
+        "cards": [{"run": one, "setting": setting_of[one.name], "why_not": why_not.get(one.name)} for one in runs],
+        "problems": [str(problem) for problem in problems],
+    }
     html = _render(content)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, html)
@@ -199,12 +164,26 @@ def _render(content: Mapping[str, Any]) -> str:
     )
     script = '"use strict";\n' + "\n".join(_own_file(name) for name in _SCRIPTS)
     plotly, plotly_hash = _plotly_bundle()
+    settings, cards = content["comparison"].grouped.settings, content["cards"]
+    colours = itertools.cycle(zip(_LIGHT, _DARK, strict=True))  # beyond eight settings they repeat
+    texts: dict[str, object] = {
+        "settings": [
+            {
+                "name": _shown_name(setting),
+                "runs": [place for place, card in enumerate(cards) if card["setting"] == number],
+                "colours": colour,
+            }
+            for number, (setting, colour) in enumerate(zip(settings, colours, strict=False))
+        ],
+        "runs": [{"name": card["run"].name, "setting": card["setting"]} for card in cards],
+        "completions": content["completions"]["steps"],
+    }
     return environment.get_template("page.html.jinja").render(
         page=content,
         policy=Markup(_POLICY.format(_sha256(f"\n{script}\n"), plotly_hash)),
         css=Markup(_own_file("page.css")),
         script=Markup(script),
-        data=Markup(script_json(_script_data(content))),
+        data=Markup(script_json(redacted_tree(texts, values_only=True))),
         curves=Markup(_deflated(script_json(content["plots"]))),
         plotly=Markup(plotly),
     )
@@ -215,10 +194,6 @@ def title_of(folder: Path) -> str:
     return "/".join(folder.resolve().parts[-2:])
 
 
-_CLOSES_A_SCRIPT = re.compile("[<>&\u2028\u2029]")
-_DEFLATE_LEVEL = 6
-
-
 def script_json(content: object) -> str:
     """Return JSON that is safe inside a `<script>` element for any content.
 
@@ -226,12 +201,12 @@ def script_json(content: object) -> str:
     written as escapes; JSON.parse undoes them. Raise ValueError for NaN and infinity, which JSON does not have.
     """
     plain = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    plain = _CLOSES_A_SCRIPT.sub(lambda match: f"\\u{ord(match[0]):04x}", plain)
+    plain = re.sub("[<>&\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", plain)
     return plain.encode("utf-8", errors="replace").decode("utf-8")  # a lone surrogate cannot be encoded as UTF-8
 
 
 def _deflated(text: str) -> str:
-    return base64.b64encode(zlib.compress(text.encode(), _DEFLATE_LEVEL)).decode()
+    return base64.b64encode(zlib.compress(text.encode(), 6)).decode()
 
 
 _POLICY = (

@@ -26,6 +26,7 @@ from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.plan.sources_and_components import KEEP_TIME, training_sources
 from rlhf_cli.rewards.completion_text import content_text
 from rlhf_cli.rewards.stack.scored_rows import ScoredRow
+from rlhf_cli.services.hub_lookup import cached_model
 from rlhf_cli.text.suggest import nearest
 
 _ROUNDING = 1e-9
@@ -306,9 +307,6 @@ def prompt_text(prompt: object) -> str:
     return str(prompt)
 
 
-_CONNECT_S = 2.0
-
-
 def expensive(experiment: Experiment) -> dict[str, str]:
     """Return name -> cost per text, for the rewards that are not plain functions."""
     found = {}
@@ -327,7 +325,7 @@ def unreachable(experiment: Experiment) -> dict[str, str]:
     found = rewards_without_tokenizer(experiment)
     for name, reward in experiment.rewards.items():
         if reward.model is not None:
-            if not Path(reward.model).expanduser().is_dir() and not _is_cached(reward.model):
+            if not Path(reward.model).expanduser().is_dir() and cached_model(reward.model) is None:
                 found[name] = f"{reward.model} is neither a folder nor in the hub's cache"
             continue
         urls = _urls(reward)
@@ -346,19 +344,10 @@ def _listens(url: str) -> bool:
     parts = urlsplit(url)
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_S).close()
+        socket.create_connection((parts.hostname or "", port), timeout=2.0).close()
     except (OSError, ValueError):
         return False
     return True
-
-
-def _is_cached(model: str) -> bool:
-    from huggingface_hub import try_to_load_from_cache
-
-    try:
-        return isinstance(try_to_load_from_cache(model, "config.json"), str)
-    except ValueError:  # not a valid model id: a folder that does not exist
-        return False
 
 
 _ROWS, _COSTLY_ROWS = 64, 8

@@ -103,7 +103,6 @@ class AuditResult:
         return {"is_sound": self.is_sound, "holes": [kind.name for kind in self.holes], **asdict(self)}
 
 
-_ENDS_WITH_NUMBER = re.compile(r"\d(\W|</\w+>)*$")
 HINTS = {
     "empty": "return 0.0 for a text without a word, or count it only if the answer is right",
     "prompt_echo": "score against the right answer, not against the prompt",
@@ -136,7 +135,7 @@ def _advice(name: str, kinds: tuple[str, ...], result: AuditResult, experiment: 
     """Return a gate by the reward that knows the answer, else a ready-made reward that compares with its column."""
     guard, reward = result.main, experiment.rewards.get(name)
     source, _, column = (result.gold_source or "").partition(" ")
-    is_number = _ENDS_WITH_NUMBER.search(result.gold_text or "")
+    is_number = re.search(r"\d(\W|</\w+>)*$", result.gold_text or "")
     module, ready = ("numeric", "numeric_answer") if is_number else ("match", "exact_match")
     fn = f"rlhf_cli.rewards.{module}:{ready}"
     # The ready-made rewards compare with the column `answer`.

@@ -179,7 +179,6 @@ def _a_segment_each(joined: JoinedKeys, query: Tensor, key: Tensor, value: Tenso
 
 
 _HALF = (torch.bfloat16, torch.float16)
-_CAPABILITY = (8, 0)
 _LARGEST_HEAD, _STEP_OF_HEADS = 256, 8
 """The limits of `mha_varlen_fwd` in torch's flash_api.cpp."""
 
@@ -220,7 +219,7 @@ def _why_never(heads: Heads) -> str | None:
     if heads.dtype not in _HALF:
         return f"it is computed in {str(heads.dtype).removeprefix('torch.')}"
     capability = torch.cuda.get_device_capability(heads.device)
-    if capability < _CAPABILITY:
+    if capability < (8, 0):
         return f"the GPU has compute capability {'.'.join(map(str, capability))}; the kernel needs 8.0"
     if heads.size > _LARGEST_HEAD or heads.size % _STEP_OF_HEADS:
         return f"its head size is {heads.size}; the kernel supports multiples of 8 up to 256"

@@ -9,7 +9,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rlhf_cli.errors import Preempted
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 _OF_ANSWERS = re.compile(r"^eval_(?:(\w+)_)?(greedy|sampled)/")
 _OF_PAIRS = ("loss", "accuracy", "rewards/accuracies", "rewards/margins", "mean_token_accuracy")
 _MOST_ANSWERS = 200
-_INIT_TIMEOUT_S = 30.0
 _FINISH_TIMEOUT_S = 60.0
 """Seconds to wait at the end of a run for a slow server; unsent data stays in the run folder."""
 
@@ -114,7 +112,17 @@ class Mirror:
             self._tracker.log(step, tracked_run.shown_metrics(event))
             if match := next(filter(None, map(_OF_ANSWERS.match, event)), None):
                 table = f"evaluation_answers_{match[1]}" if match[1] else "evaluation_answers"
-                self._table(table, step, _answer_rows(self._folder, step, match[1] or ""))
+                eval_set = match[1] or ""
+                file = in_training(self._folder) / f"{in_step(step, eval_set)}.completions.jsonl"
+                rows: list[Row] = []
+                # Not splitlines: an answer may hold U+2028, which JSON does not escape.
+                lines = file.read_text(encoding="utf-8").rstrip("\n").split("\n") if file.is_file() else []
+                for line in lines[:_MOST_ANSWERS]:
+                    answer = json.loads(line)
+                    answer |= answer.pop("rewards", None) or {}
+                    answer.pop("completion_ids", None)
+                    rows.append({"step": step, **{name: _plain(value) for name, value in answer.items()}})
+                self._table(table, step, rows)
 
     def table(self, name: str, step: int, rows: Sequence[Row]) -> None:
         """Log rows as a table of a step, without known secrets; no rows, no table."""
@@ -130,7 +138,14 @@ class Mirror:
             return
         self._tables_to = step
         with self._dropped_on_error(f"at step {step}"):
-            self._table("completions", step, _completion_rows(file, unique_prompts=self._unique_prompts))
+            import pyarrow.parquet
+
+            table = pyarrow.parquet.read_table(file).to_pylist()
+            rows: list[Row] = [{name: _plain(value) for name, value in row.items()} for row in table]
+            firsts: dict[object, Row] = {}
+            for row in rows:
+                firsts.setdefault(row["prompt"], row)
+            self._table("completions", step, list(firsts.values()) if self._unique_prompts else rows)
 
     def finish(self, ending: Ending) -> None:
         """Log the summary of the whole run, over all its attempts, and close the tracker."""
@@ -190,31 +205,6 @@ def final_values(events: Sequence[Event]) -> dict[str, float]:
     for event in events:
         values |= tracked_run.at_the_end(event)
     return values
-
-
-def _completion_rows(file: Path, *, unique_prompts: bool) -> list[Row]:
-    """Return the rows of a completion table; with `unique_prompts` one per prompt, as in TRL's option."""
-    import pyarrow.parquet
-
-    table = pyarrow.parquet.read_table(file).to_pylist()
-    rows: list[Row] = [{name: _plain(value) for name, value in row.items()} for row in table]
-    firsts: dict[object, Row] = {}
-    for row in rows if unique_prompts else ():
-        firsts.setdefault(row["prompt"], row)
-    return list(firsts.values()) if unique_prompts else rows
-
-
-def _answer_rows(folder: RunFolder, step: int, eval_set: str) -> list[Row]:
-    file = in_training(folder) / f"{in_step(step, eval_set)}.completions.jsonl"
-    rows: list[Row] = []
-    # Not splitlines: an answer may hold U+2028, which JSON does not escape.
-    lines = file.read_text(encoding="utf-8").rstrip("\n").split("\n") if file.is_file() else []
-    for line in lines[:_MOST_ANSWERS]:
-        answer = json.loads(line)
-        answer |= answer.pop("rewards", None) or {}
-        answer.pop("completion_ids", None)
-        rows.append({"step": step, **{name: _plain(value) for name, value in answer.items()}})
-    return rows
 
 
 def _plain(value: object) -> object:
@@ -280,11 +270,7 @@ class WandbTracker:
         import wandb
 
         settings = wandb.Settings(
-            silent=True,
-            console="off",
-            init_timeout=_INIT_TIMEOUT_S,
-            finish_timeout=_FINISH_TIMEOUT_S,
-            finish_timeout_raises=True,
+            silent=True, console="off", init_timeout=30.0, finish_timeout=_FINISH_TIMEOUT_S, finish_timeout_raises=True
         )
         with _redacted_command_line():
             return wandb.init(

@@ -20,7 +20,6 @@ from rlhf_cli.runs.tracking.tracked_run import TrackedRun, begun_in, failed_line
 from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackerName
 
 _MLFLOW_ID = "rlhf.run_id"
-_MLFLOW_STATUS = {"failed": "FAILED", "preempted": "KILLED"}
 
 
 class ReportingCallback(TrainerCallback):
@@ -60,7 +59,7 @@ class ReportingCallback(TrainerCallback):
                 if self._name == "mlflow" and ending != "finished":
                     import mlflow
 
-                    mlflow.end_run(_MLFLOW_STATUS[ending])
+                    mlflow.end_run({"failed": "FAILED", "preempted": "KILLED"}[ending])
                 self._inner.on_train_end(self._args, TrainerState(is_world_process_zero=True), TrainerControl())
 
     @contextlib.contextmanager

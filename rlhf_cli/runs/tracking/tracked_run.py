@@ -50,7 +50,6 @@ class TrackedRun:
 _OF_PROVENANCE = ("command", "git", "versions", "starting_model", "world_size", "num_parameters")
 """Keys of provenance.json to show beside the configuration; the rest is in the run folder."""
 _PACKAGES = ("rlhf", "trl", "transformers", "torch")
-_TAGGED = ("exp", "model", "data")
 
 
 def tracked_run(folder: RunFolder, *, goes_on_from: int = 0, recorded_to: int = 0) -> TrackedRun:
@@ -60,7 +59,7 @@ def tracked_run(folder: RunFolder, *, goes_on_from: int = 0, recorded_to: int = 
     provenance = read_json(folder.provenance)
     choices = section(provenance, "choices")
     own = track.get("tags")
-    tags = [*(choices.get(group) for group in _TAGGED), *(own if isinstance(own, list) else [])]
+    tags = [*(choices.get(group) for group in ("exp", "model", "data")), *(own if isinstance(own, list) else [])]
     shown = {name: provenance[name] for name in _OF_PROVENANCE if provenance.get(name) is not None}
     versions = section(provenance, "versions")
     shown["versions"] = {name: versions[name] for name in _PACKAGES if name in versions}

@@ -15,7 +15,6 @@ Mode = Literal["online", "offline", "none"]
 Ending = Literal["finished", "failed", "preempted"]
 
 _CONNECT_TIMEOUT_S = 3.0
-_API = "https://api.wandb.ai"
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def no_answer(host: str, port: int) -> str | None:
 
 def wandb_address() -> tuple[str, int]:
     """Return host and port of wandb's server. Raises ValueError if WANDB_BASE_URL is not a valid address."""
-    url = urlparse(os.environ.get("WANDB_BASE_URL", _API))
+    url = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
     return url.hostname or "api.wandb.ai", url.port or (80 if url.scheme == "http" else 443)
 
 

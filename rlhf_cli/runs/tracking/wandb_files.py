@@ -100,13 +100,6 @@ def send(sendings: Sequence[Sending], *, upload: Upload) -> list[Sending]:
     files = [file for one in sendings if one.state == "to send" for file in one.files]
     if not files:
         return list(sendings)
-    check_server()
-    output = upload(files)
-    return [_after(one, output) if one.state == "to send" else one for one in sendings]
-
-
-def check_server() -> None:
-    """Raise UserError, with the command to run, without a wandb login or if the server does not answer."""
     try:
         host, port = wandb_address()
     except ValueError as error:
@@ -119,9 +112,9 @@ def check_server() -> None:
             hint="wandb login, or export WANDB_API_KEY=...",
         )
     if (silence := no_answer(host, port)) is not None:  # `wandb sync` would try for days
-        raise UserError(
-            "wandb cannot be reached", got=silence, advice="type the same command again once the network is back"
-        )
+        raise UserError("wandb cannot be reached", got=silence, advice="type the same command again with a network")
+    output = upload(files)
+    return [_after(one, output) if one.state == "to send" else one for one in sendings]
 
 
 def _of_run(run: RunFolder) -> Sending:

@@ -179,7 +179,10 @@ class _Confinement:
         if self._writable is not None and _libc.syscall(_RESTRICT_SELF, self._writable, 0):
             _fail("landlock_restrict_self")
         if self._filter is not None:
-            install_filter(self._filter)
+            # For this process and its children, permanently; NO_NEW_PRIVILEGES, set above, allows it.
+            code = ctypes.create_string_buffer(self._filter, len(self._filter))
+            header = struct.pack("HxxxxxxP", len(self._filter) // 8, ctypes.addressof(code))
+            prctl(_SECCOMP, 2, ctypes.c_char_p(header))
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
@@ -414,13 +417,6 @@ def socket_filter() -> bytes | None:
         (give, 0, 0, refuse),
     ]
     return b"".join(struct.pack("HBBI", *line) for line in program)
-
-
-def install_filter(program: bytes) -> None:
-    """Apply a seccomp program to this process and its children, permanently. Requires NO_NEW_PRIVILEGES."""
-    code = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
-    prctl(_SECCOMP, 2, ctypes.c_char_p(header))
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:

@@ -58,7 +58,6 @@ _LAUNCHER_FILES = (
 )
 # All that a program sees of this machine besides the interpreter, read-only: no home, no project, no data.
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store")
-_SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime")
 PATH = "/usr/local/bin:/usr/bin:/bin"
 PYTHONPATH = str(_PACKAGE.parent)
 
@@ -244,17 +243,12 @@ def _run(
                 return _listen(process, reports, job["timeout_s"] + _GRACE_S)
         finally:
             os.close(reader)
-            _hand_over(folder)
+            if set(os.listdir(folder)) - {"main.py"}:  # another process removes it, which can take minutes
+                os.rename(folder, f"{folder}-left")
+                subprocess.run(["sh", "-c", _REMOVE, f"{folder}-left"], start_new_session=True, check=False)
 
 
 _REMOVE = '(chmod -R u+rwx "$0"; rm -rf -- "$0") >/dev/null 2>&1 &'
-
-
-def _hand_over(folder: str) -> None:
-    """Let another process remove what a program left: that can take minutes, and the caller waits no longer."""
-    if set(os.listdir(folder)) - {"main.py"}:
-        os.rename(folder, f"{folder}-left")
-        subprocess.run(["sh", "-c", _REMOVE, f"{folder}-left"], start_new_session=True, check=False)
 
 
 def _listen(
@@ -345,7 +339,7 @@ def interpreter() -> str:
 def visible() -> list[str]:
     """Return the system's and the interpreter's folders, none inside another."""
     needed = [sys.base_prefix, sys.base_exec_prefix, os.path.dirname(interpreter()), sysconfig.get_path("stdlib")]
-    paths = [path for path in (*_SYSTEM, *_SYSTEM_FILES) if os.path.exists(path)]
+    paths = [path for path in (*_SYSTEM, "/etc/ld.so.cache", "/etc/localtime") if os.path.exists(path)]
     for path in sorted({os.path.realpath(path) for path in needed}, key=len):
         if not any(path == other or path.startswith(other + "/") for other in paths):
             paths.append(path)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_cli.analysis.diagnosis.finding import RunSetup
+from rlhf_cli.analysis.diagnosis.logged import RunSetup
 from tests.support.planted_logs import GRPO, PPO, Values, reward, verdict
 
 Curves = dict[str, Values]

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rlhf_cli.analysis.diagnosis.finding import RunSetup
-from rlhf_cli.analysis.diagnosis.logged import Curve
+from rlhf_cli.analysis.diagnosis.logged import Curve, RunSetup
 from rlhf_cli.analysis.diagnosis.outcome_findings import _error_of_thirds
 from rlhf_cli.errors import UserError
 from rlhf_cli.plan.preflight import preflight

@@ -11,8 +11,7 @@ import pytest
 from scipy import stats
 
 from rlhf_cli.analysis.diagnosis import run_diagnosis
-from rlhf_cli.analysis.diagnosis.finding import Finding, RunSetup
-from rlhf_cli.analysis.diagnosis.logged import Curve, Log, Trend
+from rlhf_cli.analysis.diagnosis.logged import Curve, Finding, Log, RunSetup, Trend
 from rlhf_cli.analysis.diagnosis.run_diagnosis import CHECKS, look
 from rlhf_cli.tables.metrics import FINDING_KINDS
 from tests.support.planted_logs import events_of, reward
@@ -147,7 +146,7 @@ def test_malformed_entries_of_a_configuration_get_defaults() -> None:
 
 
 def finding(kind: str, severity: Any) -> Finding:
-    return Finding(kind, "", severity, "", (), 0, 0)
+    return Finding("", severity, "", (), 0, 0, kind=kind)
 
 
 def test_the_worst_is_first_and_equals_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.diagnosis.finding import CheckResult, Finding, PassedCheck, RunSetup, SkippedCheck
-from rlhf_cli.analysis.diagnosis.logged import Log
-from rlhf_cli.analysis.diagnosis.run_diagnosis import time_spent
+from rlhf_cli.analysis.diagnosis.logged import CheckResult, Finding, Log, PassedCheck, RunSetup, SkippedCheck
+from rlhf_cli.analysis.diagnosis.run_diagnosis import run_check
 
 REWARDS = {"judge": {"args": {"max_concurrency": 8}}, "slow": {"fn": "./mine.py:slow"}, "rm": {"model": "run:a"}}
 
@@ -18,7 +17,7 @@ def seen(shares: dict[str, float], elapsed_s: float = 100.0, events: int = 5, **
     whole = {**shares, "backward": 1 - sum(shares.values())}
     event = {"loss": 1.0, "time/elapsed_s": elapsed_s, **{f"time/share/{key}": share for key, share in whole.items()}}
     log = Log.of([{"step": number, **event} for number in range(1, events + 1)])
-    return list(time_spent(log, RunSetup.of({"rewards": REWARDS, **config})))
+    return run_check("time", log, RunSetup.of({"rewards": REWARDS, **config}))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,7 @@ def test_a_slow_phase_has_advice(shares: dict[str, float], config: dict[str, Any
 
 def test_no_result_without_a_profile_or_with_two_events() -> None:
     assert isinstance(seen({"saving": 0.9}, events=2)[0], SkippedCheck)
-    (unseen,) = time_spent(Log.of([{"step": 1, "loss": 1.0}]), RunSetup())
+    (unseen,) = run_check("time", Log.of([{"step": 1, "loss": 1.0}]), RunSetup())
     assert isinstance(unseen, SkippedCheck)
     assert "profile=phases" in unseen.why
 
@@ -76,7 +75,7 @@ def test_evidence_of_a_slow_reward() -> None:
     event = {"time/elapsed_s": 100.0, "time/share/reward/judge": 0.5, "time/share/rest": 0.5}
     event |= {"rewards/judge/seconds": 12.5}
     log = Log.of([{"step": step, **event} for step in (2, 4, 6)])
-    first, second = time_spent(log, RunSetup())
+    first, second = run_check("time", log, RunSetup())
     assert isinstance(first, Finding)
     assert isinstance(second, Finding)
     assert first.what == "reward judge takes 50% of the time"

@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from rlhf_cli.analysis.stored_rounds import ROW, StoredFailure, StoredRound, StoredScores, read_rounds
-from rlhf_cli.analysis.whatif_request import alternatives, gate_in_words
+from rlhf_cli.analysis.whatif_request import alternatives
 from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.stored_tables import write_table
@@ -115,19 +115,3 @@ def test_at_most_fifty() -> None:
     error = caught.value
     assert (error.where, error.got) == ("command line", "51 combinations")
     assert error.expected == "at most 50"
-
-
-@pytest.mark.parametrize(
-    ("gate", "words"),
-    [
-        ({"at_least": 1.0, "otherwise": "zero"}, "a >= 1 else zero"),
-        ({"at_most": 0.25, "otherwise": -0.5}, "a <= 0.25 else -0.5"),
-        ({"equals": 2, "otherwise": "exclude"}, "a = 2 else exclude"),
-        ({"between": [0.0, 1.5], "otherwise": "zero"}, "a in [0, 1.5] else zero"),
-        ({"between": (0.0, 1.5), "otherwise": "zero"}, "a in [0, 1.5] else zero"),
-        ({"at_least": 0.0, "at_most": None, "otherwise": "zero"}, "a >= 0 else zero"),
-        ({"at_least": 0.0, "at_most": 1.0, "otherwise": "zero"}, "a >= 0 and <= 1 else zero"),
-    ],
-)
-def test_a_gate_in_words(gate: dict[str, object], words: str) -> None:
-    assert gate_in_words({"by": "a", **gate}) == words

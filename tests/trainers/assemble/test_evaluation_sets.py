@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_cli.analysis.comparison.logged_run import read_figures
 from rlhf_cli.cli import main
-from rlhf_cli.display.run_end import held_out
+from rlhf_cli.display.run_tables import held_out
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.tables.metrics import is_of_the_clock

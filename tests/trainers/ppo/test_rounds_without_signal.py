@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rlhf_cli.algorithms.ppo import Ppo, Rollout
-from rlhf_cli.analysis.diagnosis.finding import Finding
+from rlhf_cli.analysis.diagnosis.logged import Finding
 from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_status import read_status
