@@ -45,7 +45,10 @@ _BY_PATH = {"model": "local", "data": "file"}
 def explain(
     error: Exception, overrides: list[str], of_files: Origins, composed: Callable[[list[str]], DictConfig]
 ) -> NoReturn:
-    """Raise ConfigError, or Problems, for mistakes in the words or files; re-raise `error` if there is none."""
+    """Raise ConfigError, or Problems, for mistakes in the words or files; re-raise `error` if there is none.
+
+    `of_files` holds the origins of the files that were merged before the error.
+    """
     raise_any(_bad_files(), because=error)
     if isinstance(error, RecursionError | AssertionError):
         raise hydra_error(error) from error
@@ -105,7 +108,10 @@ def _bad_files() -> Iterator[ConfigError]:
 
 
 def _without_end(error: Exception) -> ConfigError:
-    """Return the error for defaults that include each other, or a choice that is no name, with its possible lines."""
+    """Return the error for defaults that include each other, or a choice that is no name, with the lines it may be in.
+
+    `error` is a RecursionError or, for such a choice, an AssertionError of Hydra's.
+    """
     names = "|".join(re.escape(file.stem) for file in _user_files())
     entry = re.compile(r"\s*-.*" + (r"\$\{" if isinstance(error, AssertionError) else rf"\b({names})\b"))
     places = [
@@ -398,7 +404,10 @@ def _entries(file: Path, group: str) -> Iterator[ConfigError | tuple[str, str]]:
 
 
 def _corrected(text: str, own: str) -> tuple[str, str, Sequence[str]]:
-    """Return what is wrong with an entry ('' if it is right), the corrected entry, and the names it may have."""
+    """Return what is wrong with an entry ('' if it is right), the corrected entry, and the names it may have.
+
+    `own` is the group of the file that has it.
+    """
     known, match = groups(), _ENTRY.fullmatch(text)
     if match is None:
         return _corrected_name(text, own)

@@ -38,7 +38,10 @@ _GIVEN = ("self", "optimizer", "num_warmup_steps", "num_training_steps", "last_e
 
 
 def inner_fields(name: str, trainer: str, args: JsonTree) -> Inner | None:
-    """Return the keys that the mapping in an argument may have; None if that is unknown, or it takes no mapping."""
+    """Return the keys that the mapping in an argument may have; None if that is unknown, or it takes no mapping.
+
+    `args` are all arguments of the trainer: the schedule decides on its keys.
+    """
     if name == "lr_scheduler_kwargs":
         return schedule_fields().get(str(args.get(SCHEDULE, trl_args.fields_of(trainer)[SCHEDULE].default)))
     if name == "optim_args":

@@ -43,7 +43,10 @@ SYSTEM = ("system", "system_prompt")
 
 
 def _messages_in(value: object) -> object:
-    """Return a value as a list of messages; anything that is not a conversation is returned unchanged."""
+    """Return a value as a list of messages; anything that is not a conversation is returned unchanged.
+
+    Raise ValueError for an unknown ShareGPT speaker and for a tool call that is not JSON.
+    """
     turns = [value] if _has_speaker(value) else value
     is_chat = isinstance(turns, list) and turns and all(isinstance(turn, Mapping) for turn in turns)
     return [_message(turn) for turn in turns] if is_chat and isinstance(turns, list) else value
@@ -252,7 +255,10 @@ def split_pair(chosen: str, rejected: str) -> tuple[str, str, str] | None:
 
 
 def made_columns(columns: Sequence[str], *, name: str = "data") -> tuple[str, ...]:
-    """Return the columns that are made of dialogues in a source with these columns: none if it has a `prompt`."""
+    """Return the columns that are made of dialogues in a source with these columns: none if it has a `prompt`.
+
+    Raise DataError if it has neither a `prompt` nor dialogues.
+    """
     if "prompt" in columns:
         return ()
     if set(_PAIR) <= set(columns):
@@ -283,7 +289,10 @@ def split_transcripts(table: Table, *, name: str = "data") -> Table:
 
 
 def split_row(row: Mapping[str, object], _index: int = 0) -> dict[str, object]:
-    """Return `prompt` and the answers of a row; of a pair without transcripts, an empty prompt and its texts."""
+    """Return `prompt` and the answers of a row; of a pair without transcripts, an empty prompt and its texts.
+
+    Of a conversation, the answer is its last message.
+    """
     if not set(_PAIR) <= set(row):
         messages = next((row[name] for name in DIALOGUES if row.get(name) is not None), None)
         messages = messages if isinstance(messages, list) else []

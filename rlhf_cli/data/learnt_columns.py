@@ -45,7 +45,11 @@ _OTHER_NAMES = {
 def learnt_columns(
     trainer: TrainerRow, columns: Sequence[str], *, text_field: str = TEXT, name: str = "data"
 ) -> tuple[str, ...]:
-    """Return the columns that `trainer` learns from, with those beside them. Raise DataError if no set is complete."""
+    """Return the columns that `trainer` learns from, with those that it reads beside them.
+
+    `text_field` is the column that SFTTrainer reads as plain text. Raise DataError, with the existing columns, if no
+    set is complete.
+    """
     if names := read_columns(trainer, columns, text_field=text_field):
         return tuple(names)
     sets = [tuple(text_field if name == TEXT else name for name in names) for names in trainer.learns_from]
@@ -92,7 +96,10 @@ def read_columns(trainer: TrainerRow, columns: Sequence[str], *, text_field: str
 
 
 def only_learnt(dataset: Dataset, trainer: TrainerRow, *, text_field: str = TEXT, name: str = "data") -> Dataset:
-    """Return `dataset` with only the columns that `trainer` reads, after checking its rows."""
+    """Return `dataset` with only the columns that `trainer` reads, after checking its rows.
+
+    Raise DataError for missing columns, empty rows, and rows that would make TRL fail.
+    """
     selected: Dataset = dataset.select_columns(check_columns(dataset, trainer, text_field=text_field, name=name))
     if "conversations" in selected.column_names:  # the name under which TRL expects ShareGPT's keys
         selected = selected.rename_column("conversations", "messages")
@@ -102,7 +109,11 @@ def only_learnt(dataset: Dataset, trainer: TrainerRow, *, text_field: str = TEXT
 def check_columns(
     dataset: Table, trainer: TrainerRow, *, text_field: str = TEXT, name: str = "data", reads_images: bool | None = None
 ) -> list[str]:
-    """Check what the columns hold that `trainer` reads, and return them. `reads_images` None: not known."""
+    """Check what the columns hold that `trainer` reads, and return these columns.
+
+    `reads_images` says whether the model does, None if that is not known. Raise DataError for missing columns and for
+    the first row with a value that the trainer does not take.
+    """
     if trainer.learns_from:
         learnt_columns(trainer, dataset.column_names, text_field=text_field, name=name)
     columns = read_columns(trainer, dataset.column_names, text_field=text_field) or ["prompt"]
@@ -194,7 +205,8 @@ def _wrong_messages(column: str, messages: _Messages, reads: Mapping[str, bool |
 def _has_prompt(dataset: Table, columns: Sequence[str], name: str) -> bool:
     """Return whether TRL should read the column `prompt` of pairs, or find their prompt in both answers.
 
-    Raise DataError if pairs have no prompt: TRL would take the letters that both answers begin with.
+    False if both answers repeat it and the column is text. Raise DataError if pairs have no prompt: TRL would take the
+    letters that both answers begin with.
     """
     first, pairs = dataset[0], zip(*(values_of(dataset, column) for column in ("chosen", "rejected")), strict=True)
     is_whole = all(

@@ -22,7 +22,11 @@ from rlhf_cli.text.template_grammar import is_text, parse
 
 
 def prepare(table: Table, source: DataSource, prompt: Template | None, *, is_alone: bool = True) -> Table:
-    """Return the rows of a source after `rename`, `transcripts`, template, `keep`, `sort`; `is_alone`: no mixture."""
+    """Return the rows of a source after `rename` (new -> old), `transcripts`, the prompt template, `keep`, `sort`.
+
+    `is_alone`: the source is no part of a mixture. Raise DataError if `rename` or the template uses a column that the
+    source lacks, or if a row cannot be read.
+    """
     renamed(table.column_names, source.rename, name=source.name)  # refuses what cannot be renamed
     inner = nested(table.column_names, source.rename)
     if inner:
@@ -59,7 +63,10 @@ def prepare(table: Table, source: DataSource, prompt: Template | None, *, is_alo
 
 
 def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "data") -> tuple[str, ...]:
-    """Return `columns` under their new names, in their old order, then those taken from inside a column."""
+    """Return `columns` under their new names, in their old order, then those taken from inside a column.
+
+    Raise DataError if a column does not exist or if two columns would get the same name.
+    """
     new_names: dict[str, str] = {}
     inner = nested(columns, rename)
     for new, old in rename.items():
@@ -87,7 +94,10 @@ def nested(columns: Sequence[str], rename: Mapping[str, str]) -> dict[str, str]:
 
 
 def take_nested(row: Mapping[str, object], _index: int, inner: Mapping[str, str], name: str = "data") -> Row:
-    """Return new name -> the value at its path in a row; a number in a path is the place in a list."""
+    """Return new name -> the value at its path in a row; a number in a path is the place in a list.
+
+    Raise DataError if a value on the path has no such part.
+    """
     taken: Row = {}
     for new, path in inner.items():
         value: object = row
@@ -103,7 +113,10 @@ def take_nested(row: Mapping[str, object], _index: int, inner: Mapping[str, str]
 
 
 def render(template: Template, row: Mapping[str, object], *, name: str = "data.prompt") -> str | list[dict[str, str]]:
-    """Fill a template from one row: a text gives a plain prompt, messages give a conversational one."""
+    """Fill a template from one row: a text gives a plain prompt, messages give a conversational one.
+
+    Raise DataError if a column is missing, null, a list or an object.
+    """
     if isinstance(template, str):
         return _fill(template, row, name)
     return [
@@ -162,7 +175,10 @@ def _kind_of(values: Iterable[object]) -> Kind:
 
 
 def kept_and_sorted(table: Table, source: DataSource) -> Table:
-    """Return the rows that `keep` of a source selects, in the order of its `sort`; equal rows stay in order."""
+    """Return the rows that `keep` of a source selects, in the order of its `sort`; equal rows stay in order.
+
+    Raise DataError for a column that does not exist, for values that have no order, or if no row is left.
+    """
     if source.keep is not None:
         column, low, high = source.keep
         values = _numbers(table, column, f"{source.name}.keep.column")

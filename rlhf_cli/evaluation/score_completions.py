@@ -104,7 +104,11 @@ def rewards_without_tokenizer(experiment: Experiment) -> dict[str, str]:
 def read_completions(
     path: Path, *, limit: int | None, experiment: Experiment | None = None, label: str | None = None
 ) -> list[Row]:
-    """Read rows with `prompt` and `completion` from a file, a run folder or its completions/ (its last table)."""
+    """Read rows with `prompt` and `completion` from a file, a run folder or its completions/ (its last table).
+
+    The experiment's renames, transcripts and prompt template apply as far as the file has their columns; `label` is a
+    column that is read too. Raise DataError if the file does not exist, has no rows, or lacks one of the two columns.
+    """
     if not path.exists() and not glob.has_magic(str(path)):
         from rlhf_cli.data.data_files import near_files
 

@@ -181,7 +181,10 @@ def refuse_other_size(leader: Leader | None, prepared: Prepared, planned: int) -
 def reproduce(
     console: Console, earlier: RunFolder, words: list[str], steps: int | None
 ) -> tuple[RunFolder, int | None]:
-    """Train a run again with the typed overrides; return the new, untracked run and its last step (None: its end)."""
+    """Train a run again with the typed overrides; return the new, untracked run and its last step (None: its end).
+
+    `steps` None means all that were logged. Raise RunError if too few were, or if Slurm would train.
+    """
     from rlhf_cli.analysis.comparison.metric_arrays import read_columns
 
     status, logged = read_status(earlier), read_columns(earlier.metrics).last_step

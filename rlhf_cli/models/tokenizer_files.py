@@ -244,7 +244,11 @@ def padding_beside(eos: str | None, special: Sequence[str], template: str | None
 def read_tokenizer(
     folder: Path, *, where: str, template: str | None = None, response_template: JsonTree | None = None
 ) -> TokenizerFiles:
-    """Return the tokenizer in a folder; `where` is the config key for errors, also in its methods."""
+    """Return the tokenizer in a folder; `where` is the config key for errors, also in its methods.
+
+    `template` replaces its chat template, `response_template` what reads a call back. Raise ModelError if a file is not
+    valid JSON.
+    """
     settings: JsonTree = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
@@ -263,7 +267,10 @@ def load_tokenizer(
     where: str = "model.path",
     **given: object,
 ) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a folder or hub id, or what `load` loads, with the templates that are not None."""
+    """Return the tokenizer of a folder or hub id, or what `load` loads, with the templates that are not None.
+
+    Raise ModelError, with `where` as its place, if it cannot be loaded.
+    """
     from transformers import AutoTokenizer
 
     try:
@@ -289,7 +296,11 @@ _LARGEST_TEMPLATE = 1_000_000
 
 
 def chat_template_text(named: str, *, where: str) -> str:
-    """Return the chat template that `named` is if it has a brace or a line break, else that of the file."""
+    """Return the chat template that `named` is, or that the file of this name holds.
+
+    A text with a brace or a line break is a template. Raise ModelError for a file that cannot be read and for a
+    template that Jinja cannot parse.
+    """
     import jinja2
 
     text, got, problem = named, "", "the chat template cannot be read"
@@ -333,7 +344,11 @@ def render_chat(
     special_tokens: Mapping[str, str],
     settings: Mapping[str, object] | None = None,
 ) -> str:
-    """Return a conversation as a text that ends with the generation prompt. Raise what the template raises."""
+    """Return a conversation as a text that ends with the generation prompt.
+
+    `special_tokens` are `bos_token` and the like, `settings` further template variables. Raise jinja2.TemplateError if
+    the template is malformed or rejects the conversation.
+    """
     given = {"add_generation_prompt": True, "tools": None, "documents": None, **special_tokens, **(settings or {})}
     return _compiled(template).render(messages=messages, **given)
 

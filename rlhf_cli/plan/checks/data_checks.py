@@ -90,7 +90,10 @@ def _read(source: DataSource, prompt: Template | None, seed: int) -> ReadSource:
 
 
 def column_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> Findings:
-    """Yield an error for every column that the trainer or a reward reads and the training or held-out data lacks."""
+    """Yield an error for every column that the trainer or a reward reads and the training or held-out data lacks.
+
+    Also yield one for each argument of a reward function that has neither a value nor a column.
+    """
     experiment, missing_arguments = subject.experiment, rewards.missing_arguments
     if not experiment.trainer.row.generates:
         return  # the plan of the steps checks the columns
@@ -157,7 +160,11 @@ def _no_column(
 
 
 def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Check[frozenset[str]]:
-    """Yield an error for each source with bad rows; return the columns that the trainer reads, if they are known."""
+    """Yield an error for each source with bad rows: empty prompts, text instead of numbers, unsound pairs.
+
+    Return the columns that the trainer reads; empty if they are not known. Missing columns of training rows are
+    reported by the plan of the steps.
+    """
     experiment, row, used = subject.experiment, subject.experiment.trainer.row, set[str]()
     wanted = preference_rules(experiment).columns if data.columns and experiment.reward_model is not None else ()
     lacks_margin = [name for name in wanted if name not in data.columns]
@@ -220,7 +227,11 @@ def _system_column(read: ReadSource, used: Collection[str]) -> str | None:
 
 
 def unread_columns(experiment: Experiment, data: DataFacts, used: frozenset[str]) -> tuple[str, ...]:
-    """Return the columns of the training data that nothing reads; none if a reward or the trainer may read any."""
+    """Return the columns of the training data that neither the trainer nor a reward nor the prompt reads.
+
+    `used` are those that the trainer reads. A reward with `**columns` reads all. Return none if the columns are not
+    known, or a trainer class of the user's may read any.
+    """
     trainer = experiment.trainer
     is_known, read = bool(used) and not (trainer.row.generates and trainer.own_class), columns_read(experiment)
     if not is_known or None in read or experiment.environment is not None:

@@ -44,7 +44,10 @@ _ADDED = 8
 
 
 def tokenizer_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Check[TokenizerFiles | None]:
-    """Yield an error if the tokenizer lacks an end token or a chat template, or has ids beyond the vocabulary."""
+    """Yield an error if the tokenizer has no end-of-text token or chat template, or ids beyond the model's vocabulary.
+
+    Return the tokenizer, None if its files are not on this machine.
+    """
     experiment, model = subject.experiment, subject.experiment.model
     where = subject.where("model.tokenizer" if model.tokenizer else "model.path")
     if model.tokenizer is not None:
@@ -172,7 +175,8 @@ def room_for_answers_problems(
 ) -> Check[tuple[int | None, DataFacts]]:
     """Yield an error if a prompt leaves no room for an answer, or a notice how many are dropped or cut.
 
-    Return the most tokens of a prompt if longer ones are dropped or cut, else None; and the facts of the other rows.
+    Return an upper bound on the tokens of a training prompt if longer ones are dropped or cut, else None; and the facts
+    without the rows that are dropped.
     """
     experiment, build, args = subject.experiment, subject.experiment.model.build, subject.experiment.trainer.args
     if not experiment.trainer.row.reads_prompts or tokenizer is None:

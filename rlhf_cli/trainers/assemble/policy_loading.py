@@ -143,7 +143,11 @@ def tokenizer_of(
 def readable_rows(
     experiment: Experiment, args: TrainingArguments, policy: str, train: Dataset, held_out: dict[str, Dataset]
 ) -> tuple[Dataset, dict[str, Dataset]]:
-    """Return training rows and evaluation sets that the model at `policy` can read. Raise what forbids it."""
+    """Return training rows and evaluation sets that the model at `policy` can read.
+
+    Raise ModelError if its tokenizer has no end-of-sequence token or, for conversations, no chat template. Raise
+    DataError for prompts that leave no room to answer, unless `data.overlong_prompts` says how to handle them.
+    """
     model, row = experiment.model, experiment.trainer.row
     config = AutoConfig.from_pretrained(policy, revision=model.revision, trust_remote_code=model.trust_remote_code)
     reads_images, has_images = hasattr(config, "vision_config"), not set(IMAGES).isdisjoint(train.column_names)
