@@ -130,6 +130,9 @@ def test_trainer_rows_agree_with_trl() -> None:
         assert issubclass(made, trl.RewardTrainer) == (row.trains == "reward model"), name
         assert row.can_have_critic == (name == "GRPOTrainer")
         assert row.splits_pairs == (name == "KTOTrainer")
+        # Log-probabilities in chunks; the loss of distillation has chunks of its own, GMPO is GRPO's subclass.
+        is_chunked = "add_fused_lm_head(" in source or name in ("DistillationTrainer", "GMPOTrainer")
+        assert row.bounds_logits == is_chunked, name
         assert ("rewards" in row.sections) == ("truncation" in row.sections) == row.generates
         assert hasattr(importlib.import_module(row.module), row.config_class)
     learns = {name for name, row in TRAINERS.items() if not row.generates}
