@@ -29,7 +29,8 @@ check: $(STAMP)  ## before a commit, in a minute: style, types, the house and wh
 # Whatever the shell says, collecting the tests writes compiled code: it is 15 seconds of each worker, and every process
 # that a test starts reads it.
 check test test-whole test-processes test-kernels: export PYTHONDONTWRITEBYTECODE =
-# Three workers on two cores, because tests wait for processes and deadlines. The files of tests in their order: by default those of few tests come last, and the longest runs are among them.
+# Three workers on two cores, because tests wait for processes and deadlines. The files of tests in their order: by default
+# those of few tests come last, and the longest runs are among them.
 test: $(STAMP)  ## style and the tests of seconds and less
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
