@@ -43,8 +43,8 @@ NAMED_REWARDS = "named entries under `rewards`, each with `fn` or `model`; or re
 def named_rewards(given: JsonValue, origin: Origin | None) -> str:
     """Return a list of reward functions, or one of them, as the keys of `rewards` to type, or as its line in a file."""
     listed = given if isinstance(given, list) else [given]
-    entries: list[JsonTree] = [one if isinstance(one, dict) else {"fn": one} for one in listed]
-    named = {str(one.get("fn")).partition(":")[2]: one for one in entries}
+    entries: list[JsonTree] = [entry if isinstance(entry, dict) else {"fn": entry} for entry in listed]
+    named = {str(entry.get("fn")).partition(":")[2]: entry for entry in entries}
     named = {"NAME": {"fn": "./rewards.py:FUNCTION"}} if "" in named else named
     if origin is None or origin.file is None:
         return " ".join(f"rewards.{name}.{key}={one[key]}" for name, one in named.items() for key in one)

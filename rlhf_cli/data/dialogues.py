@@ -161,7 +161,9 @@ def read_conversations(table: Table, columns: Sequence[str], *, is_alone: bool =
     first = {column: next((value for value in values_of(table, column) if value is not None), None) for column in known}
     texts = [column for column in known if column not in (*DIALOGUES, *_SETTINGS) and isinstance(first[column], str)]
     as_json = {*DIALOGUES, *_SETTINGS, *(texts if all(_is_json(first[column]) for column in texts) else ())}
-    read = {one: one in as_json for one in known if one in as_json or isinstance(first[one], list | Mapping)}
+    read = {
+        column: column in as_json for column in known if column in as_json or isinstance(first[column], list | Mapping)
+    }
     if isinstance(table, RowTable):
         return map_rows(table, _read, {}, columns=read, name=name) if read else table
     if is_alone:
@@ -202,7 +204,9 @@ def with_labels(table: Table, columns: Sequence[str]) -> Table:
 def without_repeats(table: Table, columns: Sequence[str]) -> Table:
     """Return the rows without the prompt's messages at the beginning of answers in `columns`: TRL joins both."""
     answers = [column for column in columns if column in ANSWERS and "prompt" in table.column_names]
-    pairs = (pair for one in answers for pair in zip(values_of(table, "prompt"), values_of(table, one), strict=True))
+    pairs = (
+        pair for answer in answers for pair in zip(values_of(table, "prompt"), values_of(table, answer), strict=True)
+    )
     if not any(_rest(*pair) is not pair[1] for pair in pairs):
         return table
     return map_rows(table, lambda row, _: {name: _rest(row["prompt"], row[name]) for name in answers}, {})

@@ -148,7 +148,9 @@ class DataSource:
 
     def wanted(self, in_template: Collection[str]) -> Wanted:
         """Return how the files are read for a prompt template with these columns."""
-        texts, written = (frozenset(self.rename.get(one, one) for one in own) for own in (READ_AS_TEXT, in_template))
+        texts, written = (
+            frozenset(self.rename.get(column, column) for column in own) for own in (READ_AS_TEXT, in_template)
+        )
         return Wanted(texts, written - texts, lambda column: column in self.rename.values() or self.is_read(column))
 
 

@@ -273,7 +273,9 @@ def draw_comparison(comparison: Comparison, file: Path) -> None:
         raise UserError("no run logged a metric to draw")
     columns = min(_COLUMNS, num_panels)
     rows = math.ceil(num_panels / columns)
-    height = 1.1 + 0.22 * max(len(comparison.estimates), *(len(one.differences) for one in comparison.verdicts), 4)
+    height = 1.1 + 0.22 * max(
+        len(comparison.estimates), *(len(verdict.differences) for verdict in comparison.verdicts), 4
+    )
     seeds = max((len(setting.by_seed) for setting in comparison.grouped.settings), default=0)
     texts = [
         f"{len(comparison.runs)} runs, up to {seeds} seeds per setting, 95 % intervals; "

@@ -131,7 +131,10 @@ class Watchdog:
         if self.world_size > 1 and any(self.folder.path.glob(failure_file(self.folder, "*").name)):
             return  # a rank has reported a failure, and this one will be ended soon
         found = {
-            ident: tuple(f"{one.filename}:{one.lineno} in {one.name}" for one in traceback.extract_stack(frame))
+            ident: tuple(
+                f"{frame_line.filename}:{frame_line.lineno} in {frame_line.name}"
+                for frame_line in traceback.extract_stack(frame)
+            )
             for ident, frame in sys._current_frames().items()
         }
         stacks = (found.pop(self.thread), *(stack for stack in found.values() if _is_of_rewards(stack)))

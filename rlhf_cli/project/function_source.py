@@ -194,7 +194,9 @@ def _assigned(tree: ast.Module) -> dict[str, ast.expr]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_FOLLOWED):
             _, other = _parsed(node.module or "", "")
             imported = _assigned(other)
-            named |= {one.asname or one.name: imported[one.name] for one in node.names if one.name in imported}
+            named |= {
+                alias.asname or alias.name: imported[alias.name] for alias in node.names if alias.name in imported
+            }
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
             named[node.target.id] = node.value
         elif isinstance(node, ast.Assign):

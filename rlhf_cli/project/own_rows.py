@@ -219,7 +219,9 @@ def _mapped(preview: Preview, training: Training, typed: Mapping[str, str]) -> d
     """Return a map of the training's column -> the file's column: first the typed ones, then by name and type."""
     mapped = dict(typed)
     for column in COLUMNS[training.rows]:
-        left = [one for one in preview.columns if one not in mapped.values() and _holds(preview, one) in column.holds]
+        left = [
+            name for name in preview.columns if name not in mapped.values() and _holds(preview, name) in column.holds
+        ]
         by_plain_name = {_plain(name): name for name in reversed(left)}
         names = [name for name in (column.role, *column.other_names) if name in by_plain_name]
         if names and column.role not in mapped:

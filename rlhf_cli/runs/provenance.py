@@ -100,7 +100,9 @@ def rewrite_config(folder: RunFolder, content: str, *, files: Mapping[str, Path]
 
 def weights_hash(model: Path) -> str | None:
     """Return the hash of a folder's weights, without tokenizer, card and configuration; None if it has none."""
-    files = sorted(one for kind in _WEIGHTS for one in model.glob(kind) if one.is_file() and one.name != _NO_WEIGHTS)
+    files = sorted(
+        file for kind in _WEIGHTS for file in model.glob(kind) if file.is_file() and file.name != _NO_WEIGHTS
+    )
     return _hash_of_files({f"{file.name}\0{file.stat().st_size}\0": file for file in files}) if files else None
 
 

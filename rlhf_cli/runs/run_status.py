@@ -313,7 +313,7 @@ def words_in(sweep: Mapping[str, object]) -> list[str]:
     """Return the overrides from which the jobs in a sweep.json are made, each once."""
     jobs = sweep.get("jobs")
     jobs = jobs if isinstance(jobs, list) else []
-    lists = [sweep.get("overrides"), *(one.get("overrides") for one in jobs if isinstance(one, dict))]
+    lists = [sweep.get("overrides"), *(job.get("overrides") for job in jobs if isinstance(job, dict))]
     return list(dict.fromkeys(str(word) for words in lists if isinstance(words, list) for word in words))
 
 

@@ -156,7 +156,9 @@ def run_search(
     at_once = f", {options.at_once} at a time" if options.at_once > 1 else ""
     space = {key: search_space.in_words(distribution) for key, distribution in plan.space.items()}
     how = f"{plan.sweep.trials} by {plan.sweep.sampler}{_HOW[plan.sweep.prune]}{at_once}"
-    aims = " and ".join(f"{'less' if one.less_is_better else 'more'} {one.metric}" for one in plan.objectives)
+    aims = " and ".join(
+        f"{'less' if objective.less_is_better else 'more'} {objective.metric}" for objective in plan.objectives
+    )
     console.print(Text.assemble(("search", "bold"), f" for {aims}"))
     facts = space | {"trials": how, "folder": RunFolder(folder).shown}
     console.print(facts_grid((f"  {name}", text) for name, text in facts.items()))

@@ -150,7 +150,9 @@ def compare(
     measures += [measure for measure in judged if measure.label not in labels]
     if no_total is not None and any(measure.kind == TOTALS for measure in measures):
         grouped.notes.append(f"{no_total}; --metrics shows it nevertheless")
-    values = {one.label: {run.name: one.of(run, asked.window, grouped.up_to) for run in runs} for one in measures}
+    values = {
+        measure.label: {run.name: measure.of(run, asked.window, grouped.up_to) for run in runs} for measure in measures
+    }
     estimates = {
         setting.name: {
             label: estimate_over([numbers[run.name] for run in setting.runs]) for label, numbers in values.items()

@@ -148,7 +148,7 @@ def load_runs(*places: Place, metrics: Sequence[str] | None = None) -> LoadedRun
     runs = named([*runs, *elsewhere])
     facts, keys = ["place", "state", "step", "max_steps", "trainer"], differences(runs)
     rows = [
-        [one.name, *(getattr(one, fact) for fact in facts), *(one.settings.get(key) for key in keys)] for one in runs
+        [run.name, *(getattr(run, fact) for fact in facts), *(run.settings.get(key) for key in keys)] for run in runs
     ]
     of_runs = pd.DataFrame(rows, columns=["run", *facts, *keys]).set_index("run")
     frames = {run.name: _of_run(run.metrics) for run in runs if len(run.metrics)}

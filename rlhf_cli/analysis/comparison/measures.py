@@ -82,7 +82,9 @@ def default_measures(runs: Sequence[LoggedRun], *, no_total: str | None) -> list
     costs = [("kl", kl), ("length", _LENGTH), ("truncated", truncated)]
     measures += [RunMeasure(label, metric, COST, sign_of(metric)) for label, metric in costs if metric in logged]
     if not rewards:
-        measures += [RunMeasure(_label(one), one, LEARNT, sign_of(one)) for one in LEARNING_METRICS if one in logged]
+        measures += [
+            RunMeasure(_label(name), name, LEARNT, sign_of(name)) for name in LEARNING_METRICS if name in logged
+        ]
     evaluated = sorted(filter(_EVALUATED.match, logged))
     for name in sorted(evaluated, key=lambda name: 0 if name.endswith("/total") else 1 if "greedy" in name else 2):
         if no_total is None or not name.endswith("/total"):

@@ -177,13 +177,17 @@ def verdicts_on(
     """
     texts = list(dict.fromkeys(setting.values[axis.key] for setting in grouped.settings))
     pairs = pairs_of(texts, baseline)
-    differing = [one for one in measures if len({*filter(math.isfinite, values_of[one.label].values())}) > 1]
+    differing = [
+        measure for measure in measures if len({*filter(math.isfinite, values_of[measure.label].values())}) > 1
+    ]
     comparisons = len(pairs) * max(1, len(differing))
     verdicts = []
     for measure in measures:
         numbers, sign = values_of[measure.label], measure.sign or 1
         balanced = {pair: _balanced(grouped, numbers, axis.key, pair) for pair in pairs}
-        differences = tuple(paired_difference(balanced[two], *two, sign=sign, comparisons=comparisons) for two in pairs)
+        differences = tuple(
+            paired_difference(balanced[pair], *pair, sign=sign, comparisons=comparisons) for pair in pairs
+        )
         arms = {
             text: estimate_over(list(by_seed.values()))
             for text, by_seed in _balanced(grouped, numbers, axis.key, texts).items()

@@ -137,7 +137,7 @@ class Diagnosis:
 def run_check(kind: str, log: Log, setup: RunSetup) -> list[CheckResult]:
     """Return the results of one check on a log."""
     results = CHECKS[kind](log, setup)
-    return [replace(one, kind=kind) for one in ([results] if isinstance(results, CheckResult) else results)]
+    return [replace(result, kind=kind) for result in ([results] if isinstance(results, CheckResult) else results)]
 
 
 def look(log: Log, setup: RunSetup, kinds: Collection[str] | None = None) -> Diagnosis:

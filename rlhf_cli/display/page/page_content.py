@@ -129,7 +129,7 @@ def report_on(runs: Sequence[LoggedRun], problems: Sequence[UserError], out: Pat
         "plots": plots_of(runs, settings, plotted_metrics(runs, no_total=comparison.no_total)),
         "noticed": sorted(found.values(), key=lambda one: (SEVERITIES.index(one["severity"]), -len(one["runs"]))),
         "completions": completion_pages(runs),
-        "cards": [{"run": one, "setting": setting_of[one.name], "why_not": why_not.get(one.name)} for one in runs],
+        "cards": [{"run": run, "setting": setting_of[run.name], "why_not": why_not.get(run.name)} for run in runs],
         "problems": [str(problem) for problem in problems],
     }
     html = _render(content)

@@ -114,7 +114,7 @@ def send(sendings: Sequence[Sending], *, upload: Upload) -> list[Sending]:
     if (silence := no_answer(host, port)) is not None:  # `wandb sync` would try for days
         raise UserError("wandb cannot be reached", got=silence, advice="type the same command again with a network")
     output = upload(files)
-    return [_after(one, output) if one.state == "to send" else one for one in sendings]
+    return [_after(sending, output) if sending.state == "to send" else sending for sending in sendings]
 
 
 def _of_run(run: RunFolder) -> Sending:
