@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet
 import pytest
@@ -173,13 +174,16 @@ def test_allowed_steps_get_the_rates_of_the_longer_schedule(whole, workplace: Pa
 
 
 @pytest.mark.fault(11)
-def test_an_allowed_learning_rate_is_used(whole, workplace: Path) -> None:
+def test_an_allowed_learning_rate_is_used(whole, workplace: Path, before_training) -> None:
     """transformers restores the old one with optimizer and schedule: the header would show a value that is not used."""
     folder = cut(whole(CONSTANT), 6, workplace / "cut")
+    trainers: list[Any] = []
+    before_training(trainers.append)
     words = ["trainer.args.learning_rate=0.25", "trainer.args.weight_decay=0.5"]
     allow = ["--allow", "trainer.args.learning_rate", "--allow", "trainer.args.weight_decay"]
     assert main(["resume", str(folder.path), *words, *allow]) == 0
     assert rates(folder) == [RATE] * 6 + [0.25] * 2
+    assert {group["weight_decay"] for group in trainers[0].optimizer.param_groups} == {0.5, 0.0}  # 0 of the norms
 
 
 def test_how_often_is_saved_and_logged_is_what_was_typed(whole, workplace: Path) -> None:

@@ -348,3 +348,13 @@ def test_a_row_without_a_score_counts_nowhere() -> None:
     assert output["tool_mask"].tolist() == [[1, 0, 1], [0, 0, 0]]
     assert output["old_logps"].tolist() == [-3.0, 0.0]
     assert int(output["num_items_in_batch"]) == 2
+
+
+@pytest.mark.parametrize(("out", "shares"), [([False, True], (0.5, 1.0)), ([True, True], (1.0, 1.0))])
+def test_the_shares_of_a_round_that_are_kept(out: list[bool], shares: tuple[float, float]) -> None:
+    """Of rows, and of micro-batches with a row that counts; with nothing left there is nothing to correct."""
+    output = batch()
+    Alone().drop_rows(output, torch.tensor(out))
+    accelerator: Any = SimpleNamespace(reduce=lambda tensor, reduction: tensor)
+    _, found = left_out_mixin.counts_and_shares([output], accelerator)
+    assert (found[left_out_mixin.KEPT_ROWS], found[left_out_mixin.KEPT_BATCHES]) == shares
