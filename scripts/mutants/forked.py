@@ -7,6 +7,7 @@ starts read the mutated file, too.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -106,6 +107,7 @@ def _be_the_child(copy: Path, tests: Sequence[str], plugin: object, log: Path, k
     code = 3
     try:
         os.setsid()
+        _take_own_mounts()
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -128,6 +130,20 @@ def _be_the_child(copy: Path, tests: Sequence[str], plugin: object, log: Path, k
         sys.stdout.flush()
         sys.stderr.flush()
         _END(code)
+
+
+_NEW_MOUNTS, _PRIVATE = 0x20000, 0x4000 | 0x40000
+"""CLONE_NEWNS; MS_REC and MS_PRIVATE."""
+
+
+def _take_own_mounts() -> None:
+    """Give this process mounts of its own: a mutant of the sandbox would mount over the machine's root.
+
+    Where that is not allowed, a mutant cannot mount either.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_NEW_MOUNTS) == 0 and libc.mount(b"none", b"/", None, _PRIVATE, None):
+        raise OSError(ctypes.get_errno(), "the tests' mounts cannot be separated from the machine's")
 
 
 class Chosen:

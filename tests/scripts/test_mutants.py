@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,16 @@ def test_mutants_are_killed_survive_or_are_unreached(judge, tmp_path: Path) -> N
     assert "no test reaches it" in page
     assert ", seed 0: " in page  # without a commit: the folder is not in git
     assert (tmp_path / "little" / "price.py").read_text() == LITTLE
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_what_a_test_mounts_is_not_mounted_on_the_machine(judge, tmp_path: Path) -> None:
+    """A mutant of the sandbox, which no longer separates its mounts, once hid this machine's root."""
+    test = tmp_path / "tests" / "test_price.py"
+    mounts = f"assert os.system('mount -t tmpfs none {tmp_path}/little/alone') == 0"
+    test.write_text(f"import os\n\n{TESTS}\n\ndef test_mount():\n    {mounts}\n    assert price(1, 1, 1) == 0\n")
+    assert judge("--file", "little/price.py").returncode in (0, 1)
+    assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
 
 
 def test_an_explained_survivor_is_counted_but_not_listed(judge, tmp_path: Path) -> None:
