@@ -52,7 +52,7 @@ def test_a_part_that_the_index_names_is_missing(place: Path, refused: Refused) -
     index = {"weight_map": {"a": WEIGHTS, "b": "gone-2.safetensors"}}
     (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
     assert "1 of 2 parts are missing, the first is gone-2.safetensors" in str(refused(*MODEL).got)
-    (folder / f"{WEIGHTS}.index.json").write_text("[]")
+    (folder / f"{WEIGHTS}.index.json").write_text("{}")
     assert f"{WEIGHTS}.index.json is not an index" in str(refused(*MODEL).got)
 
 
