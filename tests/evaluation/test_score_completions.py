@@ -425,6 +425,7 @@ SAME = ("array", "tensor", "lists", "bools", "scalars")
 IDS = ("Ids", "ids", "named")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("isolate", ["false", "true"])
 def test_the_same_functions_in_both(
     isolate: str, place: Path, write: Callable[[str, str], Path], capfd: pytest.CaptureFixture[str]

@@ -78,6 +78,7 @@ def test_every_reader_of_a_prompt_uses_it(template: Path) -> None:
     assert rendered(load_policy(model, experiment).tokenizer) == "<user>1+1=<bot>"
 
 
+@pytest.mark.whole
 def test_trl_s_argument_for_a_file_is_the_same_key(template: Path, before_training: Callable[..., None]) -> None:
     seen: list[str] = []
     before_training(lambda trainer: seen.append(rendered(trainer.processing_class)))

@@ -40,6 +40,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(folder, folder / "report.html")
 
 
+@pytest.mark.whole
 def test_no_script_of_theirs_runs_and_no_address_of_theirs_is_asked(chromium: Any, file: Path) -> None:
     page = OpenedPage(chromium, file)
     page.eval("for (const one of document.querySelectorAll('details')) one.open = true")

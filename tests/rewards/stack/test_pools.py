@@ -88,6 +88,7 @@ def test_ends_with_a_call_that_is_out_of_time() -> None:
     assert not [one for one in multiprocessing.active_children() if not one.daemon and one.is_alive()]
 
 
+@pytest.mark.whole
 def test_ends_with_the_isolated_worker_that_is_killed() -> None:
     reward = Isolated("./mine.py:hangs", {}, timeout_s=8.0)
     try:
