@@ -26,8 +26,8 @@ check: $(STAMP)  ## before a commit, in a minute: style, types, the house and wh
 	$(BIN)/mypy
 	$(BIN)/pytest -q -n 2 --dist loadfile tests/house tests/config tests/cli/test_options.py
 
-# Whatever the shell says, collecting the tests writes compiled code: it is 15 seconds of each worker, and every process
-# that a test starts reads it.
+# Collecting the tests writes compiled code, even if the shell forbids it: that saves each worker 15 seconds, and every
+# process that a test starts reads it.
 check test test-whole test-processes test-kernels: export PYTHONDONTWRITEBYTECODE =
 # Three workers on two cores, because tests wait for processes and deadlines. The files of tests in their order: by default
 # those of few tests come last, and the longest runs are among them.
