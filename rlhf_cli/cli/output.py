@@ -31,10 +31,12 @@ def json_alone() -> Iterator[None]:
     """Open a context in which only `print_json` writes to stdout; it tolerates a closed pipe if stdout does."""
     sys.stdout.flush()
     stdout, own = sys.stdout, None
+    is_real = False
     with contextlib.suppress(OSError, ValueError, AttributeError):  # in a test or a notebook it is another stream
-        if stdout.fileno() == _STDOUT:
-            own = os.dup(_STDOUT)
-            os.dup2(_STDERR, _STDOUT)
+        is_real = stdout.fileno() == _STDOUT
+    if is_real:
+        own = os.dup(_STDOUT)
+        os.dup2(_STDERR, _STDOUT)
     kept = stdout if own is None else open(own, "w", encoding="utf-8")  # noqa: SIM115  closed below
     _kept.append(cast(TextIO, Lasting(kept)) if isinstance(stdout, Lasting) else kept)
     sys.stdout = sys.stderr

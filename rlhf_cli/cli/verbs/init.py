@@ -39,9 +39,10 @@ from rlhf_cli.project.project_files import (
     write_project,
 )
 
+_TEST = "test_"
 _SAYS = {
     ".yaml": "the experiment",
-    "test_": "their tests: python -m pytest",
+    _TEST: "their tests: python -m pytest",
     ".py": "the rewards",
     "README.md": "what to type, in order",
     "AGENTS.md": "the same for programs and agents",
@@ -79,7 +80,10 @@ def run(options: Options) -> int:
         return EXIT_OK
     console = Screen()
     console.print(Text.assemble("a project in ", (str(folder), "bold")))
-    says = {n: _SAYS.get(n[:5]) or _SAYS.get(n) or _SAYS.get(Path(n).suffix, "a sample to start with") for n in files}
+    kinds = {name: _TEST if name.startswith(_TEST) else name for name in files}
+    says = {
+        name: _SAYS.get(kind) or _SAYS.get(Path(name).suffix, "a sample to start with") for name, kind in kinds.items()
+    }
     console.print(facts_grid(((f"  {name}", text) for name, text in says.items()), style="cyan"))
     for role, column in rename.items():
         console.print(Text(f"data.rename in the experiment reads the column {column!r} as {role}"))

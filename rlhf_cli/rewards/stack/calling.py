@@ -272,7 +272,11 @@ Scores = Sequence[Score | TokenValues | BaseException]
 
 
 def run_component(component: Component, batch: Batch, rows: Sequence[int], tools: Tools) -> RewardOutcome:
-    """Return the outcome of `component` on the whole batch; compute only `rows` and leave the others empty."""
+    """Return the outcome of `component` on the whole batch; compute only `rows` and leave the others empty.
+
+    Raise RewardError if a row fails and `on_error` is `raise`, and RewardFailed if the function tries to leave the
+    process, even with `on_error: exclude`.
+    """
     outcome = RewardOutcome.empty(len(by_row(batch, "completions")))
     began = time.perf_counter()
     if rows:
@@ -396,9 +400,11 @@ def _find_failing_rows(
             returned = _call(component, batch, [row], outcome, tools)
         except Exception as row_error:  # as above, for one row
             failed.append(FailedCall(component, batch, rows, row, row_error))
+            is_slow = isinstance(row_error, RewardTimeout | ServerSilent)
         else:
+            is_slow = False
             _store(component, batch, [row], outcome, returned, rows, tools.keep)
-        if failed and (not is_last or len(failed) < number or number == len(rows)):
+        if failed and (not is_last or is_slow or len(failed) < number or number == len(rows)):
             fail(failed.pop(0), outcome, tools.keep)
     if not outcome.num_errors:
         call = FailedCall(component, batch, rows, None, error)

@@ -18,9 +18,9 @@ import numpy
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.errors import RewardError, RewardFailed, described, in_a_line, message_of, shortened
+from rlhf_cli.errors import RewardError, RewardFailed, ServerSilent, described, in_a_line, message_of, shortened
 from rlhf_cli.rewards.stack.calling import with_own_arguments
-from rlhf_cli.rewards.stack.component import Component, OnError, ScoreGate
+from rlhf_cli.rewards.stack.component import Component, OnError, RewardTimeout, ScoreGate
 from rlhf_cli.rewards.stack.reward_stack import MaxErrors, RewardStack
 from rlhf_cli.text.terminal_output import traceback_of
 from tests.support.reward_bench import BATCH, Bench, Rows, picky, raises
@@ -79,6 +79,21 @@ def test_exclude_is_offered_where_a_row_passes(
     with pytest.raises(RewardFailed) as caught:
         bench(mine)
     assert (caught.value.row, "on_error=exclude" in str(caught.value.hint)) == (0, is_offered)
+
+
+@pytest.mark.parametrize(("failure", "num_calls"), [(RewardTimeout, 1), (ServerSilent, 1), (TypeError, 4)])
+def test_the_search_for_a_row_that_passes_waits_for_one_slow_row(
+    bench: Bench, failure: type[Exception], num_calls: int
+) -> None:
+    calls: list[Rows] = []
+
+    def mine(row: Rows, **_: Any) -> list[float]:
+        calls.append(row)
+        raise TypeError("odd") if len(row) > 1 else failure("late")
+
+    with pytest.raises(RewardFailed):
+        bench(mine)
+    assert len(calls) == 1 + num_calls
 
 
 @pytest.mark.parametrize("on_error", ["raise", "exclude", 0.5])
