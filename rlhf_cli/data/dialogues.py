@@ -1,8 +1,8 @@
 r"""Read conversations as people store them, and return them as chat templates read them: a list of {role, content}.
 
-The forms are ShareGPT's turns ({from, value}), roles of other names ({role: model, text: ...}), a single message, JSON
-text, content in parts of text, and tool calls whose arguments are JSON text. Arrow gives every message the keys of all
-messages: keys without a value are left out.
+The forms are ShareGPT's turns ({from, value}), XTuner's ({input, output}), roles of other names ({role: model, text:
+...}), a single message, JSON text, content in parts of text, and tool calls whose arguments are JSON text. Arrow gives
+every message the keys of all messages: keys without a value are left out.
 
 `transcripts` splits whole dialogues into a prompt and answers. In Anthropic's preference data, the two texts of a pair
 share everything up to the last answer, which is the prompt:
@@ -48,8 +48,17 @@ def _messages_in(value: object) -> object:
     Raise ValueError for an unknown ShareGPT speaker and for a tool call that is not JSON.
     """
     turns = [value] if _has_speaker(value) else value
-    is_chat = isinstance(turns, list) and turns and all(isinstance(turn, Mapping) for turn in turns)
-    return [_message(turn) for turn in turns] if is_chat and isinstance(turns, list) else value
+    if not (isinstance(turns, list) and turns and all(isinstance(turn, Mapping) for turn in turns)):
+        return value
+    if all({"input", "output"} <= set(turn) for turn in turns):
+        turns = [message for turn in turns for message in _exchange(turn)]
+    return [_message(turn) for turn in turns]
+
+
+def _exchange(turn: Mapping[str, object]) -> list[Row]:
+    """Return the messages of XTuner's turns, which hold what the user says and the answer to it."""
+    said = {"system": turn.get("system") or None, "user": turn["input"], "assistant": turn["output"]}
+    return [{"role": role, "content": text} for role, text in said.items() if text is not None]
 
 
 def _message(turn: Mapping[str, object]) -> Row:
@@ -295,13 +304,20 @@ def split_transcripts(table: Table, *, name: str = "data") -> Table:
 def split_row(row: Mapping[str, object], _index: int = 0) -> dict[str, object]:
     """Return `prompt` and the answers of a row; of a pair without transcripts, an empty prompt and its texts.
 
-    Of a conversation, the answer is its last message.
+    Of a conversation, the answer is its last message; a rejected text stands in its place.
     """
     if not set(_PAIR) <= set(row):
         messages = next((row[name] for name in DIALOGUES if row.get(name) is not None), None)
         messages = messages if isinstance(messages, list) else []
         return {"prompt": messages[:-1], "completion": messages[-1:]}
     chosen, rejected = row["chosen"], row["rejected"]
+    if kind_of_text(chosen) == "messages" and isinstance(rejected, str):  # ms-swift's rejected_response
+        messages = cast("list[Row]", chosen)
+        return {
+            "prompt": messages[:-1],
+            "chosen": messages[-1:],
+            "rejected": [{"role": "assistant", "content": rejected}],
+        }
     parts = split_pair(chosen, rejected) if isinstance(chosen, str) and isinstance(rejected, str) else None
     prompt, chosen, rejected = parts or ("", chosen, rejected)
     return {"prompt": prompt, "chosen": chosen, "rejected": rejected}

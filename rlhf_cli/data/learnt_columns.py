@@ -56,23 +56,46 @@ def learnt_columns(
     # The most complete set; the first of equals.
     wanted = max(sets, key=lambda names: sum(name in columns for name in names) / len(names))
     missing = [name for name in wanted if name not in columns]
-    has_dialogue = {"prompt", "completion"} <= set(missing) and not set(DIALOGUES).isdisjoint(columns)
-    hints = ["data.transcripts=true"] if has_dialogue else []
-    if {"prompt", "completion"} <= set(missing) and (other := stand_in("messages", columns, guesses=False)):
-        has_dialogue, hints = True, [typed_rename(name, "messages", other)]
-        hints += ["data.transcripts=true"] if ("messages",) not in trainer.learns_from else []
-    asks = ["prompt"] if "prompt" in trainer.along and "prompt" not in columns else []
+    what, got = f"the data has no column {' and no column '.join(map(repr, missing))}", "columns " + ", ".join(columns)
+    expected = trainer.expected_columns.replace(TEXT, text_field)
+    if _is_pair(missing) and (twins := _twins(columns)):
+        advice = f"write a file with these columns: no rename says which of {' and '.join(twins)} is better in each row"
+        raise DataError(what, where=name, got=got, expected=expected, advice=advice)
+    from_dialogue = _from_dialogue(trainer, missing, columns, name)
+    hints, asks = list(from_dialogue), ["prompt"] if "prompt" in trainer.along and "prompt" not in columns else []
     for column in dict.fromkeys((*missing, *asks)):
         found = stand_in(column, columns, guesses=column in missing)
-        if column == "prompt" and found is not None and not has_dialogue:
+        if column == "prompt" and found is not None and not from_dialogue:
             hints.append(prompt_hint(name, found, columns))
-        elif found is not None and (not has_dialogue or column == "label"):
+        elif found is not None and (not from_dialogue or column == "label"):
             hints.append(typed_rename(name, column, found))
-        elif column in missing and not has_dialogue:
+        elif column in missing and not from_dialogue:
             hints.append(f"{name}.rename.{column}=EXISTING_COLUMN")
     hint = " ".join(hints) + (", or trainer.args.dataset_text_field=COLUMN" if (TEXT,) in trainer.learns_from else "")
-    what, got = f"the data has no column {' and no column '.join(map(repr, missing))}", "columns " + ", ".join(columns)
-    raise DataError(what, where=name, got=got, expected=trainer.expected_columns.replace(TEXT, text_field), hint=hint)
+    raise DataError(what, where=name, got=got, expected=expected, hint=hint)
+
+
+def _is_pair(missing: Sequence[str]) -> bool:
+    return {"chosen", "rejected"} <= set(missing)
+
+
+def _from_dialogue(trainer: TrainerRow, missing: Sequence[str], columns: Sequence[str], name: str) -> list[str]:
+    """Return what to type so that the missing columns are made of a dialogue; empty if there is none."""
+    split, dialogue = ["data.transcripts=true"], next((name for name in DIALOGUES if name in columns), None)
+    if _is_pair(missing) and dialogue and (worse := stand_in("rejected", columns, guesses=False)):
+        return [typed_rename(name, "chosen", dialogue), typed_rename(name, "rejected", worse), *split]
+    if not {"prompt", "completion"} <= set(missing):
+        return []
+    if other := stand_in("messages", columns, guesses=False):
+        return [typed_rename(name, "messages", other), *(split if ("messages",) not in trainer.learns_from else ())]
+    return split if dialogue else []
+
+
+def _twins(columns: Sequence[str]) -> tuple[str, str] | None:
+    """Return the first two columns of answers whose names differ in a last 0 and 1, 1 and 2, or a and b."""
+    answers = [column for column in columns if not column.lower().startswith(("model", "score", "rating"))]
+    pairs = ((first, second) for first in answers for second in answers if first[:-1] == second[:-1])
+    return next((pair for pair in pairs if (pair[0][-1] + pair[1][-1]).lower() in ("01", "12", "ab")), None)
 
 
 def prompt_hint(name: str, column: str, columns: Sequence[str]) -> str:

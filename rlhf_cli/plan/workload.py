@@ -7,7 +7,6 @@ one checkpoint and the model fit, the run would fail midway, so it is refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,16 +14,11 @@ from rich.filesize import decimal as size
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import Trainer
-from rlhf_cli.data.rendering import TEMPLATE_ERRORS
-from rlhf_cli.data.rows import RowTable
-from rlhf_cli.errors import DataError, RunError, UserError
-from rlhf_cli.models.tokenizer_files import TokenizerFiles
+from rlhf_cli.errors import RunError, UserError
 from rlhf_cli.models.weight_shapes import DTYPE_BYTES, is_target, stored_shapes, tiny_shapes
-from rlhf_cli.plan.checks.facts import DataFacts, Findings, Schedule, Subject
-from rlhf_cli.plan.checks.prompt_checks import overlong, rendered
-from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, Workload
+from rlhf_cli.plan.checks.facts import Schedule
+from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Workload
 from rlhf_cli.runs.disk_space import bytes_below, free_bytes
-from rlhf_cli.tables.trl_trainers import too_short_for_all
 
 if TYPE_CHECKING:
     from rlhf_cli.plan.memory_estimate import RowLengths
@@ -188,98 +182,3 @@ def space_problems(experiment: Experiment, steps: int | None, run: Path | None) 
     if free < total:
         return [], f"{size(free)} free at {place}, but {parts} need {size(total)}: {_WAYS_OUT}"
     return [], None
-
-
-# The longest rows, counted with the policy's own tokenizer: only those with the most characters
-
-_AROUND_A_MESSAGE = 8
-"""Tokens that a chat template puts around a message (role, start and end markers); more than most templates use."""
-_COUNTED = 64
-"""How many rows are counted, those with the most characters: tokenizing a hundred thousand rows would take seconds."""
-_ANSWERS = ("completion", "chosen", "rejected", "reference")
-_WHOLE = ("messages", "conversations", "text")
-_IDS = ("input_ids", "chosen_ids", "rejected_ids")
-
-
-def longest_rows(
-    experiment: Experiment, data: DataFacts, tokenizer: TokenizerFiles | None, most_prompt_tokens: int | None
-) -> RowLengths | None:
-    """Return the longest prompt and row of all sources, in tokens.
-
-    Return None if the rows or the policy's tokenizer are not on this machine. Prompts with more than
-    `most_prompt_tokens` are dropped or cut.
-    """
-    from rlhf_cli.plan.memory_estimate import RowLengths
-
-    rows = [table[number] for read in data.sources if (table := read.rows) is not None for number in range(len(table))]
-    if not rows or tokenizer is None or tokenizer.lengths([""], special_tokens=False) is None:
-        return None
-
-    def count(text: str) -> int:
-        return sum(tokenizer.lengths([text], special_tokens=False) or ())
-
-    settings = experiment.trainer.args.get("chat_template_kwargs")
-
-    def count_prompt(prompt: object) -> int:
-        if isinstance(prompt, list) and tokenizer.chat_template is not None:
-            try:
-                return count(rendered(prompt, tokenizer, settings if isinstance(settings, Mapping) else {}))
-            except TEMPLATE_ERRORS:
-                pass  # the run reports a template that fails on this conversation
-        return _tokens(prompt, count)
-
-    prompts = sorted((row.get("prompt") for row in rows), key=lambda prompt: _tokens(prompt, len), reverse=True)
-    longest = max(count_prompt(prompt) for prompt in prompts[:_COUNTED])
-    if experiment.trainer.row.generates:
-        return RowLengths(min(longest, most_prompt_tokens or longest), 0)
-    by_size = sorted(rows, key=lambda row: _whole(row, len, lambda prompt: _tokens(prompt, len)), reverse=True)
-    return RowLengths(longest, max(_whole(row, count, count_prompt) for row in by_size[:_COUNTED]))
-
-
-_DROP_LONG_ROWS = ("SFTTrainer", "DPOTrainer", "KTOTrainer", "RewardTrainer")
-
-
-def length_problems(subject: Subject, data: DataFacts, tokenizer: TokenizerFiles | None) -> Findings:
-    """Yield an error if `max_length` leaves no row of a source, and a notice if it leaves less than half of them.
-
-    TRL drops a pair of a reward model with a longer text, and a row of other trainers whose prompt fills it.
-    """
-    trainer = subject.experiment.trainer
-    limit, is_pair = trainer.whole("max_length"), trainer.row.trains == "reward model"
-    is_kept = trainer.setting("packing") is True or trainer.setting("truncation_mode") == "keep_end"
-    if limit is None or tokenizer is None or is_kept or trainer.row.name not in _DROP_LONG_ROWS:
-        return
-    if (longest := longest_rows(subject.experiment, data, tokenizer, None)) is None:
-        return
-    given = trainer.setting("chat_template_kwargs")
-    settings = given if isinstance(given, Mapping) else {}
-    for read in data.sources:
-        columns = ("chosen", "rejected") if is_pair else ("prompt",)
-        rows, long = read.rows or RowTable([], ()), dict[int, int]()
-        for column in (name for name in columns if name in rows.column_names):
-            found = overlong(rows, limit if is_pair else limit - 1, tokenizer, settings, list, column=column)
-            long |= {row: max(tokens, long.get(row, 0)) for row, tokens in found.items()}
-        most = max([longest.row, *long.values()])
-        if long and len(long) == len(rows) == read.num_selected:
-            parts = too_short_for_all(len(rows), limit, min(long.values()), most)
-            yield DataError(**parts, where=read.source.name)
-        elif len(long) * 2 > len(rows):
-            text = f"trainer.args.max_length={limit} leaves out {len(long)} of {len(rows)} rows"
-            yield Notice(read.source.name, f"{text}; the longest has {most} tokens")
-
-
-def _whole(row: Mapping[str, object], count: Callable[[str], int], count_prompt: Callable[[object], int]) -> int:
-    """Return the tokens of a row that is trained on: the prompt with its longest answer, or the whole text."""
-    ids = [len(value) for name in _IDS if isinstance(value := row.get(name), list)]
-    wholes = [_tokens(row[name], count) for name in _WHOLE if row.get(name)]
-    answers = [_tokens(row[name], count) + 1 for name in _ANSWERS if row.get(name)]  # 1: the end of the sequence
-    return max([*ids, *wholes, count_prompt(row.get("prompt")) + max(answers, default=0)])
-
-
-def _tokens(value: object, count: Callable[[str], int]) -> int:
-    if isinstance(value, str):
-        return count(value)
-    if isinstance(value, list):
-        texts = [message.get("content", message.get("value")) for message in value if isinstance(message, Mapping)]
-        return sum(count(str(text)) + _AROUND_A_MESSAGE for text in texts)
-    return 0

@@ -69,7 +69,7 @@ class TrainerRow:
     loss never holds the logits of all tokens at once. `copies_policy`: it loads a copy of the policy as reference.
     `has_tools`: its constructor takes tools, environments and a rollout function. `answers_up_to`: the argument that
     limits the answers it generates itself, scored by no reward; None if it generates none. `same_vocabulary`: its
-    teacher must have as many tokens as the policy.
+    teacher must have as many tokens as the policy. `more_tokens`: those that it adds to a row, beside a text's end.
     """
 
     name: str
@@ -91,6 +91,7 @@ class TrainerRow:
     has_tools: bool = False
     answers_up_to: str | None = None
     same_vocabulary: bool = False
+    more_tokens: int = 0
 
     @property
     def generates(self) -> bool:
@@ -173,6 +174,7 @@ _ROWS = (
         "ORPOTrainer",
         "trl.experimental.orpo",
         texts_per_row=2,
+        more_tokens=1,
         learns_from=_OF_PAIRS,
         expected_columns=_PAIR,
         along=_PROMPT,
@@ -181,6 +183,7 @@ _ROWS = (
         "CPOTrainer",
         "trl.experimental.cpo",
         texts_per_row=2,
+        more_tokens=1,
         learns_from=_OF_PAIRS,
         expected_columns=_PAIR,
         along=_PROMPT,

@@ -54,6 +54,8 @@ def test_a_trainer_reads_the_first_complete_set_and_the_columns_beside_it(
         ("KTO", ("prompt", "response", "liked"), "data.rename.completion=response data.rename.label=liked"),
         ("SFT", ("instruction", "completion"),
          "data.rename.prompt=instruction, or trainer.args.dataset_text_field=COLUMN"),
+        ("DPO", ("messages", "rejected_response"),
+         "data.rename.chosen=messages data.rename.rejected=rejected_response data.transcripts=true"),
         ("DPO", ("chosen", "rejectd"), "data.rename.rejected=rejectd"),
         ("DPO", ("chosen", "zzz"), "data.rename.rejected=EXISTING_COLUMN"),
         ("DPO", ("zzz",), "data.rename.chosen=EXISTING_COLUMN data.rename.rejected=EXISTING_COLUMN"),
@@ -64,6 +66,22 @@ def test_an_incomplete_set_is_refused_with_the_renames_to_type(
 ) -> None:
     error = refusal(learnt_columns, OF[trainer], columns)
     assert (error.where, error.hint) == ("data", hint)
+
+
+@pytest.mark.parametrize(
+    ("columns", "twins"),
+    [
+        ("prompt response_0 response_1 better_response_id", "response_0 and response_1"),
+        ("model_a model_b winner conversation_a conversation_b", "conversation_a and conversation_b"),
+        ("score_A score_B human_ref_A human_ref_B", "human_ref_A and human_ref_B"),
+        ("answer1 answer2 score1 score2", "answer1 and answer2"),
+    ],
+)
+def test_which_of_two_answers_is_better_is_not_said_by_a_rename(columns: str, twins: str, refusal) -> None:
+    for trainer in ("DPO", "Reward"):
+        error = refusal(learnt_columns, OF[trainer], columns.split())
+        assert (error.hint, twins in error.advice) == (None, True)
+    assert "data.rename.chosen" in refusal(learnt_columns, OF["DPO"], ["x_1", "x_3", "abc", "abd"]).hint
 
 
 def test_the_column_of_plain_text_can_have_another_name(refusal) -> None:
@@ -171,6 +189,9 @@ def test_a_row_without_transcripts_keeps_its_texts_and_gets_an_empty_prompt(refu
     for chosen, rejected in ((None, f"{start} b"), (CHAT, CHAT)):
         row = {"chosen": chosen, "rejected": rejected}
         assert split_row(row) == {"prompt": "", **row}
+    swift = {"chosen": CHAT, "rejected": "no"}
+    told = [{"role": "assistant", "content": "no"}]
+    assert split_row(swift) == {"prompt": CHAT[:-1], "chosen": CHAT[-1:], "rejected": told}
     many = datasets.Dataset.from_list([{"chosen": "a", "rejected": "b"}] * 1500 + [pair])
     assert split_transcripts(many)[1500]["prompt"] == start
     assert refusal(split_transcripts, many.select(range(1500))).hint == "data.transcripts=false"

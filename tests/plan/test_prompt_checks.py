@@ -56,7 +56,7 @@ class TestRoom:
         assert f"the longest has {ROOM + 1} tokens" in str(refused(*MINE).got)
 
     def test_a_pair_has_what_the_template_writes_before_its_prompt(self, place, write: Write) -> None:
-        """12 tokens of the template and 4 of the question; of the answer 1, 8 for a message and 1 for its end."""
+        """12 tokens of the template, 4 of the question and 1 of the answer."""
         model_copy(
             place / "model",
             without=("chat_template.jinja",),
@@ -66,7 +66,7 @@ class TestRoom:
         pair = {"prompt": asked, "chosen": [{**told, "content": "2"}], "rejected": [{**told, "content": "3"}]}
         write("pairs.jsonl", f"{json.dumps(pair)}\n" * 20)
         plan = planned("trainer=reward", "data=file", "data.path=pairs.jsonl", *MODEL)
-        assert plan.workload.longest_row == 12 + 4 + 1 + 8 + 1
+        assert plan.workload.longest_row == 12 + 4 + 1
 
     def test_answers_as_long_as_the_context(self, refused: Refused) -> None:
         error = refused("exp=quickstart", "trainer.args.max_completion_length=512")

@@ -62,6 +62,20 @@ VERL = {"data_source": "sums", "prompt": TALK[:1], "reward_model": {"style": "ru
 
 READ: list[tuple[str, str, dict[str, Any], list[str], dict[str, Any]]] = [
     ("FastChat", "sft", {"id": "0", "conversations": SHAREGPT}, [], {"messages": TALK}),
+    (
+        "XTuner",
+        "sft",
+        {"conversation": [{"system": "Be brief.", "input": "What is 2 plus 3?", "output": "5"}]},
+        ["data.rename.messages=conversation"],
+        {"messages": [{"role": "system", "content": "Be brief."}, *TALK]},
+    ),
+    (
+        "ms-swift's pairs",
+        "dpo",
+        {"messages": TALK, "rejected_response": "6"},
+        ["data.rename.chosen=messages", "data.rename.rejected=rejected_response", "data.transcripts=true"],
+        {"prompt": TALK[:1], "chosen": TALK[1:], "rejected": [says("6")]},
+    ),
     ("OpenAI's names in the column conversations", "sft", {"conversations": TALK}, [], {"messages": TALK}),
     (
         "Gemini's roles and ShareGPT's value",

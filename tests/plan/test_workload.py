@@ -46,6 +46,9 @@ def test_the_longest_of_many_rows_is_counted_wherever_it_is(write: Write) -> Non
     write("rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     plan = planned("exp=toy_sft", "data=file", "data.path=rows.jsonl", "data.eval.path=rows.jsonl", *CPU)
     assert plan.workload.longest_row == 3 + 40 + 1
+    renamed = ("trainer.args.dataset_text_field=body", "data.rename.body=completion", "data.rename.unread=prompt")
+    plan = planned("exp=toy_sft", "data=file", "data.path=rows.jsonl", "data.eval.fraction=0.1", *renamed, *CPU)
+    assert plan.workload.longest_row == 40 + 1
 
 
 def test_rows_that_are_learned_from() -> None:

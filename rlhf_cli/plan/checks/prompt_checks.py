@@ -39,7 +39,7 @@ from rlhf_cli.text.suggest import nearest
 
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
-_ADDED = 8
+ADDED = 8
 """Upper bound on the special tokens added to a plain text."""
 
 
@@ -231,7 +231,7 @@ def overlong(
             except TEMPLATE_ERRORS:
                 return {}  # `template_problems` reports it
         # A token is at least a byte, so most prompts need no count.
-        if isinstance(prompt, str) and len(prompt.encode()) + _ADDED > limit:
+        if isinstance(prompt, str) and len(prompt.encode()) + ADDED > limit:
             texts[row] = prompt
     lengths = tokenizer.lengths(list(texts.values()), special_tokens=not is_chat) if texts else []
     return {row: length for row, length in zip(texts, lengths or (), strict=False) if length > limit}

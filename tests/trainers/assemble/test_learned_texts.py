@@ -15,7 +15,9 @@ import trl
 
 from rlhf_cli.cli import main
 from rlhf_cli.models.tiny import byte_tokenizer
+from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.plan.row_lengths import RowCounter
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.trainers.assemble.policy_loading import warm_start_rows
 from rlhf_cli.trainers.assemble.prepared_rows import prepared_rows
@@ -144,6 +146,7 @@ def test_the_tokens_are_those_of_trl(
     tokenizer, rows = tokenizer_of(template), [row] * 4
     words = [f"trainer.args.{name}={json.dumps(value)}" for name, value in args.items()]
     (place / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    tokenizer.save_pretrained(place / "tokenizer")
     experiment = prepare([f"trainer={trainer}", "model=tiny", "data=file", "data.path=rows.jsonl", *words]).experiment
     found = prepared_rows(experiment, training_rows(experiment)[0], tokenizer)
     shown = [
@@ -156,6 +159,9 @@ def test_the_tokens_are_those_of_trl(
         shown, wanted = sorted(shown, key=str), sorted((text for text in wanted), key=str)
     assert [text[1:] for text in shown] == [text[1:] for text in wanted]
     assert shown or args
+    if not {"max_length", "dataset_text_field"} & set(args):  # the plan counts what is cut off, too
+        counter = RowCounter(read_tokenizer(place / "tokenizer", where="model"), {}, experiment.trainer.row.more_tokens)
+        assert counter.wholes([row]) == [max(len(ids) for _, ids, _ in wanted)]
 
 
 def test_a_row_that_trl_leaves_out_keeps_its_place(place: Path) -> None:
