@@ -91,7 +91,8 @@ def test_an_unusual_model_folder(spoil, says: str, model: Path, workplace: Path,
     printed = capsys.readouterr()
     assert code == 2, printed
     assert "Traceback" not in printed.out + printed.err
-    for part in (says, "row 1", "model.chat_template") if chat else (says, "model.path", str(model)):
+    place = ("row 1", "model.chat_template", "got:") if chat else ("model.path", str(model))
+    for part in (says, *place, "expected:"):
         assert part in printed.err, part
     assert not (workplace / LEAVES).exists()
 
@@ -124,6 +125,6 @@ def test_a_checkpoint_that_was_changed_together_with_its_manifest(train, workpla
         printed = capsys.readouterr()
         assert code == 2, printed
         assert "Traceback" not in printed.out + printed.err
-        for part in ("checkpoint-3", name if name != "damaged" else "parameter group"):
+        for part in ("checkpoint-3", name if name != "damaged" else "parameter group", "got:", "expected:", "advice:"):
             assert part in printed.err, part
         assert not (workplace / LEAVES).exists()

@@ -155,6 +155,9 @@ def test_conversations_without_a_template_are_refused_before_training(reward_mod
         with pytest.raises(ModelError) as caught:
             call()
         assert caught.value.where == f"reward model {folder}"
+    for mixed in ((CONVERSATION[0], PLAIN[1]), (PLAIN[0], CONVERSATION[1])):
+        with pytest.raises(TypeError):
+            scorer(*mixed)
 
 
 def test_a_causal_checkpoint_is_refused(tmp_path: Path, reward_model: Path) -> None:

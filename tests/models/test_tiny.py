@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from transformers import AutoConfig
 
 from rlhf_cli.data.worlds import demonstrations
@@ -31,13 +32,16 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_is_built_once_and_found_again(tmp_path: Path) -> None:
-    steps: list[int] = []
+    steps, rates = list[int](), list[float]()
+    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"]))
     folder = build(WARM, lambda step, of: steps.append(step))
+    hook.remove()
     config, tokenizer = AutoConfig.from_pretrained(folder), byte_tokenizer(64)
     assert (config.eos_token_id, config.pad_token_id) == (tokenizer.eos_token_id, tokenizer.pad_token_id)
     assert config.bos_token_id is None  # the tokenizer has none
     assert (config.hidden_size, config.intermediate_size, config.num_attention_heads) == (16, 64, 2)
     assert steps == list(range(1, 41))
+    assert rates == pytest.approx([0.5e-2, *(1e-2 * (1 - step / 40) for step in range(1, 40))])  # a 16th of them rises
     assert build(WARM, lambda step, of: steps.append(step)) == folder
     assert len(steps) == 40
 

@@ -11,7 +11,14 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.tokenizer_files import TokenizerFiles, chat_template_text, read_tokenizer, render_chat, token_ids
+from rlhf_cli.models.tokenizer_files import (
+    TokenizerFiles,
+    chat_template_text,
+    load_tokenizer,
+    read_tokenizer,
+    render_chat,
+    token_ids,
+)
 from tests.support.model_copies import model_copy
 
 TEXTS = ["17+5=", "", "Grüße, 世界!", "<eos> a <pad>", "x" * 1000]
@@ -78,8 +85,17 @@ def test_special_tokens_and_vocabulary(ours: TokenizerFiles, theirs: PreTrainedT
     assert (ours.special("eos_token"), ours.special("pad_token")) == (theirs.eos_token, theirs.pad_token)
     assert ours.tokens == theirs.get_vocab()
     assert ours.chat_template == theirs.chat_template
+    assert ours.settings["response_template"] == theirs.response_template
     assert ours.surely_lacks("unk_token")
     assert not ours.surely_lacks("eos_token")
+
+
+def test_configured_templates_replace_those_of_the_files(folder: Path) -> None:
+    own = {"fields": {}}
+    ours = read_tokenizer(folder, where="model.path", template="{{ 1 }}", response_template=own)
+    theirs = load_tokenizer(str(folder), "{{ 1 }}", own)
+    assert ours.chat_template == theirs.chat_template == "{{ 1 }}"
+    assert ours.settings["response_template"] == theirs.response_template == own
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

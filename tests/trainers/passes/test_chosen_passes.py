@@ -28,7 +28,9 @@ from transformers import (
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.packing import varlen_kernel
 from rlhf_cli.models.packing.row_attention import why_not_packed
-from rlhf_cli.tables.passes import Passes
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
+from rlhf_cli.tables.passes import Passes, PassSetting
+from rlhf_cli.trainers.extensions import Extensions, RewardSetup
 from rlhf_cli.trainers.forward_pass import Forward
 from rlhf_cli.trainers.pass_mixin import PassMixin, chosen_passes, tried_rows
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
@@ -192,6 +194,16 @@ def test_how_far_off_is_another_result(off: float, precision: str, dtype: torch.
     trainer = trying(precision)
     trainer.model.to(dtype)
     trainer._try(trainer.model, "its log-probabilities", lambda: PLAIN, lambda: PLAIN - off)
+    assert trainer.passes.mode == mode
+
+
+@pytest.mark.parametrize(("asked", "mode"), [("auto", "trimmed"), ("packed", "packed")])
+def test_rows_are_padded_once_the_kernel_is_given_up(asked: PassSetting, mode: str) -> None:
+    """On a GPU packed rows are right without the kernel, and slower than padded ones."""
+    trainer = trying()
+    trainer.accelerator.device = torch.device("cuda")
+    trainer.extensions = Extensions(rewards=RewardSetup(stack=RewardStack([]), passes=asked))
+    trainer._try(trainer.model, "its log-probabilities", lambda: PLAIN, lambda: PLAIN)
     assert trainer.passes.mode == mode
 
 
