@@ -68,7 +68,7 @@ def _numbers(run: RunFolder, up_to: int | None) -> dict[tuple[int, bool, int, in
     counted, found = Counter[tuple[int, bool]](), {}
     for event in read_metrics(run.metrics):
         kind = int(str(event["step"])), any(name.startswith("eval_") for name in event)
-        if "train_runtime" in event or "train_loss" in event or (up_to is not None and kind[0] > up_to):
+        if "train_runtime" in event or (up_to is not None and kind[0] > up_to):
             continue
         counted[kind] += 1
         for name in event:

@@ -139,10 +139,11 @@ class StoredScores:
     `unknown` are the rows of the current round without a score in the log, such as those of a closed gate.
     """
 
+    _stored: StoredRound
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.unknown: set[int] = set()
-        self._stored = StoredRound(0, 0, {})
 
     def begin(self, stored: StoredRound) -> None:
         """Switch to this round."""

@@ -91,7 +91,9 @@ def paired_difference(values: Values, value: str, other: str, *, sign: int, comp
         outcome = EQUAL if abs(mean) <= deviation else IMPOSSIBLE
         return PairedDifference(value, other, seeds, Estimate(mean, None, None, len(gaps)), outcome, comparisons)
     interval = student(gaps, comparisons=comparisons)
-    is_decided = (interval.low or 0.0) > 0 or (interval.high or 0.0) < 0
+    assert interval.low is not None
+    assert interval.high is not None
+    is_decided = interval.low > 0 or interval.high < 0
     outcome = (BETTER if mean * sign > 0 else WORSE) if is_decided else UNDECIDED
     effect = mean / deviation
     p_value = float(2 * stdtr(len(gaps) - 1, -abs(effect * math.sqrt(len(gaps)))))
@@ -99,7 +101,7 @@ def paired_difference(values: Values, value: str, other: str, *, sign: int, comp
     return PairedDifference(value, other, seeds, interval, outcome, comparisons, effect, p_value, p_adjusted)
 
 
-def power_of(effect: float, num_seeds: int, *, comparisons: int = 1) -> float:
+def power_of(effect: float, num_seeds: int, *, comparisons: int) -> float:
     """Return the probability that the interval over `num_seeds` excludes zero on the right side, for this d / s."""
     from scipy.special import nctdtr
 
@@ -111,7 +113,7 @@ def power_of(effect: float, num_seeds: int, *, comparisons: int = 1) -> float:
     return 1 - missed
 
 
-def seeds_needed(effect: float, *, comparisons: int = 1) -> int | None:
+def seeds_needed(effect: float, *, comparisons: int) -> int | None:
     """Return the smallest number of seeds with a power of 80 %, or None if a thousand are not enough."""
     if effect == 0 or power_of(effect, MOST_SEEDS, comparisons=comparisons) < POWER:
         return None

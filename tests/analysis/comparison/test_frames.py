@@ -13,7 +13,7 @@ import pytest
 
 import rlhf_cli
 from rlhf_cli.analysis.comparison import frames
-from rlhf_cli.analysis.comparison.comparison import compare
+from rlhf_cli.analysis.comparison.comparison import ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.frames import read_wandb
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, named
 from rlhf_cli.errors import RunError
@@ -42,6 +42,8 @@ def test_one_row_per_run_and_per_event(place: Path) -> None:
     assert list(loaded.metrics["reward"]) == [0.1, 0.2, 0.3, 0.4]
     assert list(loaded.metrics["late"].isna()) == [True, False, True, True]
     assert set(loaded.metrics.dtypes.astype(str)) == {"float64"}
+    (verdict,) = loaded.compare(ComparisonOptions(metrics=("reward",), by="weight")).verdicts
+    assert (verdict.measure.label, verdict.values) == ("reward", ("0", "0.5"))
 
 
 def test_two_events_of_one_step_are_two_rows(place: Path) -> None:

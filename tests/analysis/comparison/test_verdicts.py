@@ -41,7 +41,7 @@ def test_by_hand() -> None:
     assert found.difference.mean == pytest.approx(0.0425)
     assert found.difference.low == pytest.approx(0.0425 - 0.015235, abs=1e-6)
     assert found.difference.high == pytest.approx(0.0425 + 0.015235, abs=1e-6)
-    assert (found.outcome, found.seeds) == (BETTER, ("0", "1", "2", "3"))
+    assert (found.outcome, found.seeds, found.seeds_needed) == (BETTER, ("0", "1", "2", "3"), None)
     assert found.effect == pytest.approx(0.0425 / 0.0095743, rel=1e-4)
 
 
@@ -127,7 +127,7 @@ def test_sample_sizes_are_those_of_g_power(effect: float, seeds: int) -> None:
     """G*Power 3.1, t tests, difference between two dependent means, two tails, alpha 0.05, power 0.8 (Cohen's small,
     medium and large effect).
     """
-    assert seeds_needed(effect) == seeds
+    assert seeds_needed(effect, comparisons=1) == seeds
 
 
 def test_power_is_how_often_simulated_seeds_decide() -> None:
@@ -167,8 +167,8 @@ def test_the_number_of_seeds_is_the_smallest_with_enough_power(effect: float, co
 
 
 def test_a_tiny_effect_has_no_number_of_seeds() -> None:
-    assert seeds_needed(0.0) is None
-    assert seeds_needed(1e-4) is None
+    assert seeds_needed(0.0, comparisons=1) is None
+    assert seeds_needed(1e-4, comparisons=1) is None
 
 
 FIVE = [0.61, 0.58, 0.70, 0.64, 0.66]

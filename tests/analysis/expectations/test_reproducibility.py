@@ -97,6 +97,12 @@ def test_a_run_that_ended_earlier_differs(compared) -> None:
     assert not compared(short, log()).equal
 
 
+def test_an_evaluation_is_compared_with_an_evaluation(compared) -> None:
+    """The second run logged nothing else at the third step."""
+    found = compared(log(), [event for event in log() if event["step"] != 3 or "eval_loss" in event])
+    assert {found.first_difference.name, *found.also} == {"kl", "loss", "reward"}
+
+
 def test_several_events_of_a_step_are_compared_in_their_order(compared) -> None:
     one = [{"step": 1, "time_s": 1.0, "loss": loss} for loss in (1.0, 2.0, 3.0)]
     other = [{"step": 1, "time_s": 1.0, "loss": loss} for loss in (1.0, 9.0, 8.0)]
