@@ -68,6 +68,16 @@ def test_a_bad_line_is_reported_with_file_line_and_text(
     assert got in str(error.got)
 
 
+def test_a_line_is_cut_off_if_its_end_is_missing(workplace: Path, refusal) -> None:
+    """Of a last line without an end; text behind a complete object is a mistake with or without it."""
+
+    def said(last: str) -> str:
+        return refusal(peek, write(workplace, "rows.jsonl", GOOD + last)).what
+
+    assert said('{"prompt": "two"} x') == said('{"prompt": "two"} x\n') != said('{"prompt": "two"')
+    assert said('{"prompt": "two"\n') != said('{"prompt": "two"')
+
+
 @pytest.mark.parametrize(
     ("first", "hint"),
     [

@@ -149,7 +149,8 @@ def test_demonstrations_of_a_world_by_its_name(refusal) -> None:
     for world in ("toy_sum", "toy_preferences"):
         error = refusal(worlds.demonstrations, world, 7, seed=3, name="x")
         assert (error.where, error.expected) == ("x", "one of toy_calls, toy_speakers, toy_sums")
-    assert refusal(toy_tasks.speaker_demonstrations, 3, 0, sloppy_fraction=-1).where == "sloppy_fraction"
+    error = refusal(toy_tasks.speaker_demonstrations, 3, 0, sloppy_fraction=-1)
+    assert (error.where, error.expected) == ("sloppy_fraction", "0 to 1")
 
 
 def _pair(row: dict[str, str]) -> tuple[int, ...]:
@@ -167,7 +168,7 @@ def test_held_out_sums_are_in_no_training_row_in_either_order() -> None:
     assert {_pair(row) for row in worlds.generate("split_sums", {"num_rows": 200, "held_out": True}, seed=9)} == others
     with pytest.raises(DataError) as caught:
         toy_tasks.generate_split(3, 0, max_value=2)
-    assert caught.value.where == "max_value"
+    assert (caught.value.where, caught.value.expected) == ("max_value", "3 or more")
 
 
 def test_held_out_dialogues_are_in_no_training_row() -> None:
@@ -201,13 +202,13 @@ def test_the_embedded_dialogues_are_those_of_the_source(tmp_path: Path) -> None:
 
 
 def test_the_rows_of_a_seed_stay_what_they_are() -> None:
-    """Runs of two releases are compared on the same rows; a hash of each world, and of the split of its sums."""
-    hashes = {}
-    halves = [(name, {"held_out": True}) for name in ("hh_pairs", "split_sums")]
-    for name, arguments in [*((name, {}) for name in EMBEDDED), *halves]:
-        rows = worlds.generate(name, {"num_rows": 300, **arguments}, seed=3)
-        hashes[name + "-held_out" * bool(arguments)] = sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:8]
-    assert hashes == {
+    """Runs of two releases are compared on the same rows; a hash of each world, its held-out rows, demonstrations."""
+    made = {name: worlds.generate(name, {"num_rows": 300}, seed=3) for name in EMBEDDED}
+    for name in ("hh_pairs", "split_sums"):
+        made[f"{name}-held_out"] = worlds.generate(name, {"num_rows": 300, "held_out": True}, seed=3)
+    for name in DEMONSTRATIONS:
+        made[f"{name}-demonstrations"] = [*worlds.demonstrations(name, 300, seed=3, name="x")]
+    assert {name: sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:8] for name, rows in made.items()} == {
         "hh_pairs": "5ed50cac",
         "split_sums": "bd17dfb4",
         "toy_demonstrations": "6f9a3ff3",
@@ -217,4 +218,7 @@ def test_the_rows_of_a_seed_stay_what_they_are() -> None:
         "toy_sums": "37059ea0",
         "hh_pairs-held_out": "7df19b2b",
         "split_sums-held_out": "6a5dfe1b",
+        "toy_calls-demonstrations": "18d69710",
+        "toy_speakers-demonstrations": "fdcacbb8",
+        "toy_sums-demonstrations": "6f9a3ff3",
     }
