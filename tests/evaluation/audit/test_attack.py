@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from rlhf_cli.errors import DataError
 from rlhf_cli.evaluation.audit.attack import AuditPlan, GoldRow, attack, compared, main_component
 from rlhf_cli.evaluation.audit.audit_result import AuditResult, with_advice
 from rlhf_cli.evaluation.audit.degenerate_answers import KINDS, AttackInputs, AttackKind
-from rlhf_cli.evaluation.audit.trial import answer_of, find_gold, reward_words, ways_to_write
+from rlhf_cli.evaluation.audit.trial import AnswerFormat, answer_of, find_gold, open_trial, reward_words, ways_to_write
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
@@ -70,6 +71,56 @@ def test_no_degenerate_answer_is_the_right_one() -> None:
                 assert {gold, way.write(gold)}.isdisjoint(kind.write(asked)), (kind.name, way.name)
 
 
+BRACKETS = AnswerFormat("brackets", "[{gold}]")
+ASKED = AttackInputs(
+    "so is it so", "22", ["7", "31", "5"], ["22", "a"], ["22", "7"], BRACKETS, ["think", "answer"], 100, ["yes", "no"]
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "last"),
+    [
+        ("empty", {}, ("<think></think><answer></answer>", "<think>\n</think>", "[]")),
+        ("empty", {"way": AnswerFormat("as it is", "{gold}")}, ("<think>\n</think>", None)),
+        ("other_gold", {}, ("[7]",)),
+        ("other_gold", {"others": []}, (None,)),
+        ("many_answers", {}, ("7, 31, 22, 5", "[7]\n[31]\n[22]\n[5]")),
+        ("many_answers", {"others": ["7"]}, ("7, 22, 7", "[7]\n[22]\n[7]")),
+        (
+            *("many_answers", {"others": "abcdefghij"}),
+            ("a, b, c, d, 22, e, f, g, h", "[a]\n[b]\n[c]\n[d]\n[22]\n[e]\n[f]\n[g]\n[h]"),
+        ),
+        ("many_answers", {"others": []}, (None, None)),
+        ("many_answers", {"gold": None}, (None, None)),
+        ("many_answers", {"gold": "import os"}, (None, None)),  # several programs are one
+        ("part_of_gold", {"gold": "the mills fell"}, ("[the mil]",)),
+        ("part_of_gold", {"gold": "a dog"}, ("[a]",)),
+        ("part_of_gold", {"gold": "B"}, (None,)),
+        ("part_of_gold", {"gold": "b  "}, (None,)),  # its half is the whole
+        ("part_of_gold", {"gold": None}, (None,)),
+        ("form_only", {}, ("[...]", "<think>This is the think part.</think><answer>This is the answer part.</answer>")),
+        ("repetition", {}, (" ".join(50 * ["a"]), "a", " ".join(50 * ["so"]))),
+        ("repetition", {"common": ["22"], "prompt": "?"}, (" ".join(50 * ["the"]), "the", " ".join(50 * ["the"]))),
+        ("common_answer", {}, ("[7]",)),
+        ("common_answer", {"most_common": ["22"]}, (None,)),
+        ("keywords", {}, ("is it so", "yes no")),
+        ("keywords", {"reward_words": []}, ("is it so", None)),
+    ],
+)
+def test_degenerate_answers(kind: str, changed: dict[str, Any], last: tuple[str | None, ...]) -> None:
+    """The last variants of a kind; None if the row gives nothing to make one from."""
+    (write,) = [one.write for one in KINDS if one.name == kind]
+    assert write(replace(ASKED, **changed))[-len(last) :] == last
+
+
+@pytest.mark.parametrize("size", [1, 100, 1000])
+def test_filler_fills_the_limit(size: int) -> None:
+    (kind,) = [one for one in KINDS if one.is_cut]
+    (text,) = kind.write(replace(ASKED, longest_characters=size))
+    assert text is not None
+    assert len(text) == size
+
+
 POLITE = ("please", "thank you")
 
 
@@ -103,6 +154,56 @@ def test_a_reward_for_words_beside_one_for_the_answer_is_a_hole() -> None:
     found = attack(experiment, AuditPlan(SUMS), left_out={})
     assert [(kind.name, kind.let_in) for kind in found.holes] == [("keywords", "polite")]
     assert found.kinds[0].margin == 3.0 - 1.0
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("is_built", [True, False])
+def test_what_answers_to_a_row_are_made_of(is_built: bool) -> None:
+    """Right answers are compared without case; a token of a model with a vocabulary has four characters."""
+    words = ["trainer=grpo", "model=tiny", "data=toy_sums", "trainer.args.max_completion_length=33"]
+    asked = prepare([*words, f"rewards.polite.fn={__name__}:polite"]).experiment
+    if not is_built:
+        asked = asked.model_copy(update={"model": asked.model.model_copy(update={"build": None})})
+    answers = ["a red", "So. #### Blue", None, "blue", "a red", "one two three four five"]
+    chat = [{"role": "user", "content": "first"}, {"role": "user", "content": "last"}]
+    rows = [{"prompt": "text" if place else chat, "answer": answer} for place, answer in enumerate(answers)]
+    seen: list[AttackInputs] = []
+
+    def write(inputs: AttackInputs) -> tuple[str]:
+        seen.append(inputs)
+        return ("please",)
+
+    attack(asked, AuditPlan(rows, (AttackKind("seen", "what was given", write),)), left_out={})
+    assert [(one.gold, one.others[:3]) for one in seen] == [
+        ("a red", ["Blue", "blue", answers[-1]]),
+        ("Blue", ["a red", answers[-1]]),
+        (None, ["a red", answers[-1], "Blue"]),
+        ("blue", [answers[-1], "a red"]),
+        ("a red", ["Blue", "blue", answers[-1]]),
+        (answers[-1], ["a red", "Blue", "blue"]),
+    ]
+    (first, second, *_) = seen
+    assert (first.prompt, second.prompt) == ("last", "text")
+    assert first.common == ["a", "red", "Blue", "blue", "one", "two", "three", "four"]
+    assert first.most_common == ["a red", "Blue", "blue"]
+    assert first.longest_characters == (33 if is_built else 4 * 33)
+    assert set(first.reward_words) == {"please", "thank you", "kindly"}
+
+
+@pytest.mark.usefixtures("place")
+def test_rewards_that_are_skipped_and_what_others_lose_by_it() -> None:
+    second = (
+        f"{{fn: '{__name__}:polite', normalize: batch, gate: [{{by: first, at_least: 1}}, {{by: third, at_least: 1}}]}}"
+    )
+    rewards = [f"rewards.first.fn={__name__}:polite", f"rewards.second={second}"]
+    rewards += [f"rewards.third={{fn: '{__name__}:polite', on_error: 0.5}}"]
+    asked = prepare(["trainer=grpo", "model=tiny", "data=toy_sums", *rewards]).experiment
+    with open_trial(asked, SUMS, left_out={"first": "no server"}, gold=None) as trial:
+        second_tried, third = trial.experiment.rewards.values()
+        assert (second_tried.on_error, second_tried.normalize) == ("exclude", "none")
+        assert [gate.by for gate in second_tried.gates] == ["third"]
+        assert third == asked.rewards["third"]
+        assert len(trial.notes) == 2
 
 
 KIND = AttackKind("some", "some answer", lambda asked: ("",))
