@@ -128,7 +128,10 @@ OURS = Project(
             *("tests/models/test_what_loaders_are_given.py", "tests/trainers/test_logged_parts.py"),
             "tests/analysis/whatif/test_what_if.py",
         ),
-        "rlhf_cli/trainers/ppo": ("tests/trainers/ppo", "tests/models/test_critic_model.py"),
+        "rlhf_cli/trainers/ppo": (
+            *("tests/trainers/ppo", "tests/models/test_critic_model.py"),
+            "tests/trainers/test_finite_steps.py",
+        ),
     },
     warm=(
         *("numpy", "scipy.stats", "torch", "datasets", "accelerate", "peft", "wandb", "hydra", "pydantic", "rich"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,9 +25,10 @@ from rlhf_cli.runs.disk_space import bytes_below
 from rlhf_cli.runs.reward_records import trained_on_conversations, trained_with_eos
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
+from rlhf_cli.text.redaction import remember
 from rlhf_cli.trainers import checkpoint_mixin
 from rlhf_cli.trainers.assemble.trainer import are_conversations, extended_class
-from rlhf_cli.trainers.checkpoint_mixin import CheckpointMixin
+from rlhf_cli.trainers.checkpoint_mixin import CheckpointMixin, hide_in_arguments
 from rlhf_cli.trainers.extensions import Extensions
 
 pytestmark = pytest.mark.whole
@@ -116,6 +118,20 @@ def test_a_later_one_that_does_not_verify_does_not_push_out_the_new_one(sft, tmp
     assert names(trainer) == ["checkpoint-3"]
 
 
+def test_ranks_wait_before_any_writes_before_the_folder_gets_its_name_and_before_any_goes_on(sft) -> None:
+    trainer, seen = sft(max_steps=1), list[list[str]]()
+    folder = Path(trainer.args.output_dir, "checkpoints")
+    (folder / "tmp-9").mkdir(parents=True)  # of a save that was cut off
+
+    def note() -> None:
+        if sys._getframe(1).f_code is CheckpointMixin._save_checkpoint.__code__:
+            seen.append(names(trainer))
+
+    trainer.accelerator.wait_for_everyone = note
+    trainer.train()
+    assert seen == [[], ["tmp-1"], ["checkpoint-1"]]
+
+
 def test_what_fails_before_a_folder_is_there_is_what_is_raised(sft, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise ValueError("before anything was written")
@@ -124,6 +140,20 @@ def test_what_fails_before_a_folder_is_there_is_what_is_raised(sft, monkeypatch:
     trainer = sft()
     with pytest.raises(ValueError, match="before anything was written"):
         trainer._save_checkpoint(trainer.model, None)
+
+
+def test_a_secret_is_hidden_in_the_file_of_the_arguments_and_not_in_themselves(tmp_path: Path) -> None:
+    remember("open sesame")
+    file = tmp_path / "training_args.bin"
+    given: dict[str, Any] = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False}
+    args = trl.SFTConfig(**given, run_name="says open sesame", report_to=["open sesame"])
+    hide_in_arguments(args, file)
+    written = torch.load(file, weights_only=False)
+    assert (written.run_name, written.report_to, written.output_dir) == ("says ***", ["***"], str(tmp_path))
+    assert args.run_name == "says open sesame"
+    file.unlink()
+    hide_in_arguments(trl.SFTConfig(**given), file)
+    assert not file.exists()  # what transformers wrote stays
 
 
 # Only the rank that writes a model says beside it how its texts ended: the others' folder may not be there yet.

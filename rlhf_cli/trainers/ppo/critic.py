@@ -209,7 +209,7 @@ class TrainedCritic:
         norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.settings.max_grad_norm)
         self._optimizer.step()
         self._schedule.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         return float(norm)
 
     @property
@@ -305,8 +305,8 @@ class KlPenalty:
     coefficient adapts to the measured divergence; otherwise it is constant.
     """
 
-    where: str = "reward"
-    coef: float = 0.05
+    where: str
+    coef: float
     target: float | None = None
     horizon: int | None = None
 

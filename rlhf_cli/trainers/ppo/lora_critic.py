@@ -132,7 +132,6 @@ class SharedLoraCritic(TrainedCritic):
 
     def save(self, folder: Path) -> None:
         """Save adapter and head in PEFT's format, for AutoPeftModelForTokenClassification.from_pretrained(folder)."""
-        folder.mkdir(parents=True, exist_ok=True)
         config = LoraConfig(**{**asdict(self.model.peft_config[ADAPTER]), "task_type": "TOKEN_CLS"})
         config.base_model_name_or_path = self._base_model().config.name_or_path
         config.modules_to_save, config.inference_mode = [self._name_of_head], True
@@ -157,16 +156,13 @@ class SharedLoraCritic(TrainedCritic):
         head = {name.removeprefix(prefix): state.pop(name) for name in list(state) if name.startswith(prefix)}
         set_peft_model_state_dict(self.model, state, adapter_name=ADAPTER)
         self._head.load_state_dict(head)
-        self._take_gradients()
 
 
 def _name_of_head(config: PretrainedConfig) -> str:
     """Return the name of the token classifier's head in the policy's architecture, which saved weights need."""
-    config = copy.deepcopy(config)
-    config.num_labels = 1
     try:
         with torch.device("meta"):
-            model = AutoModelForTokenClassification.from_config(config)
+            model = AutoModelForTokenClassification.from_config(copy.deepcopy(config))
     except ValueError as error:
         raise ModelError(
             "transformers knows no token classifier of this architecture, which a saved critic is",

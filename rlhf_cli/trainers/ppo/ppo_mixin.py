@@ -72,7 +72,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         for name, value in measured.items():
             metrics[name].append(value)
         num_rows = int((~self._settled.totals.isnan()).sum())  # without left-out rows, which have no divergence
-        if self._mode == "train" and self.kl.is_used and num_rows:
+        if self._mode == "train" and self.kl.is_used:
             self.kl = self.kl.updated(measured["kl/k1_policy_ref_per_row"], num_rows)
         del self._rollout
         return output

@@ -21,6 +21,8 @@ from trl import RLOOConfig
 
 from rlhf_cli.algorithms.base import Algorithm
 from rlhf_cli.algorithms.grpo import Grpo
+from rlhf_cli.algorithms.own_advantages import OwnAdvantages
+from rlhf_cli.algorithms.ppo import Ppo
 from rlhf_cli.algorithms.process_rewards import ProcessRewards
 from rlhf_cli.algorithms.rloo import Rloo
 from rlhf_cli.analysis.what_if import _sign_changed
@@ -325,8 +327,32 @@ def test_the_kl_of_rows_that_were_left_out_is_not_known(place: Path) -> None:
             ),
             Rloo(is_normalized=True, clip_range=(-1.0, 2.0), kl_coef=0.1),
         ),
+        (("trainer=ppo",), Ppo(1.0, 0.95, whiten_advantages=True, keeps_prompts=True)),
+        (
+            (
+                *("trainer=ppo", "trainer.args.gamma=0.9", "trainer.args.gae_lambda=0.8"),
+                *("trainer.args.whiten_advantages=false", "trainer.args.shuffle_by=row"),
+            ),
+            Ppo(0.9, 0.8, whiten_advantages=False, keeps_prompts=False),
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_which_algorithm_a_trainer_has(place: Path, words: tuple[str, ...], algorithm: Algorithm) -> None:
     assert algorithm_of(prepare([*ONE_GROUP, *words]).experiment) == algorithm
+
+
+@pytest.mark.parametrize(
+    ("words", "takes_tokens"),
+    [
+        ((), True),
+        (("trainer.args.importance_sampling_level=sequence",), False),
+        (("trainer=rloo", "trainer.args.beta=0"), False),
+    ],
+    ids=str,
+)
+def test_what_a_function_of_the_user_s_may_give(place: Path, words: tuple[str, ...], *, takes_tokens: bool) -> None:
+    algorithm = algorithm_of(prepare(["+exp=quickstart", "advantages=maxrl", *words]).experiment)
+    assert isinstance(algorithm, OwnAdvantages)
+    assert (algorithm.why_no_tokens is None) is takes_tokens
+    assert algorithm.uses_old_logps is ("trainer=rloo" in words)

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import UserError
 from rlhf_cli.plan.checks import argument_checks
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.tables.trl_values import REFUSALS
+from rlhf_cli.trainers.assemble.trl_config import refusal
 from tests.support.small_runs import SMALL
 
 TINY = ["model=tiny_untrained", "model.build.hidden_size=16", "model.build.num_layers=1", "launch=cpu", "track=none"]
@@ -95,6 +97,25 @@ def test_check_says_it_with_its_key(
         preflight(prepared.experiment, prepared.composed)
     assert str(caught.value.where).startswith(f"trainer.args.{key} ")
     assert caught.value.hint is not None
+
+
+@pytest.mark.parametrize(
+    ("message", "where", "hint"),
+    [
+        (
+            "packing needs max_length",
+            "trainer.args.packing, trainer.args.max_length",
+            "'~trainer.args.packing' or '~trainer.args.max_length'",
+        ),
+        ("`seed`, then `max_steps` and `seed`, but no `other`", "trainer.args.seed, trainer.args.max_steps", None),
+        ("no", "trainer.args", None),
+    ],
+)
+def test_which_arguments_a_message_is_about(message: str, where: str, hint: str | None) -> None:
+    """Those that were given, else the trainer's own that are quoted."""
+    trainer = Trainer(name="sft", trl="SFTTrainer", args={"packing": True, "max_length": None, "optim": "sgd"})
+    error = refusal(trainer, ValueError(message))
+    assert (error.where, error.got, error.hint) == (where, f"ValueError: {message}", hint)
 
 
 @pytest.mark.whole

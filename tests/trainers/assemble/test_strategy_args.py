@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,9 +18,18 @@ from trl import GRPOConfig
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.config.schema.trainer_sections import Trainer
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.strategies import STRATEGIES
-from rlhf_cli.trainers.assemble.trl_config import precision_args, rollout_args, start_process_group, strategy_args
+from rlhf_cli.trainers.assemble.policy_loading import quantization
+from rlhf_cli.trainers.assemble.trl_config import (
+    precision_args,
+    rollout_args,
+    start_process_group,
+    strategy_args,
+    trl_config,
+)
 
 CPU: dict[str, Any] = {"use_cpu": True, "bf16": False, "per_device_train_batch_size": 8, "report_to": "none"}
 
@@ -44,6 +54,7 @@ class TestFsdp2:
         assert plugin.reshard_after_forward is True
         assert plugin.auto_wrap_policy.__name__ == "transformer_auto_wrap_policy"
         assert isinstance(plugin.cpu_offload, CPUOffloadPolicy) is offload
+        assert plugin.cpu_ram_efficient_loading is False  # every rank loads
 
 
 class TestZero:
@@ -57,6 +68,8 @@ class TestZero:
         offloaded = {key for key in zero if key.startswith("offload_")}
         params = {"offload_param"} if name == "zero3" else set()
         assert offloaded == ({"offload_optimizer"} | params if offload else set())
+        assert all(zero[key] == {"device": "cpu", "pin_memory": True} for key in offloaded)
+        assert zero["overlap_comm"] is zero["contiguous_gradients"] is True
         saves_whole = zero.get("stage3_gather_16bit_weights_on_model_save")
         assert saves_whole is (True if name == "zero3" else None)
 
@@ -107,12 +120,62 @@ class TestRollout:
         assert self.args(*theirs) == server
 
 
-def test_a_gpu_that_emulates_bfloat16_trains_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("computes", [True, False])
+def test_a_gpu_that_emulates_bfloat16_trains_in_float32(monkeypatch: pytest.MonkeyPatch, *, computes: bool) -> None:
     """torch counts a T4's emulation as support by default; bf16 is slower there than float32."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: computes or including_emulation
+    )
     asked = cast(Experiment, SimpleNamespace(launch=Launch(device="auto", precision="auto")))
-    assert precision_args(asked) == {"use_cpu": False, "bf16": False, "fp16": False}
+    assert precision_args(asked) == {"use_cpu": False, "bf16": computes, "fp16": False}
+
+
+def test_a_gpu_that_is_not_there_is_not_replaced_by_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError) as caught:
+        precision_args(cast(Experiment, SimpleNamespace(launch=Launch(device="cuda"))))
+    assert (caught.value.where, caught.value.hint) == ("launch.device", "launch=cpu")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            ("+exp=quickstart", "truncation=eos_penalty", "seed=7", "model.dtype=bfloat16"),
+            {
+                "reward_weights": [1.0] * 4,
+                "scale_rewards": "group",
+                "model_init_kwargs": {"dtype": "bfloat16", "revision": None},
+                "seed": 7,
+                "disable_tqdm": True,
+                "report_to": [],
+            },
+        ),
+        (("+exp=quickstart", "aggregate=normalize_then_sum"), {"reward_weights": [1.0] * 3, "scale_rewards": "batch"}),
+        (("+exp=toy_reward", "reward_model.center=0.5"), {"center_rewards_coefficient": 0.5}),
+        (("+exp=toy_reward", "reward_model.center=0"), {"center_rewards_coefficient": None}),
+        (
+            ("trainer=gkd", "data=toy_demonstrations", "model=tiny", "teacher.path=big", "teacher.dtype=bfloat16"),
+            {"teacher_model_init_kwargs": {"dtype": "bfloat16", "revision": None}},
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_the_sections_put_into_trl_s_config(
+    place: Path, words: tuple[str, ...], expected: dict[str, object]
+) -> None:
+    made = vars(trl_config(prepare([*words, "launch=cpu"]).experiment, RunFolder(place / "run")))
+    assert {name: made[name] for name in expected} == expected
+
+
+def test_quantisation_is_that_of_qlora_and_spares_heads() -> None:
+    """arXiv 2305.14314: NormalFloat of 4 bits, quantised twice, and products in bfloat16."""
+    four, eight = quantization("4bit"), quantization("8bit")
+    assert (four.load_in_4bit, four.bnb_4bit_quant_type, four.bnb_4bit_use_double_quant) == (True, "nf4", True)
+    assert four.bnb_4bit_compute_dtype is torch.bfloat16
+    assert (eight.load_in_8bit, eight.load_in_4bit) == (True, False)
+    assert four.llm_int8_skip_modules == eight.llm_int8_skip_modules == ["lm_head", "score", "classifier"]
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])

@@ -9,16 +9,24 @@ from typing import Any
 import pytest
 import torch
 import trl
-from peft import PeftModel, get_peft_model_state_dict
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from peft.tuners.lora import Linear
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch.nn.parallel import DistributedDataParallel
-from transformers import Trainer
+from transformers import GPTJConfig, GPTJForCausalLM, LlamaConfig, LlamaForCausalLM, Trainer
 
+from rlhf_cli.algorithms.ppo import Ppo
+from rlhf_cli.errors import ModelError
+from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.trainers.assemble.ppo_setup import ppo_args, ppo_setup
 from rlhf_cli.trainers.pass_mixin import PassMixin
-from rlhf_cli.trainers.ppo.critic import CriticSettings, TrainedCritic
+from rlhf_cli.trainers.ppo.critic import CriticSettings, KlPenalty, TrainedCritic, _recompute_activations
+from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
 from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 from tests.support.signatures import parameters
+from tests.support.watched_critic import SHARED
+
+_A = "trainer.args."
 
 
 class TestCritic:
@@ -79,13 +87,71 @@ class TestCritic:
         assert "self.num_generations_eval = args.num_generations_eval or self.num_generations" in source
         assert inspect.signature(trl.GRPOConfig).parameters["per_device_train_batch_size"].default == 8
 
-    @pytest.mark.parametrize(("schedule", "rates"), [("reduce_lr_on_plateau", [0.4, 0.2]), ("linear", [0.2, 0.0])])
+    @pytest.mark.parametrize(
+        ("words", "expected"),
+        [
+            ((f"{_A}num_generations=4",), {"num_generations": 4, "num_generations_eval": 4}),
+            (
+                (f"{_A}num_generations=4", f"{_A}num_generations_eval=2"),
+                {"num_generations": 4, "num_generations_eval": 2},
+            ),
+            ((f"{_A}steps_per_generation=3",), {"num_generations": 24, "num_generations_eval": 1}),
+            (
+                (f"{_A}steps_per_generation=null", f"{_A}gradient_accumulation_steps=5"),
+                {"num_generations": 40, "beta": 0.05, "disable_dropout": True, "seed": 7},
+            ),
+            ((f"{_A}steps_per_generation=null", f"{_A}generation_batch_size=48"), {"num_generations": 48}),
+            ((f"{_A}disable_dropout=false", "kl.where=none"), {"disable_dropout": False, "beta": 0.0}),
+            (("kl.coef=0.3", "kl.where=loss", *SHARED), {"beta": 0.3, "ddp_find_unused_parameters": False}),
+        ],
+        ids=str,
+    )
+    def test_what_trl_s_config_gets(
+        self, place, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], expected: dict[str, Any]
+    ) -> None:
+        """On two ranks of four rows. A group of one is set afterwards: a size that divides the round stands for it."""
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        given: dict[str, Any] = {}
+
+        def config_class(**named: Any) -> Any:
+            given.update(named)
+            return SimpleNamespace(**named)
+
+        four_rows = ("+exp=quickstart", "trainer=ppo", f"{_A}per_device_train_batch_size=4", f"{_A}num_generations=1")
+        made = ppo_args(prepare([*four_rows, *words]).experiment, config_class, {"seed": 7})
+        assert {name: given[name] for name in expected} == expected
+        assert ("ddp_find_unused_parameters" in given) is (SHARED[0] in words)
+        assert made.num_generations == (4 if f"{_A}num_generations=4" in words else 1)
+
+    def test_the_sections_of_a_critic_and_its_penalty_are_used(self, place) -> None:
+        settings = {"learning_rate": 0.04, "warmup_steps": 2, "value_clip": 0.1, "loss_coef": 0.7, "max_grad_norm": 0.3}
+        words = [*(f"critic.{name}={value}" for name, value in settings.items()), "critic.dropout=0.2", *SHARED]
+        kl = ["kl.where=loss", "kl.coef=0.3", "kl.controller={target: 1.5, horizon: 40}"]
+        experiment = prepare(["+exp=quickstart", "trainer=ppo", *words, *kl]).experiment
+        setup = ppo_setup(experiment, "a policy", algorithm := Ppo())
+        assert setup.settings is algorithm
+        assert setup.kl == KlPenalty("loss", 0.3, 1.5, 40)
+        sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+        policy = get_peft_model(LlamaForCausalLM(LlamaConfig(vocab_size=8, **sizes)), LoraConfig(r=2))
+        critic: Any = setup.make_critic(policy)
+        assert critic.settings == CriticSettings(**settings)  # type: ignore[arg-type]
+        assert critic._dropout == 0.2
+
+    @pytest.mark.parametrize(
+        ("schedule", "rates"),
+        [
+            ({"lr_scheduler_type": "reduce_lr_on_plateau"}, [0.4, 0.2]),
+            ({"lr_scheduler_type": "linear"}, [0.2, 0.0]),
+            ({"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.5}}, [0.3, 0.2]),
+        ],
+        ids=str,
+    )
     def test_the_critic_s_rate_follows_a_schedule_that_steps_by_evaluations(
-        self, tmp_path, schedule: str, rates: list[float]
+        self, tmp_path, schedule: dict[str, Any], rates: list[float]
     ) -> None:
         words = {"output_dir": str(tmp_path), "per_device_train_batch_size": 8, "use_cpu": True, "bf16": False}
         words |= {"learning_rate": 0.1, "gradient_checkpointing": False, "eval_strategy": "steps", "eval_steps": 1}
-        args = trl.GRPOConfig(**words, lr_scheduler_type=schedule)
+        args = trl.GRPOConfig(**words, **schedule, weight_decay=0.1)
         policy = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
         accelerator = SimpleNamespace(distributed_type=None, prepare=lambda *given: given, device="cpu")
         trainer: Any = SimpleNamespace(args=args, optimizer=policy, accelerator=accelerator)
@@ -93,12 +159,52 @@ class TestCritic:
         critic: Any = object.__new__(TrainedCritic)
         critic.model, critic.settings = torch.nn.Linear(1, 1), CriticSettings(0.4, 0, None, 1.0, 1.0)
         critic.prepare(trainer, num_training_steps=2)
+        groups = [(group["weight_decay"], group["params"]) for group in critic._optimizer.param_groups]
+        assert groups == [(0.1, [critic.model.weight]), (0.0, [critic.model.bias])]
         found = []
         for factor in (1.0, 0.5):  # transformers halves the policy's rate after an evaluation
             policy.param_groups[0]["lr"] = 0.1 * factor
             critic.step()
             found.append(critic.learning_rate)
         assert found == pytest.approx(rates)
+
+    @pytest.mark.parametrize(
+        ("args", "expected"),
+        [
+            ({"activation_checkpointing": False}, []),
+            ({"activation_checkpointing": True, "activation_checkpointing_kwargs": None}, [(1, False, None)]),
+            (
+                {
+                    "activation_checkpointing": True,
+                    "activation_checkpointing_kwargs": {"every_n_layers": 2, "offload": True, "use_reentrant": False},
+                },
+                [(2, True, {"use_reentrant": False})],
+            ),
+            ({"gradient_checkpointing": False}, []),  # its name before transformers 5.23
+            (
+                {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}},
+                [{"use_reentrant": False}],
+            ),
+        ],
+        ids=str,
+    )
+    def test_activations_are_recomputed_as_the_policy_s_are(self, args: dict[str, Any], expected: list[Any]) -> None:
+        found: list[Any] = []
+        model: Any = SimpleNamespace(
+            gradient_checkpointing_enable=found.append,
+            activation_checkpointing_enable=lambda every_n_layers, offload, activation_checkpointing_kwargs: (
+                found.append((every_n_layers, offload, activation_checkpointing_kwargs))
+            ),
+        )
+        _recompute_activations(model, SimpleNamespace(**args))  # type: ignore[arg-type]
+        assert found == expected
+
+    def test_a_critic_that_could_not_be_loaded_again_is_refused(self) -> None:
+        config = GPTJConfig(vocab_size=8, n_embd=8, n_layer=1, n_head=1, rotary_dim=4)
+        policy: Any = get_peft_model(GPTJForCausalLM(config), LoraConfig(r=2))
+        with pytest.raises(ModelError) as caught:
+            SharedLoraCritic(policy, CriticSettings(0.1, 0, None, 1.0, 1.0), dropout=0.0)
+        assert (caught.value.where, caught.value.got) == ("critic.share", "gptj")
 
     def test_the_policy_s_optimizer_takes_what_requires_a_gradient_and_passes_over_what_has_none(self) -> None:
         assert inspect.getsource(Trainer.create_optimizer).count("p.requires_grad") == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,16 @@ class TestWhatIsSaved:
         assert_close(seen[0], wanted)
         assert wanted.abs().max() > 0.01
 
+    def test_the_best_checkpoint_s_critic_is_kept_with_its_policy(self, watch) -> None:
+        """All answers are as long as they may be, so the first evaluation is not bettered."""
+        evaluates = ("data.eval.fraction=0.25", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1")
+        saves = ("trainer.args.save_steps=1", "trainer.args.save_total_limit=null", "critic.learning_rate=0.01")
+        best = ("trainer.args.load_best_model_at_end=true", "trainer.args.metric_for_best_model=sampled/tokens")
+        seen = watch(*evaluates, *saves, *best)
+        first, last = (weights_of(seen.folder.checkpoints / f"checkpoint-{step}" / "critic") for step in (1, 3))
+        assert is_same(weights_of(seen.folder.critic), first)
+        assert not is_same(first, last)
+
     def test_its_state_goes_on_in_another_critic(self, watch, workplace: Path, monkeypatch) -> None:
         """Also where it was on a GPU and there is none: the file says so of each of its tensors."""
         seen = watch("critic.learning_rate=0.01", "trainer.args.lr_scheduler_type=cosine")
@@ -80,6 +91,9 @@ class TestWhatIsSaved:
         other.prepare(seen.trainer, 3)
         assert not torch.equal(values_of(other, seen), values_of(seen.critic, seen))
         other.load_state(workplace / "state")
+        torch.save({"optimizer": workplace}, workplace / "state" / "critic_state.pt")
+        with pytest.raises(pickle.UnpicklingError):  # tensors and numbers alone are read
+            other.load_state(workplace / "state")
         assert other.learning_rate == seen.critic.learning_rate
         for critic in (other, seen.critic):
             seen.trainer.accelerator.gradient_state._set_sync_gradients(True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,8 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlhf_cli.trainers.forward_pass import in_evaluation_mode, switch_off_dropout
+from rlhf_cli.trainers.forward_pass import drops_in_training, in_evaluation_mode, switch_off_dropout
+from tests.support.random_reward_model import save_random_reward_model
 from tests.support.tolerances import MODEL
 
 pytestmark = pytest.mark.whole
@@ -39,6 +42,15 @@ def test_a_policy_that_has_not_moved_has_a_ratio_of_one(watch, share: str) -> No
     assert ends["off"]["ppo/approx_kl_k3_old_new"] == pytest.approx(0.0, abs=1e-9)
     assert ends["on"]["ppo/ratio_max"] > 1.02
     assert ends["on"]["ppo/approx_kl_k3_old_new"] > 1e-6
+
+
+@pytest.mark.parametrize("words", [(), (ASKED,)], ids=["off", "asked for"])
+def test_the_critic_s_own_body_has_it_only_if_it_is_asked_for(watch, words: tuple[str, ...]) -> None:
+    save_random_reward_model(folder := Path("rm"))
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"attention_dropout": 0.5}))
+    seen = watch("critic.init=./rm", "trainer.args.max_steps=1", *words)
+    assert drops_in_training(seen.critic.body()) is bool(words)
 
 
 def test_every_kind_of_dropout_is_switched_off() -> None:

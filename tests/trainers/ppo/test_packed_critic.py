@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 from rlhf_cli.trainers.step_profile import counted_slots
 from tests.support.float64 import in_float64, no_float32
 from tests.support.ppo_by_hand import plain, stir, unpadded, values_of
-from tests.support.tolerances import FLOAT32, assert_equal, distance
+from tests.support.tolerances import FLOAT32, assert_close, assert_equal, distance
 from tests.support.watched_critic import Watched
 
 pytestmark = pytest.mark.whole
@@ -76,9 +77,18 @@ def test_a_shared_critic_has_the_shape_of_the_policys_adapter() -> None:
     shape = {"r": 2, "target_modules": ["q_proj", "v_proj"], "layers_to_transform": [1], "rank_pattern": {"v_proj": 3}}
     policy = get_peft_model(LlamaForCausalLM(LlamaConfig(**SIZES, **TOKENS)), LoraConfig(use_dora=True, **shape))
     adapter = {name: weight.shape for name, weight in policy.named_parameters() if weight.requires_grad}
-    SharedLoraCritic(policy, SETTINGS, dropout=0.0)
+    critic = SharedLoraCritic(policy, SETTINGS, dropout=0.0)
     copy = {name: weight.shape for name, weight in policy.named_parameters() if ".critic." in name}
     assert copy == {name.replace(".default.", ".critic."): size for name, size in adapter.items()}
+    with critic.hidden_from_policy():
+        assert {name for name, weight in policy.named_parameters() if weight.requires_grad} == adapter.keys()
+    assert all(weight.requires_grad for weight in critic.parameters())
+
+
+def test_a_shared_critic_s_head_computes_in_float32_whatever_is_around() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        values = critic_of("shared", torch.float32).values(rows(), contextlib.nullcontext)  # type: ignore[arg-type]
+    assert values.dtype == torch.float32
 
 
 def rows() -> dict[str, torch.Tensor]:
@@ -124,6 +134,9 @@ def test_values_of_the_rollout(arrangement: str) -> None:
         found = critic.rollout_values(ids, mask, WIDTH, batch_size, contextlib.nullcontext, is_packed=True)
         assert_equal(found, wanted)
     assert wanted[0].unique().numel() == WIDTH + 1
+    states = [critic.states(ids, mask, WIDTH, contextlib.nullcontext, is_packed=way) for way in (True, False)]
+    assert_equal(*states)
+    assert_close(states[0].square().mean(dim=1), torch.ones(len(states[0])))
 
 
 @pytest.mark.parametrize(("is_packed", "slots"), [(True, (3 + 2) + (6 + 3 + 1 + 4)), (False, 4 * (4 + WIDTH))])
@@ -209,8 +222,16 @@ def test_without_the_trial_its_values_are_wrong(
 ) -> None:
     """Negative control, and what a run had for values before critics were tried."""
     monkeypatch.setattr(PpoMixin, "_has_tried_critic", True)
+    laid_out, packed = TrainedCritic._laid_out, list[bool]()
+
+    def noting(critic: TrainedCritic, *given: Any, is_packed: bool) -> Any:
+        packed.append(is_packed)
+        return laid_out(critic, *given, is_packed=is_packed)
+
+    monkeypatch.setattr(TrainedCritic, "_laid_out", noting)
     seen = watch(f"critic.init={nemotron(workplace / 'nemotron')}", "critic.learning_rate=0.01", on=stirred)
     assert seen.trainer.passes.describe() == "packed"
+    assert set(packed) == {True}  # in the rollout and in the update
     assert farthest(seen) > 0.1
 
 
