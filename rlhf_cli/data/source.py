@@ -139,10 +139,10 @@ class DataSource:
         return next((new for new, old in self.rename.items() if old == column), None)
 
     def with_file(self, error: UserError) -> UserError:
-        """Return an error about a row with the path of the file that the row is in, and a path by the file's names."""
+        """Return an error about a row or a column with the files that it is in, and a path by the file's names."""
         for new, old in self.rename.items():
             error.advice = error.advice and error.advice.replace(f"rename.{new}={new}.", f"rename.{new}={old}.")
-        if error.where is not None and ", row" in error.where and self.paths:
+        if error.where is not None and (", row" in error.where or error.where == self.name) and self.paths:
             error.where += f", {', '.join(self.paths)}"
         return error
 

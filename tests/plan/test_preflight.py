@@ -49,7 +49,7 @@ class TestData:
         write("rows.jsonl", ROWS.replace('"b"', '"bee"'))
         error = refused(*MINE)
         assert error.what == "the data has no column 'b'"
-        assert error.where == "data"
+        assert error.where == "data, rows.jsonl"
         assert error.got == "columns prompt, a, bee"
         assert str(error.expected).startswith("b, which rewards.correct reads")
         assert "rewards.correct.args.b=VALUE" in str(error.expected)

@@ -111,7 +111,8 @@ def column_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> 
             for column in needs if columns else ():
                 values = [value for rows in tables if column in columns for value in values_of(rows, column)]
                 if column not in columns:
-                    yield _no_column(subject, data, table, columns, reader, column, needs)
+                    error = _no_column(subject, data, table, columns, reader, column, needs)
+                    yield reads[0].source.with_file(error)
                 elif column != "prompt" and len(tables) == len(reads) and all(map(is_empty, values)):
                     what, expected = f"the column {column!r} is empty in all rows", f"values, which {reader} reads"
                     yield DataError(what, where=table, got="null or empty texts", expected=expected)
