@@ -47,9 +47,8 @@ def _rows(inputs: object, decode: Callable[[list[int]], object]) -> list[dict[st
         if not isinstance(tensor, Tensor) or tensor.ndim == 0:
             continue
         if tensor.ndim == 2 and name.endswith("ids") and not tensor.is_floating_point():
-            mask = inputs.get(
-                name.removesuffix("ids") + "mask", inputs.get(name.replace("input_ids", "attention_mask"))
-            )
+            other_mask = inputs.get(name.removesuffix("input_ids") + "attention_mask")
+            mask = inputs.get(name.removesuffix("ids") + "mask", other_mask)
             is_mask = isinstance(mask, Tensor) and mask.shape == tensor.shape
             known = mask.bool() if is_mask else tensor != _NO_LABEL
             columns[name.removesuffix("_ids")] = [

@@ -6,16 +6,19 @@ import copy
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from datasets import Dataset
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import read_json
+from rlhf_cli.trainers import reward_samples
 from tests.support.float64 import in_float64, no_float32
 from tests.support.small_reward_runs import from_file, samples, sums
 from tests.support.tolerances import ARITHMETIC, EXACT, MODEL, assert_equal
@@ -181,3 +184,20 @@ def test_samples_are_shown_at_every_evaluation_and_are_the_models_own_scores(lea
         right = "right" if row["score_chosen"] > row["score_rejected"] else "wrong"
         assert row["verdict"] == right
         assert row["margin"] is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_single_pair_is_shown_and_of_none_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(reward_samples, "score_pairs", lambda _, rows: [(1.0, 0.0)] * len(rows))
+    rows = Dataset.from_list([{"chosen_ids": [1, 2], "rejected_ids": [1, 3]}] * 2).select(range(count))
+    tokenizer = SimpleNamespace(decode=lambda ids, skip_special_tokens: str(ids))
+    trainer: Any = SimpleNamespace(train_dataset=rows, eval_dataset=None, processing_class=tokenizer)
+    ends: Any = SimpleNamespace(global_step=4, is_world_process_zero=True, load_best_model_at_end=False)
+    shown: list[int] = []
+    file = tmp_path / "samples.jsonl"
+    samples_of = reward_samples.RewardSamples(trainer, -1, file=file, on_pairs=lambda pairs: shown.append(len(pairs)))
+    samples_of.on_train_end(ends, ends, ends)
+    assert shown == [count] * bool(count)
+    assert file.exists() is bool(count)
