@@ -120,7 +120,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         )
         if self.kl.where == "loss":  # the round keeps its coefficient, also in a checkpoint in the middle of it
             coef = 0.0 if advantages.is_rounding else self.kl.coef
-            output[_COEF] = torch.tensor(coef)
+            output[_COEF] = torch.tensor(coef, dtype=torch.float64)
         else:
             output.pop("ref_per_token_logps", None)
         self._rollout = rollout, advantages
