@@ -218,23 +218,23 @@ def score_with(
     """Score the rows with an open stack, like `score`; `where` names the source of the rows in error messages."""
     end = end or EndOfRun()
     tokenizer = functools.cache(lambda: policy_tokenizer(experiment, wanted_by=" and ".join(_wanting_tokens(stack))))
+    columns = dict.fromkeys(column for row in rows for column in row)
     raise_any(
         DataError(
             f"the rows have no column {column!r}",
             where=where,
-            got="columns " + ", ".join(rows[0]),
+            got="columns " + ", ".join(columns),
             expected=f"{column}, which rewards.{component.name} reads",
             hint=f"'~rewards.{component.name}'  # only rollouts have the column"
             if column in experiment.rollout_columns
-            else nearest(column, rows[0])
+            else nearest(column, columns)
             if where != "data"
             else f"data.rename.{column}=EXISTING_COLUMN",
         )
         for component in stack.components
         for column in required_columns(component.score)
-        if column not in rows[0]
+        if column not in columns
     )
-    columns = dict.fromkeys(column for row in rows for column in row)
     batch: dict[str, Any] = {column: [row.get(column) for row in rows] for column in columns}
     batch["prompts"], batch["completions"] = batch.pop("prompt"), batch.pop("completion")
     batch["trainer_state"] = StateOfTrainer(end.step, end.max_steps)

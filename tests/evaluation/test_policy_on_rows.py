@@ -14,13 +14,21 @@ from rlhf_cli.cli import main
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import generate
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.evaluation.evaluation_run import policy_answers, sampling_of
+from rlhf_cli.evaluation.evaluation_run import EvaluationRequest, evaluate, policy_answers, sampling_of
 from rlhf_cli.evaluation.held_out_rows import load_held_out
-from rlhf_cli.evaluation.policy_results import PolicyEvaluation, completions_of, sum_up_answers
+from rlhf_cli.evaluation.policy_results import (
+    AnsweredPrompt,
+    PartAnswers,
+    PolicyEvaluation,
+    completions_of,
+    sum_up_answers,
+)
 from rlhf_cli.evaluation.score_completions import EndOfRun
+from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.models.policy_model import Completion, PolicyModel, Sampling
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.rewards.stack.scored_rows import ScoredRow
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import read_json
 
@@ -158,6 +166,19 @@ def test_an_adapter_is_evaluated_on_its_base(train, capsys: pytest.CaptureFixtur
 
     assert ours == answers(merged)
     assert ours != answers(base)
+
+
+@pytest.mark.parametrize("result", ["42", None])
+def test_calls_without_a_result_are_a_warning(result: str | None, place: Path) -> None:
+    messages: list[Any] = [{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]}]
+    messages += [] if result is None else [{"role": "tool", "content": result}]
+    answers = {
+        "greedy": PartAnswers(1, [AnsweredPrompt(ROWS[0], messages, [1], is_truncated=False)], [ScoredRow(0.0, {})])
+    }
+    asked = EvaluationRequest("answers", "one row", out=place, rows=1, interact=lambda *arguments: (answers, None))
+    found, files = evaluate(Target("policy", place, "a policy", place), experiment(), asked, lambda text: None)
+    assert len(found.heading.warnings) == 1 + (result is None)  # the first: these are training rows
+    assert [file.name for file in files] == ["answers.json", "answers.completions.jsonl"]
 
 
 def test_a_run_that_held_out_nothing_says_so(train, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,6 +35,10 @@ def counted(completion_ids: Any, **columns: object) -> list[float]:
     return [float(len(ids)) for ids in completion_ids]
 
 
+def _lengths(columns: Any) -> list[float]:
+    return [float(len(ids)) for ids in columns["completion_ids"]]
+
+
 def letters(completions: Any, **columns: object) -> list[float]:
     return [float(len(text)) for text in completions]
 
@@ -82,8 +86,24 @@ def test_which_rewards_count_tokens() -> None:
     def by_unit(completions: Any, completion_ids: Any, unit: str = "tokens") -> list[float]:
         return []
 
+    class OfAnObject:
+        def __call__(self, completions: Any, **columns: Any) -> list[float]:
+            return self._lengths(columns)
+
+        def _lengths(self, columns: Any) -> list[float]:
+            return [float(len(ids)) for ids in columns["completion_ids"]]
+
+    def named(completions: Any) -> list[float]:
+        return [float("completion_ids" in text) for text in completions]
+
+    def all_together(**columns: Any) -> list[float]:
+        return _lengths(columns)
+
     assert reads_tokens(counted)
     assert reads_tokens(by_unit)
+    assert reads_tokens(OfAnObject())
+    assert reads_tokens(all_together)
+    assert not reads_tokens(named)  # it is given no ids
     assert not reads_tokens(functools.partial(by_unit, unit="characters"))
     assert not reads_tokens(letters)
 
@@ -125,6 +145,17 @@ def test_a_column_that_a_reward_reads_and_the_rows_lack(where: str, hint: str) -
     finally:
         stack.close()
     assert (caught.value.where, caught.value.hint) == (where, hint)
+
+
+def same(completions: Any, answer: Any) -> list[float]:
+    return [float(text == right) for text, right in zip(completions, answer, strict=True)]
+
+
+def test_a_column_that_only_some_rows_have() -> None:
+    for has_it in (0, 1):
+        rows = [{**row, "answer": row["completion"]} if place == has_it else row for place, row in enumerate(ROWS)]
+        found = score(experiment({"path": NOT_GIVEN}, same={"fn": f"{__name__}:same"}), rows)
+        assert [row.rewards["same"].raw for row in found.rows] == [float(place == has_it) for place in (0, 1)]
 
 
 LABELLED: list[dict[str, object]] = [
@@ -340,12 +371,12 @@ SPANS, LENGTH = "+rewards.spans.fn=./mine.py:spans", "+rewards.length.fn=./mine.
 def test_spans_have_their_parts(
     place: Path, capsys: pytest.CaptureFixture[str], rewards: tuple[str, ...], has_ids: bool
 ) -> None:
-    """`rlhf eval` writes ids into its completions, with the end of the sequence behind them: a token without text."""
+    """`rlhf eval` writes ids into its completions, with special tokens around them, which have no text."""
     (place / "mine.py").write_text(REWARDS)
     tokenizer = byte_tokenizer(64)
     row: dict[str, object] = {"prompt": "1+2=", "completion": "abc"}
     if has_ids:
-        row["completion_ids"] = [*tokenizer.encode("abc"), tokenizer.eos_token_id]
+        row["completion_ids"] = [tokenizer.eos_token_id, *tokenizer.encode("abc"), tokenizer.eos_token_id]
     (place / "answers.jsonl").write_text(json.dumps(row) + "\n")
     assert main([*ONLY, *rewards, "--completions", "answers.jsonl", "--json"]) == 0
     scored = json.loads(capsys.readouterr().out)["rows"][0]["rewards"]["spans"]

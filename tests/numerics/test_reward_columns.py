@@ -65,9 +65,11 @@ class TestNormalise:
         settled = Case([raw], [Rule("one", normalize=normalize)], [1.0], num_generations=6).settle()
         assert settled.effective[:, 0].tolist() == raw.tolist()
 
-    @pytest.mark.parametrize("normalize", ["batch", "group"])
-    def test_a_single_value_is_left_as_it_is(self, normalize: Any) -> None:
-        assert one(NAN, 7, NAN, NAN, normalize=normalize).unfilled[1, 0] == 7.0
+    @pytest.mark.parametrize("normalize", ["batch", "group", "running"])
+    def test_a_single_value_and_none_at_all_are_left_as_they_are(self, normalize: Any) -> None:
+        with numpy.errstate(all="raise"):
+            assert one(NAN, 7, NAN, NAN, normalize=normalize).unfilled[1, 0] == 7.0
+            assert one(NAN, NAN, NAN, NAN, normalize=normalize).unfilled.isnan().all()
 
     def test_negative_control_a_small_spread_is_none_the_less_one(self) -> None:
         assert one(1.0, 1.001, 1.0, 1.001, normalize="batch").effective[0, 0] > 100
@@ -103,6 +105,11 @@ class TestRunning:
         assert state.deviation == pytest.approx(numpy.nanstd(rows, ddof=1), rel=1e-9)
         assert state.mean == pytest.approx(numpy.nanmean(rows), rel=1e-12)
         assert state.count == 38
+
+    def test_of_one_score_it_is_0_and_of_two_that_of_both(self) -> None:
+        state = RunningDeviation().updated(numpy.array([3.0]))
+        assert (RunningDeviation().deviation, state.deviation) == (0.0, 0.0)
+        assert state.updated(numpy.array([5.0])).deviation == pytest.approx(2**0.5)
 
     def test_what_is_seen_is_after_offset_and_clip_and_without_closed_rows(self) -> None:
         rule = Rule("one", offset=1.0, clip=(-2.0, 2.0), normalize="running")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from rlhf_cli.config import accelerate_file
 from rlhf_cli.errors import RewardError
 from rlhf_cli.plan import devices, rollout_server_plan
+from rlhf_cli.plan.checks.machine_checks import launch_problems
 from rlhf_cli.services.sandbox import running
 from tests.support.fake_server import Answer, serving
 from tests.support.machines import HaveGpus, have_gpus
@@ -43,6 +47,28 @@ class TestGpus:
     def test_no_gpu(self, refused: Refused) -> None:
         error = refused(QUICK, "launch.device=cuda")
         assert (error.where, error.hint) == ("launch.device (command line)", "launch=cpu")
+
+
+def test_the_memory_of_the_smallest_gpu_that_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_nvidia_smi", lambda *options: ["0, 81920", "1, 40960", "2, [N/A]"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert devices.gpu_bytes() == 40960 * 1024 * 1024
+    for visible, mebibytes in (("0", 81920), ("0, 1", 40960), ("2", None), ("", None)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert devices.gpu_bytes() == (None if mebibytes is None else mebibytes * 1024 * 1024)
+
+
+def test_an_accelerate_file_is_read_under_its_key(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(file: Path, *, where: str) -> dict[str, str]:
+        return {"file": str(file), "where": where}
+
+    monkeypatch.setattr(accelerate_file, "accelerate_environment", read)
+    for name, variables in ((None, {}), ("a.yaml", {"file": f"{place}/a.yaml", "where": "launch.accelerate_config"})):
+        launch = SimpleNamespace(rollout="hf", accelerate_config=name)
+        subject: Any = SimpleNamespace(experiment=SimpleNamespace(launch=launch), where=str)
+        with pytest.raises(StopIteration) as ended:
+            next(launch_problems(subject))
+        assert ended.value.value == variables
 
 
 class TestVllm:

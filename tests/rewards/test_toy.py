@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.rewards.toy import digits_only, score_speakers, second_is_larger, speakers_larger, sums_correct, sums_true
+from rlhf_cli.rewards.toy import (
+    digits_only,
+    score_speakers,
+    second_is_larger,
+    second_turn_larger,
+    speakers_larger,
+    sums_correct,
+    sums_true,
+    turns_have_form,
+)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +87,13 @@ def test_the_true_reward_of_texts_and_of_messages() -> None:
 )
 def test_score(text: str, expected: Any) -> None:
     assert score_speakers(text, "A", "B", max_value=9) == expected
+
+
+def test_a_number_for_each_turn() -> None:
+    turns = {"s1": ["A: 4", "A: 4\n", "A: 4", "so", "A: 12"], "s2": ["B: 7", "B: 4", "C: 9", "B: 9", "B: 9"]}
+    speakers = {"speaker_a": ["A"] * 5, "speaker_b": ["B"] * 5}
+    assert turns_have_form(**turns, **speakers) == [[1.0, 1.0], [1.0, 1.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
+    assert second_turn_larger(**turns, **speakers) == [[0.0, 1.0], *[[0.0, 0.0]] * 4]
 
 
 def test_rows() -> None:

@@ -70,6 +70,9 @@ class TestCustomAggregate:
 
     def test_a_total_beyond_float32_is_refused(self) -> None:
         """Finite in Python, it would be an infinity in the matrix that TRL sums."""
+        largest = torch.finfo(torch.float32).max
+        kept = self.settled(lambda rewards, weights: [largest, -largest, 3.0, 4.0])
+        assert (kept.for_trl * kept.trl_weights).nansum(dim=1).tolist() == [largest, -largest, 3.0, 4.0]
         with pytest.raises(RewardError) as caught:
             self.settled(lambda rewards, weights: [1e39, 2.0, 3.0, 4.0])
         assert (caught.value.where, caught.value.got) == ("aggregate", "1e+39")
