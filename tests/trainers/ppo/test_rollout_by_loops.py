@@ -167,6 +167,8 @@ def test_of_no_row_there_is_no_mean() -> None:
     found = rollout_metrics(nothing, advantages, SETTINGS, KlPenalty("reward", 0.3), lambda sums: sums)
     for name in ("kl/k1_policy_ref", "rewards/truncation/bootstrap_value", "ppo/rlhf_reward"):
         assert math.isnan(found[name])
+    adapts = KlPenalty("reward", 0.3, target=1.0, horizon=10)
+    assert adapts.updated(found["kl/k1_policy_ref_per_row"], 0) is adapts
 
 
 BATCH: Any = {
