@@ -59,7 +59,8 @@ def learnt_columns(
     what, got = f"the data has no column {' and no column '.join(map(repr, missing))}", "columns " + ", ".join(columns)
     expected = trainer.expected_columns.replace(TEXT, text_field)
     if _is_pair(missing) and (twins := _twins(columns)):
-        advice = f"write a file with these columns: no rename says which of {' and '.join(twins)} is better in each row"
+        renames = " ".join(map(typed_rename, (name, name), ("chosen", "rejected"), twins))
+        advice = f"write a file with these columns, unless {twins[0]} is the better answer in every row: {renames}"
         raise DataError(what, where=name, got=got, expected=expected, advice=advice)
     from_dialogue = _from_dialogue(trainer, missing, columns, name)
     hints, asks = list(from_dialogue), ["prompt"] if "prompt" in trainer.along and "prompt" not in columns else []

@@ -71,16 +71,18 @@ def test_an_incomplete_set_is_refused_with_the_renames_to_type(
 @pytest.mark.parametrize(
     ("columns", "twins"),
     [
-        ("prompt response_0 response_1 better_response_id", "response_0 and response_1"),
-        ("model_a model_b winner conversation_a conversation_b", "conversation_a and conversation_b"),
-        ("score_A score_B human_ref_A human_ref_B", "human_ref_A and human_ref_B"),
-        ("answer1 answer2 score1 score2", "answer1 and answer2"),
+        ("prompt response_0 response_1 better_response_id", ("response_0", "response_1")),
+        ("model_a model_b winner conversation_a conversation_b", ("conversation_a", "conversation_b")),
+        ("score_A score_B human_ref_A human_ref_B", ("human_ref_A", "human_ref_B")),
+        ("answer1 answer2 score1 score2", ("answer1", "answer2")),
     ],
 )
-def test_which_of_two_answers_is_better_is_not_said_by_a_rename(columns: str, twins: str, refusal) -> None:
+def test_a_third_column_may_say_which_answer_is_better(columns: str, twins: tuple[str, str], refusal) -> None:
+    """A rename is right only if the first answer always is, so it is no command to type."""
     for trainer in ("DPO", "Reward"):
         error = refusal(learnt_columns, OF[trainer], columns.split())
-        assert (error.hint, twins in error.advice) == (None, True)
+        renames = f"data.rename.chosen={twins[0]} data.rename.rejected={twins[1]}"
+        assert (error.hint, error.advice.endswith(renames)) == (None, True)
     assert "data.rename.chosen" in refusal(learnt_columns, OF["DPO"], ["x_1", "x_3", "abc", "abd"]).hint
 
 
