@@ -98,14 +98,14 @@ def ask(run: RunFolder, words: list[str]) -> WhatIfQuestion:
     new = prepare_from(run, words).experiment
     changes = tuple(change for change in _changes(old, new) if whatif_effect(change.key) != "ignored")
     if not changes:
-        name = next(iter(old.rewards), "NAME")
-        weight = old.rewards[name].weight if old.rewards else 1.0
+        weights = ((name, reward.weight) for name, reward in old.rewards.items())
+        weighty = ((name, weight) for name, weight in weights if isinstance(weight, float) and weight)
         raise ConfigError(
             "nothing would have been different",
             where="command line",
             got=" ".join(words) or "no word",
             expected="another weight, gate, clip, offset, normalize, aggregate, advantages or truncation",
-            hint=f"rewards.{name}.weight={2 * weight if isinstance(weight, float) and weight else 1:g}",
+            hint=next((f"rewards.{name}.weight={2 * weight:g}" for name, weight in weighty), _SCORE),
         )
     raise_any(problem for change in changes if (problem := _problem(change, old)) is not None)
     return WhatIfQuestion(tuple(words), old, new, changes)
@@ -126,13 +126,12 @@ def _problem(change: KeyChange, old: Experiment) -> UserError | None:
             " truncation; trainer.args.scale_rewards, normalize_advantages, reward_clip_range",
             advice="rlhf train asks it of a training",
         )
-    close = nearest(name, old.rewards) if is_new else None
     return ConfigError(
         f"the run has scored no reward {name!r}" if is_new else f"the run has not scored {name!r} like this",
         where=change.key,
         got="rewards " + ", ".join(old.rewards) if is_new else f"{change.old} -> {change.new}",
         expected="one that it has scored" if is_new else None,
-        hint=f"{change.key.replace(name, close, 1)}={change.new}" if close else _SCORE,
+        hint=_SCORE,
     )
 
 

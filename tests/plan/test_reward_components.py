@@ -15,7 +15,8 @@ from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.sources_and_components import KEEP_TIME, component, timeout_of
 from rlhf_cli.plan.stack_building import reward_stack
-from rlhf_cli.rewards.stack.component import ScoreGate
+from rlhf_cli.rewards.stack.aggregating import Schedule
+from rlhf_cli.rewards.stack.component import Component, ScoreGate
 
 INF = float("inf")
 QUICK = "exp=quickstart"  # rewards: correct, format, brevity
@@ -27,6 +28,17 @@ def score(**batch: Any) -> list[float]:
 
 def made(**section: Any) -> Any:
     return component("mine", Reward.model_validate({"fn": "a:b", **section}), score)
+
+
+def test_a_component_has_the_rules_of_its_section() -> None:
+    rules = {"offset": 2.0, "clip": (-1.0, 1.0), "normalize": "group", "on_error": 0.25, "timeout_s": 7.0}
+    gate = {"by": "a", "at_least": 1}
+    found = made(gate=gate, eager=True, spread="even", when="eval", **rules)
+    gates = (ScoreGate("a", 1.0, INF, 0.0),)
+    assert found == Component("mine", score, 0.0, gates, eager=True, spread="even", eval_only=True, **rules)
+    turns = made(per="turn", weight={"start": 0.0, "end": 1.0, "steps": 9})
+    assert turns == Component("mine", score, Schedule(0.0, 1.0, steps=9), timeout_s=900.0, per="turn")
+    assert made(isolate=True).timeout_s is None  # its limit is one of a row
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.errors import RewardError
 from rlhf_cli.plan.checks import reward_checks
+from rlhf_cli.rewards.stack.reward_functions import resolve
 
 MINE = """
 import os, re, sys, time
@@ -69,6 +71,34 @@ def dense(completions, completion_ids):
 def spans(completions):
     return [[(0, 1, 1.0)] for _ in completions]
 """
+
+
+OF_AN_OBJECT = """
+def f(completions):
+    raise LookupError
+
+class Of:
+    def __call__(self, completions):
+        return []
+
+of = Of()
+"""
+
+
+def test_where_a_call_failed(write: Callable[[str, str], Path]) -> None:
+    """In the last line of the user's file that was reached, else where the function or its class's call begins."""
+    write("mine.py", OF_AN_OBJECT)
+    error = RewardError("it failed", where="fn", got="x" * 400)
+    for name, line in (("f", 2), ("of", 6)):
+        function = resolve(f"./mine.py:{name}", {}, where="fn")
+        got, place = reward_checks._reason(error, f"./mine.py:{name}", function)
+        assert (len(got), place) == (300, f" (mine.py:{line})")
+    function = resolve("./mine.py:f", {}, where="fn")
+    with pytest.raises(LookupError) as caught:
+        function([""])
+    error.__cause__ = caught.value
+    assert reward_checks._reason(error, "./mine.py:f", function)[1] == " (mine.py:3)"
+    assert reward_checks._reason(error, "builtins:len", function)[1] == ""
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from rlhf_cli.analysis.stored_rounds import ROW, StoredFailure, StoredRound, StoredScores, read_rounds
-from rlhf_cli.analysis.whatif_request import alternatives
-from rlhf_cli.errors import ConfigError, DataError
+from rlhf_cli.errors import DataError
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.stored_tables import write_table
 
@@ -96,22 +95,3 @@ def test_what_is_not_stored_is_unknown(columns: dict[str, list[object]]) -> None
     scores.begin(StoredRound(1, 1, {"completion": ["x"], "r": [7.0]}))
     assert scores.unknown == set()
     assert scores(**{ROW: [0]}) == [7.0]
-
-
-def test_every_combination_of_values() -> None:
-    assert alternatives(["a=1"]) == [["a=1"]]
-    assert alternatives([]) == [[]]
-    assert alternatives(["a=1,2", "b=x", "c=choice(3,4)"]) == [
-        *(["a=1", "b=x", "c=3"], ["a=1", "b=x", "c=4"], ["a=2", "b=x", "c=3"], ["a=2", "b=x", "c=4"])
-    ]
-    assert alternatives(["a.b=[1,2]", "c={d: 1}", "e={{"]) == [["a.b=[1,2]", "c={d: 1}", "e={{"]]
-    assert alternatives(["+a=range(0,3)"]) == [["+a=0"], ["+a=1"], ["+a=2"]]
-
-
-def test_at_most_fifty() -> None:
-    assert len(alternatives(["a=range(0,10)", "b=range(0,5)"])) == 50
-    with pytest.raises(ConfigError) as caught:
-        alternatives(["a=range(0,17)", "b=range(0,3)"])
-    error = caught.value
-    assert (error.where, error.got) == ("command line", "51 combinations")
-    assert error.expected == "at most 50"

@@ -26,7 +26,7 @@ from rlhf_cli.algorithms.ppo import Ppo
 from rlhf_cli.algorithms.process_rewards import ProcessRewards
 from rlhf_cli.algorithms.rloo import Rloo
 from rlhf_cli.analysis.what_if import _sign_changed
-from rlhf_cli.errors import ConfigError, Problems
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.run_folder import RunFolder
@@ -268,32 +268,6 @@ class TestRefusals:
         error = caught.value
         assert (error.where, error.got) == ("rewards.brevity.on_error", "raise; it failed on a row of step 2")
         assert error.expected == "exclude, or a number"
-
-    @pytest.mark.parametrize(
-        ("words", "where"),
-        [
-            (["trainer.args.temperature=0.5"], ["trainer.args.temperature"]),
-            (["trainer.class=trl:RLOOTrainer"], ["trainer.class"]),
-            (["rewards.correct.fn=tests.support.planted_holes:right_sum"], ["rewards.correct.fn"]),
-            (["+rewards.extra.fn=tests.support.planted_holes:right_sum"], ["rewards.extra"]),
-            (
-                ["trainer.args.temperature=0.5", "trainer.args.top_p=0.9"],
-                ["trainer.args.temperature", "trainer.args.top_p"],
-            ),
-        ],
-    )
-    def test_what_a_log_cannot_answer_is_refused_by_its_key(
-        self, place: Path, words: list[str], where: list[str]
-    ) -> None:
-        run = frozen(place, UNSCALED)
-        write_table(run, 1, **scores())
-        with pytest.raises((ConfigError, Problems)) as caught:
-            answer(run, *words, LESS)
-        problems = caught.value.problems if isinstance(caught.value, Problems) else [caught.value]
-        assert sorted(problem.where.split(" ")[0] for problem in problems) == where
-        for problem in problems:
-            assert problem.got
-            assert (problem.expected is None) == (problem.where.split(" ")[0] == "rewards.correct.fn")
 
 
 def test_the_kl_of_rows_that_were_left_out_is_not_known(place: Path) -> None:

@@ -1,0 +1,76 @@
+"""What `rlhf whatif` is asked: every combination of values, and what a log cannot answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.analysis.whatif_request import alternatives, ask
+from rlhf_cli.errors import ConfigError, Problems
+from tests.analysis.whatif.whatif_runs import LESS, UNSCALED
+from tests.support.stored_tables import frozen
+
+SCORE = "rlhf score +exp=NAME --completions RUN"
+
+
+def test_every_combination_of_values() -> None:
+    assert alternatives(["a=1"]) == [["a=1"]]
+    assert alternatives([]) == [[]]
+    assert alternatives(["a=1,2", "b=x", "c=choice(3,4)"]) == [
+        *(["a=1", "b=x", "c=3"], ["a=1", "b=x", "c=4"], ["a=2", "b=x", "c=3"], ["a=2", "b=x", "c=4"])
+    ]
+    assert alternatives(["a.b=[1,2]", "c={d: 1}", "e={{"]) == [["a.b=[1,2]", "c={d: 1}", "e={{"]]
+    assert alternatives(["+a=range(0,3)"]) == [["+a=0"], ["+a=1"], ["+a=2"]]
+
+
+def test_at_most_fifty() -> None:
+    assert len(alternatives(["a=range(0,10)", "b=range(0,5)"])) == 50
+    with pytest.raises(ConfigError) as caught:
+        alternatives(["a=range(0,17)", "b=range(0,3)"])
+    error = caught.value
+    assert (error.where, error.got) == ("command line", "51 combinations")
+    assert error.expected == "at most 50"
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        (["trainer.args.temperature=0.5"], ["trainer.args.temperature"]),
+        (["trainer.class=trl:RLOOTrainer"], ["trainer.class"]),
+        (["rewards.correct.fn=tests.support.planted_holes:right_sum"], ["rewards.correct.fn"]),
+        (["+rewards.brevty.fn=tests.support.planted_holes:right_sum"], ["rewards.brevty"]),
+        (
+            ["trainer.args.temperature=0.5", "trainer.args.top_p=0.9"],
+            ["trainer.args.temperature", "trainer.args.top_p"],
+        ),
+    ],
+)
+def test_what_a_log_cannot_answer_is_refused_by_its_key(place: Path, words: list[str], where: list[str]) -> None:
+    run = frozen(place, UNSCALED)
+    with pytest.raises((ConfigError, Problems)) as caught:
+        ask(run, [*words, LESS])
+    problems = caught.value.problems if isinstance(caught.value, Problems) else [caught.value]
+    assert sorted(problem.where.split(" ")[0] for problem in problems) == where
+    for problem in problems:
+        assert problem.got
+        assert (problem.expected is None) == (problem.where.split(" ")[0] == "rewards.correct.fn")
+        assert (problem.hint == SCORE) == problem.where.startswith("rewards")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words", "typed"),
+    [
+        ([], [], "rewards.correct.weight=2"),
+        (["rewards.correct.weight=0"], ["rewards.format.weight=0.5"], "rewards.format.weight=1"),
+        (["rewards.correct.weight={start: 0, end: 1, steps: 9}"], ["run.name=x"], "rewards.format.weight=1"),
+        ([], ["rewards.correc.args.correc=1"], "rewards.correct.args.correc=1"),
+        ([], ["rewards.unlike.weight=1"], SCORE),
+    ],
+)
+def test_what_to_type_where_nothing_would_change_or_no_such_reward_is(
+    place: Path, settings: list[str], words: list[str], typed: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ask(frozen(place, UNSCALED, *settings), words)
+    assert (caught.value.where, caught.value.hint) == ("command line", typed)
