@@ -42,7 +42,7 @@ class RankingJudge(Judge):
     """
 
     score_pattern: str = field(init=False, default="()")
-    scale: Sequence[float] = field(init=False, default=(0, 1))
+    scale: Sequence[float] = field(init=False)
     ranking_pattern: str = _RANKING
 
     def __post_init__(self) -> None:

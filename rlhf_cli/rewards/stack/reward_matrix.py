@@ -152,7 +152,7 @@ def add_truncation(settled: Settled, policy: TruncationPolicy, endings: Endings)
     added = policy.added(settled.row_totals, endings)
     added_for_trl = policy.added(settled.totals, endings)
     is_added = torch.where(added == 0.0, torch.nan, added)  # on tokens, an added 0 is not a reward at all
-    one = torch.ones(1, device=added.device, dtype=settled.weights.dtype)
+    one = torch.ones(1, device=added.device)
     for_trl = torch.where(settled.for_trl.isnan().all(dim=1), torch.nan, added_for_trl)
 
     def beside(matrix: Tensor, column: Tensor) -> Tensor:

@@ -105,6 +105,14 @@ def test_rows_are_scored_in_other_processes_in_order(made: Made) -> None:
     assert len(pids) == 3
 
 
+def test_a_process_is_replaced_after_some_rows(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the function leaks is lost with it."""
+    monkeypatch.setattr(workers, "_MAX_WORKERS", 1)
+    monkeypatch.setattr(workers, "_ROWS_A_WORKER", 2)
+    pids = made("where")(**batch("a", "b", "c", "d", "e"))
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [2, 2, 1]
+
+
 def test_async_functions_and_columns(made: Made) -> None:
     scores = made("later")(**batch("a", "raise", "c", answer=["1", "2", "3"]))
     assert list(map(told, scores)) == [1.0, "ValueError: later", 3.0]
