@@ -384,6 +384,20 @@ def test_spans_have_their_parts(
     assert [(part["text"], part["reward"]) for part in scored["parts"]] == [("a", 1.0), ("bc", -0.5)]
 
 
+def each_token(completion_ids: Any, **columns: Any) -> list[list[float]]:
+    return [[0.0, 1.0, -0.5, -0.5, 0.0] for _ in completion_ids]
+
+
+def test_special_tokens_have_no_text(folder: Path) -> None:
+    tokenizer = byte_tokenizer(64)
+    ids = [tokenizer.eos_token_id, *tokenizer.encode("abc"), tokenizer.eos_token_id]
+    asked = experiment({"path": str(folder)}, each={"fn": f"{__name__}:each_token", "weight": 1.0})
+    found = score(asked, [{"prompt": "p", "completion": "abc", "completion_ids": ids}])
+    assert [(part.text, part.reward) for part in found.rows[0].rewards["each"].parts or ()] == [
+        ("", 0.0), ("a", 1.0), ("bc", -1.0), ("", 0.0),
+    ]  # fmt: skip
+
+
 WAITING = """
 def called(name, completions):
     with open("calls.txt", "a") as file:

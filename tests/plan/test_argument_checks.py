@@ -107,6 +107,7 @@ def test_a_warm_up_longer_than_the_run_gives_a_notice(words: tuple[str, ...], st
         (["track.project=x", "guards.no_signal=9", "run.keep_completions.last=5"], []),
         (["trainer=ppo", "kl.where=none", "kl.coef=0.3"], ["kl.where=reward"]),
         (["model.revision=main"], ["model=local"]),
+        (["guards.max_error_share=1", "guards.error_window=9"], ["guards.max_error_share=1"]),
         (["stop.when=approx_kl > 1"], ["stop (command line) reads 'approx_kl'"]),
         (["trainer=ppo", "stop.when=approx_kl > 1"], ["the nearest is ppo/approx_kl_k3_old_new"]),
         (["expect={metric: acuracy, at_least: 1}"], ["expect (command line) reads 'acuracy'"]),
@@ -155,6 +156,12 @@ def test_a_run_without_a_step(refused: Refused) -> None:
         ("load_best_model_at_end=true eval_strategy=steps eval_steps=20 save_steps=50", "trainer.args.save_steps=20"),
         ("generation_batch_size=64 steps_per_generation=1", "'~trainer.args.generation_batch_size'"),
         ("lr_scheduler_type=reduce_lr_on_plateau", "eval_strategy=steps, or trainer.args.lr_scheduler_type=linear"),
+        ("tf32=true", "trainer.args.tf32=null, or '~trainer.args.tf32'"),
+        ("remove_unused_columns=true", "trainer.args.remove_unused_columns=false"),
+        (  # what they refuse is a default, which nobody typed
+            "vllm_importance_sampling_mode=token_truncate vllm_importance_sampling_clip_max=null",
+            "trainer.args.vllm_importance_sampling_clip_max=3.0",
+        ),
     ],
 )
 def test_arguments_that_exclude_each_other_are_refused_before_a_run(refused: Refused, words: str, hint: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_cli.errors import ModelError, RewardError
 from tests.support.model_copies import model_copy, tokenizer_json
-from tests.support.planning import Refused, Write, planned
+from tests.support.planning import MINE, ROWS, Refused, Write, planned
 
 TAUGHT = ("trainer=gkd", "data=file", "data.path=rows.jsonl", "teacher.path=teacher")
 SAID = {"messages": [{"role": "user", "content": "1+1="}, {"role": "assistant", "content": "2"}]}
@@ -25,6 +25,16 @@ def test_an_aggregate_takes_rewards_and_weights(write: Write, refused: Refused, 
     error = refused(*words)
     assert (type(error), error.where) == (RewardError, "aggregate")
     assert "f(rewards, weights)" in str(error.expected)
+
+
+def test_a_column_that_hides_a_default_gives_a_notice(write: Write) -> None:
+    """Of three optional arguments, a and b are columns of the rows; b has no default worth the name."""
+    write("rows.jsonl", ROWS)
+    write("mine.py", "def f(completions, a=0.5, b=None, c=1, **columns):\n    return [1.0 for _ in completions]\n")
+    words = (*MINE, "rewards.f.fn=./mine.py:f")
+    (text,) = [notice.text for notice in planned(*words).notices if notice.subject == "rewards"]
+    assert "rewards.f.args.a=0.5" in text
+    assert not [notice for notice in planned(*words, "rewards.f.args.a=2").notices if notice.subject == "rewards"]
 
 
 def test_the_file_of_a_function_for_advantages_is_one_of_the_run(write: Write) -> None:

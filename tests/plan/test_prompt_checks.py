@@ -194,6 +194,22 @@ class TestFormat:
             write_training_format(judge, conversations=conversations)
             assert len(planned(*judged, chat).notices) == number
 
+    def test_a_reward_model_that_pads_with_its_end_gives_a_notice(self, place, write: Write) -> None:
+        """It reads no end of a bare text; the template of a conversation writes other tokens there."""
+        scorer = {"architectures": ["LlamaForSequenceClassification"], "num_labels": 1, "id2label": {"0": "a"}}
+        model_copy(place / "judge", config=scorer, tokenizer_config={"pad_token": "<eos>"})
+        write("rows.jsonl", ROWS)
+        judged = (*MINE, "+rewards.judge.model=judge")
+        assert [notice.subject for notice in planned(*judged).notices] == ["rewards.judge"]
+        assert planned(*judged, "data.prompt=[{role: user, content: '{a}+1='}]").notices == ()
+
+    def test_a_reward_model_to_train_that_pads_with_its_end_gives_a_notice(self, place, write: Write) -> None:
+        model_copy(place / "model", tokenizer_config={"pad_token": "<eos>"})
+        write("pairs.jsonl", lines(*[pair()] * 20))
+        for padding, is_noted in (("null", True), ("'<pad>'", False)):
+            made = planned("exp=toy_reward", *PAIRS, *MODEL, f"++trainer.args.pad_token={padding}").notices
+            assert ("trainer.args.pad_token" in [notice.subject for notice in made]) is is_noted
+
 
 PAIRS = ("data=file", "data.path=pairs.jsonl", "~data.eval", "trainer.args.eval_strategy=no", "launch=cpu")
 

@@ -44,6 +44,18 @@ def test_a_slip_is_answered_with_the_runs_that_are_there(tmp_path: Path, monkeyp
         assert caught.value.hint == hint
 
 
+def test_a_run_whose_state_cannot_be_read_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        make_run(tmp_path / f"runs/mine/{name}", "failed", 1.0)
+    (tmp_path / "runs/mine/a/status.json").write_text("{")
+    with pytest.raises(RunError) as caught:
+        model_of("run:mine")
+    assert [run.split()[0] for run in str(caught.value.got).split(", ")] == ["a", "b"]
+    finished = make_run(tmp_path / "runs/mine/c", "finished", 2.0)
+    assert model_of("run:mine") == str(finished)
+
+
 def critic_of(named: str) -> str:
     critic = prepare(["+exp=quickstart", "trainer=ppo", f"critic.init='{named}'"]).experiment.critic
     assert critic is not None
