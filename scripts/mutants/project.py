@@ -61,9 +61,9 @@ The command fails if a survivor has no explanation: write a test that kills it, 
 `scripts/mutants/survivors.toml` (the command prints the entry to fill in). An *equivalent* mutant behaves like the
 original code; no test can kill it.
 
-Tests were added for the first survivors of this sample, so a fresh sample (`--seed N --grep rlhf_cli`, which only
-prints) finds more. A test that times out counts as failed. mutmut, cosmic-ray and mutatest were tried: they skip
-decorated functions, start a process per mutant (seven seconds of importing TRL), or are no longer maintained.
+Tests were added for the survivors of this sample, so a fresh one (`--seed N --grep rlhf_cli`, which only prints) finds
+more: `--seed 20261129 --lines 120` killed 240 of the 301 that it judged (80 %). A test that times out counts as failed.
+mutmut, cosmic-ray and mutatest skip decorated functions, start a process per mutant, or are not maintained.
 """
 
 OURS = Project(
