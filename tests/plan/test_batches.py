@@ -263,12 +263,14 @@ def test_prompts_that_fill_no_step(write: Write, refused: Refused) -> None:
         (("trainer.args.max_steps=5",), 5, 5 / 3),
         (("trainer.args.max_steps=1",), 1, 1 / 3),
         (("trainer.args.packing=true",), None, None),
+        (("trainer.args.packing=true", "trainer.args.max_steps=5"), 5, None),
     ],
 )
 def test_steps(write: Write, words: tuple[str, ...], steps: int | None, epochs: float | None) -> None:
     stage = planned("trainer=sft", "data=file", of_rows(write, {"text": "a"}), "launch=cpu", *words).stage
     assert stage is not None
     assert (stage.steps, stage.epochs) == (steps, epochs)
+    assert ("epoch" in stage.describe_steps()) == (epochs is not None)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,9 @@ def test_refused(
         planned(trainer, *words, **columns)
     assert f"where:    {where}" in str(error.value) or f", {where} " in str(error.value)
     assert "\n  got: " in str(error.value)
+    typed = "data.rename.picture=image" if where == "data" else f"{where}="
+    hints = [str(problem.hint) for problem in getattr(error.value, "problems", [error.value])]
+    assert where == "row 1" or any(hint.startswith(typed) for hint in hints)
 
 
 def test_a_long_prompt_is_counted_where_no_row_has_an_image(planned: Callable[..., Plan]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,14 @@ from tests.support.small_runs import SMALL
 CPU = ("launch=cpu", "track=none")
 GRPO = ("+exp=quickstart", *CPU)
 PPO = ("+exp=toy_ppo", *CPU)
+
+
+def test_a_plan_as_json() -> None:
+    plan = planned(*GRPO)
+    assert plan.memory is not None
+    written = plan.as_json()
+    assert json.loads(json.dumps(written["memory"])) == json.loads(json.dumps(plan.memory.as_json()))
+    assert (written["stage"], replace(plan, memory=None).as_json()["memory"]) == (None, None)
 
 
 def lines(*words: str) -> dict[str, str]:

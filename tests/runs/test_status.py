@@ -8,12 +8,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from rlhf_cli.runs import run_status
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_status import ANOTHER_RANK, claim, read_status, set_stop_reason
+from rlhf_cli.runs.run_status import ANOTHER_RANK, claim, newest_run, read_status, set_stop_reason, with_newest
 from rlhf_cli.runs.writer_lock import only_writer
 
 MakeRun = Callable[..., RunFolder]
@@ -26,6 +27,26 @@ def dead_pid() -> int:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
+
+
+def test_the_newest_run_and_the_command_with_it(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert newest_run() is None
+    assert with_newest("rlhf why", " --json").endswith(" && rlhf why run:quickstart --json")
+    finished = {"state": "finished", "step": 1, "max_steps": 1, "updated_at": 1.0}
+    with_model, without = (make_run(f"runs/exp/{name}", status=finished) for name in ("a", "b"))
+    with_model.model.mkdir()
+    unstarted = make_run("runs/exp/c")
+    for place, file in enumerate((with_model.status, without.status, unstarted.config)):
+        os.utime(file, (1000 + place, 1000 + place))
+    assert newest_run() == RunFolder(unstarted.path.resolve())
+    assert newest_run(finished=True) == RunFolder(with_model.path.resolve())
+    os.utime(without.status, (2000, 2000))
+    assert with_newest("rlhf why", " --json") == "rlhf why runs/exp/b --json"
+    assert with_newest("rlhf why", finished=True) == "rlhf why runs/exp/a"
+    assert with_newest("rlhf compare", all_of_it=True) == "rlhf compare runs/exp"
 
 
 CRASHES = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -81,6 +82,16 @@ def test_the_oracle_decodes_as_python_does() -> None:
     for _ in range(300):
         data = bytes(rng.choice(b"a\xe2\x82\xac\xf0\x9f\x98\x80\xef\xbf\xbd\xff") for _ in range(12))
         assert characters_of_bytes(data)[0] == data.decode("utf-8", "replace")
+
+
+def test_a_character_of_many_tokens() -> None:
+    """The tokens 0 to 11 make an x; a window that begins or ends inside of one decodes to U+FFFD there."""
+
+    def decode(ids: Sequence[int]) -> str:
+        letters = "".join("abcdefghijkl"[token] for token in ids)
+        return re.sub("[a-l]+", "\ufffd", letters.replace("abcdefghijkl", "x"))
+
+    assert token_offsets([*range(12)] * 3, decode) == [(place // 12, place // 12 + 1) for place in range(36)]
 
 
 def test_by_hand() -> None:

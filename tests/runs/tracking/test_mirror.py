@@ -77,6 +77,20 @@ def folder(place: Path) -> RunFolder:
     return logged_run(place / "runs" / "quickstart" / "one")
 
 
+def test_what_wandb_keeps_is_not_logged_again(told, folder: RunFolder) -> None:
+    """It has steps up to 3; without a tracker nothing is logged at all."""
+    tracker = told()
+    mirror, rows = Mirror(folder, TrackingPlan("offline"), say=print), [{"answer": "2"}]
+    mirror.start(tracked_run(folder, goes_on_from=3, recorded_to=3))
+    for step in (2, 3, 4):
+        mirror.table("answers", step, rows)
+        mirror.event({"step": step, "reward": 0.5})
+    mirror.table("answers", 5, [])
+    assert tracker.tables == [("answers", 4, 1)]
+    assert list(tracker.metrics) == [4]
+    Mirror(folder, TrackingPlan("none", tracker="mlflow"), say=print).table("answers", 4, rows)
+
+
 @pytest.mark.parametrize("method", ["start", "log", "table", "finish"])
 def test_what_fails_is_told_once_and_left_alone(method: str, told, folder: RunFolder, mirrored: Mirrored) -> None:
     tracker = told(method)

@@ -1,0 +1,25 @@
+"""A full disk, in a file or in a library's words, is told with the place and the checkpoint to go on from."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlhf_cli.errors import RunError
+from rlhf_cli.runs.disk_space import full_disk
+
+
+@pytest.mark.parametrize("last", [None, "checkpoint-3"])
+def test_a_full_disk(last: str | None, tmp_path: Path) -> None:
+    run: Any = SimpleNamespace(path=tmp_path, last_checkpoint=lambda: last and tmp_path / last)
+    full, file = OSError(errno.ENOSPC, "No space left on device", f"{tmp_path}/a/b"), f"{tmp_path}/a/b"
+    for error, place in ((full, file), (RuntimeError("No space left on device (os error 28)"), str(tmp_path))):
+        found = full_disk(run, error)
+        assert isinstance(found, RunError)
+        assert (found.where, "checkpoint-3" in str(found.advice)) == (place, last is not None)
+        assert full_disk(run, found) is None  # it has its advice already
+    assert full_disk(run, PermissionError(errno.EACCES, "Permission denied")) is None
