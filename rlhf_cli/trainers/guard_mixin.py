@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import EvaluationOutput, TrlBatch
 
 _PER_TOKEN = ("advantages", "returns", "rollout_values", "old_per_token_logps", "ref_per_token_logps")
+_OWED = "evaluation_owed"
+"""An empty file in a checkpoint whose evaluation was broken off."""
 _DEAD_ROUNDS = "rounds_without_signal.json"
 _NO_LABEL = -100
 """The label that torch's losses ignore, which transformers uses instead of ids."""
@@ -105,7 +107,8 @@ class EvaluationBrokenOff(Exception):
 class GuardMixin(ExtendedTrainer):
     """For any TRL trainer: raise GuardStopped before a step, a save or a rollout that cannot help the run.
 
-    A trainer with rewards has `dead_round`. If a callback raises EvaluationBrokenOff, save and stop.
+    A trainer with rewards has `dead_round`. If a callback raises EvaluationBrokenOff, save and stop; the resumed run
+    makes up that evaluation before its first step.
     """
 
     dead_round: Callable[[Tensor], DeadRound | None]
@@ -113,6 +116,7 @@ class GuardMixin(ExtendedTrainer):
     """The micro-batches of the latest optimizer step, and their losses."""
     _is_window_over: bool = False
     _dead_rounds: tuple[DeadRound, ...] = ()
+    _owes_evaluation: bool = False
 
     # --- numbers that are not finite ---
 
@@ -167,12 +171,15 @@ class GuardMixin(ExtendedTrainer):
     def save_state(self, folder: Path) -> None:
         """Write the rounds without a signal so far, so that a resumed run ends where the whole run would."""
         super().save_state(folder)
+        if self.args.should_save and self._owes_evaluation:
+            (folder / _OWED).touch()
         if self.args.should_save and self._dead_rounds:
             (folder / _DEAD_ROUNDS).write_bytes(_rounds_as_json().dump_json(self._dead_rounds))
 
     def load_state(self, folder: Path) -> None:
-        """Restore the rounds without a signal."""
+        """Restore the rounds without a signal, and whether an evaluation was broken off at this step."""
         super().load_state(folder)
+        self._owes_evaluation = (folder / _OWED).is_file()
         if (file := folder / _DEAD_ROUNDS).is_file():
             self._dead_rounds = _rounds_as_json().validate_json(file.read_bytes())
 
@@ -182,9 +189,24 @@ class GuardMixin(ExtendedTrainer):
         try:
             super()._maybe_log_save_evaluate(*args, **named)
         except EvaluationBrokenOff:
-            self.control.should_evaluate = False
+            self._owes_evaluation, self.control.should_evaluate = True, False
             self.control.should_save = self.control.should_training_stop = True
             super()._maybe_log_save_evaluate(*args, **named)  # the step is logged already: this saves
+
+    def _run_epoch(self, *args: Any, **named: Any) -> None:
+        """Make up the evaluation that was broken off before this run was resumed, then train an epoch.
+
+        It chooses the best checkpoint, moves a learning rate that follows evaluations, and may end the run.
+        """
+        if self._owes_evaluation:
+            self._owes_evaluation = False
+            self._load_rng_state(named["resume_from_checkpoint"])  # a save would store the random numbers
+            self.control.should_evaluate, self.control.should_log, self.control.should_save = True, False, False
+            parts = [named[name] for name in ("model", "trial", "epoch", "ignore_keys_for_eval", "start_time")]
+            self._maybe_log_save_evaluate(torch.zeros(()), None, *parts)
+            if self.control.should_training_stop:
+                return
+        super()._run_epoch(*args, **named)
 
     def evaluation_loop(self, *args: Any, **named: Any) -> EvaluationOutput:
         """Evaluate; if it is interrupted, drop what TRL has gathered for its next log."""

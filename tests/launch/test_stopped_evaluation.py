@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from typing import Any
@@ -15,6 +16,7 @@ from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.run_folder import RunFolder, checkpoints_in
 from rlhf_cli.runs.run_status import read_status
+from tests.support.cut_runs import events
 
 pytestmark = pytest.mark.whole
 
@@ -61,17 +63,37 @@ def has_saved(folder: RunFolder, step: int) -> None:
     assert problem_with(folder.checkpoints / f"checkpoint-{step}") is None
 
 
-def test_the_step_before_it_is_saved_and_the_run_goes_on_as_if_it_had_not_been_stopped(train, asked_at) -> None:
-    whole = train(*OF_POLICY, name="whole")[1]
+FALLING = (
+    "trainer.args.lr_scheduler_type=reduce_lr_on_plateau",
+    "trainer.args.lr_scheduler_kwargs={patience: 0, threshold: 100.0}",
+)
+"""The learning rate falls at every evaluation."""
+
+
+@pytest.mark.parametrize("words", [(), FALLING], ids=["", "which the learning rate follows"])
+def test_the_step_before_it_is_saved_and_the_run_goes_on_as_if_it_had_not_been_stopped(
+    words: tuple[str, ...], train, asked_at
+) -> None:
+    whole = train(*OF_POLICY, *words, name="whole")[1]
     asking = asked_at(2)
-    code, folder = train(*OF_POLICY)
+    code, folder = train(*OF_POLICY, *words)
     assert (code, asking.batches) == (75, 1)
     has_saved(folder, 2)
     assert evaluated_at(folder) == []
     assert not any(name.startswith("eval_") for event in read_metrics(folder.metrics) for name in event)
     assert main(["resume", str(folder.path)]) == 0
-    assert evaluated_at(folder) == [3]
-    assert evaluated_at(whole) == [2, 3]
+    assert evaluated_at(folder) == evaluated_at(whole) == [2, 3]
+    assert json.dumps(events(folder)) == json.dumps(events(whole))  # as text: NaN is not equal to itself
+    assert weights_hash(folder.model) == weights_hash(whole.model)
+
+
+def test_a_rule_that_the_evaluation_meets_ends_the_resumed_run_at_once(train, asked_at) -> None:
+    rule = "stop={when: 'eval_reward > -100'}"
+    whole = train(*OF_POLICY, rule, name="whole")[1]
+    asked_at(2)
+    _, folder = train(*OF_POLICY, rule)
+    assert main(["resume", str(folder.path)]) == 0
+    assert read_status(folder).step == read_status(whole).step == 2
     assert weights_hash(folder.model) == weights_hash(whole.model)
 
 

@@ -191,6 +191,9 @@ def test_a_resumed_trainer_loads_state_then_optimizer_then_zeroes_its_loss_then_
     assert places == sorted(places)
     assert "self._load_optimizer_and_scheduler(" in inspect.getsource(Trainer._prepare_for_training)
     assert inspect.getsource(Trainer._run_epoch).count("self._load_rng_state(resume_from_checkpoint)") == 2
+    made_up = ["model", "trial", "epoch", "ignore_keys_for_eval", "start_time"]  # an evaluation before the epoch
+    assert all(f"{name}={name}," in source for name in [*made_up, "resume_from_checkpoint"])
+    assert parameters(Trainer._maybe_log_save_evaluate)[3:8] == made_up
     assert parameters(Trainer._load_rng_state) == ["self", "checkpoint"]
 
 
