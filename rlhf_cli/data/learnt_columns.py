@@ -94,7 +94,8 @@ def _from_dialogue(trainer: TrainerRow, missing: Sequence[str], columns: Sequenc
 
 def _twins(columns: Sequence[str]) -> tuple[str, str] | None:
     """Return the first two columns of answers whose names differ in a last 0 and 1, 1 and 2, or a and b."""
-    answers = [column for column in columns if not column.lower().startswith(("model", "score", "rating"))]
+    others = ("model", "score", "rating")
+    answers = [column for column in columns if len(column) > 1 and not column.lower().startswith(others)]
     pairs = ((first, second) for first in answers for second in answers if first[:-1] == second[:-1])
     return next((pair for pair in pairs if (pair[0][-1] + pair[1][-1]).lower() in ("01", "12", "ab")), None)
 

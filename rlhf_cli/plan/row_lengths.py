@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -61,11 +62,12 @@ class RowCounter:
             return _Text(str(text), is_chat=False, is_learnt=not asks)
         given = row.get("chat_template_kwargs")
         own = {"tools": row.get("tools") or None} | (given if isinstance(given, dict) else {})
-        try:
+        written = "".join(_contents(text))
+        # The run reports a template that is missing, or fails on this conversation.
+        with contextlib.suppress(*TEMPLATE_ERRORS):
             settings = {**self.settings, **own, "add_generation_prompt": asks}
-            written = rendered(cast("Messages", text), self.tokenizer, settings)
-        except TEMPLATE_ERRORS:  # the run reports a template that fails on this conversation
-            written = "".join(_contents(text))
+            if self.tokenizer.chat_template is not None:
+                written = rendered(cast("Messages", text), self.tokenizer, settings)
         return _Text(written, is_chat=True, is_learnt=not asks)
 
     def _longest(self, texts: Sequence[Sequence[_Text]], least: int) -> list[int]:

@@ -83,7 +83,7 @@ def test_a_third_column_may_say_which_answer_is_better(columns: str, twins: tupl
         error = refusal(learnt_columns, OF[trainer], columns.split())
         renames = f"data.rename.chosen={twins[0]} data.rename.rejected={twins[1]}"
         assert (error.hint, error.advice.endswith(renames)) == (None, True)
-    assert "data.rename.chosen" in refusal(learnt_columns, OF["DPO"], ["x_1", "x_3", "abc", "abd"]).hint
+    assert "data.rename.chosen" in refusal(learnt_columns, OF["DPO"], ["x_1", "x_3", "abc", "abd", "", "a", "b"]).hint
 
 
 def test_the_column_of_plain_text_can_have_another_name(refusal) -> None:

@@ -11,9 +11,12 @@ import pytest
 
 from rlhf_cli.display.start_panel import workload_lines
 from rlhf_cli.errors import ConfigError, DataError, RunError
+from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.plan import workload
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.plan.row_lengths import RowCounter
 from rlhf_cli.plan.workload import checkpoint_space, space_problems
+from tests.support.model_copies import model_copy
 from tests.support.planning import Write, planned
 from tests.support.small_runs import SMALL
 
@@ -58,6 +61,12 @@ def test_the_longest_of_many_rows_is_counted_wherever_it_is(write: Write) -> Non
     renamed = ("trainer.args.dataset_text_field=body", "data.rename.body=completion", "data.rename.unread=prompt")
     plan = planned("exp=toy_sft", "data=file", "data.path=rows.jsonl", "data.eval.fraction=0.1", *renamed, *CPU)
     assert plan.workload.longest_row == 40 + 1
+
+
+def test_without_a_template_the_contents_are_counted(tmp_path: Path) -> None:
+    folder = model_copy(tmp_path / "model", without=("chat_template.jinja",))
+    counter = RowCounter(read_tokenizer(folder, where="model"), {})
+    assert counter.wholes([{"messages": [{"role": "user", "content": "1+1="}]}]) == [4]
 
 
 def test_rows_that_are_learned_from() -> None:

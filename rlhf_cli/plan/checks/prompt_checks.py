@@ -194,7 +194,7 @@ def room_for_answers_problems(
         has_images = folders.reads_images and not set(IMAGES).isdisjoint(source.columns)
         if source.rows is None or "prompt" not in source.columns or has_images:
             continue
-        long = overlong(source.rows, limit, tokenizer, settings if isinstance(settings, dict) else {}, write)
+        long = _overlong(source.rows, limit, tokenizer, settings if isinstance(settings, dict) else {}, write)
         if not long:
             continue
         try:
@@ -211,19 +211,16 @@ def room_for_answers_problems(
     return bound, data
 
 
-def overlong(
+def _overlong(
     rows: RowTable,
     limit: int,
     tokenizer: TokenizerFiles,
     settings: Mapping[str, object],
     write: Callable[[Messages], Messages],
-    *,
-    column: str = "prompt",
 ) -> dict[int, int]:
     """Map each row whose prompt has more than `limit` tokens to its length; empty if they cannot be counted here."""
-    settings = {**settings, "add_generation_prompt": column == "prompt"}
     texts, is_chat = dict[int, str](), False
-    for row, prompt in enumerate(values_of(rows, column)):
+    for row, prompt in enumerate(values_of(rows, "prompt")):
         if isinstance(prompt, list):
             is_chat = True
             try:
