@@ -179,7 +179,7 @@ class GuardMixin(ExtendedTrainer):
     def load_state(self, folder: Path) -> None:
         """Restore the rounds without a signal, and whether an evaluation was broken off at this step."""
         super().load_state(folder)
-        self._owes_evaluation = (folder / _OWED).is_file()
+        self._owes_evaluation = (folder / _OWED).is_file() and self.args.eval_strategy != "no"
         if (file := folder / _DEAD_ROUNDS).is_file():
             self._dead_rounds = _rounds_as_json().validate_json(file.read_bytes())
 

@@ -87,6 +87,13 @@ def test_the_step_before_it_is_saved_and_the_run_goes_on_as_if_it_had_not_been_s
     assert weights_hash(folder.model) == weights_hash(whole.model)
 
 
+def test_evaluations_that_are_turned_off_are_not_made_up(train, asked_at) -> None:
+    asked_at(2)
+    _, folder = train(*OF_POLICY)
+    assert main(["resume", str(folder.path), "trainer.args.eval_strategy='no'"]) == 0
+    assert evaluated_at(folder) == []
+
+
 def test_a_rule_that_the_evaluation_meets_ends_the_resumed_run_at_once(train, asked_at) -> None:
     rule = "stop={when: 'eval_reward > -100'}"
     whole = train(*OF_POLICY, rule, name="whole")[1]
