@@ -56,7 +56,7 @@ class Mirror:
             self._tracker = WandbTracker("online" if plan.mode == "online" else "offline")
         self._folder, self._unique_prompts = folder, unique_prompts
         self._completions_every = completions_every
-        self._kept_to = self._tables_to = 0
+        self._goes_on_from = self._kept_to = self._tables_to = 0
 
     @contextlib.contextmanager
     def attempt(
@@ -95,6 +95,7 @@ class Mirror:
     def start(self, run: tracked_run.TrackedRun) -> None:
         """Start the tracker, and print which later steps it already has and keeps."""
         assert self._tracker is not None
+        self._goes_on_from = run.goes_on_from
         with self._dropped_on_error("at its start"):
             self._kept_to = self._tables_to = self._tracker.start(run)
             if self._kept_to > run.goes_on_from:
@@ -162,7 +163,8 @@ class Mirror:
             importlib.import_module("wandb").teardown()
 
     def _has(self, step: int) -> bool:
-        return 0 < self._kept_to >= step
+        # What an attempt logs at the step of its checkpoint is the evaluation that a signal broke off before.
+        return step <= self._kept_to and not 0 < step == self._goes_on_from
 
     def _table(self, name: str, step: int, rows: Sequence[Row]) -> None:
         if rows and self._tracker is not None:

@@ -81,14 +81,25 @@ def test_what_wandb_keeps_is_not_logged_again(told, folder: RunFolder) -> None:
     """It has steps up to 3; without a tracker nothing is logged at all."""
     tracker = told()
     mirror, rows = Mirror(folder, TrackingPlan("offline"), say=print), [{"answer": "2"}]
-    mirror.start(tracked_run(folder, goes_on_from=3, recorded_to=3))
-    for step in (2, 3, 4):
+    mirror.start(tracked_run(folder, goes_on_from=0, recorded_to=3))
+    for step in (0, 2, 3, 4):
         mirror.table("answers", step, rows)
         mirror.event({"step": step, "reward": 0.5})
     mirror.table("answers", 5, [])
     assert tracker.tables == [("answers", 4, 1)]
     assert list(tracker.metrics) == [4]
     Mirror(folder, TrackingPlan("none", tracker="mlflow"), say=print).table("answers", 4, rows)
+
+
+def test_the_evaluation_that_a_signal_broke_off_is_logged_at_the_step_of_the_checkpoint(told, folder) -> None:
+    tracker = told()
+    mirror = Mirror(folder, TrackingPlan("offline"), say=print)
+    mirror.start(tracked_run(folder, goes_on_from=2, recorded_to=3))
+    for step in (2, 3, 4):
+        mirror.event({"step": step, "eval_greedy/total": 0.5})
+        mirror.table("eval_pairs", step, [{"answer": "2"}])
+    assert list(tracker.metrics) == [2, 4]
+    assert tracker.tables == [("eval_pairs", 2, 1), ("eval_pairs", 4, 1)]
 
 
 @pytest.mark.parametrize("method", ["start", "log", "table", "finish"])
