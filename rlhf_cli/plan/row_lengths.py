@@ -1,20 +1,16 @@
-"""Count the tokens of rows as TRL makes them, with the files of the policy's tokenizer and its chat template."""
+"""Tell how long the rows of an experiment are, and which a trainer leaves out because they are too long."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Messages
-from rlhf_cli.data.rows import DIALOGUES, RowTable
+from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import Row
 from rlhf_cli.errors import DataError
 from rlhf_cli.models.tokenizer_files import TokenizerFiles
-from rlhf_cli.plan.checks.facts import DataFacts, Findings, Subject
-from rlhf_cli.plan.checks.prompt_checks import ADDED, rendered
+from rlhf_cli.plan.checks.facts import DataFacts, Findings, ModelFolders, Subject
+from rlhf_cli.plan.row_tokens import ASKING, characters_of, counter_of
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tables.trl_trainers import TEXT, too_short_for_all
 
@@ -23,105 +19,7 @@ if TYPE_CHECKING:
 
 _COUNTED = 64
 """How many rows are counted, those with the most characters: tokenizing a hundred thousand rows would take seconds."""
-_ANSWERS = ("completion", "chosen", "rejected", "reference")
-_WHOLE = (*DIALOGUES, TEXT)
-_IDS = ("input_ids", "chosen_ids", "rejected_ids")
 _DROP_LONG_ROWS = ("SFTTrainer", "DPOTrainer", "KTOTrainer", "RewardTrainer")
-
-
-class _Text(NamedTuple):
-    """What is tokenized: a dialogue that the chat template wrote, or a plain text, which gets special tokens."""
-
-    text: str
-    is_chat: bool
-    is_learnt: bool
-
-
-@dataclass(frozen=True)
-class RowCounter:
-    """Count the tokens of rows; `settings` are the template's variables for all of them.
-
-    `more_tokens` are those that the trainer adds to a row.
-    """
-
-    tokenizer: TokenizerFiles
-    settings: Mapping[str, object]
-    more_tokens: int = 0
-
-    def prompts(self, rows: Sequence[Row], least: int = 0) -> list[int]:
-        """Return the tokens of the rows' prompts, 0 without one; any number up to `least` may be 0."""
-        return self._longest([[self._text(row, row.get("prompt") or "", asks=True)] for row in rows], least)
-
-    def wholes(self, rows: Sequence[Row], least: int = 0) -> list[int]:
-        """Return the tokens of rows that are trained on: the prompt with its longest answer, or the whole text."""
-        counts = self._longest([[self._text(row, text, asks=False) for text in _wholes(row)] for row in rows], least)
-        return [max(count + self.more_tokens, _ids(row)) for count, row in zip(counts, rows, strict=True)]
-
-    def _text(self, row: Row, text: object, *, asks: bool) -> _Text:
-        if not isinstance(text, list):
-            return _Text(str(text), is_chat=False, is_learnt=not asks)
-        given = row.get("chat_template_kwargs")
-        own = {"tools": row.get("tools") or None} | (given if isinstance(given, dict) else {})
-        written = "".join(_contents(text))
-        # The run reports a template that is missing, or fails on this conversation.
-        with contextlib.suppress(*TEMPLATE_ERRORS):
-            settings = {**self.settings, **own, "add_generation_prompt": asks}
-            if self.tokenizer.chat_template is not None:
-                written = rendered(cast("Messages", text), self.tokenizer, settings)
-        return _Text(written, is_chat=True, is_learnt=not asks)
-
-    def _longest(self, texts: Sequence[Sequence[_Text]], least: int) -> list[int]:
-        """Return the tokens of each row's longest text, 0 for a text of at most `least` bytes."""
-        longest = [0] * len(texts)
-        for is_chat in (True, False):
-            # A token is at least a byte, so most texts need no count.
-            counted = [
-                (row, text)
-                for row, own in enumerate(texts)
-                for text in own
-                if text.is_chat is is_chat and len(text.text.encode()) + ADDED > least
-            ]
-            lengths = self.tokenizer.lengths([text.text for _, text in counted], special_tokens=not is_chat) or ()
-            for (row, text), tokens in zip(counted, lengths, strict=True):
-                end = text.is_learnt and not is_chat  # TRL ends a text that is learnt with a token
-                longest[row] = max(longest[row], tokens + end)
-        return longest
-
-
-def _wholes(row: Row) -> list[object]:
-    """Return the texts and dialogues of a row that are trained on, each answer after the prompt."""
-    asked = row.get("prompt") or ""
-    answers = [answer for name in _ANSWERS if (answer := row.get(name))]
-    joined = [
-        [*(asked if isinstance(asked, list) else ()), *answer] if isinstance(answer, list) else f"{asked}{answer}"
-        for answer in answers
-    ]
-    return [*(row[name] for name in _WHOLE if row.get(name)), *joined]
-
-
-def _contents(text: object) -> list[str]:
-    if not isinstance(text, list):
-        return [str(text)]
-    return [str(message.get("content")) for message in text if isinstance(message, Mapping)]
-
-
-def _ids(row: Row) -> int:
-    """Return the number of token ids in a row, 0 for texts."""
-    return max((len(value) for name in _IDS if isinstance(value := row.get(name), list)), default=0)
-
-
-def _characters(row: Row) -> int:
-    """Return the size of a row in characters, and of token ids in tokens."""
-    texts = (row.get("prompt") or "", *_wholes(row))
-    return max(_ids(row), *(sum(map(len, _contents(text))) for text in texts))
-
-
-def _counter(experiment: Experiment, tokenizer: TokenizerFiles | None) -> RowCounter | None:
-    """Return what counts an experiment's rows, None if only transformers can read the policy's tokenizer."""
-    if tokenizer is None or tokenizer.lengths([""], special_tokens=False) is None:
-        return None
-    given = experiment.trainer.args.get("chat_template_kwargs")
-    return RowCounter(tokenizer, given if isinstance(given, Mapping) else {}, experiment.trainer.row.more_tokens)
 
 
 def _rows(experiment: Experiment, table: RowTable | None) -> list[Row]:
@@ -132,11 +30,15 @@ def _rows(experiment: Experiment, table: RowTable | None) -> list[Row]:
 
 
 def _largest(rows: list[Row]) -> list[Row]:
-    return sorted(rows, key=_characters, reverse=True)[:_COUNTED]
+    return sorted(rows, key=characters_of, reverse=True)[:_COUNTED]
 
 
 def longest_rows(
-    experiment: Experiment, data: DataFacts, tokenizer: TokenizerFiles | None, most_prompt_tokens: int | None
+    experiment: Experiment,
+    data: DataFacts,
+    folders: ModelFolders,
+    tokenizer: TokenizerFiles | None,
+    most_prompt_tokens: int | None,
 ) -> RowLengths | None:
     """Return the longest prompt and row of all sources, in tokens, of those with the most characters.
 
@@ -146,22 +48,23 @@ def longest_rows(
     from rlhf_cli.plan.memory_estimate import RowLengths
 
     rows = [row for read in data.sources for row in _rows(experiment, read.rows)]
-    counter = _counter(experiment, tokenizer)
+    counter = counter_of(experiment, tokenizer, folders)
     if not rows or counter is None:
         return None
-    beside = ("prompt", "tools", "chat_template_kwargs")
-    prompt = max(counter.prompts(_largest([{name: row.get(name) for name in beside} for row in rows])))
+    prompt = max(counter.prompts(_largest([{name: row.get(name) for name in ASKING} for row in rows])))
     if experiment.trainer.row.generates:
         return RowLengths(min(prompt, most_prompt_tokens or prompt), 0)
     return RowLengths(prompt, max(counter.wholes(_largest(rows))))
 
 
-def length_problems(subject: Subject, data: DataFacts, tokenizer: TokenizerFiles | None) -> Findings:
+def length_problems(
+    subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None
+) -> Findings:
     """Yield an error if `max_length` leaves no row of a source, and a notice if it leaves less than half of them.
 
     TRL drops a pair of a reward model with a longer text, and a row of other trainers whose prompt fills it.
     """
-    trainer, counter = subject.experiment.trainer, _counter(subject.experiment, tokenizer)
+    trainer, counter = subject.experiment.trainer, counter_of(subject.experiment, tokenizer, folders)
     limit, is_pair = trainer.whole("max_length"), trainer.row.trains == "reward model"
     is_kept = trainer.setting("packing") is True or trainer.setting("truncation_mode") == "keep_end"
     if limit is None or counter is None or is_kept or trainer.row.name not in _DROP_LONG_ROWS:

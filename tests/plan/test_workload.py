@@ -14,7 +14,7 @@ from rlhf_cli.errors import ConfigError, DataError, RunError
 from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.plan import workload
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.plan.row_lengths import RowCounter
+from rlhf_cli.plan.row_tokens import RowCounter
 from rlhf_cli.plan.workload import checkpoint_space, space_problems
 from tests.support.model_copies import model_copy
 from tests.support.planning import Write, planned

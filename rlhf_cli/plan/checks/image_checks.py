@@ -12,7 +12,7 @@ from rlhf_cli.data.rendering import TEMPLATE_ERRORS
 from rlhf_cli.errors import ConfigError, DataError, in_a_line
 from rlhf_cli.models.tokenizer_files import TokenizerFiles
 from rlhf_cli.plan.checks.facts import DataFacts, Findings, ModelFolders, Subject
-from rlhf_cli.plan.checks.prompt_checks import rendered
+from rlhf_cli.plan.row_tokens import rendered
 from rlhf_cli.tables.trl_trainers import IMAGES
 from rlhf_cli.text.json_values import without_images
 

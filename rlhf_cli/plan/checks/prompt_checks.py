@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -16,7 +16,7 @@ from rlhf_cli.data.dialogues import ANSWERS
 from rlhf_cli.data.images import in_parts
 from rlhf_cli.data.overlong_prompts import check_overlong, describe_overlong, prompt_limit
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Messages, Write, check_rendering
-from rlhf_cli.data.rows import DIALOGUES, RowTable, values_of
+from rlhf_cli.data.rows import DIALOGUES, RowTable
 from rlhf_cli.errors import ConfigError, ModelError, UserError
 from rlhf_cli.models.tokenizer_files import (
     EMBEDDED_TOKENIZER,
@@ -25,11 +25,11 @@ from rlhf_cli.models.tokenizer_files import (
     no_chat_template,
     no_end_token,
     read_tokenizer,
-    render_chat,
     variables_of,
     vocab_size_of,
 )
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ModelFolders, Subject
+from rlhf_cli.plan.row_tokens import SPECIAL, asking_columns, counter_of, rendered
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.runs.run_folder import run_of
 from rlhf_cli.tables.trl_trainers import IMAGES
@@ -37,10 +37,7 @@ from rlhf_cli.tables.trl_values import STOP_STRINGS
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.suggest import nearest
 
-_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
-ADDED = 8
-"""Upper bound on the special tokens added to a plain text."""
 
 
 def tokenizer_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Check[TokenizerFiles | None]:
@@ -79,7 +76,7 @@ def tokenizer_problems(subject: Subject, data: DataFacts, folders: ModelFolders)
     size, tokens = vocab_size_of(folders.config_of(model.path or str(EMBEDDED_TOKENIZER))), tokenizer.tokens
     beyond = [token for token, number in tokens.items() if size is not None and number >= size]
     spare = {str(entry["content"]) for entry in tokenizer.added_tokens} if beyond else set()
-    spare -= {tokenizer.special(name) or "" for name in _SPECIAL[:3]}
+    spare -= {tokenizer.special(name) or "" for name in SPECIAL[:3]}
     if beyond := [token for token in beyond if token not in spare]:
         what = "the tokenizer has tokens that the model does not know"
         got = f"{len(beyond)} tokens of {tokenizer.folder} are {size} and more, {beyond[0]!r} is {tokens[beyond[0]]}"
@@ -187,15 +184,14 @@ def room_for_answers_problems(
     limit, bound = prompt_limit(read, args.get("vllm_max_model_length"), answer, where=where), None
     if limit is None:
         return None, data
-    settings, policy = args.get("chat_template_kwargs"), experiment.data.overlong_prompts
-    write = in_parts if folders.reads_images else list
+    policy, counter = experiment.data.overlong_prompts, counter_of(experiment, tokenizer, folders)
     for source in data.sources:
         # A processor alone knows how many tokens an image has.
         has_images = folders.reads_images and not set(IMAGES).isdisjoint(source.columns)
-        if source.rows is None or "prompt" not in source.columns or has_images:
+        if counter is None or source.rows is None or "prompt" not in source.columns or has_images:
             continue
-        long = _overlong(source.rows, limit, tokenizer, settings if isinstance(settings, dict) else {}, write)
-        if not long:
+        counts = counter.prompts(asking_columns(source.rows), limit)
+        if not (long := {row: tokens for row, tokens in enumerate(counts) if tokens > limit}):
             continue
         try:
             check_overlong(source.rows, long, limit, policy=policy, name=source.source.name)
@@ -209,35 +205,6 @@ def room_for_answers_problems(
             described = describe_overlong(long, len(source.rows), limit, policy)
             yield Notice("prompts", f"{source.source.name}: {described}")
     return bound, data
-
-
-def _overlong(
-    rows: RowTable,
-    limit: int,
-    tokenizer: TokenizerFiles,
-    settings: Mapping[str, object],
-    write: Callable[[Messages], Messages],
-) -> dict[int, int]:
-    """Map each row whose prompt has more than `limit` tokens to its length; empty if they cannot be counted here."""
-    texts, is_chat = dict[int, str](), False
-    for row, prompt in enumerate(values_of(rows, "prompt")):
-        if isinstance(prompt, list):
-            is_chat = True
-            try:
-                prompt = rendered(write(cast("Messages", prompt)), tokenizer, settings)
-            except TEMPLATE_ERRORS:
-                return {}  # `template_problems` reports it
-        # A token is at least a byte, so most prompts need no count.
-        if isinstance(prompt, str) and len(prompt.encode()) + ADDED > limit:
-            texts[row] = prompt
-    lengths = tokenizer.lengths(list(texts.values()), special_tokens=not is_chat) if texts else []
-    return {row: length for row, length in zip(texts, lengths or (), strict=False) if length > limit}
-
-
-def rendered(messages: Messages, tokenizer: TokenizerFiles, settings: Mapping[str, object]) -> str:
-    """Return a prompt's messages as the chat template writes them. Raise one of TEMPLATE_ERRORS."""
-    special = {name: token for name in _SPECIAL if (token := tokenizer.special(name)) is not None}
-    return render_chat(tokenizer.chat_template or "", messages, special, settings)
 
 
 def has_conversations(experiment: Experiment, data: DataFacts) -> bool:

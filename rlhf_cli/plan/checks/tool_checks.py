@@ -18,8 +18,9 @@ from rlhf_cli.data.rendering import TEMPLATE_ERRORS
 from rlhf_cli.errors import ConfigError, DataError, ModelError, RewardError, UserError, described, in_a_line
 from rlhf_cli.models.tokenizer_files import TokenizerFiles
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, Subject
-from rlhf_cli.plan.checks.prompt_checks import has_conversations, rendered
+from rlhf_cli.plan.checks.prompt_checks import has_conversations
 from rlhf_cli.plan.checks.reward_checks import LATE, TRIAL_S, in_fork
+from rlhf_cli.plan.row_tokens import rendered
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.stack_building import environment_key, environment_of, interactions_of
 from rlhf_cli.rewards.stack.reward_functions import import_function, source_file

@@ -17,7 +17,7 @@ from rlhf_cli.cli import main
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.plan.row_lengths import RowCounter
+from rlhf_cli.plan.row_tokens import RowCounter
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.trainers.assemble.policy_loading import warm_start_rows
 from rlhf_cli.trainers.assemble.prepared_rows import prepared_rows
@@ -160,7 +160,8 @@ def test_the_tokens_are_those_of_trl(
     assert [text[1:] for text in shown] == [text[1:] for text in wanted]
     assert shown or args
     if not {"max_length", "dataset_text_field"} & set(args):  # the plan counts what is cut off, too
-        counter = RowCounter(read_tokenizer(place / "tokenizer", where="model"), {}, experiment.trainer.row.more_tokens)
+        read = experiment.trainer.row
+        counter = RowCounter(read_tokenizer(place / "tokenizer", where="model"), {}, read.along, read.more_tokens)
         assert counter.wholes([row]) == [max(len(ids) for _, ids, _ in wanted)]
 
 
