@@ -15,22 +15,21 @@ import os
 import shutil
 import signal
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
+import coverage
 import pytest
 
 # Modules imported before pytest starts are not plugins of a test.
 _IGNORED = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
-_END = os._exit
+END = os._exit
 """Taken before a mutant can replace it."""
-_TOLD = 32
+TOLD = 32
 """Added to pytest's exit code, so that 0 means that the code under test ended the process."""
 _SELECTED = "not slow and not slurm and not processes and not real"
 """Those of `make test` and of `make test-whole`."""
@@ -74,16 +73,21 @@ def run_tests(copy: Path, tests: Sequence[str], plugin: object, timeout_s: float
 
     keep_bytecode: write compiled modules beside their source; not for a mutant, whose source is removed.
     """
-    log = copy.parent / "output.txt"
-    start = time.monotonic()
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
-        _be_the_child(copy, tests, plugin, log, keep_bytecode)
+        be_the_child(copy, tests, plugin, copy.parent / "output.txt", keep_bytecode=keep_bytecode)
+    return wait_for(child, timeout_s, copy)
+
+
+def wait_for(child: int, timeout_s: float, copy: Path) -> Ended:
+    """Wait for a fork that writes to output.txt beside the copy; end all processes that it started."""
+    start = time.monotonic()
     code = _wait(child, start + timeout_s)
-    code = code if code is None else code - _TOLD if code >= _TOLD else 1
+    code = code if code is None else code - TOLD if code >= TOLD else 1
     shutil.rmtree(copy.parent / "tmp", ignore_errors=True)
-    return Ended(code, time.monotonic() - start, log.read_text(encoding="utf-8", errors="replace"))
+    output = (copy.parent / "output.txt").read_text(encoding="utf-8", errors="replace")
+    return Ended(code, time.monotonic() - start, output)
 
 
 def _wait(child: int, deadline: float) -> int | None:
@@ -103,15 +107,21 @@ def _wait(child: int, deadline: float) -> int | None:
     return code
 
 
-def _be_the_child(copy: Path, tests: Sequence[str], plugin: object, log: Path, keep_bytecode: bool) -> None:
+def output_to(log: Path) -> None:
+    """Write what this process says to a file, and let it read nothing."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+
+def be_the_child(copy: Path, tests: Sequence[str], plugin: object, log: Path, *, keep_bytecode: bool) -> None:
+    """Run pytest on files of the copy in this process, a fork, and end it."""
     code = 3
     try:
         os.setsid()
-        _take_own_mounts()
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        take_own_mounts()
+        output_to(log)
         sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
         os.chdir(copy)
         sys.path.insert(0, str(copy))
@@ -123,20 +133,20 @@ def _be_the_child(copy: Path, tests: Sequence[str], plugin: object, log: Path, k
         for name in [module for module in sys.modules if module.split(".")[0] in ("scripts", "tests")]:
             del sys.modules[name]
         options = [*_OPTIONS, f"--rootdir={copy}", f"--basetemp={copy.parent / 'tmp'}"]
-        code = _TOLD + int(pytest.main([*options, *tests], plugins=[plugin]))
+        code = TOLD + int(pytest.main([*options, *tests], plugins=[plugin]))
     except BaseException:
         traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        _END(code)
+        END(code)
 
 
 _NEW_MOUNTS, _PRIVATE = 0x20000, 0x4000 | 0x40000
 """CLONE_NEWNS; MS_REC and MS_PRIVATE."""
 
 
-def _take_own_mounts() -> None:
+def take_own_mounts() -> None:
     """Give this process mounts of its own: a mutant of the sandbox would mount over the machine's root.
 
     Where that is not allowed, a mutant cannot mount either.
@@ -165,68 +175,67 @@ class Watched:
     """A plugin that records the lines of `files` that each test reaches, and its seconds.
 
     Lines reached during import or in a fixture of several tests count for every test of the file. `report` gets
-    {"tests": {node: {"seconds", "lines": {file: [line]}}}, "red": [node]}.
+    {"tests": {node: {"cpu_s", "wall_s", "lines": {file: [line]}}}, "red": [node]}; cpu_s holds ended processes, too.
     """
 
     def __init__(self, root: Path, files: Sequence[str], report: Path) -> None:
-        self._names = {str(root / file): file for file in files}
-        self._codes: dict[CodeType, dict[str, set[int]]] = {}
+        self._files = {str(root / file): file for file in files}
+        self._coverage = coverage.Coverage(data_file=None, config_file=False, include=list(self._files), messages=False)
+        self._coverage.set_option("run:disable_warnings", ["trace-changed", "no-data-collected", "module-not-measured"])
         self._report = report
-        self._now: dict[str, set[int]] = {}
-        self._shared = self._now
-        self._tests: dict[str, dict[str, set[int]]] = {}
-        self._seconds: dict[str, float] = {}
+        self._now = _SHARED
+        self._seconds: dict[str, tuple[float, float]] = {}
         self._red: list[str] = []
 
     def pytest_sessionstart(self) -> None:
-        threading.settrace(self._enter)
-        sys.settrace(self._enter)
+        self._enter(_SHARED)
+
+    def _enter(self, context: str) -> str:
+        """Count lines for another context from here on, and return the one before."""
+        before, self._now = self._now, context
+        self._coverage.stop()
+        self._coverage.start()  # a test may have used a debugger
+        self._coverage.switch_context(context)
+        return before
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        self._now = self._tests.setdefault(item.nodeid, {})
-        start = time.monotonic()
-        sys.settrace(self._enter)  # the test before may have used a debugger
+        before = self._enter(item.nodeid)
+        cpu, wall = sum(os.times()[:4]), time.monotonic()
         result = yield
-        self._seconds[item.nodeid] = time.monotonic() - start
-        self._now = self._shared
+        self._seconds[item.nodeid] = sum(os.times()[:4]) - cpu, time.monotonic() - wall
+        self._enter(before)
         return result
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
         if fixturedef.scope == "function":
             return (yield)
-        before, self._now = self._now, self._shared
+        before = self._enter(_SHARED)
         try:
             return (yield)
         finally:
-            self._now = before
+            self._enter(before)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self._red.append(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        self._coverage.stop()
+        lines: dict[str, dict[str, list[int]]] = {node: {} for node in self._seconds}
+        data = self._coverage.get_data()
+        for path in data.measured_files():
+            for line, contexts in data.contexts_by_lineno(path).items():
+                for node in lines if _SHARED in contexts else contexts:
+                    if node in lines:
+                        lines[node].setdefault(self._files[path], []).append(line)
         tests = {
-            node: {"seconds": self._seconds.get(node, 0.0), "lines": _joined(lines, self._shared)}
-            for node, lines in self._tests.items()
+            node: {"cpu_s": cpu_s, "wall_s": wall_s, "lines": lines[node]}
+            for node, (cpu_s, wall_s) in self._seconds.items()
         }
         self._report.write_text(json.dumps({"tests": tests, "red": self._red}), encoding="utf-8")
 
-    def _enter(self, frame: FrameType, event: str, argument: object) -> Any:
-        file = self._names.get(frame.f_code.co_filename)
-        if file is None:
-            return None
-        self._now.setdefault(file, set()).add(frame.f_lineno)
 
-        def line(frame: FrameType, event: str, argument: object) -> Any:
-            self._now.setdefault(file, set()).add(frame.f_lineno)
-            return line
-
-        return line
-
-
-def _joined(first: Mapping[str, set[int]], other: Mapping[str, set[int]]) -> dict[str, list[int]]:
-    return {file: sorted(first.get(file, set()) | other.get(file, set())) for file in {*first, *other}}
+_SHARED = "shared"
+"""The context of what runs for all tests of a file."""

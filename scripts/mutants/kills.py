@@ -33,7 +33,7 @@ class Kills:
 
     def killers_file(self, mutant: Mutant) -> str | None:
         """Return the file of the test that killed it last, or None if it is gone."""
-        file, _, test = self._known.get(self._name(mutant), ("", 0, ""))[2].removeprefix("FAILED ").partition("::")
+        file, _, test = self._known.get(self._name(mutant), ("", 0, ""))[2].partition("::")
         function = test.split("::")[-1].split("[")[0]
         is_there = (self._root / file).is_file() and f"def {function}(" in (self._root / file).read_text("utf-8")
         return file if function and is_there else None

@@ -41,6 +41,12 @@ class Mutant:
         """The identity of the mutant, independent of line numbers."""
         return (self.file, self.where, self.before, self.after, self.nth)
 
+    @property
+    def in_words(self) -> str:
+        """A line with the place, the kind and the change."""
+        before, after = (" ".join(text.split()) for text in (self.before, self.after))
+        return f"{self.file}:{self.line} [{self.kind}] {before}  ->  {after}"
+
     def applied(self, source: str) -> str:
         """Return the mutated source; `start` and `end` count bytes, as the syntax tree does."""
         data = source.encode()

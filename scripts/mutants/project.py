@@ -1,4 +1,4 @@
-"""The mutated rooms and the tests that belong to them."""
+"""The mutated rooms and the tests that judge them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from pathlib import Path
 class Project:
     """A folder of code with its tests.
 
-    copied: folders and files that the tests need. tests: mutated room (a folder or a file) -> folders or files of
-    tests; a file belongs to the innermost room that contains it. warm: modules to import once before forking
-    (`module:name` for a lazily imported name). about: the beginning of the page. explanations, page, cache: files and a
-    folder below the root.
+    copied: folders and files that the tests need. rooms: mutated folders and files; a file belongs to the innermost
+    room that contains it. not_judging: tests that notice a change of any line, or test this tester. warm: modules to
+    import once before forking (`module:name` for a lazily imported name). about: the beginning of the page.
+    explanations, page, cache: files and a folder below the root.
     """
 
     root: Path
     copied: tuple[str, ...]
-    tests: dict[str, tuple[str, ...]]
+    rooms: tuple[str, ...]
+    not_judging: tuple[str, ...] = ()
     warm: tuple[str, ...] = ()
     about: str = ""
     explanations: str = "scripts/mutants/survivors.toml"
@@ -28,7 +29,7 @@ class Project:
 
     def mutated_files(self) -> Iterator[str]:
         """Yield every file that is mutated, as a path below the root, room by room."""
-        for room in self.tests:
+        for room in self.rooms:
             path = self.root / room
             for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
                 name = file.relative_to(self.root).as_posix()
@@ -37,16 +38,12 @@ class Project:
 
     def room(self, mutated: str) -> str:
         """Return the room that a file belongs to."""
-        return max((room for room in self.tests if Path(mutated).is_relative_to(room)), key=len)
+        return max((room for room in self.rooms if Path(mutated).is_relative_to(room)), key=len)
 
-    def test_files(self, mutated: str, copy: Path) -> list[str]:
-        """Return the files of tests in a copy of the project that belong to a file."""
-        files = []
-        for place in self.tests[self.room(mutated)]:
-            path = copy / place
-            found = sorted(path.glob("test_*.py")) if path.is_dir() else [path]
-            files += [file.relative_to(copy).as_posix() for file in found]
-        return files
+    def test_files(self) -> list[str]:
+        """Return every file of tests that may judge, as a path below the root."""
+        files = [file.relative_to(self.root).as_posix() for file in sorted((self.root / "tests").rglob("test_*.py"))]
+        return [file for file in files if not any(Path(file).is_relative_to(place) for place in self.not_judging)]
 
 
 _ABOUT = """
@@ -69,70 +66,21 @@ mutmut, cosmic-ray and mutatest skip decorated functions, start a process per mu
 OURS = Project(
     root=Path(__file__).resolve().parents[2],
     about=_ABOUT,
-    copied=("rlhf_cli", "conf", "tests", "scripts", "docs", "pyproject.toml", "README.md"),
-    tests={
-        "rlhf_cli/algorithms": (
-            *("tests/algorithms", "tests/analysis/whatif", "tests/trainers/test_stacked_rewards.py"),
-            "tests/trainers/ppo/test_rollout_by_loops.py",
-        ),
-        "rlhf_cli/evaluation/audit": ("tests/evaluation/audit", "tests/cli/verbs/test_audit.py"),
-        "rlhf_cli/analysis/comparison": ("tests/analysis/comparison", "tests/display/test_comparison_shown.py"),
-        "rlhf_cli/analysis/diagnosis": ("tests/analysis/diagnosis", "tests/cli/verbs/test_why.py"),
-        "rlhf_cli/analysis/expectations.py": ("tests/analysis/expectations",),
-        "rlhf_cli/analysis/reproducibility.py": ("tests/analysis/expectations",),
-        **{
-            f"rlhf_cli/analysis/{name}.py": ("tests/analysis/whatif",)
-            for name in ("what_if", "whatif_request", "stored_rounds")
-        },
-        "rlhf_cli/data": ("tests/data", "tests/models", "tests/plan"),
-        "rlhf_cli/evaluation": (
-            *("tests/evaluation", "tests/cli/verbs/test_eval.py", "tests/cli/verbs/test_generate.py"),
-            *(
-                "tests/cli/verbs/test_score_replay.py",
-                "tests/rewards/stack",
-                "tests/launch/test_interactive_answers.py",
-            ),
-        ),
-        "rlhf_cli/models": ("tests/models", "tests/models/decoding", "tests/trainers/generation", "tests/trainers/ppo"),
-        "rlhf_cli/models/packing": ("tests/models/packing", "tests/trainers/passes"),
-        "rlhf_cli/numerics": ("tests/numerics",),
-        "rlhf_cli/plan": (
-            *("tests/plan", "tests/plan/memory", "tests/data", "tests/algorithms/test_user_function.py"),
-            *("tests/trainers/assemble/test_kept_failures.py", "tests/trainers/test_teachers.py"),
-        ),
-        "rlhf_cli/rewards": ("tests/rewards", "tests/services/sandbox"),
-        "rlhf_cli/rewards/stack": ("tests/rewards/stack", "tests/trainers/test_stacked_rewards.py"),
-        "rlhf_cli/runs": (
-            *("tests/runs", "tests/runs/tracking", "tests/trainers/test_whole_checkpoints.py"),
-            *(
-                "tests/trainers/test_resume_faults.py",
-                "tests/launch/test_run_states.py",
-                "tests/cli/verbs/test_status.py",
-            ),
-        ),
-        "rlhf_cli/services": ("tests/services", "tests/services/sandbox", "tests/rewards"),
-        "rlhf_cli/sweeps": ("tests/sweeps", "tests/cli/verbs/test_dry_run.py"),
-        "rlhf_cli/tables": (
-            *("tests/tables", "tests/plan/test_argument_checks.py"),
-            *("tests/documents/test_tables_of_pages.py", "tests/config/test_launch_rules.py"),
-            "tests/trainers/assemble/test_library_refusals.py",
-        ),
-        "rlhf_cli/trainers": (
-            *("tests/trainers", "tests/trainers/assemble", "tests/trainers/passes", "tests/trainers/generation"),
-            *("tests/rewards/test_toy.py", "tests/rewards/stack/test_truncated_rows.py"),
-        ),
-        "rlhf_cli/trainers/assemble": (
-            *("tests/trainers/assemble", "tests/trainers/test_reward_training.py", "tests/trainers/ppo"),
-            *("tests/trainers/test_learning_from_rows.py", "tests/trainers/test_chat_template.py"),
-            *("tests/trainers/test_same_numbers.py", "tests/trainers/test_own_class.py"),
-            *("tests/models/test_what_loaders_are_given.py", "tests/trainers/test_logged_parts.py"),
-            "tests/analysis/whatif/test_what_if.py",
-        ),
-        "rlhf_cli/trainers/ppo": (
-            *("tests/trainers/ppo", "tests/models/test_critic_model.py"),
-            "tests/trainers/test_finite_steps.py",
-        ),
-    },
+    copied=(
+        *("rlhf_cli", "conf", "tests", "scripts", "docs", ".ci", "pyproject.toml", "mkdocs.yml", "Makefile"),
+        *("constraints.txt", "constraints-low.txt", "constraints-high.txt", ".gitignore"),
+        *("README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"),
+    ),
+    rooms=(
+        *("rlhf_cli/algorithms", "rlhf_cli/data", "rlhf_cli/evaluation", "rlhf_cli/evaluation/audit"),
+        *("rlhf_cli/analysis/comparison", "rlhf_cli/analysis/diagnosis", "rlhf_cli/analysis/expectations.py"),
+        *("rlhf_cli/analysis/reproducibility.py", "rlhf_cli/analysis/stored_rounds.py", "rlhf_cli/analysis/what_if.py"),
+        *("rlhf_cli/analysis/whatif_request.py", "rlhf_cli/models", "rlhf_cli/models/packing", "rlhf_cli/numerics"),
+        *("rlhf_cli/plan", "rlhf_cli/rewards", "rlhf_cli/rewards/stack", "rlhf_cli/runs", "rlhf_cli/services"),
+        *("rlhf_cli/sweeps", "rlhf_cli/tables", "rlhf_cli/trainers", "rlhf_cli/trainers/assemble"),
+        "rlhf_cli/trainers/ppo",
+    ),
+    not_judging=("tests/house", "tests/scripts", "tests/device", "tests/real"),
     warm=(
         *("numpy", "scipy.stats", "torch", "datasets", "accelerate", "peft", "wandb", "hydra", "pydantic", "rich"),
         *("transformers:AutoModelForCausalLM", "transformers:AutoTokenizer", "transformers:Trainer", "torch.func"),

@@ -19,10 +19,11 @@ class ControlFailed(Exception):
 
 @dataclass(frozen=True)
 class MeasuredTest:
-    """A test, its seconds, and the lines that it reaches in each file."""
+    """A test, its seconds (of all its processes, and by the clock), and the lines that it reaches in each file."""
 
     node: str
-    seconds: float
+    cpu_s: float
+    wall_s: float
     lines: dict[str, frozenset[int]]
 
     @property
@@ -31,28 +32,28 @@ class MeasuredTest:
         return self.node.split("::")[0]
 
 
-def measured(copy: Path, test_files: Sequence[str], targets: Sequence[str], cache: Path) -> list[MeasuredTest]:
-    """Return the tests of files, each file run once in a fork; use `cache` for files measured before.
+def measured(copy: Path, test_file: str, targets: Sequence[str], cache: Path) -> list[MeasuredTest]:
+    """Return the tests of a file, run once in a fork; use `cache` if it was measured before.
 
     Raise ControlFailed if a test fails.
     """
-    tests: list[MeasuredTest] = []
-    for file in test_files:
-        known = cache / f"{_key(copy, file, targets)}.json"
-        if not known.exists():
-            report = copy.parent / "reach.json"
-            report.unlink(missing_ok=True)
-            ended = run_tests(copy, [file], Watched(copy, targets, report), 900, keep_bytecode=True)
-            found = json.loads(report.read_text()) if report.exists() else {"tests": {}, "red": ["none ran"]}
-            if ended.code not in (0, 5) or found["red"]:
-                raise ControlFailed(f"{file} is red without a mutation: {found['red']}\n{ended.output[-3000:]}")
-            cache.mkdir(parents=True, exist_ok=True)
-            known.write_text(json.dumps(found))
-            print(f"control  {ended.seconds:6.1f} s  {file}", file=sys.stderr, flush=True)
-        for node, seen in json.loads(known.read_text())["tests"].items():
-            lines = {name: frozenset(reached) for name, reached in seen["lines"].items()}
-            tests.append(MeasuredTest(node, seen["seconds"], lines))
-    return tests
+    known = cache / f"{_key(copy, test_file, targets)}.json"
+    if not known.exists():
+        report = copy.parent / "reach.json"
+        report.unlink(missing_ok=True)
+        ended = run_tests(copy, [test_file], Watched(copy, targets, report), 900, keep_bytecode=True)
+        found = json.loads(report.read_text()) if report.exists() else {"tests": {}, "red": ["none ran"]}
+        if ended.code not in (0, 5) or found["red"]:
+            raise ControlFailed(f"{test_file} is red without a mutation: {found['red']}\n{ended.output[-3000:]}")
+        cache.mkdir(parents=True, exist_ok=True)
+        known.write_text(json.dumps(found))
+        print(f"control  {ended.seconds:6.1f} s  {test_file}", file=sys.stderr, flush=True)
+    return [
+        MeasuredTest(
+            node, seen["cpu_s"], seen["wall_s"], {name: frozenset(reached) for name, reached in seen["lines"].items()}
+        )
+        for node, seen in json.loads(known.read_text())["tests"].items()
+    ]
 
 
 def chosen(mutant: Mutant, tests: Sequence[MeasuredTest], budget_s: float) -> Iterator[list[MeasuredTest]]:
@@ -74,20 +75,29 @@ def chosen(mutant: Mutant, tests: Sequence[MeasuredTest], budget_s: float) -> It
         reaching = [test for test in tests if _is_near(mutant.file, test)]
     files = {test.file for test in reaching}
     beside = [test for test in tests if test.file in files and test not in reaching]
-    by_seconds = sorted(reaching, key=lambda test: test.seconds) + sorted(beside, key=lambda test: test.seconds)
+    by_seconds = sorted(reaching, key=lambda test: test.cpu_s) + sorted(beside, key=lambda test: test.cpu_s)
     kept: list[MeasuredTest] = []
     used = 0.0
     for some, share in (([test for test in by_seconds if _has_name(mutant.file, test)], 0.5), (by_seconds, 1.0)):
         for test in some:
-            if test not in kept and (not kept or used + test.seconds <= share * budget_s):
-                used += test.seconds
+            if test not in kept and (not kept or used + test.cpu_s <= share * budget_s):
+                used += test.cpu_s
                 kept.append(test)
     for helping in (
         [test for test in kept if _is_near(mutant.file, test)],
         [test for test in kept if not _is_near(mutant.file, test)],
     ):
         if helping:
-            yield helping
+            yield _file_by_file(helping)
+
+
+def _file_by_file(tests: Sequence[MeasuredTest]) -> list[MeasuredTest]:
+    """Keep the tests of a file together, whose fixtures they share; the quickest files first."""
+    by_file: dict[str, list[MeasuredTest]] = {}
+    for test in tests:
+        by_file.setdefault(test.file, []).append(test)
+    files = sorted(by_file.values(), key=lambda tests: sum(test.cpu_s for test in tests))
+    return [test for tests in files for test in tests]
 
 
 def _is_near(file: str, test: MeasuredTest) -> bool:

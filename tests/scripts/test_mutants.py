@@ -37,7 +37,7 @@ import sys
 from pathlib import Path
 from scripts.mutants.__main__ import main
 from scripts.mutants.project import Project
-little = Project(Path(sys.argv[1]), ("little", "tests"), {"little": ("tests",)})
+little = Project(Path(sys.argv[1]), ("little", "tests"), ("little",))
 sys.exit(main(sys.argv[2:], little))
 """
 
@@ -66,7 +66,7 @@ def judge(tmp_path: Path):
 def outcomes(output: str) -> dict[str, str]:
     """Return change -> outcome from the progress lines."""
     lines = [line.split("]", 1) for line in output.splitlines() if line[:1].isdigit() and "/" in line.split()[0]]
-    return {change.split("  tests")[0].split("  FAILED")[0].strip(): head.split()[1] for head, change in lines}
+    return {change.split("  tests")[0].strip(): head.split()[1] for head, change in lines}
 
 
 @pytest.mark.slow
@@ -133,6 +133,18 @@ def test_a_failing_unmutated_test_stops_the_run(judge, tmp_path: Path) -> None:
     assert outcomes(ended.stdout) == {}
 
 
+def test_a_test_that_only_fails_after_others_kills_nothing(judge, tmp_path: Path) -> None:
+    """It is slower than the one that disturbs it, so the tester runs it second, and pytest first."""
+    slow = "def test_slow():\n    assert sum(range(10**7)) and price(20, 3, 0) and not SEEN\n"
+    disturbed = TESTS.replace("def test_price():", f"SEEN = []\n\n{slow}\n\ndef test_price():\n    SEEN.append(1)")
+    (tmp_path / "tests" / "test_price.py").write_text(disturbed)
+    ended = judge("--file", "little/price.py", "--jobs", "1")
+    assert "left out: tests/test_price.py::test_slow fails unmutated, too, after 1 others" in ended.stderr
+    found = outcomes(ended.stdout)
+    assert found["count >= 10  ->  (count > 10)"] == "survived"
+    assert found["count * each  ->  (count / each)"] == "killed"
+
+
 def test_a_test_that_ends_its_process_has_failed(judge, tmp_path: Path) -> None:
     (tmp_path / "tests" / "test_price.py").write_text(TESTS + "    __import__('os')._exit(0)\n")
     assert judge().returncode == 2
@@ -177,7 +189,7 @@ def test_a_seed_gives_the_same_sample_with_the_count_of_each_room() -> None:
 def test_a_file_belongs_to_the_innermost_room() -> None:
     files = list(OURS.mutated_files())
     assert len(files) == len(set(files))
-    assert [place for places in OURS.tests.values() for place in places if not (OURS.root / place).exists()] == []
+    assert [place for place in (*OURS.rooms, *OURS.not_judging) if not (OURS.root / place).exists()] == []
     assert OURS.room("rlhf_cli/trainers/ppo/critic.py") == "rlhf_cli/trainers/ppo"
     assert OURS.room("rlhf_cli/trainers/pass_mixin.py") == "rlhf_cli/trainers"
     assert {"rlhf_cli/trainers/pass_mixin.py", "rlhf_cli/data/file_readers.py"} <= set(files)
@@ -186,10 +198,10 @@ def test_a_file_belongs_to_the_innermost_room() -> None:
 def test_the_nearest_tests_come_first_and_the_budget_ends_them() -> None:
     mutant = next(mutant for mutant in mutants_of(LITTLE, "little/price.py") if mutant.before == "count >= 10")
     lines = {"little/price.py": frozenset([6, 8])}
-    far = MeasuredTest("tests/far/test_all.py::test_a", 0.1, lines)
-    near = [MeasuredTest(f"tests/little/test_price.py::test_{n}", n, lines) for n in (3, 1)]
-    elsewhere = MeasuredTest("tests/little/test_price.py::test_b", 0.1, {"little/price.py": frozenset([12])})
-    stranger = MeasuredTest("tests/other/test_other.py::test_c", 0.1, {})
+    far = MeasuredTest("tests/far/test_all.py::test_a", 0.1, 0.1, lines)
+    near = [MeasuredTest(f"tests/little/test_price.py::test_{n}", n, n, lines) for n in (3, 1)]
+    elsewhere = MeasuredTest("tests/little/test_price.py::test_b", 0.1, 0.1, {"little/price.py": frozenset([12])})
+    stranger = MeasuredTest("tests/other/test_other.py::test_c", 0.1, 0.1, {})
     helpings = list(chosen(mutant, [far, *near, elsewhere, stranger], 60))
     assert helpings == [[near[1], near[0], elsewhere], [far]]
     assert list(chosen(mutant, [far, *near], 2)) == [[near[1]], [far]]
@@ -198,7 +210,7 @@ def test_the_nearest_tests_come_first_and_the_budget_ends_them() -> None:
 def test_code_run_at_import_is_tested_by_its_folder_and_its_importers() -> None:
     """conftest.py may have imported the module before tracing started."""
     (mutant,) = mutants_of("LIMIT = 3\n", "package/little/limits.py")
-    near = MeasuredTest("tests/little/test_all.py::test_a", 1, {})
-    far = MeasuredTest("tests/far/test_all.py::test_b", 1, {"package/little/limits.py": frozenset([1])})
-    stranger = MeasuredTest("tests/far/test_other.py::test_c", 1, {})
+    near = MeasuredTest("tests/little/test_all.py::test_a", 1, 1, {})
+    far = MeasuredTest("tests/far/test_all.py::test_b", 1, 1, {"package/little/limits.py": frozenset([1])})
+    stranger = MeasuredTest("tests/far/test_other.py::test_c", 1, 1, {})
     assert list(chosen(mutant, [near, far, stranger], 60)) == [[near], [far]]

@@ -45,7 +45,7 @@ class Told:
 
     def start(self, run: TrackedRun) -> int:
         self._tell("start")
-        return run.goes_on_from
+        return max(run.goes_on_from, run.recorded_to)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._tell("log")
