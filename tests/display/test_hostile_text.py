@@ -127,6 +127,7 @@ def said(hostile: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch, capf
     return call
 
 
+@pytest.mark.whole
 def test_every_screen(said) -> None:
     trained = Path("trained.txt").read_text(encoding="utf-8", errors="surrogatepass")
     assert trained.count("PWN") > 1

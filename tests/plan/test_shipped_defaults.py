@@ -42,6 +42,7 @@ def test_nothing_shipped_is_left_out() -> None:
     assert {name for name in shipped("data") if name.startswith("toy_")} == set(DATA)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("trainer", LEARNS_FROM)
 def test_every_combination_is_planned_or_says_which_data_fit(refused: Refused, trainer: str) -> None:
     for data, model in zip(DATA, cycle(MODELS)):

@@ -25,6 +25,7 @@ def ended_and_not(model: Path) -> tuple[float, float]:
     return ended, cut
 
 
+@pytest.mark.whole
 def test_a_reward_model_is_padded_with_another_token_and_reads_the_end(stage, workplace: Path) -> None:
     model_copy(workplace / "base", tokenizer_config=SAME)
     code, run = stage("reward", model=["model=local", "model.path=base"])

@@ -177,7 +177,12 @@ def assert_near(found: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.parametrize(
     ("name", "loss_type", "num_batches"),
-    [(*case, count) for case in CASES for count in (1, 2, 8) if case[1] not in BY_MICRO_BATCH or count != 2],
+    [
+        pytest.param(*case, count, marks=[pytest.mark.whole] if count == 2 else [])
+        for case in CASES
+        for count in (1, 2, 8)
+        if case[1] not in BY_MICRO_BATCH or count != 2
+    ],
 )
 def test_a_round_with_rows_left_out_is_the_round_without_them(
     trainer_of, name: str, loss_type: str | None, num_batches: int
@@ -224,7 +229,7 @@ def metrics_by_hand(name: str, trainer: Any, made: dict[str, Tensor]) -> dict[st
 
 
 @pytest.mark.parametrize("mode", ["packed", "plain"])
-@pytest.mark.parametrize("num_batches", [2, 8])
+@pytest.mark.parametrize("num_batches", [pytest.param(2, marks=pytest.mark.whole), 8])
 @pytest.mark.parametrize(("name", "loss_type"), [case for case in CASES if case[1] != "luspo"])
 def test_a_metric_is_the_mean_over_what_counts(
     trainer_of, monkeypatch: pytest.MonkeyPatch, name: str, loss_type: str | None, num_batches: int, mode: Any

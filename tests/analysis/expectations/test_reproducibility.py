@@ -142,6 +142,7 @@ def test_weights_are_compared_at_the_same_step(compared, tmp_path: Path) -> None
     assert compared(log(), log(), up_to=5).weights == compared(log(), log()).weights == []
 
 
+@pytest.mark.whole
 def test_the_table_of_clocks_has_all_that_differs_between_two_equal_runs(train) -> None:
     """Two equal runs differ in clocks only, and in every clock that they log."""
     words = ["trainer.args.eval_strategy=steps", "trainer.args.eval_steps=3", "data.eval.fraction=0.1"]

@@ -23,6 +23,7 @@ def sampled(model: Any, **given: Any) -> list[list[int]]:
     return found
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "own",
     [{"min_p": 0.3}, {"typical_p": 0.2}, {"no_repeat_ngram_size": 1}, {"min_new_tokens": 9}, {"num_beams": 2}],

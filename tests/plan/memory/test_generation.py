@@ -56,6 +56,7 @@ def test_the_estimate_where_no_row_ends_early(shape: str) -> None:
     assert held > 1.15 * (sum(counted.values()) - counted[shape])
 
 
+@pytest.mark.whole
 def test_rows_that_have_ended_take_their_cache_with_them() -> None:
     """One token of 64 ends a row: half of the rows are gone after 44 of 72."""
     assert allocated_bytes("KV cache", ends=True) < 0.75 * allocated_bytes("KV cache")

@@ -163,6 +163,7 @@ def meddles(completions, **columns):
 """
 
 
+@pytest.mark.whole
 def test_a_reward_that_changes_the_process_does_not_change_the_weights(train, workplace: Path) -> None:
     hashes = {}
     for name, which, at_import in (
