@@ -2,6 +2,7 @@
 
     python -m scripts.mutants                                     # writes docs/development/mutants.md
     python -m scripts.mutants --file rlhf_cli/numerics/ppo.py     # every mutant of one file
+    python -m scripts.mutants --file rlhf_cli/numerics/ppo.py --tests tests/numerics/test_ppo.py    # in a minute
     python -m scripts.mutants --list                              # print the sample
 
 First, all tests run on the unchanged code; if one fails, the command ends. Then each mutant is written into a copy of
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from scripts.mutants.forked import warm
@@ -32,6 +34,7 @@ from scripts.mutants.survivors import Verdict, entry, explanations, key, page
 def main(argv: Sequence[str], project: Project = OURS) -> int:
     """Judge mutants; return 0 if every survivor is explained, 1 if one is not, 2 if an unmutated test fails."""
     arguments = _arguments(argv)
+    project = replace(project, judging=tuple(arguments.tests))
     mutants = _mutants(project, arguments)
     if arguments.list:
         for mutant in mutants:
@@ -70,6 +73,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--file", action="append", default=[], help="every mutant of this file; prints, writes no page")
     parser.add_argument("--grep", action="append", default=[], help="only where the line of --list holds it; as --file")
+    parser.add_argument("--tests", action="append", default=[], help="judge by this file of tests alone; with --file")
     parser.add_argument("--keep-kills", action="store_true", help="judge no function again that has not changed")
     parser.add_argument("--list", action="store_true", help="print the mutants and judge none")
     parser.add_argument("--budget-s", type=float, default=60, help="CPU seconds of tests a mutant (%(default)s)")

@@ -94,7 +94,7 @@ def _run_in_fork(
         failed: list[str] = []
         tests[0][0].config.pluginmanager.register(_Noting(failed))
         for (item, limit_s), after in zip(tests, [*tests[1:], None], strict=True):
-            watch = threading.Timer(limit_s, END, [TOLD + _TIMEOUT])
+            watch = threading.Timer(limit_s, _give_up, [item.nodeid, log])
             watch.daemon = True
             watch.start()
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=after and after[0])
@@ -107,6 +107,11 @@ def _run_in_fork(
         log.write_text(traceback.format_exc())
         code = TOLD + 3
     END(code)
+
+
+def _give_up(node: str, log: Path) -> None:
+    log.write_text(f"FAILED {node}\n")
+    END(TOLD + _TIMEOUT)
 
 
 class _Noting:

@@ -12,15 +12,16 @@ class Project:
     """A folder of code with its tests.
 
     copied: folders and files that the tests need. rooms: mutated folders and files; a file belongs to the innermost
-    room that contains it. not_judging: tests that notice a change of any line, or test this tester. warm: modules to
-    import once before forking (`module:name` for a lazily imported name). about: the beginning of the page.
-    explanations, page, cache: files and a folder below the root.
+    room that contains it. not_judging: tests that notice a change of any line, or test this tester; judging: the only
+    files of tests that judge, if any. warm: modules to import once before forking (`module:name` for a lazily imported
+    name). about: the beginning of the page. explanations, page, cache: files and a folder below the root.
     """
 
     root: Path
     copied: tuple[str, ...]
     rooms: tuple[str, ...]
     not_judging: tuple[str, ...] = ()
+    judging: tuple[str, ...] = ()
     warm: tuple[str, ...] = ()
     about: str = ""
     explanations: str = "scripts/mutants/survivors.toml"
@@ -42,6 +43,8 @@ class Project:
 
     def test_files(self) -> list[str]:
         """Return every file of tests that may judge, as a path below the root."""
+        if self.judging:
+            return list(self.judging)
         files = [file.relative_to(self.root).as_posix() for file in sorted((self.root / "tests").rglob("test_*.py"))]
         return [file for file in files if not any(Path(file).is_relative_to(place) for place in self.not_judging)]
 
