@@ -119,7 +119,7 @@ def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, orig
     max_steps = trainer.whole("max_steps")
     steps = max_steps if max_steps is not None and max_steps > 0 else None
     if steps is None and num_rows is not None:
-        an_epoch = max(1, math.ceil(num_rows // prompts * micro_batches * num_iterations / accumulation))
+        an_epoch = math.ceil(num_rows // prompts * micro_batches * num_iterations / accumulation)
         steps = math.ceil(_epochs(trainer) * an_epoch)
     return BatchPlan(
         per_device=per_device,
@@ -166,7 +166,8 @@ def _no_whole_groups(
         expected = f"a multiple of {divisor} ({_BATCH_SIZE} x processes = {global_batch}, and num_generations)"
     else:
         passes = round_size // per_device
-        batch = next(size for size in range(per_device + 1, per_device + group + 1) if size * passes % group == 0)
+        divisor = group // math.gcd(group, passes)
+        batch = per_device // divisor * divisor + divisor
         groups = [size for size in range(least, round_size + 1) if round_size % size == 0]
         nearest = min(groups, key=lambda size: abs(size - group), default=None)
         got = f"{per_device} a device x {processes} process(es) x {passes // processes} micro-batches = {round_size}"
@@ -211,5 +212,5 @@ def plan_stage(trainer: Trainer, *, processes: int, num_rows: int | None, origin
     steps = max_steps if max_steps > 0 else math.ceil(epochs * an_epoch)
     rows_an_epoch = min(num_rows, num_batches * a_batch)
     whole, rest = divmod(steps, an_epoch)
-    rows = whole * rows_an_epoch + min(rest * a_batch * accumulation, rows_an_epoch)
+    rows = whole * rows_an_epoch + rest * a_batch * accumulation
     return StagePlan(per_device, processes, accumulation, steps / an_epoch if max_steps > 0 else epochs, steps, rows)

@@ -147,7 +147,7 @@ def checkpoint_space(experiment: Experiment, steps: int | None) -> dict[str, int
     numbers = [limit + 1] if isinstance(limit, int) and limit > 0 else []
     if strategy == "steps" and steps and isinstance(every, int | float) and every > 0:
         numbers.append(math.ceil(steps / (every if every >= 1 else math.ceil(steps * every))))
-    at_once = 0 if strategy == "no" else max(1, min(numbers, default=1))
+    at_once = 0 if strategy == "no" else min(numbers, default=1)
     each, model_bytes = math.ceil(checkpoint), math.ceil(saved)
     total = each * at_once + model_bytes
     return {"checkpoint_bytes": each, "at_once": at_once, "model_bytes": model_bytes, "total_bytes": total}

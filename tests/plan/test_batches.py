@@ -14,7 +14,7 @@ from trl import GRPOConfig
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import ConfigError, DataError, ModelError
-from rlhf_cli.plan.batches import BatchPlan, plan_batches
+from rlhf_cli.plan.batches import BatchPlan, StagePlan, plan_batches, plan_stage
 from tests.support.model_copies import EMPTY_WEIGHTS
 from tests.support.planning import Refused, Write, planned
 
@@ -38,6 +38,11 @@ def plan(
     return plan_batches(trainer, processes=processes, num_rows=rows, origins=Origins())
 
 
+def stage(trl: str = "SFTTrainer", *, processes: int = 1, rows: int | None = 100, **args: Any) -> StagePlan:
+    trainer = Trainer(name="it", trl=trl, args={SHORT.get(key, key): value for key, value in args.items()})
+    return plan_stage(trainer, processes=processes, num_rows=rows, origins=Origins())
+
+
 def refusal(**words: Any) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         plan(**words)
@@ -53,23 +58,28 @@ def refusal(**words: Any) -> ConfigError:
         # each round is used 3 times: 2 x 2 x 3 = 12 micro-batches a process, 2 a step: 6 steps, twice
         ({"per": 4, "acc": 2, "g": 4, "processes": 2, "iterations": 3, "rows": 10, "epochs": 2.0}, 2, 16, 4, 12),
         # the round's size is given: 24 / 4 = 6 micro-batches, 3 prompts; 7 rows: 2 rounds, 12 micro-batches, 4 a step
-        ({"per": 4, "acc": 4, "g": 8, "gbs": 24, "rows": 7, "epochs": 1.0}, 6, 24, 3, 3),
+        ({"per": 4, "acc": 4, "g": 8, "gbs": 24, "rows": 7, "epochs": 1.0, "max_steps": 0}, 6, 24, 3, 3),
         # the same on two processes: 24 / (4 x 2) = 3 micro-batches; 2 rounds are 6, 4 a step, the last one short
         ({"per": 4, "acc": 4, "g": 8, "gbs": 24, "processes": 2, "rows": 7, "epochs": 1.0}, 3, 24, 3, 2),
         # 3 micro-batches a round, 2 a step: 9 rows are 3 rounds, 9 micro-batches, 4.5 -> 5 steps; 1.5 epochs 7.5 -> 8
         ({"per": 4, "acc": 2, "g": 4, "spg": 3, "rows": 9, "epochs": 1.5}, 3, 12, 3, 8),
-        # a number of steps wins over everything
-        ({"per": 8, "acc": 4, "g": 8, "rows": 100, "max_steps": 7}, 4, 32, 4, 7),
+        # a number of steps wins over everything; 4 rows are one round
+        ({"per": 8, "acc": 4, "g": 8, "rows": 4, "max_steps": 1}, 4, 32, 4, 1),
         # nothing known of the rows
         ({"per": 8, "acc": 4, "g": 8, "rows": None, "max_steps": 5}, 4, 32, 4, 5),
+        ({"per": 8, "acc": 4, "g": 8, "rows": None, "max_steps": 0, "iterations": None}, 4, 32, 4, None),
     ],
 )
 def test_by_hand(args: dict[str, Any], micro_batches: int, completions: int, prompts: int, steps: int | None) -> None:
-    found = plan(**args)
-    assert found.steps_per_generation == micro_batches
-    assert found.completions_a_round == completions
-    assert found.prompts_a_round == prompts
-    assert found.steps == steps
+    own = (args["per"], args.get("processes", 1), args["acc"], micro_batches, args.get("iterations") or 1, args["g"])
+    assert plan(**args) == BatchPlan(*own, completions, prompts, steps)
+
+
+def test_a_round_in_a_line() -> None:
+    line = "8 completions a device x 1 process x 4 micro-batches = 32 a round: 4 prompts x 8 generations"
+    assert plan(per=8, acc=4, g=8).describe() == line
+    line = "1 completion a device x 2 processes x 1 micro-batch = 2 a round: 1 prompt x 2 generations x 2 epochs"
+    assert plan(per=1, processes=2, g=2, iterations=2).describe() == line
 
 
 def trl_sampler(rows: int, prompts: int, generations: int, repeats: int) -> Iterator[int]:
@@ -103,18 +113,11 @@ def test_steps_of_an_epoch_are_those_of_trls_sampler(
     assert found.steps == max(batches_a_process // acc + (batches_a_process % acc > 0), 1)
 
 
-class TestWithACritic:
-    def test_by_hand(self) -> None:
-        """8 x 2 x 3 = 48 prompts of one completion; 100 rows are 2 rounds of 3 micro-batches, each used twice: 12."""
-        found = plan(per=8, processes=2, spg=3, g=1, iterations=2, rows=100, epochs=1.0, baseline="critic")
-        assert (found.completions_a_round, found.prompts_a_round, found.steps) == (48, 48, 12)
-
-    def test_a_round_of_one_is_too_few(self) -> None:
-        error = refusal(per=1, g=1, baseline="critic")
-        assert error.where == "trainer.args.per_device_train_batch_size"
-        for name, value in suggestions(error.hint):
-            assert after({"g": 1, "baseline": "critic"}, name, value).completions_a_round >= 2
-        assert plan(per=1, processes=2, g=1, baseline="critic").completions_a_round == 2
+def test_with_a_critic_by_hand() -> None:
+    """8 x 2 x 3 = 48 prompts of one completion; 100 rows are 2 rounds of 3 micro-batches, each used twice: 12."""
+    found = plan(per=8, processes=2, spg=3, g=1, iterations=2, rows=100, epochs=1.0, baseline="critic")
+    assert (found.completions_a_round, found.prompts_a_round, found.steps) == (48, 48, 12)
+    assert plan(per=1, processes=2, g=1, baseline="critic").completions_a_round == 2
 
 
 @pytest.mark.parametrize(("per_device", "each"), [*product([1, 4, 6, 8, 20, 24], [None, 2, 3, 8])])
@@ -137,14 +140,6 @@ def test_an_evaluation_s_batch_holds_whole_groups_as_trl_asks(per_device: int, e
     assert per_device < int(size) <= per_device + (each or 4)
     assert plan(per=8, g=4, **{**args, "per_device_eval_batch_size": int(size)})
     assert plan(per=8, g=4, **{**args, "eval_strategy": "no"})
-
-
-def test_an_evaluation_s_batch_is_that_of_all_processes() -> None:
-    args = {"per": 8, "g": 4, "eval_strategy": "steps", "num_generations_eval": 8}
-    assert plan(**args, per_device_eval_batch_size=4, processes=2)
-    assert (
-        refusal(**args, per_device_eval_batch_size=3, processes=2).hint == "trainer.args.per_device_eval_batch_size=4"
-    )
 
 
 def suggestions(hint: str | None) -> list[tuple[str, int]]:
@@ -177,33 +172,74 @@ def test_sizes_that_do_not_divide(args: dict[str, int]) -> None:
         assert after(args, name, value).completions_a_round % (value if name == "num_generations" else args["g"]) == 0
 
 
+BATCH, ROUND, EVALUATED = "per_device_train_batch_size", "generation_batch_size", "per_device_eval_batch_size"
+FULL, CRITIC = {"per": 8, "acc": 4, "g": 8}, {"baseline": "critic"}
+EVALUATION = {"per": 8, "g": 4, "eval_strategy": "steps", "num_generations_eval": 8, "processes": 2}
+
+
 @pytest.mark.fault(40)
-def test_the_suggestions_are_the_nearest() -> None:
-    """6 are no groups of 4: the next batch size is 8, the nearest group sizes are 3 and 6, 3 being nearer."""
-    assert refusal(per=6, g=4).hint == ("trainer.args.per_device_train_batch_size=8 or trainer.args.num_generations=3")
-    assert refusal(per=1, g=4).hint == "trainer.args.per_device_train_batch_size=4"
-
-
 @pytest.mark.parametrize(
-    ("args", "hint"),
+    ("args", "key", "got", "expected", "to_do"),
     [
-        ({"per": 4, "processes": 2, "g": 8, "gbs": 20}, 24),  # 4 x 2 = 8 on all devices, groups of 8
-        ({"per": 4, "g": 8, "gbs": 12}, 16),  # 4 divides 12, groups of 8 do not
-        ({"per": 8, "g": 8, "gbs": 3}, 8),
+        *(({name: 0}, SHORT[name], 0, "at least 1", None) for name in ("per", "acc", "spg", "gbs", "iterations")),
+        ({"g": 0, **CRITIC}, "num_generations", 0, "at least 1", None),
+        *(
+            (
+                {"g": g},
+                "num_generations",
+                g or 0,
+                "at least 2 (a completion is compared with the others of its prompt)",
+                None,
+            )
+            for g in (1, None)
+        ),
+        # the nearest sizes of a batch and of a group: 6 are no groups of 4, but 8 are, or 3 and 6, 3 being nearer
+        ({"per": 6, "g": 4}, BATCH, "6 a device x 1 process(es) x 1 micro-batches = 6", 4, "BATCH=8 or GROUP=3"),
+        ({"per": 3, "g": 4}, BATCH, "3 a device x 1 process(es) x 1 micro-batches = 3", 4, "BATCH=4 or GROUP=3"),
+        ({"per": 1, "g": 4}, BATCH, "1 a device x 1 process(es) x 1 micro-batches = 1", 4, "BATCH=4"),
+        (  # 10 micro-batches of 6 are 60, of 7 are 70
+            {"per": 5, "acc": 5, "processes": 2, "g": 4},
+            *(BATCH, "5 a device x 2 process(es) x 5 micro-batches = 50", 4, "BATCH=6 or GROUP=5"),
+        ),
+        # a round of whole batches of all processes and of whole groups
+        ({"per": 4, "processes": 2, "g": 8, "gbs": 20}, ROUND, "20", (8, 8), "ROUND=24"),
+        ({"per": 4, "g": 6, "gbs": 20}, ROUND, "20", (12, 4), "ROUND=24"),
+        ({"per": 8, "g": 8, "gbs": 3}, ROUND, "3", (8, 8), "ROUND=8"),
+        (
+            EVALUATION | {EVALUATED: 3},
+            *(EVALUATED, "3 a device x 2 processes"),
+            *(
+                "a multiple of 8: trainer.args.num_generations_eval, else num_generations",
+                f"trainer.args.{EVALUATED}=4",
+            ),
+        ),
+        (
+            {"per": 1, "g": 1, **CRITIC},
+            *(BATCH, "1 a device x 1 process x 1 micro-batch"),
+            "at least 2 completions a round: TRL needs them, and advantages are whitened over a round",
+            "BATCH=2, or trainer.args.gradient_accumulation_steps=2",
+        ),
+        *(
+            (FULL | words | {"rows": 3}, "data", "3 rows", "at least 4 rows (32 completions / 8 generations)", key)
+            for words, key in (({}, BATCH), ({"gbs": 32}, ROUND))
+        ),
     ],
 )
-def test_a_generation_batch_that_does_not_divide(args: dict[str, int], hint: int) -> None:
+def test_numbers_that_do_not_go(args: dict[str, Any], key: str, got: object, expected: Any, to_do: str | None) -> None:
     error = refusal(**args)
-    assert (error.where, error.got) == ("trainer.args.generation_batch_size", str(args["gbs"]))
-    assert suggestions(error.hint) == [("generation_batch_size", hint)]
-    assert after(args, "generation_batch_size", hint).completions_a_round == hint
-
-
-@pytest.mark.parametrize("g", [1, None])
-def test_a_group_needs_two(g: int | None) -> None:
-    error = refusal(per=8, g=g)
-    assert error.what == "trainer.args.num_generations is too small"
-    assert str(error.expected).startswith("at least 2 (")
+    if isinstance(expected, int):
+        expected = f"a multiple of trainer.args.num_generations={expected}"
+    elif isinstance(expected, tuple):
+        expected = f"a multiple of {expected[0]} ({BATCH} x processes = {expected[1]}, and num_generations)"
+    assert (error.got, error.expected) == (got, expected)
+    if key == "data":
+        assert (error.where, error.advice) == ("data", f"add rows, or lower trainer.args.{to_do}")
+        return
+    for short, name in (("BATCH", BATCH), ("ROUND", ROUND), ("GROUP", "num_generations")):
+        to_do = to_do and to_do.replace(f"{short}=", f"trainer.args.{name}=")
+    assert (error.where, error.hint) == (f"trainer.args.{key}", to_do)
+    for name, value in suggestions(error.hint):
+        assert after(args, name, value)
 
 
 def of_rows(write: Write, row: dict[str, object], count: int = 20) -> str:
@@ -255,35 +291,39 @@ def test_prompts_that_fill_no_step(write: Write, refused: Refused) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "steps", "epochs"),
+    ("rows", "args", "epochs", "steps", "trained_on", "says"),
     [
-        ((), 9, 3),  # 3 epochs of ceil(20 / 8) batches
-        (("trainer.args.num_train_epochs=1",), 3, 1),
-        (("trainer.args.gradient_accumulation_steps=2",), 6, 3),
-        (("trainer.args.max_steps=5",), 5, 5 / 3),
-        (("trainer.args.max_steps=1",), 1, 1 / 3),
-        (("trainer.args.packing=true",), None, None),
-        (("trainer.args.packing=true", "trainer.args.max_steps=5"), 5, None),
+        # 12 rows of 3 processes are a batch: 9 batches of 100 rows, 2 a step, the last step of one
+        (100, {"epochs": 2.0}, 2.0, 10, 200, "10, 2 epochs"),
+        (100, {"epochs": 1.5, "max_steps": 0}, 1.5, 8, 100 + 3 * 24, "8, 1.5 epochs"),
+        (100, {"max_steps": 7}, 7 / 5, 7, 100 + 2 * 24, "7, 1.4 epochs"),
+        (100, {"max_steps": 1}, 1 / 5, 1, 24, "1, 0.2 epochs"),
+        (100, {"max_steps": 5, "dataloader_drop_last": True}, 5 / 4, 5, 96 + 24, "5, 1.25 epochs"),
+        (5, {"epochs": 2.0, "dataloader_drop_last": True}, 2.0, 2, 0, "2, 2 epochs"),
+        *((rows, {"packing": True, "max_steps": 7}, None, 7, 7 * 24, "7") for rows in (100, None)),
+        (None, {"max_steps": 1}, None, 1, 24, "1"),
+        (None, {"max_steps": 0}, None, None, None, "unknown until the data is read"),
+        (100, {"packing": True}, None, None, None, "unknown until the data is read"),
     ],
 )
-def test_steps(write: Write, words: tuple[str, ...], steps: int | None, epochs: float | None) -> None:
-    stage = planned("trainer=sft", "data=file", of_rows(write, {"text": "a"}), "launch=cpu", *words).stage
-    assert stage is not None
-    assert (stage.steps, stage.epochs) == (steps, epochs)
-    assert ("epoch" in stage.describe_steps()) == (epochs is not None)
+def test_steps_of_rows(
+    rows: int | None, args: dict[str, Any], epochs: float | None, steps: int | None, trained_on: int | None, says: str
+) -> None:
+    found = stage(rows=rows, per=4, acc=2, processes=3, **args)
+    assert found == StagePlan(4, 3, 2, epochs, steps, trained_on)
+    assert (found.describe(), found.describe_steps()) == (
+        "4 rows a device x 3 processes x 2 accumulated = 24 a step",
+        says,
+    )
 
 
-@pytest.mark.parametrize(
-    ("trainer", "data", "words", "at_least"),
-    [
-        ("kto", "toy_judgements", "per_device_train_batch_size=1", "at least 2"),
-        ("sft", "toy_demonstrations", "gradient_accumulation_steps=0", "at least 1"),
-    ],
-)
-def test_batches_too_small(refused: Refused, trainer: str, data: str, words: str, at_least: str) -> None:
-    error = refused(f"trainer={trainer}", f"data={data}", f"trainer.args.{words}")
-    assert str(error.where).startswith(f"trainer.args.{words.partition('=')[0]}")
-    assert str(error.expected).startswith(at_least)
+def test_kto_needs_two_rows_at_a_time() -> None:
+    with pytest.raises(ConfigError) as caught:
+        stage("KTOTrainer", per=1)
+    assert (caught.value.where, caught.value.got) == (f"trainer.args.{BATCH}", 1)
+    assert str(caught.value.expected).startswith("at least 2: ")
+    assert stage("KTOTrainer", per=2, acc=1).describe() == "2 rows a device x 1 process = 2 a step"
+    assert stage(per=1, acc=1).describe() == "1 row a device x 1 process = 1 a step"
 
 
 class TestModels:

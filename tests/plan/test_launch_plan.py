@@ -5,14 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.plan import rollout_server_plan
-from rlhf_cli.plan.devices import visible_gpus
-from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell, plan_launch, torchrun_command
+from rlhf_cli.plan import launch_plan
+from rlhf_cli.plan.launch_plan import (
+    LaunchPlan,
+    RankPlan,
+    as_shell,
+    log_name,
+    plan_launch,
+    python_path,
+    torchrun_command,
+)
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.rank_group import interface_of, rank_group, starts_ranks
 from tests.support.machines import HaveGpus, have_gpus
@@ -45,25 +54,66 @@ class TestRanks:
         foreign = planned("launch.rollout=vllm_server", url).ranks[0].env
         assert [foreign.get(name) for name in names] == ["lo", None, None]
 
-    def test_the_gpus_that_are_visible(self, gpus: HaveGpus, monkeypatch: pytest.MonkeyPatch) -> None:
-        """CUDA counts those of CUDA_VISIBLE_DEVICES, in their order, up to the first that does not exist."""
+    def test_all_of_a_plan(self, gpus: HaveGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The first two of four GPUs train, the others serve."""
         gpus(4)
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-        plan = planned()
-        assert plan.gpus == ("3", "1")
-        assert plan.ranks[0].env["CUDA_VISIBLE_DEVICES"] == "3,1"
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,7,1")
-        assert visible_gpus() == ("3",)
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8f,-1,0")
-        assert visible_gpus() == ("GPU-8f",)
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        assert visible_gpus() == ()
+        monkeypatch.setattr(launch_plan, "interface_of", lambda address: f"if-{address}")
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        plan = planned(*SERVER, "launch.rollout_gpus=2", resume=True)
+        shared = {
+            **{"CUDA_VISIBLE_DEVICES": "0,1", "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path()},
+            **{"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"},
+            **{"GLOO_SOCKET_IFNAME": "if-127.0.0.1", "NCCL_SOCKET_IFNAME": "=if-127.0.0.1"},
+            **{"RLHF_VLLM_URL": "http://127.0.0.1:0", "RLHF_VLLM_GROUP_PORT": "0", "VLLM_HOST_IP": "127.0.0.1"},
+        }
 
-    def test_one_process_alone_has_no_rank(self) -> None:
+        def wanted(shared: dict[str, str]) -> LaunchPlan:
+            argv = (sys.executable, "-m", "rlhf_cli.launch.rank_process", "/runs/a run", "--resume")
+            each = [(name, shared | {"RANK": name, "LOCAL_RANK": name}) for name in ("0", "1")]
+            ranks = tuple(RankPlan(int(name), name, env, argv) for name, env in each)
+            command = f"rlhf resume '{os.path.relpath(RUN)}'"
+            return LaunchPlan(ranks, 2, 1, shared, plan.server, RUN / "log.txt", command, False, ("0", "1"))
+
+        assert plan == wanted(shared)
+        assert plan.server is not None
+        assert (plan.server.gpus, plan.server.log) == (("2", "3"), RUN / "vllm-server.log")
+        assert plan.server.env == {"CUDA_VISIBLE_DEVICES": "2,3", "VLLM_SERVER_DEV_MODE": "1"}
+        for server_port, group_port in ((0, 0), (81, 91)):
+            ports = (server_port, group_port) if server_port else ()
+            own = {"RLHF_VLLM_URL": f"http://127.0.0.1:{server_port}", "RLHF_VLLM_GROUP_PORT": str(group_port)}
+            argv = tuple(str(server_port) if word == "0" else word for word in plan.server.argv)
+            server = replace(plan.server, argv=argv, port=server_port, group_port=group_port)
+            made = wanted(shared | own | {"MASTER_PORT": "71"})
+            assert plan.at_ports(71, *ports) == replace(made, server=server)
+        words = ("trainer.args.vllm_server_port=82", "trainer.args.vllm_group_port=92")
+        given = planned(*SERVER, *words, "launch.rollout_gpus=2").at_ports(71, 81, 91).server
+        assert given is not None
+        assert (given.port, given.group_port, given.argv[given.argv.index("--port") + 1]) == (82, 92, "82")
+
+    def test_one_process_alone_has_no_rank(self, gpus: HaveGpus) -> None:
         """A rank without an address to meet at makes transformers wait for one; the printed command has to run."""
-        plan = planned("launch=cpu")
-        assert plan.in_this_process
-        assert plan.ranks[0].env == {}
+        argv = (sys.executable, "-m", "rlhf_cli.launch.rank_process", "/runs/a run")
+        command = f"rlhf resume '{os.path.relpath(RUN)}'"
+        gpus(1)
+        for words, used in ((("launch=cpu",), ()), ((), ("0",))):
+            env = {"CUDA_VISIBLE_DEVICES": "0"} if used else {}
+            rank = RankPlan(0, *(used or (None,)), env, argv)
+            assert planned(*words) == LaunchPlan((rank,), 1, 1, env, None, RUN / "log.txt", command, True, used)
+
+    def test_the_variables_of_accelerates_file(self, gpus: HaveGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+        gpus(4)
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        own = {"CUDA_VISIBLE_DEVICES": "5,6,7", "OMP_NUM_THREADS": "4", "ACCELERATE_X": "1"}
+        Path("a.yaml").write_text("distributed_type: MULTI_GPU\n")
+        words = ("launch.processes=2", "launch.accelerate_config=a.yaml", "launch.device=cuda")
+        env = planned(*words, accelerate_env=own).ranks[1].env
+        assert own.items() - env.items() == {("CUDA_VISIBLE_DEVICES", "5,6,7")}
+        assert env["CUDA_VISIBLE_DEVICES"] == "5,6"
+        assert not planned("launch.processes=1", *words[1:], accelerate_env=own).in_this_process
+        monkeypatch.setenv("OMP_NUM_THREADS", "3")
+        monkeypatch.setattr(launch_plan, "interface_of", lambda address: None)
+        rank = planned("launch.processes=2", "launch.device=cpu").ranks[1]
+        assert (rank.gpu, rank.env["OMP_NUM_THREADS"], "NCCL_SOCKET_IFNAME" in rank.env) == (None, "3", False)
 
     def test_a_strategy_that_shards_has_ranks_even_alone(self, gpus: HaveGpus) -> None:
         """Without LOCAL_RANK accelerate makes no process group, and shards nothing."""
@@ -76,9 +126,16 @@ class TestRanks:
         """torchrun starts the ranks of each machine with the words that were typed."""
         plan = planned("launch.processes=2", "launch.device=cpu", "launch.nodes=3")
         assert (plan.world_size, plan.num_nodes, plan.in_this_process) == (6, 3, False)
-        words = torchrun_command(plan, ["train", "+exp=quickstart"]).split()
-        assert words[:3] == ["torchrun", "--nnodes=3", "--nproc-per-node=2"]
-        assert words[-4:] == ["--no-python", "rlhf", "train", "+exp=quickstart"]
+        assert not planned("launch.device=cpu", "launch.nodes=2").in_this_process
+        options = "--nnodes=3 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=HOST:29500 --no-python"
+        assert torchrun_command(plan, ["train", "seed=a b"]) == f"torchrun {options} rlhf train 'seed=a b'"
+        assert [log_name(node) for node in range(3)] == ["log.txt", "log-machine2.txt", "log-machine3.txt"]
+
+    def test_a_child_imports_what_this_process_imports(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        standard = sysconfig.get_path("stdlib")
+        own = ["/own", "/own", "/own/x.zip", "", standard, f"{standard}/lib-dynload", "/own/below"]
+        monkeypatch.setattr(sys, "path", own)
+        assert python_path() == "/own:/own/below"
 
     def test_the_command_is_what_a_shell_runs(self) -> None:
         """The printed line, run by a shell, puts the variables and the arguments where they belong."""
@@ -86,82 +143,6 @@ class TestRanks:
         line = as_shell({"PLACE": "a b'c"}, (sys.executable, "-c", program, "x y", "$HOME"))
         done = subprocess.run(line, shell=True, capture_output=True, text=True, check=True)
         assert done.stdout == "a b'c ['x y', '$HOME']\n"
-
-
-class TestServer:
-    def test_the_last_gpus_serve(self, gpus: HaveGpus) -> None:
-        gpus(4)
-        plan = planned(*SERVER, "launch.rollout_gpus=1", "trainer.args.per_device_train_batch_size=64")
-        assert plan.gpus == ("0", "1", "2")
-        assert plan.server is not None
-        assert plan.server.gpus == ("3",)
-        assert plan.server.env == {"CUDA_VISIBLE_DEVICES": "3", "VLLM_SERVER_DEV_MODE": "1"}
-        assert plan.ranks[0].env["CUDA_VISIBLE_DEVICES"] == "0,1,2"
-        assert not plan.in_this_process
-
-    def test_the_command_is_that_of_trl(self, gpus: HaveGpus, monkeypatch: pytest.MonkeyPatch) -> None:
-        """TRL's own `build_command` (trl vllm-serve) is the yardstick: what it imposes, and what names model, GPUs and
-        port, stands in ours; in vLLM 0.30 also the scale-out endpoints.
-        """
-        from trl.scripts import vllm_serve
-
-        gpus(2)
-        for version, has_scale_out in (((0, 29), False), ((0, 30), True)):
-            monkeypatch.setattr(rollout_server_plan, "installed_vllm", lambda version=version: version)
-            monkeypatch.setattr(vllm_serve, "is_vllm_available", lambda min_version, has=has_scale_out: has)
-            plan = planned(*SERVER, "launch.rollout_gpus=1").at_ports(1, server_port=8123, group_port=9)
-            assert plan.server is not None
-            asked = vllm_serve.ScriptArguments(model="org/model", host="127.0.0.1", port=8123)
-            theirs = vllm_serve.build_command(asked)
-            ours = list(plan.server.argv)
-            assert ours[: ours.index("org/model") + 1] == theirs[: theirs.index("org/model") + 1]
-            imposed = theirs[theirs.index("--uvicorn-log-level") + 2 :]
-            assert ours[-len(imposed) :] == imposed
-            for option in ("--host", "--port", "--tensor-parallel-size"):
-                assert ours[ours.index(option) + 1] == theirs[theirs.index(option) + 1]
-
-    def test_options_of_vllm_s_own(self, gpus: HaveGpus) -> None:
-        gpus(2)
-        given = "enforce_eager: true, async_scheduling: false, max_num_seqs: 32, seed: null, middleware: [a, b]"
-        words = ("launch.rollout_gpus=1", f"launch.vllm.args={{{given}, compilation_config: {{mode: 0}}}}")
-        server = planned(*SERVER, *words).server
-        assert server is not None
-        ours = ["--enforce-eager", "--no-async-scheduling", "--max-num-seqs", "32", "--middleware", "a", "b"]
-        ours += ["--compilation-config", '{"mode": 0}']
-        assert list(server.argv[server.argv.index("--enforce-eager") :])[: len(ours)] == ours
-
-    @pytest.mark.parametrize(
-        ("words", "capability", "dtype"),
-        [
-            (["launch.precision=float32"], "9.0", "auto"),  # on the hub, and not in its cache
-            (["launch.precision=float32", "model.path=STORED"], "9.0", "float16"),
-            (["launch.precision=float32", "model.path=org/cached"], "9.0", "float16"),
-            (["launch.precision=float32", "model.dtype=bfloat16"], "9.0", "bfloat16"),
-            (["launch.precision=fp16"], "9.0", "float16"),
-            (["launch.precision=bf16", "model.dtype=float32"], "9.0", "bfloat16"),
-            ([], "8.0", "bfloat16"),
-            (["model.path=STORED"], "7.5", "float16"),  # a T4, which emulates bf16: precision is float32
-        ],
-    )
-    def test_it_computes_in_the_type_of_the_run(
-        self,
-        gpus: HaveGpus,
-        monkeypatch: pytest.MonkeyPatch,
-        tmp_path: Path,
-        words: list[str],
-        capability: str,
-        dtype: str,
-    ) -> None:
-        gpus(2)
-        (tmp_path / "stored").mkdir()
-        (tmp_path / "stored/config.json").write_text('{"dtype": "float16"}')
-        cached = {"org/cached": tmp_path / "stored"}
-        monkeypatch.setattr(rollout_server_plan, "cached_model", lambda name, revision: cached.get(name))
-        words = [word.replace("STORED", str(tmp_path / "stored")) for word in words]
-        monkeypatch.setattr(rollout_server_plan, "compute_capabilities", lambda: (float(capability),))
-        server = planned(*SERVER, "launch.rollout_gpus=1", *words).server
-        assert server is not None
-        assert server.argv[server.argv.index("--dtype") + 1] == dtype
 
 
 STORE = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,6 @@ from rlhf_cli.errors import RewardError
 from rlhf_cli.plan import devices, rollout_server_plan
 from rlhf_cli.plan.checks.machine_checks import launch_problems
 from rlhf_cli.services.sandbox import running
-from tests.support.fake_server import Answer, serving
 from tests.support.machines import HaveGpus, have_gpus
 from tests.support.planning import Refused, Write, planned
 
@@ -82,27 +80,6 @@ class TestVllm:
         assert str(error.where).startswith("launch.rollout")
         assert error.hint == "pip install 'vllm>=0.28,<0.31', or launch.rollout=hf"
 
-    @pytest.mark.parametrize(
-        ("version", "fits"),
-        [("0.27.9", False), ("0.28.0", True), ("0.30.1+cu130", True), ("0.30.9", True), ("0.31.0", False)],
-    )
-    def test_versions(self, gpus: HaveGpus, refused: Refused, monkeypatch, version: str, fits: bool) -> None:
-        gpus(2)
-        monkeypatch.setattr(importlib.metadata, "version", _version("vllm", version))
-        words = (QUICK, *SERVER, "launch.rollout_gpus=1")
-        if fits:
-            assert planned(*words).processes == 1
-        else:
-            error = refused(*words)
-            assert (error.where, error.got) == ("launch.rollout (command line)", f"vllm {version}")
-
-    @pytest.mark.parametrize("how", [("vllm",), ("vllm_server", "launch.rollout_gpus=1")])
-    def test_an_embedded_model_is_not_served(self, gpus: HaveGpus, refused: Refused, how: tuple[str, ...]) -> None:
-        gpus(2)
-        error = refused(QUICK, f"launch.rollout={how[0]}", *how[1:])
-        assert str(error.where).startswith("model.build")
-        assert (error.got, error.hint) == ("model.build", "model.path=FOLDER, or launch.rollout=hf")
-
     def test_a_model_that_generates_itself_on_a_gpu(self, gpus: HaveGpus, monkeypatch) -> None:
         real = (QUICK, "model=local", "model.path=org/model")
         assert planned(*real).notices == ()  # on a CPU
@@ -116,43 +93,6 @@ class TestVllm:
         assert line.text.endswith("pip install 'vllm>=0.28,<0.31', then launch.rollout=vllm")
         assert planned(*real, "launch=cpu").notices == planned(QUICK).notices == ()
         assert planned(*real, "launch.rollout=vllm").notices == ()
-
-    def test_no_server_at_the_address(self, gpus: HaveGpus, refused: Refused) -> None:
-        gpus(1)
-        with socket.socket() as server:
-            server.bind(("127.0.0.1", 0))
-            port = server.getsockname()[1]
-            words = (QUICK, *SERVER, f"trainer.args.vllm_server_base_url=http://127.0.0.1:{port}/v1")
-            error = refused(*words)
-            assert error.got == f"127.0.0.1:{port}: Connection refused"
-            assert str(error.where).startswith("trainer.args.vllm_server_base_url")
-            server.listen()
-            assert planned(*words).processes == 1
-
-    def test_a_server_of_another_model(self, gpus: HaveGpus, refused: Refused) -> None:
-        """vLLM 0.30's own answer; the same model may have another folder there, or the name that it is served by."""
-        gpus(1)
-        served = {
-            "object": "list",
-            "data": [{"id": "/models/SmolLM2", "root": "/models/SmolLM2", "max_model_len": 256}],
-        }
-        with serving(Answer(served)) as vllm:
-            url = vllm.url.removesuffix("/score")
-            words = (QUICK, *SERVER, f"trainer.args.vllm_server_base_url={url}")
-            error = refused(*words)
-            assert error.got == f"/models/SmolLM2 at {url}"
-            assert str(error.expected).startswith("model.path=org/model")
-            assert planned(*words, "model.path=org/SmolLM2").processes == 1
-
-    def test_a_port_that_is_taken(self, gpus: HaveGpus, refused: Refused) -> None:
-        gpus(2)
-        with socket.socket() as server:
-            server.bind(("127.0.0.1", 0))
-            server.listen()
-            port = server.getsockname()[1]
-            error = refused(QUICK, *SERVER, "launch.rollout_gpus=1", f"trainer.args.vllm_server_port={port}")
-        assert error.where == "trainer.args.vllm_server_port (command line)"
-        assert error.got == f"127.0.0.1:{port}: Address already in use"
 
     def test_sampling_under_which_the_ratio_is_biased(self, gpus: HaveGpus) -> None:
         gpus(1)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.display.start_panel import workload_lines
-from rlhf_cli.errors import ConfigError, DataError, RunError
-from rlhf_cli.models.tokenizer_files import read_tokenizer
+from rlhf_cli.errors import DataError, UserError
 from rlhf_cli.plan import workload
+from rlhf_cli.plan.batches import BatchPlan, StagePlan
+from rlhf_cli.plan.checks.facts import Schedule
+from rlhf_cli.plan.memory_estimate import RowLengths
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.plan.row_tokens import RowCounter
+from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Workload
 from rlhf_cli.plan.workload import checkpoint_space, space_problems
-from tests.support.model_copies import model_copy
-from tests.support.planning import Write, planned
+from tests.support.planning import Refused, Write, planned
 from tests.support.small_runs import SMALL
 
 CPU = ("launch=cpu", "track=none")
@@ -33,80 +36,108 @@ def test_a_plan_as_json() -> None:
     assert (written["stage"], replace(plan, memory=None).as_json()["memory"]) == (None, None)
 
 
-def lines(*words: str) -> dict[str, str]:
-    return dict(workload_lines(planned(*words)))
-
-
 def test_ppo_learns_from_a_round_in_16_steps() -> None:
     """4 minibatches in 4 epochs: 20 steps are a round and a quarter. Two rounds of 256 completions are generated.
 
     8 tokens an answer: 4096 at most.
     """
-    work = planned(*PPO, "trainer.args.max_steps=20").workload
+    plan = planned(*PPO, "trainer.args.max_steps=20")
+    work, shown = plan.workload, dict(workload_lines(plan))
     assert (work.rounds, work.steps_a_round, work.completions, work.prompts) == (1.25, 16, 512, 512)
     assert (work.max_tokens, work.epochs) == (4096, 512 / 2000)
-    shown = lines(*PPO, "trainer.args.max_steps=20")
     assert shown["steps"].startswith("20 = 1.25 rounds x 16; ")
     assert shown["steps"].endswith("the last round is used in part")
     assert "512 completions of 512 prompts (0.256 times the data), 4096 tokens generated at most" in shown["in all"]
-    assert lines(*PPO, "trainer.args.max_steps=32")["steps"].startswith("32 = 2 rounds x 16; 1 x 64")
-
-
-def test_the_longest_of_many_rows_is_counted_wherever_it_is(write: Write) -> None:
-    """A token is a byte, and the row's end is one more."""
-    rows = [{"prompt": f"{number:03}", "completion": "b" * (40 if number == 150 else 5)} for number in range(200)]
-    write("rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    plan = planned("exp=toy_sft", "data=file", "data.path=rows.jsonl", "data.eval.path=rows.jsonl", *CPU)
-    assert plan.workload.longest_row == 3 + 40 + 1
-    renamed = ("trainer.args.dataset_text_field=body", "data.rename.body=completion", "data.rename.unread=prompt")
-    plan = planned("exp=toy_sft", "data=file", "data.path=rows.jsonl", "data.eval.fraction=0.1", *renamed, *CPU)
-    assert plan.workload.longest_row == 40 + 1
-
-
-def test_without_a_template_the_contents_are_counted(tmp_path: Path) -> None:
-    folder = model_copy(tmp_path / "model", without=("chat_template.jinja",))
-    counter = RowCounter(read_tokenizer(folder, where="model"), {})
-    assert counter.wholes([{"messages": [{"role": "user", "content": "1+1="}]}]) == [4]
 
 
 def test_rows_that_are_learned_from() -> None:
     """3600 pairs are left of 4000 where a tenth is held out, which are 56 steps of 64 and one of the 16 that are left:
     150 steps are two epochs of 57 and 36 steps more, so 2 x 3600 + 36 x 64 = 9504 rows.
-
-    Where those 16 are dropped an epoch is 56 steps of 3584 rows: 2 x 3584 + 38 x 64 = 9600.
     """
-    toy = ("+exp=toy_reward", "launch=cpu", "track=none")
-    plan, dropped = planned(*toy), planned(*toy, "trainer.args.dataloader_drop_last=true")
-    assert plan.workload.rows == 9504
+    plan = planned("+exp=toy_reward", *CPU)
     assert plan.workload.longest_row is not None
-    assert plan.workload.max_tokens == 9504 * plan.workload.longest_row
-    assert (dropped.workload.rows, dropped.workload.epochs) == (9600, 150 / 56)
-    two_epochs = ("trainer.args.max_steps=-1", "trainer.args.num_train_epochs=2", "~expect")
-    assert planned(*toy, *two_epochs).workload.rows == 2 * 3600
+    assert (plan.workload.rows, plan.workload.max_tokens) == (9504, 9504 * plan.workload.longest_row)
     assert plan.evaluations is not None
-    assert plan.num_rows is not None
     assert plan.evaluations.rows is not None
-    assert plan.num_rows + plan.evaluations.rows == 4000
+    assert (plan.num_rows, plan.evaluations.rows) == (3600, 400)
+    assert (plan.evaluations.times, plan.checkpoints is not None) == (3, True)
+
+
+STAGE = StagePlan(4, 1, 2, epochs=1.5, steps=9, rows=70)
+ROUNDS = BatchPlan(4, 2, 3, 6, 2, 8, completions_a_round=48, prompts_a_round=6, steps=10)
+LENGTHS = RowLengths(prompt=6, row=10)
+
+
+def trainer(trl: str, **args: object) -> Trainer:
+    return Trainer(name="it", trl=f"{trl}Trainer", args=args)
 
 
 @pytest.mark.parametrize(
-    ("words", "times"),
+    ("trl", "args", "lengths", "row", "answer"),
     [
-        (("trainer.args.eval_steps=50",), 3),  # after 50, 100 and the last, 120
-        (("trainer.args.eval_steps=40",), 3),  # the last is one of them
-        (("trainer.args.eval_steps=0.5",), 2),
-        (("trainer.args.eval_steps=40", "trainer.args.eval_on_start=true"), 4),
-        (("trainer.args.eval_steps=50", "trainer.args.eval_delay=60"), None),
+        ("SFT", {"max_length": 7}, LENGTHS, 7, 0),
+        ("SFT", {"max_length": None}, LENGTHS, 10, 0),
+        ("SFT", {"max_length": 30, "packing": True}, LENGTHS, 30, 0),
+        ("SFT", {"max_length": 7}, RowLengths(6, 0), 7, 0),
+        ("SFT", {"max_length": 7}, None, 7, 0),
+        ("SFT", {"max_length": None}, None, None, 0),
+        ("GKD", {"max_length": 7, "max_new_tokens": 5}, LENGTHS, 7, 5),  # it answers 5 tokens itself
     ],
 )
-def test_evaluations_come_after_the_last_step_too(words: tuple[str, ...], times: int | None) -> None:
+def test_totals_of_rows(trl: str, args: dict[str, object], lengths: RowLengths | None, row: int, answer: int) -> None:
+    tokens = 70 * (row + answer) if row else None
+    made = workload.workload(trainer(trl, **args), Schedule(stage=STAGE), 40, lengths)
+    assert made == Workload(9, rows=70, epochs=1.5, max_tokens=tokens, longest_row=row)
+    unknown = Schedule(stage=replace(STAGE, rows=None))
+    assert workload.workload(trainer(trl, **args), unknown, None, lengths) == replace(made, rows=None, max_tokens=None)
+
+
+def test_totals_of_rounds() -> None:
+    """6 micro-batches twice, 3 a step, are 4 steps a round: 10 steps are 2.5 rounds, and 3 are generated."""
+    grpo, schedule = trainer("GRPO", max_completion_length=5), Schedule(ROUNDS)
+    made = Workload(10, 2.5, 4.0, 18, 144, epochs=18 / 40, max_tokens=144 * 5, longest_prompt=6)
+    assert workload.workload(grpo, schedule, 40, LENGTHS) == made
+    for nothing in (None, RowLengths(0, 0)):
+        found = workload.workload(trainer("GRPO", max_completion_length=None), schedule, None, nothing)
+        assert found == replace(made, epochs=None, max_tokens=None, longest_prompt=None)
+    unknown = Schedule(replace(ROUNDS, steps=None))
+    assert workload.workload(grpo, unknown, 40, LENGTHS) == Workload(None, steps_a_round=4.0, longest_prompt=6)
+    assert workload.workload(grpo, Schedule(), 40, LENGTHS) == Workload()
+
+
+@pytest.mark.parametrize(
+    ("args", "steps", "every", "times"),
+    [
+        ({"eval_steps": 50}, 120, "every 50 steps and after the last", 3),  # after 50, 100 and 120
+        ({"eval_steps": 40}, 120, "every 40 steps and after the last", 3),  # the last is one of them
+        ({"eval_steps": 0.5}, 5, "every 3 steps and after the last", 2),
+        ({"eval_steps": 1}, 5, "every step", 5),
+        ({"eval_steps": 1}, None, "every step", None),
+        ({"eval_steps": 0.3}, None, "every 30% of the run", 4),
+        ({"eval_steps": 50}, None, "every 50 steps and after the last", None),
+        ({"eval_steps": 40, "eval_on_start": True}, 120, "every 40 steps and after the last and at the start", 4),
+        ({"eval_steps": 50, "eval_delay": 60, "eval_on_start": True}, 120, "every 50 steps and after the last", None),
+        ({"logging_steps": 25}, 100, "every 25 steps and after the last", 4),  # transformers' default
+        ({"eval_strategy": "epoch", "num_train_epochs": 2.5, "max_steps": 0}, 9, "every epoch", 3),
+        ({"eval_strategy": "epoch", "num_train_epochs": 2.5, "max_steps": 1}, 1, "every epoch", None),
+    ],
+)
+def test_when_a_run_is_evaluated(args: dict[str, object], steps: int | None, every: str, times: int | None) -> None:
     """transformers' DefaultFlowCallback; tests/trainers hold its seams. 9 answers a prompt: one greedy, 8 sampled."""
-    held_out = ("data.eval.fraction=0.1", "trainer.args.eval_strategy=steps")
-    plan = planned(*GRPO, *held_out, *words)
-    assert plan.evaluations is not None
-    assert plan.evaluations.rows is not None
-    assert (plan.evaluations.times, plan.evaluations.completions) == (times, 9 * plan.evaluations.rows)
-    assert planned(*GRPO).evaluations is None
+    grpo, schedule = {"eval_strategy": "steps", "num_generations": 8} | args, Schedule(steps=steps)
+    every += " and at the start" if args.get("eval_on_start") and not every.endswith("start") else ""
+    made = Evaluations(every, times, 40, 40 * 9)
+    assert workload.evaluations(trainer("GRPO", **grpo), schedule, 40) == made
+    assert workload.evaluations(trainer("GRPO", **grpo, num_generations_eval=3), schedule, 40) == replace(
+        made, completions=40 * 4
+    )
+    without = workload.evaluations(trainer("GRPO", **(grpo | {"num_generations": None})), schedule, 40)
+    assert without == replace(made, completions=40 * 2)
+    unknown = replace(made, rows=None, completions=None)
+    assert workload.evaluations(trainer("GRPO", **grpo), schedule, None) == unknown
+    assert workload.evaluations(trainer("SFT", **grpo), schedule, 40) == replace(unknown, rows=40)
+    for off in ("no", None, False):  # what YAML makes of a bare no
+        assert workload.evaluations(trainer("GRPO", **(grpo | {"eval_strategy": off})), schedule, 40) is None
 
 
 WEIGHTS = 4 * (258 * 16 + 4 * 16 * 16 + 3 * 4 * 16 * 16 + 3 * 16)
@@ -124,15 +155,60 @@ def test_adam_keeps_two_numbers_beside_each_weight() -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "every", "times", "at_once"),
+    [
+        (("save_steps=2", "logging_steps=1", "eval_delay=1"), "every 2 steps and after the last", 2, 2),
+        (("save_strategy=epoch", "save_steps=2"), "every epoch", 2, 3),
+        (("save_strategy=best",), "when it is best", None, 3),
+        (("save_steps=0",), "when it is steps", None, 3),
+    ],
+)
+def test_when_checkpoints_are_saved(words: tuple[str, ...], every: str, times: int | None, at_once: int) -> None:
+    """Two are kept; a third is being written where there are so many."""
+    experiment = prepare([*SMALL, *(f"trainer.args.{word}" for word in words)]).experiment
+    found = workload.checkpoints(experiment, Schedule(stage=STAGE, steps=3))
+    assert found == Checkpoints(every, times, 3 * WEIGHTS, at_once, WEIGHTS, (3 * at_once + 1) * WEIGHTS)
+    never = prepare([*SMALL, "trainer.args.save_strategy=no"]).experiment
+    assert workload.checkpoints(never, Schedule(steps=3)) is None
+
+
+def test_bytes_of_a_stored_model(place: Path) -> None:
+    """68 weights in 2 bytes; two numbers of Adam for each."""
+    shapes = {"embed.weight": (10, 4), "q_proj.weight": (4, 6), "norm.weight": (4,)}
+    (place / "stored").mkdir()
+    save_file({name: np.zeros(shape, np.float16) for name, shape in shapes.items()}, "stored/model.safetensors")
+    stored = ("model.build=null", "model.path=stored")
+    for dtype, weights in (("auto", 68 * 2), ("float32", 68 * 4)):
+        found = space(*stored, f"model.dtype={dtype}")
+        assert (found["checkpoint_bytes"], found["model_bytes"]) == (3 * weights, weights)
+    adapted = space(*stored, "model.lora.r=2")  # on q_proj alone, in float32
+    assert adapted["model_bytes"] == 2 * 4 * (4 + 6)
+    critics = space("trainer=ppo", "critic.init=stored", "model.dtype=bfloat16")  # a built model is in float32
+    assert (critics["checkpoint_bytes"], critics["model_bytes"]) == (3 * (WEIGHTS + 136), WEIGHTS + 136)
+    hub = prepare([*SMALL, "model.build=null", "model.path=nobodys/model"]).experiment
+    assert (checkpoint_space(hub, 3), space_problems(hub, 3, None)) == ({}, ([], None))
+
+
+@pytest.mark.parametrize(
     ("words", "checkpoint", "model"),
     [
         (("trainer.args.save_only_model=true",), WEIGHTS, WEIGHTS),
         (("trainer.args.optim=sgd",), WEIGHTS, WEIGHTS),
         # r=2 on q, k, v, o (16+16 each) and gate, up, down (16+64 each), float32, trained alone
-        (("model.lora.r=2",), 3 * 2 * 4 * (4 * 32 + 3 * 80), 2 * 4 * (4 * 32 + 3 * 80)),
-        (("model.lora.r=2", "model.lora.target_modules=[q_proj]"), 3 * 2 * 4 * 32, 2 * 4 * 32),
-        (("model.lora.r=2", "model.lora.target_modules=[self_attn.q_proj]"), 3 * 2 * 4 * 32, 2 * 4 * 32),
-        (("model.lora.r=2", "model.lora.target_modules='.*q_proj'"), 3 * 2 * 4 * 32, 2 * 4 * 32),
+        *(
+            ((*words, "model.lora.r=2"), 3 * 2 * 4 * (4 * 32 + 3 * 80), 2 * 4 * (4 * 32 + 3 * 80))
+            for words in ((), ("trainer=ppo", "critic.share=lora"))
+        ),
+        *(
+            (("model.lora.r=2", f"model.lora.target_modules={targets}"), 3 * 2 * 4 * 32, 2 * 4 * 32)
+            for targets in ("[self_attn.q_proj]", "'.*q_proj'")
+        ),
+        (("trainer=ppo", "trainer.args.save_only_model=true"), 4 * WEIGHTS, 2 * WEIGHTS),  # its critic's is written
+        (
+            ("trainer=ppo", "critic.share=lora", "model.lora.r=2"),
+            3 * 2 * 4 * (4 * 32 + 3 * 80),
+            2 * 4 * (4 * 32 + 3 * 80),
+        ),
         (("trainer=ppo",), 6 * WEIGHTS, 2 * WEIGHTS),  # the critic is another model, with an Adam of its own
         (("trainer.args.beta=0.1", "trainer.args.sync_ref_model=true"), 4 * WEIGHTS, WEIGHTS),
     ],
@@ -149,6 +225,8 @@ def test_bytes_of_a_checkpoint_and_of_the_model(words: tuple[str, ...], checkpoi
         (("trainer.args.save_steps=1",), 2, 2),
         (("trainer.args.save_steps=5", "trainer.args.save_total_limit=null"), 11, 3),
         (("trainer.args.save_steps=1", "trainer.args.save_total_limit=1"), 10, 2),
+        *((("trainer.args.save_steps=1", f"trainer.args.save_total_limit={limit}"), 10, 10) for limit in (0, "null")),
+        (("trainer.args.save_strategy=epoch", "trainer.args.save_steps=5"), 10, 3),
         (("trainer.args.save_steps=0.5",), 10, 2),
         (("trainer.args.save_strategy=no",), 10, 0),
         (("trainer.args.save_steps=1",), None, 3),
@@ -159,82 +237,56 @@ def test_how_many_lie_there_at_once(words: tuple[str, ...], steps: int | None, c
     assert space(*words, steps=steps)["at_once"] == copies
 
 
-class TestRoom:
+@pytest.mark.fault(4)
+def test_room_on_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One checkpoint and the model take 4 times the weights; two kept and a third 10 times."""
 
-    @pytest.fixture
-    def free(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-        def set_free(weights: float) -> None:
-            monkeypatch.setattr(workload, "free_bytes", lambda _: int(weights * WEIGHTS))
+    def problem(free: int, word: str = "save_steps=1", run: Path | None = None) -> tuple[UserError | None, str | None]:
+        monkeypatch.setattr(workload, "free_bytes", lambda _: free)
+        found, notice = space_problems(prepare([*SMALL, f"trainer.args.{word}"]).experiment, 3, run)
+        return (found[0] if found else None), notice
 
-        return set_free
-
-    def problems(self, run: Path | None = None) -> tuple[list[RunError], str | None]:
-        return space_problems(prepare([*SMALL, "trainer.args.save_steps=1"]).experiment, 3, run)  # type: ignore[return-value]
-
-    @pytest.mark.fault(4)
-    def test_not_for_all(self, free) -> None:
-        free(9.9)
-        problems, notice = self.problems()
-        assert problems == []
-        assert notice is not None
-        assert "3 checkpoints of" in notice
-        assert "save_total_limit=1" in notice
-
-    @pytest.mark.fault(4)
-    def test_not_for_one(self, free) -> None:
-        free(3.9)
-        (problem,), _ = self.problems()
-        assert f"at least {4 * WEIGHTS} bytes" in str(problem.expected)
-        assert f"{int(3.9 * WEIGHTS)} bytes" in str(problem.got)
-        assert "run.root=" in str(problem.hint)
-
-    def test_what_a_run_has_written_it_will_write_again(self, free, tmp_path: Path) -> None:
-        free(3.9)
-        assert self.problems(tmp_path)[0]
-        (tmp_path / "checkpoints" / "checkpoint-1").mkdir(parents=True)
-        (tmp_path / "checkpoints" / "checkpoint-1" / "model.safetensors").write_bytes(bytes(WEIGHTS))
-        assert self.problems(tmp_path)[0] == []
+    ways = "run.root=A_LARGER_DISK, or trainer.args.save_total_limit=1, or trainer.args.save_only_model=true"
+    assert problem(10 * WEIGHTS) == problem(WEIGHTS, "save_strategy=no") == (None, None)
+    for free in (10 * WEIGHTS - 1, 4 * WEIGHTS):
+        none, notice = problem(free)
+        assert none is None
+        assert "3 checkpoints of" in str(notice)
+        assert str(notice).endswith(ways)
+    for free, least, copies, words in (
+        (4 * WEIGHTS - 1, 4 * WEIGHTS, "3 checkpoints of", ()),
+        (4 * WEIGHTS - 1, 4 * WEIGHTS, "for a checkpoint of", ("save_steps=3",)),
+        (WEIGHTS - 1, WEIGHTS, "0 checkpoints of", ("save_strategy=no",)),
+    ):
+        error, notice = problem(free, *words)
+        assert error is not None
+        assert notice is None
+        assert (error.where, error.hint) == (str(Path("runs").resolve()), ways)
+        assert str(error.got).startswith(f"{free} bytes")
+        assert str(error.expected).startswith(f"at least {least} bytes")
+        assert copies in str(error.expected)
+    written = {"checkpoints": 5, "model": 7, "critic": 11}  # a resumed run writes them again
+    monkeypatch.setattr(workload, "bytes_below", lambda folder: written[folder.relative_to(tmp_path).as_posix()])
+    assert problem(4 * WEIGHTS - 23, run=tmp_path)[0] is None
+    error, _ = problem(4 * WEIGHTS - 24, run=tmp_path)
+    assert error is not None
+    assert error.where == str(tmp_path)
 
 
-LONG, TALK = "x" * 40, {"role": "user", "content": "q"}
-
-
-@pytest.mark.parametrize(
-    ("trainer", "row"),
-    [
-        ("sft", {"prompt": LONG, "completion": "a"}),
-        ("dpo", {"prompt": LONG, "chosen": "a", "rejected": "b"}),
-        ("kto", {"prompt": LONG, "completion": "a", "label": True}),
-        ("reward", {"prompt": "q", "chosen": LONG, "rejected": "b"}),
-        ("reward", {side: [TALK, {"role": "assistant", "content": side + LONG}] for side in ("chosen", "rejected")}),
-    ],
-)
-def test_a_max_length_that_leaves_no_row_or_few(trainer: str, row: dict[str, object], place: Path) -> None:
-    """A row of TRL's is left out if its prompt fills `max_length`, and a pair if a text is longer."""
-    words = [f"trainer={trainer}", "model=tiny", "data=file", "data.path=rows.jsonl"]
-    rows = [row] * 9 + [{name: "q" if value == LONG else value for name, value in row.items()}]
-    (place / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows[:9]))
+def test_a_max_length_that_leaves_no_row(write: Write) -> None:
+    row = {"prompt": "q", "chosen": "x" * 40, "rejected": "b"}
+    write("rows.jsonl", (json.dumps(row) + "\n") * 9)
+    words = ("trainer=reward", "model=tiny", "data=file", "data.path=rows.jsonl")
     with pytest.raises(DataError) as caught:
         planned(*words, "trainer.args.max_length=30")
-    assert caught.value.where == "data"
-    assert not [notice for notice in planned(*words, str(caught.value.hint)).notices if notice.subject == "data"]
-    if trainer in ("sft", "kto"):
-        assert not [note for note in planned(*words, "trainer.args.max_length=41").notices if note.subject == "data"]
-    (place / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    if rows[9] != row:
-        (notice,) = [
-            notice for notice in planned(*words, "trainer.args.max_length=30").notices if notice.subject == "data"
-        ]
-        assert "9 of 10" in notice.text
+    assert (caught.value.where, caught.value.hint) == ("data", "trainer.args.max_length=42")
+    assert planned(*words, str(caught.value.hint)).workload.longest_row == 42
 
 
-def test_prompts_that_are_dropped_fill_no_round(place: Path) -> None:
+def test_prompts_that_are_dropped_fill_no_round(write: Write, refused: Refused) -> None:
     prompts = ["x" * 600] * 9 + ["1+1="]
-    (place / "rows.jsonl").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
-    words = ["exp=quickstart", "data=file", "data.path=rows.jsonl", "~rewards.correct", "data.overlong_prompts=drop"]
-    with pytest.raises(ConfigError) as caught:
-        planned(*words)
-    assert caught.value.got == "1 rows"
-    (place / "rows.jsonl").write_text((json.dumps({"prompt": "1+1="}) + "\n") * 10)
+    write("rows.jsonl", "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    words = ("exp=quickstart", "data=file", "data.path=rows.jsonl", "~rewards.correct", "data.overlong_prompts=drop")
+    assert refused(*words).got == "1 rows"
+    write("rows.jsonl", (json.dumps({"prompt": "1+1="}) + "\n") * 10)
     assert planned(*words).num_rows == 10

@@ -1,0 +1,165 @@
+"""Tokens of rows, counted by a tokenizer made up here: a token a byte, and two more before a plain text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlhf_cli.config.schema.trainer_sections import Trainer
+from rlhf_cli.data.rows import RowTable
+from rlhf_cli.models.tokenizer_files import read_tokenizer
+from rlhf_cli.plan.checks.facts import DataFacts
+from rlhf_cli.plan.memory_estimate import RowLengths
+from rlhf_cli.plan.row_lengths import length_problems, longest_rows
+from rlhf_cli.plan.row_tokens import RowCounter, asking_columns, characters_of, counter_of
+from rlhf_cli.plan.run_plan import Notice
+from tests.support.model_copies import model_copy
+
+TEMPLATE = (
+    "[{% for one in messages %}{{ one.content if one.content is string else one.content[0].text + 'part' }}{% endfor %}"
+    "{{ bos_token }}{{ 'TOOLS' if tools }}{{ '>>>>' if add_generation_prompt }}{{ 6 // divisor }}]"
+)
+TOKENIZER: Any = SimpleNamespace(
+    chat_template=TEMPLATE,
+    lengths=lambda texts, *, special_tokens: [len(text.encode()) + 2 * special_tokens for text in texts],
+    special={"bos_token": "<s>"}.get,
+)
+ONE: dict[str, object] = {"divisor": 6}  # the template's last character is 1
+NO_IMAGES: Any = SimpleNamespace(reads_images=False)
+
+
+def says(*contents: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": content} for content in contents]
+
+
+def test_tokens_by_hand() -> None:
+    """A conversation has 6 characters of the template, 10 where an answer is asked for; a text that is learnt ends with
+    one token, and the trainer adds five.
+    """
+    counter = RowCounter(TOKENIZER, ONE, ("tools", "chat_template_kwargs"), more_tokens=5)
+    prompts: dict[int, dict[str, Any]] = {
+        5: {"prompt": "abc"},
+        2: {"prompt": None},
+        14: {"prompt": says("abc", "d"), "tools": []},
+        19: {"prompt": says("abcd"), "tools": [{"x": 1}]},
+        17: {"prompt": says("abcd"), "chat_template_kwargs": {"divisor": 0.5}},  # 12.0 for 1: 3 more
+        4: {"prompt": says("abcd"), "chat_template_kwargs": {"divisor": 0}},  # it fails: the contents are counted
+    }
+    assert counter.prompts(list(prompts.values())) == list(prompts)
+    wholes: dict[int, dict[str, Any]] = {
+        11: {"text": "abc"},
+        13: {"prompt": "ab", "completion": "cde"},
+        14: {"prompt": "ab", "chosen": "c", "rejected": "defg", "reference": "hi"},
+        15: {"prompt": says("ab"), "completion": says("cd")},
+        16: {"messages": says("abc", "de")},
+        30: {"input_ids": [1] * 30},
+        40: {"input_ids": [1] * 3, "chosen_ids": [1] * 40, "text": "abc"},
+        5: {},
+    }
+    assert counter.wholes(list(wholes.values())) == list(wholes)
+    # a text of 20 bytes has 28 tokens at most, so it is not counted where 28 do not matter
+    for text, tokens in (("a" * 20, 22), (says("a" * 20), 30)):
+        least = 27 if isinstance(text, str) else 37
+        assert [counter.prompts([{"prompt": text}], least + more) for more in (0, 1)] == [[tokens], [0]]
+    plain, parts = RowCounter(TOKENIZER, ONE), RowCounter(TOKENIZER, ONE, in_parts=True)
+    assert plain.wholes([wholes[16] | {"tools": [1]}]) == [16 - 5]  # it reads no tools
+    assert parts.wholes([wholes[16]]) == [16 - 5 + 2 * 4]
+
+
+def test_without_a_template_the_contents_are_counted(tmp_path: Path) -> None:
+    folder = model_copy(tmp_path / "model", without=("chat_template.jinja",))
+    counter = RowCounter(read_tokenizer(folder, where="model"), {})
+    assert counter.wholes([{"messages": says("1+1=")}]) == [4]
+
+
+def test_characters_and_columns_of_a_row() -> None:
+    rows: dict[int, dict[str, Any]] = {
+        5: {"prompt": "ab", "completion": "cde"},
+        6: {"prompt": "abcdef"},
+        4: {"messages": says("abc", "d")},
+        40: {"input_ids": [1] * 40, "text": "abc"},
+    }
+    assert [characters_of(row) for row in rows.values()] == list(rows)
+    table = RowTable([{"prompt": "a", "x": 1, "tools": [2]}, {"prompt": "b", "x": 3}], ["prompt", "x", "tools"])
+    assert asking_columns(table) == [{"prompt": "a", "tools": [2]}, {"prompt": "b", "tools": None}]
+
+
+def experiment(trl: str, **args: object) -> Any:
+    return SimpleNamespace(trainer=Trainer(name="it", trl=f"{trl}Trainer", args=args))
+
+
+def test_what_counts_the_rows_of_an_experiment() -> None:
+    """ORPO adds a token to a row, beside its end; it reads `prompt` and the template's variables (TRL 1.16)."""
+    images: Any = SimpleNamespace(reads_images=True)
+    orpo = experiment("ORPO", chat_template_kwargs=ONE)
+    made = RowCounter(TOKENIZER, ONE, orpo.trainer.row.along, 1, in_parts=True)
+    assert counter_of(orpo, TOKENIZER, images) == made
+    assert counter_of(orpo, None, images) is None
+    unread: Any = SimpleNamespace(lengths=lambda texts, *, special_tokens: None)
+    assert counter_of(orpo, unread, images) is None
+
+
+def data_of(*rows: dict[str, object], num_selected: int | None = None) -> DataFacts:
+    table = RowTable(rows, list(rows[0]))
+    read: Any = SimpleNamespace(
+        source=SimpleNamespace(name="data.mix.a"), rows=table, num_selected=num_selected or len(rows)
+    )
+    return DataFacts((read, SimpleNamespace(source=None, rows=None, num_selected=None)))  # type: ignore[arg-type]
+
+
+def test_the_longest_of_the_64_rows_with_the_most_characters() -> None:
+    """The 64th has 5 characters of 2 bytes; that after it, of 4 characters and 16 bytes, is not counted."""
+    rows: list[dict[str, object]] = [{"prompt": text} for text in ["𝄞𝄞𝄞𝄞", "ééééé", *["abcdef"] * 63]]
+    for most, tokens in ((None, 12), (7, 7), (20, 12)):
+        found = longest_rows(experiment("GRPO"), data_of(*rows), NO_IMAGES, TOKENIZER, most)
+        assert found == RowLengths(tokens, 0)
+    bodies = [{"prompt": "ab", "body": row["prompt"]} for row in rows]
+    sft = experiment("SFT", dataset_text_field="body")
+    assert longest_rows(sft, data_of(*bodies), NO_IMAGES, TOKENIZER, None) == RowLengths(4, 10 + 2 + 1)
+    assert longest_rows(sft, data_of(*bodies), NO_IMAGES, None, None) is None
+    assert longest_rows(sft, DataFacts(), NO_IMAGES, TOKENIZER, None) is None
+
+
+SHORT, LONG, LONGER = ({"prompt": "a" * size, "completion": "b" * 4} for size in (7, 8, 9))
+PAIRS = [{"prompt": "a" * 3, "chosen": "b" * size, "rejected": "c"} for size in (4, 5, 6)]
+
+
+@pytest.mark.parametrize(
+    ("trl", "args", "rows", "found"),
+    [
+        # the prompt fills 10 tokens from 8 bytes on; the wholes have 4 + 2 + 1 more than the prompt's bytes
+        ("SFT", {}, [LONGER, LONG], ("10 to 16", 16)),
+        ("SFT", {}, [LONGER, SHORT, LONG, SHORT], None),
+        ("SFT", {}, [LONGER, SHORT, LONG, SHORT, LONG], "3 of 5 rows; the longest has 11 tokens"),
+        ("SFT", {"packing": True}, [LONG], None),
+        ("DPO", {"truncation_mode": "keep_end"}, [LONG], None),
+        ("DPO", {"truncation_mode": "keep_start"}, [LONG], ("10 to 15", 15)),
+        ("SFT", {"max_length": None}, [LONG], None),
+        ("ORPO", {}, [LONG], None),  # it cuts them
+        # a pair's text: 3 + 4 bytes and 3 more fit
+        ("Reward", {}, [PAIRS[1], PAIRS[2]], ("11 to 12", 12)),
+        ("Reward", {}, [PAIRS[0], PAIRS[2], PAIRS[1]], "2 of 3 rows; the longest has 12 tokens"),
+    ],
+)
+def test_rows_that_max_length_leaves_out(
+    trl: str, args: dict[str, object], rows: list[dict[str, object]], found: Any
+) -> None:
+    """A row of TRL's is left out if its prompt fills `max_length`, and a pair if a text is longer."""
+
+    def problems(num_selected: int | None = None) -> list[Any]:
+        subject: Any = SimpleNamespace(experiment=experiment(trl, **({"max_length": 10} | args)))
+        return [*length_problems(subject, data_of(*rows, num_selected=num_selected), NO_IMAGES, TOKENIZER)]
+
+    if not isinstance(found, tuple):
+        text = f"trainer.args.max_length=10 leaves out {found}"
+        assert problems() == ([Notice("data.mix.a", text)] if found else [])
+        return
+    (error,) = problems()
+    tokens, longest = found
+    assert (error.where, error.hint) == ("data.mix.a", f"trainer.args.max_length={longest}")
+    assert error.got == f"trainer.args.max_length=10, and rows of {tokens} tokens"
+    (notice,) = problems(num_selected=9)  # there are others, which were not read
+    assert f"leaves out {len(rows)} of {len(rows)} rows" in notice.text
