@@ -34,15 +34,7 @@ SLURM = {"gpus_per_node": 4}
         ({"slurm": SLURM, "processes": 2, "nodes": 3}, 0, 2, 6, True, False),
     ],
 )
-def test_processes(
-    words: dict[str, object],
-    gpus: int,
-    here: int,
-    of_the_run: int,
-    uses_gpu: bool,
-    on_cpu: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_processes(words, gpus, here, of_the_run, uses_gpu, on_cpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "visible_gpus", lambda: tuple("01234"[:gpus]))
     monkeypatch.setattr(devices, "OTHER_GPUS", Path("/nowhere"))
     launch = Launch.model_validate(words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -13,6 +14,7 @@ import pytest
 
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan import launch_plan
+from rlhf_cli.plan.devices import answer_of
 from rlhf_cli.plan.launch_plan import (
     LaunchPlan,
     RankPlan,
@@ -23,7 +25,7 @@ from rlhf_cli.plan.launch_plan import (
     torchrun_command,
 )
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.plan.rank_group import interface_of, rank_group, starts_ranks
+from rlhf_cli.plan.rank_group import RankGroup, rank_group, starts_ranks, why_not_reached
 from tests.support.machines import HaveGpus, have_gpus
 from tests.support.stand_in_slurm import stand_in
 
@@ -152,7 +154,7 @@ TORCHRUN = STORE | {
 }
 SRUN = {
     **{"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "2(x2)"},
-    **{"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "node[1-2]"},
+    **{"SLURM_JOB_ID": "100007", "SLURM_STEP_ID": "3", "SLURM_STEP_NODELIST": "node[1-2]"},
 }
 
 
@@ -163,15 +165,26 @@ SRUN = {
         (STORE | {"RANK": "1", "WORLD_SIZE": "2"}, (1, 2, 0, 1)),  # Kubeflow's PyTorchJob
         (STORE | {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}, (1, 2, 1, 2)),  # two shells on one machine
         (STORE | SRUN, (3, 4, 1, 2)),
+        (STORE | SRUN | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}, (1, 2, 1, 2)),
         (SRUN | TORCHRUN, (5, 8, 1, 4)),  # torchrun started by srun
     ],
 )
 def test_complete_variables(variables: dict[str, str], numbers: tuple[int, ...]) -> None:
-    group = rank_group(variables)
-    assert group is not None
-    assert (group.rank, group.world_size, group.local_rank, group.local_size) == numbers
-    assert (group.host, group.port) == ("10.0.0.1", 29500)
-    assert group.is_torchruns == ("TORCHELASTIC_RUN_ID" in variables)
+    assert rank_group(variables) == RankGroup(*numbers, "10.0.0.1", 29500, "TORCHELASTIC_RUN_ID" in variables)  # type: ignore[arg-type]
+
+
+def test_what_a_rank_tells_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packets to a host on this machine leave from 127.0.0.1, which is on lo; an unknown host has no route."""
+    group = RankGroup(5, 8, 1, 4, "127.0.0.1", 29500)
+    told = {
+        **{"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1"},
+        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
+    }
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    assert (group.nodes, group.variables()) == (2, told | {"GLOO_SOCKET_IFNAME": "lo"})
+    assert replace(group, host="no host").variables() == told | {"MASTER_ADDR": "no host"}
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    assert group.variables()["GLOO_SOCKET_IFNAME"] == "ib0"
 
 
 @pytest.mark.parametrize("variables", [{}, STORE, SRUN | {"SLURM_STEP_NUM_TASKS": "1"}, {"PET_NNODES": "2"}])
@@ -188,26 +201,45 @@ def test_no_launcher(variables: dict[str, str]) -> None:
         STORE | {"RANK": "2", "WORLD_SIZE": "2"},
         STORE | {"RANK": "0", "WORLD_SIZE": "two"},
         STORE | {"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"},
+        STORE | {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "2"},
     ],
 )
 def test_half_a_set_of_variables_is_refused(variables: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as caught:
         rank_group(variables)
-    assert caught.value.where == "environment"
-    assert all(f"{name}={value}" in str(caught.value.got) for name, value in variables.items() if name != "X")
+    error = caught.value
+    order = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    got = ", ".join(f"{name}={variables[name]}" for name in order if name in variables)
+    assert (error.where, error.got) == ("environment", got)
+    assert str(error.expected).startswith("RANK below WORLD_SIZE")
+    assert "`unset RANK WORLD_SIZE`" in str(error.advice)
 
 
 def test_tasks_of_srun_meet_on_the_first_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The port: 7 x 100007 + 3 = 35 x 20000 + 52."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigError, match="no MASTER_ADDR"):
+        rank_group(SRUN)
+    answer_of.cache_clear()
+    monkeypatch.undo()
     stand_in(tmp_path / "slurm", monkeypatch).says("scontrol", "node1\nnode2\n")
     groups = [rank_group(SRUN | {"SLURM_PROCID": rank}) for rank in ("0", "3")]
-    assert {(group.host, group.port) for group in groups if group} == {("node1", 20_049)}
+    assert {(group.host, group.port) for group in groups if group} == {("node1", 20_052)}
 
 
 def test_torchrun_s_options_start_ranks_unless_torchrun_did() -> None:
-    options = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "4"}
-    assert starts_ranks(options)
-    assert not starts_ranks(options | TORCHRUN)
-    assert not starts_ranks(TORCHRUN)
+    for options in ({"PET_NNODES": "2"}, {"PET_NPROC_PER_NODE": "4"}):
+        assert (starts_ranks(options), starts_ranks(options | TORCHRUN)) == (True, False)
+    assert not starts_ranks({})
+
+
+def test_why_a_port_is_not_reached() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+        assert why_not_reached("127.0.0.1", port) == "Connection refused"
+        server.listen()
+        assert why_not_reached("127.0.0.1", port) is None
 
 
 def test_a_launcher_s_rank_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,20 +254,6 @@ def test_a_launcher_s_rank_starts_no_process(monkeypatch: pytest.MonkeyPatch) ->
         name: value for name, value in TORCHRUN.items() if name != "TORCHELASTIC_RUN_ID"
     }
     assert plan.shared["GROUP_RANK"] == "1"
-
-
-def test_gloo_s_interface_is_that_of_the_system_s_own_tool() -> None:
-    """Compare with every address of `ip -4 -oneline address`, the first of its interface."""
-    try:
-        listed = subprocess.run(["ip", "-4", "-oneline", "address"], capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("there is no `ip` here")
-    first: dict[str, str] = {}
-    for line in listed.splitlines():
-        _, name, _, address, *_ = line.split()
-        first.setdefault(name, address.partition("/")[0])
-    assert first
-    assert {interface_of(address) for address in first.values()} == set(first)
 
 
 BLOCKED = """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.errors import ConfigError, Problems, RunError
+from rlhf_cli.errors import Problems, RunError
 from tests.support import planning
 from tests.support.planning import MINE, ROWS, Refused, Write, planned
 
@@ -62,15 +62,6 @@ class TestData:
         assert (error.what, error.got) == ("`select` reaches beyond the last row", 21)
         assert error.expected == "at most 20, the number of rows"
         assert planned(*MINE, "data.select=20").num_rows == 20
-
-    def test_fewer_rows_than_a_round(self, refused: Refused, write: Write) -> None:
-        write("rows.jsonl", "".join(ROWS.splitlines(keepends=True)[:7]))
-        error = refused(*MINE)
-        assert isinstance(error, ConfigError)
-        assert (error.where, error.got) == ("data", "7 rows")
-        assert error.expected == "at least 8 rows (64 completions / 8 generations)"
-        assert "trainer.args.per_device_train_batch_size" in str(error.advice)
-        assert planned(*MINE, "trainer.args.per_device_train_batch_size=56").batches is not None
 
 
 def test_everything_is_told_at_once(write: Write) -> None:

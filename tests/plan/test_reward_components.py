@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,28 @@ import yaml
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Reward
+from rlhf_cli.data.preferences import PairRules
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.plan.sources_and_components import KEEP_TIME, component, timeout_of
+from rlhf_cli.plan.sources_and_components import (
+    KEEP_TIME,
+    StateOfTrainer,
+    columns_read,
+    component,
+    describe_eval_rows,
+    describe_scorer,
+    only_set,
+    preference_rules,
+    relative_to_cwd,
+    timeout_of,
+    training_sources,
+)
 from rlhf_cli.plan.stack_building import reward_stack
 from rlhf_cli.rewards.stack.aggregating import Schedule
 from rlhf_cli.rewards.stack.component import Component, ScoreGate
+from rlhf_cli.runs.reward_records import write_text_endings
+from tests.support.planning import Write
 
 INF = float("inf")
 QUICK = "exp=quickstart"  # rewards: correct, format, brevity
@@ -32,13 +49,92 @@ def made(**section: Any) -> Any:
 
 def test_a_component_has_the_rules_of_its_section() -> None:
     rules = {"offset": 2.0, "clip": (-1.0, 1.0), "normalize": "group", "on_error": 0.25, "timeout_s": 7.0}
-    gate = {"by": "a", "at_least": 1}
+    gate = {"by": "a", "at_least": 1, "otherwise": 0.5}
     found = made(gate=gate, eager=True, spread="even", when="eval", **rules)
-    gates = (ScoreGate("a", 1.0, INF, 0.0),)
+    gates = (ScoreGate("a", 1.0, INF, 0.5),)
     assert found == Component("mine", score, 0.0, gates, eager=True, spread="even", eval_only=True, **rules)
     turns = made(per="turn", weight={"start": 0.0, "end": 1.0, "steps": 9})
     assert turns == Component("mine", score, Schedule(0.0, 1.0, steps=9), timeout_s=900.0, per="turn")
     assert made(isolate=True).timeout_s is None  # its limit is one of a row
+
+
+def test_the_source_of_a_section(write: Write) -> None:
+    """What is read: the prompt, the columns of `keep` and `sort`, and those of the template and the rewards."""
+    write("mine.py", "def f(completions, gold, **more):\n    return [0.0] * len(completions)\n")
+    words = ("data=file", "data.path=rows.jsonl", "data.prompt='{question}?'", "data.rename.gold=answer")
+    only = ("~rewards.correct", "~rewards.format", "~rewards.brevity", "rewards.mine.fn=./mine.py:f")
+    select = ("data.keep={column: level, between: [1, 5]}", "data.sort=-size", "data.select=[2, 9]")
+    experiment = prepare([QUICK, *words, *only, *select], keep_run_names=True).experiment
+    (source,) = training_sources(experiment)
+    row, renamed = experiment.trainer.row, {"gold": "answer"}
+    given = {"path": "rows.jsonl", "rename": renamed, "select": [2, 9], "keep": ("level", 1.0, 5.0), "sort": "-size"}
+    assert source == DataSource(**given, name="data", trainer=row, is_read=source.is_read)  # type: ignore[arg-type]
+    read = ("prompt", "text", "level", "size", "question", "gold")
+    assert [source.is_read(name) for name in (*read, "answer", "-size")] == [True] * 6 + [False] * 2
+    assert columns_read(experiment) == {None, "completions", "gold", "question"}
+    assert only_set(experiment, "") == experiment
+    for reward in ("./mine.py:none", "./none.py:f"):  # another check reports it
+        broken = prepare([QUICK, *words, *only[:3], f"rewards.mine.fn={reward}"], keep_run_names=True).experiment
+        assert columns_read(broken) == {"question"}
+    talks = experiment.model_copy(update={"data": experiment.data.model_copy(update={"transcripts": True})})
+    assert training_sources(talks)[0].transcripts
+    assert columns_read(talks) == columns_read(experiment) | {"messages", "conversations"}
+    members = "data.mix={a: {path: a.jsonl}, b: {path: b.jsonl, weight: 2}}"
+    mixed = prepare([QUICK, "data=file", "data.path=null", members], keep_run_names=True).experiment
+    assert [(one.name, one.weight) for one in training_sources(mixed)] == [("data.mix.a", 1.0), ("data.mix.b", 2.0)]
+    assert describe_eval_rows(experiment.data) == "training rows"
+    held = prepare([QUICK, "data.eval.path=held.jsonl", "trainer.args.eval_strategy=steps"], keep_run_names=True)
+    assert describe_eval_rows(held.experiment.data) == "held.jsonl"
+
+
+def test_the_rules_of_pairs() -> None:
+    margin = "reward_model.margin={chosen: up, rejected: down, scale: 2, transform: log1p, on_bad: drop}"
+    for words, rules in (
+        ((), PairRules()),
+        (("reward_model.on_bad_pair=drop",), PairRules(drops_bad_pairs=True)),
+        ((margin,), PairRules(None, "up", "down", 2.0, "log1p", drops_bad_margins=True)),
+        (("reward_model.margin.column=more", "reward_model.on_bad_pair=drop"), PairRules("more", drops_bad_pairs=True)),
+    ):
+        experiment = prepare(["exp=toy_reward", *words], keep_run_names=True).experiment
+        assert preference_rules(experiment) == rules
+        assert columns_read(experiment) >= set(rules.columns)
+    assert preference_rules(prepare([QUICK], keep_run_names=True).experiment) == PairRules()
+
+
+def test_the_state_of_a_trainer_is_transformers() -> None:
+    state = StateOfTrainer(3, 9)
+    assert (state.global_step, state.max_steps, state.log_history) == (3, 9, [])
+
+
+@pytest.mark.parametrize(
+    ("with_eos", "trained", "says"),
+    [
+        ("auto", True, ", texts end with eos, cut off or not"),
+        ("auto", False, ""),
+        ("auto", None, ""),
+        (True, None, ", texts end with eos, cut off or not"),
+        (True, False, ", texts end with eos, cut off or not, unlike in its training"),
+        (False, True, ", texts end without eos, unlike in its training"),
+        (False, False, ""),
+    ],
+)
+def test_a_scorer_in_words(place: Path, with_eos: Any, trained: bool | None, says: str) -> None:
+    (place / "judge").mkdir()
+    if trained is not None:
+        write_text_endings(place / "judge", with_eos=trained)
+    judge = Reward.model_validate({"model": f"{place}/judge", "with_eos": with_eos})
+    assert describe_scorer(judge, is_chat=False) == f"reward model judge{says}"
+    ends = "reward model judge, its chat template ends every answer, cut off or not"
+    assert describe_scorer(judge, is_chat=True) == ends
+    for section, text in (
+        ({"environment": "score"}, "score of the environment"),
+        ({"fn": "a.b:c"}, "a.b:c"),
+        ({"fn": f"{place}/rewards.py:c"}, "./rewards.py:c"),
+        ({"fn": f"/else{place}/rewards.py:c"}, f"/else{place}/rewards.py:c"),
+    ):
+        assert describe_scorer(Reward.model_validate(section), is_chat=True) == text
+    os.chdir("/")
+    assert relative_to_cwd("/a/b") == "/a/b"
 
 
 @pytest.mark.parametrize(

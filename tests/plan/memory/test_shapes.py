@@ -16,44 +16,19 @@ from rlhf_cli.models.weight_shapes import stored_shapes
 from rlhf_cli.plan.memory_tensors import LLAMA_LIKE, NF4_BYTES, Decoder, UnknownArchitecture, decoder_of, stored_decoder
 from rlhf_cli.text.json_values import JsonTree
 
-LLAMA_2_7B: JsonTree = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "vocab_size": 32000,
-}
-LLAMA_3_8B = LLAMA_2_7B | {"intermediate_size": 14336, "num_key_value_heads": 8, "vocab_size": 128256}
-QWEN_2_5_HALF: JsonTree = {
-    "model_type": "qwen2",
-    "hidden_size": 896,
-    "intermediate_size": 4864,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 14,
-    "num_key_value_heads": 2,
-    "vocab_size": 151936,
-    "tie_word_embeddings": True,
-}
-QWEN_3_SMALL = QWEN_2_5_HALF | {
-    "model_type": "qwen3",
-    "hidden_size": 1024,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-}
+SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+
+
+def config_of(family: str, vocabulary: int, *sizes: int) -> JsonTree:
+    return {"model_type": family, "vocab_size": vocabulary, **dict(zip(SIZES, sizes, strict=True))}
+
+
+LLAMA_2_7B = config_of("llama", 32000, 4096, 11008, 32, 32, 32)
+LLAMA_3_8B = config_of("llama", 128256, 4096, 14336, 32, 32, 8)
+QWEN_2_5_HALF = config_of("qwen2", 151936, 896, 4864, 24, 14, 2) | {"tie_word_embeddings": True}
+QWEN_3_SMALL = config_of("qwen3", 151936, 1024, 3072, 28, 16, 8) | {"tie_word_embeddings": True}
 """Its config.json has head_dim 128, which is Qwen 3's default."""
-SHAPE = {
-    "vocab_size": 130,
-    "hidden_size": 64,
-    "intermediate_size": 176,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 24,
-}
+SHAPE = {"vocab_size": 130, "head_dim": 24, **dict(zip(SIZES, (64, 176, 3, 4, 2), strict=True))}
 MATRICES = 3 * (64 * 96 + 2 * 64 * 48 + 96 * 64 + 3 * 64 * 176)
 """Of SHAPE: queries and outputs of 4 heads, keys and values of 2, and the MLP's three."""
 
@@ -98,8 +73,7 @@ def test_every_matrix_that_transformers_builds(family: str, tied: bool) -> None:
 
 def test_heads_that_config_json_does_not_describe() -> None:
     """As many key heads as heads, as wide as the model allows; 128 in Qwen 3."""
-    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-    plain: JsonTree = {"model_type": "llama"} | {name: QWEN_2_5_HALF[name] for name in names}
+    plain: JsonTree = {"model_type": "llama"} | {name: QWEN_2_5_HALF[name] for name in ("vocab_size", *SIZES[:-1])}
     assert (decoder_of(plain).queries, decoder_of(plain).keys) == (14 * 64, 14 * 64)
     assert decoder_of(plain | {"model_type": "qwen3"}).queries == 14 * 128
     assert decoder_of(plain | {"head_dim": 7, "num_key_value_heads": 3}).keys == 21
@@ -120,7 +94,7 @@ def test_an_unknown_shape_is_not_guessed(config: JsonTree, why: str) -> None:
 
 def test_bytes_of_weights_by_hand() -> None:
     """QLoRA, arXiv 2305.14314, section 3: quantised scales take 0.127 bits a weight. The embedding stays in 2 bytes."""
-    assert pytest.approx(4 + 0.127, abs=0.001) == 8 * NF4_BYTES
+    assert pytest.approx(4 + 0.127, abs=0.001) == 8 * NF4_BYTES == 4 + 8 / 64 + 32 / (64 * 256)
     model = Decoder("llama", 8, 3, 8, 4, 16, 100, ties_head=False, weight_bytes=2.0)
     matrices, embedding = 3 * (8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16), 2 * 100 * 8
     assert model.loaded_bytes == 2 * (matrices + embedding)
@@ -140,11 +114,6 @@ def test_the_stored_dtype_is_that_of_the_largest_weight(tmp_path: Path) -> None:
     save_file({"body": torch.zeros(9, dtype=torch.bfloat16), "score": torch.zeros(2)}, tmp_path / "model.safetensors")
     config.write_text(json.dumps(LLAMA_2_7B | {"dtype": "float32"}))
     assert stored_decoder(str(tmp_path), Path).weight_bytes == 2.0
-
-
-def test_a_weight_of_qlora_takes_4_127_bits() -> None:
-    """arXiv 2305.14314, section 3: 8 bits per 64 weights and 32 per 64 x 256 are 0.127 bits beside the 4."""
-    assert NF4_BYTES * 8 == 4 + 8 / 64 + 32 / (64 * 256)
 
 
 def test_stored_bytes_are_those_of_torch(tmp_path: Path) -> None:
