@@ -30,8 +30,8 @@ class _Text(NamedTuple):
     """What is tokenized: a dialogue that the chat template wrote, or a plain text, which gets special tokens."""
 
     text: str
-    is_chat: bool
-    is_learnt: bool
+    is_chat: bool = False
+    ends: bool = False  # TRL ends a plain text that is learnt with a token
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class RowCounter:
 
     def _text(self, row: Row, text: object, *, asks: bool) -> _Text:
         if not isinstance(text, list):
-            return _Text(str(text), is_chat=False, is_learnt=not asks)
+            return _Text(str(text), ends=not asks)
         read = {name: row.get(name) for name in self.columns}
         given = read.get("chat_template_kwargs")
         own = {"tools": read.get("tools") or None} | (given if isinstance(given, dict) else {})
@@ -69,7 +69,7 @@ class RowCounter:
             settings = {**self.settings, **own, "add_generation_prompt": asks}
             if self.tokenizer.chat_template is not None:
                 written = rendered(in_parts(text) if self.in_parts else text, self.tokenizer, settings)
-        return _Text(written, is_chat=True, is_learnt=not asks)
+        return _Text(written, is_chat=True)
 
     def _longest(self, texts: Sequence[Sequence[_Text]], least: int) -> list[int]:
         """Return the tokens of each row's longest text, 0 for a text of at most `least` bytes."""
@@ -84,8 +84,7 @@ class RowCounter:
             ]
             lengths = self.tokenizer.lengths([text.text for _, text in counted], special_tokens=not is_chat) or ()
             for (row, text), tokens in zip(counted, lengths, strict=True):
-                end = text.is_learnt and not is_chat  # TRL ends a text that is learnt with a token
-                longest[row] = max(longest[row], tokens + end)
+                longest[row] = max(longest[row], tokens + text.ends)
         return longest
 
 

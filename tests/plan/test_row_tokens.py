@@ -81,6 +81,7 @@ def test_characters_and_columns_of_a_row() -> None:
         6: {"prompt": "abcdef"},
         4: {"messages": says("abc", "d")},
         40: {"input_ids": [1] * 40, "text": "abc"},
+        0: {},
     }
     assert [characters_of(row) for row in rows.values()] == list(rows)
     table = RowTable([{"prompt": "a", "x": 1, "tools": [2]}, {"prompt": "b", "x": 3}], ["prompt", "x", "tools"])
