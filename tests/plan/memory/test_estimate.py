@@ -21,7 +21,10 @@ pytestmark = pytest.mark.usefixtures("place")
 MATRICES, EMBEDDING = 4 * 16 * 16 + 3 * 4 * 16 * 16, 258 * 16
 WEIGHTS = 4 * (EMBEDDING + MATRICES)
 """The small model in bytes of float32, without norms: one layer of width 16, an MLP four times as wide, a tied head."""
+ADAPTER = 2 * (4 * (16 + 16) + 3 * (16 + 64))
+HALVES = {"weights": WEIGHTS // 2, "optimizer": WEIGHTS, "KV cache": 16 * 10 * 8 * 4}
 KEPT = "trainer.args.gradient_checkpointing=false"
+ONE_LAYER = ("model.build.hidden_size=16", "model.build.num_layers=1")
 PROMPT, ANSWER, LONGEST = 6, 4, 10
 VLLM = ("launch.rollout=vllm", "trainer.args.vllm_gpu_memory_utilization=0.4", "launch.device=cuda")
 
@@ -59,19 +62,11 @@ def test_generation_by_hand() -> None:
     }
 
 
-def test_a_policy_in_two_bytes_takes_half() -> None:
-    whole, half = at("generating", planned()).parts, at("generating", planned("model.dtype=bfloat16")).parts
-    assert {part: 2 * half[part] for part in ("weights", "optimizer", "KV cache")} == {
-        part: whole[part] for part in ("weights", "optimizer", "KV cache")
-    }
-
-
 def test_a_policy_in_four_bits_leaves_its_embedding_wide() -> None:
     """4 bits and their scales take 4.127 bits a weight (QLoRA, arXiv 2305.14314, 3); the adapter is in float32."""
-    adapter = 2 * (4 * (16 + 16) + 3 * (16 + 64))
     device = Device(on_gpu=True, num_bytes=10**9)
     parts = at("generating", planned("model.lora.r=2", "model.quantize=4bit", device=device)).parts
-    assert parts["weights"] == pytest.approx(4.127 / 8 * MATRICES + 4 * (EMBEDDING + adapter), abs=2)
+    assert parts["weights"] == pytest.approx(4.127 / 8 * MATRICES + 4 * (EMBEDDING + ADAPTER), abs=2)
 
 
 def test_learning_by_hand() -> None:
@@ -91,17 +86,20 @@ def test_learning_by_hand() -> None:
 
 def test_a_layer_computed_anew_by_hand() -> None:
     """That is more than the head where no head is counted: only with gradient checkpointing."""
-    small = ("model.build.hidden_size=16", "model.build.num_layers=1")
-    plain = at("learning", rows_learned("toy_reward", *small))
+    plain = at("learning", rows_learned("toy_reward", *ONE_LAYER))
     assert (plain.phase, plain.what) == ("training", "learning from 16 rows of 10 tokens")
     assert plain.parts["weights"] == WEIGHTS + 4 * 16  # a head of one value
     masks = 16 * 10 * 10 * 4
     assert plain.parts["activations"] == kept(160) + masks
     assert "logits" not in plain.parts
-    again = at("learning", rows_learned("toy_reward", *small, "trainer.args.gradient_checkpointing=true"))
+    again = at("learning", rows_learned("toy_reward", *ONE_LAYER, "trainer.args.gradient_checkpointing=true"))
     a_pass = 160 * (4 * (3 * 64 + 16) + 8 * 16)  # its gradients take as much as a pass without them
     assert again.parts["activations"] == 160 * 4 * 16 + kept(160) + masks + a_pass
-    assert "logits" in at("learning", rows_learned("toy_sft", *small)).parts
+    assert "logits" in at("learning", rows_learned("toy_sft", *ONE_LAYER)).parts
+    # DPO holds its reference unless its log-probabilities are computed first
+    assert at("learning", rows_learned("toy_dpo", *ONE_LAYER)).parts["reference"] == WEIGHTS
+    first = rows_learned("toy_dpo", *ONE_LAYER, "trainer.args.precompute_ref_log_probs=true")
+    assert "reference" not in at("learning", first).parts
 
 
 def test_the_end_of_a_backward_pass_has_all_gradients() -> None:
@@ -123,6 +121,9 @@ def test_the_end_of_a_backward_pass_has_all_gradients() -> None:
         (("trainer=rloo",), "reference", WEIGHTS),  # TRL's beta there is 0.05
         ((*PPO_SMALL, "kl.where=none"), "reference", 0),
         (PPO_SMALL, "reference", WEIGHTS),
+        *((("model.dtype=bfloat16",), part, size) for part, size in HALVES.items()),
+        # rank 2 on the seven matrices of the layer, in + out each, and Adam's two numbers for each of these
+        (("model.lora.r=2",), "optimizer", 2 * 4 * ADAPTER),
         (("trainer.args.optim=adafactor",), "optimizer", 0),
         (("trainer.args.optim=adamw_bnb_8bit",), "optimizer", WEIGHTS // 2),
         (("trainer.args.optim=paged_adamw_8bit",), "optimizer", WEIGHTS // 2),
@@ -130,19 +131,6 @@ def test_the_end_of_a_backward_pass_has_all_gradients() -> None:
 )
 def test_optional_parts(words: tuple[str, ...], part: str, there: int) -> None:
     assert at("generating", planned(*words)).parts.get(part, 0) == there
-
-
-def test_dpo_holds_its_reference_unless_its_log_probabilities_are_computed_first() -> None:
-    small = ("model.build.hidden_size=16", "model.build.num_layers=1")
-    assert at("learning", rows_learned("toy_dpo", *small)).parts["reference"] == WEIGHTS
-    first = rows_learned("toy_dpo", *small, "trainer.args.precompute_ref_log_probs=true")
-    assert "reference" not in at("learning", first).parts
-
-
-def test_only_the_adapter_has_an_optimizer() -> None:
-    """Rank 2 on the seven matrices of the layer: 2 x (in + out) each, and Adam's two numbers for each of these."""
-    adapter = 2 * (4 * (16 + 16) + 3 * (16 + 64))
-    assert at("generating", planned("model.lora.r=2")).parts["optimizer"] == 2 * 4 * adapter
 
 
 def test_a_critic_of_its_own_is_a_model_with_its_own_adam() -> None:
@@ -162,8 +150,10 @@ def test_a_critic_of_its_own_is_a_model_with_its_own_adam() -> None:
     (judge / "config.json").write_text(json.dumps(stored | shape))
     other = at("generating", planned(*PPO_SMALL, "critic.init=critic")).parts["critic"]
     assert other == 3 * 4 * (2 * (4 * 64 + 3 * 128) + 259 * 8)
-    added = planned(*PPO_SMALL, "trainer.args.gradient_accumulation_steps=2", completions=16)
+    twice = "trainer.args.gradient_accumulation_steps=2"
+    added = planned(*PPO_SMALL, twice, completions=16)
     assert at("the critic learning", added).parts["critic"] == 4 * weights
+    assert all("critic" not in moment.parts for moment in planned(twice, completions=16).moments)
     assert at("generating", planned(*PPO_SMALL, "model.dtype=bfloat16")).parts["critic"] == 3 * weights / 2
     gpu = Device(on_gpu=True, bf16=True, num_bytes=10**9)
     for words in ((), ("model.quantize=4bit",)):  # neither the adapter nor the four bits are the critic's
@@ -175,11 +165,6 @@ def test_a_critic_of_its_own_is_a_model_with_its_own_adam() -> None:
         both = planned(*PPO_SMALL, KEPT, f"critic.init={start}", completions=16, device=gpu)
         ours, policys = (at(what, both).parts["activations"] for what in ("the critic learning", "learning"))
         assert ours == policys
-
-
-def test_without_a_critic_nothing_is_held_for_one() -> None:
-    added = planned("trainer.args.gradient_accumulation_steps=2", completions=16)
-    assert all("critic" not in moment.parts for moment in added.moments)
 
 
 def test_a_critic_on_the_policys_body_keeps_both_passes() -> None:
@@ -257,10 +242,8 @@ def test_the_answers_of_a_row(trainer: str, rows: int) -> None:
 def test_rows_on_a_gpu_have_all_their_tokens_in_the_head() -> None:
     """One tile of 80 tokens and 32768 entries: there is no answer apart from the prompt."""
     device = Device(on_gpu=True, bf16=True, num_bytes=10**9)
-    words = ("model.build.hidden_size=16", "model.build.num_layers=1")
-    assert at("learning", rows_learned("toy_sft", *words, device=device)).parts["logits"] == (
-        2 * 80 * 32768 + 4 * EMBEDDING
-    )
+    learning = at("learning", rows_learned("toy_sft", *ONE_LAYER, device=device))
+    assert learning.parts["logits"] == 2 * 80 * 32768 + 4 * EMBEDDING
 
 
 def bytes_of_state(make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]) -> float:
@@ -329,8 +312,8 @@ def test_rows_that_are_learned_from(exp: str, rows: int) -> None:
 
 
 def test_packed_texts_are_as_long_as_they_may_be_and_have_no_padding() -> None:
-    words = ("model.build.hidden_size=16", "model.build.num_layers=1", "trainer.args.max_length=30")
-    packed = at("learning", rows_learned("toy_sft", *words, "trainer.args.packing=true"))
+    words = (*ONE_LAYER, "trainer.args.max_length=30", "trainer.args.packing=true")
+    packed = at("learning", rows_learned("toy_sft", *words))
     assert packed.what == "learning from 8 rows of 30 tokens"
     assert packed.parts["activations"] == kept(8 * 30)
 
@@ -388,6 +371,8 @@ def test_figure_1_of_zero(strategy: str, gigabytes: float) -> None:
     precision: 120 GB where each holds everything, and so much by stage.
     """
     model = replace(BILLIONS, weight_bytes=2.0, autocast=True)
+    assert model.casts is False  # autocast copies only what is wider
+    assert replace(BILLIONS, autocast=True).casts
     found = held_bytes(model, "adamw_torch", strategy, 64)
     size = (found.weights + found.gradients + found.optimizer) / model.trained_weights * 7.5
     assert size == pytest.approx(gigabytes, abs=0.05)
@@ -420,11 +405,6 @@ def test_bytes_a_weight_in_each_of_four_processes(
     assert held_bytes(model, "adamw_torch", strategy, 1).buckets == 0
     ddp = held_bytes(model, "adamw_torch", "ddp", 2)
     assert ddp.buckets == ddp.gradients > 0
-
-
-def test_autocast_copies_only_what_is_wider() -> None:
-    assert replace(BILLIONS, autocast=True).casts
-    assert not replace(BILLIONS, weight_bytes=2.0, autocast=True).casts
 
 
 def test_shards_of_a_run() -> None:
