@@ -39,7 +39,7 @@ def planned_processes(launch: Launch) -> int:
     """Return the number of processes of a run: on these machines, or on the nodes that Slurm allocates."""
     if launch.slurm is None or launch.processes != "auto":
         return launch.nodes * count_processes(launch)
-    return launch.nodes * (max(1, launch.slurm.gpus_per_node or 0) if launch.device != "cpu" else 1)
+    return launch.nodes * (launch.slurm.gpus_per_node or 1 if launch.device != "cpu" else 1)
 
 
 def is_left_to_a_node(launch: Launch) -> bool:
