@@ -2,61 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import DataError
-from rlhf_cli.evaluation.audit.attack import AuditPlan, GoldRow, attack, compared, main_component
-from rlhf_cli.evaluation.audit.audit_result import AuditResult, with_advice
+from rlhf_cli.evaluation.audit.attack import (
+    AuditPlan,
+    GoldRow,
+    _best_paid,
+    _ordered,
+    attack,
+    compared,
+    main_component,
+)  # fmt: skip
+from rlhf_cli.evaluation.audit.audit_result import HINTS, AuditResult, Contribution, KindResult, with_advice
 from rlhf_cli.evaluation.audit.degenerate_answers import KINDS, AttackInputs, AttackKind
-from rlhf_cli.evaluation.audit.trial import AnswerFormat, answer_of, find_gold, open_trial, reward_words, ways_to_write
+from rlhf_cli.evaluation.audit.trial import AnswerFormat, ways_to_write
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
 from tests.support.planted_holes import SUMS
-
-
-def test_the_column_that_a_reward_reads_comes_first() -> None:
-    rows = [{"prompt": "p", "answer": "a", "target": "t"}]
-    found = [find_gold(rows, required, named=None) for required in ([], ["target"])]
-    assert [one.answers if one else None for one in found] == [["a"], ["t"]]
-    assert find_gold([{"prompt": "p", "score": 1}], [], named=None) is None
-
-
-def test_the_only_column_that_rewards_read_is_the_gold_column() -> None:
-    rows: list[dict[str, object]] = [{"prompt": "p", "city": "Riga", "country": "Latvia", "a": 1}]
-    found = [find_gold(rows, required, named=None) for required in (["city"], ["city", "country"], ["a"], ["prompt"])]
-    assert [one.answers if one else None for one in found] == [["Riga"], None, None, None]
-
-
-def test_a_named_column_and_a_template() -> None:
-    rows: list[dict[str, object]] = [{"a": 1, "b": 2}, {"a": None, "b": 3}]
-    named, filled = find_gold(rows, [], named="b"), find_gold(rows, [], named="{a} of {b}")
-    assert [one.answers if one else None for one in (named, filled)] == [["2", "3"], ["1 of 2", None]]
-    with pytest.raises(DataError):
-        find_gold(rows, [], named="c")
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (7, "7"),
-        (" yes ", "yes"),
-        (["first", "second"], "first"),
-        ([{"role": "user", "content": "?"}, {"role": "assistant", "content": "good"}], "good"),
-        (None, None),
-        (True, None),
-        ("", None),
-        ({"a": 1}, None),
-    ],
-)
-def test_what_a_right_answer_may_be(value: object, text: str | None) -> None:
-    assert answer_of(value) == text
 
 
 def test_no_degenerate_answer_is_the_right_one() -> None:
@@ -121,39 +88,43 @@ def test_filler_fills_the_limit(size: int) -> None:
     assert len(text) == size
 
 
-POLITE = ("please", "thank you")
-
-
 def polite(completions: Sequence[str], **kwargs: object) -> list[float]:
-    """This docstring is no word that it looks for."""
-    return [float(_has(text) or "kindly" in text) for text in completions]
+    return [float("please" in text) for text in completions]
 
 
-def _has(text: str) -> bool:
-    return any(word in text for word in POLITE)
-
-
-def matching(completions: Sequence[str], *, phrases: Sequence[str], pattern: str = r"\\d+") -> list[float]:
-    return [float(all(phrase in text for phrase in phrases)) for text in completions]
-
-
-def test_constants_globals_and_arguments() -> None:
-    assert set(reward_words([polite])) == {"please", "thank you", "kindly"}
-    assert reward_words([functools.partial(matching, phrases=["as asked", r"\\d{3}", "<tag>"])]) == ["as asked"]
-    assert reward_words([len]) == []
+def constant(completions: Sequence[str], **kwargs: object) -> list[float]:
+    return [0.25] * len(completions)
 
 
 @pytest.mark.usefixtures("place")
-def test_a_reward_for_words_beside_one_for_the_answer_is_a_hole() -> None:
-    """Being right is worth 1, saying please 3: the word alone beats the right answer, which does not say it."""
-    rewards = [
-        "rewards.right.fn=tests.support.planted_holes:right_sum",
-        f"rewards.polite={{fn: '{__name__}:polite', weight: 3}}",
+@pytest.mark.parametrize("has_right", [True, False])
+def test_a_reward_for_words_beside_one_for_the_answer_is_a_hole(has_right: bool) -> None:
+    """Being right is worth 1, saying please 3: the word alone beats the right answer, which does not say it.
+
+    Ten formats are tried on 16 of 20 rows, one is taken, and four texts are attacks on each row. Without the reward for
+    the answer no format pays more than another, and nothing recognises an answer.
+    """
+    rewards = [f"rewards.polite={{fn: '{__name__}:polite', weight: 3}}", f"rewards.same.fn={__name__}:constant"]
+    rewards += ["rewards.right.fn=tests.support.planted_holes:right_sum"] * has_right
+    asked = prepare(["trainer=grpo", "model=tiny", "data=toy_sums", *rewards]).experiment
+    kinds = (
+        AttackKind("none", "", lambda asked: (None,)),
+        AttackKind("wrong", "", lambda asked: ("no", "none")),
+        AttackKind("word", "", lambda asked: ("no", "please")),
+    )
+    found = attack(asked, AuditPlan(2 * SUMS, kinds), left_out={})
+    assert [(kind.name, kind.let_in, kind.margin, kind.mean_total) for kind in found.kinds] == [
+        ("word", "polite", 3.0 - has_right, 3.25),
+        ("wrong", None, -float(has_right), 0.25),
     ]
-    experiment = prepare(["trainer=grpo", "model=tiny", "data=toy_sums", *rewards]).experiment
-    found = attack(experiment, AuditPlan(SUMS), left_out={})
-    assert [(kind.name, kind.let_in) for kind in found.holes] == [("keywords", "polite")]
-    assert found.kinds[0].margin == 3.0 - 1.0
+    scores = {"polite": 0.0, "same": 0.25, **({"right": 1.0} if has_right else {})}
+    assert replace(found, kinds=()) == AuditResult(
+        **{"rows": 20, "texts": 10 * 16 + 20 + 4 * 20, "gold_source": "column answer", "gold_way": "as it is"},
+        **{"gold_text": "22", "gold_total": 0.25 + has_right, "gold_contributions": scores, "gold_raw": scores},
+        **{"main": "right" if has_right else None, "num_unrecognised": 0 if has_right else 20},
+        **{"unrecognised": not has_right, "blind": ("same",), "kinds": (), "left_out": {}},
+    )
+    assert (found.holes, found.near, found.is_sound) == ([found.kinds[0]], [], False)
 
 
 @pytest.mark.usefixtures("place")
@@ -187,32 +158,16 @@ def test_what_answers_to_a_row_are_made_of(is_built: bool) -> None:
     assert first.common == ["a", "red", "Blue", "blue", "one", "two", "three", "four"]
     assert first.most_common == ["a red", "Blue", "blue"]
     assert first.longest_characters == (33 if is_built else 4 * 33)
-    assert set(first.reward_words) == {"please", "thank you", "kindly"}
-
-
-@pytest.mark.usefixtures("place")
-def test_rewards_that_are_skipped_and_what_others_lose_by_it() -> None:
-    second = (
-        f"{{fn: '{__name__}:polite', normalize: batch, gate: [{{by: first, at_least: 1}}, {{by: third, at_least: 1}}]}}"
-    )
-    rewards = [f"rewards.first.fn={__name__}:polite", f"rewards.second={second}"]
-    rewards += [f"rewards.third={{fn: '{__name__}:polite', on_error: 0.5}}"]
-    asked = prepare(["trainer=grpo", "model=tiny", "data=toy_sums", *rewards]).experiment
-    with open_trial(asked, SUMS, left_out={"first": "no server"}, gold=None) as trial:
-        second_tried, third = trial.experiment.rewards.values()
-        assert (second_tried.on_error, second_tried.normalize) == ("exclude", "none")
-        assert [gate.by for gate in second_tried.gates] == ["third"]
-        assert third == asked.rewards["third"]
-        assert len(trial.notes) == 2
+    assert first.reward_words == ["please"]
 
 
 KIND = AttackKind("some", "some answer", lambda asked: ("",))
 
 
 def row(**rewards: float | None) -> ScoredRow:
-    """A row whose total is the sum of its rewards; None if one of them is None."""
+    """A row whose total is the sum of its rewards; None if one of them is None, which has failed."""
     held = {
-        name: ScoredReward(raw=value, effective=value, weighted=value, open=True, error=None)
+        name: ScoredReward(value, value, value, open=True, error="failed" if value is None else None)
         for name, value in rewards.items()
     }
     values = list(rewards.values())
@@ -228,15 +183,57 @@ def attacks(*rows: ScoredRow) -> dict[int, tuple[str, ScoredRow]]:
 
 
 def test_beats_ties_margin_and_who_let_it_in() -> None:
-    """Gold gets 1 + 0 everywhere. 0 + 2 beats it by 1, let in by b; 1 + 0 ties; 0.5 + 0 loses by 0.5; None loses."""
-    gold = golds(*[row(a=1.0, b=0.0)] * 8)
-    four = [row(a=0.0, b=2.0), row(a=1.0, b=0.0), row(a=0.5, b=0.0), row(a=None, b=0.0)]
-    found = compared(KIND, attacks(*four, *four), gold, main=None)
-    assert (found.rows, found.beats, found.ties) == (8, 2, 2)
-    assert found.margin == pytest.approx((1.0 + 0.0 - 0.5) / 3)
-    assert found.share == wilson(4, 8)
-    assert (found.is_hole, found.let_in, found.text) == (True, "b", "text 0")
-    assert (found.contributions["a"].attack, found.contributions["b"].attack) == (0.5, 1.0)
+    """Gold gets 1 + 0. 0.5 + 0 loses by 0.5, None loses, 1 + 0 ties, 0 + 2 beats it by 1, let in by b, three times.
+
+    The last gold answer has no total, and nothing is compared with it. Two rows have no gold or no attack at all.
+    """
+    four = [row(a=0.5, b=0.0), row(a=None, b=0.0), row(a=1.0, b=0.0), row(a=0.0, b=2.0)]
+    gold = golds(*[row(a=1.0, b=0.0)] * 12, row(a=None, b=1.0), row(a=0.0, b=9.0))
+    del gold[13]
+    gold[14] = gold[0]
+    assert compared(KIND, attacks(*four, *four, *four, row(a=0.0, b=2.0), row(a=0.0, b=5.0)), gold, main=None) == (
+        KindResult(
+            **{"name": "some", "caption": "some answer", "text": "text 3", "shown_row": 3, "errors": {"a": "failed"}},
+            **{"rows": 13, "beats": 3, "ties": 3, "share": wilson(6, 13), "is_hole": True, "is_near": False},
+            **{"mean_total": (3 * (0.5 + 1 + 2) + 2 + 5) / 11, "margin": 3 * (-0.5 + 0 + 1) / 9, "let_in": "b"},
+            contributions={"a": Contribution(0.5, 1.0), "b": Contribution(1.0, 0.0)},
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("paid", "best"),
+    [
+        ({"a": (0.5, 1.0), "b": (0.25, 0.0)}, "b"),
+        ({"a": (0.1 + 0.2, None), "b": (0.5, 0.2)}, "b"),  # 0.3 more, up to rounding: the one that pays more at all
+        ({"a": (0.0, -1.0)}, "a"),
+        ({"a": (0.0, 1.0)}, None),
+        ({"a": (0.0, 0.0)}, None),
+        ({"a": (0.5, 0.5)}, "a"),
+    ],
+)
+def test_who_let_in_what_has_no_gold_answer(paid: dict[str, tuple[float, float | None]], best: str | None) -> None:
+    """With or without an answer to compare with: of the latter the component that pays most."""
+    assert _best_paid({name: Contribution(*pair) for name, pair in paid.items()}) == best
+
+
+def test_the_worst_kind_is_first() -> None:
+    """A hole before what is near, then the share of rows, then the margin; without gold answers the mean total."""
+
+    def kind(name: str, beats: int, ties: int, margin: float | None, **named: Any) -> KindResult:
+        found = compared(KIND, attacks(row(a=0.5)), golds(row(a=1.0)), main=None)
+        return replace(found, **{"name": name, "rows": 8, "beats": beats, "ties": ties, "margin": margin, **named})
+
+    kinds = [
+        kind("e", 0, 1, 0.5, mean_total=3.0),
+        kind("d", 1, 2, -4.0, mean_total=None),
+        kind("f", 0, 0, None, rows=0, mean_total=2.0),
+        kind("c", 2, 1, -3.0, mean_total=5.0),
+        kind("b", 0, 0, -9.0, is_near=True, mean_total=-1.0),
+        kind("a", 0, 1, 0.0, is_hole=True, mean_total=4.0),
+    ]
+    assert [one.name for one in _ordered(kinds, has_gold=True)] == list("abcdef")
+    assert [one.name for one in _ordered(kinds, has_gold=False)] == list("caefbd")
 
 
 def test_large_totals_tie_up_to_their_rounding() -> None:
@@ -268,17 +265,23 @@ def test_an_unrecognised_gold_answer_can_be_beaten_but_not_tied() -> None:
 
 
 def test_all_that_the_main_reward_gives_is_near() -> None:
-    """1 - 5 is far from gold's 1 + 0, and a is fooled all the same; with b for the main one it is not."""
+    """Rows 2 to 8: 1 - 5 is far from gold's 1 + 0, and a is fooled all the same; with b for the main one it is not.
+
+    Row 0 loses, and row 1 has 0.7, four fifths of the way from -1 to 1 or more, which is shown if no row is worse.
+    """
     gold = golds(*[row(a=1.0, b=0.0)] * 9, floor=-9.0, usual=-1.0)
-    found = compared(KIND, attacks(*[row(a=1.0, b=-5.0)] * 9), gold, main="a")
-    assert (found.is_hole, found.is_near, found.let_in) == (False, True, "a")
-    assert not compared(KIND, attacks(*[row(a=1.0, b=-5.0)] * 9), gold, main="b").is_near
+    rows = attacks(row(a=0.0, b=-5.0), row(a=0.5, b=0.2), *[row(a=1.0, b=-5.0)] * 7)
+    found, other = (compared(KIND, rows, gold, main=main) for main in "ab")
+    assert (found.is_hole, found.is_near, found.let_in, found.text) == (False, True, "a", "text 2")
+    assert found.contributions == {"a": Contribution(1.0, 1.0), "b": Contribution(-5.0, 0.0)}
+    assert (other.is_near, other.let_in, other.text) == (False, None, "text 1")
 
 
-@pytest.mark.parametrize(("total", "is_near"), [(0.81, True), (0.79, False)])
-def test_an_answer_is_near_from_four_fifths_of_the_gap(total: float, is_near: bool) -> None:
+@pytest.mark.parametrize(("total", "is_near", "let_in"), [(0.81, True, "a"), (0.79, False, None)])
+def test_an_answer_is_near_from_four_fifths_of_the_gap(total: float, is_near: bool, let_in: str | None) -> None:
     gold = golds(*[row(a=1.0)] * 9, floor=-9.0, usual=0.0)
-    assert compared(KIND, attacks(*[row(a=total)] * 9), gold, main=None).is_near is is_near
+    found = compared(KIND, attacks(*[row(a=total)] * 9), gold, main=None)
+    assert (found.is_near, found.let_in) == (is_near, let_in)
 
 
 def test_the_main_reward_is_the_one_that_the_fewest_reach() -> None:
@@ -301,40 +304,48 @@ def test_a_form_reward_is_not_the_main_one_beside_a_reward_that_knows_the_answer
     assert main_component(gold, [*hacked, *other], ["b"], others=other) == "b"
 
 
-HOLES = "tests.support.planted_holes"
-pytestmark = pytest.mark.usefixtures("place")
-
-
-def experiment() -> Experiment:
-    """Brevity pays more for nothing than the right answer gets: an empty answer beats it."""
-    rewards = [f"rewards.right={{fn: '{HOLES}:right_sum', weight: 0.3}}", f"rewards.short.fn={HOLES}:brevity"]
-    return prepare(["trainer=grpo", "model=tiny", "data=toy_sums", *rewards]).experiment
-
-
-def audit() -> AuditResult:
-    return attack(experiment(), AuditPlan(SUMS), left_out={})
+FN = "rlhf_cli.rewards"
+RIGHT = "rewards.right.fn=tests.support.planted_holes:right_sum"
+SHORT = "rewards.short.fn=tests.support.planted_holes:brevity"
+LAX = f"rewards.short={{fn: '{FN}.numeric:numeric_answer', args: {{tolerance: 1000}}}}"
+NEW = "primary={by: right, at_least: 1.0}"
+CITY = {"gold_source": "column city", "gold_text": "22 <answer>Paris</answer>"}
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("rewards", "changes", "words"),
     [
-        ({}, ("rewards.short.gate={by: right, at_least: 1}",)),
-        ({"main": "short"}, ("rewards.short.fn=rlhf_cli.rewards.numeric:numeric_answer",)),
-        (
-            {"main": "short", "gold_source": "column city", "gold_text": "<answer>Paris</answer>"},
-            ("data.rename.answer=city", "rewards.short.fn=rlhf_cli.rewards.match:exact_match"),
-        ),
-        ({"main": None}, ()),
+        ([RIGHT, SHORT], {}, ("rewards.short.gate={by: right, at_least: 0.125}",)),
+        ([RIGHT, SHORT, "rewards.short.gate={by: right, at_least: 1}"], {}, ()),
+        ([RIGHT, SHORT], {"gold_raw": {"right": None}}, ()),
+        ([RIGHT, SHORT], {"main": None}, ()),
+        ([RIGHT, SHORT], {"main": "short"}, (f"rewards.short.fn={FN}.numeric:numeric_answer",)),
+        ([SHORT], {"main": "short", **CITY}, ("data.rename.answer=city", f"rewards.short.fn={FN}.match:exact_match")),
+        ([RIGHT, SHORT], {"main": "short", "gold_source": "--gold '{a}'"}, ()),
+        # A reward is not told to be what it is.
+        ([LAX], {"main": "short"}, ("reward@rewards.right=numeric_answer", NEW)),
+        ([LAX, RIGHT], {"main": "short"}, ()),
+        (["rewards.short.model=x"], {"main": "short"}, ("reward@rewards.right=numeric_answer", NEW)),
+        ([SHORT], {"main": None, **CITY}, ("data.rename.answer=city", "reward@rewards.right=exact_match", NEW)),
+        ([SHORT], {"main": None, "gold_source": None, "gold_text": None}, ()),
+        ([RIGHT], {}, ()),  # what a truncation policy pays is no reward
     ],
 )
-def test_what_to_type(changes: dict[str, str | None], words: tuple[str, ...]) -> None:
+@pytest.mark.usefixtures("place")
+def test_what_to_type(rewards: list[str], changes: dict[str, Any], words: tuple[str, ...]) -> None:
     """A gate by the reward that knows the answer; if that one is fooled itself, one that reads the answer."""
-    (advice,) = with_advice(replace(audit(), **changes), experiment()).advice
-    assert advice.words == words
-
-
-def test_a_reward_is_not_told_to_be_what_it_is() -> None:
-    rewards = ["rewards.short={fn: 'rlhf_cli.rewards.numeric:numeric_answer', args: {tolerance: 1000}}"]
-    lax = prepare(["trainer=grpo", "model=tiny", "data=toy_sums", *rewards]).experiment
-    (advice,) = with_advice(replace(audit(), main="short"), lax).advice
-    assert advice.words == ("reward@rewards.right=numeric_answer", "primary={by: right, at_least: 1.0}")
+    hole = replace(compared(KIND, attacks(row(a=0.5)), golds(row(a=1.0)), main=None), let_in="short")
+    kinds = (
+        replace(hole, name="opener", is_near=True),
+        replace(hole, name="longest"),
+        replace(hole, name="keywords", is_hole=True, let_in=None),
+        replace(hole, name="empty", is_hole=True),
+    )
+    found = AuditResult(
+        **{"rows": 1, "texts": 1, "gold_source": "column answer", "gold_way": "", "gold_text": "<answer>22</answer>."},
+        **{"gold_total": 1.0, "gold_contributions": {}, "gold_raw": {"right": 0.125, "short": 0.5}, "main": "right"},
+        **{"num_unrecognised": 0, "unrecognised": False, "blind": (), "kinds": kinds, "left_out": {}},
+    )
+    asked = prepare(["trainer=grpo", "model=tiny", "data=toy_sums", *rewards]).experiment
+    (advice,) = with_advice(replace(found, **changes), asked).advice
+    assert (advice.kinds, advice.words, advice.reason == HINTS["empty"]) == (("empty", "opener"), words, words == ())

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import RewardError
-from rlhf_cli.evaluation.audit.attack import KINDS, attack_reachable, expensive, plan_of, unreachable
+from rlhf_cli.errors import ConfigError, DataError, RewardError
+from rlhf_cli.evaluation.audit.attack import KINDS, attack_reachable, chosen_kinds, expensive, plan_of, unreachable
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.trainers.assemble.tried_rows import try_rows
 from tests.support.fake_server import Answer, reply, serving
@@ -79,11 +79,81 @@ def test_an_audit_waits_once_for_a_judge_that_does_not_answer(place: Path, caplo
     assert [record.levelname for record in caplog.records if "waiting up to" in record.getMessage()] == ["WARNING"]
 
 
-def test_nobody_at_the_address_and_no_model(place: Path) -> None:
-    asked = experiment("http://127.0.0.1:9", place)
-    assert [*unreachable(asked)] == ["style"]
-    words = ["trainer=grpo", "model=tiny", "data=toy_sums", "rewards.rm.model=./nowhere"]
-    assert list(unreachable(prepare(words).experiment)) == ["rm"]
-    assert expensive(prepare(words).experiment) == {"rm": "a forward pass of ./nowhere"}
-    plain = prepare(["trainer=grpo", "model=tiny", "data=toy_sums", "reward@rewards.a=sums_correct"]).experiment
-    assert (unreachable(plain), expensive(plain)) == ({}, {})
+def free(completions: Any, url: object = None, **columns: Any) -> list[float]:
+    return [0.0 for _ in completions]
+
+
+SILENT = "http://127.0.0.1:9"
+SUMS = ["trainer=grpo", "model=tiny", "data=toy_sums"]
+
+
+def test_what_cannot_be_reached_and_what_costs_time(place: Path) -> None:
+    """A port where nobody listens; of several servers one is enough. A model is a folder, or in the hub's cache."""
+    (place / "rm").mkdir()
+    with serving(strict) as server:
+        url = server.url.removesuffix("/score")
+        given = {
+            **{"none": f"args: {{url: {SILENT}}}", "late": f"args: {{url: [{SILENT}, {url}]}}"},
+            **{
+                "secure": "args: {url: 'https://127.0.0.1'}",
+                "odd": "args: {url: 'http://:x'}",
+                "ftp": "args: {url: 'ftp://x'}",
+            },
+            **{"process": "isolate: true", "plain": "isolate: false"},
+        }
+        words = [f"rewards.{name}={{fn: '{__name__}:free', {more}}}" for name, more in given.items()]
+        words += ["rewards.tests.fn=rlhf_cli.rewards.code:code_passes_tests"]
+        words += ["rewards.gone.model=./nowhere", "rewards.rm.model=./rm"]
+        asked = prepare([*SUMS, *words]).experiment
+        no_server = {name: f"no server listens at {at}" for name, at in (
+            ("none", SILENT), ("secure", "https://127.0.0.1"), ("odd", "http://:x"))}  # fmt: skip
+        assert unreachable(asked) == {**no_server, "gone": "./nowhere is neither a folder nor in the hub's cache"}
+        assert expensive(asked) == {
+            **{"none": f"a request to {SILENT}", "late": f"a request to {SILENT}", "odd": "a request to http://:x"},
+            **{"secure": "a request to https://127.0.0.1", "process": "a new process", "tests": "a new process"},
+            **{"gone": "a forward pass of ./nowhere", "rm": "a forward pass of ./rm"},
+        }
+
+
+def test_how_many_rows_and_variants(place: Path) -> None:
+    """64 rows and all variants, or 8 rows and one; two of the rows are for ten formats, unless the gold is named."""
+    words = [*SUMS, "data.args.num_rows=100", f"rewards.a.fn={__name__}:free"]
+    cheap, costly = (prepare([*words, f"rewards.a.isolate={isolate}"]).experiment for isolate in ("false", "true"))
+    plans = [plan_of(cheap, KINDS, limit=limit, gold="answer") for limit in (None, 3)]
+    assert [(len(plan.rows), plan.kinds, plan.variants, plan.gold, plan.cost) for plan in plans] == [
+        (rows, KINDS, None, "answer", None) for rows in (64, 3)
+    ]
+    for limit, gold, rows, texts in ((None, None, 8, 8 * 4 + 2 * 10), (1, None, 1, 4 + 10), (5, "answer", 5, 5 * 4)):
+        plan = plan_of(costly, KINDS[:3], limit=limit, gold=gold)
+        assert (len(plan.rows), plan.variants, plan.gold) == (rows, 1, gold)
+        begins = f"at most {texts} texts ({rows} rows), each of them: rewards.a a new process. "
+        assert str(plan.cost).startswith(begins)
+
+
+def test_kinds_that_are_typed() -> None:
+    assert chosen_kinds([]) == KINDS
+    assert [kind.name for kind in chosen_kinds([" longest,", "empty , longest"])] == ["empty", "longest"]
+    with pytest.raises(ConfigError) as caught:
+        chosen_kinds(["empty,opner"])
+    assert (caught.value.where, caught.value.hint) == ("--kinds", "opener")
+    assert caught.value.expected == "one of " + ", ".join(kind.name for kind in KINDS)
+
+
+def test_what_is_no_audit(place: Path) -> None:
+    """No reward, none that can be called, no prompts. Beside a reward that can be called, others are skipped."""
+    (place / "rows.csv").write_text("question,answer\n1+1,2\n")
+    nobody = [f"rewards.{name}={{fn: '{__name__}:free', args: {{url: {SILENT}}}}}" for name in ("a", "b")]
+    unheard = prepare([*SUMS, *nobody]).experiment
+    no_prompt = prepare(["trainer=grpo", "model=tiny", "data=file", "data.path=rows.csv", nobody[0]]).experiment
+    rename, why = "data.rename.prompt=COLUMN, or data.prompt='Question: {COLUMN}'", f"no server listens at {SILENT}"
+    for asked, error, *facts in (
+        (unheard.model_copy(update={"rewards": {}}), ConfigError, "rewards", "trainer=grpo, rewards is empty",
+         "reward@rewards.NAME=exact_match, or rlhf list reward"),
+        (unheard, ConfigError, "rewards.a", why, None),
+        (no_prompt, DataError, "data", "columns question, answer", rename),
+    ):  # fmt: skip
+        with pytest.raises(error) as caught:
+            attack_reachable(asked, plan_of(asked, KINDS[:1], limit=1, gold=None))
+        assert [caught.value.where, caught.value.got, caught.value.hint] == facts
+    heard = prepare([*SUMS, nobody[0], f"rewards.c.fn={__name__}:free"]).experiment
+    assert attack_reachable(heard, plan_of(heard, KINDS[:1], limit=1, gold=None)).left_out == {"a": why}
