@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rlhf_cli.config.expand import waits_for
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, RunError, writing
 from rlhf_cli.evaluation.best_of_n import (
@@ -55,13 +56,17 @@ def pass_rate_file(
     """Return the file for `--pass-rate`, and the reward that answers have to pass: `by`, else the primary one."""
     if file is None:
         return None
-    name = by or (experiment.primary.by if experiment.primary is not None else TOTAL)
+    rewards, name = experiment.rewards, by or TOTAL
+    for primary in [] if by else rewards:  # `primary` has become a gate on the rewards that come after it
+        gates = [rewards[after].gates for after in rewards.keys() - waits_for(rewards, [primary]) - {primary}]
+        if gates and all(primary in [gate.by for gate in of_reward] for of_reward in gates):
+            name = primary
     if name == TOTAL:
         raise ConfigError(
             "--pass-rate needs a reward that says which answers pass",
             where="rlhf generate",
-            expected="--by REWARD, one of " + ", ".join(experiment.rewards),
-            hint=f"--by {next(iter(experiment.rewards))}",
+            expected="--by REWARD, one of " + ", ".join(rewards),
+            hint=f"--by {next(iter(rewards))}",
         )
     if file.suffix != ".jsonl" or not file.parent.is_dir() or (file.exists() and not overwrite):
         got = f"{file}, which exists" if file.exists() else str(file)

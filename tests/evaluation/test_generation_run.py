@@ -1,0 +1,208 @@
+"""What `rlhf generate` writes for known answers, which rows it takes, and what it refuses before the work."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.evaluation.best_of_n import SampledAnswer, SampledPrompt, best_of_n
+from rlhf_cli.evaluation.generation_run import (
+    GeneratedFiles,
+    GenerationRequest,
+    generate,
+    make_room,
+    pass_rate_file,
+    prompts_of,
+)
+from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers
+from rlhf_cli.evaluation.score_completions import EndOfRun
+from rlhf_cli.evaluation.targets import Target
+from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
+
+TOY = ["trainer=grpo", "model=tiny", "data=toy_sums", "data.args.num_rows=16", "seed=5"]
+TWO = ["reward@rewards.right=sums_correct", "reward@rewards.short=brevity"]
+ROWS: list[dict[str, object]] = [
+    {"prompt": "a?", "answer": "1", "image": {"bytes": b"", "path": "a.png"}},
+    {"prompt": "b?"},
+]
+SCORES = [(0.0, 2.0), (1.0, 3.0), (0.5, 9.0), (0.0, 1.0), (1.0, 2.0), (0.0, 4.0)]
+"""(right, short) of three answers to each of two prompts; their totals are 2.0, 4.0, 9.5 and 1.0, 3.0, 4.0."""
+
+
+def experiment(*words: str) -> Experiment:
+    return prepare([*TOY, *TWO, *words]).experiment
+
+
+def answered(number: int, right: float, short: float) -> tuple[AnsweredPrompt, ScoredRow]:
+    """Every third answer, the best of the first prompt, is truncated."""
+    rewards = {"right": ScoredReward(right, 7.0, 7.0), "short": ScoredReward(short, 7.0, 7.0)}
+    answer = AnsweredPrompt(ROWS[number // 3], f"answer {number}", [number], is_truncated=number == 2)
+    return answer, ScoredRow(right + short, rewards)
+
+
+def generated(
+    folder: Path, *, by: str = "total", scores: Any = SCORES, **given: Any
+) -> tuple[GeneratedFiles, list[Any]]:
+    """Return the result and the arguments that the answers were asked with."""
+    folder.mkdir(exist_ok=True)
+    asked: list[Any] = []
+    answers, scored = zip(*(answered(number, *pair) for number, pair in enumerate(SCORES)), strict=True)
+
+    def interact(*arguments: Any) -> Any:
+        asked.extend(arguments)
+        return {"sampled": PartAnswers(3, answers, scored)}, None
+
+    wanted = {"least_margin": 0.0, "keep": 2, "at_least": None, "batch_size": None, **given}
+    request, target = GenerationRequest(3, by, **wanted), Target("policy", folder / "model", "exp/run", folder)
+    words = ["trainer.args.temperature=0.5"]
+    return generate(target, experiment(*words), ROWS, "rows", request, on_batch=len, interact=interact), asked
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_the_files_of_known_answers(tmp_path: Path) -> None:
+    """Of the first prompt answer 2 is best and truncated, so 1 is chosen: 4 - 2; of the second 5 against 3: 4 - 1."""
+    folder = tmp_path / "out"
+    found, asked = generated(folder)
+    model, asks, rows, *others = asked
+    assert (model, list(asks.rewards), rows, others) == (
+        folder / "model",
+        ["right", "short"],
+        ROWS,
+        [3, 32, EndOfRun()],
+    )
+    assert found.files == [
+        folder / name for name in ("completions.jsonl", "pairs.jsonl", "best.jsonl", "best_of_n.json")
+    ]
+    scores = {"score_chosen": 4.0, "score_rejected": 2.0}
+    pairs = [
+        {"prompt": "a?", "image": "a.png", "chosen": "answer 1", "rejected": "answer 0", "margin": 2.0, **scores},
+        {**scores, "prompt": "b?", "chosen": "answer 5", "rejected": "answer 3", "margin": 3.0, "score_rejected": 1.0},
+    ]
+    best = [(0, 1, 4.0), (0, 0, 2.0), (1, 5, 4.0), (1, 4, 3.0)]
+    assert read(folder / "pairs.jsonl") == found.made["pairs.jsonl"].rows == pairs
+    assert [(row["prompt"], row["completion"], row["score"]) for row in read(folder / "best.jsonl")] == [
+        ("ab"[place] + "?", f"answer {number}", score) for place, number, score in best
+    ]
+    completions = read(folder / "completions.jsonl")
+    assert completions[4] == {
+        **{"prompt": "b?", "completion": "answer 4", "completion_ids": [4], "is_truncated": False, "part": "sampled"},
+        **{"sample": 1, "total": 3.0, "rewards": {"right": 1.0, "short": 2.0}},
+    }
+    assert (len(completions), completions[0]["image"]) == (6, "a.png")
+    prompts = [SampledPrompt(ROWS[place]["prompt"], [
+        SampledAnswer("", {"right": right, "short": short}, right + short, is_truncated=number + 3 * place == 2)
+        for number, (right, short) in enumerate(SCORES[3 * place : 3 * place + 3])]) for place in (0, 1)]  # fmt: skip
+    assert found.best == best_of_n(prompts)
+    content = found.content
+    assert json.loads((folder / "best_of_n.json").read_text()) == json.loads(json.dumps(content))
+    settings: Any = content.pop("settings")
+    assert {name: settings[name] for name in ("temperature", "seed", "batch_size")} == {
+        **{"temperature": 0.5, "seed": 5, "batch_size": 32}
+    }
+    assert 1.7e9 < float(str(content.pop("time"))) < 4e9
+    assert content == {
+        **{
+            "model": "exp/run",
+            "path": str(folder / "model"),
+            "data": "rows",
+            "samples": 3,
+            "prompts": 2,
+            "by": "total",
+        },
+        **{"curve": [asdict(point) for point in found.best.curve], "prompts_without_score": 0},
+        "made": {"pairs.jsonl": {"rows": 2, "left_out": {}}, "best.jsonl": {"rows": 4, "left_out": {}}},
+    }
+
+
+def test_files_of_before_are_removed_and_pass_rates_written(tmp_path: Path) -> None:
+    """By `right` two answers of the first prompt score 0.5 or more, and one of the second; none differ by 2."""
+    folder, rates = tmp_path / "out", tmp_path / "rates.jsonl"
+    generated(folder)
+    given = {"least_margin": 2.0, "keep": 1, "at_least": 0.5, "batch_size": 7, "pass_rate": (rates, "right")}
+    found, asked = generated(folder, by="right", **given)
+    assert [file.name for file in found.files] == ["completions.jsonl", "best.jsonl", "rates.jsonl", "best_of_n.json"]
+    assert sorted(file.name for file in folder.iterdir()) == ["best.jsonl", "best_of_n.json", "completions.jsonl"]
+    assert (asked[4], found.made["pairs.jsonl"].left_out) == (7, {"the margin is below 2": 2})
+    assert [row["score"] for row in found.made["best.jsonl"].rows] == [1.0, 1.0]
+    assert read(rates) == [{**ROWS[0], "image": "a.png", "pass_rate": 2 / 3}, {"prompt": "b?", "pass_rate": 1 / 3}]
+
+
+def test_answers_without_a_total_are_refused_before_they_are_sampled(tmp_path: Path) -> None:
+    target = Target("policy", tmp_path, "", tmp_path)
+    for by in ("total", "right"):
+        request, without = GenerationRequest(1, by, 0.0, 1, None, None), experiment("rewards.short.normalize=batch")
+        with pytest.raises(ConfigError if by == "total" else ZeroDivisionError) as caught:
+            generate(target, without, ROWS, "", request, on_batch=len, interact=lambda *_: 1 / 0)
+        if isinstance(caught.value, ConfigError):
+            assert (caught.value.where, caught.value.hint) == ("aggregate, rewards", "--by right")
+            assert caught.value.expected == "--by REWARD, one of right, short"
+            assert str(caught.value.got).startswith("rewards.short.normalize=batch")
+
+
+def test_a_folder_with_completions_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "some" / "out"
+    make_room(folder, overwrite=False)
+    (folder / "other.txt").touch()
+    make_room(folder, overwrite=False)
+    for name in ("best_of_n.json", "pairs.jsonl"):
+        (folder / name).touch()
+    make_room(folder, overwrite=True)
+    with pytest.raises(RunError) as caught:
+        make_room(folder, overwrite=False)
+    assert (caught.value.where, caught.value.got) == ("some/out", "pairs.jsonl, best_of_n.json")
+    assert caught.value.hint == "--out FOLDER, or --overwrite"
+
+
+def test_the_file_of_pass_rates(tmp_path: Path) -> None:
+    plain, primary = experiment(), experiment("reward@rewards.third=brevity", "primary={by: short, at_least: 1.0}")
+    partly = experiment("reward@rewards.third=brevity", "rewards.third.gate={by: short, at_least: 1.0}")
+    new = tmp_path / "new.jsonl"
+    there, other, nowhere = tmp_path / "there.jsonl", tmp_path / "new.txt", tmp_path / "no" / "new.jsonl"
+    there.touch()
+    assert pass_rate_file(plain, None, None, overwrite=False) is None
+    assert pass_rate_file(plain, new, "right", overwrite=False) == (new, "right")
+    assert pass_rate_file(primary, there, None, overwrite=True) == (there, "short")
+    assert pass_rate_file(primary, new, "right", overwrite=False) == (new, "right")
+    for asked, by in ((plain, None), (plain, "total"), (partly, None)):
+        with pytest.raises(ConfigError) as refused:
+            pass_rate_file(asked, new, by, overwrite=False)
+        assert (refused.value.hint, refused.value.expected) == (
+            "--by right",
+            "--by REWARD, one of " + ", ".join(asked.rewards),
+        )
+    for file, got in ((other, other), (nowhere, nowhere), (there, f"{there}, which exists")):
+        with pytest.raises(RunError) as caught:
+            pass_rate_file(plain, file, "right", overwrite=False)
+        assert (caught.value.where, caught.value.got) == ("--pass-rate", str(got))
+
+
+def test_which_rows_are_prompts(place: Path) -> None:
+    """12 of 16 rows are trained on, 4 held out; of two named sets each row, or as many as asked, evenly spaced."""
+    asked = experiment("data.eval.fraction=0.25")
+    for limit, held_out, count, which in (
+        (None, False, 12, "training rows"), (5, False, 5, "training rows"), (None, True, 4, "the 25% held out")
+    ):  # fmt: skip
+        rows, words = prompts_of(asked, data=None, held_out=held_out, limit=limit)
+        assert (len(rows), words) == (count, which)
+    for name, size in (("a", 3), ("b", 2)):
+        text = "".join(f'{{"prompt": "{name}{row}", "a": 1, "b": 1}}\n' for row in range(size))
+        Path(f"{name}.jsonl").write_text(text)
+    sets = experiment("data.eval={a: {path: a.jsonl}, b: {path: b.jsonl}}")
+    for limit, prompts in ((None, "a0 a1 a2 b0 b1"), (4, "a0 a1 a2 b0"), (2, "a0 b0"), (9, "a0 a1 a2 b0 b1")):
+        rows, words = prompts_of(sets, data=None, held_out=True, limit=limit)
+        assert ([row["prompt"] for row in rows], words) == (prompts.split(), "a: a.jsonl, b: b.jsonl")
+    assert prompts_of(sets, data="other", held_out=False, limit=1)[1] == "other"
+    with pytest.raises(ConfigError) as caught:
+        prompts_of(experiment(), data=None, held_out=True, limit=None)
+    assert (caught.value.where, caught.value.hint) == ("data.eval", "--data FILE")
