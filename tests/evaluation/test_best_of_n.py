@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,8 +42,7 @@ def test_against_every_subset(scores: list[float]) -> None:
             best.append(top)
             other.append(np.mean([others[index] for index in subset if scores[index] == top]))
         assert one.score.mean == pytest.approx(np.mean(best), abs=1e-12)
-        if len(set(scores)) == len(scores):
-            assert one.rewards["other"].mean == pytest.approx(np.mean(other), abs=1e-12)
+        assert one.rewards["other"].mean == pytest.approx(np.mean(other), abs=1e-12)
 
 
 def test_unbiased_for_fresh_draws() -> None:
@@ -130,86 +130,70 @@ def answers(*answers: tuple[str, float | None] | tuple[str, float | None, bool],
     return SampledPrompt(text, [made(one) for one in answers])
 
 
-class TestPairs:
-    def test_best_against_worst(self) -> None:
-        (row,) = preference_pairs([answers(("a", 0.5), ("b", 2.0), ("c", -1.0), ("d", 2.0), ("e", -1.0))]).rows
-        assert row == {
-            "prompt": "q",
-            "chosen": "b",
-            "rejected": "c",
-            "margin": 3.0,
-            "score_chosen": 2.0,
-            "score_rejected": -1.0,
+BELOW = "the margin is below 0.5"
+EQUAL, CUT = "the best finished answer scores no higher than the worst", "no answer is finished"
+FEW, NONE = "fewer than two answers have a score and a text", "no answer has a score and a text"
+TWICE = answers(("a", 0.5), ("b", 0.0))
+
+
+@pytest.mark.parametrize(
+    ("prompts", "least_margin", "rows", "left_out"),
+    [
+        (
+            [answers(("a", 0.5), ("b", 2.0), ("c", -1.0), ("d", 2.0), ("e", -1.0))],
+            0.0,
+            [("q", "b", "c", 2.0, -1.0)],
+            {},
+        ),
+        # What is cut off is rejected and never chosen.
+        ([answers(("a", 3.0, True), ("b", 2.0), ("c", 1.0, True))], 0.0, [("q", "b", "c", 2.0, 1.0)], {}),
+        ([answers(("a", 3.0, True), ("c", 1.0)), answers(("a", 1.0), ("b", 1.0))], 0.0, [], {EQUAL: 2}),
+        ([answers(("a", 3.0, True), ("b", 1.0, True)), answers(("a", None), ("b", 1.0))], 0.0, [], {CUT: 1, FEW: 1}),
+        # The least margin is inclusive.
+        (
+            [TWICE, answers(("a", 1.0), ("b", 0.6), text="r")],
+            0.5,
+            [("q", "a", "b", 0.5, 0.0)],
+            {"the margin is below 0.5": 1},
+        ),
+        ([answers((" ", 9.0), ("a", 2.0), ("b", 1.0), ("", -9.0))], 0.0, [("q", "a", "b", 2.0, 1.0)], {}),  # no text
+        (
+            [TWICE, TWICE, TWICE, answers(("a", 1.0), ("b", 0.0), text="r")],
+            *(0.0, [("q", "a", "b", 0.5, 0.0), ("r", "a", "b", 1.0, 0.0)], {"a repeated pair": 2}),
+        ),
+    ],
+)
+def test_pairs(prompts: list[SampledPrompt], least_margin: float, rows: list[Any], left_out: dict[str, int]) -> None:
+    """(prompt, chosen, rejected, score of either): the best against the worst, of equals the first."""
+    made = preference_pairs(prompts, least_margin=least_margin)
+    assert made.left_out == left_out
+    assert made.rows == [
+        {
+            **{"prompt": text, "chosen": chosen, "rejected": rejected},
+            **{"margin": high - low, "score_chosen": high, "score_rejected": low},
         }
-
-    def test_what_is_cut_off_is_rejected_and_never_chosen(self) -> None:
-        (row,) = preference_pairs([answers(("a", 3.0, True), ("b", 2.0), ("c", 1.0, True))]).rows
-        assert (row["chosen"], row["rejected"]) == ("b", "c")
-        made = preference_pairs([answers(("a", 3.0, True), ("c", 1.0))])
-        assert (made.rows, made.left_out) == ([], {"the best finished answer scores no higher than the worst": 1})
-        assert preference_pairs([answers(("a", 3.0, True), ("b", 1.0, True))]).left_out == {"no answer is finished": 1}
-
-    def test_no_pair_without_a_difference(self) -> None:
-        made = preference_pairs([answers(("a", 1.0), ("b", 1.0)), answers(("a", None), ("b", 1.0))])
-        assert made.rows == []
-        assert made.left_out == {
-            "the best finished answer scores no higher than the worst": 1,
-            "fewer than two answers have a score and a text": 1,
-        }
-
-    def test_the_least_margin_is_inclusive(self) -> None:
-        prompts = [answers(("a", 1.0), ("b", 0.5)), answers(("a", 1.0), ("b", 0.6), text="r")]
-        made = preference_pairs(prompts, least_margin=0.5)
-        assert [row["prompt"] for row in made.rows] == ["q"]
-        assert made.left_out == {"the margin is below 0.5": 1}
-
-    def test_an_answer_without_text_is_on_neither_side(self) -> None:
-        (row,) = preference_pairs([answers((" ", 9.0), ("a", 2.0), ("b", 1.0), ("", -9.0))]).rows
-        assert (row["chosen"], row["rejected"]) == ("a", "b")
-
-    def test_the_same_pair_once(self) -> None:
-        made = preference_pairs([answers(("a", 0.1), ("b", 0.0))] * 3 + [answers(("a", 1.0), ("b", 0.0), text="r")])
-        assert [row["prompt"] for row in made.rows] == ["q", "r"]
-        assert made.left_out == {"a repeated pair": 2}
+        for text, chosen, rejected, high, low in rows
+    ]
 
 
-class TestBestAnswers:
-    def test_the_best_different_ones(self) -> None:
-        rows = best_answers([answers(("a", 1.0), ("b", 3.0), ("b", 3.0), ("c", 2.0))], keep=2).rows
-        assert rows == [
-            {"prompt": "q", "completion": "b", "score": 3.0},
-            {"prompt": "q", "completion": "c", "score": 2.0},
-        ]
+LOW = "no finished answer scores 1 or more"
 
-    def test_at_least_and_only_what_ends(self) -> None:
-        prompts = [
-            answers(("a", 1.0), ("b", 5.0, True), ("c", 0.0)),
-            answers(("d", 0.5), text="r"),
-            answers(("e", None), text="s"),
-        ]
-        made = best_answers(prompts, keep=3, at_least=1.0)
-        assert [row["completion"] for row in made.rows] == ["a"]
-        assert made.left_out == {"no finished answer scores 1 or more": 1, "no answer has a score and a text": 1}
 
-    def test_why_a_prompt_gives_none(self) -> None:
-        cut, none, low = (
-            answers(("a", 3.0, True)),
-            answers((" ", 3.0), ("b", None)),
-            answers(("a", 0.5), ("b", 9.0, True)),
-        )
-        made = best_answers([cut, cut, none, low], at_least=1.0)
-        assert made.rows == []
-        assert made.left_out == {
-            "no answer is finished": 2,
-            "no answer has a score and a text": 1,
-            "no finished answer scores 1 or more": 1,
-        }
-
-    def test_by_a_reward(self) -> None:
-        (row,) = best_answers([answers(("a", 0.5), ("b", 2.0))], by="other").rows
-        assert (row["completion"], row["score"]) == ("a", -0.5)
-
-    def test_a_prompt_that_comes_again_adds_what_is_new(self) -> None:
-        made = best_answers([answers(("a", 1.0), ("b", 0.5)), answers(("a", 1.0), ("b", 0.5)), answers(("a", 1.0))])
-        assert [row["completion"] for row in made.rows] == ["a", "b"]
-        assert made.left_out == {"repeated answers": 1}
+@pytest.mark.parametrize(
+    ("prompts", "given", "rows", "left_out"),
+    [
+        ([answers(("a", 1.0), ("b", 3.0), ("b", 3.0), ("c", 2.0))], {"keep": 2}, [("b", 3.0), ("c", 2.0)], {}),
+        ([answers(("a", 0.5), ("b", 2.0))], {"by": "other"}, [("a", -0.5)], {}),
+        ([answers(("a", 1.0), ("b", 5.0, True), ("c", 0.0))], {"keep": 3, "at_least": 1.0}, [("a", 1.0)], {}),
+        (
+            [answers(("a", 3.0, True))] * 2 + [answers((" ", 3.0), ("b", None)), answers(("a", 0.5), ("b", 9.0, True))],
+            *({"at_least": 1.0}, [], {CUT: 2, NONE: 1, LOW: 1}),
+        ),
+        # A prompt that comes again adds what is new.
+        ([TWICE, TWICE, answers(("a", 1.0))], {}, [("a", 0.5), ("b", 0.0)], {"repeated answers": 1}),
+    ],
+)
+def test_best_answers(prompts: list[SampledPrompt], given: Any, rows: list[Any], left_out: dict[str, int]) -> None:
+    made = best_answers(prompts, **given)
+    assert made.left_out == left_out
+    assert made.rows == [{"prompt": "q", "completion": text, "score": score} for text, score in rows]

@@ -224,43 +224,6 @@ def test_prompts_that_were_trained_on_have_separate_results(train, capsys: pytes
     assert "by_prompts" not in whole
 
 
-@pytest.mark.parametrize("trainer", ["grpo", "ppo"])
-def test_the_best_checkpoint_by_a_metric_on_held_out_rows_is_kept(train, train_ppo, trainer: str) -> None:
-    from safetensors.torch import load_file
-
-    Path("peak.py").write_text(
-        "def peak(trainer_state, completions, **kwargs):\n"
-        "    return [10.0 if trainer_state.global_step == 2 else 0.0] * len(completions)\n"
-    )
-    run = train_ppo if trainer == "ppo" else train
-    every = [f"trainer.args.{name}=1" for name in ("eval_steps", "save_steps", "save_total_limit")]
-    code, folder = run(
-        HOLD_OUT,
-        *every,
-        "trainer.args.eval_strategy=steps",
-        "trainer.args.metric_for_best_model=eval_reward",
-        "trainer.args.load_best_model_at_end=true",
-        "rewards.peak.fn=./peak.py:peak",  # so that the best is not the last, which is kept anyhow
-        "trainer.args.learning_rate=0.01",
-    )
-    assert code == 0
-    kept = sorted(folder.checkpoints.iterdir())
-    state = read_json(kept[-1] / "trainer_state.json")
-    events = read_metrics(folder.metrics)
-    measured = {event["step"]: event["eval_reward"] for event in events if "eval_reward" in event}
-    assert len(measured) == 3
-    best = state["best_global_step"]
-    assert best == 2
-    assert measured[best] == max(measured.values()) == state["best_metric"]
-    assert folder.checkpoints / f"checkpoint-{best}" in kept
-    kept_best = folder.checkpoints / f"checkpoint-{best}"
-    saved, model = (load_file(path / "model.safetensors") for path in (kept_best, folder.model))
-    assert all(torch.equal(saved[name], model[name]) for name in model)
-    if trainer == "ppo":  # the critic beside it is the one that belongs to it
-        saved, critic = (load_file(path / "model.safetensors") for path in (kept_best / "critic", folder.critic))
-        assert all(torch.equal(saved[name], critic[name]) for name in critic)
-
-
 PAIRS = [("good", "bad"), ("same", "same"), ("fine", "poor"), ("", "empty")]
 
 

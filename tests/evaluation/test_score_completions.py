@@ -20,7 +20,14 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import NOT_GIVEN
 from rlhf_cli.errors import DataError, ModelError
 from rlhf_cli.evaluation import score_completions
-from rlhf_cli.evaluation.score_bench import QUANTILES, correlations, distribution, labels_of, score_bench
+from rlhf_cli.evaluation.score_bench import (
+    QUANTILES,
+    ScoreDistribution,
+    correlations,
+    distribution,
+    labels_of,
+    score_bench,
+)
 from rlhf_cli.evaluation.score_completions import policy_tokenizer, read_completions, reads_tokens, score, score_with
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.plan.prepare import fill_in_policy_and_data, prepare
@@ -203,26 +210,17 @@ def test_without_labels_and_totals_there_is_less() -> None:
     assert list(untotalled.distributions) == ["one", "two", "characters"]
 
 
-def test_by_hand() -> None:
-    """1, 2, 3, 6: mean 3, squares 4 + 1 + 0 + 9, deviation sqrt(14 / 3); the median halfway between 2 and 3."""
-    found = distribution([1.0, None, 2.0, 6.0, 3.0])
-    assert (found.count, found.mean) == (4, 3.0)
-    assert found.deviation == pytest.approx((14 / 3) ** 0.5)
-    assert (found.quantiles["0"], found.quantiles["0.5"], found.quantiles["1"]) == (1.0, 2.5, 6.0)
-
-
 def test_as_pandas_has_it() -> None:
+    """Without the rows that have no score; of a single value there is no deviation."""
     random = Random(1)
-    values = [random.choice([0.0, 1.0, random.gauss(0, 3)]) for _ in range(200)]
-    series = pandas.Series(values)
+    values = [random.choice([0.0, 1.0, None, random.gauss(0, 3)]) for _ in range(200)]
+    series = pandas.Series(values, dtype=float)
     found = distribution(values)
     assert [*found.quantiles.values()] == pytest.approx(series.quantile(list(QUANTILES)).tolist(), abs=1e-12)
-    assert (found.mean, found.deviation) == pytest.approx((series.mean(), series.std()), rel=1e-12)
-
-
-def test_nothing_and_one_value() -> None:
-    assert (distribution([None]).count, distribution([None]).mean, distribution([]).quantiles) == (0, None, {})
-    assert distribution([2.0]).deviation is None
+    assert list(found.quantiles) == ["0", "0.05", "0.25", "0.5", "0.75", "0.95", "1"]
+    assert (found.count, found.mean, found.deviation) == pytest.approx((series.count(), series.mean(), series.std()))
+    assert distribution([None, 2.0]) == ScoreDistribution(1, 2.0, None, dict.fromkeys(found.quantiles, 2.0))
+    assert distribution([None]) == distribution([]) == ScoreDistribution(0, None, None, {})
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -247,13 +245,9 @@ def test_of_a_constant_there_is_none() -> None:
 
 
 def test_labels_as_people_write_them() -> None:
-    rows: list[dict[str, object]] = [{"ok": value} for value in (True, 0, "yes", "False", None, "", 1.0, "wrong")]
-    assert labels_of(rows, "ok") == [1.0, 0.0, 1.0, 0.0, None, None, 1.0, 0.0]
-
-
-def test_a_row_may_lack_the_column_the_first_one_too() -> None:
     """JSON lines have the keys that were written: who labels later leaves the key out, which is an empty cell."""
-    assert labels_of([{"prompt": "q"}, {"prompt": "q", "ok": True}, {"prompt": "q"}], "ok") == [None, 1.0, None]
+    rows: list[dict[str, object]] = [{"ok": value} for value in (True, 0, "yes", " False", None, "", 1.0, "wrong")]
+    assert labels_of([{"prompt": "q"}, *rows], "ok") == [None, 1.0, 0.0, 1.0, 0.0, None, None, 1.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -324,32 +318,19 @@ def test_what_is_no_label_is_refused() -> None:
     assert caught.value.hint == "is_correct"
 
 
-def test_as_json() -> None:
-    rows = [
-        ScoredRow(1.0, {"a": ScoredReward(raw=0.5, effective=0.5, weighted=1.0, open=True, error=None)}),
-        ScoredRow(None, {"a": ScoredReward(raw=None, effective=None, weighted=None, open=False, error="no")}),
-    ]
-    summary = RewardSummary(
-        mean=0.5, effective_mean=0.5, weighted_mean=1.0, open_fraction=0.5, excluded=1, errors=0, calls=1
-    )
-    assert CompletionScores(rows, {}, "for a reason").as_json()["no_total"] == "for a reason"
-    scores = CompletionScores(rows, {"a": summary})
-    assert json.dumps({"rows": [row.as_json() for row in scores.rows], **scores.as_json()}) == (
-        '{"rows": [{"total": 1.0, "rewards": {"a": {"raw": 0.5, "effective": 0.5, "weighted": 1.0, "open": true, '
-        '"error": null}}}, {"total": null, "rewards": {"a": {"raw": null, "effective": null, "weighted": null, '
-        '"open": false, "error": "no"}}}], "summary": {"a": {"mean": 0.5, "effective_mean": 0.5, "weighted_mean": 1.0, '
-        '"open_fraction": 0.5, "excluded": 1, "errors": 0, "calls": 1}}}'
-    )
-
-
 def test_fields_are_those_of_the_dataclass() -> None:
-    """Written out field by field for speed; `dataclasses.asdict` says what there is."""
+    """Written out field by field for speed; `dataclasses.asdict` says what there is, and in which order."""
     parts = [ScoredPart(0, 1, "a", 0.5)]
     reward = ScoredReward(raw=0.5, effective=0.25, weighted=1.0, open=True, error=None, parts=parts)
     row = ScoredRow(1.0, {"a": reward, "b": replace(reward, parts=None)})
     expected = asdict(row)
     del expected["rewards"]["b"]["parts"], expected["rewards"]["a"]["parts"][0]["tokens"]
-    assert row.as_json() == expected
+    assert json.dumps(row.as_json()) == json.dumps(expected)
+    summary = RewardSummary(0.5, 0.25, 1.0, open_fraction=0.75, excluded=1, errors=2, calls=3)
+    assert json.dumps(CompletionScores([row], {"a": summary}).as_json()) == json.dumps(
+        {"summary": {"a": asdict(summary)}}
+    )
+    assert CompletionScores([row], {}, "for a reason").as_json()["no_total"] == "for a reason"
 
 
 REWARDS = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -89,9 +90,9 @@ def test_conversations(row: dict[str, Any]) -> None:
 
 
 def test_transcripts_part_where_they_differ_first() -> None:
-    """Three messages shared, then answers of different lengths; of one that goes on from the other all is shared."""
-    before = [USER, GOOD, USER]
-    for chosen, rejected in (([GOOD], [BAD]), ([GOOD, USER, BAD], [BAD]), ([BAD], [GOOD, USER]), ([], [BAD, USER])):
+    """Some messages shared, then answers of different lengths; of one that goes on from the other all is shared."""
+    ends = ([GOOD], [BAD]), ([GOOD, USER, BAD], [BAD]), ([BAD], [GOOD, USER]), ([], [BAD, USER])
+    for before, (chosen, rejected) in itertools.product(([USER, GOOD], [USER, GOOD, USER]), ends):
         pairs = pairs_of([{"chosen": before + chosen, "rejected": before + rejected}])
         assert (pairs.prompts, pairs.chosen, pairs.rejected) == ([before], [chosen], [rejected])
 

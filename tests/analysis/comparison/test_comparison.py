@@ -22,7 +22,6 @@ from rlhf_cli.analysis.comparison.comparison import (
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, weights_of
 from rlhf_cli.analysis.comparison.settings import conditions_apart, group_over_seeds, why_not_one_of
 from rlhf_cli.errors import RunError, UserError
-from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.text.json_values import JsonTree
 from tests.support.logged_runs import compared, configured, in_memory, runs_of, write_sweep
 
@@ -54,7 +53,7 @@ def labels(found: Comparison) -> list[str]:
 
 
 def test_default_measures_of_verdicts() -> None:
-    assert labels(of()) == ["correct", "brevity"]
+    assert (labels(of()), of().in_common) == (["correct", "brevity"], ["correct", "brevity", "kl"])
     assert labels(of(metrics=("kl", "entropy"))) == ["kl", "entropy"]
     learnt = [
         replace(run, weights={}) for run in runs_of(*by_weight(0.0, 0.5), loss=[1.0, 2.0, 3.0, 4.1], accuracy=[1.0] * 4)
@@ -139,7 +138,9 @@ def test_a_verdict_without_a_single_key_is_refused() -> None:
     same = runs_of(*(configured(0.0, seed) for seed in range(2)), **{CORRECT: [0.1, 0.2]})
     assert refused(same, on=("correct",)) == ("--on", "no key that differs", None)
     assert refused(same, by="weight") == ("--by", "weight", None)
-    assert of(same).verdicts == []
+    assert (of(same).verdicts, of(same).comparisons) == ([], 0)
+    of_words = runs_of(*(configured(aggregate=how) for how in ("sum", "max")), **{CORRECT: [0.1, 0.2]})
+    assert refused(of_words, baseline="sun") == ("--baseline", "sun", "sum")
 
 
 def test_the_front_takes_three_components_or_the_typed_metrics() -> None:
@@ -183,30 +184,6 @@ def test_conditions_that_are_not_crossed_with_the_other_keys(cells: list[tuple[f
     assert conditions_apart(group_over_seeds(named(runs))) == apart
 
 
-ENDS = {0.0: [0.50, 0.60, 0.70, 0.55], 0.5: [0.54, 0.65, 0.73, 0.61], 1.0: [0.50, 0.61, 0.69, 0.55]}
-"""0.5 is better by 0.04, 0.05, 0.03, 0.06; 1 and 0 differ by 0, 0.01, -0.01, 0."""
-
-
-@pytest.fixture
-def sweep(place: Path) -> list[RunFolder]:
-    return write_sweep(place / "runs" / "sweep", ENDS)
-
-
-def test_one_family_of_comparisons(sweep: list[RunFolder]) -> None:
-    """Three comparisons on correct; brevity is the same in all runs: t(3) at 1 - 0.05 / 6 is 4.8567, times 0.012910 / 2
-    is 0.03135.
-
-    1 against 0.5: differences -0.04, -0.04, -0.04, -0.06 have s = 0.01, and 4.8567 * 0.01 / 2 is 0.02428 around 0.045.
-    1 against 0: 0, 0.01, -0.01, 0 have s = 0.008165, and 4.8567 * 0.008165 / 2 is 0.01983 around 0.
-    """
-    found = {(pair.value, pair.other): pair for pair in compared(sweep).verdicts[0].differences}
-    assert [pair.outcome for pair in found.values()] == ["better", "undecided", "worse"]
-    assert found["0.5", "0"].interval == pytest.approx((0.045, 0.01365, 0.07635), abs=1e-5)
-    assert found["1", "0.5"].interval == pytest.approx((-0.045, -0.06928, -0.02072), abs=1e-5)
-    assert found["1", "0"].interval == pytest.approx((0.0, -0.01983, 0.01983), abs=1e-5)
-    assert found["1", "0"].seeds_needed is None
-
-
 def test_one_seed_has_neither_interval_nor_verdict(place: Path) -> None:
     found = compared(write_sweep(place / "sweep", {0.0: [0.5], 0.5: [0.9]}))
     assert found.estimates["weight=0"]["correct"].low is None
@@ -231,7 +208,7 @@ def pair(*changes: dict[str, Any]) -> list[LoggedRun]:
         (["rewards.a.weight"], ["rewards.a.weight"]),
         (["rewards.a.weight.start"], ["rewards.a.weight.start"]),
         (["primary"], ["primary"]),
-        (["truncation.penalty", "aggregate"], ["aggregate", "truncation.penalty"]),
+        (["truncation.penalty", "aggregate", "primary"], ["aggregate", "truncation.penalty", "primary"]),
         (["rewards.a.weight", "rewards.a.clip"], ["rewards.a.weight"]),  # weights matter most
         ([f"rewards.{name}.weight" for name in "abcd"], [f"rewards.{name}.weight" for name in "abc"]),
         (["seed", "trainer.args.learning_rate", "rewards.a.args.seed"], None),
@@ -241,7 +218,7 @@ def pair(*changes: dict[str, Any]) -> list[LoggedRun]:
 def test_keys_that_make_totals_incomparable(keys: list[str], named: list[str] | None) -> None:
     found = why_no_total(pair(dict.fromkeys(keys, 1), dict.fromkeys(keys, 2)))
     assert re.findall(r"(?:rewards|truncation)[.\w]+|primary|aggregate", found or "") == (named or [])
-    assert (found is None) == (named is None)
+    assert (found is None, "and more" in str(found)) == (named is None, len(keys) > 3)
 
 
 def test_rewards_with_other_scores_are_noted() -> None:
@@ -321,6 +298,8 @@ def test_missing_values_are_null() -> None:
     found: dict[str, Any] = comparison_json(of(sweep_of({0.0: [0.1]})))
     assert (found["front"], found["verdicts"], found["total"]) == (None, [], None)
     other = replace(sweep_of({0.5: [0.1]})[0], metrics=in_memory("x", other=[1.0]).metrics)
-    found = comparison_json(of(named([*sweep_of({0.0: [0.1]}), other])))
+    both = of(named([*sweep_of({0.0: [0.1]}), other]))
+    found = comparison_json(both)
+    assert both.in_common == []
     assert found["runs"][1]["values"]["correct"] is None
     assert "weight=0.5" not in {*found["front"]["best"], *found["front"]["dominated"]}

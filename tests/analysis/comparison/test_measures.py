@@ -190,21 +190,19 @@ def test_figures_of_an_evaluation_go_by_their_names_and_not_by_how_these_end(pla
 MEANS = {"a": (1.0, 3.0), "b": (2.0, 2.0), "c": (1.0, 2.0), "d": (3.0, 1.0), "e": (nan, 9.0)}
 
 
-def test_what_no_other_is_better_than_in_everything() -> None:
-    front = pareto_front(("x", "y"), (1, 1), MEANS)
-    assert front.best == ("a", "b", "d")
-    assert front.dominated == {"c": "a"}
-    assert "e" not in {*front.best, *front.dominated}
+EQUALS = {"a": (1.0, 1.0), "b": (1.0, 1.0), "c": (1.0, 0.0), "d": (0.0, 1.0)}
 
 
-def test_where_less_is_better() -> None:
-    """With y the other way round d (3, 1) is best in both, and all that have numbers are below it."""
-    front = pareto_front(("x", "y"), (1, -1), MEANS)
-    assert front.best == ("d",)
-    assert set(front.dominated) == {"a", "b", "c"}
-
-
-def test_equal_settings_share_their_fate() -> None:
-    front = pareto_front(("x", "y"), (1, 1), {"a": (1.0, 1.0), "b": (1.0, 1.0), "c": (1.0, 0.0), "d": (0.0, 1.0)})
-    assert front.best == ("a", "b")
-    assert front.dominated == {"c": "a", "d": "a"}
+@pytest.mark.parametrize(
+    ("means", "signs", "best", "dominated"),
+    [
+        (MEANS, (1, 1), "abd", {"c": "a"}),
+        (MEANS, (1, -1), "d", dict.fromkeys("abc", "d")),  # d (3, 1) is best in both
+        (EQUALS, (1, 1), "ab", {"c": "a", "d": "a"}),  # equal settings share their fate
+    ],
+)
+def test_what_no_other_is_better_than_in_everything(
+    means: dict[str, tuple[float, float]], signs: tuple[int, int], best: str, dominated: dict[str, str]
+) -> None:
+    front = pareto_front(("x", "y"), signs, means)
+    assert (front.by, front.best, front.dominated) == (("x", "y"), tuple(best), dominated)

@@ -358,28 +358,22 @@ def test_the_error_of_two_thirds_is_scipys() -> None:
     assert _error_of_thirds(Curve("x", np.arange(31.0), values)) == pytest.approx(np.hypot(first, last))
 
 
-def test_the_weights_to_try() -> None:
-    """The lighter of two that say the same is to be watched. 0.5 times a weight of 1 is a third of itself where 0.05
-    has the weight 0.5 / (3 * 0.05) = 3.3.
-    """
-    for weight, lighter in ((0.3, "b"), (-0.3, "b"), (3.0, "a"), (-3.0, "a")):
-        (finding,) = found(pair(0.97, weight=weight), kind="redundant")
-        assert finding.changes[0].words == f"rewards.{lighter}.weight=0"
-    for std, typed in ((0.5, "rewards.small.weight=0.33"), (0.05, "rewards.small.weight=3.3")):
-        (finding,) = found({**noisy_shares(0.98, 0.02), "rewards/small/std": [std] * 40}, kind="one_reward")
-        assert finding.changes[0].words == typed
+@pytest.mark.parametrize("weight", [0.3, -0.3, 3.0, -3.0])
+def test_of_two_rewards_that_say_the_same_the_lighter_is_watched(weight: float) -> None:
+    lighter = "b" if abs(weight) < 1 else "a"
+    assert words(pair(0.97, weight=weight), kind="redundant") == [f"rewards.{lighter}.weight=0"]
 
 
-def test_a_huge_weight_becomes_a_normalisation() -> None:
-    """0.5 / (3 * 0.002) would be a weight of 83: the scores are on another scale, and are to be normalised."""
-    curves = {**noisy_shares(0.98, 0.02), "rewards/small/std": [0.002] * 40}
-    (finding,) = found(curves, kind="one_reward")
-    assert finding.changes[0].words == "rewards.small.normalize=batch"
-
-
-def test_normalised_scores_deviate_by_one() -> None:
-    """Half of the other's deviation: 0.5 / (3 * 1) = 0.17 for any raw deviation."""
-    curves = {**noisy_shares(0.98, 0.02), "rewards/small/std": [0.002] * 40}
-    setup = replace(GRPO, rewards={"small": {"normalize": "batch"}})
-    (finding,) = found(curves, setup, kind="one_reward")
-    assert finding.changes[0].words == "rewards.small.weight=0.17"
+@pytest.mark.parametrize(
+    ("std", "normalize", "typed"),
+    [
+        (0.5, "none", "weight=0.33"),  # a third of a deviation of 0.5, by a weight of 0.5 / (3 * 0.5)
+        (0.05, "none", "weight=3.3"),
+        (0.002, "none", "normalize=batch"),  # a weight of 83: the scores are on another scale
+        (0.002, "batch", "weight=0.17"),  # normalised scores deviate by 1
+    ],
+)
+def test_the_weights_to_try(std: float, normalize: str, typed: str) -> None:
+    curves = {**noisy_shares(0.98, 0.02), "rewards/small/std": [std] * 40}
+    setup = replace(GRPO, rewards={"small": {"normalize": normalize}})
+    assert words(curves, setup, kind="one_reward") == [f"rewards.small.{typed}"]

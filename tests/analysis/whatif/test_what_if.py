@@ -150,21 +150,21 @@ class TestWhatCannotBeSaid:
         assert set(found.push.values()) == {(None, None)}
         assert found.tau is not None
 
-    def test_ppo_has_totals_and_order(self, place: Path) -> None:
-        run = frozen(place, "trainer=ppo", "trainer.args.num_generations=1", "trainer.args.steps_per_generation=1")
+    @pytest.mark.parametrize(
+        ("words", "why"),
+        [
+            (("trainer=ppo", "trainer.args.num_generations=1", "trainer.args.steps_per_generation=1"), "critic"),
+            ((UNSCALED, "trainer.dense=true"), "every token an advantage"),
+        ],
+    )
+    def test_ppo_and_dense_have_totals_and_order(self, place: Path, words: tuple[str, ...], why: str) -> None:
+        """Of PPO all rows of a round are one group: it has no others."""
+        run = frozen(place, *words)
         write_table(run, 1, **scores())
         (found,) = answer(run, LESS).rounds
-        assert "critic" in str(found.why)
+        assert why in str(found.why)
         assert found.mean_total == pytest.approx((0.825, 0.45), **ARITHMETIC)
-        assert found.sign_changed is None
-        assert (found.num_groups, found.tau) == (1, pytest.approx(4 / 6))  # all rows of the round, which has no groups
-
-    def test_dense(self, place: Path) -> None:
-        run = frozen(place, UNSCALED, "trainer.dense=true")
-        write_table(run, 1, **scores())
-        (found,) = answer(run, LESS).rounds
-        assert "every token an advantage" in str(found.why)
-        assert found.tau == pytest.approx(4 / 6)
+        assert (found.sign_changed, found.num_groups, found.tau) == (None, 1, pytest.approx(4 / 6))
 
 
 class TestKlInTheReward:

@@ -39,7 +39,6 @@ def own(write: Write) -> None:
     write("rewards.py", OWN)
     rows = "".join(f'"{row["prompt"]}",{row["answer"]}\n' for row in SUMS)
     write("rows.csv", "prompt,answer\n" + rows)
-    write("questions.csv", "question,answer\n" + rows)
 
 
 def said(words: list[str], capsys: Said, code: int = 0) -> str:
@@ -76,18 +75,10 @@ class TestAudit:
         sound = [*holes, "rewards.right.fn=rlhf_cli.rewards.match:exact_match", "--strict"]
         assert said(["audit", *sound], capsys).rstrip().endswith("no hole in 13 kinds of answer")
 
-    @pytest.mark.parametrize(
-        ("words", "says"),
-        [
-            (["--kinds", "emty"], "try:      empty"),
-            (["--gold", "anser"], "try:      answer"),
-            (["trainer=sft", "~rewards.right", "~rewards.short"], "there is no reward to attack"),
-            (["data.path=questions.csv"], "data.rename.prompt="),
-        ],
-    )
-    def test_refusals(self, words: list[str], says: str, capsys: Said) -> None:
-        assert main(["audit", *EXPERIMENT, *words]) == 2
-        assert says in capsys.readouterr().err
+    def test_refusals(self, capsys: Said) -> None:
+        for words, says in ((["--kinds", "emty"], "try:      empty"), (["--gold", "anser"], "try:      answer")):
+            assert main(["audit", *EXPERIMENT, *words]) == 2
+            assert says in capsys.readouterr().err
 
 
 class TestCheckRows:

@@ -112,11 +112,3 @@ def test_only_the_longest_answer_is_cut_off() -> None:
     assert (totals["longest"], totals["empty"], found.gold_total) == (-0.5, 0.0, 1.0)
     (longest,) = [kind for kind in found.kinds if kind.name == "longest"]
     assert longest.contributions["truncation"].attack == -0.5
-
-
-def test_rules_that_need_a_training_are_skipped_and_reported() -> None:
-    """Divided by a deviation of its own rows, the total would be that of no training."""
-    words = ("rewards.right.normalize=batch", "rewards.right.weight={start: 0.5, end: 1.0, steps: 9}")
-    found = audited(Stack(SOUND["the last number"].rewards, SUMS, words=words))
-    assert found.gold_total == 0.5
-    assert [note.split(" is ")[0] for note in found.notes] == ["rewards.right.normalize", "rewards.right.weight"]
