@@ -57,9 +57,9 @@ def pass_rate_file(
     if file is None:
         return None
     rewards, name = experiment.rewards, by or TOTAL
-    for primary in [] if by else rewards:  # `primary` has become a gate on the rewards that come after it
+    for primary in rewards:  # `primary` has become a gate on the rewards that come after it
         gates = [rewards[after].gates for after in rewards.keys() - waits_for(rewards, [primary]) - {primary}]
-        if gates and all(primary in [gate.by for gate in of_reward] for of_reward in gates):
+        if by is None and gates and all(primary in [gate.by for gate in of_reward] for of_reward in gates):
             name = primary
     if name == TOTAL:
         raise ConfigError(

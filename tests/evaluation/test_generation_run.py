@@ -11,7 +11,6 @@ import pytest
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, RunError
-from rlhf_cli.evaluation.best_of_n import SampledAnswer, SampledPrompt, best_of_n
 from rlhf_cli.evaluation.generation_run import (
     GeneratedFiles,
     GenerationRequest,
@@ -26,34 +25,28 @@ from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
 
-TOY = ["trainer=grpo", "model=tiny", "data=toy_sums", "data.args.num_rows=16", "seed=5"]
-TWO = ["reward@rewards.right=sums_correct", "reward@rewards.short=brevity"]
-ROWS: list[dict[str, object]] = [
-    {"prompt": "a?", "answer": "1", "image": {"bytes": b"", "path": "a.png"}},
-    {"prompt": "b?"},
-]
+WORDS = ["trainer=grpo", "model=tiny", "data=toy_sums", "data.args.num_rows=16", "seed=5"]
+WORDS += ["trainer.args.temperature=0.5", "reward@rewards.right=sums_correct", "reward@rewards.short=brevity"]
+IMAGE = {"bytes": b"", "path": "a.png"}
+ROWS: list[dict[str, object]] = [{"prompt": "a?", "answer": "1", "image": IMAGE}, {"prompt": "b?"}]
 SCORES = [(0.0, 2.0), (1.0, 3.0), (0.5, 9.0), (0.0, 1.0), (1.0, 2.0), (0.0, 4.0)]
-"""(right, short) of three answers to each of two prompts; their totals are 2.0, 4.0, 9.5 and 1.0, 3.0, 4.0."""
+"""(right, short) of three answers to each of two prompts. Their totals are 2, 4, 9.5 and 1, 3, 4; 9.5 is truncated."""
 
 
 def experiment(*words: str) -> Experiment:
-    return prepare([*TOY, *TWO, *words]).experiment
+    return prepare([*WORDS, *words]).experiment
 
 
-def answered(number: int, right: float, short: float) -> tuple[AnsweredPrompt, ScoredRow]:
-    """Every third answer, the best of the first prompt, is truncated."""
-    rewards = {"right": ScoredReward(right, 7.0, 7.0), "short": ScoredReward(short, 7.0, 7.0)}
-    answer = AnsweredPrompt(ROWS[number // 3], f"answer {number}", [number], is_truncated=number == 2)
-    return answer, ScoredRow(right + short, rewards)
-
-
-def generated(
-    folder: Path, *, by: str = "total", scores: Any = SCORES, **given: Any
-) -> tuple[GeneratedFiles, list[Any]]:
+def generated(folder: Path, *, by: str = "total", **given: Any) -> tuple[GeneratedFiles, list[Any]]:
     """Return the result and the arguments that the answers were asked with."""
     folder.mkdir(exist_ok=True)
     asked: list[Any] = []
-    answers, scored = zip(*(answered(number, *pair) for number, pair in enumerate(SCORES)), strict=True)
+    rewards = [
+        {name: ScoredReward(raw, 7.0, 7.0) for name, raw in zip(("right", "short"), pair, strict=True)}
+        for pair in SCORES
+    ]
+    answers = [AnsweredPrompt(ROWS[n // 3], f"answer {n}", [n], is_truncated=n == 2) for n in range(6)]
+    scored = [ScoredRow(sum(pair), held) for pair, held in zip(SCORES, rewards, strict=True)]
 
     def interact(*arguments: Any) -> Any:
         asked.extend(arguments)
@@ -61,8 +54,7 @@ def generated(
 
     wanted = {"least_margin": 0.0, "keep": 2, "at_least": None, "batch_size": None, **given}
     request, target = GenerationRequest(3, by, **wanted), Target("policy", folder / "model", "exp/run", folder)
-    words = ["trainer.args.temperature=0.5"]
-    return generate(target, experiment(*words), ROWS, "rows", request, on_batch=len, interact=interact), asked
+    return generate(target, experiment(), ROWS, "rows", request, on_batch=len, interact=interact), asked
 
 
 def read(file: Path) -> list[dict[str, Any]]:
@@ -72,54 +64,45 @@ def read(file: Path) -> list[dict[str, Any]]:
 def test_the_files_of_known_answers(tmp_path: Path) -> None:
     """Of the first prompt answer 2 is best and truncated, so 1 is chosen: 4 - 2; of the second 5 against 3: 4 - 1."""
     folder = tmp_path / "out"
-    found, asked = generated(folder)
-    model, asks, rows, *others = asked
-    assert (model, list(asks.rewards), rows, others) == (
-        folder / "model",
-        ["right", "short"],
-        ROWS,
-        [3, 32, EndOfRun()],
+    found, (model, asks, *others) = generated(folder)
+    assert (model, list(asks.rewards), others) == (folder / "model", ["right", "short"], [ROWS, 3, 32, EndOfRun()])
+    names = ("completions.jsonl", "pairs.jsonl", "best.jsonl", "best_of_n.json")
+    assert found.files == [folder / name for name in names]
+    completions, pairs, best = map(read, found.files[:3])
+    assert (
+        pairs
+        == found.made["pairs.jsonl"].rows
+        == [
+            {
+                **{"prompt": "a?", "image": "a.png", "chosen": "answer 1", "rejected": "answer 0"},
+                **{"margin": 2.0, "score_chosen": 4.0, "score_rejected": 2.0},
+            },
+            {
+                **{"prompt": "b?", "chosen": "answer 5", "rejected": "answer 3"},
+                **{"margin": 3.0, "score_chosen": 4.0, "score_rejected": 1.0},
+            },
+        ]
     )
-    assert found.files == [
-        folder / name for name in ("completions.jsonl", "pairs.jsonl", "best.jsonl", "best_of_n.json")
+    assert [(row["prompt"], row["completion"], row["score"]) for row in best] == [
+        *(("a?", "answer 1", 4.0), ("a?", "answer 0", 2.0), ("b?", "answer 5", 4.0), ("b?", "answer 4", 3.0))
     ]
-    scores = {"score_chosen": 4.0, "score_rejected": 2.0}
-    pairs = [
-        {"prompt": "a?", "image": "a.png", "chosen": "answer 1", "rejected": "answer 0", "margin": 2.0, **scores},
-        {**scores, "prompt": "b?", "chosen": "answer 5", "rejected": "answer 3", "margin": 3.0, "score_rejected": 1.0},
-    ]
-    best = [(0, 1, 4.0), (0, 0, 2.0), (1, 5, 4.0), (1, 4, 3.0)]
-    assert read(folder / "pairs.jsonl") == found.made["pairs.jsonl"].rows == pairs
-    assert [(row["prompt"], row["completion"], row["score"]) for row in read(folder / "best.jsonl")] == [
-        ("ab"[place] + "?", f"answer {number}", score) for place, number, score in best
-    ]
-    completions = read(folder / "completions.jsonl")
+    assert (len(completions), completions[0]["image"]) == (6, "a.png")
     assert completions[4] == {
         **{"prompt": "b?", "completion": "answer 4", "completion_ids": [4], "is_truncated": False, "part": "sampled"},
         **{"sample": 1, "total": 3.0, "rewards": {"right": 1.0, "short": 2.0}},
     }
-    assert (len(completions), completions[0]["image"]) == (6, "a.png")
-    prompts = [SampledPrompt(ROWS[place]["prompt"], [
-        SampledAnswer("", {"right": right, "short": short}, right + short, is_truncated=number + 3 * place == 2)
-        for number, (right, short) in enumerate(SCORES[3 * place : 3 * place + 3])]) for place in (0, 1)]  # fmt: skip
-    assert found.best == best_of_n(prompts)
+    # The best of three have the totals 9.5 and 4, the first is truncated, and their other rewards are 0.5, 9 and 0, 4.
+    last = found.best.curve[-1]
+    assert (last.k, last.score.mean, last.truncated.mean, last.rewards["right"].mean) == (3, 6.75, 0.5, 0.25)
     content = found.content
-    assert json.loads((folder / "best_of_n.json").read_text()) == json.loads(json.dumps(content))
-    settings: Any = content.pop("settings")
-    assert {name: settings[name] for name in ("temperature", "seed", "batch_size")} == {
-        **{"temperature": 0.5, "seed": 5, "batch_size": 32}
-    }
-    assert 1.7e9 < float(str(content.pop("time"))) < 4e9
+    assert json.loads(found.files[3].read_text()) == json.loads(json.dumps(content))
+    settings, curve, when = (content.pop(name) for name in ("settings", "curve", "time"))
+    assert curve == [asdict(point) for point in found.best.curve]
+    assert {"temperature": 0.5, "seed": 5, "batch_size": 32}.items() <= settings.items()  # type: ignore[attr-defined]
+    assert 1.7e9 < when < 4e9  # type: ignore[operator]
     assert content == {
-        **{
-            "model": "exp/run",
-            "path": str(folder / "model"),
-            "data": "rows",
-            "samples": 3,
-            "prompts": 2,
-            "by": "total",
-        },
-        **{"curve": [asdict(point) for point in found.best.curve], "prompts_without_score": 0},
+        **{"model": "exp/run", "path": str(folder / "model"), "data": "rows", "samples": 3, "prompts": 2},
+        **{"by": "total", "prompts_without_score": 0},
         "made": {"pairs.jsonl": {"rows": 2, "left_out": {}}, "best.jsonl": {"rows": 4, "left_out": {}}},
     }
 

@@ -88,11 +88,7 @@ def test_by_hand() -> None:
     assert sampled.rewards["correct"].raw.count == 2  # prompts, not samples
     assert sampled.truncated.mean == 0.25
     assert (sampled.tokens.mean, sampled.tokens.max) == ((3 * 1 + 8) / 4, 8)
-    # pass@2 of 3 right in 4 is 1, of 1 right in 4 is 1 - C(3,2)/C(4,2) = 1/2; the majority says 2.
-    attempts = measured.attempts["correct"]
-    assert {k: one.mean for k, one in attempts.pass_at.items()} == {1: 0.5, 2: 0.75, 4: 1.0}
-    assert attempts.maj_at[4].mean == 0.5
-    assert "short" not in measured.attempts
+    assert list(measured.attempts) == ["correct"]
     assert len(records) == 2 * (1 + 4)
     assert records[4]["prompt"] == "1+1="
     assert (records[4]["completion"], records[4]["rewards"]["correct"]) == ("it is 3.", 0.0)

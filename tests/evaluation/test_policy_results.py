@@ -204,7 +204,7 @@ def test_keys_of_other_versions() -> None:
     content["novelty"] = content["length"]["novelty"] = {"a": 1}
     evaluation = evaluation_of_json(content)
     assert evaluation.measured == EVALUATIONS["reward model"].measured
-    assert evaluation.heading.warnings == []
+    assert (evaluation.heading.warnings, vars(evaluation.measured)["with_eos"]) == ([], False)
 
 
 @pytest.mark.parametrize("content", [{}, {"kind": "weather"}, {"kind": ["policy"]}, {"kind": "policy", "rows": 3}])

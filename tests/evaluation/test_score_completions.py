@@ -220,6 +220,7 @@ def test_as_pandas_has_it() -> None:
     assert list(found.quantiles) == ["0", "0.05", "0.25", "0.5", "0.75", "0.95", "1"]
     assert (found.count, found.mean, found.deviation) == pytest.approx((series.count(), series.mean(), series.std()))
     assert distribution([None, 2.0]) == ScoreDistribution(1, 2.0, None, dict.fromkeys(found.quantiles, 2.0))
+    assert distribution([1.0, 3.0]).deviation == pytest.approx(2**0.5)
     assert distribution([None]) == distribution([]) == ScoreDistribution(0, None, None, {})
 
 

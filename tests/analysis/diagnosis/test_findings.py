@@ -27,7 +27,6 @@ from tests.analysis.diagnosis.test_borders import (
     GATED,
     KL,
     LENGTH,
-    RISING,
     VALUE,
     ZERO,
     Curves,
@@ -217,8 +216,6 @@ def test_advice_that_does_not_apply_is_left_out(kind: str, setup: RunSetup, curv
         ("value_loss", GRPO, CRITIC, "fine"),
         ("gate", GRPO, {"rewards/style/open_fraction": [0.0] * 10}, "fine"),
         ("clipping", replace(PPO, args={}), {CLIPPED: [0.0] * 12}, "fine"),  # every rollout is used once
-        ("length", GRPO, {LENGTH: line(20, 35), **RISING}, "fine"),
-        ("entropy", GRPO, {"entropy": FALLEN, "reward": RISING["rewards/a/mean"]}, "fine"),
         ("no_deviation", PPO, {"ppo/advantages_std": [0.1, 0.2], "ppo/advantages_mean": [0.0] * 2}, "fine"),
         ("no_deviation", PPO, {"loss": [0.1]}, "unseen"),
         ("learning", GRPO, total(noisy(0.5, 0.5, 0.6, n=20)), "unseen"),
