@@ -79,7 +79,7 @@ def evaluated(policy: Any, *, samples: int = 4, **rewards: Any) -> tuple[PolicyE
 
 def test_by_hand() -> None:
     """Four samples a prompt: 2, 2, it is 3., 2. The first prompt's answer is 2, the second's is 3."""
-    measured, records = evaluated(Says("2", "2", "it is 3.", "2"), correct=CORRECT, short=SHORT)
+    measured, records = evaluated(Says("2", "2", "it is 3.", "2"), short=SHORT, correct=CORRECT)
     greedy, sampled = measured.parts["greedy"], measured.parts["sampled"]
     assert greedy.rewards["correct"].raw == wilson(1, 2)
     assert greedy.rewards["correct"].weighted.mean == 1.0
