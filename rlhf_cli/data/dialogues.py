@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -125,10 +126,10 @@ def _parsed(text: str) -> object:
     raise ValueError(f"the text is not JSON: {text!r:.60}")
 
 
-def _is_json(value: object) -> bool:
+def _is_json(text: str) -> bool:
     """Return whether a text is a JSON list of messages."""
     try:
-        parsed = _parsed(value) if isinstance(value, str) and value.lstrip().startswith("[") else None
+        parsed = _parsed(text) if text.lstrip().startswith("[") else None
     except ValueError:
         return False
     return isinstance(parsed, list) and bool(parsed) and all(map(_has_speaker, parsed))
@@ -169,7 +170,7 @@ def read_conversations(table: Table, columns: Sequence[str], *, is_alone: bool =
     known = [column for column in columns if column in table.column_names and column in (*_TURNS, *_SETTINGS)]
     first = {column: next((value for value in values_of(table, column) if value is not None), None) for column in known}
     texts = [column for column in known if column not in (*DIALOGUES, *_SETTINGS) and isinstance(first[column], str)]
-    as_json = {*DIALOGUES, *_SETTINGS, *(texts if all(_is_json(first[column]) for column in texts) else ())}
+    as_json = {*DIALOGUES, *_SETTINGS, *(texts if all(_is_json(str(first[column])) for column in texts) else ())}
     read = {
         column: column in as_json for column in known if column in as_json or isinstance(first[column], list | Mapping)
     }
@@ -257,14 +258,11 @@ _PAIR = ("chosen", "rejected")
 
 def split_pair(chosen: str, rejected: str) -> tuple[str, str, str] | None:
     """Return `(prompt, chosen, rejected)`: the prompt ends in the last "Assistant:" that both share; else None."""
-    if not all(text.lstrip().startswith("Human:") for text in (chosen, rejected)):
+    if not chosen.lstrip().startswith("Human:"):
         return None
-    parting = (place for place, (first, second) in enumerate(zip(chosen, rejected, strict=False)) if first != second)
-    last = chosen.rfind(_ASSISTANT, 0, next(parting, min(len(chosen), len(rejected))))
-    if last < 0:
-        return None
-    end = last + len(_ASSISTANT)
-    return chosen[:end], chosen[end:], rejected[end:]
+    before, sign, _ = os.path.commonprefix((chosen, rejected)).rpartition(_ASSISTANT)  # noqa: RUF071
+    prompt = before + sign
+    return (prompt, chosen.removeprefix(prompt), rejected.removeprefix(prompt)) if sign else None
 
 
 def made_columns(columns: Sequence[str], *, name: str = "data") -> tuple[str, ...]:

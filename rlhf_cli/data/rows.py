@@ -101,7 +101,7 @@ def prompt_key(row: Mapping[str, object]) -> bytes | None:
         return None
     if images := [without_images(row[name]) for name in IMAGES if row.get(name) is not None]:
         asked = [asked, images]
-    return hashlib.blake2b(json.dumps(asked, sort_keys=True, default=str).encode(), digest_size=16).digest()
+    return hashlib.blake2b(json.dumps(asked, sort_keys=True, default=str).encode()).digest()
 
 
 def prompt_keys(table: Table) -> Iterator[bytes | None]:

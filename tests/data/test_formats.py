@@ -189,18 +189,13 @@ def test_what_is_read_and_what_is_said(name: str, workplace: Path, monkeypatch: 
 
 def test_bytes_that_are_no_text(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both readers skip a byte order mark, name the line that is not UTF-8, and refuse gzip that is cut off."""
-    good = b"\xef\xbb\xbf" + b'{"a": "x"}\n' * 20
-    for content in (good, good + b'{"a": "\xff"}\n', b'{"a": "\xff"}\n' + good):
-        (workplace / "rows.jsonl").write_bytes(content)
-        paths = [workplace / "rows.jsonl"]
-        found = outcome(lambda: FORMATS["jsonl"].scan(paths).num_rows)  # noqa: B023
-        assert found == by_lines(monkeypatch, lambda: FORMATS["jsonl"].scan(paths).num_rows)  # noqa: B023
+    good, bad = b"\xef\xbb\xbf" + b'{"a": "x"}\n' * 20, b'{"a": "\xff"}\n'
     packed = gzip.compress(good)
-    for content in (packed, packed[:-9]):
-        (workplace / "rows.jsonl.gz").write_bytes(content)
-        paths = [workplace / "rows.jsonl.gz"]
-        found = outcome(lambda: FORMATS["jsonl"].scan(paths).num_rows)  # noqa: B023
-        assert found == by_lines(monkeypatch, lambda: FORMATS["jsonl"].scan(paths).num_rows)  # noqa: B023
+    for suffix, contents in (("", (good, good + bad, bad + good)), (".gz", (packed, packed[:-9]))):
+        for content in contents:
+            (path := workplace / f"rows.jsonl{suffix}").write_bytes(content)
+            found = outcome(lambda: FORMATS["jsonl"].scan([path]).num_rows)
+            assert found == by_lines(monkeypatch, lambda: FORMATS["jsonl"].scan([path]).num_rows)
 
 
 def test_arrow_itself_reads_the_rows(workplace: Path) -> None:

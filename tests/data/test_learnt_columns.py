@@ -1,4 +1,4 @@
-"""Which columns a trainer learns from, which rows it refuses, and whole dialogues split into prompt and answers."""
+"""Which columns a trainer learns from, and which rows it refuses."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import Any
 import datasets
 import pytest
 
-from rlhf_cli.data.dialogues import split_pair, split_row, split_transcripts
 from rlhf_cli.data.learnt_columns import check_columns, learnt_columns, only_learnt
-from rlhf_cli.data.loading import load_split
-from rlhf_cli.data.peeking import peek, prepare_preview
-from rlhf_cli.data.rows import RowTable, hold_out_places, is_empty, refuse_no_text
-from rlhf_cli.data.source import DataSource
+from rlhf_cli.data.rows import RowTable
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
-OF = {name: TRAINERS[f"{name}Trainer"] for name in ("SFT", "DPO", "KTO", "Reward", "GRPO")}
+OF = {name: TRAINERS[f"{name}Trainer"] for name in ("SFT", "DPO", "ORPO", "KTO", "Reward", "GRPO", "GKD")}
+TEXT_FIELD = ", or trainer.args.dataset_text_field=COLUMN"
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
 
 
@@ -29,13 +26,10 @@ CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"
         ("DPO", "prompt chosen rejected margin image other", ["chosen", "rejected", "prompt", "image"]),
         ("DPO", "rejected chosen", ["chosen", "rejected"]),
         ("Reward", "chosen rejected prompt margin labels", ["chosen", "rejected", "prompt", "margin"]),
-        (
-            "KTO",
-            "prompt completion label chat_template_kwargs",
-            ["prompt", "completion", "label", "chat_template_kwargs"],
-        ),
+        ("KTO", "prompt completion label chat_template_kwargs",
+         ["prompt", "completion", "label", "chat_template_kwargs"]),
     ],
-)
+)  # fmt: skip
 def test_a_trainer_reads_the_first_complete_set_and_the_columns_beside_it(
     trainer: str, columns: str, expected: list[str]
 ) -> None:
@@ -52,8 +46,18 @@ def test_a_trainer_reads_the_first_complete_set_and_the_columns_beside_it(
     [
         ("DPO", ("chosen", "loser"), "data.rename.rejected=loser"),
         ("KTO", ("prompt", "response", "liked"), "data.rename.completion=response data.rename.label=liked"),
-        ("SFT", ("instruction", "completion"),
-         "data.rename.prompt=instruction, or trainer.args.dataset_text_field=COLUMN"),
+        ("SFT", ("instruction", "completion", "input"), f"data.prompt='{{instruction}} {{input}}'{TEXT_FIELD}"),
+        ("SFT", ("mesages",), f"data.rename.prompt=EXISTING_COLUMN data.rename.completion=EXISTING_COLUMN{TEXT_FIELD}"),
+        ("SFT", ("conversation",), f"data.rename.messages=conversation{TEXT_FIELD}"),
+        ("KTO", ("conversation", "liked"),
+         "data.rename.messages=conversation data.transcripts=true data.rename.label=liked"),
+        ("KTO", ("messages", "label"), "data.transcripts=true"), ("KTO", ("messages",), "data.transcripts=true"),
+        ("KTO", ("prompt", "chosen"), "data.rename.rejected=EXISTING_COLUMN"),
+        ("GKD", ("question",), "data.rename.messages=EXISTING_COLUMN"),
+        ("DPO", ("chosen", "loser", "question"), "data.rename.rejected=loser data.rename.prompt=question"),
+        ("DPO", ("chosen", "loser", "prompt", "question"), "data.rename.rejected=loser"),
+        ("DPO", ("chosen", "loser", "promt"), "data.rename.rejected=loser"),
+        ("DPO", ("messages", "rejectd"), "data.rename.chosen=EXISTING_COLUMN data.rename.rejected=rejectd"),
         ("DPO", ("messages", "rejected_response"),
          "data.rename.chosen=messages data.rename.rejected=rejected_response data.transcripts=true"),
         ("DPO", ("chosen", "rejectd"), "data.rename.rejected=rejectd"),
@@ -75,6 +79,7 @@ def test_an_incomplete_set_is_refused_with_the_renames_to_type(
         ("model_a model_b winner conversation_a conversation_b", ("conversation_a", "conversation_b")),
         ("score_A score_B human_ref_A human_ref_B", ("human_ref_A", "human_ref_B")),
         ("answer1 answer2 score1 score2", ("answer1", "answer2")),
+        ("a1 a2", ("a1", "a2")),
     ],
 )
 def test_a_third_column_may_say_which_answer_is_better(columns: str, twins: tuple[str, str], refusal) -> None:
@@ -87,166 +92,116 @@ def test_a_third_column_may_say_which_answer_is_better(columns: str, twins: tupl
 
 
 def test_the_column_of_plain_text_can_have_another_name(refusal) -> None:
-    assert learnt_columns(OF["SFT"], ("body", "text"), text_field="body") == ("body",)
-    assert "body" in refusal(learnt_columns, OF["SFT"], ("x",), text_field="body", name="data.eval").expected
+    row, of = {"body": "a", "text": "b"}, OF["SFT"]
+    assert learnt_columns(of, [*row], text_field="body") == ("body",)
+    assert check_columns(RowTable([row], [*row]), of, text_field="body") == ["body"]
+    assert only_learnt(datasets.Dataset.from_list([row]), of, text_field="body").column_names == ["body"]
+    other = datasets.Dataset.from_list([{"x": "a"}])
+    for function, given in ((learnt_columns, (of, ["x"])), (check_columns, (other, of)), (only_learnt, (other, of))):
+        error = refusal(function, *given, text_field="body", name="data.eval")
+        assert (error.where, error.hint.split()[0]) == ("data.eval", "data.eval.rename.prompt=EXISTING_COLUMN")
+        assert "body" in error.expected
+
+
+def test_trainers_that_rewrite_messages_get_those_of_a_role_and_a_text() -> None:
+    stored = datasets.Features(dict.fromkeys(("chosen", "rejected"), datasets.List(datasets.Json())))
+    dataset = datasets.Dataset.from_list([dict.fromkeys(stored, CHAT)], features=stored)
+    assert [only_learnt(dataset, OF[name]).features == stored for name in ("DPO", "ORPO")] == [True, False]
+
+
+ASKED, TOLD = CHAT
+CALLED = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {}}}]}
+RESULT, MODEL = {"role": "tool", "content": "2"}, {"role": "model", "content": "ho"}
+PICTURE, PAIR = {"type": "image"}, {"prompt": CHAT[:1], "chosen": CHAT[1:], "rejected": [{**CHAT[1], "content": "no"}]}
+ROWS: dict[str, dict[str, Any]] = {
+    "KTO": {"prompt": "p", "completion": "c", "label": True}, "SFT": {"messages": CHAT}, "DPO": PAIR, "ORPO": PAIR,
+    "GRPO": {"prompt": CHAT[:1]}, "GKD": {"messages": CHAT}, "SDFT": {"prompt": "p", "privileged_context": "c"},
+    "Reward": {"chosen_ids": [1], "rejected_ids": [2]}, "SFT ": {"input_ids": [1]},
+    "SFT  ": {"prompt": CHAT[:1], "completion": CHAT[1:]},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("trainer", "row", "where", "got"),
+    ("trainer", "column", "sound", "wrong"),
     [
-        ("KTO", {"prompt": "p", "completion": "c", "label": 2}, "data, row 2 (the first row is 1)", "2"),
-        ("KTO", {"prompt": "p", "completion": "c", "label": None}, "data, row 2 (the first row is 1)", "None"),
-        ("KTO", {"prompt": "p", "completion": " ", "label": True}, "data, row 2 (the first row is 1)", "' '"),
-        ("DPO", {"chosen": "c", "rejected": ""}, "data, row 1 (the first row is 1)", "''"),
-        (
-            "Reward",
-            {"chosen": "c", "rejected": "r", "prompt": CHAT[:1]},
-            "data",
-            "rejected is text, prompt is messages",
-        ),
-        ("Reward", {"chosen": CHAT[1:], "rejected": CHAT[1:], "prompt": "p"}, "data", "prompt is text"),
-        ("DPO", {"chosen": CHAT, "rejected": "r", "prompt": "p"}, "data", "rejected is text"),
-        ("DPO", {"chosen": [1, 2], "rejected": [1, 3]}, "data", "[1, 2] (list)"),
-    ],
-)
-def test_rows_that_make_trl_fail_are_refused(trainer: str, row: dict[str, Any], where: str, got: str, refusal) -> None:
-    rows = [*([{"prompt": "p", "completion": "c", "label": 1}] if trainer == "KTO" else []), row]
-    error = refusal(check_columns, RowTable(rows, list(row)), OF[trainer])
-    assert error.where == where
-    assert got in error.got
-
-
-@pytest.mark.parametrize(
-    ("source", "prompt"),
-    [
-        (DataSource(path="rows.jsonl"), None),
-        (DataSource(path="rows.jsonl", rename={"question": "q"}, select=3), "Q: {question}"),
-        (DataSource(path="rows.jsonl", rename={"chosen": "a", "rejected": "b"}, select=(1, 4), transcripts=True), None),
-        (DataSource(path="rows.jsonl", split="train"), "{q}"),
-    ],
-)
-def test_previewed_rows_are_prepared_like_training_rows(source: DataSource, prompt: str | None, jsonl) -> None:
-    start = "\n\nHuman: x\n\nAssistant:"
-    jsonl([{"q": f"q{n}", "a": f"{start} a{n}", "b": f"{start} b{n}"} for n in range(5)])
-    expected = load_split([source], prompt=prompt, seed=0)
-    columns, found = prepare_preview(source, peek(source), prompt)
-    assert list(columns) == expected.column_names
-    assert found is not None
-    assert [found[row] for row in range(len(found))] == expected.to_list()
-
-
-@pytest.mark.parametrize(("fraction", "held"), [(0.1, 1), (0.25, 2), (0.74, 7), (0.95, None), (0.04, None)])
-def test_a_fraction_of_ten_prompts_is_held_out(fraction: float, held: int | None, refusal) -> None:
-    """The number is rounded, a half to the even number; none and all are refused."""
-    table = RowTable([{"prompt": str(n)} for n in range(10)], ["prompt"])
-    if held is None:
-        assert refusal(hold_out_places, table, fraction, 0).where == "data.eval"
-        return
-    train, out = hold_out_places(table, fraction, 0)
-    assert (len(out), sorted(train + out)) == (held, list(range(10)))
-    assert out == sorted(out)
-
-
-def test_who_reads_tool_calls(refusal) -> None:
-    """Trainers that generate format the prompt with its tool calls, and so does SFT; ORPO does not."""
-    called = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {}}}]}
-    chat = [{"role": "user", "content": "1+1?"}, called, {"role": "tool", "content": "2"}]
-    said = [{"role": "assistant", "content": "2"}]
-    assert check_columns(RowTable([{"prompt": chat}], ["prompt"]), OF["GRPO"]) == ["prompt"]
-    whole = {"messages": [*chat, *said]}
-    assert check_columns(RowTable([whole], list(whole)), OF["SFT"]) == ["messages"]
-    pair = {"prompt": chat, "chosen": said, "rejected": [{"role": "assistant", "content": "3"}]}
-    assert (
-        refusal(check_columns, RowTable([pair], list(pair)), TRAINERS["ORPOTrainer"]).where
-        == "data, row 1 (the first row is 1)"
-    )
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("", True), (" \n", True), (None, True), ([], True), ([{"role": "a"}], True), ([None, ""], True),
-        ("x", False), (0, False), (False, False), ([1], False), ([{"content": ""}, {"content": "x"}], False),
-        ([{"content": [{"type": "image", "content": "x"}]}], False), ({"content": ""}, False),
+        ("KTO", "completion", ["c"], [" "]),
+        ("KTO", "label", [True, False, 1, 0], [2, None, "true"]),
+        ("KTO", "chat_template_kwargs", [{}, {"a": 1}], [None, "x", [1]]),
+        ("SFT", "tools", [None, [], [{"name": "f"}]], ["x", [3], [{"name": "f"}, 3]]),
+        ("SDFT", "privileged_context", ["x", CHAT], ["", [], None, 5]),
+        *((trainer, column, [[1], [2, 3]], [[], None, "x", 5, [1, "x"], ["x", 1]])
+          for trainer, column in (("SFT ", "input_ids"), ("Reward", "chosen_ids"), ("Reward", "rejected_ids"))),
+        ("SFT", "messages",
+         [CHAT, [*CHAT, ASKED], [ASKED, CALLED, RESULT, MODEL], [{**ASKED, "content": ""}, TOLD],
+          [{**ASKED, "weight": 0}, {**TOLD, "weight": 1, "train": True}], [ASKED, {**CALLED, "content": None}],
+          [{**ASKED, "content": [{"type": "text"}]}, TOLD]],
+         [CHAT[:1], "text", ["x"], [ASKED, {**TOLD, "content": 5}], [ASKED, {**TOLD, "content": None}],
+          [{**ASKED, "content": None}, TOLD], [ASKED, {**MODEL, "content": " "}], [*CHAT, {**TOLD, "content": ""}],
+          [{**ASKED, "content": [{"type": "text"}, PICTURE]}, TOLD], [ASKED, {**TOLD, "weight": 0}],
+          [ASKED, {**MODEL, "train": False}], [ASKED, {**TOLD, "loss": None}], [{**TOLD, "role": "system"}, ASKED]]),
+        ("SFT  ", "prompt",
+         [CHAT[:1], [ASKED, {**TOLD, "content": "", "train": False}, ASKED], [ASKED, CALLED, RESULT]],
+         [CHAT, [ASKED, MODEL], "text", [{**ASKED, "content": None}]]),
+        ("SFT  ", "completion", [CHAT[1:], [TOLD, RESULT, MODEL]],
+         [[*CHAT, RESULT], [*CHAT, ASKED], [{**TOLD, "role": "system"}]]),
+        ("DPO", "chosen", [CHAT[1:], [CALLED, RESULT, TOLD]], [[TOLD, ASKED], "text", [{**TOLD, "weight": 0}]]),
+        ("DPO", "rejected", [[MODEL]], [[{**TOLD, "role": "developer"}], [{**TOLD, "content": " "}, TOLD]]),
+        ("ORPO", "prompt", [CHAT[:1], [*CHAT, ASKED]], [[ASKED, CALLED, RESULT]]),
+        ("GRPO", "prompt", [CHAT[:1], [ASKED, CALLED, RESULT]], [CHAT, [ASKED, MODEL]]),
+        ("GKD", "messages", [CHAT, [ASKED, {**TOLD, "train": False}]], [[*CHAT, ASKED], [ASKED, CALLED, RESULT, TOLD]]),
     ],
 )  # fmt: skip
-def test_empty_values(value: object, expected: bool) -> None:
-    assert is_empty(value) is expected
-
-
-def test_a_prompt_is_text_or_messages(refusal) -> None:
-    assert refuse_no_text("x", "text", "data") == "text"
-    assert refuse_no_text("x", CHAT, "data") == "messages"
-    for value in (3, {"role": "user"}, [{"content": "x"}], ["x"]):
-        assert "data.rename.x=COLUMN" in refusal(refuse_no_text, "x", value, "data").advice
-    check_columns(RowTable([{"prompt": "p"}], ["prompt"]), OF["GRPO"])
-    error = refusal(check_columns, RowTable([{"prompt": 3}], ["prompt"]), OF["GRPO"])
-    assert "data.prompt='{prompt}'" in error.advice
-
-
-def test_a_row_without_transcripts_keeps_its_texts_and_gets_an_empty_prompt(refusal) -> None:
-    start = "\n\nHuman: x\n\nAssistant:"
-    pair = {"chosen": f"{start} a", "rejected": f"{start} b"}
-    assert split_row(pair) == {"prompt": start, "chosen": " a", "rejected": " b"}
-    for chosen, rejected in ((None, f"{start} b"), (CHAT, CHAT)):
-        row = {"chosen": chosen, "rejected": rejected}
-        assert split_row(row) == {"prompt": "", **row}
-    swift = {"chosen": CHAT, "rejected": "no"}
-    told = [{"role": "assistant", "content": "no"}]
-    assert split_row(swift) == {"prompt": CHAT[:-1], "chosen": CHAT[-1:], "rejected": told}
-    many = datasets.Dataset.from_list([{"chosen": "a", "rejected": "b"}] * 1500 + [pair])
-    assert split_transcripts(many)[1500]["prompt"] == start
-    assert refusal(split_transcripts, many.select(range(1500))).hint == "data.transcripts=false"
-    assert len(split_transcripts(many.select([]))) == 0
-
-
-def test_a_transcript_is_split_at_the_last_answer() -> None:
-    asked = "\n\nHuman: Hello\n\nAssistant: Hi!\n\nHuman: How are you?\n\nAssistant:"
-    assert split_pair(asked + " Fine.", asked + " Go away.") == (asked, " Fine.", " Go away.")
-    # The answers begin alike: it is the turn that ends the prompt, not the last letter in common.
-    assert split_pair(asked + " I am fine.", asked + " I am not.") == (asked, " I am fine.", " I am not.")
-    assert split_pair(asked + " Fine.", asked + " ") == (asked, " Fine.", " ")
-    assert split_pair(asked + " Fine.", asked) == (asked, " Fine.", "")
-
-
-def test_dialogues_that_differ_earlier_are_split_where_they_differ() -> None:
-    asked = "\n\nHuman: Hello\n\nAssistant:"
-    long = " Hi!\n\nHuman: Tea?\n\nAssistant: Yes."
-    # One dialogue may continue after the other has ended: its later turns are no part of the prompt.
-    for other in (" Ho!\n\nHuman: Tea?\n\nAssistant: No.", " Hi!"):
-        assert split_pair(asked + long, asked + other) == (asked, long, other)
-        assert split_pair(asked + other, asked + long) == (asked, other, long)
+def test_values_that_a_trainer_reads_and_that_it_refuses_by_their_row(
+    trainer: str, column: str, sound: list[Any], wrong: list[Any], refusal
+) -> None:
+    """Behind the sound rows, for a model that reads no images; SFT learns all answers, GKD only the last one."""
+    row, rows = ROWS[trainer], [{**ROWS[trainer], column: value} for value in sound]
+    of = TRAINERS[f"{trainer.strip()}Trainer"]
+    assert column in check_columns(RowTable(rows, list(rows[0])), of, reads_images=False)
+    for value in wrong:
+        table = RowTable([*rows, {**row, column: value}], list(rows[0]))
+        error = refusal(check_columns, table, of, name="data.eval", reads_images=False)
+        assert error.where == f"data.eval, row {len(sound) + 1} (the first row is 1)", value
 
 
 @pytest.mark.parametrize(
-    ("chosen", "rejected"),
+    ("trainer", "row", "expected"),
     [
-        ("Fine.", "Go away."),
-        ("\n\nHuman: Hello\n\nAssistant: Hi!", "Hi!"),
-        ("\n\nHuman: Hello\n\nAssistant: Hi!", "\n\nHuman: Bye\n\nAssistant: Hi!"),
-        ("\n\nHuman: Hello", "\n\nHuman: Hello"),
-        ("I said \n\nAssistant: once", "I said \n\nAssistant: twice"),
+        ("SFT", {"text": "a", "role": "user"}, {"hint": "data.eval.rename.speaker=role  # learns each text alone"}),
+        ("SFT", {"text": "a", "role": "actor", "prompts": "b"}, ["text"]),
+        ("GRPO", {"prompt": "a", "prompts": "b", "role": "user"}, {"hint": "data.eval.rename.data_prompts=prompts"}),
+        ("GRPO", {"prompt": "a", "completions": "b"}, {"hint": "data.eval.rename.data_completions=completions"}),
+        ("GRPO", {"prompt": [{**ASKED, "content": [PICTURE]}], "image": 5}, ["prompt", "image"]),
+        ("DPO", {"prompt": "hi", "chosen": CHAT, "rejected": [ASKED, MODEL]}, ["chosen", "rejected"]),
+        ("DPO", {"chosen": CHAT, "rejected": [TOLD]}, {"hint": "data.eval.rename.prompt=EXISTING_COLUMN"}),
+        ("DPO", {"chosen": [MODEL], "rejected": CHAT, "messages": CHAT[:1]},
+         {"hint": "data.eval.rename.prompt=messages"}),
+        ("DPO", {"chosen": [TOLD], "rejected": [TOLD], "query": "q"},
+         {"hint": "data.prompt='[{role: user, content: \"{query}\"}]'"}),
+        ("DPO", {"chosen": "q? a", "rejected": "q? b", "query": " q? "}, ["chosen", "rejected"]),
+        ("DPO", {"chosen": "q? a", "rejected": "b", "query": "q?"}, {"hint": "data.eval.rename.prompt=query"}),
+        ("DPO", {"chosen": "a", "rejected": "q? b", "instruction": "q?", "context": "c"},
+         {"hint": "data.prompt='{instruction} {context}'"}),
+        ("DPO", {"prompt": " ", "chosen": "a", "rejected": "b"}, ["chosen", "rejected", "prompt"]),
+        *(("SFT", {name: value}, {"where": "data.eval, row 1 (the first row is 1)"})
+          for name, value in (("messages", "text"), ("text", CHAT))),
+        ("GRPO", {"prompt": " "}, {"where": "data.eval, row 1 (the first row is 1)"}),
+        ("DPO", {"chosen": "a", "rejected": ""}, {"where": "data.eval, row 1 (the first row is 1)"}),
+        ("Reward", {"chosen": "c", "rejected": "r", "prompt": CHAT[:1]},
+         {"got": "chosen is text, rejected is text, prompt is messages"}),
+        ("Reward", {"chosen": CHAT[1:], "rejected": CHAT[1:], "prompt": "p"},
+         {"got": "chosen is messages, rejected is messages, prompt is text"}),
+        ("DPO", {"chosen": [1, 2], "rejected": [1, 3]}, {"got": "[1, 2] (list)"}),
     ],
-)
-def test_texts_that_are_no_pair_of_transcripts_are_not_split(chosen: str, rejected: str) -> None:
-    assert split_pair(chosen, rejected) is None
-
-
-def test_loading_splits_and_templates_can_read_the_prompt(jsonl) -> None:
-    asked = "\n\nHuman: Hello\n\nAssistant:"
-    path = jsonl([{"chosen": asked + " a", "rejected": asked + " b"}, {"chosen": "c", "rejected": "d"}])
-    dataset = load_split([DataSource(path=path, transcripts=True)], seed=0)
-    assert dataset.to_list() == [
-        {"chosen": " a", "rejected": " b", "prompt": asked},
-        {"chosen": "c", "rejected": "d", "prompt": ""},
-    ]
-    templated = load_split([DataSource(path=path, transcripts=True)], seed=0, prompt="<{prompt}>")
-    assert templated["prompt"][0] == f"<{asked}>"
-    assert "prompt" not in load_split([DataSource(path=path)], seed=0).column_names
-
-
-def test_data_with_prompts_is_not_split(jsonl) -> None:
-    rows = [{"prompt": "p", "chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"}]
-    source = DataSource(path=jsonl(rows))
-    assert load_split([source], seed=0).to_list() == rows
-    assert prepare_preview(source, peek(source), None)[0] == ("prompt", "chosen", "rejected")
+)  # fmt: skip
+def test_columns_that_fit_or_are_refused(trainer: str, row: dict[str, Any], expected: Any, refusal) -> None:
+    """Of a model that may read images."""
+    table = RowTable([row], list(row))
+    if isinstance(expected, list):
+        for reads_images in (None, True):
+            assert check_columns(table, OF[trainer], reads_images=reads_images) == expected
+    else:
+        error = refusal(check_columns, table, OF[trainer], name="data.eval")
+        assert {"where": "data.eval", **expected}.items() <= vars(error).items()
+    if "image" in row:
+        assert refusal(check_columns, table, OF[trainer], reads_images=False).hint == "data.rename.picture=image"

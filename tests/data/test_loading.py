@@ -1,19 +1,15 @@
-"""Load rows from files and worlds: the same from every format, mixed by weight, and some of them held out."""
+"""Load rows from files and worlds: typed as they are written, and mixed by weight."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import datasets
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from rlhf_cli.data import data_files
 from rlhf_cli.data.loading import load_split, quiet
 from rlhf_cli.data.peeking import peek, prepare_preview
-from rlhf_cli.data.rows import check_rows, hold_out
 from rlhf_cli.data.source import DataSource
 
 
@@ -23,23 +19,6 @@ def load(*sources: DataSource, prompt=None, seed: int = 0) -> datasets.Dataset:
 
 def numbered(count: int) -> list[dict[str, object]]:
     return [{"prompt": f"p{number}", "n": number} for number in range(count)]
-
-
-@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv", "parquet"])
-def test_every_format_loads_the_same_rows_from_arrow_files(workplace: Path, suffix: str) -> None:
-    rows = numbered(50)
-    text = {
-        "jsonl": "\n".join(map(json.dumps, rows)),
-        "json": json.dumps(rows, indent=1),
-        "csv": "prompt,n\n" + "".join(f"p{number},{number}\n" for number in range(50)),
-    }
-    if suffix == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), workplace / "rows.parquet")
-    else:
-        (workplace / f"rows.{suffix}").write_text(text[suffix])
-    dataset = load(DataSource(path=f"rows.{suffix}"))
-    assert dataset.to_list() == rows
-    assert dataset.cache_files, "not memory-mapped"
 
 
 def test_text_stays_text(jsonl) -> None:
@@ -171,25 +150,3 @@ def test_progress_bars_are_hidden_for_a_while(are_hidden: bool, monkeypatch: pyt
         assert datasets.utils.are_progress_bars_disabled() == are_hidden
     finally:
         (datasets.disable_progress_bars if before else datasets.enable_progress_bars)()
-
-
-def test_hold_out_is_disjoint_in_prompts_and_the_same_again() -> None:
-    dataset = load(DataSource(world="toy_sums", args={"num_rows": 300, "max_value": 9}))  # 100 pairs, three times each
-    train, held = hold_out(dataset, 0.2, seed=1)
-    assert not set(train["prompt"]) & set(held["prompt"])
-    assert len(train) + len(held) == 300
-    assert len(held) == 60
-    assert hold_out(dataset, 0.2, seed=1)[1]["prompt"][:] == held["prompt"][:]
-    assert hold_out(dataset, 0.2, seed=2)[1]["prompt"][:] != held["prompt"][:]
-    # Negative control: a split by rows would have leaked.
-    by_rows = dataset.train_test_split(0.2, seed=1)
-    assert set(by_rows["train"]["prompt"]) & set(by_rows["test"]["prompt"])
-
-
-@pytest.mark.fault(41)
-def test_check_rows_names_the_empty_ones(refusal) -> None:
-    prompts = ["a", None, "", "  ", "b", None, None, None]
-    error = refusal(check_rows, datasets.Dataset.from_dict({"prompt": prompts}), ["prompt"], "data.eval")
-    assert error.where == "data.eval, rows 2, 3, 4, 6, 7, ... (the first row is 1)"
-    chats = [[{"role": "user", "content": "x"}], [], [{"role": "user", "content": " "}]]
-    assert "rows 2, 3 (" in refusal(check_rows, datasets.Dataset.from_dict({"prompt": chats}), ["prompt"]).where

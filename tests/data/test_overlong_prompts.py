@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset
 
 from rlhf_cli.data.overlong_prompts import overlong_in, prompt_limit, without_overlong
-from rlhf_cli.errors import ConfigError, DataError
+from rlhf_cli.errors import ConfigError
 
 TEXTS = ["a", "b b b b", "c c", "d d d"]
 ROWS = Dataset.from_dict({"prompt": TEXTS, "answer": [1, 2, 3, 4]})
@@ -54,28 +54,27 @@ def test_rows_are_found_beyond_the_first_batch() -> None:
     assert overlong_in(rows, 2, longer_than) == {1999: 3}
 
 
+CHAT = Dataset.from_dict({"prompt": [[{"role": "user", "content": "long"}]]})
+
+
 @pytest.mark.fault(43)
-def test_by_default_they_are_refused_with_their_rows() -> None:
-    with pytest.raises(DataError) as caught:
-        fitted("error")
-    assert caught.value.where == "data, rows 2, 4 (the first row is 1)"
-    assert str(caught.value.got).startswith("2 of 4 ")
+@pytest.mark.parametrize(
+    ("policy", "rows", "where", "counts", "hint"),
+    [
+        ("error", ROWS, "data.eval, rows 2, 4 (the first row is 1)", "2 of 4", None),
+        ("drop", ROWS.select([1, 3]), "data.eval", "2 of 2", None),
+        ("truncate", CHAT, "data.eval, row 1 (the first row is 1)", "1 of 1", "data.overlong_prompts=drop"),
+    ],
+)
+def test_prompts_that_a_policy_cannot_handle_are_refused(policy, rows, where, counts, hint, refusal) -> None:
+    """By default all are; no prompt may be left; a conversation is not cut."""
+    overlong = overlong_in(rows, 2, longer_than)
+    error = refusal(without_overlong, rows, overlong, 2, policy=policy, last=last, name="data.eval")
+    got = f"{counts} prompts are longer, the longest has 4 tokens"
+    assert (error.where, error.got, error.hint) == (where, got, hint)
 
 
 @pytest.mark.fault(43)
 def test_they_are_dropped_or_truncated() -> None:
     assert fitted("drop")[:] == {"prompt": ["a", "c c"], "answer": [1, 3]}
     assert fitted("truncate")[:] == {"prompt": ["a", "b b", "c c", "d d"], "answer": [1, 2, 3, 4]}
-
-
-def test_dropping_every_prompt_is_refused() -> None:
-    with pytest.raises(DataError) as caught:
-        fitted("drop", ROWS.select([1, 3]))
-    assert caught.value.where == "data"
-
-
-def test_a_conversation_is_not_cut() -> None:
-    rows = Dataset.from_dict({"prompt": [[{"role": "user", "content": "long"}]]})
-    with pytest.raises(DataError) as caught:
-        without_overlong(rows, {0: 3}, 2, policy="truncate", last=last)
-    assert caught.value.hint == "data.overlong_prompts=drop"

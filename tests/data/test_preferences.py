@@ -30,9 +30,6 @@ def pairs(*more: dict[str, object]) -> list[dict[str, object]]:
     return [{"chosen": f"good {row}", "rejected": f"bad {row}", **fields} for row, fields in enumerate(more, 1)]
 
 
-# Margins
-
-
 def test_without_a_rule_a_margin_column_is_removed() -> None:
     rows = pairs({"margin": 3.0, "other": 1})
     kept, counts = prepare(rows)
@@ -45,13 +42,11 @@ def test_without_a_rule_a_margin_column_is_removed() -> None:
 @pytest.mark.parametrize(
     ("transform", "scale", "expected"),
     [
-        ("identity", 1.0, [2.0, 0.0, 0.5, 2.0]),
-        ("identity", 0.5, [1.0, 0.0, 0.25, 1.0]),
+        ("identity", 1.0, [2.0, 0.0, 0.5, 2.0]), ("identity", 0.5, [1.0, 0.0, 0.25, 1.0]),
         ("log1p", 2.0, [2 * math.log(3), 0.0, 2 * math.log(1.5), 2 * math.log(3)]),
-        ("rank", 1.0, [3.5 / 4, 1 / 4, 2 / 4, 3.5 / 4]),
-        ("rank", 4.0, [3.5, 1.0, 2.0, 3.5]),
+        ("rank", 1.0, [3.5 / 4, 1 / 4, 2 / 4, 3.5 / 4]), ("rank", 4.0, [3.5, 1.0, 2.0, 3.5]),
     ],
-)
+)  # fmt: skip
 def test_margins_of_two_scores_equal_those_computed_by_hand(transform, scale: float, expected: list[float]) -> None:
     scores = [(3, 1.0), (1, 1.0), (0, -0.5), (2, 0.0)]
     rule = PairRules(chosen="sc", rejected="sr", scale=scale, transform=transform)
@@ -62,14 +57,10 @@ def test_margins_of_two_scores_equal_those_computed_by_hand(transform, scale: fl
 @pytest.mark.parametrize(
     ("values", "row", "shown"),
     [
-        (["1", "2"], 1, "'1'"),
-        ([True, False], 1, "True"),
-        ([1.0, math.nan], 2, "nan"),
-        ([1.0, math.inf], 2, "inf"),
-        ([1.0, -0.5], 2, "-0.5"),
-        ([1.0, None], 2, "nothing (null)"),
+        (["1", "2"], 1, "'1'"), ([True, False], 1, "True"), ([1.0, math.nan], 2, "nan"), ([1.0, math.inf], 2, "inf"),
+        ([1.0, -0.5], 2, "-0.5"), ([1.0, None], 2, "nothing (null)"),
     ],
-)
+)  # fmt: skip
 def test_a_value_that_is_not_a_margin_is_refused_with_its_row(
     refusal: Refusal, values: list[object], row: int, shown: str
 ) -> None:
@@ -98,9 +89,6 @@ def test_a_chosen_score_below_the_rejected_one_is_refused_or_dropped(refusal: Re
     assert refusal(prepare, rows, SCORES).got.startswith("row 2: -0.75")
     kept, counts = prepare(rows, PairRules(chosen="sc", rejected="sr", transform="rank", drops_bad_margins=True))
     assert (kept["margin"], counts) == ([1.0], {"no_sound_margin": 1})  # ranked among those that stay
-
-
-# Pairs that teach nothing
 
 
 def test_equal_and_empty_pairs_are_dropped_and_counted() -> None:
@@ -132,9 +120,6 @@ def test_dropping_bad_pairs_does_not_change_which_rows_are_held_out() -> None:
         kept, counts = leave_out(part)
         assert kept["prompt"] == [row["prompt"] for row in plain if row["chosen"] != row["rejected"]]
         assert len(kept) + counts.get("identical_answers", 0) == len(plain)
-
-
-# Token ids
 
 
 def test_texts_beside_token_ids_are_removed() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 import pytest
 
-from rlhf_cli.data.rows import RowTable, hold_out_places, prompt_keys, shared_prompts
+from rlhf_cli.data.rows import RowTable, describe_shared, hold_out_places, prompt_key, prompt_keys, shared_prompts
 
 
 def message(role: str, text: str) -> dict[str, str]:
@@ -24,35 +25,28 @@ def shared(held_out: RowTable, *training: RowTable) -> int:
 
 ASKED, OTHER = [message("user", "1+1?")], [message("user", "1+2?")]
 YES, NO = message("assistant", "2"), message("assistant", "who knows")
+
+
+def pair(chosen: Any, rejected: Any, **more: Any) -> dict[str, Any]:
+    return {"chosen": chosen, "rejected": rejected, **more}
+
+
+def ids(*last: int) -> dict[str, Any]:
+    return {f"{name}_ids": [5, 6, token] for name, token in zip(("chosen", "rejected"), last, strict=True)}
+
+
+OTHERS = pair([*OTHER, YES], [*OTHER, NO])
 SAME = {
     "text": ({"prompt": "1+1="}, {"prompt": "1+1="}, {"prompt": "1+2="}),
     "messages": ({"prompt": ASKED}, {"prompt": ASKED}, {"prompt": OTHER}),
-    "another answer": (
-        {"prompt": "1+1=", "completion": "2"},
-        {"prompt": "1+1=", "completion": "3"},
-        {"prompt": "1+2=", "completion": "2"},
-    ),
+    "another answer": tuple({"prompt": f"1+{n}=", "completion": said} for n, said in ((1, "2"), (1, "3"), (2, "2"))),
     "dialogues": ({"messages": [*ASKED, YES]}, {"messages": [*ASKED, NO]}, {"messages": [*OTHER, YES]}),
-    "pairs of transcripts": (
-        {"chosen": [*ASKED, YES], "rejected": [*ASKED, NO]},
-        {"chosen": [*ASKED, NO], "rejected": [*ASKED, YES]},
-        {"chosen": [*OTHER, YES], "rejected": [*OTHER, NO]},
-    ),
+    "pairs of transcripts": (pair([*ASKED, YES], [*ASKED, NO]), pair([*ASKED, NO], [*ASKED, YES]), OTHERS),
     "a prompt of its own, and in the transcripts": (
-        {"prompt": ASKED, "chosen": [YES], "rejected": [NO]},
-        {"chosen": [*ASKED, YES], "rejected": [*ASKED, NO]},
-        {"chosen": [*OTHER, YES], "rejected": [*OTHER, NO]},
+        *(pair([YES], [NO], prompt=ASKED), pair([*ASKED, YES], [*ASKED, NO]), OTHERS),
     ),
-    "pairs of texts": (
-        {"chosen": "Q: 1+1? 2", "rejected": "Q: 1+1? 3"},
-        {"chosen": "Q: 1+1? 2", "rejected": "Q: 1+1? 3"},
-        {"chosen": "Q: 1+1? 2", "rejected": "Q: 1+1? 4"},
-    ),
-    "pairs of token ids": (
-        {"chosen_ids": [5, 6, 7], "rejected_ids": [5, 6, 8]},
-        {"chosen_ids": [5, 6, 7], "rejected_ids": [5, 6, 8]},
-        {"chosen_ids": [5, 6, 7], "rejected_ids": [5, 6, 9]},
-    ),
+    "pairs of texts": tuple(pair("Q: 1+1? 2", f"Q: 1+1? {last}") for last in (3, 3, 4)),
+    "pairs of token ids": (ids(7, 8), ids(7, 8), ids(7, 9)),
     "plain text": ({"text": "1+1=2"}, {"text": "1+1=2"}, {"text": "1+1=3"}),
 }
 
@@ -65,18 +59,25 @@ def test_equal_prompts_are_found(name: str) -> None:
     assert shared(table(same, other, same), table(other), table(trained)) == 3, "rows are counted, over all sources"
 
 
-def test_only_prompts_that_are_held_out_are_shared() -> None:
-    held_out, training = table({"prompt": "1+1="}), table({"prompt": "1+1="}, {"prompt": "1+2="})
-    assert shared_prompts(held_out, [training]) == set(prompt_keys(held_out))
-
-
-def test_rows_without_a_prompt_have_no_key() -> None:
+@pytest.mark.parametrize(
+    ("row", "same"),
+    [
+        ({"text": "t", "x": 1}, {"text": "t", "x": 2}),
+        ({"chosen": None, "rejected": "x", "text": "t"}, {"text": "t"}),
+        ({"prompt": [{"role": "user", "content": "a"}]}, {"prompt": [{"content": "a", "role": "user"}]}),
+        ({"prompt": date(2026, 1, 2)}, {"prompt": "2026-01-02"}),
+        (pair([*ASKED, YES], [*ASKED, YES]), pair([*ASKED, YES], [*ASKED, NO])),
+    ],
+)
+def test_the_prompt_of_a_row_counts_and_nothing_else(row: dict[str, Any], same: dict[str, Any]) -> None:
+    assert prompt_key(row) == prompt_key(same) != prompt_key({"text": "u"})
     assert list(prompt_keys(table({"body": "a"}, {"body": "b"}))) == [None, None]
 
 
-def test_the_prompt_of_two_equal_dialogues_is_all_but_the_answer() -> None:
-    same, different = [{"chosen": [*ASKED, YES], "rejected": [*ASKED, answer]} for answer in (YES, NO)]
-    assert list(prompt_keys(table(same))) == list(prompt_keys(table(different)))
+def test_only_prompts_that_are_held_out_are_shared() -> None:
+    held_out, training = table({"prompt": "1+1="}), table({"prompt": "1+1="}, {"prompt": "1+2="})
+    assert shared_prompts(held_out, [training]) == set(prompt_keys(held_out))
+    assert [describe_shared(shared, 3).split(" evaluation")[0] for shared in (2, 3)] == ["2 of 3", "all 3"]
 
 
 def test_a_fraction_keeps_the_dialogues_of_one_prompt_together() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from omegaconf import OmegaConf
 
 from rlhf_cli.data.data_files import find_files
 from rlhf_cli.data.loading import load_split
-from rlhf_cli.data.peeking import first_rows, peek
+from rlhf_cli.data.peeking import first_rows, peek, prepare_preview
 from rlhf_cli.data.preparing import renamed, template_columns
 from rlhf_cli.data.rows import check_rows
 from rlhf_cli.data.source import DataSource
@@ -44,13 +45,12 @@ def test_exactly_one_of_world_and_path(refusal) -> None:
 @pytest.mark.parametrize(
     ("arguments", "key"),
     [
-        ({"world": "toy_sums", "subset": "main"}, "data.subset"),
+        ({"world": "toy_sums", "subset": "main"}, "data.subset"), ({"path": "a.csv", "subset": "x"}, "data.subset"),
         ({"world": "toy_sums", "select": 0}, "data.select"),
         ({"world": "toy_sums", "select": (5, 5)}, "data.select"),
-        ({"world": "toy_sums", "select": (1, 2, 3)}, "data.select"),
-        ({"path": []}, "data.path"),
+        ({"world": "toy_sums", "select": (1, 2, 3)}, "data.select"), ({"path": []}, "data.path"),
     ],
-)
+)  # fmt: skip
 def test_contradictions_name_their_key(arguments, key: str, refusal) -> None:
     assert refusal(DataSource, **arguments).where == key
 
@@ -79,20 +79,14 @@ def test_folder_and_glob_expand_sorted(workplace: Path, jsonl) -> None:
     for path in ("part", "part/*.jsonl", "part/?.jsonl", "part/[ab].jsonl", "**/*.jsonl"):
         files, file_format = find_files(DataSource(path=path))
         assert ([file.name for file in files], file_format.name) == (["a.jsonl", "b.jsonl"], "jsonl")
-    assert [file.name for file in find_files(DataSource(path=["part/b.jsonl", "part/a.jsonl"]))[0]] == [
-        "b.jsonl",
-        "a.jsonl",
-    ]
+    listed = find_files(DataSource(path=["part/b.jsonl", "part/a.jsonl"]))[0]
+    assert [file.name for file in listed] == ["b.jsonl", "a.jsonl"]
 
 
 @pytest.mark.parametrize(
     ("files", "name", "hint"),
     [
-        (
-            ["latest.jsonl", "my-train.jsonl", "test.jsonl"],
-            "data",
-            "data.path='[part/latest.jsonl,part/my-train.jsonl]'",
-        ),
+        (["latest.jsonl", "train.jsonl", "test.jsonl"], "data", "data.path='[part/latest.jsonl,part/train.jsonl]'"),
         (["train.jsonl", "test-0-of-1.jsonl"], "data.eval", "data.eval.path='[part/test-0-of-1.jsonl]'"),
         (["dataset_infos.json", "rows.csv"], "data", "data.path='part/*.csv'"),
     ],
@@ -110,36 +104,39 @@ def test_a_folder_of_several_kinds_of_files(files: list[str], name: str, hint: s
     "source",
     [
         DataSource(path="rows.csv", rename={"answer": "a"}, select=(2, 5)),
-        DataSource(path="rows.csv", select=3),
+        DataSource(path="rows.csv", select=3, split="train"),
         DataSource(path="rows.jsonl"),
+        DataSource(path="rows.jsonl", rename={"chosen": "x", "rejected": "y"}, select=(1, 4), transcripts=True),
         DataSource(world="toy_sums", args={"num_rows": 20}, select=(15, 20)),
         DataSource(path="rows.csv", split="train[50%:]"),
     ],
-    ids=["renamed and selected", "the first", "lists", "a world", "a part, by datasets"],
+    ids=["renamed and selected", "the first", "lists", "transcripts", "a world", "a part, by datasets"],
 )
-def test_first_rows_equal_those_of_a_training(workplace: Path, source: DataSource) -> None:
-    (workplace / "rows.csv").write_text("q,a,n\n" + "".join(f"what is {n}?,it is {n},{n}\n" for n in range(9)))
-    (workplace / "rows.jsonl").write_text("".join(f'{{"q": "{n}", "a": [1.5, {n}.0]}}\n' for n in range(9)))
-    template = "Q: {prompt}" if source.world else "Q: {q}"
-    read = load_split([source], prompt=template, seed=3)
-    ours = first_rows([source], prompt=template, seed=3, limit=4)
-    assert ours == [read[row] for row in range(min(4, len(read)))]
-    assert ours[0]["prompt"].startswith("Q: ")
+def test_first_rows_and_a_preview_equal_those_of_a_training(workplace: Path, source: DataSource) -> None:
+    start, numbers = "\n\nHuman: x\n\nAssistant:", range(9)
+    (workplace / "rows.csv").write_text("q,a,n\n" + "".join(f"what is {n}?,it is {n},{n}\n" for n in numbers))
+    rows = [{"q": f"{n}", "a": [1.5, n], "x": f"{start} a{n}", "y": f"{start} b{n}"} for n in numbers]
+    (workplace / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    template = "Q: {prompt}" if source.world or source.transcripts else "Q: {q}"
+    for prompt in (template, None):
+        read = load_split([source], prompt=prompt, seed=3)
+        ours = first_rows([source], prompt=prompt, seed=3, limit=4)
+        assert ours == [read[row] for row in range(min(4, len(read)))]
+        columns, found = prepare_preview(source, peek(source, 9, prompt=prompt, seed=3), prompt)
+        assert list(columns) == read.column_names
+        assert found is None or [found[row] for row in range(len(found))] == read.to_list()[: len(found)]
+        assert (found is None) == (source.split == "train[50%:]")
+        assert prompt is None or ours[0]["prompt"].startswith("Q: ")
 
 
 @pytest.mark.parametrize(
     ("rename", "expected"),
     [
-        ({}, ("a", "b", "c")),
-        ({"x": "b"}, ("a", "x", "c")),
-        ({"a": "b", "b": "a"}, ("b", "a", "c")),
-        ({"a": "b", "old": "a"}, ("old", "a", "c")),
-        ({"b": "x"}, "data.rename.b"),
-        ({"y": "x"}, "data.rename.y"),
-        ({"a": "b"}, "data.rename.a"),
-        ({"x": "a", "y": "a"}, "data.rename.y"),
+        ({}, ("a", "b", "c")), ({"x": "b"}, ("a", "x", "c")), ({"a": "b", "b": "a"}, ("b", "a", "c")),
+        ({"a": "b", "old": "a"}, ("old", "a", "c")), ({"b": "x"}, "data.rename.b"), ({"y": "x"}, "data.rename.y"),
+        ({"a": "b"}, "data.rename.a"), ({"x": "a", "y": "a"}, "data.rename.y"),
     ],
-)
+)  # fmt: skip
 def test_renames(rename: dict[str, str], expected: Any, refusal) -> None:
     if isinstance(expected, str):
         error = refusal(renamed, ("a", "b", "c"), rename)

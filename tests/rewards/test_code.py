@@ -37,16 +37,8 @@ def test_code_in(text: str, code: str) -> None:
 
 
 def test_code_runs() -> None:
-    completions: list[Any] = [
-        "print('hi')",
-        [{"role": "assistant", "content": "So:\n```python\nimport sys\nsys.exit(0)\n```"}],
-        "1 / 0",
-        "while True: pass",
-        "def",
-        "  ",
-        "input()",
-        "exit(3)",
-    ]
+    said = [{"role": "assistant", "content": "So:\n```python\nimport sys\nsys.exit(0)\n```"}]
+    completions: list[Any] = ["print('hi')", said, "1 / 0", "while True: pass", "def", "  ", "input()", "exit(3)"]
     started = time.monotonic()
     assert code_runs(completions, timeout_s=1.0) == [1, 1, 0, 0, 0, 0, 0, 0]
     assert time.monotonic() - started < 8
@@ -73,15 +65,11 @@ def test_split_tests() -> None:
 @pytest.mark.parametrize(
     "cheat",
     [
-        "import sys; sys.exit(0)",
-        "import os; os._exit(0)",
-        "def add(a, b):\n    import os; os._exit(0)",
-        "def add(a, b):\n    raise SystemExit(0)",
-        "print('0' * 32, 0)",
-        "import sys; sys.stdout = open('x', 'w')",
+        "import sys; sys.exit(0)", "import os; os._exit(0)", "def add(a, b):\n    import os; os._exit(0)",
+        "def add(a, b):\n    raise SystemExit(0)", "print('0' * 32, 0)", "import sys; sys.stdout = open('x', 'w')",
         "class Yes:\n    def __eq__(self, other): raise KeyboardInterrupt\ndef add(a, b): return Yes()",
     ],
-)
+)  # fmt: skip
 def test_leaving_early_passes_nothing(cheat: str) -> None:
     assert code_passes_tests([cheat], [["assert add(1, 2) == 3"]]) == [0.0]
 

@@ -15,33 +15,20 @@ from typing import Any
 import pytest
 import yaml
 
+from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
+
 ELSEWHERE = {"server", "judge", "judge_ranking", "code_runs", "code_passes_tests"}
 """Rewards that talk to servers or run code are not called here."""
 FILES = sorted((Path(__file__).parents[2] / "conf" / "reward").glob("*.yaml"))
 
 NEED_MATH_VERIFY = {"trl_accuracy", "trl_cosine_length"}
-FROM_THE_TRAINER = {
-    "prompts",
-    "completions",
-    "completion_ids",
-    "trainer_state",
-    "log_metric",
-    "log_extra",
-    "environments",
-}
 
 BATCH: dict[str, Any] = {
     "prompts": [[{"role": "user", "content": "How much is 3 + 4?"}]] * 2,
     "completions": [[{"role": "assistant", "content": text}] for text in ("7", "<think>It is easy</think>It is 8")],
     "completion_ids": [[5, 2], list(range(30))],
-    "trainer_state": None,
-    "log_metric": None,
-    "log_extra": None,
-    "answer": ["#### 7", "7"],
-    "a": [3, 3],
-    "b": [4, 4],
-    "speaker_a": ["A", "A"],
-    "speaker_b": ["B", "B"],
+    **dict.fromkeys(("trainer_state", "log_metric", "log_extra")),
+    **{"answer": ["#### 7", "7"], "a": [3, 3], "b": [4, 4], "speaker_a": ["A"] * 2, "speaker_b": ["B"] * 2},
     "entry": [None, None],
 }
 
@@ -58,7 +45,7 @@ def reward_of(entry: dict[str, Any]) -> Callable[..., list[float | None]]:
     function = getattr(importlib.import_module(module), name)
     parameters = inspect.signature(function).parameters.values()
     takes_rows = any(
-        parameter.name in FROM_THE_TRAINER or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters
+        parameter.name in REWARD_ARGUMENTS or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters
     )
     reward: Callable[..., list[float | None]] = (
         partial(function, **entry["args"]) if takes_rows else function(**entry["args"])

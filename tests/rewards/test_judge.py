@@ -55,12 +55,10 @@ def test_the_request_and_the_score_between_0_and_1() -> None:
 @pytest.mark.parametrize(
     ("text", "score"),
     [
-        ("Rating = 7.5", 0.75),
-        ("Score: 1. No, on reflection Score: 9/10", 0.9),
-        ("**Score**: 0", 0.0),
+        ("Rating = 7.5", 0.75), ("Score: 1. No, on reflection Score: 9/10", 0.9), ("**Score**: 0", 0.0),
         ("SCORE:10", 1.0),
     ],
-)
+)  # fmt: skip
 def test_replies_with_a_score(text: str, score: float) -> None:
     assert score_of(text) == score
 
@@ -90,14 +88,9 @@ def test_a_cached_reply_makes_no_request(cache: Path) -> None:
         ask()
         ask()
         assert len(server.asked) == 1
-        for other in (
-            {"model": "n"},
-            {"temperature": 1.0},
-            {"rubric": "!{completion}"},
-            {"max_tokens": 7},
-            {"cache": False},
-        ):
-            ask(**other)
+        others = {"model": "n", "temperature": 1.0, "rubric": "!{completion}", "max_tokens": 7, "cache": False}
+        for name, value in others.items():
+            ask(**{name: value})
         assert len(server.asked) == 6
         ask(score_pattern=r"Score: (\d)")  # the pattern is not part of the request
         assert len(server.asked) == 6
@@ -131,12 +124,7 @@ def test_a_judge_that_always_fails_raises(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_invalid_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JUDGE_KEY", raising=False)
-    wrong: list[dict[str, Any]] = [
-        {"scale": [10, 0]},
-        {"scale": [1]},
-        {"score_pattern": "("},
-        {"score_pattern": "score"},
-    ]
+    wrong: list[Any] = [{"scale": [10, 0]}, {"scale": [1]}, {"score_pattern": "("}, {"score_pattern": "score"}]
     for args in (*wrong, {"api_key_env": "JUDGE_KEY"}, {"rubric": "{prompt}"}):
         with pytest.raises(RewardError) as caught:
             Judge("http://127.0.0.1/", "m", **({"rubric": "{completion}"} | args))
@@ -183,11 +171,8 @@ def longest_first(payload: Any) -> Answer:
 
 def scores(server: FakeServer, order: list[int], **args: Any) -> list[float | None]:
     judge = RankingJudge(server.url, "m", **{"rubric": RANKING, **args})
-    some = asyncio.run(
-        judge(
-            prompts=[PROMPTS[row] for row in order], completions=[TEXTS[row] for row in order], answer=[1] * len(order)
-        )
-    )
+    rows = {"prompts": [PROMPTS[row] for row in order], "completions": [TEXTS[row] for row in order]}
+    some = asyncio.run(judge(**rows, answer=[1] * len(order)))
     return [some[order.index(row)] for row in sorted(order)]
 
 

@@ -21,18 +21,9 @@ def test_sends_rows_and_columns_gets_rewards() -> None:
     with serving(lengths) as server:
         reward = RewardServer(server.url)
         prompts = ["p", [{"role": "user", "content": "q"}]]
-        scores = asyncio.run(
-            reward(
-                prompts=prompts,
-                completions=["abc", ""],
-                completion_ids=[[1], [2]],
-                trainer_state=object(),
-                log_metric=print,
-                answer=[1, None],
-                day=[date(2025, 1, 1)] * 2,
-                scalar=3,
-            )
-        )
+        from_trl = {"completion_ids": [[1], [2]], "trainer_state": object(), "log_metric": print}
+        columns = {"answer": [1, None], "day": [date(2025, 1, 1)] * 2, "scalar": 3}
+        scores = asyncio.run(reward(prompts=prompts, completions=["abc", ""], **from_trl, **columns))
     assert scores == [3, None]
     assert server.asked[0].payload == {"prompts": prompts, "completions": ["abc", ""], "columns": {"answer": [1, None]}}
 
@@ -55,14 +46,10 @@ def test_batches_keep_their_order() -> None:
 @pytest.mark.parametrize(
     ("answer", "got"),
     [
-        ({"rewards": [1.0]}, "[1.0]"),
-        ({"scores": [1, 2]}, "{'scores': [1, 2]}"),
-        ([1, 2], "[1, 2]"),
-        ({"rewards": 1.0}, "{'rewards': 1.0}"),
-        ({"rewards": [1, "two"]}, "'two'"),
-        ({"rewards": [[1], 2]}, "[1]"),
+        ({"rewards": [1.0]}, "[1.0]"), ({"scores": [1, 2]}, "{'scores': [1, 2]}"), ([1, 2], "[1, 2]"),
+        ({"rewards": 1.0}, "{'rewards': 1.0}"), ({"rewards": [1, "two"]}, "'two'"), ({"rewards": [[1], 2]}, "[1]"),
     ],
-)
+)  # fmt: skip
 def test_invalid_answers(answer: Any, got: str) -> None:
     with serving(lambda payload: Answer(answer if "c" in payload["completions"] else {"rewards": [0, 0]})) as server:
         reward = RewardServer(server.url, batch_size=2)

@@ -61,17 +61,10 @@ def group(train, workplace: Path, says, monkeypatch: pytest.MonkeyPatch) -> Call
     ) -> Seen:
         says(*rows)
         seen.outputs = []
-        code, seen.folder = train(
-            "~rewards.correct",
-            "~rewards.format",
-            "~rewards.brevity",
-            *rewards,
-            "trainer.args.per_device_train_batch_size=4",
-            f"trainer.args.max_completion_length={LIMIT}",
-            "trainer.args.max_steps=1",
-            *overrides,
-            name=name,
-        )
+        sizes = {"per_device_train_batch_size": 4, "max_completion_length": LIMIT, "max_steps": 1}
+        words = ["~rewards.correct", "~rewards.format", "~rewards.brevity", *rewards]
+        words += [f"trainer.args.{key}={value}" for key, value in sizes.items()]
+        code, seen.folder = train(*words, *overrides, name=name)
         assert code == 0
         return seen
 

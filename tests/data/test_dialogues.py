@@ -1,0 +1,214 @@
+"""Conversations in the forms in which people store them, and whole dialogues split into prompt and answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import datasets
+import pytest
+
+from rlhf_cli.data import dialogues
+from rlhf_cli.data.dialogues import read_conversations, split_pair, split_transcripts
+from rlhf_cli.data.rows import RowTable
+
+ASKED, TOLD = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}
+CHAT = [ASKED, TOLD]
+HELLO = "\n\nHuman: Hello\n\nAssistant:"
+TWICE, LONG = f"{HELLO} Hi!\n\nHuman: How are you?\n\nAssistant:", " Hi!\n\nHuman: Tea?\n\nAssistant: Yes."
+F = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+
+
+def table(*rows: dict[str, Any]) -> RowTable:
+    return RowTable(rows, list(dict.fromkeys(name for row in rows for name in row)))
+
+
+def contents(rows: Any) -> list[dict[str, Any]]:
+    return [dict(rows[place]) for place in range(len(rows))]
+
+
+def said(content: object, role: str = "assistant", **more: object) -> list[dict[str, Any]]:
+    return [{"role": role, "content": content, **more}]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ([{"role": "User", "value": "hi"}, {"role": "Model", "text": "ho"}], CHAT),
+        ([{"from": "Human", "value": "hi"}, {"from": "gpt", "content": "ho"}], CHAT),
+        ({"from": "gpt", "role": "user", "content": "hi"}, [ASKED]),
+        ([{"role": "assistant", "content": "ho", "name": None, "tool_calls": []}], [TOLD]),
+        ([{"role": "function_call", "content": "ho"}], said("ho", "function_call")),
+        (
+            [{"system": "s", "input": "hi", "output": "ho"}, {"input": "a", "output": None}],
+            [*said("s", "system"), *CHAT, *said("a", "user")],
+        ),
+        ([ASKED, {"input": "a", "output": "b"}], [ASKED, {"input": "a", "output": "b", "content": None}]),
+        (json.dumps(CHAT), CHAT), (str(CHAT), CHAT), (" ", None), ("[1, 2]", [1, 2]), (5, 5), ([], []),
+        ([ASKED, 3], [ASKED, 3]), ({}, {}),
+        ([{"from": "function_call", "value": json.dumps(F["function"])}], said("", tool_calls=[F])),
+        ([{"role": "assistant", "function_call": {"name": "f", "arguments": '{"x": 1}'}}], said("", tool_calls=[F])),
+        (said("a", tool_calls=F), said("a", tool_calls=[F])),
+        (
+            said("", tool_calls=[{"function": {"name": "f", "arguments": ""}}, {"name": "g"},
+                                 {"name": "h", "id": None, "arguments": {"x": None, "y": [{"z": None}]}}]),
+            said("", tool_calls=[{"function": {"name": "f", "arguments": {}}},
+                                 {"type": "function", "function": {"name": "g", "arguments": {}}},
+                                 {"type": "function", "function": {"name": "h", "arguments": {"y": [{}]}}}]),
+        ),
+        (said([{"type": "text", "text": "a"}, {"value": "b"}, "c"]), said("abc")),
+        (said([{"type": "image", "text": "a"}, "b"]), said([{"type": "image", "text": "a"}, "b"])),
+        (said([{"type": "text", "text": 5}, "b"]), said([{"type": "text", "text": 5}, "b"])),
+        (said([{"type": "image", "x": None}]), said([{"type": "image"}])),
+    ],
+)  # fmt: skip
+def test_a_conversation_in_any_form(value: object, expected: object) -> None:
+    assert contents(read_conversations(table({"messages": value}), ["messages"])) == [{"messages": expected}]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [{"from": "ghost", "value": "a"}], "[{", '"text"', said("", tool_calls=[5]), said("", tool_calls="{"),
+        said("", tool_calls=[{"function": 3}]), said("", tool_calls=[{"name": "f", "arguments": "[1]"}]),
+    ],
+)  # fmt: skip
+def test_a_conversation_that_cannot_be_read_is_named_by_its_row(value: object, refusal) -> None:
+    error = refusal(read_conversations, table({"messages": CHAT}, {"messages": value}), ["messages"], name="data.eval")
+    assert error.where == "data.eval, row 2 (the first row is 1)"
+
+
+def test_columns_are_read_as_conversations_or_settings_by_their_name_and_first_value() -> None:
+    """Text is a conversation in JSON only if the first text of every such column is."""
+    turns, text, read = [{"from": "human", "value": "hi"}], json.dumps([ASKED]), [ASKED]
+    kept = {"text": turns, "prompt": None, "completion": turns, "tools": '[{"a": null}]', "chat_template_kwargs": None}
+    late = {"text": turns, "prompt": turns, "completion": None, "tools": " ", "chat_template_kwargs": '{"b": 1}'}
+    columns = [*kept, "chosen"]
+    assert contents(read_conversations(table(kept, late), columns)) == [
+        {"text": turns, "prompt": None, "completion": read, "tools": [{}], "chat_template_kwargs": {}},
+        {"text": turns, "prompt": read, "completion": None, "tools": None, "chat_template_kwargs": {"b": 1}},
+    ]
+    lone = {"prompt": text, "completion": None}
+    assert contents(read_conversations(table(lone), columns)) == [{"prompt": read, "completion": None}]
+    for prompt, completion, is_read in ((text, text, True), (text, "ho", False), (text, "[1, 2]", False),
+                                        ("[]", "[]", False), (text, '[{"a": 1}]', False), ("[{", "[{", False),
+                                        (f"[{json.dumps(ASKED)}, 3]", text, False)):  # fmt: skip
+        row = {"prompt": prompt, "completion": completion}
+        found = contents(read_conversations(table(row), columns))
+        assert found == [{"prompt": read, "completion": read} if is_read else row]
+
+
+def test_a_dataset_stores_conversations_as_json_unless_they_are_plain() -> None:
+    """In a mixture, all are stored so; trainers that rewrite messages get back those of a role and a text."""
+    rows = {"prompt": [[ASKED]] * 2, "chosen": [[{**TOLD, "name": "n"}]] * 2, "tools": ["[]"] * 2, "other": [[1]] * 2}
+    as_json, features = datasets.List(datasets.Json()), datasets.Features
+    dataset = datasets.Dataset.from_dict(rows)
+    read = read_conversations(dataset, ["prompt", "chosen", "tools"])
+    kinds = {"chosen": as_json, "tools": datasets.Json()}
+    assert read.features == features({**dataset.features, **kinds})
+    assert read[1] == {"prompt": [ASKED], "chosen": [{**TOLD, "name": "n"}], "tools": None, "other": [1]}
+    mixed = read_conversations(dataset, ["prompt", "chosen", "tools"], is_alone=False)
+    assert mixed.features == features({**dataset.features, **kinds, "prompt": as_json})
+    plain = dialogues.plain_messages(read)
+    assert plain[1] == {"prompt": [ASKED], "chosen": [TOLD], "tools": None, "other": [1]}
+    assert plain.features["chosen"] == dataset.features["prompt"]
+    for column, value in (("prompt", [ASKED]), ("completion", [7, 8])):
+        same = datasets.Dataset.from_dict({column: [value]})
+        assert dialogues.plain_messages(same) is read_conversations(same, [column]) is same
+    for message in (said("hi", "Human"), ASKED, [{"role": 5, "content": "hi"}], said("hi", x=1)):
+        other = datasets.Dataset.from_dict({"prompt": [message]})
+        assert read_conversations(other, ["prompt"]).features == features(prompt=as_json)
+
+
+def test_the_text_of_a_system_column_begins_the_dialogues_that_the_user_begins() -> None:
+    rows = [
+        {"system": "s", "chosen": "text", "prompt": [ASKED]},
+        {"system": "", "chosen": [ASKED], "prompt": [ASKED]},
+        {"system": 5, "chosen": [ASKED], "prompt": [ASKED]},
+        {"system": "s", "chosen": [TOLD], "prompt": [*said("t", "system"), ASKED]},
+    ]
+    begun = [{**rows[0], "prompt": [*said("s", "system"), ASKED]}, *rows[1:]]
+    assert contents(dialogues.with_system(table(*rows), ["chosen", "prompt"])) == begun
+    for same in (table({"prompt": [ASKED]}), table({"system": "s", "prompt": "a"}), RowTable([], ["system", "prompt"])):
+        assert dialogues.with_system(same, ["prompt"]) is same
+
+
+def test_labels_are_read_if_all_say_good_or_bad() -> None:
+    good, bad = ("True", "yes", "1", "GOOD", "desirable"), ("False", "no", "0", "bad", "Undesirable")
+    labels = table(*({"label": word} for word in (*good, *bad)))
+    assert contents(dialogues.with_labels(labels, ["label"])) == [{"label": True}] * 5 + [{"label": False}] * 5
+    for same, columns in ((labels, []), (table({"label": "yes"}, {"label": "so so"}), ["label"]),
+                          (table({"label": "no"}, {"label": True}), ["label"])):  # fmt: skip
+        assert dialogues.with_labels(same, columns) is same
+
+
+def test_answers_lose_the_messages_of_the_prompt_that_they_begin_with() -> None:
+    rows = [{"prompt": [ASKED], "chosen": rest, "rejected": [ASKED], "messages": CHAT} for rest in ([TOLD], CHAT)]
+    rows += [{**rows[0], "prompt": "ab", "chosen": "abc"}, {**rows[0], "prompt": [], "chosen": [*CHAT, *CHAT]}]
+    rows += [{**rows[0], "chosen": [*CHAT, ASKED, TOLD]}, {**rows[0], "prompt": CHAT, "chosen": [*CHAT, ASKED]}]
+    columns = ["chosen", "rejected", "messages", "prompt"]
+    rests: list[Any] = [[TOLD], [TOLD], "abc", [*CHAT, *CHAT], [TOLD, *CHAT], [ASKED]]
+    expected = [{**row, "chosen": rest} for row, rest in zip(rows, rests, strict=True)]
+    assert contents(dialogues.without_repeats(table(*rows), columns)) == expected
+    for same in (table(rows[0]), table({"chosen": CHAT, "messages": CHAT})):
+        assert dialogues.without_repeats(same, columns) is same
+
+
+@pytest.mark.parametrize(
+    ("columns", "made"),
+    [
+        ("chosen rejected", ("prompt", "chosen", "rejected")), ("chosen rejected x", ("prompt", "chosen", "rejected")),
+        ("messages", ("prompt", "completion")), ("conversations chosen", ("prompt", "completion")),
+        ("prompt chosen rejected messages", ()),
+    ],
+)  # fmt: skip
+def test_what_is_made_of_dialogues(columns: str, made: tuple[str, ...], refusal) -> None:
+    assert dialogues.made_columns(columns.split()) == made
+    error = refusal(dialogues.made_columns, ["chosen", "rejectd"], name="data.eval")
+    assert (error.where.split()[0], error.hint, error.expected) == ("data.eval", "rejectd", "one of chosen, rejectd")
+    same = table({"prompt": "p", "chosen": f"{HELLO} a", "rejected": f"{HELLO} b"})
+    assert split_transcripts(same) is same
+    talks = [{"messages": None, "conversations": talk} for talk in ([ASKED, TOLD, ASKED], None)]
+    assert contents(split_transcripts(table(*talks))) == [
+        {**talks[0], "prompt": CHAT, "completion": [ASKED]}, {**talks[1], "prompt": [], "completion": []},
+    ]  # fmt: skip
+
+
+def test_a_row_without_transcripts_keeps_its_texts_and_gets_an_empty_prompt(refusal) -> None:
+    pair = {"chosen": f"{HELLO} a", "rejected": f"{HELLO} b"}
+    assert dialogues.split_row(pair) == {"prompt": HELLO, "chosen": " a", "rejected": " b"}
+    for chosen, rejected in ((None, f"{HELLO} b"), (CHAT, CHAT)):
+        row = {"chosen": chosen, "rejected": rejected}
+        assert dialogues.split_row(row) == {"prompt": "", **row}
+    swift = {"chosen": CHAT, "rejected": "no"}
+    told = [{"role": "assistant", "content": "no"}]
+    assert dialogues.split_row(swift) == {"prompt": CHAT[:-1], "chosen": CHAT[-1:], "rejected": told}
+    many = datasets.Dataset.from_list([{"chosen": "a", "rejected": "b"}] * 1500 + [pair])
+    assert split_transcripts(many)[1500]["prompt"] == HELLO
+    assert refusal(split_transcripts, many.select(range(1500))).hint == "data.transcripts=false"
+    assert len(split_transcripts(many.select([]))) == 0
+    assert split_transcripts(datasets.Dataset.from_list([{**pair, "messages": CHAT}]))["prompt"][:] == [HELLO]
+    talks = datasets.Features(messages=datasets.List(datasets.Json()))
+    talk = split_transcripts(datasets.Dataset.from_list([{"messages": CHAT}], features=talks))
+    assert (talk.features["prompt"], talk[0]["completion"]) == (talks["messages"], [TOLD])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "chosen", "rejected"),
+    [
+        (TWICE, " Fine.", " Go away."), (TWICE, " Fine.", " "), (TWICE, " Fine.", ""),
+        (TWICE, " I am fine.", " I am not."),  # it is the turn that ends the prompt, not the last letter in common
+        (HELLO, LONG, " Ho!\n\nHuman: Tea?\n\nAssistant: No."), (HELLO, LONG, " Hi!"),
+        (None, "Fine.", "Go away."), (None, f"{HELLO} Hi!", "Hi!"), (None, f"{HELLO} Hi!", f"{HELLO[:-12]} there"),
+        (None, f"{HELLO} Hi!", HELLO.replace("Hello", "Bye") + " Hi!"), (None, "\n\nHuman: Hello", "\n\nHuman: Hello"),
+        (None, "I said \n\nAssistant: once", "I said \n\nAssistant: twice"),
+    ],
+)  # fmt: skip
+def test_a_transcript_is_split_at_the_last_answer_that_both_share(
+    prompt: str | None, chosen: str, rejected: str
+) -> None:
+    """Later turns of one of two dialogues are no part of the prompt."""
+    whole = prompt or ""
+    expected = prompt and (prompt, chosen, rejected)
+    assert split_pair(whole + chosen, whole + rejected) == expected
+    assert split_pair(whole + rejected, whole + chosen) == (prompt and (prompt, rejected, chosen))
