@@ -11,18 +11,11 @@ from transformers import TrainerCallback
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs import recorder
-from rlhf_cli.runs.metrics_file import prune_completions, read_metrics
+from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import read_json
 from tests.support.cut_runs import cut, events, is_same
 
 pytestmark = pytest.mark.whole
-
-
-def table(run: Path, step: int) -> Path:
-    file = run / "completions" / f"completions_{step:05d}.parquet"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.touch()
-    return file
 
 
 def steps(run: Path) -> list[int]:
@@ -64,27 +57,6 @@ def test_no_tensor_of_a_step_and_no_class_waits_for_the_garbage_collector(
     assert gc.get_freeze_count() == 0
     assert not {"Tensor", "frame", "type"} & set(leftovers.found)
     assert len(leftovers.found) < 600  # closures of the standard library's JSON encoder
-
-
-@pytest.mark.parametrize(
-    ("last", "every", "kept"),
-    [
-        (3, None, [1, 10, 99_999, 100_000]),
-        (1, 5, [0, 1, 5, 10, 100_000]),
-        (99, None, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 99_999, 100_000]),
-    ],
-)
-def test_the_newest_stay_and_those_of_every_so_many_steps(
-    tmp_path: Path, last: int, every: int | None, kept: list[int]
-) -> None:
-    """The first of training stays, not of an evaluation before it, and what TRL did not name."""
-    for step in (*range(11), 99_999, 100_000):
-        table(tmp_path, step)
-    mine = tmp_path / "completions" / "mine.parquet"
-    mine.touch()
-    prune_completions(tmp_path, last=last, every=every)
-    mine.unlink()
-    assert steps(tmp_path) == kept
 
 
 @pytest.fixture

@@ -16,6 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.evaluation.targets import POLICY, find_target
@@ -79,16 +82,16 @@ def test_other_models_are_left_alone(named: str | None, conversions: list[list[s
     assert conversions == []
 
 
-def test_a_file_is_converted_once(place: Path, conversions: list[list[str]]) -> None:
+def test_a_file_is_converted_once(
+    place: Path, conversions: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
     file = place / "site/carrier/small.gguf"
     first = folder_of(str(file))
-    assert first is not None
-    assert Path(first).is_relative_to(place / "cache")
+    assert first == str(place / f"cache/models/small-1-{hashlib.sha256(CONTENT).hexdigest()[:12]}")
     assert folder_of("package:small") == first  # the same bytes
-    assert [words[1:4] for words in conversions] == [
-        ["-m", "rlhf_cli.models.gguf", str(place / "site/carrier/small.gguf")]
-    ]
-    (place / "site/carrier/small.gguf").unlink()
+    assert [words[1:4] for words in conversions] == [["-m", "rlhf_cli.models.gguf", str(file)]]
+    assert capsys.readouterr() == ("", "converting small.gguf to a model folder, once: about 20 s\n")
+    file.unlink()
     assert folder_of("package:small") == first  # from the cache alone
     assert "carrier" not in sys.modules
 
@@ -146,9 +149,8 @@ def test_what_the_process_of_a_conversion_says_of_a_file(place: Path, monkeypatc
     """It reads the file with the package gguf, here one that finds every file too short and names it."""
     (place / "site/gguf.py").write_text("def GGUFReader(path):\n    raise ValueError(f'too short: {path}')\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place / "site"), *filter(None, sys.path)]))
-    error = refused("package:small")
-    assert error.where == "model.path"
-    assert f"ValueError: too short: {place / 'site/carrier/small.gguf'}" in str(error.got)
+    error, file = refused("package:small"), place / "site/carrier/small.gguf"
+    assert (error.where, error.got) == ("model.path", f"{file} ({len(CONTENT)} bytes): ValueError: too short: {file}")
     assert "download the file again" in str(error.advice)
 
 
@@ -224,16 +226,34 @@ def test_a_cut_gguf_file_is_refused_before_torch_is_imported(content: bytes, pla
     assert subprocess.run(words, env={**os.environ, PARENT: str(os.getpid())}, check=False).returncode == 3
 
 
-@pytest.mark.whole
 @pytest.mark.skipif(not HAS_GGUF, reason="needs gguf (make real)")
-def test_one_part_of_a_split_file_is_refused(place: Path) -> None:
-    """It lacks some of the tensors, which transformers would draw at random."""
-    from tests.support.gguf_files import write_llama
+def test_what_a_conversion_writes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights and tokens of the file in float32, nothing of GGUF in the configuration, and padding with the end.
+
+    One part of a split file lacks tensors, which transformers would draw at random.
+    """
+    import gguf as library
+
+    from tests.support.gguf_files import VOCABULARY, write_llama
 
     write_llama(place / "whole.gguf")
     write_llama(place / "part.gguf", without="blk.1.")
-    assert Path(folder_of(str(place / "whole.gguf")) or "", "model.safetensors").is_file(), "the control"
-    assert "model.layers.1." in str(refused(str(place / "part.gguf")).got)
+    stock, reads = library.GGUFReader, list[str]()
+    monkeypatch.setattr(library, "GGUFReader", lambda path: reads.append(path) or stock(path))
+    gguf.convert(place / "whole.gguf", place / "made")
+    assert reads == [str(place / "whole.gguf")]
+    written = load_file(place / "made/model.safetensors")
+    theirs = {tensor.name: torch.tensor(tensor.data) for tensor in stock(place / "whole.gguf").tensors}
+    for name, its in {"embed_tokens": "token_embd", "layers.1.mlp.up_proj": "blk.1.ffn_up"}.items():
+        assert torch.equal(written[f"model.{name}.weight"], theirs[f"{its}.weight"])
+    assert len(written) == len(theirs)
+    config = json.loads((place / "made/config.json").read_text())
+    assert {"dtype": "float32", "eos_token_id": 2, "pad_token_id": 2}.items() <= config.items()
+    assert not {"quantization_config", "_name_or_path"} & config.keys()
+    tokenizer = AutoTokenizer.from_pretrained(place / "made")
+    assert (tokenizer.pad_token, tokenizer("ab").input_ids[-1]) == ("<|im_end|>", VOCABULARY.index("ab"))
+    with pytest.raises(ValueError, match=r"model\.layers\.1\."):
+        gguf.convert(place / "part.gguf", place / "other")
 
 
 def test_the_base_of_an_adapter_is_made_again(place: Path, conversions: list[list[str]]) -> None:

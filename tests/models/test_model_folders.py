@@ -14,7 +14,7 @@ from transformers import AutoConfig, TrainingArguments
 from transformers.integrations import deepspeed
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.model_folders import describe_model, describe_reward_model, require_model
+from rlhf_cli.models.model_folders import describe_model, describe_reward_model, is_reward_model, require_model
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.models.tokenizer_files import PromptTokens, read_tokenizer
 from rlhf_cli.trainers.assemble.policy_loading import loading_unsharded
@@ -82,14 +82,29 @@ def test_other_models_are_refused_as_reward_models(tmp_path: Path, config, got: 
 
 
 def test_an_adapter_names_its_base(tmp_path: Path) -> None:
+    """The base needs no tokenizer, its absence is told of the adapter's file, and a template may lie beside either."""
     base = folder_of(tmp_path / "base", CAUSAL)
+    Path(base, "tokenizer_config.json").unlink()
     adapter = {"base_model_name_or_path": base, "task_type": "SEQ_CLS"}
     path = folder_of(tmp_path / "adapter", adapter, "adapter_config.json")
     assert describe_reward_model(path, where="w") == f"{path} (adapter of {base})"
+    assert describe_model(path, where="w") == f"{path} (adapter)"
+    assert refused(path, conversational=True).got == f"{path}, {base}"
+    Path(base, "chat_template.jinja").write_text("{{ messages }}")
+    describe_reward_model(path, where="w", conversational=True)
     folder_of(tmp_path / "adapter", adapter | {"task_type": "CAUSAL_LM"}, "adapter_config.json")
-    assert str(refused(path).got).endswith("CAUSAL_LM")
+    assert refused(path).got == f"{path}: task_type CAUSAL_LM"
     folder_of(tmp_path / "adapter", adapter | {"base_model_name_or_path": "/gone"}, "adapter_config.json")
-    assert "/gone" in str(refused(path).got)
+    for describe in (describe_model, describe_reward_model, is_reward_model):
+        with pytest.raises(ModelError) as caught:
+            describe(path, where="w")
+        named = f"w: the base that {path}/adapter_config.json names"
+        assert (caught.value.where, caught.value.got) == (named, "/gone (looked at /gone)")
+    for base in ("/gone", None):
+        folder_of(tmp_path / "adapter", adapter | {"base_model_name_or_path": base}, "adapter_config.json")
+        assert describe_model(path, where="w", needs_model=base is None) == f"{path} (adapter)"
+    folder_of(tmp_path / "adapter", adapter | {"base_model_name_or_path": path}, "adapter_config.json")
+    assert describe_model(path, where="w") == f"{path} (adapter)"  # the checks of the base's own key will tell
 
 
 def test_conversations_need_a_chat_template(tmp_path: Path) -> None:
@@ -102,21 +117,16 @@ def test_conversations_need_a_chat_template(tmp_path: Path) -> None:
     describe_reward_model(path, where="w", conversational=True)
 
 
-def test_a_broken_config_is_named(tmp_path: Path) -> None:
-    path = folder_of(tmp_path, REWARD_MODEL)
-    for content in ("{", "[]"):
-        (tmp_path / "config.json").write_text(content)
-        assert str(refused(path).got).startswith(str(tmp_path / "config.json"))
-
-
 @pytest.mark.parametrize("content", ["{", "[]", '{"a":' * 5000])
-@pytest.mark.parametrize("file", ["generation_config.json", "tokenizer_config.json", "model.safetensors.index.json"])
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json", "model.safetensors.index.json"])
 def test_a_file_that_transformers_would_fail_on_is_named(tmp_path: Path, file: str, content: str) -> None:
     folder = folder_of(tmp_path, CAUSAL)
     (tmp_path / file).write_text(content)
-    with pytest.raises(ModelError) as caught:
-        describe_model(folder, where="model.path")
-    assert (caught.value.where, f"{tmp_path / file}: " in str(caught.value.got)) == ("model.path", True)
+    for describe in (describe_model, describe_reward_model):
+        with pytest.raises(ModelError) as caught:
+            describe(folder, where="model.path")
+        assert caught.value.where == "model.path"
+        assert str(caught.value.got).startswith(f"{tmp_path / file}: ")
 
 
 def test_a_template_in_another_encoding_is_named(tmp_path: Path) -> None:

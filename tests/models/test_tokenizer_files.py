@@ -5,20 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.tokenizer_files import (
-    TokenizerFiles,
-    chat_template_text,
-    load_tokenizer,
-    read_tokenizer,
-    render_chat,
-    token_ids,
-)
+from rlhf_cli.models import tokenizer_files as module
+from rlhf_cli.models.tokenizer_files import TokenizerFiles, load_tokenizer, read_tokenizer, render_chat, token_ids
 from tests.support.model_copies import model_copy
 
 TEXTS = ["17+5=", "", "Grüße, 世界!", "<eos> a <pad>", "x" * 1000]
@@ -26,7 +21,7 @@ CONVERSATION = [
     {"role": "system", "content": 'be <short> & "sure"'},
     {"role": "user", "content": "  17+5=  \n"},
     {"role": "assistant", "content": "22"},
-    {"role": "user", "content": "sure?"},
+    {"role": "user", "content": "sûre?"},
 ]
 TEMPLATES = [
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] | trim }}\n{% endfor %}assistant:",
@@ -35,12 +30,19 @@ TEMPLATES = [
     "{% for m in messages %}{% if loop.index > 2 %}{% break %}{% endif %}{{ m | tojson }}{% endfor %}"
     "{% if add_generation_prompt %}!{% endif %}{% if tools is none %}?{% endif %}{{ mood | default('plain') }}",
     "{% set ns = namespace(n=0) %}{%- for m in messages -%}{% set ns.n = ns.n + 1 %}{{ ns.n }}{%- endfor -%}",
+    "{{ messages | tojson(indent=2) }}{{ messages[3] | tojson(ensure_ascii=true, sort_keys=true) }}"
+    "{{ messages[3] | tojson }}{{ strftime_now('%Y') }}",
 ]
+END = {"SpecialToken": {"id": "<eos>", "type_id": 0}}
+AROUND = {"type": "TemplateProcessing", "single": [END, {"Sequence": {"id": "A", "type_id": 0}}], "pair": []}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return model_copy(tmp_path_factory.mktemp("model") / "model", tokenizer_config={"bos_token": "<pad>"})
+    """A model whose tokenizer begins every text with a token."""
+    around = AROUND | {"special_tokens": {"<eos>": {"id": "<eos>", "ids": [1], "tokens": ["<eos>"]}}}
+    place = tmp_path_factory.mktemp("model") / "model"
+    return model_copy(place, tokenizer_config={"bos_token": "<pad>"}, tokenizer={"post_processor": around})
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +59,7 @@ def ours(folder: Path) -> TokenizerFiles:
 def test_lengths(ours: TokenizerFiles, theirs: PreTrainedTokenizerBase, special_tokens: bool) -> None:
     wanted = [len(theirs(text, add_special_tokens=special_tokens)["input_ids"]) for text in TEXTS]
     assert ours.lengths(TEXTS, special_tokens=special_tokens) == wanted
-    assert wanted[4] == 1000
+    assert wanted[4] == 1000 + special_tokens
 
 
 MEASURES = """
@@ -118,21 +120,51 @@ def test_tokens_of_a_vocabulary_and_those_that_were_added() -> None:
     assert token_ids({"model": {"vocab": "?"}, "added_tokens": {"<a>": 7}}) == {}
 
 
-def test_a_template_file_has_at_most_a_million_bytes(tmp_path: Path) -> None:
-    file = tmp_path / "chat.jinja"
-    for size in (1_000_000, 1_000_001):
-        file.write_text("x" * size)
-        if size == 1_000_000:
-            assert chat_template_text(str(file), where="here") == "x" * size
-        else:
-            with pytest.raises(ModelError) as caught:
-                chat_template_text(str(file), where="here")
-            assert caught.value.where == "here"
+def test_sizes_in_a_config() -> None:
+    """The language part of a model that reads images goes before."""
+    assert [module.vocab_size_of(config) for config in ({"vocab_size": 7}, {"vocab_size": "7"}, {})] == [7, None, None]
+    assert module.vocab_size_of({"vocab_size": 7, "text_config": {"vocab_size": 5}}) == 5
+    both: dict[str, object] = {"n_positions": 8, "max_position_embeddings": 9}
+    assert [module.context_of(config) for config in (both, {"n_positions": 8}, {"n_positions": "8"})] == [9, 8, None]
+
+
+def test_what_the_files_say_of_the_end() -> None:
+    """The token, whether there is surely none, and the token that no text ends with for a reader of scores."""
+    settings: dict[str, Any]
+    for settings, expected in (
+        ({"eos_token": {"content": "</s>"}}, ("</s>", False, "</s>")),
+        ({"eos_token": "</s>", "pad_token": "</s>"}, ("</s>", False, "</s>")),
+        ({"eos_token": "</s>", "pad_token": "<pad>"}, ("</s>", False, None)),
+        *(({"eos_token": token}, (None, True, None)) for token in (None, "", 3, {"content": ""})),
+        ({"pad_token": "<pad>", "tokenizer_class": "LlamaTokenizer"}, (None, False, None)),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, (None, True, None)),
+    ):
+        files = TokenizerFiles(Path(), settings, "here")
+        assert (files.special("eos_token"), files.surely_lacks("eos_token"), files.unread_end) == expected
+
+
+def test_a_template_is_a_text_or_a_file_of_at_most_a_million_bytes(tmp_path: Path) -> None:
+    for text in ("x" * 1_000_000, "{{ x }}"):
+        (tmp_path / "chat").write_text(text)
+        assert module.chat_template_text(str(tmp_path / "chat"), where="here") == text
+    assert module.chat_template_text("{{ y }}", where="here") == "{{ y }}"
+    for content, got in (
+        ("x" * 1_000_001, "[Errno 27] 1,000,001 bytes, more than 1,000,000"),
+        ("{{ x }}\n{{ x", "line 2: unexpected end of template"),
+        ("{{" + "(" * 3000, "line 1: nested too deeply"),
+    ):
+        (tmp_path / "chat").write_text(content)
+        with pytest.raises(ModelError) as caught:
+            module.chat_template_text(str(tmp_path / "chat"), where="here")
+        assert caught.value.where == "here"
+        assert str(caught.value.got).startswith(f"{tmp_path / 'chat'}: {got}")
 
 
 def test_a_template_reaches_nothing_of_python() -> None:
     with pytest.raises(jinja2.exceptions.SecurityError):
         render_chat("{{ messages.__class__.__mro__ }}", CONVERSATION, {})
+    with pytest.raises(jinja2.TemplateError, match=r"^no system$"):
+        render_chat("{{ raise_exception('no system') }}", CONVERSATION, {})
 
 
 @pytest.mark.parametrize(

@@ -12,23 +12,13 @@ from typing import Any
 import pytest
 
 from rlhf_cli.runs import checkpoint_folders as module
-from rlhf_cli.runs.checkpoint_folders import (
-    MANIFEST,
-    clear_staging,
-    commit,
-    finish_commit,
-    newest_whole,
-    own_weights,
-    problem_with,
-    share_weights,
-    staging_place,
-)
+from rlhf_cli.runs.checkpoint_folders import MANIFEST, commit, newest_whole, own_weights, problem_with, share_weights
 from rlhf_cli.runs.run_folder import checkpoints_in, flush
 
 
 def staged(folder: Path, step: int, weights: bytes = b"weights") -> Path:
     """What a trainer leaves before it is committed, a folder in a folder among it."""
-    path = staging_place(folder, step) / f"checkpoint-{step}"
+    path = module.staging_place(folder, step) / f"checkpoint-{step}"
     (path / "shards").mkdir(parents=True)
     (path / "model.safetensors").write_bytes(weights)
     (path / "trainer_state.json").write_text("{}")
@@ -90,7 +80,7 @@ class TestCommit:
         whole(tmp_path, 6)
         staged(tmp_path, 7)
         (tmp_path / "notes").mkdir()
-        clear_staging(tmp_path)
+        module.clear_staging(tmp_path)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-6", "notes"]
 
     @pytest.mark.parametrize("call", range(1, 20))
@@ -111,7 +101,7 @@ class TestCommit:
         commit(staged(tmp_path, 7, b"old"))
         assert calls_until_killed(staged(tmp_path, 7, b"new"), call) == min(call, 11)
         assert [path.name for _, path in checkpoints_in(tmp_path)] == ([] if call == 9 else ["checkpoint-7"])
-        finish_commit(tmp_path)
+        module.finish_commit(tmp_path)
         newest, skipped = newest_whole(tmp_path)
         assert (newest, skipped) == (tmp_path / "checkpoint-7", [])
         assert newest is not None
@@ -132,11 +122,11 @@ class TestCommit:
         monkeypatch.setattr(Path, "rename", refuse)
         with pytest.raises(OSError, match="No space left"):
             commit(path)
-        clear_staging(tmp_path)
+        module.clear_staging(tmp_path)
         newest, _ = newest_whole(tmp_path)
         assert newest is not None
         assert (newest / "model.safetensors").read_bytes() == b"old"
-        (first,) = [staging_place(tmp_path, 8) / "checkpoint-8"]
+        (first,) = [module.staging_place(tmp_path, 8) / "checkpoint-8"]
         staged(tmp_path, 8)
         path = first
         with pytest.raises(OSError, match="No space left"):
@@ -148,7 +138,7 @@ class TestCommit:
         assert calls_until_killed(staged(tmp_path, 7, b"new"), 9) == 9
         flushed: list[Path] = []
         monkeypatch.setattr(module, "flush", flushed.append)
-        finish_commit(tmp_path)
+        module.finish_commit(tmp_path)
         assert flushed == [tmp_path]
 
     def test_nothing_is_put_in_place_that_does_not_verify(self, tmp_path: Path) -> None:
@@ -157,7 +147,7 @@ class TestCommit:
         assert calls_until_killed(path, 9) == 9
         (path / "model.safetensors").write_bytes(b"cut")
         (path / "shards" / "0.bin").unlink()
-        finish_commit(tmp_path)
+        module.finish_commit(tmp_path)
         assert newest_whole(tmp_path) == (None, [])
 
     def test_the_manifest_is_written_when_all_else_is_on_the_disk(

@@ -6,19 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.runs.heartbeat import (
-    DATA,
-    FORWARD,
-    GENERATION,
-    LOGGING,
-    LOSS,
-    OPTIMIZER,
-    REFERENCE_LOGPS,
-    REWARDS,
-    ROLLOUT,
-    TRAINING,
-    Heartbeat,
-)
+from rlhf_cli.runs import heartbeat as phases
+from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.phase_clock import PhaseClock, time_shares
 
 
@@ -61,25 +50,25 @@ def test_a_phase_has_what_no_other_within_it_has(heartbeat: Heartbeat, clock: Ph
     """A micro-batch: 1 s in the loop, 2 s of data around 4 s of a rollout, which has 8 s of generation and 16 s of the
     reference in it; 32 s forward, and 64 s that are left of the loss: the backward pass.
     """
-    heartbeat.enter(TRAINING)
+    heartbeat.enter(phases.TRAINING)
     hands.move(1)
-    with heartbeat.during(LOSS):
-        with heartbeat.during(DATA):
+    with heartbeat.during(phases.LOSS):
+        with heartbeat.during(phases.DATA):
             hands.move(1)
-            with heartbeat.during(ROLLOUT):
+            with heartbeat.during(phases.ROLLOUT):
                 hands.move(3)
-                with heartbeat.during(GENERATION):
+                with heartbeat.during(phases.GENERATION):
                     hands.move(8)
-                with heartbeat.during(REFERENCE_LOGPS):
+                with heartbeat.during(phases.REFERENCE_LOGPS):
                     hands.move(16)
                 hands.move(1)
             hands.move(1)
-        with heartbeat.during(FORWARD):
+        with heartbeat.during(phases.FORWARD):
             hands.move(32)
         hands.move(64)
-    heartbeat.enter(OPTIMIZER)
+    heartbeat.enter(phases.OPTIMIZER)
     hands.move(128)
-    heartbeat.enter(TRAINING)
+    heartbeat.enter(phases.TRAINING)
     assert taken(clock) == {
         **{"rest": 1.0, "data": 2.0, "rollout": 4.0, "generation": 8.0, "reference_logps": 16.0},
         **{"forward": 32.0, "backward": 64.0, "optimizer": 128.0},
@@ -90,8 +79,8 @@ def test_a_phase_has_what_no_other_within_it_has(heartbeat: Heartbeat, clock: Ph
 
 def test_rewards_that_run_at_once_share_the_time(heartbeat: Heartbeat, clock: PhaseClock, hands: Hands) -> None:
     """a runs alone for 2 s, with b for 6 s (3 s each), then b alone for 1 s; 4 s belong to no reward. Together 13 s."""
-    heartbeat.enter(TRAINING)
-    with heartbeat.during(REWARDS):
+    heartbeat.enter(phases.TRAINING)
+    with heartbeat.during(phases.REWARDS):
         hands.move(4)
         clock.run_rewards(["a"])
         hands.move(2)
@@ -104,8 +93,8 @@ def test_rewards_that_run_at_once_share_the_time(heartbeat: Heartbeat, clock: Ph
 
 
 def test_to_wait_for_others_interrupts_what_was_done(heartbeat: Heartbeat, clock: PhaseClock, hands: Hands) -> None:
-    heartbeat.enter(TRAINING)
-    with heartbeat.during(REWARDS):
+    heartbeat.enter(phases.TRAINING)
+    with heartbeat.during(phases.REWARDS):
         hands.move(1)
         with clock.waiting(), clock.waiting():  # a collective that is made of another
             hands.move(2)
@@ -124,14 +113,14 @@ def test_a_device_is_waited_for_before_its_phase_ends(heartbeat: Heartbeat, cloc
         queue.clear()
 
     clock.settle = settle
-    heartbeat.enter(TRAINING)
-    with heartbeat.during(LOSS):
-        with heartbeat.during(FORWARD):
+    heartbeat.enter(phases.TRAINING)
+    with heartbeat.during(phases.LOSS):
+        with heartbeat.during(phases.FORWARD):
             hands.move(1)
             queue.append(9)
         hands.move(2)
         queue.append(3)
-    with heartbeat.during(LOGGING):
+    with heartbeat.during(phases.LOGGING):
         hands.move(4)
         queue.append(100)
     assert taken(clock) == {"forward": 10.0, "backward": 5.0, "logging": 4.0}

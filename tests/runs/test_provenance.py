@@ -12,25 +12,11 @@ from pathlib import Path
 import pytest
 
 import rlhf_cli
-from rlhf_cli.runs.provenance import (
-    add_to_provenance,
-    git_state,
-    is_made_by_us,
-    made_by,
-    note_files,
-    sha256,
-    weights_hash,
-    write_provenance,
-)
+from rlhf_cli.runs import provenance
+from rlhf_cli.runs.provenance import git_state, is_made_by_us, made_by, sha256, weights_hash
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 
 MakeRun = Callable[..., RunFolder]
-
-
-def test_a_file_has_the_hash_that_sha256sum_gives(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"abc")
-    # FIPS 180-2, appendix B.1
-    assert sha256(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
 def folder(path: Path, files: dict[str, str]) -> Path:
@@ -82,7 +68,7 @@ def test_the_file(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyP
     data = tmp_path / "rows.jsonl"
     data.write_bytes(b"abc")
     monkeypatch.setattr(sys, "argv", ["/some/where/rlhf", "train", "+exp=mine", "track.notes=two words"])
-    write_provenance(run, choices={"exp": "mine"}, overrides=["+exp=mine"], seed=7, files={"data": data})
+    provenance.write_provenance(run, choices={"exp": "mine"}, overrides=["+exp=mine"], seed=7, files={"data": data})
     found = read_json(run.provenance)
     assert found["command"] == "rlhf train +exp=mine 'track.notes=two words'"
     assert found["cwd"] == str(Path.cwd())
@@ -93,7 +79,7 @@ def test_the_file(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyP
         "config": hashlib.sha256(run.config.read_bytes()).hexdigest(),
         "data": hashlib.sha256(b"abc").hexdigest(),
     }
-    add_to_provenance(run, world_size=2)
+    provenance.add_to_provenance(run, world_size=2)
     assert read_json(run.provenance) == {**found, "world_size": 2}
 
 
@@ -104,7 +90,7 @@ def test_a_file_is_hashed_when_it_is_first_seen(make_run: MakeRun, tmp_path: Pat
     for text in ("x = 1", "x = 2"):
         code.write_text(text)
         first = first or sha256(code)
-        note_files(run, {"code.mine": code})
+        provenance.note_files(run, {"code.mine": code})
         assert read_json(run.provenance) == {**before, "sha256": {**before.get("sha256", {}), "code.mine": first}}
 
 

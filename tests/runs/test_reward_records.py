@@ -28,27 +28,20 @@ def write(folder: Path, name: str, mean: float | None, time: float, **changes: A
     (folder / "eval" / f"{name}.json").write_text(json.dumps(evaluation_json(evaluation)))
 
 
-def test_held_out_rows_come_before_newer_ones(tmp_path: Path) -> None:
-    write(tmp_path, "other", 2.0, 5.0)
-    write(tmp_path, "newest", 3.0, 6.0)
-    assert mean_reward(str(tmp_path), where="here") == 3.0
-    write(tmp_path, "held_out", 1.0, 4.0)
-    assert mean_reward(str(tmp_path), where="here") == 1.0
-
-
-def test_other_files_are_ignored(tmp_path: Path) -> None:
+def test_held_out_rows_come_before_newer_ones_and_other_files_are_ignored(tmp_path: Path) -> None:
     write(tmp_path, "held_out", None, 9.0)
     write(tmp_path, "ended", 7.0, 9.0, with_eos=True)
     write(tmp_path, "other", 2.0, 5.0)
-    for name, content in {
-        "list": [1],
-        "empty": {},
-        "policy": evaluation_json(measured.headed(measured.policy(), time=9.0)),
-    }.items():
+    policy = evaluation_json(measured.headed(measured.policy(), time=9.0))
+    for name, content in {"list": [1], "empty": {}, "policy": policy}.items():
         (tmp_path / "eval" / f"{name}.json").write_text(json.dumps(content))
     (tmp_path / "eval" / "broken.json").write_text("{")
     assert mean_reward(str(tmp_path), where="here") == 2.0
     assert mean_reward(str(tmp_path), with_eos=True, where="here") == 7.0
+    write(tmp_path, "newest", 3.0, 6.0)
+    assert mean_reward(str(tmp_path), where="here") == 3.0
+    write(tmp_path, "held_out", 1.0, 4.0)
+    assert mean_reward(str(tmp_path), where="here") == 1.0
 
 
 def test_an_evaluation_older_than_the_model_is_refused_with_the_command(tmp_path: Path) -> None:

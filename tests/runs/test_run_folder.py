@@ -9,76 +9,85 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.runs.run_folder import RunFolder, open_run, runs_in
+from rlhf_cli.runs import run_folder
+from rlhf_cli.runs.run_folder import RunFolder, open_run, runs_in, write_text
 
 MakeRun = Callable[..., RunFolder]
 
 
-def checkpoint(folder: RunFolder, name: str, *, whole: bool = True) -> Path:
-    path = folder.checkpoints / name
-    path.mkdir(parents=True)
-    (path / "model.safetensors").write_bytes(b"0")
-    if whole:
-        (path / "trainer_state.json").write_text("{}")
-    return path
-
-
-class TestLastCheckpoint:
-    def test_the_highest_step_and_not_the_last_in_the_alphabet(self, make_run: MakeRun) -> None:
-        folder = make_run()
-        checkpoint(folder, "checkpoint-9")
-        newest = checkpoint(folder, "checkpoint-100")
-        checkpoint(folder, "checkpoint-20")
-        assert folder.last_checkpoint() == newest
-
-    def test_a_partial_one_is_passed_over(self, make_run: MakeRun) -> None:
-        folder = make_run()
-        whole = checkpoint(folder, "checkpoint-10")
-        partial = checkpoint(folder, "checkpoint-20", whole=False)
-        assert folder.last_checkpoint() == whole
-        (partial / "trainer_state.json").write_text("{}")
-        assert folder.last_checkpoint() == partial
-
-
-class TestOpenRun:
-    def test_a_folder_that_holds_runs_or_sweeps_is_told(
-        self, tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        for name in ("quickstart/s1/a", "quickstart/s1/b", "quickstart/s2/a"):
-            folder = make_run(f"runs/{name}").path
-            (folder.parent / "sweep.json").write_text("{}")
-            os.utime(folder / "config.yaml", (1, 1 if "s1" in name else 2))
-        for typed, got, hint in (
-            ("runs", "a folder with 3 runs", "runs/quickstart/s2/a"),
-            ("runs/quickstart/s1", "a sweep: several runs of one command", "runs/quickstart/s1/a"),
-            ("s2", "no such folder", "runs/quickstart/s2"),
-        ):
-            with pytest.raises(RunError) as caught:
-                open_run(Path(typed))
-            assert (caught.value.got, caught.value.hint) == (got, hint)
-
-
-def test_a_misspelt_part_of_a_run_leads_to_that_part(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = make_run().path
-    (folder / "model").mkdir()
-    monkeypatch.chdir(folder.parent)
-    Path("runs").mkdir()
-    with pytest.raises(RunError) as caught:
-        open_run(Path(folder.name, "modle"))
-    assert caught.value.hint == f"{folder.name}/model"
-
-
-@pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "checkpoints/checkpoint-5/trainer_state.json"])
-def test_a_file_in_a_run_leads_to_the_run(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_last_checkpoint_has_the_highest_step_of_the_whole_ones(make_run: MakeRun) -> None:
+    """And is not the last in the alphabet."""
     folder = make_run()
-    monkeypatch.chdir(folder.path.parent)
-    file = folder.path / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("")
-    if name == "config.yaml":
-        file.write_text("seed: 0\n")
-    for call in (open_run, runs_in):
+    for name in ("checkpoint-9", "checkpoint-100", "checkpoint-20", "checkpoint-100-old", "best"):
+        (folder.checkpoints / name).mkdir(parents=True)
+    assert folder.last_checkpoint() is None
+    for step, last in ((20, 20), (9, 20), (100, 100)):
+        (folder.checkpoints / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
+        assert folder.last_checkpoint() == folder.checkpoints / f"checkpoint-{last}"
+
+
+def test_a_folder_that_holds_runs_or_sweeps_is_told(
+    tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError) as caught:
+        open_run(Path("quick"))
+    assert caught.value.hint == "rlhf train +exp=quickstart"
+    for name in ("quickstart/s1/a", "quickstart/s1/b", "quickstart/s2/a"):
+        folder = make_run(f"runs/{name}")
+        (folder.path.parent / "sweep.json").write_text("{}")
+        os.utime(folder.config, (1, 1 if "s1" in name else 2))
+        assert (folder.sweep_group, folder.label) == (name[:-2], name)
+    for name in ("runs/a/s2", "notes", "runs/quickstart/s2/a/model"):
+        Path(name).mkdir(parents=True)
+    Path("runs/quickstart/s2/a/metrics.jsonl").write_text("")
+    other = "rlhf generate {} +exp=NAME, or rlhf train +exp=NAME model.path=..."
+    for typed, got, hint in (
+        ("runs", "a folder with 3 runs", "runs/quickstart/s2/a"),
+        ("runs/quickstart/s1", "a sweep: several runs of one command", "runs/quickstart/s1/a"),
+        ("s2", "no such folder", "runs/quickstart/s2"),
+        ("quickstart/s1", "no such folder", "runs/quickstart/s1"),
+        ("runs/quickstart/s", "no such folder", "runs/quickstart/s2"),
+        ("runs/quikcstart", "no such folder", "runs/quickstart"),
+        (f"{tmp_path}/runs/quick", "no such folder", f"{tmp_path}/runs/quickstart"),
+        ("quick", "no such folder", "runs/quickstart"),
+        ("runs/unlike", "no such folder", "rlhf status"),
+        ("runs/quickstart/s2/a/modle", "no such folder", "runs/quickstart/s2/a/model"),
+        ("runs/quickstart/s2/a/config.yaml", "a file", "runs/quickstart/s2/a"),
+        ("runs/quickstart/s2/a/metrics.jsonl", "a file", "runs/quickstart/s2/a"),
+        ("notes", "no config.yaml in it", "ls notes"),
+        ("small.GGUF", "no such folder", other.format("small.GGUF")),
+        ("package:small", "no such folder", other.format("package:small")),
+    ):
         with pytest.raises(RunError) as caught:
-            call(Path(os.path.relpath(file)))
-        assert (caught.value.got, caught.value.hint) == ("a file", folder.path.name)
+            open_run(Path(typed))
+        assert (caught.value.got, caught.value.hint) == (got, hint)
+        if got != "a folder with 3 runs" and not got.startswith("a sweep"):
+            with pytest.raises(RunError) as caught:
+                runs_in(Path(typed))
+            assert caught.value.hint == hint
+
+
+def test_runs_are_found_four_folders_deep_and_not_in_other_runs(make_run: MakeRun, tmp_path: Path) -> None:
+    found = [make_run(name) for name in ("a/b/c/d", "a/e")]
+    for name in ("a/b/c/x/y", "a/e/inside"):
+        make_run(name)
+    assert run_folder.runs_below(tmp_path) == found
+    assert run_folder.runs_below(tmp_path / "gone") == []
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A durable one and its folder are flushed, in this order."""
+    flushed: list[os.stat_result] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(os.fstat(descriptor)))
+    file = tmp_path / "file"
+    write_text(file, "old")
+    assert flushed == []
+    write_text(file, "new", durable=True)
+    assert [(seen.st_ino, seen.st_size) for seen in flushed[:1]] == [(file.stat().st_ino, 3)]
+    assert [seen.st_ino for seen in flushed[1:]] == [tmp_path.stat().st_ino]
+    with pytest.raises(UnicodeEncodeError):
+        write_text(file, "\ud800")
+    run_folder.write_rows(tmp_path / "rows", [{"password": "é", "place": Path("x")}, {}])
+    rows = '{"password": "é", "place": "x"}\n{}\n'
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "new", "rows": rows}

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -116,3 +117,68 @@ def test_who_asked_a_run_to_stop(make_run: MakeRun, state: str, reason: str | No
     assert set_stop_reason(folder, "Ctrl-C").reason == read_status(folder).reason == told
     if told == "Ctrl-C at step 3":  # a sweep sends SIGINT on the second request, whoever asked
         assert set_stop_reason(folder, "SIGTERM").reason == "SIGTERM at step 3"
+
+
+def test_what_became_of_a_run(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty events, whose tenth are two; a metric's last number stands, not the null after it."""
+    monkeypatch.chdir(tmp_path)
+    events = [{"step": step, "time_s": 2 * step, "reward": step, "loss": None} for step in range(1, 21)]
+    events[3]["loss"] = 0.5
+    told = {"state": "finished", "step": 7, "max_steps": 9, "reason": "enough", "job_id": "12_3", "warnings": 2}
+    run = make_run(status=told, events=events)
+    run.model.mkdir()
+    (checkpoint := run.checkpoints / "checkpoint-3").mkdir(parents=True)
+    (checkpoint / "trainer_state.json").touch()
+    place = "runs/exp/one"
+    assert run_status.run_result(run) == told | {
+        "run": place,
+        "rewards": {"reward": {"start": 1.5, "end": 19.5}},
+        "metrics": {"step": 20, "time_s": 40, "reward": 20, "loss": 0.5},
+        "model": f"{place}/model",
+        "last_checkpoint": f"{place}/checkpoints/checkpoint-3",
+    }
+    run.status.write_text("{")
+    assert run_status.run_result(run)["state"] == "unreadable"
+
+
+def test_the_pace_is_that_of_the_last_twenty_events(make_run: MakeRun) -> None:
+    run = make_run(events=[{"step": step, "time_s": 2 * step + (100 if step > 5 else 0)} for step in range(1, 26)])
+    os.utime(run.metrics, (0, time.time() - 50))
+    assert run_status.pace(run) == (2.0, pytest.approx(50, abs=5))
+    run.metrics.write_text('{"step": 1, "time_s": 1}\n')
+    os.utime(run.metrics, (0, time.time() + 50))
+    assert run_status.pace(run) == (None, 0.0)
+    run.metrics.unlink()
+    assert run_status.pace(run) == (None, None)
+
+
+def test_many_runs_are_shown_folder_by_folder(make_run: MakeRun, tmp_path: Path) -> None:
+    """The newest first, of a folder and in it; twelve runs fit into one table."""
+    singles = [make_run(f"b/{place}") for place in range(12)]
+    for place, run in enumerate(singles):
+        os.utime(run.config, (1, 100 - place))
+    assert run_status.groups_of(str(tmp_path)) == []
+    job = make_run("a/sweep/x")
+    (sweep := job.path.parent / "sweep.json").write_text('{"swept": ["k", 1]}')
+    groups = run_status.groups_of(str(tmp_path))
+    of_sweep = run_status.RunGroup(job.path.parent, (job,), True, ("k", "1"))
+    assert groups == [of_sweep, run_status.RunGroup(tmp_path / "b", tuple(singles), False, ())]
+    os.utime(make_run("b/oldest").config, (1, 1))
+    shown = [run_status.newest_of(group) for group in run_status.groups_of(str(tmp_path))]
+    assert shown == [[str(job.path.parent)], [str(run.path) for run in singles]]
+    assert run_status.groups_of(str(job.path.parent)) == run_status.groups_of(str(sweep)) == []
+    jobs: list[object] = [{"overrides": ["b", "c"]}, 3, {"overrides": "x"}]
+    assert run_status.words_in({"overrides": ["a", "b"], "jobs": jobs}) == ["a", "b", "c"]
+
+
+def test_whoever_takes_a_run_is_written_down(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what the last one left is forgotten, but for the step. A task of an array has both numbers."""
+    for array, task, known in (("12", None, "7"), (None, "3", "7"), ("12", "3", "12_3")):
+        for name, value in (("JOB", "7"), ("ARRAY_JOB", array), ("ARRAY_TASK", task)):
+            monkeypatch.setenv(f"SLURM_{name}_ID", value or "")
+        assert run_status.own_job_id() == known
+    folder = make_run(status={"state": "failed", "step": 5, "reason": "x", "failing_rank": 3, "warnings": 2})
+    claim(folder)
+    found = read_status(folder)
+    assert (found.state, found.step, found.job_id, found.pid) == ("running", 5, "12_3", os.getpid())
+    assert (found.reason, found.failing_rank, found.warnings) == (None, None, 0)

@@ -75,14 +75,6 @@ def test_a_damaged_run_does_not_hide_the_others(place: Path, capsys, content: st
     assert seen["runs/exp/good"]["state"] == "finished"
 
 
-def test_the_pace_is_measured_over_the_last_steps(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """After 500 steps of 1 s and 30 of 4 s, the pace is 4 s."""
-    folder = make_run(place, "one", state="preempted", step=530)
-    slow = [(500 + step, 500.0 + 4 * step) for step in range(1, 31)]
-    log(folder, *((step, float(step)) for step in range(1, 501)), *slow)
-    assert rows(capsys)["runs/exp/one"]["s_per_step"] == 4.0
-
-
 def test_named_runs_are_shown_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Name a run, a sweep of two and a folder of all; a run that is named twice has one row."""
     make_run(place, "one")

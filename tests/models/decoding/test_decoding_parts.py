@@ -146,15 +146,11 @@ def test_our_loop_calls_what_transformers_loop_calls() -> None:
     assert "self.prepare_inputs_for_generation(" in prefill
 
 
-def test_one_method_makes_the_inputs_of_the_next_token() -> None:
+def test_one_method_makes_the_inputs_of_the_next_token_and_one_selects_the_rows_of_a_cache() -> None:
     expected = ["self", "outputs", "model_kwargs", "is_encoder_decoder", "num_new_tokens"]
     assert parameters(GenerationMixin._update_model_kwargs_for_generation) == expected
-
-
-def test_one_method_selects_the_rows_of_a_cache() -> None:
     assert parameters(Cache.batch_select_indices) == ["self", "indices"]
-    source = inspect.getsource(DynamicLayer)
-    assert "self.keys = self.keys[indices, ...]" in source
+    assert "self.keys = self.keys[indices, ...]" in inspect.getsource(DynamicLayer)
 
 
 _OF_OTHER_ROWS = ("batch_id", "self.state", "self.batch_size", "encoder_input_ids", "cur_len_cache")

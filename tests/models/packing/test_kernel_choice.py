@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -37,43 +38,34 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "why"),
+    ("changed", "capability", "why"),
     [
-        ({}, None),
-        ({"dtype": torch.float16}, None),
-        ({"size": 256}, None),
-        ({"device": torch.device("cpu")}, "cpu"),
-        ({"dtype": torch.float32}, "float32"),
-        ({"size": 264}, "264"),
-        ({"size": 20}, "20"),
+        *(({}, capability, None) for capability in ((8, 0), (9, 0), (10, 0))),
+        ({}, (7, 5), "7.5"),
+        ({"dtype": torch.float16}, (9, 0), None),
+        ({"size": 256}, (9, 0), None),
+        ({"device": torch.device("cpu")}, (9, 0), "cpu"),
+        ({"dtype": torch.float32}, (9, 0), "float32"),
+        ({"size": 264}, (9, 0), "264"),
+        ({"size": 20}, (9, 0), "20"),
     ],
     ids=str,
 )
-def test_the_settings_that_the_kernel_supports(changed: dict[str, object], why: str | None) -> None:
-    found = why_no_varlen(dataclasses.replace(GPU, **changed))  # type: ignore[arg-type]
-    assert found is None if why is None else why in str(found)
-
-
-@pytest.mark.parametrize(("capability", "why"), [((8, 0), None), ((7, 5), "7.5")])
-def test_an_older_gpu_attends_row_by_row(
-    capability: tuple[int, int], why: str | None, monkeypatch: pytest.MonkeyPatch
+def test_the_settings_that_the_kernel_supports(
+    changed: dict[str, Any], capability: tuple[int, int], why: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    found = why_no_varlen(GPU)
+    found = why_no_varlen(dataclasses.replace(GPU, **changed))
     assert found is None if why is None else why in str(found)
 
 
-def test_a_kernel_that_fails_its_trial_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_fails_its_trial_or_a_model_s_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[Heads] = []
     monkeypatch.setattr(varlen_kernel, "why_wrong", lambda heads: tried.append(heads) or "it is 1 off")
     for _layer in range(3):
         assert "it is 1 off" in str(why_no_varlen(GPU))
     assert why_no_varlen(CPU) is not None
     assert tried == [GPU]  # once, and not on a CPU
-
-
-def test_a_kernel_that_a_model_found_wrong_is_not_used_again() -> None:
-    assert why_no_varlen(GPU) is None
     disable_varlen("3 off")
     assert why_no_varlen(dataclasses.replace(GPU, size=128)) == "3 off"
 

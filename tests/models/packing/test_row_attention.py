@@ -12,23 +12,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    LlamaForSequenceClassification,
-    MistralConfig,
-    MistralForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf_cli.models.packing import row_attention
 from rlhf_cli.models.packing.packed_rows import PackedRows, packed_rows
 from rlhf_cli.models.packing.row_attention import model_inputs, register
 from rlhf_cli.models.packing.varlen_kernel import Heads, disable_varlen, joined_keys, why_wrong
-from rlhf_cli.models.reward_model_scorer import packed_scores
 from tests.support.float64 import in_float64
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
 from tests.support.tolerances import EXACT, assert_equal, distance
@@ -37,12 +26,7 @@ SHAPE: dict[str, Any] = {
     **{"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},
     **{"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3},
 }
-FAMILIES = {
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
-    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE)),
-    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=8)),
-    "mistral": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=None)),
-}
+FAMILIES: dict[str, Any] = {"llama": {}, "qwen2": {}, "qwen3": {"head_dim": 8}, "mistral": {"sliding_window": None}}
 PROMPTS = ([5, 6, 7, 8], [5, 6, 7, 8], [9], [5, 6, 7, 9], [10, 11])
 ANSWERS = ([20, 21, 22], [23], [24, 25], [26, 27, 28, 29], [])
 
@@ -93,7 +77,8 @@ def alone(model: Any) -> Tensor:
 
 def model_of(family: str, dtype: torch.dtype = torch.float64) -> Any:
     torch.manual_seed(0)
-    model = FAMILIES[family]().to(dtype).eval()
+    config = AutoConfig.for_model(family, **SHAPE, **FAMILIES[family])
+    model = AutoModelForCausalLM.from_config(config).to(dtype).eval()
     return in_float64(model) if dtype is torch.float64 else model
 
 
@@ -188,18 +173,6 @@ def test_a_layer_is_recomputed_with_the_kernel_of_its_forward_pass(kernel: Refer
     assert len(kernel.calls) == 2 * 2  # layers, forward and again
     states(model, **model_inputs(rows))
     assert len(kernel.calls) == 2 * 2  # the next pass attends row by row
-
-
-def test_a_reward_models_scores_equal_those_of_texts_alone(kernel: ReferenceVarlen) -> None:
-    """It computes in inference mode; two texts begin with the same ten tokens."""
-    torch.manual_seed(0)
-    model = LlamaForSequenceClassification(LlamaConfig(**SHAPE, num_labels=1, pad_token_id=0)).eval()
-    in_float64(model)
-    texts = [[*range(2, 12), 20], [*range(2, 12), 21, 22], [30, 31]]
-    with torch.inference_mode():
-        expected = torch.cat([model(input_ids=torch.tensor([text])).logits[:, 0] for text in texts])
-        assert_equal(packed_scores(model, texts), expected)
-    assert kernel.calls == [10 + 1 + 2 + 2] * 2
 
 
 @pytest.mark.parametrize(

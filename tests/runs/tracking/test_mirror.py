@@ -113,18 +113,6 @@ def test_what_fails_is_told_once_and_left_alone(method: str, told, folder: RunFo
     assert tracker.said.count(method) == 1
 
 
-def test_nothing_that_fails_is_all_of_it(told, folder: RunFolder, mirrored: Mirrored) -> None:
-    """The negative control: the same events with a tracker that works. A value that is null is not told."""
-    tracker = told()
-    assert mirrored(folder) == []
-    assert list(tracker.metrics) == [1, 2, 3, 4]
-    assert set(tracker.metrics[1]) == {
-        *("train/reward", "rewards/correct/mean", "housekeeping/epoch", "housekeeping/time_s")
-    }
-    assert tracker.tables == [("completions", step, 2) for step in range(1, 5)]
-    assert tracker.ending == "finished"
-
-
 def test_a_table_of_completions_is_sent_every_so_many_steps_and_at_the_end(told, folder: RunFolder) -> None:
     tracker = told()
     mirror = Mirror(folder, TrackingPlan("offline"), say=print, completions_every=2)
