@@ -20,20 +20,11 @@ from rlhf_cli.trainers.extensions import Extensions
 PAD, EOS = 0, 1
 LONGEST = 12
 SETTINGS: dict[str, Any] = {
-    "use_cpu": True,
-    "report_to": "none",
-    "save_strategy": "no",
-    "disable_tqdm": True,
-    "logging_steps": 1,
-    "bf16": False,
-    "model_init_kwargs": {"dtype": "auto"},
-    "gradient_checkpointing": False,
-    "num_generations": 4,
-    "per_device_train_batch_size": 4,
-    "max_completion_length": LONGEST,
+    **{"use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1},
+    **{"bf16": False, "model_init_kwargs": {"dtype": "auto"}, "gradient_checkpointing": False},
+    **{"num_generations": 4, "per_device_train_batch_size": 4, "max_completion_length": LONGEST},
     "max_grad_norm": 1e9,  # clipped, a gradient that is too large by a factor would be right
-    "learning_rate": 1e-3,
-    "optim": "sgd",
+    **{"learning_rate": 1e-3, "optim": "sgd"},
 }
 
 

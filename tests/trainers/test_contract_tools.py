@@ -39,31 +39,12 @@ def test_the_constructor_takes_what_we_give() -> None:
     assert {name for name, row in TRAINERS.items() if row.has_tools and row.generates} == {"GRPOTrainer", "GMPOTrainer"}
 
 
-def test_an_error_of_a_tool_is_told_as_a_dict() -> None:
-    """`tells_of_error` looks for it; the loop knows no other way out."""
-    source = inspect.getsource(GRPO._tool_call_loop)
-    assert "except Exception as e:" in source
-    assert 'result = {"error": str(e)}' in source
-    assert 'raise ValueError(f"Tool {name} not found.")' in source
-    assert 'tool_message = {"role": "tool", "name": name, "content": content}' in source
-    assert "while idxs_with_tool and iteration_num < self.max_tool_calling_iterations" in source
-
-
 def test_tools_and_scores_of_an_environment_are_functions_of_its_class() -> None:
     source = inspect.getsource(GRPO.__init__)
     assert "inspect.getmembers(type(instance), predicate=inspect.isfunction)" in source
     assert [f'member_name == "{name}"' in source for name in NO_TOOLS] == [True, True]
     assert "observation = environment.reset(**reset_kwargs)" in inspect.getsource(GRPO._generate_and_score_completions)
     assert 'reward_kwargs["environments"] = self.environments' in inspect.getsource(GRPO._calculate_rewards)
-
-
-def test_a_rollout_function_returns_these_keys_and_columns() -> None:
-    source = inspect.getsource(GRPO._generate)
-    assert "output = self.rollout_func(prompts, self)" in source
-    assert 'required_keys = {"prompt_ids", "completion_ids", "logprobs"}' in source
-    assert 'tool_mask = extra_fields.pop("env_mask", None)' in source
-    merged = inspect.getsource(GRPO._generate_and_score_completions)
-    assert "inp[key] = values[i]" in merged
 
 
 def test_an_answer_that_cannot_be_read_is_plain_text_without_a_word() -> None:

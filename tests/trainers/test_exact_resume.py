@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet
 import pytest
 
 from rlhf_cli.cli import main
@@ -21,36 +20,11 @@ from tests.trainers.small_stages import Stage, assert_same_weights
 pytestmark = pytest.mark.whole
 
 
-@pytest.mark.parametrize("step", [2, 3, 4, 7])
-@pytest.mark.fault(7, 8)
-def test_grpo_from_any_step(whole, workplace: Path, step: int) -> None:
-    goes_on_as(whole(), step, workplace / "cut")
-
-
-@pytest.mark.fault(7)
-def test_rloo(whole, workplace: Path) -> None:
-    goes_on_as(whole("trainer=rloo"), 3, workplace / "cut")
-
-
-def test_between_two_logs(whole, workplace: Path) -> None:
-    """The means that are logged are of all steps since the last log, those before the stop among them."""
-    goes_on_as(whole("trainer.args.logging_steps=3"), 5, workplace / "cut")
-
-
-@pytest.mark.fault(9)
-def test_with_a_reference_that_moves(whole, workplace: Path) -> None:
-    moving = ("trainer.args.beta=0.5", "trainer.args.sync_ref_model=true", "trainer.args.ref_model_sync_steps=2")
-    goes_on_as(whole(*moving), 3, workplace / "cut")  # moved after step 2, read by the rollout after step 4
-
-
 def test_the_run_it_is_compared_with_learns_and_shuffles(whole) -> None:
     """Without this, equality would say nothing: every step moves weights, every epoch has an order of its own."""
     run = whole()
     assert all(event["grad_norm"] > 0 for event in events(run))
-    tables = [
-        pyarrow.parquet.read_table(run.path / "completions" / f"completions_0000{step}.parquet") for step in (4, 8)
-    ]
-    first, second = (list(dict.fromkeys(table.to_pydict()["prompt"])) for table in tables)
+    first, second = (list(dict.fromkeys(table(run, step)["prompt"])) for step in (4, 8))
     assert first != second
 
 
@@ -94,12 +68,25 @@ UNEVEN = ("trainer.args.gradient_accumulation_steps=3", "trainer.args.max_steps=
 """Steps of 3, 3 and 2 micro-batches an epoch: no window of four ends where a step does, but at the epoch's end."""
 
 
+MOVING = ("trainer.args.beta=0.5", "trainer.args.sync_ref_model=true", "trainer.args.ref_model_sync_steps=2")
+
+
 @pytest.mark.parametrize(
     ("words", "step"),
-    [((*SCHEDULES, *A_ROUND_A_STEP), 5), (SCHEDULES, 3), (UNEVEN, 5)],
-    ids=["within a schedule", "within a round of one", "where no step ends with a slice of the rollout"],
+    [
+        *(((), step) for step in (2, 3, 4, 7)),
+        (("trainer=rloo",), 3),
+        (
+            ("trainer.args.logging_steps=3",),
+            5,
+        ),  # logged are means of all steps since the last log, also before the stop
+        (MOVING, 3),  # the reference moved after step 2, and is read by the rollout after step 4
+        ((*SCHEDULES, *A_ROUND_A_STEP), 5),
+        (SCHEDULES, 3),  # within a round of one
+        (UNEVEN, 5),  # where no step ends with a slice of the rollout
+    ],
 )
-@pytest.mark.fault(7, 9)
+@pytest.mark.fault(7, 8, 9)
 def test_wherever_it_is_stopped(whole, workplace: Path, words: tuple[str, ...], step: int) -> None:
     goes_on_as(whole(*words), step, workplace / "cut")
 

@@ -15,12 +15,10 @@ from rlhf_cli.analysis.stored_rounds import read_rounds
 from rlhf_cli.cli import main
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.reward_metrics import share_of_dead_groups
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.text.redaction import forgetting, remember
 from rlhf_cli.trainers import completions_table
-from rlhf_cli.trainers.assemble.policy_loading import quantization
 from rlhf_cli.trainers.checkpoint_mixin import _is_plain
 from rlhf_cli.trainers.completions_table import PartColumns, make_columns_storable
 from rlhf_cli.trainers.logging_mixin import hide_in_tables
@@ -149,19 +147,6 @@ def test_an_evaluation_leaves_the_rounds_alone(train, says, workplace: Path, tra
     assert [text.partition(".parquet")[0] for text in found.left_out][:2] == ["completions_00000", "completions_00003"]
 
 
-# The share of groups whose totals are all the same: by hand, in a training, and where TRL's own has it wrong.
-
-
-EQUAL = (torch.tensor([[1.0, 1.0, 0.9286]] * 8) * torch.tensor([1.0, 0.5, 0.2])).sum(dim=1)
-"""Eight equal totals of float32, as weights of 1, 0.5 and 0.2 make them."""
-
-
-def test_by_hand() -> None:
-    totals = torch.cat([EQUAL, EQUAL + torch.tensor([0.0] * 7 + [1e-3])])
-    assert share_of_dead_groups(totals, 8) == 0.5
-    assert share_of_dead_groups(EQUAL, 8) == 1.0
-
-
 WARNING = "data.eval: all 4"
 
 
@@ -201,11 +186,3 @@ def test_only_plain_values_are_saved_with_a_checkpoint() -> None:
     assert _is_plain({"a": [1, "x", None, {"b": (True, 0.5)}]})
     for value in ({1: "x"}, {"a": object()}, {"a": {"b": [object()]}}, [object()]):
         assert not _is_plain(value), value
-
-
-def test_quantised_as_qlora_says() -> None:
-    """Dettmers et al. (arXiv 2305.14314), section 3: 4-bit NormalFloat, double quantisation; 8 bits: LLM.int8()."""
-    four, eight = (quantization(bits).to_dict() for bits in ("4bit", "8bit"))
-    assert (four["load_in_4bit"], four["load_in_8bit"]) == (True, False)
-    assert (four["bnb_4bit_quant_type"], four["bnb_4bit_use_double_quant"]) == ("nf4", True)
-    assert (eight["load_in_4bit"], eight["load_in_8bit"]) == (False, True)

@@ -19,32 +19,6 @@ from tests.support.cut_runs import cut, is_same
 
 pytestmark = pytest.mark.whole
 
-# What a kill, a full disk or a careless hand leaves: the newest whole checkpoint is used, the others named.
-
-
-@pytest.mark.fault(7)
-def test_a_checkpoint_without_its_rollouts_is_refused(whole, workplace: Path, capsys) -> None:
-    folder = cut(whole(), 6, workplace / "cut")
-    checkpoint = folder.checkpoints / "checkpoint-6"
-    (checkpoint / "rollout-rank0.pt").unlink()
-    write_manifest(checkpoint)  # as a version that knew manifests and no rollouts would leave it
-    assert main(["resume", str(folder.path)]) == 2
-    told = capsys.readouterr().err
-    assert "has no rollout state" in told
-    assert "rollout-rank0.pt" in told
-    assert "model.path=" in told
-
-
-@pytest.mark.fault(12)
-def test_another_number_of_processes_is_refused(whole, workplace: Path, capsys) -> None:
-    folder = cut(whole(), 6, workplace / "cut")
-    checkpoint = folder.checkpoints / "checkpoint-6"
-    state = torch.load(checkpoint / "rollout-rank0.pt", weights_only=True)
-    torch.save({**state, "world_size": 2}, checkpoint / "rollout-rank0.pt")
-    write_manifest(checkpoint)
-    assert main(["resume", str(folder.path)]) == 2
-    assert "another number of processes" in capsys.readouterr().err
-
 
 class Runs:
     """What would run a file's code when it is unpickled."""
@@ -53,36 +27,45 @@ class Runs:
         return print, ("THE FILE'S CODE RAN",)
 
 
-def test_the_code_in_a_checkpoint_does_not_run(whole, workplace: Path, capsys) -> None:
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        pytest.param(None, "has no rollout state", marks=pytest.mark.fault(7)),
+        pytest.param({"world_size": 2}, "another number of processes", marks=pytest.mark.fault(12)),
+        ({"more": Runs()}, "the rollout state cannot be read"),
+    ],
+)
+def test_rollouts_that_cannot_be_gone_on_with_are_refused(
+    whole, workplace: Path, capsys, changes: Any, said: str
+) -> None:
     folder = cut(whole(), 6, workplace / "cut")
-    checkpoint = folder.checkpoints / "checkpoint-6"
-    state = torch.load(checkpoint / "rollout-rank0.pt", weights_only=True)
-    torch.save({**state, "more": Runs()}, checkpoint / "rollout-rank0.pt")
-    write_manifest(checkpoint)
+    file = folder.checkpoints / "checkpoint-6" / "rollout-rank0.pt"
+    if changes is None:
+        file.unlink()
+    else:
+        torch.save({**torch.load(file, weights_only=True), **changes}, file)
+    write_manifest(file.parent)  # as a version that knew manifests and no rollouts would leave it
     assert main(["resume", str(folder.path)]) == 2
     told = capsys.readouterr()
-    assert "the rollout state cannot be read" in told.err
-    assert "Weights only load failed" in told.err
+    assert said in told.err
+    assert "model.path=" in told.err
     assert "THE FILE'S CODE RAN" not in told.out + folder.log.read_text()
 
 
 class TestFaults:
     """What a kill, a full disk or a careless hand leaves: the newest whole checkpoint is used, the others named."""
 
-    def resumed(self, whole, folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> str:
-        capsys.readouterr()
-        assert main(["resume", str(folder.path)]) == 0
-        assert is_same(folder, whole())
-        assert read_status(folder).state == "finished"
-        assert not list(folder.checkpoints.glob("tmp-*"))
-        return capsys.readouterr().out
-
     @pytest.mark.fault(3)
     def test_a_damaged_file(self, whole, workplace: Path, capsys) -> None:
         folder = cut(whole(), 7, workplace / "cut")
         file = folder.checkpoints / "checkpoint-7" / "model.safetensors"
         file.write_bytes(file.read_bytes()[:-1])
-        told = self.resumed(whole, folder, capsys)
+        capsys.readouterr()
+        assert main(["resume", str(folder.path)]) == 0
+        assert is_same(folder, whole())
+        assert read_status(folder).state == "finished"
+        assert not list(folder.checkpoints.glob("tmp-*"))
+        told = capsys.readouterr().out
         assert "skipped checkpoint-7: model.safetensors" in told
         assert "bytes and its manifest says" in told
         assert "going on from checkpoint-6" in told

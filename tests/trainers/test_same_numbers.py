@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trl
@@ -16,6 +17,10 @@ from rlhf_cli.runs.metrics_file import read_metrics, series
 from tests.support.small_runs import starting_model
 from tests.support.tolerances import ARITHMETIC
 
+SHORT: dict[str, Any] = {
+    **{"max_steps": 3, "logging_steps": 1, "save_strategy": "no", "report_to": "none", "disable_tqdm": True},
+    **{"seed": 0, "use_cpu": True, "bf16": False, "model_init_kwargs": {"dtype": "auto"}},
+}
 COMPARED = ("loss", "grad_norm", "reward", "reward_std", "entropy")
 MEANS = {"rewards/correct/mean": "rewards/sums_correct/mean", "rewards/brevity/mean": "rewards/length_ramp/mean"}
 """Our metric -> what TRL calls it after the function's own name. We take these means ourselves, in another order."""
@@ -26,21 +31,13 @@ def by_hand(trainer_name: str, output_dir: Path, weights: list[float], model: Pa
     brevity = functools.partial(length_ramp, full=2, zero=16, unit="characters")
     config = getattr(trl, trainer_name.replace("Trainer", "Config"))(
         output_dir=str(output_dir),
-        max_steps=3,
         per_device_train_batch_size=8,
         num_generations=4,
         max_completion_length=4,
         learning_rate=1e-3,
         gradient_checkpointing=False,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        seed=0,
-        use_cpu=True,
-        bf16=False,
         reward_weights=weights,
-        model_init_kwargs={"dtype": "auto"},
-        disable_tqdm=True,
+        **SHORT,
     )
     trainer = getattr(trl, trainer_name)(
         model=str(model),
@@ -82,19 +79,7 @@ def test_a_reward_model_s_losses_equal_a_plain_trl_script(
     code, folder = learn()
     assert code == 0
     rows = Dataset.from_list(generate("toy_preferences", {"num_rows": 40, "max_value": 20}, seed=0))
-    config = trl.RewardConfig(
-        output_dir=str(tmp_path / "plain"),
-        max_steps=3,
-        learning_rate=learning_rate,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        seed=0,
-        use_cpu=True,
-        bf16=False,
-        model_init_kwargs={"dtype": "auto"},
-        disable_tqdm=True,
-    )
+    config = trl.RewardConfig(output_dir=str(tmp_path / "plain"), learning_rate=learning_rate, **SHORT)
     trainer = trl.RewardTrainer(
         model=str(starting_model(folder)),
         args=config,

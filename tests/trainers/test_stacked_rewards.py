@@ -203,7 +203,9 @@ TRAINERS = {
 
 @pytest.mark.parametrize("words", TRAINERS.values(), ids=TRAINERS)
 def test_the_weights_are_the_same(train, workplace: Path, words: list[str]) -> None:
+    """Negative control: the rows that only `w` scores do change the training once it has a weight."""
     (workplace / "mine.py").write_text(SOURCE)
+    save_random_reward_model(workplace / "judge")
     watcher = "dense" if "trainer.dense=true" in words else "plain"
 
     def weights(name: str, *more: str) -> dict[str, torch.Tensor]:
@@ -212,19 +214,8 @@ def test_the_weights_are_the_same(train, workplace: Path, words: list[str]) -> N
         return load_file(folder.model / "model.safetensors")
 
     alone = weights("alone")
-    watched = weights("watched", f"+rewards.w={{fn: './mine.py:{watcher}', weight: 0}}")
+    judge = ["+rewards.judge={model: ./judge, weight: 0}"] if not words else []
+    watched = weights("watched", f"+rewards.w={{fn: './mine.py:{watcher}', weight: 0}}", *judge)
     assert all(torch.equal(watched[name], alone[name]) for name in alone)
-    # Negative control: the rows that only `w` scores do change the training once it has a weight.
     counted = weights("counted", f"+rewards.w={{fn: './mine.py:{watcher}', weight: 0.01}}")
     assert not all(torch.equal(counted[name], alone[name]) for name in alone)
-
-
-def test_a_reward_model_watches_too(train, workplace: Path) -> None:
-    (workplace / "mine.py").write_text(SOURCE)
-    save_random_reward_model(workplace / "judge")
-    found = []
-    for name, more in {"alone": [], "watched": ["+rewards.w={model: ./judge, weight: 0}"]}.items():
-        code, folder = train(*WORDS, *more, name=name)
-        assert code == 0
-        found.append(load_file(folder.model / "model.safetensors"))
-    assert all(torch.equal(found[1][name], found[0][name]) for name in found[0])

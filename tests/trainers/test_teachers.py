@@ -32,9 +32,7 @@ OWN = {
     "gold": [*ANSWERS, "trainer.args.max_length=64"],
     "iw_opd": [
         *ANSWERS,
-        "trainer.args.distillation_objective=jsd",
-        "trainer.args.loss_top_k=0",
-        "trainer.args.max_length=64",
+        *(f"trainer.args.{word}" for word in ("distillation_objective=jsd", "loss_top_k=0", "max_length=64")),
     ],
     "sdft": [*ANSWERS, "trainer.args.num_generations=2"],
 }
@@ -107,11 +105,7 @@ LONGER = ("data.path=many.jsonl", "trainer.args.gradient_accumulation_steps=1", 
 def test_iw_opd_comes_nearer_to_its_teacher_by_its_own_loss(train: Train) -> None:
     """Its loss is no distance. Its gradient is a sample of the divergence's, so small batches are lost in noise."""
     Path("many.jsonl").write_text(Path("talks.jsonl").read_text() * 11)
-    own = (
-        "trainer.args.distillation_objective=iw_opd",
-        "trainer.args.loss_top_k=1",
-        "trainer.args.learning_rate=0.003",
-    )
+    own = ("trainer.args.distillation_objective=iw_opd", "trainer.args.loss_top_k=1", "trainer.args.learning_rate=3e-3")
     steps = ("trainer.args.max_steps=40", "trainer.args.per_device_train_batch_size=128")
     assert divergence(train("iw_opd", *LONGER, *own, *steps).model) < 0.95 * divergence(Path("student"))
 

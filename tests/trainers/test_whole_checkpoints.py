@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import datasets
 import pytest
 import torch
 import trl
@@ -27,13 +26,16 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.text.redaction import remember
 from rlhf_cli.trainers import checkpoint_mixin
-from rlhf_cli.trainers.assemble.trainer import are_conversations, extended_class
+from rlhf_cli.trainers.assemble.trainer import extended_class
 from rlhf_cli.trainers.checkpoint_mixin import CheckpointMixin, hide_in_arguments
 from rlhf_cli.trainers.extensions import Extensions
 
 pytestmark = pytest.mark.whole
 
 # Checkpoints of any trainer: pruned and named where they end up, not where they were put together.
+
+
+CPU: dict[str, Any] = {"use_cpu": True, "bf16": False, "disable_tqdm": True}
 
 
 @pytest.fixture
@@ -45,29 +47,10 @@ def sft(tmp_path: Path):
     def make(**args: Any) -> Any:
         torch.manual_seed(0)
         sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-        model = LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=len(tokenizer),
-                max_position_embeddings=128,
-                pad_token_id=tokenizer.pad_token_id,
-                eos_token_id=tokenizer.eos_token_id,
-                bos_token_id=None,
-                **sizes,
-            )
-        )
-        given = {
-            "output_dir": str(tmp_path / "run"),
-            "max_steps": 3,
-            "per_device_train_batch_size": 4,
-            "learning_rate": 1e-2,
-            "save_steps": 1,
-            "report_to": "none",
-            "use_cpu": True,
-            "bf16": False,
-            "gradient_checkpointing": False,
-            "disable_tqdm": True,
-            **args,
-        }
+        tokens = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=128, **tokens, **sizes))
+        given = {"output_dir": str(tmp_path / "run"), "max_steps": 3, "save_steps": 1, "report_to": "none", **CPU}
+        given |= {"per_device_train_batch_size": 4, "learning_rate": 1e-2, "gradient_checkpointing": False, **args}
         return extended_class(trl.SFTTrainer, Extensions())(
             model=model, args=trl.SFTConfig(**given), train_dataset=rows, eval_dataset=rows, processing_class=tokenizer
         )
@@ -184,20 +167,6 @@ def test_a_rank_that_writes_no_model_needs_no_folder(
     assert (tmp_path / "model").is_dir() == is_writer
     assert trained_with_eos(tmp_path / "model") is found
     assert trained_on_conversations(tmp_path / "model") is (False if is_writer else None)
-
-
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        ({"prompt": "a"}, False),
-        ({"prompt": [{"role": "user", "content": "a"}]}, True),
-        ({"messages": [{"role": "user", "content": "a"}]}, True),
-        ({"chosen": "a", "rejected": "b"}, False),
-        ({"input_ids": [1, 2]}, None),
-    ],
-)
-def test_whether_rows_are_conversations(row: dict[str, Any], expected: bool | None) -> None:
-    assert are_conversations(datasets.Dataset.from_list([row])) is expected
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.row_tokens import RowCounter
 from rlhf_cli.tables.trl_trainers import TRAINERS
-from rlhf_cli.trainers.assemble.policy_loading import warm_start_rows
 from rlhf_cli.trainers.assemble.prepared_rows import prepared_rows
 from rlhf_cli.trainers.assemble.trainer import training_rows
 from rlhf_cli.trainers.assemble.tried_rows import learned_texts
@@ -188,10 +187,3 @@ def test_the_screen_shows_both_answers_and_what_is_trained_on(place: Path, capsy
         "  rejected, 20 tokens, 14 of them trained on",
         "18+10=⟦the sum is 18<eos>⟧",
     ]
-
-
-def test_an_embedded_model_starts_from_as_many_demonstrations_as_are_shipped() -> None:
-    build = prepare(["+exp=quickstart"]).experiment.model.build
-    assert build is not None
-    shipped = prepare(["trainer=sft", "data=toy_demonstrations"]).experiment.data
-    assert len(warm_start_rows(build)) == shipped.args["num_rows"]

@@ -2,114 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-import trl
+from datasets import Dataset
 
-from rlhf_cli.cli import main
+from rlhf_cli.errors import ConfigError, DataError, ModelError, UserError
 from rlhf_cli.evaluation.audit.trial import after_truncation
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
-from rlhf_cli.runs.metrics_file import read_metrics
+from rlhf_cli.trainers.assemble.policy_loading import readable_rows
 from rlhf_cli.trainers.assemble.tried_rows import prompts_seen
-from tests.support.small_runs import SMALL, starting_model
-
-pytestmark = pytest.mark.whole
-
-LOCAL = [word for word in SMALL if not word.startswith(("model.build", "data.args"))]
-FILE = ["model=local", "model.path=./model", "data=file", "data.path=rows.jsonl", "~rewards.correct", "~rewards.format"]
-
-
-@pytest.fixture
-def local(train, workplace: Path, monkeypatch: pytest.MonkeyPatch):
-    """`local(prompts, *words)` trains on these prompts from a copy of the embedded model in ./model."""
-    _, folder = train("trainer.args.max_steps=1")
-    shutil.copytree(starting_model(folder), workplace / "model")
-
-    def run(prompts: list[object], *words: str) -> int:
-        rows = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts)
-        (workplace / "rows.jsonl").write_text(rows)
-        return main(["train", *LOCAL, *FILE, "trainer.args.max_steps=1", "run.name=local", *words])
-
-    return run
-
-
-@pytest.fixture
-def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trl.GRPOTrainer, "__init__", lambda *_, **__: pytest.fail("the model was loaded"))
-
-
-def edit(file: Path, **changes: object) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-
-
-@pytest.mark.fault(44)
-def test_no_end(local, no_weights, workplace: Path, capsys) -> None:
-    edit(workplace / "model" / "tokenizer_config.json", eos_token=None)
-    assert local(["hello"] * 8) == 2
-    assert "eos_token is not set" in capsys.readouterr().err
-
-
-@pytest.mark.fault(44)
-def test_conversations_without_a_chat_template(local, no_weights, workplace: Path, capsys) -> None:
-    for file in workplace.glob("model/chat_template*"):
-        file.unlink()
-    edit(workplace / "model" / "tokenizer_config.json", chat_template=None)
-    assert local([[{"role": "user", "content": "hello"}]] * 8) == 2
-    assert "the model has no chat template, and the rows are conversations" in capsys.readouterr().err
-
-
-@pytest.mark.fault(43)
-def test_a_prompt_that_leaves_no_room(local, no_weights, capsys) -> None:
-    """512 tokens are read and 4 written: 508 are a prompt's."""
-    assert local(["a" * 508] * 7 + ["a" * 509]) == 2
-    told = capsys.readouterr().err
-    assert "prompts of more than 508 tokens" in told
-    assert "row 8" in told
-    assert "1 of 8 prompts are longer, the longest has 509 tokens" in told
-
-
-@pytest.mark.fault(43)
-def test_it_is_left_out_and_said(local, capsys) -> None:
-    assert local(["a" * 508] * 7 + ["a" * 509], "data.overlong_prompts=drop") == 0
-    assert "warning: data: 1 of 8 prompts have more than 508 tokens (the longest 509) and are left out" in (
-        " ".join(capsys.readouterr().out.split())
-    )
-
-
-@pytest.mark.fault(43)
-def test_what_stays_of_it_is_its_end(local, workplace: Path) -> None:
-    assert local(["a" * 600 + "b" * 508] * 8, "data.overlong_prompts=truncate") == 0
-    import pyarrow.parquet
-
-    (table,) = workplace.glob("runs/quickstart/local/completions/*.parquet")
-    assert set(pyarrow.parquet.read_table(table).to_pydict()["prompt"]) == {"b" * 508}
-    assert read_metrics(workplace / "runs" / "quickstart" / "local" / "metrics.jsonl")
-
-
-FROZEN = """
-from trl import GRPOTrainer
-
-class Frozen(GRPOTrainer):
-    def __init__(self, *args, **named):
-        super().__init__(*args, **named)
-        self.model.requires_grad_({})
-"""
-
-
-@pytest.mark.fault(46)
-@pytest.mark.parametrize(("trains", "code"), [(False, 2), (True, 0)])
-def test_nothing_to_train(train, workplace: Path, capsys, trains: bool, code: int) -> None:
-    (workplace / "mine.py").write_text(FROZEN.format(trains))
-    ended, folder = train("trainer.class=./mine.py:Frozen", "trainer.args.max_steps=1")
-    assert ended == code
-    assert ("there is nothing to train" in capsys.readouterr().err) is not trains
-    assert folder.model.is_dir() is trains
-
+from tests.support.model_copies import model_copy
 
 TEMPLATE = (
     "{% for message in messages %}<eos>{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
@@ -117,6 +24,67 @@ TEMPLATE = (
 )
 CHAT = [{"role": "user", "content": "Grüße"}]
 WORDS = ["trainer=grpo", "data=toy_sums", "reward@rewards.right=sums_correct"]
+
+
+def read(rows: list[dict[str, Any]], *words: str, rank: int = 0, **args: Any) -> list[list[Any]]:
+    """The prompts that are left of these rows, of a set `easy` with a short one, and of a set `hard` with them all."""
+    trainer = [] if "trainer=sft" in words else WORDS
+    experiment = prepare([*trainer, "model=local", "model.path=./model", *words]).experiment
+    given: Any = SimpleNamespace(process_index=rank, **{"max_completion_length": 4} | args)
+    short, long = Dataset.from_list([{"prompt": "short"}]), Dataset.from_list(rows)
+    train, held_out = readable_rows(experiment, given, "./model", long, {"easy": short, "hard": long})
+    return [table["prompt"][:] for table in (train, held_out["easy"], held_out["hard"])]
+
+
+SFT = ("trainer=sft", "data=toy_demonstrations")
+CHAT_ROWS = [{"prompt": [{"role": "user", "content": "hello"}]}]
+LONG = [{"prompt": "a" * length} for length in (508, 508, 509)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "changed", "words", "error", "where"),
+    [
+        pytest.param(LONG[:1], {"eos_token": None}, [], ModelError, "model.path", marks=pytest.mark.fault(44)),
+        (LONG[:1], {"eos_token": None}, ["model.tokenizer=./model"], ModelError, "model.tokenizer"),
+        pytest.param(CHAT_ROWS, {"chat_template": None}, [], ModelError, "model.path", marks=pytest.mark.fault(44)),
+        pytest.param(LONG, {}, [], DataError, "data, row 3 ", marks=pytest.mark.fault(43)),
+        (LONG, {}, ["trainer.args.max_completion_length=512"], ConfigError, "trainer.args.max_completion_length"),
+        ([{"prompt": "a", "images": ["b"]}], {}, [], DataError, "data"),
+    ],
+)
+def test_what_the_model_cannot_read_is_refused_with_its_place(
+    place: Path, rows: Any, changed: dict[str, Any], words: list[str], error: type[UserError], where: str
+) -> None:
+    """512 tokens are read and 4 written: 508 are a prompt's."""
+    gone = ("chat_template.jinja",) if "chat_template" in changed else ()
+    model_copy(place / "model", without=gone, tokenizer_config=changed)
+    written = {"max_completion_length": 512} if len(words) and "512" in words[0] else {}
+    with pytest.raises(error) as caught:
+        read(rows, *words, **written)
+    assert str(caught.value.where).startswith(where)
+    if where.startswith("data, row"):
+        assert str(caught.value.got).startswith("1 of 3 prompts are longer, the longest has 509 ")
+    if rows is CHAT_ROWS:  # TRL is given a template of its own
+        assert read(rows, *SFT, chat_template_path="mine.jinja")[0] == [rows[0]["prompt"]]
+
+
+@pytest.mark.parametrize(("policy", "left"), [("drop", [508, 508]), ("truncate", [508, 508, 508])])
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.fault(43)
+def test_long_prompts_are_left_out_or_cut_and_the_first_rank_says_so(
+    place: Path, caplog, capsys, policy: str, left: list[int], rank: int
+) -> None:
+    model_copy(place / "model")
+    rows = [*LONG[:2], {"prompt": "b" + "a" * 508}]
+    train, easy, hard = read(rows, f"data.overlong_prompts={policy}", rank=rank)
+    assert train == hard == ["a" * length for length in left]
+    assert easy == ["short"]
+    said = [] if rank else [f"{name}: 1 of 3 prompts have more than 508 tokens" for name in ("data", "data.eval.hard")]
+    assert [record.message.partition(" (")[0] for record in caplog.records] == said
+    assert [line.partition(" (")[0] for line in capsys.readouterr().out.splitlines()] == [
+        f"warning: {text}" for text in said
+    ]
+    assert read(LONG, *SFT)[0] == [row["prompt"] for row in LONG]  # whose prompts are not generated from
 
 
 @pytest.fixture

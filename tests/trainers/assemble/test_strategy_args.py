@@ -127,8 +127,11 @@ def test_a_gpu_that_emulates_bfloat16_trains_in_float32(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         torch.cuda, "is_bf16_supported", lambda including_emulation=True: computes or including_emulation
     )
-    asked = cast(Experiment, SimpleNamespace(launch=Launch(device="auto", precision="auto")))
+    asked: Any = SimpleNamespace(launch=Launch(device="auto", precision="auto"))
     assert precision_args(asked) == {"use_cpu": False, "bf16": computes, "fp16": False}
+    for precision in ("float32", "bf16", "fp16"):
+        asked.launch = Launch(device="cpu", precision=precision)
+        assert precision_args(asked) == {"use_cpu": True, "bf16": precision == "bf16", "fp16": precision == "fp16"}
 
 
 def test_a_gpu_that_is_not_there_is_not_replaced_by_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,13 +179,6 @@ def test_quantisation_is_that_of_qlora_and_spares_heads() -> None:
     assert four.bnb_4bit_compute_dtype is torch.bfloat16
     assert (eight.load_in_8bit, eight.load_in_4bit) == (True, False)
     assert four.llm_int8_skip_modules == eight.llm_int8_skip_modules == ["lm_head", "score", "classifier"]
-
-
-@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
-def test_a_precision_that_was_asked_for_is_used(precision: Any) -> None:
-    asked = cast(Experiment, SimpleNamespace(launch=Launch(device="cpu", precision=precision)))
-    flags = {name: precision == name for name in ("bf16", "fp16")}
-    assert precision_args(asked) == {"use_cpu": True, **flags}
 
 
 # gloo waits for a hanging rank as long as `ddp_timeout` says: transformers tells it to every backend but gloo.

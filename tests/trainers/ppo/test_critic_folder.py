@@ -137,12 +137,8 @@ def values_of(critic: Any, seen: Watched) -> torch.Tensor:
 
 
 PPO = (
-    "trainer=ppo",
-    "critic.learning_rate=1e-2",
-    "critic.warmup_steps=3",
-    "kl.controller={target: 0.01, horizon: 50}",
-    "rewards.brevity.normalize=running",
-    "trainer.args.lr_scheduler_type=cosine",
+    *("trainer=ppo", "critic.learning_rate=1e-2", "critic.warmup_steps=3", "kl.controller={target: 0.01, horizon: 50}"),
+    *("rewards.brevity.normalize=running", "trainer.args.lr_scheduler_type=cosine"),
 )
 """Everything that has a state: the critic, its optimizer and schedule, the coefficient, a reward's deviation."""
 

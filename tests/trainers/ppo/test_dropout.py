@@ -55,14 +55,8 @@ def test_the_critic_s_own_body_has_it_only_if_it_is_asked_for(watch, words: tupl
 
 def test_every_kind_of_dropout_is_switched_off() -> None:
     """Layers, and the shares that Llama keeps as numbers: in training it computes as in evaluation."""
-    config = LlamaConfig(
-        vocab_size=50,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        attention_dropout=0.5,
-    )
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=50, **shape, attention_dropout=0.5)
     model = nn.Sequential(nn.Embedding(50, 8), nn.Dropout(0.5), nn.Linear(8, 8))
     llama, ids = LlamaForCausalLM(config).train(), torch.arange(12).view(2, 6)
 

@@ -21,16 +21,10 @@ class TestGradients:
     @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "bnpo"])
     def test_equal_those_of_the_losses_written_out(self, steps, loss_type: str) -> None:
         taken = steps(
-            f"trainer.args.loss_type={loss_type}",
-            "trainer.args.per_device_train_batch_size=4",
-            "trainer.args.gradient_accumulation_steps=2",
-            "trainer.args.steps_per_generation=4",
-            "trainer.args.num_iterations=2",
-            "trainer.args.max_steps=4",
-            "trainer.args.learning_rate=0.03",
-            "critic.learning_rate=0.01",
-            "critic.value_clip=0.05",
-            "critic.loss_coef=0.7",
+            *(f"trainer.args.loss_type={loss_type}", "trainer.args.per_device_train_batch_size=4"),
+            *("trainer.args.gradient_accumulation_steps=2", "trainer.args.steps_per_generation=4"),
+            *("trainer.args.num_iterations=2", "trainer.args.max_steps=4", "trainer.args.learning_rate=0.03"),
+            *("critic.learning_rate=0.01", "critic.value_clip=0.05", "critic.loss_coef=0.7"),
         )
         assert len(taken) == 4
         for step in taken:

@@ -1,0 +1,192 @@
+"""Which groups a round keeps, of which draws, and what is logged of them, without a run."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_cli.rewards.stack.reward_metrics import differing_groups
+from rlhf_cli.tables.metrics import OF_SAMPLING
+from rlhf_cli.trainers.extensions import KeepGroups
+from rlhf_cli.trainers.sampling_mixin import Draw, SamplingMixin, chosen_groups, joined
+
+
+def test_places_are_filled_in_the_order_of_the_draws() -> None:
+    first, second = torch.tensor([True, False, False, False]), torch.tensor([False, True, False, True])
+    assert chosen_groups([first, second]) == [(0, 0), (1, 1), (1, 3), (0, 3)]
+    assert chosen_groups([~first, second]) == [(1, 1), (0, 1), (0, 2), (0, 3)]
+    assert chosen_groups([first]) == [(0, 0), (0, 1), (0, 2), (0, 3)]
+
+
+def test_groups_are_joined_with_the_padding_of_their_kind() -> None:
+    def batch(start: int, prompt: int, width: int) -> dict[str, Any]:
+        return {
+            "prompt_ids": torch.full((4, prompt), start),
+            "prompt_mask": torch.ones(4, prompt),
+            "completion_ids": torch.full((4, width), start + 1),
+            "completion_mask": torch.ones(4, width),
+            "tool_mask": torch.zeros(4, width),
+            "advantages": torch.arange(4.0) + start,
+            "num_items_in_batch": torch.tensor(4 * width),
+        }
+
+    found = joined([batch(10, 1, 3), batch(20, 2, 2)], [(1, 1), (0, 1)], 2, 99)
+    assert found["prompt_ids"].tolist() == [[20, 20]] * 2 + [[99, 10]] * 2
+    assert found["prompt_mask"].tolist() == [[1, 1]] * 2 + [[0, 1]] * 2
+    assert found["completion_ids"].tolist() == [[21, 21, 99]] * 2 + [[11, 11, 11]] * 2
+    assert found["completion_mask"].tolist() == [[1, 1, 0]] * 2 + [[1, 1, 1]] * 2
+    assert found["tool_mask"].tolist() == [[0, 0, 1]] * 2 + [[0, 0, 0]] * 2
+    assert found["advantages"].tolist() == [22, 23, 12, 13]
+
+
+def test_a_group_differs_by_more_than_rounding_and_scores_that_are_missing_do_not_count() -> None:
+    nan = torch.nan
+    values = torch.tensor([0.0, 1.0, 1.0, 1.0, nan, 1.0, nan, nan, 1.68572, 1.6857201])
+    assert differing_groups(values, 2).tolist() == [True, False, False, False, False]
+
+
+def further_rows(num_rows: int = 40, rank: int = 0, step: int = 0, draw: int = 1, **more: Any) -> list[int]:
+    """The rows that a rank of two draws for four groups of three; a round is four steps."""
+    given = {"seed": 7, "shuffle": True} | more
+    trainer: Any = SimpleNamespace(
+        accelerator=SimpleNamespace(process_index=rank, num_processes=2),
+        args=SimpleNamespace(seed=given["seed"], steps_per_generation=2),
+        **{"_step": step, "_num_generations": 3, "num_iterations": 2, "shuffle_dataset": given["shuffle"]},
+        train_dataset=[{"place": place} for place in range(num_rows)],
+    )
+    further = [row["place"] for row in SamplingMixin._further_rows(trainer, draw, 4)]
+    assert further[::3] == further[1::3] == further[2::3]
+    return further[::3]
+
+
+def test_further_prompts_follow_from_seed_round_and_draw_and_ranks_share_none() -> None:
+    first = further_rows()
+    assert further_rows() == first == further_rows(step=3)
+    assert len({*first, *further_rows(rank=1)}) == 8
+    assert first not in (further_rows(step=4), further_rows(draw=2), further_rows(seed=8))  # negative control
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "rank", "step", "draw", "expected"),
+    [
+        (40, 0, 8, 1, [24, 25, 26, 27]),  # of round 2 and its first further draw: 3 rounds of 8 rows are before them
+        (40, 1, 11, 1, [28, 29, 30, 31]),
+        (40, 1, 4, 3, [36, 37, 38, 39]),
+        (40, 0, 4, 4, [0, 1, 2, 3]),
+        (5, 1, 0, 1, [2, 3, 4, 0]),  # 8 rows before them are 3 of the next pass, and rank 0 has 4 more
+    ],
+)
+def test_rows_in_order_go_on_where_the_rounds_before_and_the_other_ranks_end(
+    num_rows: int, rank: int, step: int, draw: int, expected: list[int]
+) -> None:
+    assert further_rows(num_rows, rank, step, draw, shuffle=False) == expected
+
+
+def drawing(others: list[int], draws: list[list[bool]], dead: list[float], **more: Any) -> tuple[Any, list[Any]]:
+    """A rank of two that draws four rows in two groups, and its notes; `others`: what is gathered of the other rank.
+
+    Each draw is its groups that differ, and the share of groups with equal totals.
+    """
+    totals = {1.0: [1.0, 1.0, 2.0, 2.0], 0.5: [1.0, 1.0, 2.0, 3.0], 0.0: [1.0, 2.0, 3.0, 4.0]}
+    notes: list[Any] = []
+    theirs = iter(others)
+
+    def drawn(rows: Any) -> Draw:
+        notes.append(rows)
+        number = len(notes) - 1
+        vars(trainer).update(dict.fromkeys(("_settled", "_given", "_endings", "_counts"), number))
+        ids = torch.arange(4.0).unsqueeze(1) + 10 * number
+        batch = {"completion_ids": ids, "completion_mask": torch.ones(4, 1), "num_items_in_batch": torch.zeros(())}
+        return Draw(batch | more, torch.tensor(draws[number]), torch.ones(4))
+
+    trainer: Any = SimpleNamespace(
+        accelerator=SimpleNamespace(
+            device="cpu", gather=lambda values: torch.cat([values.reshape(-1), torch.tensor([next(theirs)])])
+        ),
+        model=SimpleNamespace(training=True),
+        keep_groups=KeepGroups("odd", 3),
+        _num_generations=2,
+        _logs={"prompt": deque(["of the round before"])},
+        _tokenizer=SimpleNamespace(pad_token_id=0),
+        _drawn=drawn,
+        _further_rows=lambda *given: given,
+        _log_draws=lambda found, chosen: notes.append((len(found), chosen)),
+        _compared_totals=lambda: torch.tensor(totals[dead[len(notes) - 1]]),
+    )
+    trainer.gathered = lambda: next(theirs, None) is None
+    return trainer, notes
+
+
+@pytest.mark.parametrize(
+    ("others", "draws", "dead", "chosen", "liveliest"),
+    [
+        ([2], [[True, True]], [0.5], [(0, 0), (0, 1)], 0),
+        ([0, 2, 5], [[True, True], [False, False]], [1.0, 0.0], [(0, 0), (0, 1)], 1),
+        ([0, 2, 5], [[True, False], [True, False]], [0.5, 0.5], [(0, 0), (1, 0)], 0),
+        ([2, 2, 2, 5], [[False, True], [False, False], [False, False]], [1.0, 0.0, 0.5], [(0, 0), (0, 1)], 1),
+    ],
+    ids=["at once", "another rank lacks some", "this one does", "there are no more tries"],
+)
+@pytest.mark.parametrize("more", [{}, {"tool_mask": torch.tensor([[1.0], [0.0], [1.0], [1.0]])}], ids=["", "tools"])
+def test_a_round_is_drawn_until_each_rank_has_its_groups(
+    others: list[int], draws: Any, dead: list[float], chosen: Any, liveliest: int, more: dict[str, Any]
+) -> None:
+    """All ranks gather equally often: else a gather meets another one of the others. The draw with the fewest dead
+    groups is what the guards look at.
+    """
+    trainer, notes = drawing(others, draws, dead, **more)
+    output = SamplingMixin._generate_and_score_completions(trainer, inputs := [{}] * 4)
+    assert trainer.gathered()
+    assert notes == [inputs, *((draw, 2) for draw in range(1, len(draws))), (len(draws), chosen)]
+    assert {getattr(trainer, name) for name in ("_settled", "_given", "_endings", "_counts")} == {liveliest}
+    assert not trainer._logs["prompt"]
+    rows = [10 * draw + 2 * group + row for draw, group in chosen for row in range(2)]
+    assert output["completion_ids"].flatten().tolist() == rows
+    in_loss = [more["tool_mask"][row % 10].item() for row in rows] if more else [1.0] * 4
+    assert output["num_items_in_batch"] == (0 if len(draws) == 1 else sum(in_loss) + 5)  # TRL's own at once
+    trainer.model.training = False
+    notes.clear()
+    assert SamplingMixin._generate_and_score_completions(trainer, inputs)["completion_ids"][3] == 3
+    assert notes == [inputs]
+
+
+def test_what_draws_cost_is_logged_of_all_ranks(caplog: pytest.LogCaptureFixture) -> None:
+    """Of two draws of two groups of two. Their tokens are 3 and 12, then 48 and 192; the first and the last are taken.
+    The other rank has one group that differs and is taken, and took 40 of 100 tokens.
+    """
+    theirs = torch.tensor([1.0, 1.0, 40.0, 100.0])
+    other_rows = torch.tensor([[[True] * 4, [False] * 4]])
+    trainer: Any = SimpleNamespace(
+        accelerator=SimpleNamespace(
+            device="cpu",
+            num_processes=2,
+            is_main_process=True,
+            reduce=lambda own, reduction: own + theirs if reduction == "sum" else None,
+            gather=lambda rows: torch.cat([rows, other_rows]),
+        ),
+        args=SimpleNamespace(log_completions=True),
+        state=SimpleNamespace(global_step=6),
+        keep_groups=KeepGroups("odd", 3),
+        **{"_num_generations": 2, "_has_warned": False},
+        _metrics={"train": defaultdict(list)},
+        _logs={"extra": {"sampling.kept": deque([None, *[True] * 16])}},
+    )
+    lengths = torch.tensor([[1, 2, 4, 8], [16, 32, 64, 128]])
+    draws = [Draw({}, torch.tensor(one), of) for one, of in zip([[True, False], [False, True]], lengths, strict=True)]
+    SamplingMixin._log_draws(trainer, draws, [(0, 0), (1, 1)])
+    cost = [2.0, 3 / (4 * 2), 3 / 4, 355.0, pytest.approx(1 - (3 + 192 + 40) / 355)]
+    assert trainer._metrics["train"] == {name: [value] for name, value in zip(OF_SAMPLING, cost, strict=True)}
+    taken = [True] * 2 + [False] * 2 + [True] * 4 + [False] * 2 + [True] * 2 + [False] * 4  # by draw, then by rank
+    assert list(trainer._logs["extra"]["sampling.kept"]) == [None, *taken]
+    trainer.args.log_completions = False
+    none = [Draw({}, torch.tensor([False, False]), torch.zeros(4)) for _ in range(3)]
+    theirs.zero_()
+    for is_main in (False, True, True):
+        trainer.accelerator.is_main_process = is_main
+        SamplingMixin._log_draws(trainer, none, [(0, 0), (0, 1)])
+    assert trainer._metrics["train"]["sampling/unused_token_share"][-1] == 1.0
+    assert [record.args for record in caplog.records] == [(7, "odd", 3)]  # once
