@@ -15,15 +15,7 @@ import pytest
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan import launch_plan
 from rlhf_cli.plan.devices import answer_of
-from rlhf_cli.plan.launch_plan import (
-    LaunchPlan,
-    RankPlan,
-    as_shell,
-    log_name,
-    plan_launch,
-    python_path,
-    torchrun_command,
-)
+from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan, plan_launch
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.rank_group import RankGroup, rank_group, starts_ranks, why_not_reached
 from tests.support.machines import HaveGpus, have_gpus
@@ -53,7 +45,7 @@ class TestRanks:
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
         plan = planned(*SERVER, "launch.rollout_gpus=2", resume=True)
         shared = {
-            **{"CUDA_VISIBLE_DEVICES": "0,1", "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path()},
+            **{"CUDA_VISIBLE_DEVICES": "0,1", "OMP_NUM_THREADS": "1", "PYTHONPATH": launch_plan.python_path()},
             **{"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"},
             **{"GLOO_SOCKET_IFNAME": "if-127.0.0.1", "NCCL_SOCKET_IFNAME": "=if-127.0.0.1"},
             **{"RLHF_VLLM_URL": "http://127.0.0.1:0", "RLHF_VLLM_GROUP_PORT": "0", "VLLM_HOST_IP": "127.0.0.1"},
@@ -68,7 +60,7 @@ class TestRanks:
 
         assert plan == wanted(shared)
         elsewhere = planned(*SERVER, "trainer.args.vllm_server_base_url=http://gpu9:8000").ranks[0].env
-        assert not elsewhere.keys() & {"NCCL_SOCKET_IFNAME", "VLLM_HOST_IP"}  # it stays reachable
+        assert not elsewhere.keys() & {"NCCL_SOCKET_IFNAME", "VLLM_HOST_IP", "RLHF_VLLM_URL"}  # it stays reachable
         assert plan.server is not None
         assert (plan.server.gpus, plan.server.log) == (("2", "3"), RUN / "vllm-server.log")
         assert plan.server.env == {"CUDA_VISIBLE_DEVICES": "2,3", "VLLM_SERVER_DEV_MODE": "1"}
@@ -122,19 +114,19 @@ class TestRanks:
         assert (plan.world_size, plan.num_nodes, plan.in_this_process) == (6, 3, False)
         assert not planned("launch.device=cpu", "launch.nodes=2").in_this_process
         options = "--nnodes=3 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=HOST:29500 --no-python"
-        assert torchrun_command(plan, ["train", "seed=a b"]) == f"torchrun {options} rlhf train 'seed=a b'"
-        assert [log_name(node) for node in range(3)] == ["log.txt", "log-machine2.txt", "log-machine3.txt"]
+        assert launch_plan.torchrun_command(plan, ["train", "seed=a b"]) == f"torchrun {options} rlhf train 'seed=a b'"
+        assert [launch_plan.log_name(node) for node in range(3)] == ["log.txt", "log-machine2.txt", "log-machine3.txt"]
 
     def test_a_child_imports_what_this_process_imports(self, monkeypatch: pytest.MonkeyPatch) -> None:
         standard = sysconfig.get_path("stdlib")
         own = ["/own", "/own", "/own/x.zip", "", standard, f"{standard}/lib-dynload", "/own/below"]
         monkeypatch.setattr(sys, "path", own)
-        assert python_path() == "/own:/own/below"
+        assert launch_plan.python_path() == "/own:/own/below"
 
     def test_the_command_is_what_a_shell_runs(self) -> None:
         """The printed line, run by a shell, puts the variables and the arguments where they belong."""
         program = "import os, sys; print(os.environ['PLACE'], sys.argv[1:])"
-        line = as_shell({"PLACE": "a b'c"}, (sys.executable, "-c", program, "x y", "$HOME"))
+        line = launch_plan.as_shell({"PLACE": "a b'c"}, (sys.executable, "-c", program, "x y", "$HOME"))
         done = subprocess.run(line, shell=True, capture_output=True, text=True, check=True)
         assert done.stdout == "a b'c ['x y', '$HOME']\n"
 
@@ -240,7 +232,7 @@ def test_a_launcher_s_rank_starts_no_process(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv(name, value)
     experiment = prepare(["exp=quickstart", "launch=cpu", "launch.processes=4", "launch.nodes=2"]).experiment
     plan = plan_launch(experiment, Path("/runs/a"))
-    assert plan.in_this_process
+    assert (plan.in_this_process, plan.group) == (True, rank_group())
     assert ([rank.rank for rank in plan.ranks], plan.world_size) == ([5], 8)
     assert {name: plan.shared[name] for name in TORCHRUN if name in plan.shared} == {
         name: value for name, value in TORCHRUN.items() if name != "TORCHELASTIC_RUN_ID"

@@ -15,20 +15,8 @@ from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.data.preferences import PairRules
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ConfigError
+from rlhf_cli.plan import sources_and_components as sections
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.plan.sources_and_components import (
-    KEEP_TIME,
-    StateOfTrainer,
-    columns_read,
-    component,
-    describe_eval_rows,
-    describe_scorer,
-    only_set,
-    preference_rules,
-    relative_to_cwd,
-    timeout_of,
-    training_sources,
-)
 from rlhf_cli.plan.stack_building import reward_stack
 from rlhf_cli.rewards.stack.aggregating import Schedule
 from rlhf_cli.rewards.stack.component import Component, ScoreGate
@@ -44,7 +32,7 @@ def score(**batch: Any) -> list[float]:
 
 
 def made(**section: Any) -> Any:
-    return component("mine", Reward.model_validate({"fn": "a:b", **section}), score)
+    return sections.component("mine", Reward.model_validate({"fn": "a:b", **section}), score)
 
 
 def test_a_component_has_the_rules_of_its_section() -> None:
@@ -65,26 +53,29 @@ def test_the_source_of_a_section(write: Write) -> None:
     only = ("~rewards.correct", "~rewards.format", "~rewards.brevity", "rewards.mine.fn=./mine.py:f")
     select = ("data.keep={column: level, between: [1, 5]}", "data.sort=-size", "data.select=[2, 9]")
     experiment = prepare([QUICK, *words, *only, *select], keep_run_names=True).experiment
-    (source,) = training_sources(experiment)
+    (source,) = sections.training_sources(experiment)
     row, renamed = experiment.trainer.row, {"gold": "answer"}
     given = {"path": "rows.jsonl", "rename": renamed, "select": [2, 9], "keep": ("level", 1.0, 5.0), "sort": "-size"}
     assert source == DataSource(**given, name="data", trainer=row, is_read=source.is_read)  # type: ignore[arg-type]
     read = ("prompt", "text", "level", "size", "question", "gold")
     assert [source.is_read(name) for name in (*read, "answer", "-size")] == [True] * 6 + [False] * 2
-    assert columns_read(experiment) == {None, "completions", "gold", "question"}
-    assert only_set(experiment, "") == experiment
+    assert sections.columns_read(experiment) == {None, "completions", "gold", "question"}
+    assert sections.only_set(experiment, "") == experiment
     for reward in ("./mine.py:none", "./none.py:f"):  # another check reports it
         broken = prepare([QUICK, *words, *only[:3], f"rewards.mine.fn={reward}"], keep_run_names=True).experiment
-        assert columns_read(broken) == {"question"}
+        assert sections.columns_read(broken) == {"question"}
     talks = experiment.model_copy(update={"data": experiment.data.model_copy(update={"transcripts": True})})
-    assert training_sources(talks)[0].transcripts
-    assert columns_read(talks) == columns_read(experiment) | {"messages", "conversations"}
+    assert sections.training_sources(talks)[0].transcripts
+    assert sections.columns_read(talks) == sections.columns_read(experiment) | {"messages", "conversations"}
     members = "data.mix={a: {path: a.jsonl}, b: {path: b.jsonl, weight: 2}}"
     mixed = prepare([QUICK, "data=file", "data.path=null", members], keep_run_names=True).experiment
-    assert [(one.name, one.weight) for one in training_sources(mixed)] == [("data.mix.a", 1.0), ("data.mix.b", 2.0)]
-    assert describe_eval_rows(experiment.data) == "training rows"
+    assert [(member.name, member.weight) for member in sections.training_sources(mixed)] == [
+        ("data.mix.a", 1.0),
+        ("data.mix.b", 2.0),
+    ]
+    assert sections.describe_eval_rows(experiment.data) == "training rows"
     held = prepare([QUICK, "data.eval.path=held.jsonl", "trainer.args.eval_strategy=steps"], keep_run_names=True)
-    assert describe_eval_rows(held.experiment.data) == "held.jsonl"
+    assert sections.describe_eval_rows(held.experiment.data) == "held.jsonl"
 
 
 def test_the_rules_of_pairs() -> None:
@@ -96,14 +87,9 @@ def test_the_rules_of_pairs() -> None:
         (("reward_model.margin.column=more", "reward_model.on_bad_pair=drop"), PairRules("more", drops_bad_pairs=True)),
     ):
         experiment = prepare(["exp=toy_reward", *words], keep_run_names=True).experiment
-        assert preference_rules(experiment) == rules
-        assert columns_read(experiment) >= set(rules.columns)
-    assert preference_rules(prepare([QUICK], keep_run_names=True).experiment) == PairRules()
-
-
-def test_the_state_of_a_trainer_is_transformers() -> None:
-    state = StateOfTrainer(3, 9)
-    assert (state.global_step, state.max_steps, state.log_history) == (3, 9, [])
+        assert sections.preference_rules(experiment) == rules
+        assert sections.columns_read(experiment) >= set(rules.columns)
+    assert sections.preference_rules(prepare([QUICK], keep_run_names=True).experiment) == PairRules()
 
 
 @pytest.mark.parametrize(
@@ -118,23 +104,25 @@ def test_the_state_of_a_trainer_is_transformers() -> None:
         (False, False, ""),
     ],
 )
-def test_a_scorer_in_words(place: Path, with_eos: Any, trained: bool | None, says: str) -> None:
+def test_a_scorer_in_words_and_its_trainer(place: Path, with_eos: Any, trained: bool | None, says: str) -> None:
     (place / "judge").mkdir()
     if trained is not None:
         write_text_endings(place / "judge", with_eos=trained)
     judge = Reward.model_validate({"model": f"{place}/judge", "with_eos": with_eos})
-    assert describe_scorer(judge, is_chat=False) == f"reward model judge{says}"
+    assert sections.describe_scorer(judge, is_chat=False) == f"reward model judge{says}"
     ends = "reward model judge, its chat template ends every answer, cut off or not"
-    assert describe_scorer(judge, is_chat=True) == ends
+    assert sections.describe_scorer(judge, is_chat=True) == ends
     for section, text in (
         ({"environment": "score"}, "score of the environment"),
         ({"fn": "a.b:c"}, "a.b:c"),
         ({"fn": f"{place}/rewards.py:c"}, "./rewards.py:c"),
         ({"fn": f"/else{place}/rewards.py:c"}, f"/else{place}/rewards.py:c"),
     ):
-        assert describe_scorer(Reward.model_validate(section), is_chat=True) == text
+        assert sections.describe_scorer(Reward.model_validate(section), is_chat=True) == text
     os.chdir("/")
-    assert relative_to_cwd("/a/b") == "/a/b"
+    assert sections.relative_to_cwd("/a/b") == "/a/b"
+    state = sections.StateOfTrainer(3, 9)  # transformers'
+    assert (state.global_step, state.max_steps, state.log_history) == (3, 9, [])
 
 
 @pytest.mark.parametrize(
@@ -152,7 +140,7 @@ def test_a_scorer_in_words(place: Path, with_eos: Any, trained: bool | None, say
     ],
 )
 def test_how_long_a_call_may_take(section: dict[str, Any], seconds: float | None) -> None:
-    assert timeout_of(Reward.model_validate({"fn": "a:b", **section})) == seconds
+    assert sections.timeout_of(Reward.model_validate({"fn": "a:b", **section})) == seconds
 
 
 def test_a_reward_model_is_loaded_as_its_section_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +177,7 @@ def test_ready_made_rewards_that_keep_their_own_time_are_those_with_a_time_for_e
         fn = yaml.safe_load(file.read_text()).get("fn")
         if isinstance(fn, str) and fn.startswith("rlhf_cli."):
             takes_time = "timeout_s" in inspect.signature(import_function(fn, where="fn")).parameters
-            assert fn.startswith(KEEP_TIME) == takes_time, fn
+            assert fn.startswith(sections.KEEP_TIME) == takes_time, fn
             seen.add(takes_time)
     assert seen == {True, False}
 

@@ -19,7 +19,7 @@ from rlhf_cli.plan.run_plan import Notice
 from tests.support.model_copies import model_copy
 
 TEMPLATE = (
-    "[{% for one in messages %}{{ one.content if one.content is string else one.content[0].text + 'part' }}{% endfor %}"
+    "[{% for m in messages %}{{ m.content if m.content is string else m.content[0].text + 'part' }}{% endfor %}"
     "{{ bos_token }}{{ 'TOOLS' if tools }}{{ '>>>>' if add_generation_prompt }}{{ 6 // divisor }}]"
 )
 TOKENIZER: Any = SimpleNamespace(
