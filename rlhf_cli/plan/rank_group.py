@@ -43,7 +43,7 @@ class RankGroup:
     local_size: int
     host: str
     port: int
-    is_torchruns: bool = False
+    is_torchruns: bool
 
     @property
     def nodes(self) -> int:
