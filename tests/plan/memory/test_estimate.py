@@ -40,6 +40,12 @@ def rows_learned(exp: str, *words: str, longest: int = LONGEST, device: Device |
     return RunMemory(experiment, RowLengths(PROMPT, longest), 0, device or Device()).plan()
 
 
+def taught(*words: str, processes: int = 1) -> MemoryPlan:
+    typed = ("trainer=gkd", "model=tiny", "data=file", "data.path=x.jsonl", "launch=cpu", "track=none", *words)
+    experiment = prepare([*typed], keep_run_names=True).experiment
+    return RunMemory(experiment, RowLengths(PROMPT, LONGEST), 0, Device(processes=processes)).plan()
+
+
 def at(what: str, plan: MemoryPlan) -> Moment:
     return next(moment for moment in plan.moments if moment.what.startswith(what))
 
@@ -230,6 +236,9 @@ def test_unknown_parts_are_listed() -> None:
     Path("judge/config.json").write_text(json.dumps({"model_type": "mamba2", "hidden_size": 64}))
     judged = planned("rewards.judge.model=judge", "rewards.judge.with_eos=true")
     assert judged.leaves_out == ["the reward model judge, of unknown shape"]
+    assert taught("teacher.path=judge").leaves_out[0] == "the teacher, of unknown shape"
+    grows = planned("model.lora.r=2", "+model.lora.modules_to_save=[lm_head]")
+    assert grows.leaves_out == ["model.lora.modules_to_save"]
 
 
 @pytest.mark.parametrize(("trainer", "rows"), [("orpo", 16), ("cpo", 16), ("tpo", 24)])
@@ -344,7 +353,7 @@ def test_vllm_takes_its_share_and_leaves_when_it_sleeps() -> None:
     assert "vLLM" not in at("generating", planned(*VLLM, device=Device(on_gpu=True))).parts  # its size is unknown
 
 
-def test_reward_models_on_the_device(place: Path) -> None:
+def test_reward_models_and_a_teacher_on_the_device(place: Path) -> None:
     """A reward model has a head of one value and the configured dtype. `device: cpu` keeps it off the GPU."""
     shape = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     (place / "judge").mkdir()
@@ -358,6 +367,10 @@ def test_reward_models_on_the_device(place: Path) -> None:
     assert at("learning", planned(*on_cpu)).parts["reward models"] == 2 * numbers
     assert "reward models" not in at("learning", planned(*on_cpu, device=gpu)).parts
     assert at("learning", planned(*words, device=gpu)).parts["reward models"] == 2 * numbers
+    numbers += 49 * 8  # a teacher has a head of 50 words
+    assert at("learning", taught("teacher.path=judge", "teacher.dtype=float32")).parts["teacher"] == 4 * numbers
+    shards = taught("teacher.path=judge", "launch.strategy=zero3", processes=4)
+    assert at("learning", shards).parts["teacher"] == 2 * numbers / 4
 
 
 BILLIONS = Decoder("llama", 100, 1, 100, 100, 1, 10_000_000, ties_head=True)
