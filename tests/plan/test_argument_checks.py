@@ -9,11 +9,23 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.plan.checks.argument_checks import range_problems
+from rlhf_cli.plan.checks import argument_checks as checks
+from rlhf_cli.plan.checks.facts import DataFacts, Schedule, Subject
 from rlhf_cli.tables.trl_trainers import TRAINERS
-from tests.support.planning import Refused, planned
+from tests.support.planning import Refused, planned, subject_of, table, told
 
 QUICK = ("exp=quickstart", "launch=cpu")
+_ARGS = "trainer.args."
+
+
+_SECTIONS = ("exp", "trainer", "track", "model", "data")
+
+
+def subject(words: str, processes: int = 1) -> Subject:
+    """Quickstart, or another experiment, with these words; those without a section are trainer.args."""
+    keys = {word: word.partition("=")[0] for word in words.split()}
+    full = [word if "." in key or key in _SECTIONS else _ARGS + word for word, key in keys.items()]
+    return subject_of(*QUICK[words.startswith(("exp=", "data=")) :], *full, processes=processes)
 
 
 @pytest.mark.parametrize(
@@ -23,10 +35,10 @@ QUICK = ("exp=quickstart", "launch=cpu")
         ("top_p=1.5", "above 0 and at most 1", "top_p=1.0"),
         ("top_k=-1", "at least 0", "top_k=0"),
         ("max_completion_length=0", "at least 1", "max_completion_length=512"),
-        ("warmup_steps=-1", "at least 0", None),
+        ("warmup_steps=-1", "at least 0", "warmup_steps=0"),
         ("dataloader_prefetch_factor=0", "at least 1", None),
         ("adam_beta2=1", "at least 0 and below 1", "adam_beta2=0.999"),
-        ("logging_steps=0", "above 0", None),
+        ("logging_steps=0", "above 0", "logging_steps=10"),
         ("save_steps=-5", "above 0", "save_steps=500"),
         ("max_steps=0", "at least 1", None),
         ("max_steps=-7", "at least 1", None),
@@ -35,7 +47,7 @@ QUICK = ("exp=quickstart", "launch=cpu")
         ("max_grad_norm=-1", "at least 0", "max_grad_norm=1.0"),
         ("epsilon=-0.2", "at least 0", "epsilon=0.2"),
         ("ref_model_mixup_alpha=1.5", "at least 0 and at most 1", "ref_model_mixup_alpha=0.6"),
-        ("per_device_eval_batch_size=0", "at least 1", None),
+        ("per_device_eval_batch_size=0", "at least 1", "per_device_eval_batch_size=8"),
     ],
 )
 def test_out_of_range(refused: Refused, word: str, expected: str, hint: str | None) -> None:
@@ -45,69 +57,98 @@ def test_out_of_range(refused: Refused, word: str, expected: str, hint: str | No
     assert error.where == f"trainer.args.{name} (command line)"
     assert str(error.got) == value
     assert str(error.expected).startswith(f"{expected}: ")
-    assert hint is None or error.hint == f"trainer.args.{hint}"
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["temperature=0.01", "top_p=1", "min_p=0", "top_k=0", "warmup_steps=0", "adam_beta1=0", "weight_decay=0"],
-        ["save_strategy=no", "save_steps=0"],
-        ["max_steps=-1", "learning_rate=0.0", "max_grad_norm=0", "beta=0"],
-        ["max_completion_length=1", "repetition_penalty=0.5", "logging_steps=0.5"],
-    ],
-)
-def test_negative_control_on_the_bound(words: list[str]) -> None:
-    assert planned(*QUICK, *(f"trainer.args.{word}" for word in words))
+    assert error.hint == (f"'~trainer.args.{name}'" if hint is None else f"trainer.args.{hint}")
 
 
 def test_a_range_is_only_of_a_trainers_own_arguments() -> None:
     """DPO has no `epsilon`, which gets another error, and samples nothing."""
 
-    def out_of_range(trainer: str, **args: object) -> list[str]:
-        row = TRAINERS[trainer]
-        settings = SimpleNamespace(args=args, row=row, trl=trainer, setting=lambda name: "steps")
-        experiment = SimpleNamespace(trainer=settings, launch=SimpleNamespace(rollout="transformers"))
-        subject: Any = SimpleNamespace(experiment=experiment, where=str)
-        return [problem.where for problem in range_problems(subject) if isinstance(problem, ConfigError)]
+    def out_of_range(trainer: str, rollout: str = "hf", **args: object) -> list[str]:
+        settings = SimpleNamespace(
+            args=args, row=TRAINERS[trainer], trl=trainer, setting=lambda name: args.get(name, "steps")
+        )
+        experiment = SimpleNamespace(trainer=settings, launch=SimpleNamespace(rollout=rollout))
+        looked_at: Any = SimpleNamespace(experiment=experiment, where=str)
+        return [str(problem[0]).removeprefix(_ARGS) for problem in told(checks.range_problems(looked_at))]
 
     wrong = {"epsilon": -1.0, "temperature": 0.0, "learning_rate": -1.0}
     found = {name: sorted(out_of_range(name, **wrong)) for name in ("GRPOTrainer", "DPOTrainer")}
-    every = [f"trainer.args.{name}" for name in sorted(wrong)]
-    assert found == {"GRPOTrainer": every, "DPOTrainer": ["trainer.args.learning_rate"]}
+    assert found == {"GRPOTrainer": sorted(wrong), "DPOTrainer": ["learning_rate"]}
+    bounds = {"temperature": 0.01, "top_p": 1, "min_p": 0, "top_k": 0, "adam_beta1": 0, "max_steps": -1, "beta": 0}
+    bounds |= {"learning_rate": 0.0, "max_completion_length": 1, "logging_steps": 0.5, "bf16": True}
+    assert out_of_range("GRPOTrainer", **bounds) == []
+    assert out_of_range("GRPOTrainer", "vllm", top_k=-1, epsilon=-1.0) == ["epsilon"]  # -1: all tokens in vLLM
+    assert out_of_range("GRPOTrainer", "vllm", top_k=-2) == ["top_k"]
+    assert out_of_range("GRPOTrainer", logging_strategy="no", logging_steps=0, save_steps=0) == ["save_steps"]
 
 
-@pytest.mark.parametrize(
-    ("words", "steps"),
-    [
-        (("exp=quickstart", "trainer.args.warmup_steps=100", "trainer.args.max_steps=50"), 50),
-        (("exp=toy_kto", "trainer.args.max_steps=20"), 20),
-        (("exp=quickstart", "trainer=ppo", "critic.warmup_steps=9", "trainer.args.max_steps=8"), 8),
-    ],
-)
-def test_a_warm_up_longer_than_the_run_gives_a_notice(words: tuple[str, ...], steps: int) -> None:
-    (text,) = [notice.text for notice in planned(*words, "launch=cpu").notices if notice.subject == "warm-up"]
-    assert "warmup_steps (" in text
-    assert f"ends after {steps} steps" in text
+LASTING = """
+warmup_steps=100                                          | 100 | A.warmup_steps=10
+warmup_steps=100                                          | 101 |
+warmup_steps=100                                          | 0   |
+warmup_steps=100                                          |     |
+warmup_steps=0.9                                          | 50  |
+trainer=ppo warmup_steps=30 critic.warmup_steps=40        | 30  | A.warmup_steps=3 critic.warmup_steps=3
+trainer=ppo warmup_steps=30 critic.warmup_steps=40        | 40  | critic.warmup_steps=4
+rewards.format.weight={start:0,end:1,steps:60}            | 59  | rewards.format.weight.steps=59
+rewards.format.weight={start:0,end:1,steps:60}            | 60  |
+rewards.format.weight={start:0,end:1,steps:60}            | 0   |
+rewards.format.weight={start:0,end:1,steps:60}            |     |
+"""
+
+
+@pytest.mark.parametrize(("words", "steps", "instead"), table(LASTING))
+def test_what_lasts_longer_than_the_run_gives_a_notice(words: str, steps: str, instead: str) -> None:
+    found = told(checks.warmup_notice(subject(words), int(steps) if steps else None))
+    for (kind, text), to_type in zip(found, instead.split(), strict=True):
+        assert kind == ("weight" if "weight" in to_type else "warm-up")
+        assert str(text).startswith(f"{to_type.partition('=')[0]} (command line) is ")
+        assert f"the run ends after {steps} steps" in str(text)
+        assert f" {to_type}" in str(text)
+
+
+UNREAD = """
+num_train_epochs=3                            | A.num_train_epochs          | max_steps=120; A.max_steps=-1
+num_train_epochs=3 max_steps=5                |                             |
+num_train_epochs=3 max_steps=-1               |                             |
+~A.max_steps num_train_epochs=3               |                             |
+eval_steps=5                                  | A.eval_steps                | eval_strategy=no; A.eval_strategy=steps
+eval_steps=5 eval_strategy=no                 |                             |
+save_strategy=no                              |                             |
+vllm_tensor_parallel_size=2                   | A.vllm_tensor_parallel_size | launch.rollout=hf; launch.rollout=vllm
+hub_model_id=a/b                              | A.hub_model_id              | push_to_hub=false; A.push_to_hub=true
+optim_target_modules=[a]                      | A.optim_target_modules      | optim=null; A.optim=galore_adamw
+track.mode=none track.project=x track.notes=y | track.project track.notes   | track=none; track=wandb_offline
+track=mlflow track.project=x track.entity=y   | track.entity                | track=mlflow; track=wandb_offline
+track.project=x track.entity=y                |                             |
+guards.no_signal=9 guards.max_error_share=0.5 |                             |
+trainer=ppo kl.where=none kl.coef=0.3         | kl.coef                     | kl.where=none; kl.where=reward
+trainer=ppo kl.coef=0.3                       |                             |
+exp=toy_sft guards.no_signal=9 trainer.passes=plain| guards.no_signal trainer.passes | trainer=sft; trainer=grpo
+guards.max_error_share=1 guards.error_window=9| guards.error_window         | guards.max_error_share=1; any less
+model.revision=main                           | model.revision              | model.build; model=local
+model=local model.path=a/b model.revision=main|                             |
+rewards.correct.weight=0 rewards.format.weight=0                                             |                     |
+rewards.correct.weight=0 rewards.format.weight=0 rewards.brevity.weight=0                    | correct,            |
+learning_rate=0.999                                                                          |                     |
+learning_rate=1                                                                              | A.learning_rate     |
+A.transformers_continuous_batching_config.page_size=8 launch.rollout=continuous              |                     |
+A.transformers_continuous_batching_config.page_size=8 | batching_config   | launch.rollout=hf; launch.rollout=continuous
+"""
+
+
+@pytest.mark.parametrize(("words", "keys", "instead"), table(UNREAD))
+def test_what_no_one_reads_gives_a_notice(words: str, keys: str, instead: str) -> None:
+    found = [str(text) for _, text in told(checks.unread_arguments(subject(words)))]
+    for text, key in zip(found, keys.split(), strict=True):
+        assert f"{key} " in text
+        assert text.endswith(f"{key} (command line) is not read with {instead} reads it") or not instead
 
 
 @pytest.mark.parametrize(
     ("words", "texts"),
     [
-        (["trainer.args.num_train_epochs=3"], ["trainer.args.max_steps=-1"]),
-        (["trainer.args.num_train_epochs=3", "trainer.args.max_steps=5"], []),
-        (["trainer.args.eval_steps=5"], ["trainer.args.eval_strategy=steps"]),
-        (["trainer.args.eval_steps=5", "trainer.args.eval_strategy=steps", "data.eval.fraction=0.1"], []),
-        (["trainer.args.save_strategy=no"], []),  # the shipped save_steps is not the user's
-        (["trainer.args.vllm_tensor_parallel_size=2"], ["launch.rollout=vllm"]),
-        (["trainer.args.transformers_continuous_batching_config.page_size=8"], ["launch.rollout=continuous"]),
-        (["trainer.args.hub_model_id=a/b"], ["trainer.args.push_to_hub=true"]),
-        (["trainer.args.optim_target_modules=[foo]"], ["trainer.args.optim=galore_adamw"]),
-        (["track=none", "track.project=x"], ["track=wandb_offline"]),
-        (["track.project=x", "guards.no_signal=9", "run.keep_completions.last=5"], []),
-        (["trainer=ppo", "kl.where=none", "kl.coef=0.3"], ["kl.where=reward"]),
-        (["model.revision=main"], ["model=local"]),
-        (["guards.max_error_share=1", "guards.error_window=9"], ["guards.max_error_share=1"]),
+        (["guards.no_signal=9", "run.keep_completions.last=5"], []),
         (["stop.when=approx_kl > 1"], ["stop (command line) reads 'approx_kl'"]),
         (["trainer=ppo", "stop.when=approx_kl > 1"], ["the nearest is ppo/approx_kl_k3_old_new"]),
         (["expect={metric: acuracy, at_least: 1}"], ["expect (command line) reads 'acuracy'"]),
@@ -116,31 +157,13 @@ def test_a_warm_up_longer_than_the_run_gives_a_notice(words: tuple[str, ...], st
             ["reward@rewards.mine=length_ramp", "rewards.mine.fn=./mine.py:f", "~rewards.mine.args", "stop.when=f > 1"],
             [],
         ),
-        (
-            ["rewards.correct.weight=0", "rewards.format.weight=0", "rewards.brevity.weight=0"],
-            ["weights of all rewards"],
-        ),
     ],
 )
-def test_what_no_one_reads_gives_a_notice(place: Path, words: list[str], texts: list[str]) -> None:
+def test_a_metric_that_no_one_logs_gives_a_notice(place: Path, words: list[str], texts: list[str]) -> None:
     (place / "mine.py").write_text("def f(completions, log_metric, **columns): return [log_metric('f', 1)]\n")
     found = [notice.text for notice in planned(*QUICK, *words).notices if notice.subject == "no effect"]
     assert len(found) == len(texts)
     assert all(text in one for text, one in zip(texts, found, strict=True))
-
-
-def test_a_schedule_longer_than_the_run_and_a_large_rate_give_notices() -> None:
-    weight = "rewards.format.weight={start: 0, end: 1, steps: 60}"
-    made = planned(*QUICK, weight, "trainer.args.max_steps=50", "trainer.args.learning_rate=1e5").notices
-    assert {"weight", "learning rate"} <= {notice.subject for notice in made}
-    made = planned(*QUICK, weight, "trainer.args.max_steps=60", "trainer.args.learning_rate=1e-3").notices
-    assert not {"weight", "learning rate"} & {notice.subject for notice in made}
-
-
-@pytest.mark.parametrize("value", ["49", "0.9", "0"])
-def test_negative_control_a_warm_up_that_ends(value: str) -> None:
-    made = planned(*QUICK, f"trainer.args.warmup_steps={value}", "trainer.args.max_steps=50")
-    assert not [notice for notice in made.notices if notice.subject == "warm-up"]
 
 
 def test_a_run_without_a_step(refused: Refused) -> None:
@@ -149,27 +172,53 @@ def test_a_run_without_a_step(refused: Refused) -> None:
     assert planned(*words, "trainer.args.max_steps=3")
 
 
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        ("load_best_model_at_end=true", "trainer.args.eval_strategy=steps"),
-        ("load_best_model_at_end=true eval_strategy=steps eval_steps=20 save_steps=50", "trainer.args.save_steps=20"),
-        ("generation_batch_size=64 steps_per_generation=1", "'~trainer.args.generation_batch_size'"),
-        ("lr_scheduler_type=reduce_lr_on_plateau", "eval_strategy=steps, or trainer.args.lr_scheduler_type=linear"),
-        ("tf32=true", "trainer.args.tf32=null, or '~trainer.args.tf32'"),
-        ("remove_unused_columns=true", "trainer.args.remove_unused_columns=false"),
-        (  # what they refuse is a default, which nobody typed
-            "vllm_importance_sampling_mode=token_truncate vllm_importance_sampling_clip_max=null",
-            "trainer.args.vllm_importance_sampling_clip_max=3.0",
-        ),
-    ],
-)
-def test_arguments_that_exclude_each_other_are_refused_before_a_run(refused: Refused, words: str, hint: str) -> None:
-    typed = [f"trainer.args.{word}" for word in words.split()]
-    assert str(refused(*QUICK, "data.eval.fraction=0.1", *typed).hint).endswith(hint)
+# what is looked at; what is typed; the key of the error, what it got and expected; what to type
+EXCLUDED = """
+contradictions | generation_batch_size=64 steps_per_generation=1 | A.generation_batch_size | None | one of them | '~KEY'
+contradictions | generation_batch_size=64
+contradictions | RATE=greedy | A.RATE | None | None | A.eval_strategy=steps HELD, or KEY=linear
+contradictions | RATE=greedy HELD | A.RATE | None | None | A.eval_strategy=steps, or KEY=linear
+contradictions | RATE=greedy HELD eval_strategy=steps
+contradictions | BEST | A.eval_strategy | eval_strategy=no, save_strategy=steps | None | KEY=steps
+contradictions | BEST HELD save_strategy=no eval_strategy=epoch | A.save_strategy | EV=epoch, S=no | None | KEY=epoch
+contradictions | BEST save_strategy=best
+contradictions | BEST HELD eval_strategy=steps eval_steps=20 save_steps=50 | A.save_steps | TWENTY | None | KEY=20
+contradictions | BEST HELD eval_strategy=steps logging_steps=20 save_steps=50 | A.save_steps | TWENTY | None | KEY=20
+contradictions | BEST HELD eval_strategy=steps eval_steps=25 save_steps=50
+contradictions | BEST HELD eval_strategy=steps eval_steps=1 save_steps=3
+refused_combinations | tf32=true | A.tf32 | True | GPUS | KEY=null, or '~KEY'
+refused_combinations | remove_unused_columns=true | A.remove_unused_columns | True | REWARDS | KEY=false
+refused_combinations | SYNC=true | A.SYNC | True | with beta=0 there is no reference model | A.beta=0.04, or '~KEY'
+refused_combinations | SYNC=true beta=0.04
+refused_combinations | trainer=ppo SYNC=true model.lora.r=4 | A.SYNC | True | LORA itself | KEY=false, or '~KEY'
+refused_combinations | exp=toy_dpo WGH=true loss_type=[aot,sft] | A.WGH | True | AOT | A.loss_type=sigmoid, or '~KEY'
+refused_combinations | IS_mode=token_truncate IS_clip_max=null | A.IS_correction | True | BOUND | A.IS_clip_max=3.0
+order_problems | data.sort=a | data.sort | shuffle_dataset=true | ORDER | A.shuffle_dataset=false, or KEY=null
+order_problems | data.sort=a shuffle_dataset=false
+order_problems | MIXED data.mix.y.sort=a | data.mix.y.sort | shuffle_dataset=true | ORDER | FALSE, or KEY=null
+order_problems | exp=toy_sft data.sort=a | data.sort | BY_TURN=random | ORDER | A.BY_TURN=sequential, or KEY=null
+order_problems | exp=toy_sft data.sort=a BY_TURN=sequential
+order_problems | exp=toy_sft
+"""
+_SHORT = {
+    **{"BEST": "load_best_model_at_end=true", "HELD": "data.eval.fraction=0.1", "EV=": "eval_strategy="},
+    **{"TWENTY": "saved every 50 steps, evaluated every 20", ", S=": ", save_strategy=", "SYNC": "sync_ref_model"},
+    **{"REWARDS": "rewards read the columns of the data", "LORA": "with model.lora the reference is the model"},
+    **{"WGH": "use_weighting", "AOT": "aot cannot weigh pairs", "IS_": "vllm_importance_sampling_"},
+    **{"RATE": "lr_scheduler_type", "GPUS": "TF32 is a format of GPUs, and this run uses the CPU"},
+    **{"BOUND": "a mode that truncates needs a bound", "ORDER": "rows that stay in order"},
+    **{"FALSE": f"{_ARGS}shuffle_dataset=false", "BY_TURN": "train_sampling_strategy"},
+    "MIXED": "~data.world ~data.args data.mix.x.world=toy_sums data.mix.y.world=toy_sums",
+}
 
 
-_ARGS = "trainer.args."
+@pytest.mark.parametrize("cells", table(EXCLUDED, **_SHORT), ids=lambda cells: cells[1])
+def test_arguments_that_exclude_each_other_are_refused_before_a_run(cells: list[str]) -> None:
+    name, words, *error = [cell.replace("KEY", cells[-4]) for cell in cells] if len(cells) > 2 else cells
+    found = told(getattr(checks, name)(subject(words)))
+    assert [[str(part) for part in parts] for parts in found] == ([error] if error else [])
+
+
 _RATE, _SAVED, _MIN = f"{_ARGS}lr_scheduler_kwargs", f"{_ARGS}gradient_checkpointing_kwargs", "cosine_with_min_lr"
 
 
@@ -188,14 +237,9 @@ _RATE, _SAVED, _MIN = f"{_ARGS}lr_scheduler_kwargs", f"{_ARGS}gradient_checkpoin
         ("accelerator_config={even_batches:1}", "accelerator_config.even_batches", "even_batches=true"),
         ("optim=sgd optim_args='momentun=0.9'", "optim_args.momentun", "optim_args='momentum=0.9'\""),
         ("optim_args=foo", "optim_args", f"'~{_ARGS}optim_args'"),
-        ("push_to_hub=true", "push_to_hub", "unset HF_HUB_OFFLINE"),
-        ("log_completions_hub_repo=a/b log_completions=true", "log_completions_hub_repo", "unset HF_HUB_OFFLINE"),
     ],
 )
-def test_what_would_end_a_run_after_its_model_was_loaded(
-    refused: Refused, monkeypatch: pytest.MonkeyPatch, words: str, key: str, hint: str
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_what_would_end_a_run_after_its_model_was_loaded(refused: Refused, words: str, key: str, hint: str) -> None:
     full = [word if word.startswith(_ARGS) else _ARGS + word for word in words.split()]
     error = refused(*QUICK, *full)
     assert isinstance(error, ConfigError)
@@ -211,25 +255,95 @@ def test_negative_control_keys_that_libraries_read() -> None:
 
 
 def test_a_key_typed_twice_is_noted() -> None:
-    (typed,) = [notice.text for notice in planned(*QUICK, "seed=1", "seed=2").notices if notice.subject == "typed"]
-    assert typed.endswith(": seed=2")
-    words = (*QUICK, "seed=2", "seed=2", "expect=null", "track=none")
-    assert not [notice for notice in planned(*words).notices if notice.subject == "typed"]
+    twice = ("seed=1", "++seed=2", "expect=null", "track=none", "run.name=a", "run.name=a")
+    (text,) = [text for _, text in told(checks.typed_twice(subject_of(*QUICK, *twice)))]
+    assert (str(text).startswith("seed is typed 2 times"), str(text).endswith(": seed=2")) == (True, True)
 
 
-@pytest.mark.parametrize(
-    ("words", "is_noted"),
-    [
-        (("launch.processes=2", "trainer.args.steps_per_generation=2"), True),
-        (
-            ("launch.processes=2", "trainer.args.steps_per_generation=2", "trainer.args.gradient_accumulation_steps=2"),
-            False,
-        ),
-        (("launch.processes=1", "trainer.args.steps_per_generation=2"), False),
-    ],
-)
-def test_a_notice_that_processes_shuffle_their_own_rows_if_a_round_is_split(
-    words: tuple[str, ...], is_noted: bool
-) -> None:
-    plan = planned("exp=toy_ppo", "launch.device=cpu", "trainer.args.gradient_accumulation_steps=1", *words)
-    assert [notice.subject for notice in plan.notices if notice.subject == "minibatches"] == ["minibatches"] * is_noted
+ROUNDS = """
+exp=toy_ppo SPLIT=1                                    | 2 | minibatches
+exp=toy_ppo SPLIT=2                                    | 2 |
+exp=toy_ppo SPLIT=1                                    | 1 |
+exp=toy_ppo kl.controller={target:6,horizon:32} SIZE=40| 1 | 32 completions; a round has 160 / than 32; 20 / KEY=3200
+exp=toy_ppo kl.controller={target:6,horizon:33} SIZE=40| 1 |
+sampling.keep_groups.by=correct SIZE=12                | 2 | 12 completions a / num_generations=8 / A.KEY=8, or
+sampling.keep_groups.by=correct SIZE=16                | 2 |
+sampling.keep_groups.by=total                          | 1 | or sampling.keep_groups.by=correct
+sampling.keep_groups.by=total PRIMARY                  | 1 | or sampling.keep_groups.by=format
+exp=toy_sft                                            | 1 |
+"""
+SIZE = "per_device_train_batch_size"
+SPLIT = f"{SIZE}=32 steps_per_generation=2 gradient_accumulation_steps"
+_WORDS = table(ROUNDS, SIZE=SIZE, SPLIT=SPLIT, PRIMARY="primary.by=format primary.at_least=1")
+
+
+@pytest.mark.parametrize(("words", "processes", "parts"), _WORDS)
+def test_what_a_round_cannot_be_or_depends_on(words: str, processes: str, parts: str) -> None:
+    """A round of PPO has 4 x 40 completions, a fifth of which is 32."""
+    key = SIZE if "groups" in words else "kl.controller.horizon"
+    found = told(checks.round_problems(subject(words, int(processes)), DataFacts()))
+    assert len(found) == bool(parts)
+    assert all(part in "  ".join(map(str, found[0])) for part in parts.replace("KEY", key).split(" / ") if parts)
+    assert not found or len(found[0]) == 2 or str(found[0][0]).endswith(key)
+
+
+STAGES = """
+exp=toy_kto max_steps=-1                         | 128 | prompt chosen rejected    | 1 | 12 |
+exp=toy_kto max_steps=-1                         | 128 | prompt completion label   | 1 | 6  |
+exp=toy_sft max_steps=-1 dataset_text_field=mine | 129 | mine                      | 1 | 6  |
+exp=toy_sft max_steps=-1                         | 128 | text                      | 1 | 3  |
+exp=toy_sft max_steps=-1                         | 0   |                           | 1 | 3  |
+exp=toy_sft max_steps=-1 num_train_epochs=0      | 9   | text                      | 1 | 0  | 0 epochs
+ROWS trainer=sdft num_generations=4              | 11  | prompt privileged_context | 2 | 6  |
+ROWS trainer=sdft num_generations=4              | 10  | prompt privileged_context | 2 | 3  | 40 42 6
+ROWS trainer=sdft num_generations=4              | 1   | prompt privileged_context | 2 | 3  | 4 42 1
+ROWS trainer=distillation teacher.path=a/b       | 20  | prompt                    | 1 | 3  | 20 21 6
+ROWS trainer=distillation teacher.path=a/b       | 21  | prompt                    | 1 | 3  |
+ROWS trainer=gkd teacher.path=a/b                | 20  | messages                  | 1 | 3  |
+"""
+
+
+@pytest.mark.parametrize(("words", "rows", "columns", "processes", "steps", "error"), table(STAGES))
+def test_the_steps_of_a_stage(words: str, rows: str, columns: str, processes: str, steps: str, error: str) -> None:
+    """Three epochs of 64, 128, or 7 rows x 3 batches x the processes a step. KTO makes two rows of a pair."""
+    words = words.replace("ROWS", f"data=file data.path=x max_steps=-1 {SIZE}=7 gradient_accumulation_steps=3")
+    data, schedules = DataFacts(num_rows=int(rows), columns=tuple(columns.split())), list[Schedule]()
+
+    def planning() -> Any:
+        schedules.append((yield from checks.stage_problems(subject(words, int(processes)), data, Schedule())))
+
+    found, (answers, a_step, *least) = told(planning()), error.split() or ("", "")
+    epochs, key = f"{_ARGS}num_train_epochs", _ARGS + SIZE
+    at_once = (key, f"{answers} answers to all prompts, {a_step} to a step", f"at most {answers} to a step")
+    no_step = (epochs, "0 epochs without max_steps", "more than 0 of either", f"{epochs}=1, or {_ARGS}max_steps=100")
+    assert found == ([(*at_once, f"{key}={least[0]}") if least else no_step] if error else [])
+    assert schedules[0].steps == int(steps)
+
+
+PACKAGES = """
+track=none                                       |
+launch.strategy=fsdp2 optim=adamw_torch use_liger_kernel=false |
+optim=galore_adamw_8bit                          | A.optim: galore_torch, or A.optim=adamw_torch
+optim=adamw_torch_4bit                           | A.optim: torchao, or A.optim=adamw_torch
+optim=paged_lion_8bit                            | A.optim: bitsandbytes, or A.optim=adamw_torch
+optim=stable_adamw                               | A.optim: torch-optimi, or A.optim=adamw_torch
+model.lora.r=4 track=mlflow track.mode=none      | model.lora: peft, or model.lora=null
+LOCAL model.lora.r=4 model.quantize=4bit         | model.quantize: bitsandbytes, or model.quantize=null; PEFT
+launch.strategy=zero2                            | launch.strategy: deepspeed, or launch.strategy=ddp
+launch.device=cuda launch.strategy=zero3         | launch.strategy: deepspeed, or launch.strategy=fsdp2
+track=mlflow                   | track.tracker: 'rlhf-cli[mlflow]', or track=wandb_offline, or track=none
+use_liger_kernel=true          | A.use_liger_kernel: A.use_liger_kernel=false
+reward@rewards.a=trl_accuracy  | rewards.a.fn: 'rlhf-cli[math]'
+reward@rewards.a=reasoning_gym | rewards.a.fn: reasoning-gym==0.1.25
+"""
+
+
+@pytest.mark.parametrize(("words", "needed"), table(PACKAGES))
+def test_packages_that_are_not_installed(monkeypatch: pytest.MonkeyPatch, words: str, needed: str) -> None:
+    typed = subject(words.replace("LOCAL", "model=local model.path=a/b"))
+    assert told(checks.package_problems(subject("model.lora.r=4"))) == [], "peft is installed"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    found = [f"{key}: {hint}" for key, _, _, hint in told(checks.package_problems(typed))]
+    assert "; ".join(found).replace("pip install ", "") == needed.replace(
+        "PEFT", "model.lora: peft, or model.lora=null"
+    )

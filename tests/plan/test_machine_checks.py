@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +14,10 @@ import pytest
 from rlhf_cli.config import accelerate_file
 from rlhf_cli.errors import RewardError
 from rlhf_cli.plan import devices, rollout_server_plan
-from rlhf_cli.plan.checks.machine_checks import launch_problems
+from rlhf_cli.plan.checks.machine_checks import folder_problems, gpu_problems, launch_problems
 from rlhf_cli.services.sandbox import running
 from tests.support.machines import HaveGpus, have_gpus
-from tests.support.planning import Refused, Write, planned
+from tests.support.planning import Refused, Write, planned, subject_of, table, told
 
 QUICK = "exp=quickstart"
 SERVER = ("model=local", "model.path=org/model", "launch.rollout=vllm_server")
@@ -32,19 +34,66 @@ def _version(package: str, version: str):
     return lambda name: version if name == package else real(name)
 
 
-class TestGpus:
-    def test_more_than_there_are(self, gpus: HaveGpus, refused: Refused) -> None:
-        gpus(2)
-        error = refused(QUICK, "launch.processes=4", "trainer.args.per_device_train_batch_size=16")
-        assert (error.where, error.got) == ("launch.processes (command line)", "4 to train on")
-        assert error.hint == "launch.processes=2"
-        words = ("launch.processes=2", "trainer.args.per_device_train_batch_size=32")
-        assert planned(QUICK, *words).processes == 2
+# the GPUs that there are; what is typed; the key, what it got and expected; what to type
+GPUS = """
+2 | launch.processes=4 | launch.processes | 4 to train on | at most 2, THERE | launch.processes=2
+2 | launch.processes=2
+3 | launch.processes=2 SERVED=2 | launch.ON_gpus | 2 to train on and 2 SERVER | at most 3, THERE | launch.processes=1
+2 | launch.processes=1 SERVED=1
+1 | launch.processes=1 SERVED=1 | launch.ON_gpus | 1 to train on and 1 SERVER | at most 1, THERE | HF launch.ON_gpus=0
+0 | launch.device=cuda | launch.device | launch.device=cuda, NAMED | None | launch=cpu
+2 | launch.device=cpu launch.processes=4
+2 | launch.device=cpu launch.strategy=fsdp2 | launch.strategy | PLAIN | None | launch.strategy=ddp
+0 | launch.device=cpu model=local model.path=org/m launch.rollout=vllm | launch.rollout | NCCL | None | HF
+"""
+_SHORT = {
+    **{"THERE": "by nvidia-smi or CUDA_VISIBLE_DEVICES", "ON_": "rollout_", "SERVER": "for the vLLM server"},
+    **{"HF": "launch.rollout=hf", "SERVED": f"{' '.join(SERVER)} launch.rollout_gpus"},
+    **{"PLAIN": "a CPU, on which accelerate silently runs plain DDP instead"},
+    **{"NAMED": "but neither nvidia-smi nor CUDA_VISIBLE_DEVICES names a GPU"},
+    **{"NCCL": "a CPU, from which TRL cannot send new weights to vLLM (NCCL)"},
+}
 
-    @pytest.mark.fault(45)
-    def test_no_gpu(self, refused: Refused) -> None:
-        error = refused(QUICK, "launch.device=cuda")
-        assert (error.where, error.hint) == ("launch.device (command line)", "launch=cpu")
+
+@pytest.mark.fault(45)
+@pytest.mark.parametrize("cells", table(GPUS, **_SHORT), ids=lambda cells: f"{cells[0]}, {cells[1]}")
+def test_gpus_that_a_machine_does_not_have(gpus: HaveGpus, cells: list[str]) -> None:
+    there, words, *error = cells
+    gpus(int(there))
+    found = told(gpu_problems(subject_of(QUICK, *words.split())))
+    assert [[str(part) for part in parts] for parts in found] == ([error] if error else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_refused"),
+    [
+        *(
+            ("ACCELERATE_USE_FSDP", value, value in ("true", "1", "float32"))
+            for value in ("true", "1", "0", "FALSE", "")
+        ),
+        *(("ACCELERATE_MIXED_PRECISION", value, value == "bf16") for value in ("bf16", "No", "fp16")),
+        ("ACCELERATE_USE_CPU", "fp16", True),
+    ],
+)
+def test_variables_of_accelerate_s_that_contradict(monkeypatch, name: str, value: str, is_refused: bool) -> None:
+    monkeypatch.setenv(name, value)
+    found = told(gpu_problems(subject_of(QUICK, "launch=cpu", "launch.precision=fp16")))
+    assert found == [("launch", f"{name}={value}", None, f"unset {name}")] * is_refused
+
+
+@pytest.mark.fault(5)
+def test_a_folder_that_cannot_be_written_to(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "taken").write_text("a file")
+    subject, expected, hint = subject_of(QUICK, "run.root=a/b/c"), "a writable folder", "run.root=SOMEWHERE_ELSE"
+    assert told(folder_problems(subject, 3)) == []
+    on_a_file = subject_of(QUICK, "run.root=taken")
+    assert told(folder_problems(on_a_file, 3)) == [("run.root", f"{place}/taken is a file", expected, hint)]
+    asked: list[object] = []
+    monkeypatch.setattr(os, "access", lambda *given: asked.append(given))  # root may write anywhere
+    assert told(folder_problems(subject, 3)) == [("run.root", f"{place} is not writable", expected, hint)]
+    resumed = replace(subject, folder=place)
+    assert told(folder_problems(resumed, 3)) == [(str(place), f"{place} is not writable", expected, None)]
+    assert asked == [(place, os.W_OK | os.X_OK)] * 2
 
 
 def test_the_memory_of_the_smallest_gpu_that_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,24 +153,6 @@ class TestVllm:
         off = "trainer.args.vllm_importance_sampling_correction=false"
         assert planned(*words, "trainer.args.top_p=0.9", off).notices == ()
         assert planned(QUICK, "trainer.args.top_p=0.9").notices == ()
-
-
-class TestVariables:
-    @pytest.mark.parametrize(
-        ("name", "value", "words"),
-        [
-            ("ACCELERATE_USE_FSDP", "true", ()),
-            ("ACCELERATE_USE_MEGATRON_LM", "1", ()),
-            ("ACCELERATE_MIXED_PRECISION", "bf16", ("launch=cpu",)),
-            ("ACCELERATE_MIXED_PRECISION", "bf16", ()),
-            ("ACCELERATE_USE_CPU", "true", ()),
-        ],
-    )
-    def test_one_that_contradicts(self, refused: Refused, monkeypatch, name: str, value: str, words) -> None:
-        monkeypatch.setenv(name, value)
-        error = refused(QUICK, *words)
-        assert name in error.what
-        assert error.hint == f"unset {name}"
 
 
 def test_several_machines_give_a_notice_about_the_network() -> None:

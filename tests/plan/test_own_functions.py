@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from rlhf_cli.errors import ModelError, RewardError
-from tests.support.model_copies import model_copy, tokenizer_json
-from tests.support.planning import MINE, ROWS, Refused, Write, planned
-
-TAUGHT = ("trainer=gkd", "data=file", "data.path=rows.jsonl", "teacher.path=teacher")
-SAID = {"messages": [{"role": "user", "content": "1+1="}, {"role": "assistant", "content": "2"}]}
+from rlhf_cli.errors import RewardError
+from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_tokenizer
+from rlhf_cli.plan.checks.facts import ModelFolders, Report
+from rlhf_cli.plan.checks.model_checks import policy_problems, teacher_problems
+from tests.support.model_copies import model_copy
+from tests.support.planning import MINE, ROWS, Refused, Write, planned, subject_of, told
 
 
 @pytest.mark.parametrize("takes", ["rewards, weights", "rewards, weights, more", "weights, scores", "rewards, **other"])
@@ -43,27 +44,58 @@ def test_the_file_of_a_function_for_advantages_is_one_of_the_run(write: Write) -
     assert plan.files["advantages"] == Path("mine.py").resolve()
 
 
-def test_a_teacher_of_other_tokens(place: Path, write: Write, refused: Refused) -> None:
-    write("rows.jsonl", (json.dumps(SAID) + "\n") * 40)
-    (model_copy(place / "teacher") / "tokenizer.json").write_text(tokenizer_json(["<unk>", "<eos>", "a"]))
-    error = refused(*TAUGHT)
-    assert (type(error), error.where) == (ModelError, "teacher.path (command line)")
-    assert "for the teacher" in str(error.got)
-    assert str(error.expected).startswith("one tokenizer")
+_NEW, _ULD = "'<new>' is no token for the teacher, 258 for the policy", "trainer.args.use_uld_loss=true"
+_SIZES, _SCORER = "vocab_size 320 for the teacher, {} for the policy", "LlamaForSequenceClassification"
+_CUTS = "the same, or a trainer that cuts or pads the teacher's"
+_ONE = "one tokenizer: trainer={} compares the probabilities of the same tokens"
 
 
-def test_a_folder_of_a_teacher_has_no_revisions(place: Path, write: Write, refused: Refused) -> None:
-    write("rows.jsonl", (json.dumps(SAID) + "\n") * 40)
-    model_copy(place / "teacher")
-    assert refused(*TAUGHT, "teacher.revision=v2").hint == "teacher.revision=null"
-
-
-def test_a_teacher_with_another_number_of_tokens(place: Path, write: Write, refused: Refused) -> None:
+@pytest.mark.parametrize(
+    ("words", "config", "error"),
+    [
+        ("trainer=gkd new", {}, (_NEW, _ONE.format("gkd"), f"trainer=gold {_ULD}")),
+        ("trainer=gold new", {}, (_NEW, _ONE.format("gold"), _ULD)),
+        (f"trainer=gold {_ULD} new", {}, None),
+        ("trainer=gkd none", {}, None),
+        ("trainer=gkd", {}, None),
+        ("trainer=gkd", {"vocab_size": 320}, (_SIZES.format(258), _CUTS, "trainer=gold")),
+        ("trainer=gkd POLICY", {"vocab_size": 320}, (_SIZES.format(300), _CUTS, "trainer=gold")),
+        ("trainer=gkd POLICY", {"vocab_size": 300}, None),
+        ("trainer=gold", {"vocab_size": 320}, None),
+        ("trainer=gkd", {"architectures": [_SCORER]}, (f"teacher ({_SCORER})", "a language model", None)),
+    ],
+)
+def test_a_teacher_that_does_not_fit(
+    place: Path, words: str, config: dict[str, object], error: tuple[str | None, ...] | None
+) -> None:
     """Some rows of a model's embedding belong to no token: 320 instead of 258, with the same tokenizer."""
-    write("rows.jsonl", (json.dumps(SAID) + "\n") * 40)
-    model_copy(place / "teacher", config={"vocab_size": 320})
-    error = refused(*TAUGHT)
-    assert (type(error), error.where) == (ModelError, "teacher.path (command line)")
-    assert error.got == "vocab_size 320 for the teacher, 258 for the policy"
-    assert "trainer that cuts or pads" in str(error.expected)
-    assert error.hint == "trainer=gold"
+    model_copy(place / "teacher", config=config)
+    model_copy(place / "policy", config={"vocab_size": 300})
+    ours = read_tokenizer(EMBEDDED_TOKENIZER, where="model.path").tokens
+    tokens = {} if "none" in words else {**ours, "<new>": 258} if "new" in words else ours
+    words = words.replace(" new", "").replace(" none", "").replace("POLICY", "model=local model.path=policy")
+    subject = subject_of("data=file", "data.path=x", "launch=cpu", "teacher.path=teacher", *words.split())
+    tokenizer: Any = SimpleNamespace(tokens=tokens)
+    found = told(teacher_problems(subject, ModelFolders(subject.experiment), tokenizer))
+    assert found == ([("teacher.path", *error)] if error else [])
+    assert told(teacher_problems(subject, ModelFolders(subject.experiment), None)) == []
+
+
+def test_what_the_policy_is_called_and_when_it_is_refused(place: Path) -> None:
+    model_copy(place / "model")
+    model_copy(place / "scorer", config={"architectures": [_SCORER], "num_labels": 1})
+    local = ("model=local", "model.path=model")
+    for words, described in (
+        ((), "tiny: 2 layers of 64, byte-level, embedded"),
+        (("model.lora.r=8",), "tiny: 2 layers of 64, byte-level, embedded + LoRA r=8"),
+        ((*local, "model.lora.r=8", "model.quantize=4bit"), "model (LlamaForCausalLM) + LoRA r=8, 4bit"),
+        (("model=local", "model.path=org/m", "model.revision=v1"), "org/m (hub)"),
+    ):
+        report = Report()
+        assert report.run(policy_problems(subject_of("exp=quickstart", "launch=cpu", *words)), "") == described
+    refused = subject_of("exp=quickstart", "launch=cpu", *local, "model.revision=v2")
+    assert told(policy_problems(refused)) == [("model.revision", "v2 of model", None, "model.revision=null")]
+    scorer = ("launch=cpu", "model=local", "model.path=scorer")
+    refused = told(policy_problems(subject_of("exp=quickstart", *scorer)))
+    assert refused == [("model.path", f"scorer ({_SCORER})", "a causal language model", None)]
+    assert told(policy_problems(subject_of("exp=toy_reward", *scorer))) == []

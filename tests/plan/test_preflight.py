@@ -121,12 +121,3 @@ class TestRunFolder:
         assert error.what == "run 'first' is being trained right now"
         assert error.got == f"process {os.getpid()} on {socket.gethostname()}, step 7"
         assert error.hint == "run.name=ANOTHER"
-
-    @pytest.mark.fault(5)
-    def test_a_root_that_cannot_be_written_to(
-        self, refused: Refused, place: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
-        error = refused("exp=quickstart")
-        assert error.got == f"{place} is not writable"
-        monkeypatch.undo()

@@ -10,10 +10,12 @@ import json
 import pytest
 
 from rlhf_cli.errors import ConfigError, DataError, ModelError
+from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders
+from rlhf_cli.plan.checks.prompt_checks import tokenizer_problems
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.reward_records import write_text_endings, write_training_format
 from tests.support.model_copies import CONTEXT_TOKENS, model_copy, tokenizer_json
-from tests.support.planning import MINE, ROWS, Refused, Write, planned
+from tests.support.planning import MINE, ROWS, Refused, Write, planned, subject_of, told
 
 ROOM = CONTEXT_TOKENS - 16
 MODEL = ("model=local", "model.path=model")
@@ -102,18 +104,18 @@ class TestTokenizer:
         assert made.model.chat_template == "{{ messages }}"
         assert "chat_template_path" not in made.trainer.args
 
-    def test_no_token_for_the_end(self, place, write: Write, refused: Refused) -> None:
-        model_copy(place / "model", tokenizer_config={"eos_token": None})
-        write("rows.jsonl", ROWS)
-        error = refused(*MINE, *MODEL)
-        assert error.got == "model: eos_token is not set"
-
-    def test_more_tokens_than_the_model_knows(self, place, write: Write, refused: Refused) -> None:
-        """Of 258 tokens those from 200 on have no row: 58."""
-        model_copy(place / "model", config={"vocab_size": 200})
-        write("rows.jsonl", ROWS)
-        error = refused(*MINE, *MODEL)
-        assert str(error.got).startswith("58 tokens of model are 200 and more")
+    @pytest.mark.parametrize(
+        ("changed", "got"),
+        [
+            ({"tokenizer_config": {"eos_token": None}}, "model: eos_token is not set"),
+            ({"config": {"vocab_size": 200}}, "58 tokens of model are 200 and more"),  # of 258
+        ],
+    )
+    def test_no_token_for_the_end_or_more_than_the_model_knows(self, place, changed, got: str) -> None:
+        model_copy(place / "model", **changed)
+        subject = subject_of("exp=quickstart", *MODEL)
+        ((key, found, *_),) = told(tokenizer_problems(subject, DataFacts(), ModelFolders(subject.experiment)))
+        assert (key, str(found).partition(", ")[0]) == ("model.path", got)
 
     def test_another_tokenizer_without_files(self, place, write: Write, refused: Refused) -> None:
         write("rows.jsonl", ROWS)
@@ -237,11 +239,9 @@ class TestPairs:
         assert error.got == "1 with empty answers, 1 with identical answers"
 
 
-class TestEmptyPrompts:
-    def test_an_empty_one_is_named_by_its_row(self, write: Write, refused: Refused) -> None:
-        write("rows.jsonl", ROWS + lines({"prompt": " ", "a": 1, "b": 1}))
-        error = refused(*MINE)
-        assert "row 21" in str(error.where)
+def test_an_empty_prompt_is_named_by_its_row(write: Write, refused: Refused) -> None:
+    write("rows.jsonl", ROWS + lines({"prompt": " ", "a": 1, "b": 1}))
+    assert "row 21" in str(refused(*MINE).where)
 
 
 class TestHeldOut:
@@ -258,21 +258,18 @@ class TestHeldOut:
         assert planned(*MINE, "data.eval.fraction=0.25", *self.EVALUATED).num_rows == 14
 
     @pytest.mark.parametrize(
-        ("words", "train", "held"),
+        ("words", "columns"),
         [
-            (MINE, {"prompt": "1+1=", "a": 1, "b": 1}, {"prompt": "1+2=", "a": 1, "b": 2}),
-            (("exp=toy_sft",), {"prompt": "1+1=", "completion": "2"}, {"prompt": "1+2=", "completion": "3"}),
-            (
-                ("exp=toy_reward",),
-                {"prompt": "1+1=", "chosen": "2", "rejected": "3", "score_chosen": 1, "score_rejected": 0},
-                {"prompt": "1+2=", "chosen": "3", "rejected": "4", "score_chosen": 1, "score_rejected": 0},
-            ),
+            (MINE, {"a": 1, "b": 1}),
+            (("exp=toy_sft",), {"completion": "2"}),
+            (("exp=toy_reward",), {"chosen": "2", "rejected": "3", "score_chosen": 1, "score_rejected": 0}),
         ],
         ids=["policy", "demonstrations", "pairs"],
     )
     def test_prompts_that_are_also_trained_on_are_counted(
-        self, write: Write, words: tuple[str, ...], train: dict[str, object], held: dict[str, object]
+        self, write: Write, words: tuple[str, ...], columns: dict[str, object]
     ) -> None:
+        train, held = ({"prompt": prompt, **columns} for prompt in ("1+1=", "1+2="))
         write("rows.jsonl", lines(*[train] * 20))
         for shared, text in ((2, "2 of 3 evaluation rows"), (3, "all 3 evaluation rows"), (0, None)):
             write("held.jsonl", lines(*[train] * shared, *[held] * (3 - shared)))

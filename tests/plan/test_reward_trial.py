@@ -39,16 +39,12 @@ def leaves(completions):
 
 def dies(completions):
     os.kill(os.getpid(), 11)
-
 def late(completions):
     time.sleep(60)
-
 def isolated_with_state(completions, trainer_state):
     return [1.0] * len(completions)
-
 def heavy(completions, prompts, answer, trainer_state, log_extra, log_metric, completion_ids):
     import sqlite3
-
     print("not to be seen")
     assert completions == answer == ["3"] * 8 and prompts == ["1+2="] * 8
     assert [bytes(ids).decode() for ids in completion_ids] == completions
@@ -58,16 +54,12 @@ def heavy(completions, prompts, answer, trainer_state, log_extra, log_metric, co
     with open("called", "a") as stream:
         print(os.getpid(), file=stream)
     return [1.0] * len(completions)
-
 def messages(completions, **columns):
     return [len(said[0]["content"]) for said in completions]
-
 async def later(completions):
     return [1.0] * len(completions)
-
 def dense(completions, completion_ids):
     return [[0.5] * len(ids) for ids in completion_ids]
-
 def spans(completions):
     return [[(0, 1, 1.0)] for _ in completions]
 """

@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.errors import DataError, UserError
+from rlhf_cli.errors import ConfigError, DataError, UserError
 from rlhf_cli.launch.freeze import absolute_paths
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
@@ -57,31 +57,25 @@ ULTRA = {
     "messages": TALK,
     "score_chosen": 9.0,
 }
+SYSTEM = {"role": "system", "content": "Be terse."}
 ALPACA = {"instruction": "Add.", "input": "2 plus 3", "output": "5"}
 VERL = {"data_source": "sums", "prompt": TALK[:1], "reward_model": {"style": "rule", "ground_truth": "5"}}
 
 READ: list[tuple[str, str, dict[str, Any], list[str], dict[str, Any]]] = [
     ("FastChat", "sft", {"id": "0", "conversations": SHAREGPT}, [], {"messages": TALK}),
     (
-        "XTuner",
-        "sft",
-        {"conversation": [{"system": "Be brief.", "input": "What is 2 plus 3?", "output": "5"}]},
-        ["data.rename.messages=conversation"],
-        {"messages": [{"role": "system", "content": "Be brief."}, *TALK]},
+        *("XTuner", "sft", {"conversation": [{"system": "Be brief.", "input": "What is 2 plus 3?", "output": "5"}]}),
+        *(["data.rename.messages=conversation"], {"messages": [{"role": "system", "content": "Be brief."}, *TALK]}),
     ),
     (
-        "ms-swift's pairs",
-        "dpo",
-        {"messages": TALK, "rejected_response": "6"},
+        *("ms-swift's pairs", "dpo", {"messages": TALK, "rejected_response": "6"}),
         ["data.rename.chosen=messages", "data.rename.rejected=rejected_response", "data.transcripts=true"],
         {"prompt": TALK[:1], "chosen": TALK[1:], "rejected": [says("6")]},
     ),
     ("OpenAI's names in the column conversations", "sft", {"conversations": TALK}, [], {"messages": TALK}),
     (
-        "Gemini's roles and ShareGPT's value",
-        "sft",
-        {"messages": [{"role": "User", "value": TALK[0]["content"]}, {"role": "model", "text": "5"}]},
-        [],
+        *("Gemini's roles and ShareGPT's value", "sft"),
+        *({"messages": [{"role": "User", "value": TALK[0]["content"]}, {"role": "model", "text": "5"}]}, []),
         {"messages": TALK},
     ),
     ("messages as JSON text", "sft", {"messages": json.dumps(TALK)}, [], {"messages": TALK}),
@@ -89,18 +83,15 @@ READ: list[tuple[str, str, dict[str, Any], list[str], dict[str, Any]]] = [
     ("prompts as JSON text", "grpo", {"prompt": json.dumps(TALK[:1])}, [], {"prompt": TALK[:1]}),
     ("content in parts", "sft", {"messages": PARTS}, [], {"messages": TALK}),
     (
-        "OpenAI's tools",
-        "sft",
+        *("OpenAI's tools", "sft"),
         {
             "messages": [CALLED[0], says("") | {"tool_calls": [AS_TEXT]}, *CALLED[2:]],
             "tools": [{"type": "function", "function": FUNCTION}],
         },
-        [],
-        {"messages": CALLED, "tools": [{"type": "function", "function": FUNCTION}]},
+        *([], {"messages": CALLED, "tools": [{"type": "function", "function": FUNCTION}]}),
     ),
     (
-        "OpenAI's earlier calls",
-        "sft",
+        *("OpenAI's earlier calls", "sft"),
         {
             "messages": [
                 user("hi"),
@@ -109,131 +100,111 @@ READ: list[tuple[str, str, dict[str, Any], list[str], dict[str, Any]]] = [
                 says("seven"),
             ]
         },
-        [],
-        {"messages": CALLED},
+        *([], {"messages": CALLED}),
     ),
     (
-        "glaive's tools in LLaMA-Factory's form",
-        "sft",
-        {"conversations": GLAIVE, "tools": json.dumps([FUNCTION])},
-        [],
-        {"messages": CALLED, "tools": [FUNCTION]},
+        *("glaive's tools in LLaMA-Factory's form", "sft", {"conversations": GLAIVE, "tools": json.dumps([FUNCTION])}),
+        *([], {"messages": CALLED, "tools": [FUNCTION]}),
     ),
     (
-        "ShareGPT pairs",
-        "dpo",
-        {"prompt": SHAREGPT[:1], "chosen": SHAREGPT[1:], "rejected": turns(("gpt", "no idea"))},
-        [],
-        PAIR,
+        *("ShareGPT pairs", "dpo"),
+        *({"prompt": SHAREGPT[:1], "chosen": SHAREGPT[1:], "rejected": turns(("gpt", "no idea"))}, [], PAIR),
     ),
     (
-        "LLaMA-Factory's pairs",
-        "dpo",
+        *("LLaMA-Factory's pairs", "dpo"),
         {"conversations": SHAREGPT[:1], "chosen": SHAREGPT[1], "rejected": turns(("gpt", "no idea"))[0]},
-        ["data.rename.prompt=conversations"],
-        PAIR,
+        *(["data.rename.prompt=conversations"], PAIR),
     ),
     (
-        "axolotl's pairs, with names",
-        "orpo",
+        *("axolotl's pairs, with names", "orpo"),
         {"messages": [TALK[0] | {"name": "al"}], "chosen": says("5") | {"id": 1}, "rejected": says("no idea")},
-        ["data.rename.prompt=messages"],
-        PAIR,
+        *(["data.rename.prompt=messages"], PAIR),
     ),
     (
-        "pairs that repeat their prompt",
-        "dpo",
-        {"prompt": TALK[:1], "chosen": TALK, "rejected": [TALK[0], says("6")]},
-        [],
+        *("pairs that repeat their prompt", "dpo"),
+        *({"prompt": TALK[:1], "chosen": TALK, "rejected": [TALK[0], says("6")]}, []),
         {"prompt": TALK[:1], "chosen": TALK[1:], "rejected": [says("6")]},
     ),
     (
-        "a completion that repeats the prompt of a template",
-        "sft",
-        {"q": TALK[0]["content"], "completion": TALK},
-        ['data.prompt=[{role: user, content: "{q}"}]'],
-        {"prompt": TALK[:1], "completion": TALK[1:]},
+        *("a completion that repeats the prompt of a template", "sft", {"q": TALK[0]["content"], "completion": TALK}),
+        *(['data.prompt=[{role: user, content: "{q}"}]'], {"prompt": TALK[:1], "completion": TALK[1:]}),
     ),
     ("UltraFeedback", "dpo", ULTRA, [], {"chosen": TALK, "rejected": ULTRA["rejected"]}),
     ("UltraFeedback of a reward model", "reward", ULTRA, [], {"chosen": TALK, "rejected": ULTRA["rejected"]}),
     (
-        "orca pairs",
-        "dpo",
-        ORCA,
-        ["data.rename.prompt=question"],
+        *("orca pairs", "dpo", ORCA, ["data.rename.prompt=question"]),
         {"prompt": ORCA["question"], "chosen": "5", "rejected": "I do not know"},
     ),
     (
-        "orca pairs with their system text",
-        "cpo",
-        ORCA,
-        ["data.prompt='{system} {question}'"],
+        *("orca pairs with their system text", "cpo", ORCA, ["data.prompt='{system} {question}'"]),
         {"prompt": "You are terse. What is 2 plus 3?", "chosen": "5", "rejected": "I do not know"},
     ),
     (
-        "HH transcripts",
-        "dpo",
-        HH,
-        ["data.transcripts=true"],
+        *("HH transcripts", "dpo", HH, ["data.transcripts=true"]),
         {"prompt": "\n\nHuman: hi\n\nAssistant:", "chosen": " ho", "rejected": " go away"},
     ),
     ("HH transcripts whole", "reward", HH, [], HH),
     (
-        "LLaMA-Factory's KTO",
-        "kto",
-        {"messages": TALK, "label": True},
-        ["data.transcripts=true"],
+        *("LLaMA-Factory's KTO", "kto", {"messages": TALK, "label": True}, ["data.transcripts=true"]),
         {"prompt": TALK[:1], "completion": TALK[1:], "label": True},
     ),
     (
-        "KTO",
-        "kto",
-        {"prompt": "2+3", "completion": "5", "label": True},
-        [],
+        *("KTO", "kto", {"prompt": "2+3", "completion": "5", "label": True}, []),
         {"prompt": "2+3", "completion": "5", "label": True},
     ),
     (
-        "labels as text",
-        "kto",
-        {"prompt": "2+3", "completion": "5", "label": "False"},
-        [],
+        *("labels as text", "kto", {"prompt": "2+3", "completion": "5", "label": "False"}, []),
         {"prompt": "2+3", "completion": "5", "label": False},
     ),
     (
-        "Alpaca without an input",
-        "sft",
-        ALPACA | {"input": None},
+        *("Alpaca without an input", "sft", ALPACA | {"input": None}),
         ["data.prompt='{instruction}\n{input}'", "data.rename.completion=output"],
         {"prompt": "Add.\n", "completion": "5"},
     ),
     (
-        "Alpaca",
-        "sft",
-        ALPACA,
-        ["data.prompt='{instruction}\n{input}'", "data.rename.completion=output"],
+        *("Alpaca", "sft", ALPACA, ["data.prompt='{instruction}\n{input}'", "data.rename.completion=output"]),
         {"prompt": "Add.\n2 plus 3", "completion": "5"},
     ),
     (
-        "a part of the prompt",
-        "grpo",
-        {"prompt": {"id": 1, "text": "hi"}},
-        ["data.rename.prompt=prompt.text"],
+        *("a part of the prompt", "grpo", {"prompt": {"id": 1, "text": "hi"}}, ["data.rename.prompt=prompt.text"]),
         {"prompt": "hi"},
     ),
     ("verl", "grpo", VERL, ["data.rename.answer=reward_model.ground_truth"], VERL | {"answer": "5"}),
     (
-        "OpenAI's weights, the last answer alone",
-        "sft",
+        *("OpenAI's weights, the last answer alone", "sft"),
         {"messages": [user("hi"), says("ho") | {"weight": 0}, TALK[0], says("5") | {"weight": 1}]},
         ["data.transcripts=true"],
         {"prompt": [user("hi"), says("ho") | {"weight": 0}, TALK[0]], "completion": [says("5") | {"weight": 1}]},
     ),
     (
-        "prompts of demonstrations",
-        "grpo",
-        {"messages": TALK},
-        ["data.transcripts=true"],
+        *("prompts of demonstrations", "grpo", {"messages": TALK}, ["data.transcripts=true"]),
         {"messages": TALK, "prompt": TALK[:1], "completion": TALK[1:]},
+    ),
+    (
+        *("Open-Thoughts: ShareGPT beside its system text", "sft", {"system": "Be terse.", "conversations": SHAREGPT}),
+        *([], {"messages": [SYSTEM, *TALK]}),
+    ),
+    (
+        *("prompts beside their system text", "grpo", {"system": "Be terse.", "prompt": TALK[:1]}, []),
+        {"system": "Be terse.", "prompt": [SYSTEM, *TALK[:1]]},
+    ),
+    (
+        *("whole pairs beside their system text, once", "dpo"),
+        *({"system_prompt": "Be terse.", "chosen": TALK, "rejected": [SYSTEM, TALK[0], says("6")]}, []),
+        {"chosen": [SYSTEM, *TALK], "rejected": [SYSTEM, TALK[0], says("6")]},
+    ),
+    (
+        *("a system text under another name", "sft", {"system": "Be terse.", "messages": TALK}),
+        *(["data.rename.unread=system"], {"messages": TALK}),
+    ),
+    (
+        *("OpenAssistant's roles", "sft", {"messages": [{"role": "prompter", "text": TALK[0]["content"]}, TALK[1]]}),
+        *([], {"messages": TALK}),
+    ),
+    ("WildChat", "sft", {"conversation": TALK}, ["data.rename.messages=conversation"], {"messages": TALK}),
+    (
+        *("Countdown's numbers", "grpo", {"nums": [2, 3], "target": 5}, ["data.prompt='Make {target} of {nums}.'"]),
+        {"nums": [2, 3], "target": 5, "prompt": "Make 5 of [2, 3]."},
     ),
 ]
 
@@ -273,81 +244,77 @@ def test_rows_that_are_read(
     plan = planned(*everything)
     rows = training_rows(prepare(everything).experiment)[0]
     assert rows.to_list()[0] == expected
-    assert set(plan.unread).isdisjoint(expected)
+    read = {"system", "system_prompt"} if str(SYSTEM) in str(expected) else set()
+    assert set(plan.unread).isdisjoint({*expected, *read})
 
 
-REFUSED: list[tuple[str, dict[str, Any], str, str | None]] = [
-    ("dpo", ORCA, "qwen2_5", "data.rename.prompt=question"),
-    ("orpo", ORCA, "qwen2_5", "data.rename.prompt=question"),
-    ("kto", ORCA, "qwen2_5", "data.rename.prompt=question"),
-    ("reward", ORCA, "qwen2_5", "data.rename.prompt=question"),
+REFUSED: list[tuple[str, dict[str, Any], str | None]] = [
+    ("dpo", ORCA, "data.rename.prompt=question"),
+    ("orpo", ORCA, "data.rename.prompt=question"),
+    ("kto", ORCA, "data.rename.prompt=question"),
+    ("reward", ORCA, "data.rename.prompt=question"),
     (
-        "dpo",
-        {"conversations": TALK[:1], "chosen": [says("5")], "rejected": [says("6")]},
-        "qwen2_5",
+        *("dpo", {"conversations": TALK[:1], "chosen": [says("5")], "rejected": [says("6")]}),
         "data.rename.prompt=conversations",
     ),
     (
-        "dpo",
-        {"question": "2+3?", "chosen": [says("5")], "rejected": [says("6")]},
-        "qwen2_5",
+        *("dpo", {"question": "2+3?", "chosen": [says("5")], "rejected": [says("6")]}),
         "data.prompt='[{role: user, content: \"{question}\"}]'",
     ),
-    ("kto", {"messages": TALK, "label": True}, "qwen2_5", "data.transcripts=true"),
-    ("grpo", {"messages": TALK[:1]}, "qwen2_5", "data.rename.prompt=messages"),
+    ("kto", {"messages": TALK, "label": True}, "data.transcripts=true"),
+    ("grpo", {"messages": TALK[:1]}, "data.rename.prompt=messages"),
+    ("grpo", {"question": "2+3?", "answer": "5"}, "data.rename.prompt=question, or data.prompt='... {question} ...'"),
+    ("grpo", {"prompt": "2+3?", "completions": [{"model": "x"}]}, "data.rename.data_completions=completions"),
     (
-        "grpo",
-        {"question": "2+3?", "answer": "5"},
-        "qwen2_5",
-        "data.rename.prompt=question, or data.prompt='... {question} ...'",
-    ),
-    (
-        "grpo",
-        {"prompt": "2+3?", "completions": [{"model": "x"}]},
-        "qwen2_5",
-        "data.rename.data_completions=completions",
-    ),
-    (
-        "sft",
-        ALPACA,
-        "qwen2_5",
+        *("sft", ALPACA),
         "data.prompt='{instruction} {input}' data.rename.completion=output, or trainer.args.dataset_text_field=COLUMN",
     ),
     (
-        "sft",
-        {"prompt": "2+3?", "The answer, short": "5"},
-        "qwen2_5",
+        *("sft", {"prompt": "2+3?", "The answer, short": "5"}),
         "data.rename.completion=EXISTING_COLUMN, or trainer.args.dataset_text_field=COLUMN",
     ),
-    ("sft", {"messages": [*TALK, {"role": "narrator", "content": "the end"}]}, "qwen2_5", None),
-    ("sft", {"messages": CALLED}, "chatml", None),
-    ("sft", {"messages": TALK, "tools": [FUNCTION]}, "chatml", None),
-    ("sft", {"messages": TALK, "tools": "a calculator"}, "qwen2_5", None),
-    ("kto", {"prompt": "2+3", "completion": "5", "label": "so so"}, "qwen2_5", None),
-    ("sft", {"messages": [user("2+3?"), {"role": "assistant", "content": None}]}, "qwen2_5", None),
-    ("sft", {"messages": [user("2+3?")]}, "qwen2_5", None),
-    ("sft", {"messages": [*TALK, user("and 4 plus 4?"), says(" ")]}, "qwen2_5", None),
-    ("sft", {"prompt": TALK[:1], "completion": [says("5"), user("why?"), says("")]}, "qwen2_5", None),
-    ("sft", {"messages": [user("hi"), says("ho") | {"weight": 0}, *TALK]}, "qwen2_5", None),
-    ("sft", {"conversations": [*SHAREGPT[:1], SHAREGPT[1] | {"train": False}]}, "qwen2_5", None),
-    ("sft", {"messages": [TALK[1], TALK[0], TALK[1]]}, "gemma3", None),
-    ("sft", {"conversations": turns(("human", "a"), ("ghost", "b"))}, "qwen2_5", None),
+    ("sft", {"messages": [*TALK, {"role": "narrator", "content": "the end"}]}, None),
+    ("sft", {"messages": TALK, "tools": "a calculator"}, None),
+    ("kto", {"prompt": "2+3", "completion": "5", "label": "so so"}, None),
+    ("sft", {"messages": [user("2+3?"), {"role": "assistant", "content": None}]}, None),
+    ("sft", {"messages": [user("2+3?")]}, None),
+    ("sft", {"messages": [*TALK, user("and 4 plus 4?"), says(" ")]}, None),
+    ("sft", {"prompt": TALK[:1], "completion": [says("5"), user("why?"), says("")]}, None),
+    ("sft", {"messages": [user("hi"), says("ho") | {"weight": 0}, *TALK]}, None),
+    ("sft", {"conversations": [*SHAREGPT[:1], SHAREGPT[1] | {"train": False}]}, None),
+    ("sft", {"conversations": turns(("human", "a"), ("ghost", "b"))}, None),
     (
         "sft",
         {"messages": [user("hi"), says("") | {"tool_calls": [{"function": {"name": "f", "arguments": "{x"}}]}]},
-        "qwen2_5",
         None,
     ),
-    ("sft", {"messages": [user([{"type": "image"}, {"type": "text", "text": "who?"}]), says("x")]}, "qwen2_5", None),
-    ("sft", {"prompt": "2+3?", "completion": "5", "images": []}, "qwen2_5", "data.rename.picture=images"),
-    ("grpo", {"prompt": "2+3?", "image": "cat.png"}, "qwen2_5", "data.rename.picture=image"),
-    ("grpo", {"prompt": TALK}, "qwen2_5", None),
-    ("dpo", PAIR | {"rejected": TALK[:1]}, "qwen2_5", None),
-    ("dpo", PAIR | {"prompt": "2+3?", "image": "a.png"}, "qwen2_5", "data.rename.picture=image"),
+    ("sft", {"messages": [user([{"type": "image"}, {"type": "text", "text": "who?"}]), says("x")]}, None),
+    ("sft", {"prompt": "2+3?", "completion": "5", "images": []}, "data.rename.picture=images"),
+    ("grpo", {"prompt": "2+3?", "image": "cat.png"}, "data.rename.picture=image"),
+    ("grpo", {"prompt": TALK}, None),
+    ("dpo", PAIR | {"rejected": TALK[:1]}, None),
+    ("dpo", PAIR | {"prompt": "2+3?", "image": "a.png"}, "data.rename.picture=image"),
+    ("sft", {"conversation": TALK}, "data.rename.messages=conversation, or trainer.args.dataset_text_field=COLUMN"),
+    ("grpo", {"conversation": TALK}, "data.rename.messages=conversation data.transcripts=true"),
+    (
+        *("kto", {"conversation": TALK, "kto_tag": True}),
+        "data.rename.messages=conversation data.transcripts=true data.rename.label=kto_tag",
+    ),
+    ("dpo", ALPACA | {"chosen": "5", "rejected": "6"}, "data.prompt='{instruction} {input}'"),
+    ("sft", {"text": "hi", "role": "prompter"}, "data.rename.speaker=role  # learns each text alone"),
+]
+OTHER_TEMPLATES: list[tuple[str, dict[str, Any], str]] = [
+    ("sft", {"messages": CALLED}, "chatml"),
+    ("sft", {"messages": TALK, "tools": [FUNCTION]}, "chatml"),
+    ("sft", {"messages": [TALK[1], TALK[0], TALK[1]]}, "gemma3"),
 ]
 
 
-@pytest.mark.parametrize(("trainer", "row", "chat_model", "hint"), REFUSED, indirect=["chat_model"])
+@pytest.mark.parametrize(
+    ("trainer", "row", "hint", "chat_model"),
+    [*((*case, "qwen2_5") for case in REFUSED), *((*case[:2], None, case[2]) for case in OTHER_TEMPLATES)],
+    indirect=["chat_model"],
+)
 def test_refused_rows(trainer: str, row: dict[str, Any], chat_model: str, hint: str | None, place: Path) -> None:
     """In the first row, and in a later one where the first is sound."""
     written(place, *[row] * 4)
@@ -484,3 +451,24 @@ def test_answers_that_are_all_empty_and_sources_that_disagree_are_refused(place:
             planned(*words_of, *typed, "+reward@rewards.match=exact_match")
         assert caught.value.where == where.strip()
     planned(*words_of, *mix, "data.mix.b.path=null.jsonl", "+reward@rewards.match=exact_match")
+
+
+@pytest.mark.parametrize("chat_model", ["qwen3"], indirect=True)
+def test_a_variable_that_the_chat_template_does_not_read(chat_model: str, place: Path) -> None:
+    written(place, *[{"prompt": TALK[:1]}] * 8)
+    key = "trainer.args.chat_template_kwargs"
+    for name, hint in (("enable_thinkng", f" {key}.enable_thinking=false"), ("colour", "")):
+        with pytest.raises(ConfigError) as error:
+            planned(*words("grpo", chat_model), f"{key}={{{name}: false}}")
+        assert (error.value.where, error.value.hint) == (f"{key}.{name} (command line)", f"'~{key}.{name}'{hint}")
+    assert planned(*words("grpo", chat_model), f"{key}={{enable_thinking: false}}")
+
+
+def test_a_path_into_a_renamed_column_has_the_name_of_the_file(chat_model: str, place: Path) -> None:
+    """OpenAI's preference files have their prompt below `input`."""
+    row = {"input": {"messages": TALK[:1]}, "chosen": [says("5")], "rejected": [says("6")]}
+    written(place, *[row] * 8)
+    with pytest.raises(DataError) as error:
+        planned(*words("dpo", chat_model, "data.rename.prompt=input"))
+    assert "data.rename.prompt=input.messages" in str(error.value.advice)
+    assert planned(*words("dpo", chat_model, "data.rename.prompt=input.messages"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,102 +12,58 @@ import pytest
 from rlhf_cli.config.asked_keys import asked_of
 from rlhf_cli.errors import ConfigError, DataError, ModelError, RewardError
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_tokenizer
-from rlhf_cli.plan.checks.facts import Subject
+from rlhf_cli.plan.checks.facts import DataFacts, Subject
 from rlhf_cli.plan.checks.tool_checks import call_problems, episode_problems
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.run_plan import Notice
-from tests.support.planning import Refused, planned
+from tests.support.planning import Refused, planned, subject_of
 
+
+def tool(name: str, takes: str, body: str) -> str:
+    """A function with what the model is told of it."""
+    told = "\n        ".join(f"{argument}: A value." for argument in re.findall(r"(\w+):", takes))
+    return f'def {name}({takes}) -> int:\n    """Do it.\n\n    Args:\n        {told}\n    """\n    {body}\n\n'
+
+
+TOOLS = (
+    *(tool("add", "a: int, b: int", "return a + b"), tool("late", "a: int", "time.sleep(60)")),
+    *(tool("longest", "words: list[str]", "return max(words)"), tool("placed", "a: int, /", "return a")),
+    tool("starred", "*numbers: int", "return sum(numbers)"),
+)
 SOURCE = '''
 import time
-
-def add(a: int, b: int) -> int:
-    """Add two numbers.
-
-    Args:
-        a: The first number.
-        b: The second number.
-    """
-    return a + b
-
 def untold(a):
     return a
-
-def late(a: int) -> int:
-    """Wait.
-
-    Args:
-        a: A number.
-    """
-    time.sleep(60)
-
-def longest(words: list[str]) -> str:
-    """Return the longest word.
-
-    Args:
-        words: Words.
-    """
-    return max(words)
-
 class Maze:
     """A maze."""
-
     def reset(self, **row):
         self.at = 0
-
     def step(self, by: int) -> int:
         """Step.
-
         Args:
             by: How far.
         """
         self.at += by
         return self.at
-
     def get_reward(self) -> float:
         return float(self.at)
-
-def starred(*numbers: int) -> str:
-    """Adds numbers.
-
-    Args:
-        numbers: The numbers.
-    """
-    return str(sum(numbers))
-
-def placed(a: int, /) -> int:
-    """Returns a number.
-
-    Args:
-        a: The number.
-    """
-    return a
-
 class Unfit(Maze):
     """No class can extend it."""
-
     def __init_subclass__(cls, *, given, **more):
         pass
-
 class Broken(Maze):
     """A maze without a map."""
-
     def reset(self, **row):
         raise OSError("no map")
-
 def rollout(prompts, trainer):
     return {}
-
 def other(prompts):
     return {}
-
 def scored(completions, s1, **columns):
     return [len(text) for text in s1]
-
 def by_turn(completions, turn_texts, **columns):
     return [[float(len(text)) for text in texts] for texts in turn_texts]
-
 def two_turns(completions, **columns):
     return [[1.0, 2.0]] * len(completions)
 '''
@@ -115,12 +72,11 @@ CHAT = ("exp=quickstart", 'data.prompt=[{role: user, content: "{prompt}"}]')
 
 @pytest.fixture(autouse=True)
 def mine(workplace: Path) -> None:
-    (workplace / "mine.py").write_text(SOURCE)
+    (workplace / "mine.py").write_text(SOURCE + "\n".join(TOOLS))
 
 
 def with_tools(*words: str) -> Subject:
-    prepared = prepare([*CHAT, *words], keep_run_names=True)
-    return Subject(prepared.experiment, prepared.composed, 1)
+    return subject_of(*CHAT, *words)
 
 
 @pytest.mark.parametrize(
@@ -176,17 +132,17 @@ def test_an_episode_is_tried() -> None:
     subject = with_tools(
         "tools.late.fn=./mine.py:late", "tools.late.timeout_s=0.1", "environment.class=./mine.py:Broken"
     )
-    found = list(episode_problems(subject, prepare_data()))
+    found = list(episode_problems(subject, DataFacts()))
     assert [type(finding).__name__ for finding in found] == ["Notice", "RewardError"]
     assert "no answer within 0.1 s" in str(found[0])
     assert "no map" in str(found[1])
-    assert list(episode_problems(with_tools("environment.class=./mine.py:Maze"), prepare_data())) == []
+    assert list(episode_problems(with_tools("environment.class=./mine.py:Maze"), DataFacts())) == []
 
 
 def test_a_failing_call_that_would_end_the_run_is_said_to_do_so() -> None:
     """Made-up arguments may fail where real ones do not, so it is no error."""
     late = ("tools.late.fn=./mine.py:late", "tools.late.timeout_s=0.1", "tools.late.on_error=raise")
-    (found,) = episode_problems(with_tools(*late), prepare_data())
+    (found,) = episode_problems(with_tools(*late), DataFacts())
     assert isinstance(found, Notice)
     assert "ends the run" in str(found)
 
@@ -200,7 +156,7 @@ def test_a_trial_that_does_not_end_is_named_by_its_key(
     monkeypatch.setattr("rlhf_cli.plan.checks.tool_checks.TRIAL_S", limit_s)
     reset = f"class Odd(BaseException): ...\nclass Env:\n    def reset(self, **row):\n        {source}\n"
     (workplace / "mine.py").write_text(reset)
-    (found,) = episode_problems(with_tools("environment.class=./mine.py:Env"), prepare_data())
+    (found,) = episode_problems(with_tools("environment.class=./mine.py:Env"), DataFacts())
     assert isinstance(found, RewardError)
     assert str(found.where).startswith("environment")
     assert got in str(found.got)
@@ -208,12 +164,12 @@ def test_a_trial_that_does_not_end_is_named_by_its_key(
 
 def test_a_tool_may_take_longer_than_its_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlhf_cli.plan.checks.tool_checks.TRIAL_S", -1.5)
-    (found,) = episode_problems(with_tools("tools.late.fn=./mine.py:late", "tools.late.timeout_s=off"), prepare_data())
+    (found,) = episode_problems(with_tools("tools.late.fn=./mine.py:late", "tools.late.timeout_s=off"), DataFacts())
     assert isinstance(found, Notice)
 
 
 def test_a_class_that_cannot_be_extended_is_named_with_the_reason() -> None:
-    (found,) = episode_problems(with_tools("environment.class=./mine.py:Unfit"), prepare_data())
+    (found,) = episode_problems(with_tools("environment.class=./mine.py:Unfit"), DataFacts())
     assert isinstance(found, RewardError)
     assert "given" in str(found.got)
 
@@ -229,12 +185,6 @@ def test_the_call_of_every_tool_is_read_back() -> None:
     tokenizer = read_tokenizer(EMBEDDED_TOKENIZER, where="model.path")
     two = with_tools("tools.add.fn=./mine.py:add", "tools.longest.fn=./mine.py:longest")
     assert [type(finding) for finding in call_problems(two, tokenizer)] == [ModelError]
-
-
-def prepare_data() -> Any:
-    from rlhf_cli.plan.checks.facts import DataFacts
-
-    return DataFacts()
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import datasets
 import huggingface_hub
@@ -16,46 +16,54 @@ from safetensors.numpy import load_file, save_file
 
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.errors import ModelError, Problems, UserError
+from rlhf_cli.errors import DataError, ModelError, UserError
 from rlhf_cli.evaluation.score_completions import policy_tokenizer
 from rlhf_cli.evaluation.targets import file_source, model_to_sample
+from rlhf_cli.plan.checks.facts import ModelFolders, Report
+from rlhf_cli.plan.checks.hub_checks import hub_problems, require_on_hub, upload_problems
+from rlhf_cli.plan.checks.model_checks import weight_problems
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.services import hub_lookup
 from rlhf_cli.services.hub_lookup import HubAnswer, HubQuestion
 from tests.support.model_copies import model_copy
-from tests.support.planning import Refused, planned
+from tests.support.planning import Refused, planned, subject_of, told
 
 MODEL = ("exp=quickstart", "launch=cpu", "model=local", "model.path=model")
 WEIGHTS = "model.safetensors"
 
 
-def test_no_weights(place: Path, refused: Refused) -> None:
-    model_copy(place / "model", without=(WEIGHTS,))
-    error = refused(*MODEL)
-    assert error.where == "model.path (command line)"
-    assert "config.json" in str(error.got)
+def damage(*words: str) -> list[tuple[object, ...]]:
+    """The key, what it got and expected of each model whose weights are not whole."""
+    subject = subject_of(*words)
+    found = told(weight_problems(subject, ModelFolders(subject.experiment)))
+    return [
+        (key, str(got).partition(": ")[0], str(got).partition(": ")[2], expected) for key, got, expected, _ in found
+    ]
 
 
-def test_a_folder_has_no_revisions(place: Path, refused: Refused) -> None:
-    model_copy(place / "model")
-    assert refused(*MODEL, "model.revision=v2").hint == "model.revision=null"
-
-
-def test_a_truncated_file(place: Path, refused: Refused) -> None:
-    file = model_copy(place / "model") / WEIGHTS
-    file.write_bytes(file.read_bytes()[:-5])
-    error = refused(*MODEL)
-    size = file.stat().st_size
-    assert f"{WEIGHTS} has {size} bytes, but its header says {size + 5}" in str(error.got)
-
-
-def test_a_part_that_the_index_names_is_missing(place: Path, refused: Refused) -> None:
-    folder = model_copy(place / "model")
-    index = {"weight_map": {"a": WEIGHTS, "b": "gone-2.safetensors"}}
-    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
-    assert "1 of 2 parts are missing, the first is gone-2.safetensors" in str(refused(*MODEL).got)
-    (folder / f"{WEIGHTS}.index.json").write_text("{}")
-    assert f"{WEIGHTS}.index.json is not an index" in str(refused(*MODEL).got)
+def test_weights_that_are_missing_or_cut(place: Path) -> None:
+    file, whole = model_copy(place / "model") / WEIGHTS, "every file of the index, as long as its header says"
+    data = file.read_bytes()
+    assert damage(*MODEL) == []
+    file.write_bytes(data[:-5])
+    says = f"{WEIGHTS} has {len(data) - 5} bytes, but its header says {len(data)}"
+    assert damage(*MODEL) == [("model.path", "model", says, whole)]
+    for index, says in (
+        ({"weight_map": {"a": WEIGHTS, "b": "gone-2.safetensors"}}, "1 of 2 parts are missing, the first is gone-2"),
+        ({}, f"{WEIGHTS}.index.json is not an index"),
+    ):
+        (place / "model" / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
+        ((key, folder, got, expected),) = damage(*MODEL)
+        assert (key, folder, got[: len(says)], expected) == ("model.path", "model", says, whole)
+    (place / "model" / f"{WEIGHTS}.index.json").unlink()
+    file.unlink()
+    (place / "bare").mkdir()
+    for name in ("z1", "z2", "z3"):
+        (place / "model" / name).write_text("")
+    listed = ", ".join(sorted(each.name for each in (place / "model").iterdir())[:6])
+    words = ("exp=quickstart", "launch=cpu", "model=local", "model.path=org/away", "+rewards.a.model=bare")
+    missing = ("rewards.b.model", "model", listed, f"{WEIGHTS}, or its parts with their index")
+    assert damage(*words, "+rewards.b.model=model") == [missing]
 
 
 class TestBaseOfAnAdapter:
@@ -73,13 +81,11 @@ class TestBaseOfAnAdapter:
         error = refused(*MODEL)
         assert str(error.where).startswith("model.path (command line): the base that")
 
-    def test_it_was_cut(self, place: Path, adapter: Path, refused: Refused) -> None:
+    def test_it_was_cut(self, place: Path, adapter: Path) -> None:
         file = model_copy(place / "base") / WEIGHTS
-        assert planned(*MODEL).notices == (), "the control"
+        assert damage(*MODEL) == [], "the control"
         file.write_bytes(file.read_bytes()[:-5])
-        error = refused(*MODEL)
-        assert error.where == "model.path (command line)"
-        assert str(place / "base") in str(error.got)
+        assert [found[:2] for found in damage(*MODEL)] == [("model.path", str(place / "base"))]
 
 
 @pytest.mark.fault(46)
@@ -127,59 +133,6 @@ def test_layers_beside_experts_are_not_looked_for(place: Path) -> None:
     assert planned(*MODEL, "model.lora.target_modules=[q_prj]").notices == ()
 
 
-_OPTIM = "trainer.args.optim"
-
-
-class TestPackages:
-    @pytest.fixture(autouse=True)
-    def nothing_is_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = importlib.util.find_spec
-        ours = (
-            "bitsandbytes",
-            "torchao",
-            "liger_kernel",
-            "peft",
-            "math_verify",
-            "reasoning_gym",
-            "deepspeed",
-            "mlflow",
-        )
-        monkeypatch.setattr(
-            importlib.util, "find_spec", lambda name, *more: None if name in ours else real(name, *more)
-        )
-
-    @pytest.mark.parametrize(
-        ("words", "key", "hint"),
-        [
-            (f"{_OPTIM}=paged_adamw_8bit", _OPTIM, f"pip install bitsandbytes, or {_OPTIM}=adamw_torch"),
-            (f"{_OPTIM}=adamw_torch_8bit", _OPTIM, f"pip install torchao, or {_OPTIM}=adamw_torch"),
-            (f"{_OPTIM}=lomo", _OPTIM, f"pip install lomo_optim, or {_OPTIM}=adamw_torch"),
-            (f"{_OPTIM}=stable_adamw", _OPTIM, f"pip install torch-optimi, or {_OPTIM}=adamw_torch"),
-            ("model.lora.r=8", "model.lora", "pip install peft, or model.lora=null"),
-            (
-                *("model=local model.path=model model.quantize=4bit model.lora.r=8", "model.quantize"),
-                "pip install bitsandbytes, or model.quantize=null",
-            ),
-            ("launch.strategy=zero2", "launch.strategy", "pip install deepspeed, or launch.strategy=ddp"),
-            ("track=mlflow", "track.tracker", "pip install 'rlhf-cli[mlflow]', or track=wandb_offline, or track=none"),
-            (
-                *("trainer.args.use_liger_kernel=true", "trainer.args.use_liger_kernel"),
-                "trainer.args.use_liger_kernel=false",
-            ),
-            ("reward@rewards.maths=trl_accuracy", "rewards.maths.fn", "pip install 'rlhf-cli[math]'"),
-            ("reward@rewards.task=reasoning_gym", "rewards.task.fn", "pip install reasoning-gym=="),
-        ],
-    )
-    def test_a_package_that_is_not_installed(self, place: Path, words: str, key: str, hint: str) -> None:
-        model_copy(place / "model")
-        (place / "rows.jsonl").write_text('{"prompt": "1+1=", "a": 1, "b": 1, "solution": "2", "entry": "{}"}\n' * 9)
-        with pytest.raises(UserError) as caught:
-            planned("exp=quickstart", "launch=cpu", "data=file", "data.path=rows.jsonl", *words.split())
-        problems = caught.value.problems if isinstance(caught.value, Problems) else [caught.value]
-        (found,) = [str(problem.hint) for problem in problems if str(problem.where).startswith(key)]
-        assert found == hint or (hint.endswith("==") and found.startswith(hint))
-
-
 QUICK = ("exp=quickstart", "launch=cpu")
 
 
@@ -196,35 +149,79 @@ def hub_says(monkeypatch: pytest.MonkeyPatch, *answers: HubAnswer, **by_name: Hu
 
 
 @pytest.mark.fault(45)
-@pytest.mark.parametrize(
-    ("answer", "key", "got", "hint"),
-    [
-        (HubAnswer("missing"), "path", "looked for /", "model.path=FOLDER"),
-        (HubAnswer("gated"), "path", "no token", "hf auth login"),
-        (HubAnswer("unreachable", "no route"), "path", "no route", "hf download org/name"),
-        (HubAnswer("unreachable", "slow", is_silence=True), "path", "slow", "HF_HUB_ETAG_TIMEOUT=20"),
-        (HubAnswer("no_revision"), "revision", "v9", "'~model.revision'"),
-    ],
-)
-def test_a_model(monkeypatch, refused: Refused, answer: HubAnswer, key: str, got: str, hint: str) -> None:
-    hub_says(monkeypatch, answer)
-    error = refused(*QUICK, "model=local", "model.path=org/name", "model.revision=v9")
-    assert isinstance(error, ModelError)
-    assert str(error.where).startswith(f"model.{key}")
-    assert got in str(error.got)
-    assert hint in f"{error.hint} {error.advice}"
+@pytest.mark.parametrize("kind", ["model", "dataset"])
+def test_a_repository_that_cannot_be_had(monkeypatch, place: Path, kind: Any) -> None:
+    is_data, local = kind == "dataset", "a.path=COPY"
+    page = f"https://huggingface.co/{'datasets/' * is_data}org/it"
+    download = f"hf download org/it{' --repo-type dataset' * is_data}, or {local}"
+    silent, named = HubAnswer("unreachable", "slow", is_silence=True), f"the name of a {kind} on the hub, or a folder"
+    looked, copy = f"looked for {place}/org/it", "a network, or a copy on this machine"
+    for answer, got, expected, hint, advice in (
+        (HubAnswer("impossible", "why"), "why", "OWNER/NAME, such as Qwen/Qwen3-0.6B, or a folder", None, None),
+        (HubAnswer("missing"), f"org/it; {looked}", named, f"{local}, or hf auth login", None),
+        (HubAnswer("gated"), "no token with access", None, None, f"accept its terms at {page}, then `hf auth login`"),
+        (HubAnswer("no_revision"), "v9", f"a branch, tag or commit: {page}/tree/main", "'~a.revision'", None),
+        (HubAnswer("unreachable", "no route"), f"no route; {looked}", copy, download, None),
+        (silent, f"slow; {looked}", copy, f"{download}, or export HF_HUB_ETAG_TIMEOUT=20", None),
+    ):
+        hub_says(monkeypatch, answer)
+        with pytest.raises(DataError if is_data else ModelError) as caught:
+            require_on_hub(HubQuestion(kind, "org/it", "v9"), where="a.path", local=local)
+        error = caught.value
+        assert error.where == ("a.revision" if answer.state == "no_revision" else "a.path")
+        assert (error.got, error.expected, error.hint, error.advice) == (got, expected, hint, advice)
 
 
-def test_all_missing_repositories_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    questions = hub_says(monkeypatch, HubAnswer("missing"), good=HubAnswer("there"))
-    with pytest.raises(Problems) as caught:
-        planned(
-            *(*QUICK, "model=local", "model.path=org/good", "model.tokenizer=org/words", "+rewards.judge.model=org/j"),
-            *("data.eval.path=org/rows", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=60"),
-        )
-    keys = [str(problem.where).partition(" ")[0] for problem in caught.value.problems]
-    assert keys == ["model.tokenizer", "rewards.judge.model", "data.eval.path"]
-    assert len(questions) == 4
+def test_all_repositories_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    questions = hub_says(
+        monkeypatch, HubAnswer("missing"), good=HubAnswer("there", folder=place), t=HubAnswer("cached")
+    )
+    words = "trainer=gkd teacher.path=org/t teacher.revision=v7 model=local model.path=org/good model.revision=v9"
+    words += " model.tokenizer=org/words data.path=org/rows data=file data.revision=v5"
+    report = Report()
+    folders = report.run(hub_problems(subject_of(*words.split())), None)
+    assert [(error.where, str(error.hint).partition(",")[0]) for error in report.problems.values()] == [
+        ("model.tokenizer (command line)", "model.tokenizer=FOLDER"),
+        ("data.path (command line)", "data.path=FILE"),
+    ]
+    assert folders is not None
+    assert folders.cached == {"org/good": place}
+    assert set(questions) == {
+        HubQuestion("model", "org/good", "v9"),
+        HubQuestion("model", "org/words", needs_weights=False),
+        HubQuestion("model", "org/t", "v7"),
+        HubQuestion("dataset", "org/rows", "v5"),
+    }
+
+
+def test_uploads_need_a_network_and_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "trainer.args.push_to_hub"
+    subject = subject_of(*QUICK, f"{key}=true", "trainer.args.log_completions_hub_repo=a/b")
+    keys, expected = (key, "trainer.args.log_completions_hub_repo"), "a network, and a token that may write"
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    got = "no token of the hub"
+    assert told(upload_problems(subject)) == [(key, got, expected, f"'~{key}', or hf auth login") for key in keys]
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_1")
+    assert told(upload_problems(subject)) == []
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    got, unset = "HF_HUB_OFFLINE=1", "or unset HF_HUB_OFFLINE"
+    assert told(upload_problems(subject)) == [(key, got, expected, f"'~{key}', {unset}") for key in keys]
+
+
+def test_models_whose_weights_are_loaded_and_whether_the_policy_reads_images(place: Path) -> None:
+    for name, config in (("sees", {"vision_config": {}}), ("reads", {"model_type": "llama"})):
+        (place / name).mkdir()
+        (place / name / "config.json").write_text(json.dumps(config))
+    words = ("exp=toy_ppo", "launch=cpu", "model=local", "model.path=org/p", "+rewards.j.model=org/j")
+    named = [ModelFolders(subject_of(*words, *more).experiment).named() for more in ((), ("critic.init=org/c",))]
+    assert named[0] == {"model.path": "org/p", "rewards.j.model": "org/j"}
+    assert named[1] == {"model.path": "org/p", "critic.init": "org/c", "rewards.j.model": "org/j"}
+    taught = subject_of("trainer=gkd", "teacher.path=org/t", "data=file", "data.path=x", "launch=cpu").experiment
+    assert ModelFolders(taught).named() == {"teacher.path": "org/t"}
+    for path, reads_images in (("sees", True), ("reads", False), ("org/away", None)):
+        experiment = subject_of(*words, f"model.path={path}").experiment
+        assert ModelFolders(experiment).reads_images is reads_images
+    assert ModelFolders(taught).reads_images is False, "an embedded model"
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import UserError
 from rlhf_cli.launch.freeze import existing_run
+from rlhf_cli.plan.checks.facts import Check, Report, Subject
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.run_plan import Plan
@@ -45,3 +47,26 @@ def _planned(words: list[str]) -> Plan:
     plan = preflight(experiment, composed)
     existing_run(experiment, composed)
     return plan
+
+
+def subject_of(*words: str, processes: int = 1) -> Subject:
+    """The experiment that these words describe, as the checks take it."""
+    prepared = prepare(list(words), keep_run_names=True)
+    return Subject(prepared.experiment, prepared.composed, processes)
+
+
+def told(findings: Check[Any]) -> list[tuple[object, ...]]:
+    """Of each error its key, what it got and expected and what to type; of each notice its subject and its text."""
+    report = Report()
+    report.run(findings, None)
+    errors = [(str(one.where).partition(" (")[0], one.got, one.expected, one.hint) for one in report.problems.values()]
+    return [*((notice.subject, notice.text) for notice in report.notices), *errors]
+
+
+def table(text: str, **short: str) -> list[list[str]]:
+    """The cells of a table, with these short forms written out; `A.` is for trainer.args."""
+    for name, meant in short.items():
+        text = text.replace(name, meant)
+    return [
+        [cell.strip().replace("A.", "trainer.args.") for cell in line.split("|")] for line in text.strip().split("\n")
+    ]

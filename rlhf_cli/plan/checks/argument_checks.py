@@ -133,7 +133,7 @@ def unread_arguments(subject: Subject) -> Findings:
     if isinstance(steps := args.get("max_steps"), int) and steps > 0 and is_typed("num_train_epochs"):
         rows.append(("num_train_epochs", "max_steps", (-1,)))
     for name, decides, values in rows:
-        if is_typed(name) > is_typed(decides) or (decides not in args and name in args):
+        if is_typed(name) > is_typed(decides) or decides not in args:
             now = of(decides) if of(decides) is not None else "null"
             with_what = f"{decides}={now}; {_ARGS}{decides}={values[0]}".replace("=True", "=true")
             texts[name] = with_what.replace("=False", "=false")
@@ -160,8 +160,7 @@ def unread_arguments(subject: Subject) -> Findings:
                 yield Notice("no effect", f"{subject.where(key)} is not read with {with_what} reads it")
     if (rewards := experiment.rewards) and all(reward.weight == 0 for reward in rewards.values()):
         yield Notice("no effect", f"the weights of all rewards are 0: {', '.join(rewards)} teach nothing")
-    rate = of("learning_rate")
-    if isinstance(rate, int | float) and rate >= 1:
+    if isinstance(rate := of("learning_rate"), int | float) and rate >= 1:
         yield Notice("learning rate", f"{subject.where(_ARGS + 'learning_rate')} is {rate:g}; usual are 1e-6 to 1e-3")
 
 
@@ -237,7 +236,8 @@ def _sampling_findings(subject: Subject, data: DataFacts, batches: BatchPlan) ->
         expected = f"a multiple of {_ARGS}num_generations={batches.num_generations}"
         yield ConfigError(what, where=subject.where(size), got=got, expected=expected, hint=hint)
     if keep.by == "total" and experiment.rewards:
-        named = experiment.primary.by if experiment.primary is not None else next(iter(experiment.rewards))
+        gated = (each.gates[-1].by for each in experiment.rewards.values() if each.gates)
+        named = next(gated, next(iter(experiment.rewards)))
         yield Notice("sampling", f"by the total keeps groups in which any reward differs; or {key}.by={named}")
 
 
