@@ -49,11 +49,6 @@ def test_a_completion_that_fills_the_context_is_refused(completion: int) -> None
     assert (caught.value.where, caught.value.hint) == ("here", "trainer.args.max_completion_length=5")
 
 
-def test_rows_are_found_beyond_the_first_batch() -> None:
-    rows = Dataset.from_dict({"prompt": ["a"] * 1999 + ["b b b"] + ["a"] * 5})
-    assert overlong_in(rows, 2, longer_than) == {1999: 3}
-
-
 CHAT = Dataset.from_dict({"prompt": [[{"role": "user", "content": "long"}]]})
 
 
@@ -76,5 +71,7 @@ def test_prompts_that_a_policy_cannot_handle_are_refused(policy, rows, where, co
 
 @pytest.mark.fault(43)
 def test_they_are_dropped_or_truncated() -> None:
+    rows = Dataset.from_dict({"prompt": ["a"] * 1999 + ["b b b"] + ["a"] * 5})
+    assert overlong_in(rows, 2, longer_than) == {1999: 3}  # beyond the first batch
     assert fitted("drop")[:] == {"prompt": ["a", "c c"], "answer": [1, 3]}
     assert fitted("truncate")[:] == {"prompt": ["a", "b b", "c c", "d d"], "answer": [1, 2, 3, 4]}

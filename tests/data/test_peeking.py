@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rlhf_cli.data.file_readers import shorten
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
@@ -117,14 +118,24 @@ def test_a_file_without_rows(workplace: Path, name: str, content: str, refusal) 
 
 
 @pytest.mark.parametrize(
-    ("content", "line"),
+    ("content", "line", "got", "expected"),
     [
-        ('q,a\n"two\nlines",1\nwhy, oh why,2\n', 4), ("q,q\n1,2\n", 1), ("q,\n1,2\n", 1), ('q,a\nx,1\n"open,2\n', 3),
-        (b"q,a\ncaf\xe9,1\n", 2),
+        ('q,a\n"two\nlines",1\n\nwhy, oh why,2\n', 5, "why, oh why,2", "q, a"), ("q,q\n1,2\n", 1, "q,q", None),
+        ("q, \n1,2\n", 1, "q, ", None), ('q,a\nx,1\n"open,2\n', 3, None, None),
+        (b"q,a\ncaf\xe9,1\n", 2, "caf\ufffd,1", None),
     ],
 )  # fmt: skip
-def test_csv_mistakes_are_reported_with_their_line(workplace: Path, content: str | bytes, line: int, refusal) -> None:
-    assert refusal(peek, write(workplace, "rows.csv", content)).where == f"rows.csv:{line}"
+def test_csv_mistakes_are_reported_with_their_line(
+    workplace: Path, content: str | bytes, line: int, got: str | None, expected: str | None, refusal
+) -> None:
+    error = refusal(peek, write(workplace, "rows.csv", content))
+    assert (error.where, error.got, error.expected) == (f"rows.csv:{line}", got, expected)
+
+
+def test_a_long_line_is_cut_around_its_mistake() -> None:
+    shown = [shorten("0123456789\r\n", around, width=4) for around in (0, 2, 3, 7, 8, 99)]
+    assert shown == ["0123…", "0123…", "…1234…", "…5678…", "…6789", "…6789"]
+    assert [len(shorten("x" * length)) for length in (80, 81)] == [80, 81], "with an ellipsis"
 
 
 @pytest.mark.fault(42)

@@ -14,8 +14,6 @@ from rlhf_cli.data.rows import hold_out
 from rlhf_cli.errors import DataError
 
 Refusal = Callable[..., DataError]
-
-
 SCORES = PairRules(chosen="sc", rejected="sr")
 
 
@@ -35,7 +33,7 @@ def test_without_a_rule_a_margin_column_is_removed() -> None:
     kept, counts = prepare(rows)
     assert kept.column_names == ["chosen", "rejected", "other"]
     assert counts == {}
-    assert prepare(rows, PairRules(column="other"))[0]["margin"] == [1.0]
+    assert prepare(rows, PairRules(column="other", scale=3.0))[0]["margin"] == [1.0]
     assert prepare(rows, PairRules(column="margin"))[0]["margin"] == [3.0]
 
 
@@ -69,18 +67,17 @@ def test_a_value_that_is_not_a_margin_is_refused_with_its_row(
     assert "reward_model.margin.on_bad=drop" in error.advice
 
 
-def test_of_many_bad_margins_the_first_three_are_shown() -> None:
-    with pytest.raises(DataError) as caught:
-        prepare(pairs(*({"m": margin} for margin in (1.0, -1.0, -2.0, -3.0, -4.0))), PairRules(column="m"))
-    assert [line.split(":")[0] for line in str(caught.value.got).splitlines()] == ["row 2", "row 3", "row 4"]
+def test_of_many_bad_margins_the_first_three_are_shown(refusal: Refusal) -> None:
+    error = refusal(prepare, pairs(*({"m": margin} for margin in (1.0, -1.0, -2.0, -3.0, -4.0))), PairRules(column="m"))
+    assert error.where == "data, rows 2, 3, 4, 5 (the first row is 1)"
+    assert [line.split(":")[0] for line in error.got.splitlines()] == ["row 2", "row 3", "row 4"]
 
 
 def test_bad_margins_are_dropped_and_counted() -> None:
     rows = pairs({"m": 1.0}, {"m": math.nan}, {"m": -1.0}, {"m": 0.0}, {"m": None})
     kept, counts = prepare(rows, PairRules(column="m", drops_bad_margins=True))
     assert kept["chosen"] == ["good 1", "good 4"]
-    assert kept["margin"] == [1.0, 0.0]
-    assert counts == {"no_sound_margin": 3}
+    assert (kept["margin"][:], counts) == ([1.0, 0.0], {"no_sound_margin": 3})
     assert "_left_out" not in kept.column_names
 
 
@@ -91,25 +88,26 @@ def test_a_chosen_score_below_the_rejected_one_is_refused_or_dropped(refusal: Re
     assert (kept["margin"], counts) == ([1.0], {"no_sound_margin": 1})  # ranked among those that stay
 
 
-def test_equal_and_empty_pairs_are_dropped_and_counted() -> None:
+def test_equal_and_empty_pairs_are_dropped_and_counted(refusal: Refusal) -> None:
     bad = [("same", "same"), ("", "x"), ("x", ""), (None, "x"), ("", ""), (" ", "x")]
     rows = [*({"chosen": chosen, "rejected": rejected} for chosen, rejected in bad), *pairs({})]
     kept, counts = prepare(rows, drops=True)
     assert kept["chosen"] == ["good 1"]
     assert counts == {"identical_answers": 1, "empty_answers": 5}
+    assert refusal(prepare, rows[:-1], drops=True).got == "5 with empty answers, 1 with identical answers"
 
 
 def test_conversations_are_judged_by_their_last_message(refusal: Refusal) -> None:
     def talk(*contents: str) -> list[dict[str, str]]:
         return [{"role": ("user", "assistant")[turn % 2], "content": text} for turn, text in enumerate(contents)]
 
-    good = {"chosen": talk("hi", "hello"), "rejected": talk("hi", "no")}
+    good = {"chosen": talk("hi", "hello"), "rejected": talk("hi", "no"), "other": "x"}
     kept, _ = prepare([good])
     assert kept.to_list() == [good]
-    error = refusal(prepare, [good, {"chosen": talk("hi", ""), "rejected": talk("hi", "no")}])
-    assert error.got.startswith("row 2, empty answers: ")
-    error = refusal(prepare, [good, {"chosen": talk("hi", "no"), "rejected": talk("hi", "no")}])
-    assert error.got.startswith("row 2, identical answers: ")
+    for chosen, why in ((talk("hi", ""), "empty"), (talk(""), "empty"), (talk("hi", "no"), "identical")):
+        error = refusal(prepare, [good, {**good, "chosen": chosen}])
+        shown = f"chosen {chosen!r:.60}, rejected {good['rejected']!r:.60}"
+        assert (error.where, error.got) == ("data, row 2 (the first row is 1)", f"row 2, {why} answers: {shown}")
 
 
 def test_dropping_bad_pairs_does_not_change_which_rows_are_held_out() -> None:
@@ -125,3 +123,4 @@ def test_dropping_bad_pairs_does_not_change_which_rows_are_held_out() -> None:
 def test_texts_beside_token_ids_are_removed() -> None:
     row = {"chosen": "same", "rejected": "same", "prompt": "p", "chosen_ids": [1, 0], "rejected_ids": [2]}
     assert prepare([row])[0].column_names == ["prompt", "chosen_ids", "rejected_ids"]
+    assert prepare([{"chosen_ids": [1, 0], "rejected_ids": [2]}])[0].column_names == ["chosen_ids", "rejected_ids"]

@@ -126,13 +126,9 @@ def plan_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_check_counts_the_kept_rows_and_refuses_sorted_rows_that_are_shuffled(
     rates: str, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [
-        "data=file",
-        f"data.path={rates}",
-        "trainer.args.per_device_train_batch_size=2",
-        "trainer.args.num_generations=2",
-    ]
-    words += ["trainer.args.gradient_accumulation_steps=1", "trainer.args.steps_per_generation=1"]
+    sizes = {"per_device_train_batch_size": 2, "num_generations": 2, "gradient_accumulation_steps": 1}
+    words = ["data=file", f"data.path={rates}", "trainer.args.steps_per_generation=1"]
+    words += [f"trainer.args.{key}={value}" for key, value in sizes.items()]
     keep = ["data.keep.column=rate", "data.keep.between=[0.1,0.9]"]
     assert "3 rows" in plan_of([*words, *keep], capsys)
     assert "6 rows" in plan_of(words, capsys)

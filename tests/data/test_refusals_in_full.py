@@ -65,7 +65,7 @@ def test_training_and_preview_name_the_same_key(
         lambda: prepare(RowTable([{"a": [{"b": 1}]}], ["a"]), DataSource(path="x", name=MINE), "{a}"),
         lambda: hold_out(datasets.Dataset.from_list([{"prompt": "a"}]), 0.5, 0, name=MINE),
         lambda: check_columns(RowTable([], ["prompt"]), TRAINERS["GRPOTrainer"], name=MINE),
-        lambda: check_pair_columns(["chosen"], PairRules(), name=MINE),
+        lambda: judge_pairs(datasets.Dataset.from_list([{"chosen": "a"}]), PairRules(), name=MINE),
         lambda: check_pair_columns(["chosen", "rejected"], PairRules(column="m"), name=MINE),
         lambda: judge_pairs(datasets.Dataset.from_list([{"chosen": "", "rejected": "a"}]), PairRules(), name=MINE),
         lambda: judge_pairs(datasets.Dataset.from_list([{"chosen": "a", "rejected": "b", "m": -1}]),

@@ -95,7 +95,7 @@ def test_hold_out_is_disjoint_in_prompts_and_the_same_again() -> None:
 def test_check_rows_names_the_empty_ones(refusal) -> None:
     prompts = ["a", None, "", "  ", "b", None, None, None]
     error = refusal(check_rows, datasets.Dataset.from_dict({"prompt": prompts}), ["prompt"], "data.eval")
-    assert error.where == "data.eval, rows 2, 3, 4, 6, 7, ... (the first row is 1)"
+    assert (error.where, error.got) == ("data.eval, rows 2, 3, 4, 6, 7, ... (the first row is 1)", "None")
     assert [numbered([3]), numbered([3, 5]), numbered([*range(5)])] == ["row 3", "rows 3, 5", "rows 0, 1, 2, 3, 4"]
     chats = [[{"role": "user", "content": "x"}], [], [{"role": "user", "content": " "}]]
     assert "rows 2, 3 (" in refusal(check_rows, datasets.Dataset.from_dict({"prompt": chats}), ["prompt"]).where

@@ -110,7 +110,6 @@ def test_a_folder_of_several_kinds_of_files(files: list[str], name: str, hint: s
         DataSource(world="toy_sums", args={"num_rows": 20}, select=(15, 20)),
         DataSource(path="rows.csv", split="train[50%:]"),
     ],
-    ids=["renamed and selected", "the first", "lists", "transcripts", "a world", "a part, by datasets"],
 )
 def test_first_rows_and_a_preview_equal_those_of_a_training(workplace: Path, source: DataSource) -> None:
     start, numbers = "\n\nHuman: x\n\nAssistant:", range(9)

@@ -47,10 +47,7 @@ def reward_of(entry: dict[str, Any]) -> Callable[..., list[float | None]]:
     takes_rows = any(
         parameter.name in REWARD_ARGUMENTS or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters
     )
-    reward: Callable[..., list[float | None]] = (
-        partial(function, **entry["args"]) if takes_rows else function(**entry["args"])
-    )
-    return reward
+    return partial(function, **entry["args"]) if takes_rows else function(**entry["args"])
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
