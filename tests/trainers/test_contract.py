@@ -332,9 +332,6 @@ def test_a_layer_gives_it_by_name() -> None:
     assert {"dropout", "scaling", "packed_rows"} <= names
 
 
-# The seams by which the time of a step is divided and its tokens are counted.
-
-
 OF_ROWS = [trl.SFTTrainer, trl.DPOTrainer, trl.KTOTrainer, trl.RewardTrainer]
 
 
@@ -437,7 +434,6 @@ def test_what_scale_rewards_may_be() -> None:
 def test_a_table_of_completions_is_written_where_ours_is() -> None:
     source = inspect.getsource(trl.GRPOTrainer.log)
     assert 'f"completions_{self.state.global_step:05d}.parquet"' in source
-    assert "deque(maxlen=args.generation_batch_size)" in inspect.getsource(trl.GRPOTrainer.__init__)
 
 
 def test_an_epoch_is_one_method_and_what_it_leaves_in_control_ends_training() -> None:

@@ -185,9 +185,6 @@ def test_a_bad_weight_is_not_saved_and_a_bad_gradient_no_reason_not_to() -> None
     assert trainer.calls == [("here", False)]
 
 
-# Rounds without a signal end the run when there were so many of them, one after another.
-
-
 def dead(step: int, left_out: float = 0.0) -> DeadRound:
     flat = ComponentStatistics("flat", (), 1.0, low=0.7, high=0.7, open_fraction=1.0, errors=0, size=0.7, spread=0.0)
     return DeadRound(step, (flat,), left_out)
@@ -220,9 +217,6 @@ def test_as_many_rounds_without_a_signal_as_are_allowed(
     for rewards in (None, SimpleNamespace(no_signal=None)):
         trainer.extensions = SimpleNamespace(rewards=rewards)
         assert trainer._generate_and_score_completions([0.0]) == {"advantages": [0.0]}  # `dead_round` is not asked
-
-
-# An evaluation that is broken off is made up by the run that goes on.
 
 
 def test_an_evaluation_that_is_broken_off_saves_and_stops() -> None:
