@@ -105,10 +105,8 @@ def test_without_the_package_the_hubs_model_is_used(monkeypatch: pytest.MonkeyPa
     ("named", "hint"),
     [
         ("package:missing", "pip install x"),
-        ("package:smal", "package:small, or package:missing"),
-        ("small", "package:small, or package:missing"),
-        ("no/such.gguf", None),
-        ("~nobody_here/x.gguf", None),
+        *((named, "package:small, or package:missing") for named in ("package:smal", "small")),
+        *((named, None) for named in ("no/such.gguf", "~nobody_here/x.gguf")),
     ],
 )
 def test_a_model_that_does_not_exist_is_refused(named: str, hint: str | None) -> None:
@@ -188,24 +186,18 @@ def test_a_damaged_folder_that_is_named_itself_is_made_again(place: Path, conver
     assert f"rm -r {own}" in str(error.advice)
 
 
-def test_a_conversion_that_was_killed_is_replaced(place: Path) -> None:
-    begin = """
-import time
-from rlhf_cli.models.cache import build_once
-def make(folder):
-    folder.mkdir()
-    (folder / "model.safetensors").write_bytes(b"half")
-    print("begun", flush=True)
-    time.sleep(60)
-build_once("model", make)
-"""
-    with subprocess.Popen([sys.executable, "-c", begin], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        process.kill()
-    (place / "whole").mkdir()
-    (place / "whole/config.json").write_text("{}")
-    folder = build_once("model", lambda unfinished: shutil.copytree(place / "whole", unfinished) and None)
+def test_what_a_killed_conversion_left_is_replaced(place: Path) -> None:
+    made: list[Path] = []
+
+    def make(folder: Path) -> None:
+        made.append(folder)
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+
+    shutil.rmtree(build_once("model", make))
+    made[0].mkdir()
+    (made[0] / "model.safetensors").write_bytes(b"half")
+    folder = build_once("model", make)
     assert {path.name for path in folder.parent.iterdir()} == {"model", "model.lock"}
     assert {path.name for path in folder.iterdir()} == {"config.json", "made.json"}
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled, RepositoryNotFoundError
@@ -14,7 +15,13 @@ from transformers import AutoConfig, TrainingArguments
 from transformers.integrations import deepspeed
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.model_folders import describe_model, describe_reward_model, is_reward_model, require_model
+from rlhf_cli.models.model_folders import (
+    describe_critic,
+    describe_model,
+    describe_reward_model,
+    is_reward_model,
+    require_model,
+)
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.models.tokenizer_files import PromptTokens, read_tokenizer
 from rlhf_cli.trainers.assemble.policy_loading import loading_unsharded
@@ -61,13 +68,15 @@ def test_reward_models_are_described(tmp_path: Path) -> None:
     assert describe_reward_model("Skywork/Some-RM", where="w") == "Skywork/Some-RM (hub)"
     own = folder_of(tmp_path, {"architectures": ["InternRewardModel"]})  # of its own code: the weights will tell
     assert describe_reward_model(own, where="w").endswith("(InternRewardModel)")
+    with pytest.raises(ModelError) as caught:
+        is_reward_model(own, where="w")
+    assert (caught.value.where, caught.value.got) == ("w", f"{own}: InternRewardModel")
 
 
 @pytest.mark.parametrize(
     ("config", "got"),
     [
-        (CAUSAL, "Qwen3ForCausalLM"),
-        ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
+        *(({"architectures": [name]}, name) for name in ("Qwen3ForCausalLM", "GPT2LMHeadModel")),
         (REWARD_MODEL | {"id2label": {"0": "no", "1": "maybe", "2": "yes"}}, "num_labels 3"),
         ({"architectures": ["BertForSequenceClassification"]}, "num_labels 2"),
         ({"architectures": ["BertForSequenceClassification"], "num_labels": 5}, "num_labels 5"),
@@ -89,13 +98,16 @@ def test_an_adapter_names_its_base(tmp_path: Path) -> None:
     path = folder_of(tmp_path / "adapter", adapter, "adapter_config.json")
     assert describe_reward_model(path, where="w") == f"{path} (adapter of {base})"
     assert describe_model(path, where="w") == f"{path} (adapter)"
+    assert (is_reward_model(path, where="w"), is_reward_model(base, where="w")) == (True, False)
     assert refused(path, conversational=True).got == f"{path}, {base}"
     Path(base, "chat_template.jinja").write_text("{{ messages }}")
     describe_reward_model(path, where="w", conversational=True)
     folder_of(tmp_path / "adapter", adapter | {"task_type": "CAUSAL_LM"}, "adapter_config.json")
     assert refused(path).got == f"{path}: task_type CAUSAL_LM"
+    assert not is_reward_model(path, where="w")
     folder_of(tmp_path / "adapter", adapter | {"base_model_name_or_path": "/gone"}, "adapter_config.json")
-    for describe in (describe_model, describe_reward_model, is_reward_model):
+    critic: Any = functools.partial(describe_critic, policy=base, tokenizer=None)
+    for describe in (describe_model, describe_reward_model, is_reward_model, critic):
         with pytest.raises(ModelError) as caught:
             describe(path, where="w")
         named = f"w: the base that {path}/adapter_config.json names"
@@ -207,7 +219,8 @@ def test_texts_are_counted_in_tokens_not_characters(tokens: PromptTokens) -> Non
 def test_conversations_are_counted_with_their_template(tokens: PromptTokens) -> None:
     prompts = [[{"role": "user", "content": text}] for text in ("a", "a" * 40)]
     (alone,) = tokens.longer_than(0, prompts[:1]).values()
-    assert alone > 1
+    written = tokens.tokenizer.apply_chat_template(prompts[0], add_generation_prompt=True, tokenize=False)
+    assert alone == len(tokens.tokenizer(written)["input_ids"])
     assert tokens.longer_than(alone + 1, prompts) == {1: alone + 39}
 
 
@@ -220,4 +233,4 @@ def test_tokens_around_a_text_count(around: int) -> None:
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=single, special_tokens=[special])
     assert PromptTokens(tokenizer).longer_than(20, ["a" * 20, "a" * (20 - around)]) == {0: 20 + around}
     assert PromptTokens(tokenizer).last("abcdef", 4) == "abcdef"[around - 4 :]
-    assert PromptTokens(tokenizer).last("ab", 20) == "ab"
+    assert [PromptTokens(tokenizer).last("ab", limit) for limit in (20, 1 + around, around)] == ["ab", "b", ""]

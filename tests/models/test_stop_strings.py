@@ -69,11 +69,8 @@ def test_a_completion_is_cut_behind_its_first_stop_string(policy: tuple[Any, Any
 @pytest.mark.parametrize(
     ("given", "texts"),
     [
-        (None, None),
-        ({}, None),
-        ({"stop_strings": []}, None),
-        ({"stop": "."}, (".",)),
-        ({"stop_strings": ["a", "b"]}, ("a", "b")),
+        *((given, None) for given in (None, {}, {"stop_strings": []})),
+        *(({"stop": "."}, (".",)), ({"stop_strings": ["a", "b"]}, ("a", "b"))),
     ],
 )
 def test_the_names_of_both_libraries(policy: tuple[Any, Any], given: object, texts: tuple[str, ...] | None) -> None:

@@ -95,11 +95,7 @@ def path_of(*words: str) -> Path:
 
 
 @pytest.mark.parametrize("choice", SHA256)
-def test_it_is_used_and_nothing_is_made(choice: str, own_cache: Path) -> None:
+def test_it_is_used_with_the_weights_of_the_numbers_in_docs_and_nothing_is_made(choice: str, own_cache: Path) -> None:
     assert path_of(f"model={choice}") == EMBEDDED / choice
     assert not own_cache.exists()
-
-
-@pytest.mark.parametrize("choice", SHA256)
-def test_its_weights_are_those_of_the_numbers_in_docs(choice: str) -> None:
     assert hashlib.sha256((EMBEDDED / choice / "model.safetensors").read_bytes()).hexdigest() == SHA256[choice]

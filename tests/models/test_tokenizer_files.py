@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import pytest
@@ -120,17 +119,8 @@ def test_tokens_of_a_vocabulary_and_those_that_were_added() -> None:
     assert token_ids({"model": {"vocab": "?"}, "added_tokens": {"<a>": 7}}) == {}
 
 
-def test_sizes_in_a_config() -> None:
-    """The language part of a model that reads images goes before."""
-    assert [module.vocab_size_of(config) for config in ({"vocab_size": 7}, {"vocab_size": "7"}, {})] == [7, None, None]
-    assert module.vocab_size_of({"vocab_size": 7, "text_config": {"vocab_size": 5}}) == 5
-    both: dict[str, object] = {"n_positions": 8, "max_position_embeddings": 9}
-    assert [module.context_of(config) for config in (both, {"n_positions": 8}, {"n_positions": "8"})] == [9, 8, None]
-
-
 def test_what_the_files_say_of_the_end() -> None:
     """The token, whether there is surely none, and the token that no text ends with for a reader of scores."""
-    settings: dict[str, Any]
     for settings, expected in (
         ({"eos_token": {"content": "</s>"}}, ("</s>", False, "</s>")),
         ({"eos_token": "</s>", "pad_token": "</s>"}, ("</s>", False, "</s>")),

@@ -32,13 +32,7 @@ from rlhf_cli.trainers.assemble.algorithm import algorithm_of
 from rlhf_cli.trainers.assemble.policy_loading import policy_path, tokenizer_of
 from rlhf_cli.trainers.assemble.ppo_setup import ppo_setup
 
-SHAPE = {
-    "vocab_size": 258,
-    "hidden_size": 16,
-    "intermediate_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-}
+SHAPE = dict.fromkeys(("hidden_size", "intermediate_size"), 16) | {"num_hidden_layers": 1, "num_attention_heads": 2}
 CODE = """\
 from transformers import AutoModel, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 from transformers import LlamaForTokenClassification, LlamaModel, PreTrainedTokenizerFast
@@ -75,7 +69,7 @@ def saved(folder: Path, kind: type, seed: int = 0) -> Path:
     """Save a tiny Llama of this kind whose code lies beside its weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config = LlamaConfig(**SHAPE, num_labels=1, pad_token_id=0)
+        config = LlamaConfig(**SHAPE, vocab_size=258, num_labels=1, pad_token_id=0)
         kind(config).save_pretrained(folder)
     byte_tokenizer(64).save_pretrained(folder)
     (folder / "own.py").write_text(CODE)

@@ -40,24 +40,19 @@ def test_a_folder_that_holds_runs_or_sweeps_is_told(
         assert (folder.sweep_group, folder.label) == (name[:-2], name)
     for name in ("runs/a/s2", "notes", "runs/quickstart/s2/a/model"):
         Path(name).mkdir(parents=True)
-    Path("runs/quickstart/s2/a/metrics.jsonl").write_text("")
+    Path(run := "runs/quickstart/s2/a", "metrics.jsonl").write_text("")
     other = "rlhf generate {} +exp=NAME, or rlhf train +exp=NAME model.path=..."
     for typed, got, hint in (
         ("runs", "a folder with 3 runs", "runs/quickstart/s2/a"),
         ("runs/quickstart/s1", "a sweep: several runs of one command", "runs/quickstart/s1/a"),
-        ("s2", "no such folder", "runs/quickstart/s2"),
-        ("quickstart/s1", "no such folder", "runs/quickstart/s1"),
-        ("runs/quickstart/s", "no such folder", "runs/quickstart/s2"),
-        ("runs/quikcstart", "no such folder", "runs/quickstart"),
+        *((typed, "no such folder", "runs/quickstart/s2") for typed in ("s2", "runs/quickstart/s")),
+        *((typed, "no such folder", "runs/quickstart") for typed in ("quick", "runs/quikcstart")),
+        *(("quickstart/s1", "no such folder", "runs/quickstart/s1"), ("runs/unlike", "no such folder", "rlhf status")),
         (f"{tmp_path}/runs/quick", "no such folder", f"{tmp_path}/runs/quickstart"),
-        ("quick", "no such folder", "runs/quickstart"),
-        ("runs/unlike", "no such folder", "rlhf status"),
-        ("runs/quickstart/s2/a/modle", "no such folder", "runs/quickstart/s2/a/model"),
-        ("runs/quickstart/s2/a/config.yaml", "a file", "runs/quickstart/s2/a"),
-        ("runs/quickstart/s2/a/metrics.jsonl", "a file", "runs/quickstart/s2/a"),
+        (f"{run}/modle", "no such folder", f"{run}/model"),
+        *((f"{run}/{name}", "a file", run) for name in ("config.yaml", "metrics.jsonl")),
         ("notes", "no config.yaml in it", "ls notes"),
-        ("small.GGUF", "no such folder", other.format("small.GGUF")),
-        ("package:small", "no such folder", other.format("package:small")),
+        *((name, "no such folder", other.format(name)) for name in ("small.GGUF", "package:small")),
     ):
         with pytest.raises(RunError) as caught:
             open_run(Path(typed))

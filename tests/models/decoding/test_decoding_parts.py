@@ -94,14 +94,9 @@ class _Dropping(nn.Module):
 @pytest.mark.parametrize(
     ("module", "drops"),
     [
-        (nn.Dropout(0.1), True),
-        (nn.Dropout(0.0), False),
-        (nn.Dropout(0.1).eval(), False),
-        (nn.AlphaDropout(0.1), True),
-        (nn.Linear(2, 2), False),
-        (_Dropping(attention_dropout=0.1), True),
-        (_Dropping(attention_dropout=0.0), False),
-        (_Dropping(dropout="none", momentum=0.1), False),
+        *((module, True) for module in (nn.Dropout(0.1), nn.AlphaDropout(0.1), _Dropping(attention_dropout=0.1))),
+        *((module, False) for module in (nn.Dropout(0.0), nn.Dropout(0.1).eval(), nn.Linear(2, 2))),
+        *((_Dropping(**numbers), False) for numbers in ({"attention_dropout": 0.0}, {"dropout": "none", "rate": 0.1})),
         (_Dropping(attention_dropout=0.1).eval(), False),
         (nn.Sequential(nn.Dropout(0.1).eval(), nn.Dropout(0.2)), True),
     ],

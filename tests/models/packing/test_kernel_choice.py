@@ -42,12 +42,9 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         *(({}, capability, None) for capability in ((8, 0), (9, 0), (10, 0))),
         ({}, (7, 5), "7.5"),
-        ({"dtype": torch.float16}, (9, 0), None),
-        ({"size": 256}, (9, 0), None),
-        ({"device": torch.device("cpu")}, (9, 0), "cpu"),
-        ({"dtype": torch.float32}, (9, 0), "float32"),
-        ({"size": 264}, (9, 0), "264"),
-        ({"size": 20}, (9, 0), "20"),
+        *((more, (9, 0), None) for more in ({"dtype": torch.float16}, {"size": 256})),
+        *(({"device": torch.device("cpu")}, (9, 0), "cpu"), ({"dtype": torch.float32}, (9, 0), "float32")),
+        *(({"size": size}, (9, 0), str(size)) for size in (264, 20)),
     ],
     ids=str,
 )

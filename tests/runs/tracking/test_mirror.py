@@ -126,18 +126,13 @@ def test_a_table_of_completions_is_sent_every_so_many_steps_and_at_the_end(told,
 @pytest.mark.parametrize(
     ("logged", "shown"),
     [
-        ("loss", "train/loss"),
-        ("reward", "train/reward"),
-        ("rewards/correct/mean", "rewards/correct/mean"),
-        ("rewards/correct/calls", "housekeeping/rewards/correct/calls"),
-        ("rewards/calls/mean", "rewards/calls/mean"),
-        ("time/share/reward/judge", "time/share/reward/judge"),
+        *(("loss", "train/loss"), ("reward", "train/reward"), ("epoch", "housekeeping/epoch")),
+        *((name, name) for name in ("rewards/correct/mean", "rewards/calls/mean", "time/share/reward/judge")),
         ("sampling/kept_logp_difference/mean", "sampling/kept_logp_difference/mean"),
-        ("epoch", "housekeeping/epoch"),
-        ("eval_greedy/total", "eval/greedy/total"),
+        ("rewards/correct/calls", "housekeeping/rewards/correct/calls"),
+        *(("eval_greedy/total", "eval/greedy/total"), ("eval_loss", "eval/loss")),
         ("eval_rewards/correct/errors", "housekeeping/eval_rewards/correct/errors"),
         ("eval_samples_per_second", "housekeeping/eval_samples_per_second"),
-        ("eval_loss", "eval/loss"),
     ],
 )
 def test_a_metric_has_a_section_of_wandb_and_is_found_again(logged: str, shown: str) -> None:
@@ -233,15 +228,6 @@ def test_of_a_loss_the_least_is_the_best_and_of_an_accuracy_the_greatest() -> No
     assert (found["final/eval/loss"], found["best/eval/loss"], found["best_step/eval/loss"]) == (0.8, 0.5, 3)
 
 
-def test_of_an_evaluation_the_means_of_rewards_count_and_not_their_intervals() -> None:
-    logged = {"eval_greedy/total": 0.5, "eval_greedy/total/low": 0.4, "eval_greedy/rewards/correct": 0.25}
-    found = final_values([{"step": 1, "time_s": 0.1, **logged, "eval_greedy/rewards/correct/low": 0.1}])
-    assert {name for name in found if name.startswith("final/")} == {
-        "final/eval/greedy/total",
-        "final/eval/greedy/rewards/correct",
-    }
-
-
 def test_a_structure_in_a_table_is_json_that_people_read() -> None:
     assert mirror_module._plain({"stadt": "Köln"}) == '{"stadt": "Köln"}'
 
@@ -310,7 +296,8 @@ def test_one_run_says_everything_once(job: RunFolder, mirrored: Mirrored) -> Non
     expected = {
         **{"final/train/reward": 0.5, "best/train/reward": 0.9, "best_step/train/reward": 2},
         **{"final/rewards/correct/mean": 0.25, "best/rewards/correct/mean": 0.45},
-        **{"final/eval/greedy/total": 0.6},
+        **{"final/eval/greedy/total": 0.6, "final/eval/greedy/rewards/correct": 0.3},
+        **{"final/eval/greedy/total/low": None, "final/eval/greedy/total/high": None},
         **{"train_runtime": 6.5, "train_loss": 0.01, "train/reward": 0.5},
     }
     assert {name: read.summary.get(name) for name in expected} == expected

@@ -79,10 +79,7 @@ class Recording:
 
 
 def test_names_of_the_run_and_of_its_metrics(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The callbacks of TensorBoard and trackio put `train/` before a name by themselves, MLflow's does not.
-
-    MLflow refuses a parameter that has another value by now, so a resumed run does not report its settings to it.
-    """
+    """Only trackio's callback puts `train/` before a name, and only MLflow refuses parameters that have changed."""
     for tracker, total in (("trackio", "reward"), ("mlflow", "train/reward")):
         inner = Recording()
         monkeypatch.setitem(report_to._BUILD, tracker, lambda run, inner=inner: inner)

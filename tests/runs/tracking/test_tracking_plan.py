@@ -24,11 +24,8 @@ def wandb_is_not_imported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def server() -> Iterator[str]:
     """The address of something that accepts connections, until the test is over."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    try:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        listening.close()
 
 
 @pytest.mark.fault(47)
