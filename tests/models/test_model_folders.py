@@ -41,7 +41,8 @@ def test_a_model_without_a_tokenizer_needs_another_one(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
     with pytest.raises(ModelError) as caught:
         describe_model(str(tmp_path), where="model.path")
-    assert caught.value.hint == "model.tokenizer=FOLDER_OR_HUB_ID"
+    got, hint = f"{tmp_path}: config.json", "model.tokenizer=FOLDER_OR_HUB_ID"
+    assert (caught.value.where, caught.value.got, caught.value.hint) == ("model.path", got, hint)
     assert describe_model(str(tmp_path), where="model.path", needs_tokenizer=False).endswith("(LlamaForCausalLM)")
 
 
@@ -121,7 +122,8 @@ def test_an_adapter_names_its_base(tmp_path: Path) -> None:
 
 def test_conversations_need_a_chat_template(tmp_path: Path) -> None:
     path = folder_of(tmp_path, REWARD_MODEL)
-    assert refused(path, conversational=True).got == path
+    error = refused(path, conversational=True)
+    assert (error.where, error.got) == ("w", path)
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
     describe_reward_model(path, where="w", conversational=True)
     (tmp_path / "tokenizer_config.json").write_text("{}")
@@ -171,13 +173,14 @@ def test_the_model_of_a_run_is_offered(tmp_path: Path, where: str) -> None:
 )
 @pytest.mark.fault(45)
 def test_an_error_of_the_hub_becomes_advice(monkeypatch: pytest.MonkeyPatch, kind: type[Exception], hint: str) -> None:
-    def fail(*_: object, **__: object) -> None:
+    def fail(*given: object, **named: object) -> None:
+        assert (given, named) == (("org/model",), {"revision": "r1", "trust_remote_code": True})
         raise OSError("We couldn't do it.\nMore of it.") from kind.__new__(kind)
 
     monkeypatch.setattr(AutoConfig, "from_pretrained", fail)
     with pytest.raises(ModelError) as caught:
-        require_model("org/model", where="model.path", revision=None, trust_remote_code=False)
-    assert caught.value.where == "model.path"
+        require_model("org/model", where="model.path", revision="r1", trust_remote_code=True)
+    assert (caught.value.where, caught.value.got) == ("model.path", "We couldn't do it.")
     assert hint in f"{caught.value.hint} {caught.value.advice}"
 
 
