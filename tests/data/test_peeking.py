@@ -15,7 +15,7 @@ from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
 
-GOOD = '{"prompt": "one", "n": 1}\n'
+GOOD, LONG = '{"prompt": "one", "n": 1}\n', "x" * 99
 
 
 def write(workplace: Path, name: str, content: str | bytes) -> DataSource:
@@ -49,10 +49,10 @@ def test_every_format_gives_the_same_preview_and_loads_the_same_rows(workplace: 
 @pytest.mark.parametrize(
     ("bad_line", "got"),
     [
-        ('{"prompt": "two", "n": 2,, }\n', '"n": 2,,'), ('["prompt"]\n', '["prompt"]'),
+        (f'{{"prompt": "{LONG}", "n": 2,, }}\n', '"n": 2,,'), ('["prompt"]\n', '["prompt"]'),
         ('{"prompt": "two", "n": "2"}\n', "2 (text)"), ('{"prompt": ["two"], "n": 2}\n', "list"),
-        ('{"prompt": "two", "n": true}\n', "true/false"), (b'{"prompt": "caf\xe9", "n": 2}\n', "caf"),
-        ('{"prompt": "cut \\ud83d", "n": 2}\n', "\\ud83d"), ("[" * 100_000 + "\n", "[[["),
+        ('{"prompt": "two", "n": true}\n', "true/false"), (f'{{"prompt": "{LONG}é"'.encode("latin1"), "x\ufffd"),
+        (f'{{"prompt": "{LONG}\\ud83d", "n": 2}}\n', "\\ud83d"), ("[" * 100_000 + "\n", "[[["),
         (f'{{"prompt": "two", "n": {"9" * 6000}}}\n', "999"),
     ],
 )  # fmt: skip
@@ -115,6 +115,8 @@ def test_what_a_file_holds_counts_and_not_its_name(name: str, text: str, workpla
 @pytest.mark.parametrize(("name", "content"), [("a.jsonl", ""), ("a.json", "[]"), ("a.csv", "p,q\n")])
 def test_a_file_without_rows(workplace: Path, name: str, content: str, refusal) -> None:
     assert refusal(peek, write(workplace, name, content)).where == name
+    (workplace / f"{name}.gz").write_bytes(gzip.compress(content.encode())[:5])
+    assert refusal(peek, DataSource(path=f"{name}.gz")).where == f"{name}.gz:1"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_csv_mistakes_are_reported_with_their_line(
 def test_a_long_line_is_cut_around_its_mistake() -> None:
     shown = [shorten("0123456789\r\n", around, width=4) for around in (0, 2, 3, 7, 8, 99)]
     assert shown == ["0123…", "0123…", "…1234…", "…5678…", "…6789", "…6789"]
-    assert [len(shorten("x" * length)) for length in (80, 81)] == [80, 81], "with an ellipsis"
+    assert [shorten("x" * length) for length in (80, 81)] == ["x" * 80, "x" * 80 + "…"]
 
 
 @pytest.mark.fault(42)
