@@ -170,14 +170,14 @@ def read_by_arrow(path: Path, kinds: Mapping[str, Kind]) -> Iterator[pa.RecordBa
     if (schema := arrow_schema(kinds)) is None or any(name.startswith(WRITTEN) for name in kinds):
         raise pa.ArrowInvalid("no type for a column")
     num_rows = 0
-    with pa.input_stream(path, compression="detect") as stream:
+    with pa.input_stream(path) as stream:
         options = pyarrow.json.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
         strict = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error")
         for batch in pyarrow.json.open_json(stream, read_options=options, parse_options=strict):
             batch.validate(full=True)  # texts are UTF-8
             num_rows += batch.num_rows
             yield batch
-    with pa.input_stream(path, compression="detect") as stream:
+    with pa.input_stream(path) as stream:
         num_lines, last = 0, b"\n"
         while block := stream.read(_BLOCK_BYTES):
             num_lines, last = num_lines + block.count(b"\n"), block[-1:]

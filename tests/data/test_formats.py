@@ -190,10 +190,9 @@ def test_what_is_read_and_what_is_said(name: str, workplace: Path, monkeypatch: 
 def test_bytes_that_are_no_text(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both readers skip a byte order mark, name the line that is not UTF-8, and refuse gzip that is cut off."""
     good, bad = b"\xef\xbb\xbf" + b'{"a": "x"}\n' * 20, b'{"a": "\xff"}\n'
-    packed = gzip.compress(good)
-    for suffix, contents in (("", (good, good + bad, bad + good)), (".gz", (packed, packed[:-9]))):
+    for end, contents in (("", (good, good + bad, bad + good)), (".gz", (packed := gzip.compress(good), packed[:-9]))):
         for content in contents:
-            (path := workplace / f"rows.jsonl{suffix}").write_bytes(content)
+            (path := workplace / f"rows.jsonl{end}").write_bytes(content)
             found = outcome(lambda: FORMATS["jsonl"].scan([path]).num_rows)
             assert found == by_lines(monkeypatch, lambda: FORMATS["jsonl"].scan([path]).num_rows)
 

@@ -195,7 +195,6 @@ def test_values_that_a_trainer_reads_and_that_it_refuses_by_their_row(
     ],
 )  # fmt: skip
 def test_columns_that_fit_or_are_refused(trainer: str, row: dict[str, Any], expected: Any, refusal) -> None:
-    """Of a model that may read images."""
     table = RowTable([row], list(row))
     if isinstance(expected, list):
         for reads_images in (None, True):

@@ -12,6 +12,7 @@ from rlhf_cli.errors import ConfigError
 
 TEXTS = ["a", "b b b b", "c c", "d d d"]
 ROWS = Dataset.from_dict({"prompt": TEXTS, "answer": [1, 2, 3, 4]})
+CHAT = Dataset.from_dict({"prompt": [[{"role": "user", "content": "long"}]]})
 
 
 def longer_than(limit: int, prompts: Sequence[object]) -> Mapping[int, int]:
@@ -47,9 +48,6 @@ def test_a_completion_that_fills_the_context_is_refused(completion: int) -> None
     with pytest.raises(ConfigError) as caught:
         prompt_limit(10, None, completion, where="here")
     assert (caught.value.where, caught.value.hint) == ("here", "trainer.args.max_completion_length=5")
-
-
-CHAT = Dataset.from_dict({"prompt": [[{"role": "user", "content": "long"}]]})
 
 
 @pytest.mark.fault(43)

@@ -101,8 +101,7 @@ def test_conversations_are_judged_by_their_last_message(refusal: Refusal) -> Non
         return [{"role": ("user", "assistant")[turn % 2], "content": text} for turn, text in enumerate(contents)]
 
     good = {"chosen": talk("hi", "hello"), "rejected": talk("hi", "no"), "other": "x"}
-    kept, _ = prepare([good])
-    assert kept.to_list() == [good]
+    assert prepare([good])[0].to_list() == [good]
     for chosen, why in ((talk("hi", ""), "empty"), (talk(""), "empty"), (talk("hi", "no"), "identical")):
         error = refusal(prepare, [good, {**good, "chosen": chosen}])
         shown = f"chosen {chosen!r:.60}, rejected {good['rejected']!r:.60}"
