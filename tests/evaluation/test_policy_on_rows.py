@@ -54,16 +54,9 @@ class Says:
 
 
 def experiment(**rewards: Any) -> Experiment:
-    return Experiment.model_validate(
-        {
-            "seed": 0,
-            "trainer": {"name": "grpo", "trl": "GRPOTrainer"},
-            "model": {"path": "x"},
-            "data": {"world": "toy_sums"},
-            "rewards": rewards,
-            **{name: {} for name in ("launch", "track", "run")},
-        }
-    )
+    trainer, empty = {"name": "grpo", "trl": "GRPOTrainer"}, {name: {} for name in ("launch", "track", "run")}
+    given = {"seed": 0, "trainer": trainer, "model": {"path": "x"}, "data": {"world": "toy_sums"}, "rewards": rewards}
+    return Experiment.model_validate({**given, **empty})
 
 
 CORRECT = {"fn": "rlhf_cli.rewards.toy:sums_correct", "weight": 2.0}

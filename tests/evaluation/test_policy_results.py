@@ -62,10 +62,8 @@ def test_by_hand() -> None:
     attempts = evaluation.attempts["right"]
     assert {k: one.mean for k, one in attempts.pass_at.items()} == {1: 0.5, 2: 0.5}
     assert attempts.maj_at[2].mean == 0.5
-    assert [(one.prompt, one.completion, one.total) for one in evaluation.shown][:2] == [
-        ("a", "2", 2.0),
-        ("a", "it is 2", 2.0),
-    ]
+    shown = [(one.prompt, one.completion, one.total) for one in evaluation.shown]
+    assert shown[:2] == [("a", "2", 2.0), ("a", "it is 2", 2.0)]
 
 
 def test_prompts_that_were_trained_on_and_the_others_by_hand() -> None:
@@ -91,15 +89,8 @@ def test_rows_of_a_file(tmp_path: Path) -> None:
     write_rows(file, completions_of({"sampled": PART}))
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert rows[1] == {
-        "prompt": "a",
-        "answer": "2",
-        "completion": "it is 2",
-        "completion_ids": [0, 1, 2, 3, 4, 5, 6],
-        "is_truncated": True,
-        "part": "sampled",
-        "sample": 1,
-        "total": 2.0,
-        "rewards": {"right": 1.0},
+        **{"prompt": "a", "answer": "2", "completion": "it is 2", "completion_ids": [0, 1, 2, 3, 4, 5, 6]},
+        **{"is_truncated": True, "part": "sampled", "sample": 1, "total": 2.0, "rewards": {"right": 1.0}},
     }
     assert (rows[3]["total"], rows[3]["rewards"]) == (None, {"right": None})
 

@@ -69,13 +69,14 @@ def test_by_hand(scorer: RewardModelScorer) -> None:
 
 def test_intervals_are_over_pairs(scorer: RewardModelScorer) -> None:
     """In log 3: the pairs' means 1/2, 1/2, 1/2, 0 deviate by 1/4, their differences 1, 1, -1, 2 by sqrt(4.75 / 3), the
-    chosen ones 1, 1, 0, 1 by 1/2; t(3) = 3.18245 over the root of 4 pairs. Of 8 answers it would be t(7) = 2.36.
+    chosen ones 1, 1, 0, 1 by 1/2, the rejected ones 0, 0, 1, -1 by sqrt(2 / 3); t(3) = 3.18245 over the root of 4 pairs. Of 8 answers it would be t(7) = 2.36.
     """
     rewards = evaluate_reward_model(scorer, ROWS).rewards
     for estimate, mean, deviation in (
         (rewards.mean, 3 / 8, 1 / 4),
         (rewards.margin, 3 / 4, math.sqrt(4.75 / 3)),
         (rewards.chosen, 3 / 4, 1 / 2),
+        (rewards.rejected, 0, math.sqrt(2 / 3)),
     ):
         half = 3.18245 * deviation / 2
         assert estimate.count == 4
@@ -84,7 +85,7 @@ def test_intervals_are_over_pairs(scorer: RewardModelScorer) -> None:
 
 def test_a_tie_is_no_success_and_half_a_verdict(scorer: RewardModelScorer) -> None:
     measured = evaluate_reward_model(scorer, [pair("y", "y"), pair("x", "x")])
-    assert (measured.accuracy.mean, measured.ties) == (0.0, 2)
+    assert (measured.accuracy.mean, measured.ties, measured.worst) == (0.0, 2, [])
     assert measured.calibration.ece == pytest.approx(0.0)
     assert measured.length.pearson is None
 
@@ -161,7 +162,7 @@ def test_what_the_scorer_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_difference_of_a_billionth_is_no_tie() -> None:
     """float32 has 1e-7 between two numbers at 1."""
     found = measured_by(Known([1.0 + 1e-9, 1.0], [1.0, 1.0 + 1e-9]))
-    assert (found.ties, found.accuracy.mean) == (0, 0.5)
+    assert (found.ties, found.accuracy.mean, [one.row for one in found.worst]) == (0, 0.5, [1])
 
 
 def test_bins_of_confidence() -> None:

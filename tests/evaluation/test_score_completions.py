@@ -106,13 +106,9 @@ def test_which_rewards_count_tokens() -> None:
     def all_together(**columns: Any) -> list[float]:
         return _lengths(columns)
 
-    assert reads_tokens(counted)
-    assert reads_tokens(by_unit)
-    assert reads_tokens(OfAnObject())
-    assert reads_tokens(all_together)
-    assert not reads_tokens(named)  # it is given no ids
-    assert not reads_tokens(functools.partial(by_unit, unit="characters"))
-    assert not reads_tokens(letters)
+    reading, other = (counted, by_unit, OfAnObject(), all_together), functools.partial(by_unit, unit="characters")
+    assert list(map(reads_tokens, reading)) == [True] * 4
+    assert list(map(reads_tokens, (named, other, letters))) == [False] * 3  # the first is given no ids
 
 
 def test_without_a_policy_rewards_that_count_tokens_are_left_out_and_no_row_has_a_total() -> None:

@@ -126,12 +126,7 @@ def test_a_group_of_wandb_is_compared_like_run_folders() -> None:
     api = StandIn([stored(weight, seed, 0.5 + weight) for weight in (0.0, 0.5) for seed in (0, 1)])
     runs = named(read_wandb("wandb:team/rlhf/quickstart/sweep", api=api))
     assert api.asked == [("team/rlhf", {"group": "quickstart/sweep"})]
-    assert [run.name for run in runs] == [
-        "weight=0,seed=0",
-        "weight=0,seed=1",
-        "weight=0.5,seed=0",
-        "weight=0.5,seed=1",
-    ]
+    assert [run.name for run in runs] == [f"weight={weight},seed={seed}" for weight in (0, 0.5) for seed in (0, 1)]
     assert runs[0].place == "wandb:team/rlhf/0.0-0"
     assert list(runs[0].metrics) == ["rewards/correct/mean", "eval_greedy/total"]
     assert list(runs[0].metrics["rewards/correct/mean"].steps) == [1, 2]

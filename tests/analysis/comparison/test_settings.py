@@ -171,24 +171,25 @@ def test_the_shortest_end_of_a_key_that_is_no_end_of_another(key: str, keys: lis
     assert short_key(key, keys) == short
 
 
-def test_a_chosen_group_names_its_keys_only_where_it_stands_for_several() -> None:
-    one = [replace(run, choices={"group": f"g{n}"}) for n, run in enumerate(runs_of({"a": 1}, {"a": 2}))]
-    assert names_of(one) == ["a=1", "a=2"]
-    two = [
-        replace(run, choices={"group": f"g{n}"}) for n, run in enumerate(runs_of({"a": 1, "b": 1}, {"a": 2, "b": 2}))
-    ]
-    assert names_of(two) == ["group=g0", "group=g1"]
-    other = [replace(run, choices={"group": "same"}) for run in two]
-    assert names_of(other) == ["a=1", "a=2"]
-    swept = [replace(run, swept=("b",)) for run in two]
-    assert names_of(swept) == ["b=1", "b=2"]
-    by_group = [replace(run, swept=("group",)) for run in two]
-    assert names_of(by_group) == ["group=g0", "group=g1"]
-    seeds = [
-        replace(run, choices={"group": f"g{n}"})
-        for n, run in enumerate(runs_of({"seed": 1, "data.seed": 1}, {"seed": 2, "data.seed": 2}))
-    ]
-    assert names_of(seeds) == ["seed=1", "seed=2"]
+BOTH = {"a": 1, "b": 1}, {"a": 2, "b": 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "groups", "swept", "names"),
+    [
+        (({"a": 1}, {"a": 2}), "xy", (), ["a=1", "a=2"]),
+        (BOTH, "xy", (), ["group=x", "group=y"]),
+        (BOTH, "xx", (), ["a=1", "a=2"]),
+        (BOTH, "xy", ("b",), ["b=1", "b=2"]),
+        (BOTH, "xy", ("group",), ["group=x", "group=y"]),
+        (({"seed": 1, "data.seed": 1}, {"seed": 2, "data.seed": 2}), "xy", (), ["seed=1", "seed=2"]),
+    ],
+)
+def test_a_chosen_group_names_its_keys_only_where_it_stands_for_several(
+    settings: tuple[dict[str, Any], ...], groups: str, swept: tuple[str, ...], names: list[str]
+) -> None:
+    runs = zip(runs_of(*settings), groups, strict=True)
+    assert names_of([replace(run, choices={"group": group}, swept=swept) for run, group in runs]) == names
 
 
 FLAT = {"reward": [0.5, 0.5]}

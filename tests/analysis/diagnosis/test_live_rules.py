@@ -62,17 +62,8 @@ def test_the_shapes() -> None:
     assert list(entries_of(rules(one))) == [""]
     assert list(entries_of(rules([one, one]))) == ["0", "1"]
     assert list(entries_of(rules({"far": one}))) == ["far"]
-    for wrong in (
-        3,
-        0,
-        "kl > 1",
-        {"far": "kl > 1"},
-        {**one, "every": 2},
-        {**one, "for": 0},
-        {"for": 2},
-        {"when": 3},
-        [3],
-    ):
+    wrong_keys = {"far": "kl > 1"}, {**one, "every": 2}, {**one, "for": 0}, {"for": 2}, {"when": 3}
+    for wrong in (3, 0, "kl > 1", [3], *wrong_keys):
         with pytest.raises(ValueError, match=r"when|for|StopRule"):
             rules(wrong)
 

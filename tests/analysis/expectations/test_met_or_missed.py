@@ -60,14 +60,12 @@ def test_the_number_at_each_place(tmp_path: Path, at: str | int, value: float) -
         ({"between": [19.5, 20]}, "met"),
         ({"between": [19.6, 20]}, "missed"),
         ({"between": [0, 19.4]}, "missed"),
+        ({"at": "best", "at_most": 1.5}, "met"),  # (1 + 2) / 2: the best is the lowest where little is asked for
+        ({"at": "best", "at_most": 1.4}, "missed"),
     ],
 )
 def test_bounds(tmp_path: Path, bound: dict[str, JsonValue], state: str) -> None:
     assert outcome(tmp_path, **bound).state == state
-
-
-def test_the_best_is_the_lowest_where_little_is_asked_for(tmp_path: Path) -> None:
-    assert outcome(tmp_path, at="best", at_most=1.5).value == 1.5  # (1 + 2) / 2
 
 
 @pytest.mark.parametrize("state", ["running", "failed", "preempted"])
@@ -85,16 +83,11 @@ def test_a_step_beyond_the_end_is_missed(tmp_path: Path) -> None:
     assert math.isnan(one.value)
 
 
-def test_what_was_never_logged_is_missed_and_the_nearest_named(tmp_path: Path) -> None:
-    run = run_of(tmp_path, {"metric": "eval_los", "at_most": 5}, eval_loss=[1.0])
-    (one,) = verify(run).outcomes
-    assert (one.state, one.why) == ("missed", "it was never logged; eval_loss was")
-
-
-def test_null_is_no_number(tmp_path: Path) -> None:
-    run = run_of(tmp_path, {"metric": "loss", "at": "last-1", "at_most": 5}, loss=[1.0, None])
-    (one,) = verify(run).outcomes
-    assert (one.state, one.why) == ("missed", "it was logged as null")
+def test_what_was_never_logged_or_as_null_is_missed_and_the_nearest_named(tmp_path: Path) -> None:
+    never: JsonValue = {"metric": "eval_los", "at_most": 5}
+    run = run_of(tmp_path, never, {"metric": "loss", "at": "last-1", "at_most": 5}, eval_loss=[1.0], loss=[1.0, None])
+    whys = [(one.state, one.why) for one in verify(run).outcomes]
+    assert whys == [("missed", "it was never logged; eval_loss was"), ("missed", "it was logged as null")]
 
 
 def test_evaluations_are_not_averaged(tmp_path: Path) -> None:

@@ -88,9 +88,7 @@ class TestCheckRows:
         lines = [line.split() for line in text.splitlines()]
         start = lines.index(["reward", "gold", "empty", "echo"])
         assert [line[:3] for line in lines[start + 1 : start + 5]] == [
-            ["right", "1.000", "0.000"],
-            ["short", "0.900", "1.000"],
-            ["total", "1.180", "0.200"],
+            *(["right", "1.000", "0.000"], ["short", "0.900", "1.000"], ["total", "1.180", "0.200"]),
             ["answer", "'22'", "''"],
         ]
         assert [line[:2] for line in lines if line[:1] == ["prompts"]] == [["prompts", "10"]]

@@ -58,13 +58,9 @@ def test_runs_that_cannot_be_compared_are_listed_beside_the_others(sweep: str, p
     assert code == 0
     lines = out.splitlines()
     for said in (
-        "seed=7 does not count: failed at step 10 of 30: out of memory",
-        "seed=8 does not count: created, ",
-        "correct is missing or null in name=grpo,weight=0,seed=9",
-        "runs of different trainers (grpo, sft)",
-        "left out: 3 unreadable runs",
-        "there is no run below empty",
-        "nowhere is not a run folder",
+        *("seed=7 does not count: failed at step 10 of 30: out of memory", "seed=8 does not count: created, "),
+        *("correct is missing or null in name=grpo,weight=0,seed=9", "runs of different trainers (grpo, sft)"),
+        *("left out: 3 unreadable runs", "there is no run below empty", "nowhere is not a run folder"),
         "line 1: 'garbage'",
     ):
         assert sum(said in line for line in lines) == 1, said

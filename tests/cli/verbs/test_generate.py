@@ -44,12 +44,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> Path
         patch.chdir(place)
         patch.setenv("RLHF_CACHE", str(model_cache))
         (place / "mine.py").write_text(REWARDS)
-        rewards = [
-            "~rewards.correct",
-            "~rewards.format",
-            "rewards.many.fn=./mine.py:many",
-            "rewards.odd.fn=./mine.py:odd",
-        ]
+        rewards = ["~rewards.correct", "~rewards.format"]
+        rewards += ["rewards.many.fn=./mine.py:many", "rewards.odd.fn=./mine.py:odd"]
         words = [*SMALL, *rewards, "run.name=one", "trainer.args.max_steps=1", "data.eval.fraction=0.25"]
         assert main(["train", *words]) == 0
     return place

@@ -15,12 +15,12 @@ import yaml
 from rlhf_cli.cli import main
 from tests.support.model_copies import model_copy
 
+Said = pytest.CaptureFixture[str]
+Write = Callable[[str, str], Path]
 KEYS = {"folder", "files", "trains", "model", "data", "rename", "next"}
 
 
-def test_json_lists_the_written_files(
-    place: Path, write: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_lists_the_written_files(place: Path, write: Write, capsys: Said) -> None:
     write("my pairs.jsonl", '{"question": "a", "better": "b", "worse": "c"}\n')
     words = ["--trains", "dpo", "--data", "my pairs.jsonl", "--json"]
     assert main(["init", "my project", *words]) == 0
@@ -40,9 +40,7 @@ def experiment_of(file: Path) -> dict[str, Any]:
     return dict(yaml.safe_load(file.read_text()))
 
 
-def test_nothing_is_overwritten_and_a_second_experiment_is_added(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_overwritten_and_a_second_experiment_is_added(place: Path, capsys: Said) -> None:
     """The second experiment uses the rewards of the first, and the user's README stays."""
     (place / "README.md").write_text("mine")
     assert main(["init"]) == 0
@@ -58,7 +56,7 @@ def test_nothing_is_overwritten_and_a_second_experiment_is_added(
     assert main(["check", "+exp=second", "--json"]) == 0
 
 
-def test_the_rewards_of_the_user_are_used(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rewards_of_the_user_are_used(place: Path, capsys: Said) -> None:
     """Only those that fit the data: `graded` reads a missing column, `strict` needs an argument."""
     theirs = (
         "def polite(completions, answer, **columns):\n    return [1.0 for _ in completions]\n"
@@ -76,7 +74,7 @@ def test_the_rewards_of_the_user_are_used(place: Path, capsys: pytest.CaptureFix
     assert main(["check", "+exp=first"]) == 0
 
 
-def test_a_rewards_file_without_rewards_is_left_alone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rewards_file_without_rewards_is_left_alone(place: Path, capsys: Said) -> None:
     (place / "rewards.py").write_text("def helper(text): ...\n")
     assert main(["init"]) == 0
     said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if "_rewards.py" in line)
@@ -91,7 +89,7 @@ def test_a_rewards_file_without_rewards_is_left_alone(place: Path, capsys: pytes
     assert main(["check", "+exp=first"]) == 0
 
 
-def test_paths_are_relative_if_they_were_typed_so(place: Path, write: Callable[[str, str], Path]) -> None:
+def test_paths_are_relative_if_they_were_typed_so(place: Path, write: Write) -> None:
     """The project is in another folder or here; an absolute path stays absolute."""
     write("data/sums.csv", "question,answer\n" + "1+1=,2\n" * 50)
     for folder, typed, written in (
@@ -107,9 +105,7 @@ def test_paths_are_relative_if_they_were_typed_so(place: Path, write: Callable[[
 WORDS = "question,answer\n" + "How many apples has Tom?,3\n" * 50
 
 
-def test_rows_that_the_tiny_model_cannot_learn(
-    place: Path, write: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_that_the_tiny_model_cannot_learn(place: Path, write: Write, capsys: Said) -> None:
     """The output offers a command with a real model, but not for sums."""
     write("words.csv", WORDS)
     write("sums.csv", "question,answer\n" + "12 + 5 =,17\n" * 50)
@@ -127,7 +123,7 @@ def test_rows_that_the_tiny_model_cannot_learn(
 
 @pytest.mark.parametrize(("typed", "model"), [("", "smollm2"), ("tiny", "tiny")])
 def test_a_terminal_asks_for_the_model(
-    typed: str, model: str, place: Path, write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+    typed: str, model: str, place: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("words.csv", WORDS)
     asked: list[str] = []
@@ -146,7 +142,7 @@ def test_a_terminal_asks_for_the_model(
     assert len(asked) == 1
 
 
-def test_rows_of_another_training(write: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_of_another_training(write: Write, capsys: Said) -> None:
     write("chat.jsonl", '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n')
     write("pairs.jsonl", '{"chosen": "a", "rejected": "b"}\n')
     for file, hint in (("chat.jsonl", "--trains sft"), ("pairs.jsonl", "--trains dpo")):
@@ -167,13 +163,13 @@ def test_rows_of_another_training(write: Callable[[str, str], Path], capsys: pyt
         (["my", "new project"], "init takes one folder"),
     ],
 )
-def test_refusals_write_nothing(words: list[str], said: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals_write_nothing(words: list[str], said: str, place: Path, capsys: Said) -> None:
     assert main(["init", *words]) == 2
     assert said in capsys.readouterr().err
     assert list(place.iterdir()) == []
 
 
-def test_a_chat_models_prompts_are_messages(place: Path, write: Callable[[str, str], Path]) -> None:
+def test_a_chat_models_prompts_are_messages(place: Path, write: Write) -> None:
     """Otherwise TRL would pass plain text, which a chat model was not trained on."""
     model_copy(place / "model")
     model_copy(place / "chat", tokenizer_config={"chat_template": "{{ messages }}"}, without=("chat_template.jinja",))

@@ -13,6 +13,7 @@ from rlhf_cli.runs.run_status import update_status
 from rlhf_cli.tables.metrics import FINDING_KINDS
 from tests.support.planted_logs import Values, events_of, noisy, reward
 
+Said, Patch = pytest.CaptureFixture[str], pytest.MonkeyPatch
 CONFIG = "trainer: {name: grpo, args: {max_completion_length: 32, learning_rate: 0.001}}\nrewards: {a: {weight: 1.0}}\n"
 DEAD = {**reward("a", mean=[1.0] * 30, std=0.0), "reward": [1.0] * 30, "loss": [0.0] * 30}
 FINE = {**reward("a", mean=noisy(0.2, 0.8, 0.05)), "reward": noisy(0.2, 0.8, 0.05), "reward_std": [0.5] * 40}
@@ -28,15 +29,13 @@ def make_run(place: Path, name: str, curves: dict[str, Values] | None = None, **
     return folder
 
 
-def why(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def why(capsys: Said, *words: str) -> str:
     capsys.readouterr()
     assert main(["why", *words]) == 0
     return capsys.readouterr().out
 
 
-def test_a_finding_has_evidence_and_a_change_to_type(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finding_has_evidence_and_a_change_to_type(place: Path, capsys: Said, monkeypatch: Patch) -> None:
     make_run(place, "one", DEAD)
     monkeypatch.setenv("COLUMNS", "80")
     said = why(capsys, "runs/exp/one")
@@ -48,7 +47,7 @@ def test_a_finding_has_evidence_and_a_change_to_type(
     assert "▄▄▄" in said
 
 
-def test_json_has_every_kind_of_finding(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_kind_of_finding(place: Path, capsys: Said) -> None:
     make_run(place, "one", DEAD)
     said = json.loads(why(capsys, "runs/exp/one", "--json"))
     assert (said["state"], said["log_events"]) == ("finished", 30)
@@ -57,15 +56,13 @@ def test_json_has_every_kind_of_finding(place: Path, capsys: pytest.CaptureFixtu
     assert {finding["kind"] for part in ("findings", "fine", "unseen") for finding in said[part]} == set(FINDING_KINDS)
 
 
-def test_negative_control_a_healthy_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_negative_control_a_healthy_run(place: Path, capsys: Said) -> None:
     make_run(place, "one", FINE)
     said = why(capsys, "runs/exp/one")
     assert not {"serious", "warning", "try"} & set(said.split())
 
 
-def test_a_short_log_shows_first_what_could_not_be_judged(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_log_shows_first_what_could_not_be_judged(place: Path, capsys: Said, monkeypatch: Patch) -> None:
     monkeypatch.setenv("COLUMNS", "140")
     few = {name: values[:3] for name, values in FINE.items()}
     make_run(place, "one", few)
@@ -81,14 +78,14 @@ def test_a_short_log_shows_first_what_could_not_be_judged(
 
 
 @pytest.mark.parametrize("state", ["failed", "preempted"])
-def test_the_reason_of_the_end_comes_first(state: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reason_of_the_end_comes_first(state: str, place: Path, capsys: Said) -> None:
     make_run(place, "one", DEAD, state=state, reason="the loss is not finite\n  where: here", max_steps=90)
     lines = why(capsys, "runs/exp/one").splitlines()
     assert lines[0] == f"runs/exp/one: {state} at step 30 of 90, 30 log events"
     assert lines[1].strip() == "the loss is not finite"
 
 
-def test_killed_and_unstarted_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_killed_and_unstarted_runs(place: Path, capsys: Said) -> None:
     make_run(place, "one", FINE, state="running", pid=None)
     assert "killed at step 30" in why(capsys, "runs/exp/one")
     make_run(place, "two", None, state="created", step=0)
@@ -98,9 +95,7 @@ def test_killed_and_unstarted_runs(place: Path, capsys: pytest.CaptureFixture[st
     assert "checks that" not in said, "there was nothing to check"
 
 
-def test_a_sweep_has_one_line_per_run_also_if_it_is_unreadable(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_has_one_line_per_run_also_if_it_is_unreadable(place: Path, capsys: Said, monkeypatch: Patch) -> None:
     monkeypatch.setenv("COLUMNS", "140")  # wide enough for one line per run
     make_run(place, "sweep/0", DEAD)
     make_run(place, "sweep/1", FINE)
@@ -119,7 +114,7 @@ def test_a_sweep_has_one_line_per_run_also_if_it_is_unreadable(
     assert (unreadable["step"], unreadable["log_events"], unreadable["findings"]) == (0, 0, [])
 
 
-def test_wrong_words_of_why(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_words_of_why(place: Path, capsys: Said) -> None:
     make_run(place, "broken", FINE).metrics.write_text("no event\n{}\n")
     for words in (["why"], ["why", "nowhere"], ["why", "--jsn", "."], ["why", "runs/exp/broken"]):
         assert main(words) == 2
