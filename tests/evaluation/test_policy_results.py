@@ -179,6 +179,8 @@ def test_the_heading_comes_first_without_empty_keys() -> None:
     in_training = evaluation_json(EVALUATIONS["policy in training"])
     assert list(in_training)[:8] == ["name", "step", "model", "data", "time", "warnings", "kind", "rows"]
     assert "settings" not in in_training
+    named = [measured.headed(measured.policy(), trained_on=count).rows_in_words for count in (None, 0, 3)]
+    assert named == ["held_out", "held_out", "held_out (3 of 4 prompts trained on)"]
 
 
 def test_a_pair_has_a_subset_only_if_the_data_has_the_column() -> None:

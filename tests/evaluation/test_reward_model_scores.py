@@ -69,7 +69,7 @@ def test_by_hand(scorer: RewardModelScorer) -> None:
 
 def test_intervals_are_over_pairs(scorer: RewardModelScorer) -> None:
     """In log 3: the pairs' means 1/2, 1/2, 1/2, 0 deviate by 1/4, their differences 1, 1, -1, 2 by sqrt(4.75 / 3), the
-    chosen ones 1, 1, 0, 1 by 1/2, the rejected ones 0, 0, 1, -1 by sqrt(2 / 3); t(3) = 3.18245 over the root of 4 pairs. Of 8 answers it would be t(7) = 2.36.
+    chosen ones 1, 1, 0, 1 by 1/2, the rejected ones 0, 0, 1, -1 by sqrt(2 / 3); t(3) = 3.18245 over the root of 4.
     """
     rewards = evaluate_reward_model(scorer, ROWS).rewards
     for estimate, mean, deviation in (
