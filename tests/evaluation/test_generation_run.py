@@ -111,11 +111,12 @@ def test_files_of_before_are_removed_and_pass_rates_written(tmp_path: Path) -> N
     """By `right` two answers of the first prompt score 0.5 or more, and one of the second; none differ by 2."""
     folder, rates = tmp_path / "out", tmp_path / "rates.jsonl"
     generated(folder)
-    given = {"least_margin": 2.0, "keep": 1, "at_least": 0.5, "batch_size": 7, "pass_rate": (rates, "right")}
+    given = {"least_margin": 2.0, "keep": 3, "at_least": 0.5, "batch_size": 7, "pass_rate": (rates, "right")}
     found, asked = generated(folder, by="right", **given)
     assert [file.name for file in found.files] == ["completions.jsonl", "best.jsonl", "rates.jsonl", "best_of_n.json"]
     assert sorted(file.name for file in folder.iterdir()) == ["best.jsonl", "best_of_n.json", "completions.jsonl"]
-    assert (asked[4], found.made["pairs.jsonl"].left_out) == (7, {"the margin is below 2": 2})
+    assert (asked[4], found.best.by) == (7, "right")
+    assert found.made["pairs.jsonl"].left_out == {"the margin is below 2": 2}
     assert [row["score"] for row in found.made["best.jsonl"].rows] == [1.0, 1.0]
     assert read(rates) == [{**ROWS[0], "image": "a.png", "pass_rate": 2 / 3}, {"prompt": "b?", "pass_rate": 1 / 3}]
 
@@ -186,6 +187,7 @@ def test_which_rows_are_prompts(place: Path) -> None:
         rows, words = prompts_of(sets, data=None, held_out=True, limit=limit)
         assert ([row["prompt"] for row in rows], words) == (prompts.split(), "a: a.jsonl, b: b.jsonl")
     assert prompts_of(sets, data="other", held_out=False, limit=1)[1] == "other"
-    with pytest.raises(ConfigError) as caught:
-        prompts_of(experiment(), data=None, held_out=True, limit=None)
-    assert (caught.value.where, caught.value.hint) == ("data.eval", "--data FILE")
+    for data, hint in ((None, "--data FILE"), ("other", None)):
+        with pytest.raises(ConfigError) as caught:
+            prompts_of(experiment(), data=data, held_out=data is None, limit=None)
+        assert (caught.value.where, caught.value.hint) == ("data.eval", hint)
