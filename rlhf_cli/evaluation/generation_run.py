@@ -62,12 +62,9 @@ def pass_rate_file(
         if by is None and gates and all(primary in [gate.by for gate in of_reward] for of_reward in gates):
             name = primary
     if name == TOTAL:
-        raise ConfigError(
-            "--pass-rate needs a reward that says which answers pass",
-            where="rlhf generate",
-            expected="--by REWARD, one of " + ", ".join(rewards),
-            hint=f"--by {next(iter(rewards))}",
-        )
+        what = "--pass-rate needs a reward that says which answers pass"
+        expected, hint = "--by REWARD, one of " + ", ".join(rewards), f"--by {next(iter(rewards))}"
+        raise ConfigError(what, where="rlhf generate", expected=expected, hint=hint)
     if file.suffix != ".jsonl" or not file.parent.is_dir() or (file.exists() and not overwrite):
         got = f"{file}, which exists" if file.exists() else str(file)
         expected, hint = "a new file NAME.jsonl in a folder that exists", "--pass-rate NAME.jsonl, or --overwrite"
@@ -191,10 +188,6 @@ def _refuse_without_total(experiment: Experiment, by: str, end: EndOfRun) -> Non
     """Raise ConfigError before sampling if answers would be picked by a total that they do not have."""
     reason = why_no_total(experiment.rewards, experiment.aggregate, end.running) if by == TOTAL else None
     if reason is not None:
-        raise ConfigError(
-            "a completion has no total here",
-            where="aggregate, rewards",
-            got=reason,
-            expected="--by REWARD, one of " + ", ".join(experiment.rewards),
-            hint=f"--by {next(iter(experiment.rewards))}",
-        )
+        what, expected = "a completion has no total here", "--by REWARD, one of " + ", ".join(experiment.rewards)
+        hint = f"--by {next(iter(experiment.rewards))}"
+        raise ConfigError(what, where="aggregate, rewards", got=reason, expected=expected, hint=hint)

@@ -92,21 +92,14 @@ def test_what_cannot_be_reached_and_what_costs_time(place: Path) -> None:
     (place / "rm").mkdir()
     with serving(strict) as server:
         url = server.url.removesuffix("/score")
-        given = {
-            **{"none": f"args: {{url: {SILENT}}}", "late": f"args: {{url: [{SILENT}, {url}]}}"},
-            **{
-                "secure": "args: {url: 'https://127.0.0.1'}",
-                "odd": "args: {url: 'http://:x'}",
-                "ftp": "args: {url: 'ftp://x'}",
-            },
-            **{"process": "isolate: true", "plain": "isolate: false"},
-        }
+        at = {"none": SILENT, "late": f"[{SILENT}, {url}]", "secure": "'https://127.0.0.1'", "odd": "'http://:x'"}
+        given = {name: f"args: {{url: {where}}}" for name, where in {**at, "ftp": "'ftp://x'"}.items()}
+        given |= {"process": "isolate: true", "plain": "isolate: false"}
         words = [f"rewards.{name}={{fn: '{__name__}:free', {more}}}" for name, more in given.items()]
         words += ["rewards.tests.fn=rlhf_cli.rewards.code:code_passes_tests"]
         words += ["rewards.gone.model=./nowhere", "rewards.rm.model=./rm"]
         asked = prepare([*SUMS, *words]).experiment
-        no_server = {name: f"no server listens at {at}" for name, at in (
-            ("none", SILENT), ("secure", "https://127.0.0.1"), ("odd", "http://:x"))}  # fmt: skip
+        no_server = {name: f"no server listens at {at[name].strip(chr(39))}" for name in ("none", "secure", "odd")}
         assert unreachable(asked) == {**no_server, "gone": "./nowhere is neither a folder nor in the hub's cache"}
         assert expensive(asked) == {
             **{"none": f"a request to {SILENT}", "late": f"a request to {SILENT}", "odd": "a request to http://:x"},
