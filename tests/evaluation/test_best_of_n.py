@@ -85,9 +85,7 @@ def test_a_reward_that_no_pick_has_is_not_known_there() -> None:
 
 def test_picked_by_the_total_or_by_a_reward() -> None:
     """The total prefers answer 0, the reward answer 1; what the pick goes by is not told once more."""
-    both = SampledPrompt(
-        "question", [SampledAnswer("a", {"r": 1.0}, 5.0, False), SampledAnswer("b", {"r": 3.0}, 2.0, True)]
-    )
+    both = SampledPrompt("q", [SampledAnswer("a", {"r": 1.0}, 5.0, False), SampledAnswer("b", {"r": 3.0}, 2.0, True)])
     by_total, by_reward = best_of_n([both]), best_of_n([both], by="r")
     for found, name, score, rewards, cut in (
         (by_total, "total", 5.0, {"r": 1.0}, 0.0),
@@ -102,8 +100,7 @@ def test_picked_by_the_total_or_by_a_reward() -> None:
 
 def test_prompts_without_all_scores_are_left_out_and_counted() -> None:
     found = best_of_n([prompt([1.0, 3.0]), prompt([None, 9.0])], by="mine")
-    assert (found.prompts, found.left_out) == (1, 1)
-    assert found.curve[1].score.mean == 3.0
+    assert (found.prompts, found.left_out, found.curve[1].score.mean) == (1, 1, 3.0)
     nothing = best_of_n([prompt([None, 9.0])], by="mine")
     assert (nothing.curve, nothing.prompts, nothing.left_out) == ([], 0, 1)
 

@@ -11,14 +11,7 @@ import pytest
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, RunError
-from rlhf_cli.evaluation.generation_run import (
-    GeneratedFiles,
-    GenerationRequest,
-    generate,
-    make_room,
-    pass_rate_file,
-    prompts_of,
-)
+from rlhf_cli.evaluation.generation_run import GenerationRequest, generate, make_room, pass_rate_file, prompts_of
 from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers
 from rlhf_cli.evaluation.score_completions import EndOfRun
 from rlhf_cli.evaluation.targets import Target
@@ -37,7 +30,7 @@ def experiment(*words: str) -> Experiment:
     return prepare([*WORDS, *words]).experiment
 
 
-def generated(folder: Path, *, by: str = "total", **given: Any) -> tuple[GeneratedFiles, list[Any]]:
+def generated(folder: Path, *, by: str = "total", **given: Any) -> tuple[Any, list[Any]]:
     """Return the result and the arguments that the answers were asked with."""
     folder.mkdir(exist_ok=True)
     asked: list[Any] = []
@@ -98,8 +91,8 @@ def test_the_files_of_known_answers(tmp_path: Path) -> None:
     assert json.loads(found.files[3].read_text()) == json.loads(json.dumps(content))
     settings, curve, when = (content.pop(name) for name in ("settings", "curve", "time"))
     assert curve == [asdict(point) for point in found.best.curve]
-    assert {"temperature": 0.5, "seed": 5, "batch_size": 32}.items() <= settings.items()  # type: ignore[attr-defined]
-    assert 1.7e9 < when < 4e9  # type: ignore[operator]
+    assert {"temperature": 0.5, "seed": 5, "batch_size": 32}.items() <= settings.items()
+    assert 1.7e9 < when < 4e9
     assert content == {
         **{"model": "exp/run", "path": str(folder / "model"), "data": "rows", "samples": 3, "prompts": 2},
         **{"by": "total", "prompts_without_score": 0},
@@ -115,8 +108,7 @@ def test_files_of_before_are_removed_and_pass_rates_written(tmp_path: Path) -> N
     found, asked = generated(folder, by="right", **given)
     assert [file.name for file in found.files] == ["completions.jsonl", "best.jsonl", "rates.jsonl", "best_of_n.json"]
     assert sorted(file.name for file in folder.iterdir()) == ["best.jsonl", "best_of_n.json", "completions.jsonl"]
-    assert (asked[4], found.best.by) == (7, "right")
-    assert found.made["pairs.jsonl"].left_out == {"the margin is below 2": 2}
+    assert (asked[4], found.best.by, found.made["pairs.jsonl"].left_out) == (7, "right", {"the margin is below 2": 2})
     assert [row["score"] for row in found.made["best.jsonl"].rows] == [1.0, 1.0]
     assert read(rates) == [{**ROWS[0], "image": "a.png", "pass_rate": 2 / 3}, {"prompt": "b?", "pass_rate": 1 / 3}]
 

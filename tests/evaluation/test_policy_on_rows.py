@@ -13,16 +13,9 @@ import torch
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import generate
-from rlhf_cli.errors import ConfigError
 from rlhf_cli.evaluation.evaluation_run import EvaluationRequest, evaluate, policy_answers, sampling_of
 from rlhf_cli.evaluation.held_out_rows import load_held_out
-from rlhf_cli.evaluation.policy_results import (
-    AnsweredPrompt,
-    PartAnswers,
-    PolicyEvaluation,
-    completions_of,
-    sum_up_answers,
-)
+from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers, completions_of, sum_up_answers
 from rlhf_cli.evaluation.score_completions import EndOfRun
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.models.policy_model import Completion, PolicyModel, Sampling
@@ -64,7 +57,7 @@ SHORT = {"fn": "rlhf_cli.rewards.length:length_ramp", "args": {"full": 1, "zero"
 ROWS = [{"prompt": "1+1=", "a": 1, "b": 1, "answer": "2"}, {"prompt": "1+2=", "a": 1, "b": 2, "answer": "3"}]
 
 
-def evaluated(policy: Any, *, samples: int = 4, **rewards: Any) -> tuple[PolicyEvaluation, list[Any]]:
+def evaluated(policy: Any, *, samples: int = 4, **rewards: Any) -> tuple[Any, list[Any]]:
     asked = experiment(**rewards)
     parts, no_total = policy_answers(policy, asked, ROWS, sampling_of(asked, samples, 8), EndOfRun())
     return sum_up_answers(parts, list(rewards), no_total=no_total), completions_of(parts)
@@ -74,16 +67,12 @@ def test_by_hand() -> None:
     """Four samples a prompt: 2, 2, it is 3., 2. The first prompt's answer is 2, the second's is 3."""
     measured, records = evaluated(Says("2", "2", "it is 3.", "2"), short=SHORT, correct=CORRECT)
     greedy, sampled = measured.parts["greedy"], measured.parts["sampled"]
-    assert greedy.rewards["correct"].raw == wilson(1, 2)
-    assert greedy.rewards["correct"].weighted.mean == 1.0
+    assert (greedy.rewards["correct"].raw, greedy.rewards["correct"].weighted.mean) == (wilson(1, 2), 1.0)
     assert greedy.total.mean == pytest.approx(2 * 0.5 + 1.0)
     assert sampled.rewards["correct"].raw.mean == (3 / 4 + 1 / 4) / 2
     assert sampled.rewards["correct"].raw.count == 2  # prompts, not samples
-    assert sampled.truncated.mean == 0.25
-    assert (sampled.tokens.mean, sampled.tokens.max) == ((3 * 1 + 8) / 4, 8)
-    assert list(measured.attempts) == ["correct"]
-    assert len(records) == 2 * (1 + 4)
-    assert records[4]["prompt"] == "1+1="
+    assert (sampled.truncated.mean, sampled.tokens.mean, sampled.tokens.max) == (0.25, (3 * 1 + 8) / 4, 8)
+    assert (list(measured.attempts), len(records), records[4]["prompt"]) == (["correct"], 2 * (1 + 4), "1+1=")
     assert (records[4]["completion"], records[4]["rewards"]["correct"]) == ("it is 3.", 0.0)
 
 
@@ -204,8 +193,7 @@ def test_prompts_that_were_trained_on_have_separate_results(train, capsys: pytes
         assert "2 prompts trained on" in said
         assert "1 unseen" in said
         found = read_json(folder.path / "eval" / f"{name}_0_samples.json")
-        assert found["trained_on"] == 2
-        assert found["by_prompts"]["unseen"]["rows"] == 1
+        assert (found["trained_on"], found["by_prompts"]["unseen"]["rows"]) == (2, 1)
         assert [found["by_prompts"][which]["parts"]["greedy"]["total"]["mean"] for which in ("seen", "unseen")] == both
     assert main(["eval", str(folder.path), "--data", "rows.jsonl", "--samples", "0", "--json"]) == 0
     whole = json.loads(capsys.readouterr().out)
@@ -234,9 +222,3 @@ def test_pairs_that_training_dropped_are_not_evaluated(words: list[str]) -> None
     # Negative control: where training refused such pairs there are none to drop.
     kept = load_held_out(prepare(words).experiment, needs="prompt", limit=None, or_training=True)
     assert len(kept.rows) == 4
-
-
-def test_without_held_out_rows_the_key_is_named(words: list[str]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_held_out(prepare(words).experiment, needs="prompt", limit=None, or_training=False)
-    assert caught.value.where == "data.eval"

@@ -10,13 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.data.rows import prompt_key
-from rlhf_cli.evaluation.evaluation_files import (
-    Evaluation,
-    evaluation_json,
-    evaluation_of_json,
-    measured_json,
-    read_evaluation,
-)
+from rlhf_cli.evaluation.evaluation_files import evaluation_json, evaluation_of_json, measured_json, read_evaluation
 from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers, completions_of, sum_up_answers
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
@@ -49,19 +43,16 @@ PART = PartAnswers(
 def test_by_hand() -> None:
     evaluation = sum_up_answers({"sampled": PART}, ["right"])
     part = evaluation.parts["sampled"]
-    assert evaluation.rows == 2
-    assert (part.tokens.mean, part.tokens.max) == ((4 + 2) / 2, 7)
+    assert (evaluation.rows, part.tokens.mean, part.tokens.max) == (2, (4 + 2) / 2, 7)
     assert part.truncated.mean == (0.5 + 0) / 2
     # Where nothing was scored the answer does not count, and the prompt has another one.
-    assert part.rewards["right"].raw == wilson(1, 2)
-    assert part.rewards["right"].effective.mean == 2.0
+    assert (part.rewards["right"].raw, part.rewards["right"].effective.mean) == (wilson(1, 2), 2.0)
     assert part.rewards["right"].weighted.mean == part.total.mean == 1.0
     assert (part.tokens.low, part.tokens.count) == (pytest.approx(3 - 12.7062), 2)  # t(1), s = sqrt(2)
     assert evaluation.no_total is None
     # No score is not right: pass@2 is 1 and 0. The majority of the first prompt says 2 twice.
     attempts = evaluation.attempts["right"]
-    assert {k: one.mean for k, one in attempts.pass_at.items()} == {1: 0.5, 2: 0.5}
-    assert attempts.maj_at[2].mean == 0.5
+    assert ({k: one.mean for k, one in attempts.pass_at.items()}, attempts.maj_at[2].mean) == ({1: 0.5, 2: 0.5}, 0.5)
     shown = [(one.prompt, one.completion, one.total) for one in evaluation.shown]
     assert shown[:2] == [("a", "2", 2.0), ("a", "it is 2", 2.0)]
 
@@ -120,8 +111,7 @@ def test_a_completion_behind_a_closed_gate_is_an_attempt_that_failed() -> None:
     gated = PartAnswers(each=2, answers=PART.answers, scored=[settled(one) for one in (1.0, None, None, None)])
     attempts = sum_up_answers({"sampled": gated}, ["right"]).attempts["right"]
     assert {k: one.mean for k, one in attempts.pass_at.items()} == {1: (1 / 2 + 0) / 2, 2: (1 + 0) / 2}
-    assert attempts.maj_at[2].mean == (1 / 2 + 0) / 2
-    assert {one.count for one in attempts.pass_at.values()} == {2}
+    assert (attempts.maj_at[2].mean, {one.count for one in attempts.pass_at.values()}) == ((1 / 2 + 0) / 2, {2})
 
 
 def test_only_rewards_scored_0_or_1_have_attempts() -> None:
@@ -156,7 +146,7 @@ EVALUATIONS = {
 
 
 @pytest.mark.parametrize("evaluation", EVALUATIONS.values(), ids=EVALUATIONS)
-def test_there_and_back(evaluation: Evaluation, tmp_path: Path) -> None:
+def test_there_and_back(evaluation: Any, tmp_path: Path) -> None:
     file = tmp_path / "held_out.json"
     file.write_text(json.dumps(evaluation_json(evaluation)))
     assert read_evaluation(file) == evaluation

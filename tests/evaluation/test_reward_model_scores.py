@@ -41,8 +41,7 @@ ROWS = [
 
 def test_the_golden_model_scores_as_it_should(scorer: RewardModelScorer) -> None:
     scores, lengths = scorer.scored(["q:"] * 4, ["ax", "y", "bbz", "?"])
-    assert scores == pytest.approx([LOG3, 0.0, -LOG3, 0.0], **MODEL)
-    assert lengths == [4, 3, 5, 3]
+    assert (scores, lengths) == (pytest.approx([LOG3, 0.0, -LOG3, 0.0], **MODEL), [4, 3, 5, 3])
     assert scorer.scored(["q:"], ["x"], with_eos=True) == ([pytest.approx(0.0)], [4])
 
 
@@ -185,9 +184,7 @@ def test_bins_of_confidence() -> None:
 
 def test_length_slices_and_the_accuracy_of_length_alone() -> None:
     """Longer by 1, 2, 0, -1, -2: the longer one is right, wrong, tied, right, wrong: in 2.5 of 5."""
-    length = measured_by(
-        Known([1.0, 0.0, 2.0, 4.0, 0.0], [0.0, 2.0, 0.0, 0.0, 8.0], [2, 3, 1, 1, 1, 1, 1, 1, 2, 3])
-    ).length
+    length = measured_by(Known([1, 0, 2, 4, 0], [0, 2, 0, 0, 8], [2, 3, 1, 1, 1, 1, 1, 1, 2, 3])).length
     for one, mean, count, margin in (
         (length.chosen_longer, 0.5, 2, -0.5),
         (length.same, 1.0, 1, 2.0),
@@ -195,8 +192,7 @@ def test_length_slices_and_the_accuracy_of_length_alone() -> None:
     ):
         assert one is not None
         assert (one.mean, one.count, one.margin) == (mean, count, margin)
-    assert length.longer_wins.mean == 0.5
-    assert length.unit == "tokens, chosen minus rejected"
+    assert (length.longer_wins.mean, length.unit) == (0.5, "tokens, chosen minus rejected")
     difference, longer = [1.0, -2.0, 2.0, 4.0, -8.0], [1, 2, 0, -1, -2]
     assert length.pearson == pytest.approx(numpy.corrcoef(difference, longer)[0, 1])
     assert length.spearman == pytest.approx(pandas.Series(difference).corr(pandas.Series(longer), method="spearman"))

@@ -114,8 +114,7 @@ def test_which_rewards_count_tokens() -> None:
 def test_without_a_policy_rewards_that_count_tokens_are_left_out_and_no_row_has_a_total() -> None:
     found = score(experiment({"path": NOT_GIVEN}, letters=LETTERS, counted=COUNTED), ROWS)
     assert [row.total for row in found.rows] == [None, None]
-    assert [row.rewards["letters"].raw for row in found.rows] == [3.0, 2.0]
-    assert list(found.summary) == ["letters"]
+    assert ([row.rewards["letters"].raw for row in found.rows], list(found.summary)) == ([3.0, 2.0], ["letters"])
     assert "rewards.counted" in str(found.no_total)
     # Negative control: token ids in the rows need no tokenizer.
     whole = score(
@@ -194,8 +193,7 @@ def test_what_is_summed_up() -> None:
         *(("two", "total"), ("two", "characters"), ("two", "ok")),
         *(("total", "characters"), ("total", "ok"), ("characters", "ok")),
     ]
-    assert [one.ranks for one in found.correlations][-3:] == pytest.approx([1.0, -1.0, -1.0])
-    assert found.label == "ok"
+    assert ([one.ranks for one in found.correlations][-3:], found.label) == (pytest.approx([1.0, -1.0, -1.0]), "ok")
 
 
 def test_without_labels_and_totals_there_is_less() -> None:
@@ -228,8 +226,7 @@ def test_as_scipy_has_it(seed: int) -> None:
     (found,) = correlations({"a": a, "b": b})
     both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
     first, second = zip(*both, strict=True)
-    assert found.count == len(both)
-    assert found.ranks == pytest.approx(stats.spearmanr(first, second).statistic, abs=1e-12)
+    assert (found.count, found.ranks) == (len(both), pytest.approx(stats.spearmanr(first, second).statistic, abs=1e-12))
 
 
 def test_of_a_constant_there_is_none() -> None:
@@ -296,9 +293,7 @@ def test_what_a_reward_or_a_label_reads(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(DataError) as caught:
         read_completions(Path("c.jsonl"), limit=None, experiment=experiment)
     assert caught.value.hint == "data.rename.completion=output"
-    Path("c.jsonl").write_text(
-        "".join(f'{{"prompt": "q", "completion": "2", "ok": {ok}}}\n' for ok in ("true", '"no"'))
-    )
+    Path("c.jsonl").write_text("".join(f'{{"prompt": "q","completion": "2", "ok": {ok}}}\n' for ok in ("true", '"no"')))
     with pytest.raises(DataError) as caught:
         read_completions(Path("c.jsonl"), limit=None, experiment=experiment, label="ok")
     assert caught.value.where == "c.jsonl:2"
@@ -323,10 +318,8 @@ def test_fields_are_those_of_the_dataclass() -> None:
     expected = asdict(row)
     del expected["rewards"]["b"]["parts"], expected["rewards"]["a"]["parts"][0]["tokens"]
     assert json.dumps(row.as_json()) == json.dumps(expected)
-    summary = RewardSummary(0.5, 0.25, 1.0, open_fraction=0.75, excluded=1, errors=2, calls=3)
-    assert json.dumps(CompletionScores([row], {"a": summary}).as_json()) == json.dumps(
-        {"summary": {"a": asdict(summary)}}
-    )
+    sums = RewardSummary(0.5, 0.25, 1.0, open_fraction=0.75, excluded=1, errors=2, calls=3)
+    assert json.dumps(CompletionScores([row], {"a": sums}).as_json()) == json.dumps({"summary": {"a": asdict(sums)}})
     assert CompletionScores([row], {}, "for a reason").as_json()["no_total"] == "for a reason"
 
 
@@ -346,9 +339,7 @@ SPANS, LENGTH = "+rewards.spans.fn=./mine.py:spans", "+rewards.length.fn=./mine.
     [((SPANS,), False), ((SPANS,), True), ((SPANS, LENGTH), False)],
     ids=["without tokens", "with those of a file", "with those that another reward counts"],
 )
-def test_spans_have_their_parts(
-    place: Path, capsys: pytest.CaptureFixture[str], rewards: tuple[str, ...], has_ids: bool
-) -> None:
+def test_spans_have_their_parts(place: Path, capsys: Any, rewards: tuple[str, ...], has_ids: bool) -> None:
     """`rlhf eval` writes ids into its completions, with special tokens around them, which have no text."""
     (place / "mine.py").write_text(REWARDS)
     tokenizer = byte_tokenizer(64)

@@ -71,9 +71,7 @@ def test_of_a_conversation_the_last_messages(row: dict[str, object], found: tupl
     assert texts_of(row, decoded) == found
 
 
-USER, GOOD, BAD = [
-    {"role": role, "content": text} for role, text in (("user", "q"), ("assistant", "x"), ("assistant", "y"))
-]
+USER, GOOD, BAD = [{"role": role, "content": t} for role, t in (("user", "q"), ("assistant", "x"), ("assistant", "y"))]
 
 
 @pytest.mark.parametrize(

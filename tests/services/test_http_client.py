@@ -56,8 +56,7 @@ def test_429_then_ok_waits_as_asked(waits: list[float]) -> None:
     """The wait doubles up to a limit, and is at least what the server asks for."""
     with serving(Answer("later", 429, {"Retry-After": "3"}), *[Answer("busy", 503)] * 7, OK) as server:
         assert asyncio.run(posting(JsonClient(server.url, retry_budget_s=1000), {})) == {"fine": True}
-    assert waits == [3.0, 1, 2, 4, 8, 16, 20, 20]
-    assert len(server.asked) == 9
+    assert (waits, len(server.asked)) == ([3.0, 1, 2, 4, 8, 16, 20, 20], 9)
 
 
 @pytest.mark.fault(35)
@@ -95,8 +94,7 @@ def test_concurrent_requests_are_limited() -> None:
 
     with serving(Answer({}, after_s=0.05)) as server:
         asyncio.run(many(JsonClient(server.url, max_concurrency=3)))
-        assert server.at_once == 3
-        assert len(server.asked) == 9
+        assert (server.at_once, len(server.asked)) == (3, 9)
 
 
 def test_the_key_goes_to_the_server_only(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -154,9 +152,7 @@ def test_what_json_lacks_is_not_sent() -> None:
         assert server.asked == []
 
 
-@pytest.mark.parametrize(
-    "url", ["http://me:hunter2@127.0.0.1/x", "http://me:hunter2@:port", "ftp://me:hunter2@x", "", []]
-)
+@pytest.mark.parametrize("url", ["http://me:hunter2@h/x", "http://me:hunter2@:port", "ftp://me:hunter2@x", "", []])
 def test_invalid_urls(url: Any) -> None:
     with pytest.raises(RewardError) as caught:
         JsonClient(url)

@@ -16,9 +16,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.logged_runs import compared, configured, in_memory, write_run
 from tests.support.terminal import printed
 
-BATCH, STEPS, EPOCHS = (
-    f"trainer.args.{key}" for key in ("per_device_train_batch_size", "max_steps", "num_train_epochs")
-)
+BATCH, STEPS, EPOCHS = (f"trainer.args.{k}" for k in ("per_device_train_batch_size", "max_steps", "num_train_epochs"))
 ACCUMULATED = "trainer.args.gradient_accumulation_steps"
 
 

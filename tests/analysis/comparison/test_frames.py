@@ -26,8 +26,7 @@ def test_many_metrics_cause_no_pandas_warning(place: Path) -> None:
     curves = {f"metric_{number}": [float(number)] * 2 for number in range(150)}  # pandas warns above 100 columns
     write_run(place / "many", configured(0.0, 0), curves)
     metrics = rlhf_cli.load_runs(place / "many").metrics
-    assert metrics.shape == (2, 150)
-    assert metrics.index.names == ["run", "step"]
+    assert (metrics.shape, metrics.index.names) == ((2, 150), ["run", "step"])
 
 
 def test_one_row_per_run_and_per_event(place: Path) -> None:
@@ -51,8 +50,7 @@ def test_two_events_of_one_step_are_two_rows(place: Path) -> None:
     with run.metrics.open("a") as stream:
         stream.write('{"step": 2, "time_s": 1, "eval_loss": 0.7}\n{"step": 2, "time_s": 1, "reward": 0.9}\n')
     metrics = rlhf_cli.load_runs(run.path).metrics
-    assert list(metrics["reward"]) == [0.1, 0.2, 0.9]
-    assert list(metrics["eval_loss"].dropna()) == [0.7]
+    assert (list(metrics["reward"]), list(metrics["eval_loss"].dropna())) == ([0.1, 0.2, 0.9], [0.7])
 
 
 def test_runs_from_wandb_and_from_folders_together(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,8 +63,7 @@ def test_runs_from_wandb_and_from_folders_together(place: Path, monkeypatch: pyt
     monkeypatch.setattr(frames, "read_wandb", read)
     write_run(place / "a", configured(), {"loss": [0.1], "reward": [0.2]})
     loaded = rlhf_cli.load_runs("a", "wandb:team/rlhf", metrics=["loss"])
-    assert asked == [("wandb:team/rlhf", [True, False])]
-    assert loaded.metrics["loss"].tolist() == [0.1, 0.5]
+    assert (asked, loaded.metrics["loss"].tolist()) == ([("wandb:team/rlhf", [True, False])], [0.1, 0.5])
 
 
 def test_importing_the_package_does_not_import_pandas() -> None:
@@ -159,9 +156,7 @@ def test_fields_read_from_a_wandb_run() -> None:
     assert list(run.metrics["loss"].steps) == [1, 2, 6]
     assert "learning_rate" not in run.settings
     assert (run.settings["trainer.args.max_steps"], run.weights) == (50, {"correct": 1.0, "brevity": 0.0})
-    (odd,) = read_wandb(
-        "wandb:a/b", api=StandIn([StoredRun("7", {"trainer": {"args": {"max_steps": "x"}}}, [], "odd")])
-    )
+    (odd,) = read_wandb("wandb:a/b", api=StandIn([StoredRun("7", {"trainer": {"args": {"max_steps": ""}}}, [], "odd")]))
     assert (odd.state, odd.max_steps, odd.step) == ("odd", None, 0)
 
 

@@ -69,9 +69,7 @@ def with_files(*evaluations: dict[str, dict[str, float]]) -> list[Any]:
 
 
 def test_the_evaluation_that_most_runs_have_is_compared() -> None:
-    runs = with_files(
-        {"rare": {"accuracy": 0.5}, "all": {"greedy/total": 1.0, "greedy/a": 0.25}}, {"all": {"ece": 0.1}}
-    )
+    runs = with_files({"few": {"accuracy": 0.5}, "all": {"greedy/total": 1.0, "greedy/a": 0.25}}, {"all": {"ece": 0.1}})
     found = default_measures(runs, no_total=None)
     assert [(one.label, one.metric, one.sign, one.evaluation) for one in found] == [
         *(("all: greedy/total", "greedy/total", 1, "all"), ("all: greedy/a", "greedy/a", 1, "all")),

@@ -65,8 +65,7 @@ def test_what_cannot_be_read_is_a_problem_each(place: Path) -> None:
     bad[1].config.write_text("{")
     found, problems = read_runs([bad[0], runs[0], bad[1], runs[1]], wanted={"none"}.__contains__)
     assert [one.name for one in found] == ["weight=0", "weight=1"]
-    assert [len(one.metrics) for one in found] == [0, 0]
-    assert len(problems) == 2
+    assert ([len(one.metrics) for one in found], len(problems)) == ([0, 0], 2)
 
 
 def test_a_configuration_as_leaves() -> None:
@@ -141,9 +140,7 @@ def test_unfinished_runs_are_compared_up_to_their_common_step() -> None:
     silent = replace(runs_of({"seed": 2})[0], metrics=in_memory("x").metrics)
     stopped = [replace(run, state="failed") for run in (short, long, silent)]
     grouped = group_over_seeds(named(stopped))
-    assert grouped.up_to == 2
-    assert len(grouped.notes) == 1
-    assert list(grouped.settings[0].by_seed) == ["0", "1"]
+    assert (grouped.up_to, len(grouped.notes), list(grouped.settings[0].by_seed)) == (2, 1, ["0", "1"])
     assert group_over_seeds(named([replace(short, state="failed"), long])).up_to is None
     assert group_over_seeds(named([stopped[2]])).up_to is None
 
@@ -209,8 +206,7 @@ def test_keys_that_do_not_affect_training_are_ignored(place: Path) -> None:
     saving = configured(track={"mode": "none"})
     saving["trainer"]["args"]["save_steps"] = 5  # type: ignore[index, call-overload]
     runs = read(place, configured(track={"mode": "online"}), saving, configured(0.0, 0, run={"name": "x"}))
-    assert differences(runs) == []
-    assert names(runs) == ["0", "1", "2"]
+    assert (differences(runs), names(runs)) == ([], ["0", "1", "2"])
 
 
 def test_all_seeds_are_seeds(place: Path) -> None:

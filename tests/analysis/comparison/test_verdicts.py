@@ -253,8 +253,7 @@ def test_only_what_both_values_have_is_averaged(place: Path) -> None:
         for weight, rate, seed in cells
     ]
     (difference,) = compared(runs, by="weight", on=("correct",)).verdicts[0].differences
-    assert difference.seeds == ("0", "1")
-    assert difference.difference.mean == pytest.approx((0.1 + 0.2) / 2)
+    assert (difference.seeds, difference.difference.mean) == (("0", "1"), pytest.approx((0.1 + 0.2) / 2))
 
 
 SAID = {

@@ -235,9 +235,7 @@ def test_no_finding(kind: str, setup: RunSetup, curves: Curves, expected: str) -
         ([*line(0.0, 1.0, 30), *line(1.0, 0.75, 10)], None),
     ],
 )
-def test_a_fall_is_searched_in_the_whole_run_and_its_last_three_quarters_and_half(
-    gold: list[float], first: int | None
-) -> None:
+def test_a_fall_is_searched_in_the_run_its_last_three_quarters_and_half(gold: list[float], first: int | None) -> None:
     (result,) = results(watched(gold, line(0, 1, 40)), PPO, kind="overoptimised")
     assert result == "fine" if first is None else f" @ {first}-40 | " in result
 

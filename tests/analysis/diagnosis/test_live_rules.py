@@ -72,8 +72,7 @@ def test_so_many_in_a_row() -> None:
     def rules() -> StoppingRules:
         return StoppingRules({"": rule("kl > 1", 3)}, [])
 
-    assert fired_at(rules(), "kl", 2.0, 2.0, 2.0) == 3
-    assert fired_at(rules(), "kl", 2.0, 2.0, 1.0, 2.0, 2.0, 2.0) == 6
+    assert (fired_at(rules(), "kl", 2.0, 2.0, 2.0), fired_at(rules(), "kl", 2.0, 2.0, 1.0, 2.0, 2.0, 2.0)) == (3, 6)
     assert fired_at(rules(), "kl", 2.0, 2.0, None, 2.0, 2.0) is None  # NaN
     stopped = rules()
     assert fired_at(stopped, "kl", 2.0, 3.0, 4.0) == 3
@@ -207,9 +206,7 @@ def test_counts_go_on_where_a_run_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("events", "at_end"), [(4, True), (5, False)])
-def test_a_metric_that_is_not_logged_is_named_after_five_events_or_at_the_end(
-    tmp_path: Path, events: int, at_end: bool
-) -> None:
+def test_a_metric_that_is_not_logged_is_named(tmp_path: Path, events: int, at_end: bool) -> None:
     nothing: Any = None
     for is_main in (True, False):
         shown: Shown = []

@@ -28,19 +28,16 @@ def test_curves_and_nulls() -> None:
         ],
         max_steps=6,
     )
-    assert log.curve("loss").values.tolist() == [1.0, 0.5]
-    assert log.curve("loss").steps.tolist() == [1, 3]
+    assert (log.curve("loss").values.tolist(), log.curve("loss").steps.tolist()) == ([1.0, 0.5], [1, 3])
     assert (log.nulls("loss"), log.nulls("reward"), log.nulls("nothing")) == (1, 1, 0)
-    assert (log.num_events, log.step, log.progress) == (3, 3, 0.5)
-    assert len(log.curve("nothing")) == 0
+    assert (log.num_events, log.step, log.progress, len(log.curve("nothing"))) == (3, 3, 0.5, 0)
     assert log.first_of("nothing", "eval_loss").metric == "eval_loss"
 
 
 def test_rewards_and_weights() -> None:
     entry = {"rewards/a/mean": 1.0, "rewards/a/weight": 0.0, "rewards/b/mean": None, "rewards/truncation/mean": 0.0}
     log = Log.of([{"step": step, **entry, "rewards/c/mean": 1.0, "rewards/c/weight": step} for step in (1, 2)])
-    assert log.rewards() == ["a", "c", "b"]
-    assert (log.weight("a"), log.weight("b"), log.weight("c")) == (0.0, 1.0, None)
+    assert (log.rewards(), log.weight("a"), log.weight("b"), log.weight("c")) == (["a", "c", "b"], 0.0, 1.0, None)
 
 
 def test_a_share_of_a_curve_is_rounded_to_points() -> None:

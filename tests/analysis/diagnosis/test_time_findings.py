@@ -85,8 +85,7 @@ def test_evidence_of_a_slow_reward() -> None:
     ]
     assert (first.first_step, first.last_step, first.kind) == (2, 6, "time")
     assert [change.words for change in first.changes] == ["rewards.judge.isolate=true"]
-    assert second.what == "the rest takes 50% of the time"
-    assert len(second.evidence) == 1
+    assert (second.what, len(second.evidence)) == ("the rest takes 50% of the time", 1)
 
 
 def test_phases_below_a_minute_are_ignored() -> None:

@@ -48,8 +48,7 @@ def outcome(place: Path, *, state: str = "finished", **expected: JsonValue) -> E
 )
 def test_the_number_at_each_place(tmp_path: Path, at: str | int, value: float) -> None:
     met, missed = outcome(tmp_path / "a", at=at, at_least=value), outcome(tmp_path / "b", at=at, at_least=value + 1e-9)
-    assert (met.value, met.state, missed.state) == (value, "met", "missed")
-    assert met.metric == "rewards/correct/mean"
+    assert (met.value, met.state, missed.state, met.metric) == (value, "met", "missed", "rewards/correct/mean")
 
 
 @pytest.mark.parametrize(

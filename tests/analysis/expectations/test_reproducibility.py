@@ -44,9 +44,7 @@ def log(**changes: dict[str, Any]) -> Log:
 def compared(tmp_path: Path):
     """`compared(log, log, ...)`: two runs with these logs, settings and facts, compared."""
 
-    def compare(
-        one: Log, two: Log, *, settings: Any = None, facts: Any = None, up_to: int | None = None
-    ) -> Reproduction:
+    def of(one: Log, two: Log, *, settings: Any = None, facts: Any = None, up_to: int | None = None) -> Reproduction:
         runs = [RunFolder(tmp_path / name) for name in ("one", "two")]
         added = [({}, {}), (settings or {}, facts or {})]
         for run, events, (more, known) in zip(runs, (one, two), added, strict=True):
@@ -56,7 +54,7 @@ def compared(tmp_path: Path):
             run.provenance.write_text(json.dumps({**PROVENANCE, **known}))
         return compare_again(*runs, up_to=up_to)
 
-    return compare
+    return of
 
 
 def test_equal_but_for_the_clock(compared) -> None:
@@ -186,9 +184,7 @@ def begun(train, workplace: Path) -> RunFolder:
 def write_reward(place: Path, sign: str) -> None:
     """Write the reward's file and unload its module, which the tests' process imports only once."""
     (place / "mine.py").write_text(SCORES.format(sign=sign))
-    for name in [
-        name for name, module in sys.modules.items() if getattr(module, "__file__", "") == str(place / "mine.py")
-    ]:
+    for name in [name for name, mod in sys.modules.items() if getattr(mod, "__file__", "") == str(place / "mine.py")]:
         del sys.modules[name]
 
 
@@ -205,17 +201,14 @@ def test_equal_runs_and_every_kind_of_change(begun: RunFolder, workplace: Path, 
     before = begun.metrics.read_bytes(), begun.provenance.read_bytes()
     code, said = again(capsys, run)
     assert (code, said["equal"], said["steps"], said["first_difference"], said["causes"]) == (0, True, 3, None, [])
-    assert [part["name"] for part in said["weights"]] == ["model"]
-    assert said["again"] == "runs/reproduced/quickstart-one"
+    assert ([part["name"] for part in said["weights"]], said["again"]) == (["model"], "runs/reproduced/quickstart-one")
 
     code, said = again(capsys, run, "seed=1")
-    assert (code, said["first_step"]) == (1, 1)
-    assert [cause["name"] for cause in said["causes"]] == ["seed"]
+    assert (code, said["first_step"], [cause["name"] for cause in said["causes"]]) == (1, 1, ["seed"])
 
     # Both schedules have the same learning rate at the first step.
     code, said = again(capsys, run, "trainer.args.lr_scheduler_type=constant")
-    assert (code, said["equal"]) == (1, False)
-    assert (said["first_step"], said["first_difference"]["name"]) == (2, "learning_rate")
+    assert (code, said["equal"], said["first_step"], said["first_difference"]["name"]) == (1, False, 2, "learning_rate")
 
     write_reward(workplace, ">")
     code, said = again(capsys, run)
@@ -229,8 +222,7 @@ def test_equal_runs_and_every_kind_of_change(begun: RunFolder, workplace: Path, 
     text = (workplace / "rows.jsonl").read_text()
     (workplace / "rows.jsonl").write_text(text.replace(f'"{prompt}"', '"77+77="'))
     code, said = again(capsys, run)
-    assert (code, said["first_step"]) == (1, 2)
-    assert [cause["name"] for cause in said["causes"]] == ["sha256.data"]
+    assert (code, said["first_step"], [cause["name"] for cause in said["causes"]]) == (1, 2, ["sha256.data"])
 
     # The run itself is unchanged.
     assert (begun.metrics.read_bytes(), begun.provenance.read_bytes()) == before

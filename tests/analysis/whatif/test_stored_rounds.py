@@ -39,8 +39,7 @@ def test_what_an_evaluation_wrote_into_is_left_out(run: RunFolder, number: list[
     write_table(run, 1, **PLAIN)
     write_table(run, 2, **PLAIN, **{"rollout.round": number})
     found = read_rounds(run)
-    assert [one.step for one in found.rounds] == [1]
-    assert len(found.left_out) == 1
+    assert ([one.step for one in found.rounds], len(found.left_out)) == ([1], 1)
     assert found.left_out[0].startswith("completions_00002.parquet: it holds")
     assert said in found.left_out[0]
 
@@ -90,8 +89,6 @@ def test_what_was_stored_is_answered_in_the_order_that_is_asked_for() -> None:
 )
 def test_what_is_not_stored_is_unknown(columns: dict[str, list[object]]) -> None:
     scores, found = asked((2, 1, 3), **columns)
-    assert found == [3.0 if columns else None, None, None]
-    assert scores.unknown == ({1, 3} if columns else {1, 2, 3})
+    assert (found, scores.unknown) == ([3.0 if columns else None, None, None], {1, 3} if columns else {1, 2, 3})
     scores.begin(StoredRound(1, 1, {"completion": ["x"], "r": [7.0]}))
-    assert scores.unknown == set()
-    assert scores(**{ROW: [0]}) == [7.0]
+    assert (scores.unknown, scores(**{ROW: [0]})) == (set(), [7.0])

@@ -47,10 +47,8 @@ def one_group(place: Path) -> RunFolder:
 
 def test_totals_order_and_advantages(one_group: RunFolder) -> None:
     (found,) = answer(one_group, LESS).rounds
-    assert found.mean_total == pytest.approx((0.825, 0.45), **ARITHMETIC)
-    assert found.tau == pytest.approx(4 / 6)
-    assert (found.best_changed, found.sign_changed) == (0.0, 0.5)
-    assert found.replay_error == pytest.approx(0.0, abs=1e-6)
+    assert (found.mean_total, found.tau) == (pytest.approx((0.825, 0.45), **ARITHMETIC), pytest.approx(4 / 6))
+    assert (found.best_changed, found.sign_changed, found.replay_error) == (0.0, 0.5, pytest.approx(0.0, abs=1e-6))
     assert advantages_if(one_group, LESS)[1] == pytest.approx(WOULD, **ARITHMETIC)
 
 
@@ -107,8 +105,7 @@ class TestClosedGates:
 
     def test_another_weight_needs_no_score_more(self, gated: RunFolder) -> None:
         (found,) = answer(gated, "rewards.brevity.weight=1").rounds
-        assert found.num_unknown == 0
-        assert found.mean_total == pytest.approx((0.775, 0.875), **ARITHMETIC)
+        assert (found.num_unknown, found.mean_total) == (0, pytest.approx((0.775, 0.875), **ARITHMETIC))
         # a and c have a score of it, 0.5 and 0, mean 0.25; their advantages were 0.325 and 0.725.
         assert found.push["brevity"][0] == pytest.approx((0.325 - 0.725) * 0.25 / 2, **ARITHMETIC)
 
@@ -126,9 +123,7 @@ class TestClosedGates:
         assert (found.num_unknown, found.num_answered, found.why) == (0, 1, None)
 
     @pytest.mark.parametrize(("normalize", "later"), [("batch", None), ("running", "not all rounds are stored")])
-    def test_a_deviation_over_scores_that_are_not_known(
-        self, gated: RunFolder, normalize: str, later: str | None
-    ) -> None:
+    def test_a_deviation_over_unknown_scores(self, gated: RunFolder, normalize: str, later: str | None) -> None:
         """The round has no answer; later rounds have one if the deviation is that of a single round."""
         write_table(gated, 2, **scores(correct=[1.0] * 4, advantage=[-0.225, 0.375, 0.175, -0.325]))
         words = ("rewards.brevity.gate=null", f"rewards.correct.normalize={normalize}")
@@ -146,8 +141,7 @@ class TestWhatCannotBeSaid:
         (found,) = answer(run, LESS).rounds
         assert found.why == "the run's own settings do not give the advantages that it stored"
         assert found.replay_error == pytest.approx(0.3 - 0.275, **ARITHMETIC)
-        assert (found.sign_changed, found.share) == (None, {})
-        assert set(found.push.values()) == {(None, None)}
+        assert (found.sign_changed, found.share, set(found.push.values())) == (None, {}, {(None, None)})
         assert found.tau is not None
 
     @pytest.mark.parametrize(
@@ -247,9 +241,7 @@ def test_clipped_totals_of_rloo(place: Path) -> None:
     what it is above all.
     """
     run = frozen(place, "trainer=rloo", "trainer.args.beta=0", "trainer.args.reward_clip_range=[0.1,1.0]")
-    was, would = (
-        [4 / 3 * (one - sum(side) / 4) for one in side] for side in ([1, 0.7, 1, 0.1], [0.35, 0.7, 0.75, 0.1])
-    )
+    was, would = ([4 / 3 * (x - sum(side) / 4) for x in side] for side in ([1, 0.7, 1, 0.1], [0.35, 0.7, 0.75, 0.1]))
     write_table(run, 1, **scores(advantage=was))
     (found,) = answer(run, LESS).rounds
     assert (found.why, found.share) == (None, {})  # a clipped total has no parts

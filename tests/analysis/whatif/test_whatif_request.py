@@ -29,8 +29,7 @@ def test_at_most_fifty() -> None:
     with pytest.raises(ConfigError) as caught:
         alternatives(["a=range(0,17)", "b=range(0,3)"])
     error = caught.value
-    assert (error.where, error.got) == ("command line", "51 combinations")
-    assert error.expected == "at most 50"
+    assert (error.where, error.got, error.expected) == ("command line", "51 combinations", "at most 50")
 
 
 @pytest.mark.parametrize(

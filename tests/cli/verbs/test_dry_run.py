@@ -58,9 +58,7 @@ def test_a_search_needs_m(place: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert main(typed[1:]) == 0
 
 
-def test_the_plan_of_a_resumed_run(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plan_of_a_resume(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     run = begun("launch=cpu", "track=none")
     monkeypatch.setattr("rlhf_cli.launch.resuming.train_frozen", lambda *_, **__: pytest.fail("it was started"))
     before = {file: file.read_bytes() for file in place.rglob("*") if file.is_file()}

@@ -19,14 +19,11 @@ def run(place: Path) -> RunFolder:
     return finished_run(place / "runs" / "mine" / "one", random_model("CAUSAL_LM"))
 
 
-def test_export_by_name_as_json_into_a_folder_with_a_blank(
-    run: RunFolder, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_export_into_a_folder_with_a_blank(run: RunFolder, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "run:mine", "--out", "my model", "--json"]) == 0
     said = capsys.readouterr()
     found = json.loads(said.out)
-    assert set(found) == KEYS
-    assert (found["folder"], found["kind"], found["step"]) == ("my model", "policy", 3)
+    assert (set(found), found["folder"], found["kind"], found["step"]) == (KEYS, "my model", "policy", 3)
     assert {"README.md", "config.json", "model.safetensors", "training_config.yaml"} <= set(found["files"])
     assert "copying the weights" in said.err
 

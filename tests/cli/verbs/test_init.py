@@ -25,14 +25,11 @@ def test_json_lists_the_written_files(place: Path, write: Write, capsys: Said) -
     words = ["--trains", "dpo", "--data", "my pairs.jsonl", "--json"]
     assert main(["init", "my project", *words]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert set(said) == KEYS
-    assert said["folder"] == str(place / "my project")
+    assert (set(said), said["folder"]) == (KEYS, str(place / "my project"))
     assert (said["trains"], said["model"], said["data"]) == ("dpo", "tiny", "../my pairs.jsonl")
     assert said["rename"] == {"prompt": "question", "chosen": "better", "rejected": "worse"}
     assert said["next"][0] == "cd 'my project'"
-    there = {
-        str(path.relative_to(place / "my project")) for path in (place / "my project").rglob("*") if path.is_file()
-    }
+    there = {str(p.relative_to(place / "my project")) for p in (place / "my project").rglob("*") if p.is_file()}
     assert there == set(said["files"])
 
 
@@ -50,8 +47,7 @@ def test_nothing_is_overwritten_and_a_second_experiment_is_added(place: Path, ca
     said = json.loads(capsys.readouterr().out)
     assert said["files"] == ["conf/exp/second.yaml"]
     assert said["next"] == ["rlhf check +exp=second", "rlhf train +exp=second"]
-    assert before[place / "README.md"] == "mine"
-    assert {file: file.read_text() for file in before} == before
+    assert (before[place / "README.md"], {file: file.read_text() for file in before}) == ("mine", before)
     assert experiment_of(place / "conf/exp/second.yaml")["rewards"]["brief"]["fn"] == "./rewards.py:brief"
     assert main(["check", "+exp=second", "--json"]) == 0
 
@@ -82,9 +78,7 @@ def test_a_rewards_file_without_rewards_is_left_alone(place: Path, capsys: Said)
     assert "pytest" not in said["first_rewards.py"]
     assert (place / "rewards.py").read_text() == "def helper(text): ...\n"
     rewards = experiment_of(place / "conf/exp/first.yaml")["rewards"]
-    assert {entry["fn"] for entry in rewards.values()} == {
-        f"./first_rewards.py:{name}" for name in ("correct", "brief")
-    }
+    assert {entry["fn"] for entry in rewards.values()} == {f"./first_rewards.py:{n}" for n in ("correct", "brief")}
     assert "from first_rewards import" in (place / "test_first_rewards.py").read_text()
     assert main(["check", "+exp=first"]) == 0
 
@@ -122,9 +116,7 @@ def test_rows_that_the_tiny_model_cannot_learn(place: Path, write: Write, capsys
 
 
 @pytest.mark.parametrize(("typed", "model"), [("", "smollm2"), ("tiny", "tiny")])
-def test_a_terminal_asks_for_the_model(
-    typed: str, model: str, place: Path, write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_asks_for_the_model(typed: str, model: str, place: Path, write: Write, monkeypatch: Any) -> None:
     write("words.csv", WORDS)
     asked: list[str] = []
 

@@ -27,8 +27,7 @@ def as_json(capsys: Said, *words: str) -> Any:
 
 def test_a_section_is_shown_alone(capsys: Said) -> None:
     shown = yaml.safe_load(said(capsys, "+exp=quickstart", "rewards.brevity", "seed"))
-    assert list(shown) == ["seed", "rewards"]
-    assert list(shown["rewards"]) == ["brevity"]
+    assert (list(shown), list(shown["rewards"])) == (["seed", "rewards"], ["brevity"])
     assert shown["rewards"]["brevity"]["weight"] == 0.2
 
 

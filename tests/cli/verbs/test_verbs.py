@@ -59,8 +59,7 @@ def test_help_all_names_every_verb(capsys: Said) -> None:
 def test_an_unknown_verb(typed: str, hint: str, capsys: Said) -> None:
     assert main([typed]) == 2
     said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == f"error: there is no verb {typed!r}\n  try:      {hint}\n"
+    assert (said.out, said.err) == ("", f"error: there is no verb {typed!r}\n  try:      {hint}\n")
 
 
 def test_both_ways_to_the_help_of_a_verb(capsys: Said) -> None:

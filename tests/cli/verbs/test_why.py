@@ -50,8 +50,7 @@ def test_a_finding_has_evidence_and_a_change_to_type(place: Path, capsys: Said, 
 def test_json_has_every_kind_of_finding(place: Path, capsys: Said) -> None:
     make_run(place, "one", DEAD)
     said = json.loads(why(capsys, "runs/exp/one", "--json"))
-    assert (said["state"], said["log_events"]) == ("finished", 30)
-    assert said["findings"][0]["kind"] == "dead_reward"
+    assert (said["state"], said["log_events"], said["findings"][0]["kind"]) == ("finished", 30, "dead_reward")
     assert said["findings"][0]["changes"][0]["words"] == "rewards.a.weight=0"
     assert {finding["kind"] for part in ("findings", "fine", "unseen") for finding in said[part]} == set(FINDING_KINDS)
 

@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.evaluation.audit.attack import (
-    AuditPlan,
-    GoldRow,
-    _best_paid,
-    _ordered,
-    attack,
-    compared,
-    main_component,
-)  # fmt: skip
+from rlhf_cli.evaluation.audit.attack import AuditPlan, GoldRow, _best_paid, _ordered, attack, compared, main_component
 from rlhf_cli.evaluation.audit.audit_result import HINTS, AuditResult, Contribution, KindResult, with_advice
 from rlhf_cli.evaluation.audit.degenerate_answers import KINDS, AttackInputs, AttackKind
 from rlhf_cli.evaluation.audit.trial import AnswerFormat, ways_to_write
@@ -31,9 +23,7 @@ def test_no_degenerate_answer_is_the_right_one() -> None:
     for gold, others in (("22", ["7", "31"]), ("B", ["A", "C"]), ("the mill is sold", ["a flood came"])):
         for way in ways_to_write(["think", "answer"]):
             common = [*others[0].split(), *gold.split()]
-            asked = AttackInputs(
-                "What is 15 + 7?", gold, others, common, [gold, *others], way, ["think", "answer"], 200
-            )
+            asked = AttackInputs("What is 15+7?", gold, others, common, [gold, *others], way, ["think", "answer"], 200)
             for kind in KINDS:
                 assert {gold, way.write(gold)}.isdisjoint(kind.write(asked)), (kind.name, way.name)
 
@@ -157,8 +147,7 @@ def test_what_answers_to_a_row_are_made_of(is_built: bool) -> None:
     assert (first.prompt, second.prompt) == ("last", "text")
     assert first.common == ["a", "red", "Blue", "blue", "one", "two", "three", "four"]
     assert first.most_common == ["a red", "Blue", "blue"]
-    assert first.longest_characters == (33 if is_built else 4 * 33)
-    assert first.reward_words == ["please"]
+    assert (first.longest_characters, first.reward_words) == (33 if is_built else 4 * 33, ["please"])
 
 
 KIND = AttackKind("some", "some answer", lambda asked: ("",))
@@ -258,17 +247,16 @@ def test_an_unrecognised_gold_answer_can_be_beaten_but_not_tied() -> None:
     tied = compared(KIND, attacks(*[row(a=0.5)] * 9), gold, main=None)
     beaten = compared(KIND, attacks(*[row(a=0.6)] * 9), gold, main=None)
     level = compared(KIND, attacks(*[row(a=0.5)] * 9), golds(*[row(a=0.5)] * 9, floor=0.5, usual=0.5), main=None)
-    assert (tied.ties, tied.is_hole, level.is_near) == (0, False, False)
-    assert (beaten.beats, beaten.is_hole) == (9, True)
+    assert (tied.ties, tied.is_hole, level.is_near, beaten.beats, beaten.is_hole) == (0, False, False, 9, True)
 
 
 def test_all_that_the_main_reward_gives_is_near() -> None:
     """Rows 2 to 8: 1 - 5 is far from gold's 1 + 0, and a is fooled all the same; with b for the main one it is not.
 
-    Row 0 loses, and row 1 has 0.7, four fifths of the way from -1 to 1 or more, which is shown if no row is worse.
+    Four fifths of the way from -1 to 1 are 0.6: row 0 has less, row 1 has more, and is shown if no row is worse.
     """
     gold = golds(*[row(a=1.0, b=0.0)] * 9, floor=-9.0, usual=-1.0)
-    rows = attacks(row(a=0.0, b=-5.0), row(a=0.5, b=0.2), *[row(a=1.0, b=-5.0)] * 7)
+    rows = attacks(row(a=0.5, b=0.0), row(a=0.5, b=0.2), *[row(a=1.0, b=-5.0)] * 7)
     found, other = (compared(KIND, rows, gold, main=main) for main in "ab")
     assert (found.is_hole, found.is_near, found.let_in, found.text) == (False, True, "a", "text 2")
     assert found.contributions == {"a": Contribution(1.0, 1.0), "b": Contribution(-5.0, 0.0)}

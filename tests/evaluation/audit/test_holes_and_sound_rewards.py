@@ -68,12 +68,8 @@ SOUND: dict[str, Stack] = {
     ),
     "F1 of words": _stack(NEWS, alike=(f"{__name__}:f1_of_words", 1.0)),
     "one letter, compared whole": _stack(CHOICES, right=(_MATCH, 1.0)),
-    "cut off, with a penalty": _stack(
-        SOLUTIONS, "truncation=eos_penalty", "truncation.penalty=0.5", right=(_NUMERIC, 1.0)
-    ),
-    "repetition beside the answer": _stack(
-        NEWS, "reward@rewards.fresh=repetition", alike=(f"{__name__}:f1_of_words", 1.0)
-    ),
+    "cut, with a penalty": _stack(SOLUTIONS, "truncation=eos_penalty", "truncation.penalty=0.5", right=(_NUMERIC, 1.0)),
+    "repetition beside it": _stack(NEWS, "reward@rewards.fresh=repetition", alike=(f"{__name__}:f1_of_words", 1.0)),
     "a program, tested": _stack(TESTED[:2], passes=("rlhf_cli.rewards.code:code_passes_tests", 1.0)),
 }
 

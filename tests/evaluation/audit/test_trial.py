@@ -151,8 +151,7 @@ def test_rewards_that_are_skipped_and_what_others_lose_by_it(place: object) -> N
     with open_trial(asked, SUMS, left_out={"first": "no server"}, gold=None) as trial:
         second_tried, third, last = trial.experiment.rewards.values()
         assert (second_tried.on_error, second_tried.normalize) == ("exclude", "none")
-        assert ([gate.by for gate in second_tried.gates], last.gates) == (["third"], [])
-        assert third == asked.rewards["third"]
+        assert ([gate.by for gate in second_tried.gates], last.gates, third) == (["third"], [], asked.rewards["third"])
         notes = [note.partition(":")[0] for note in trial.notes]
     assert notes == [
         *("rewards.second.normalize is ignored", "a gate of rewards.second stays open"),

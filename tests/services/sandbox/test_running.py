@@ -100,9 +100,7 @@ def test_a_huge_file(run: Run) -> None:
 
 
 def test_many_files(run: Run, mode: Isolation) -> None:
-    source = (
-        "for name in range(32):\n  with open(f'{name}', 'wb') as file: file.write(bytes(1 << 20))\nprint('written')"
-    )
+    source = "for n in range(32):\n  with open(f'{n}', 'wb') as file: file.write(bytes(1 << 20))\nprint('written')"
     outcome = run(source, max_file_mb=4)
     assert (outcome.returncode != 0) == protections(mode)["disk_limit"]
 

@@ -77,8 +77,7 @@ for place in {[str(place) for place in places]} + [os.path.expanduser("~/.netrc"
         outcome = run(source)
     finally:
         places[1].unlink()
-    assert outcome.returncode == 0
-    assert outcome.stdout.split() == ["FileNotFoundError"] * 6
+    assert (outcome.returncode, outcome.stdout.split()) == (0, ["FileNotFoundError"] * 6)
 
 
 def test_nothing_of_the_system_can_be_written(run: Run, mode: Isolation) -> None:
@@ -107,8 +106,7 @@ open("/dev/null", "w").write("x")
     with open("/proc/sys/kernel/hostname") as file:
         assert file.read() == before
     own = "WROTE /proc/self/oom_score_adj\n"  # behind a wall it is the program's own
-    assert outcome.returncode == 0
-    assert outcome.stdout.replace(own, "") == ""
+    assert (outcome.returncode, outcome.stdout.replace(own, "")) == (0, "")
 
 
 @pytest.mark.fault(36)
@@ -135,8 +133,7 @@ def test_no_network(run: Run, mode: Isolation) -> None:
         outcome = run(source)
         server.shutdown(socket.SHUT_RDWR)
         listener.join()
-    assert outcome.returncode == 1
-    assert outcome.stdout == ""
+    assert (outcome.returncode, outcome.stdout) == (1, "")
     said = ("ConnectionRefusedError", "PermissionError", "Network is unreachable")
     assert any(text in outcome.stderr for text in said)
     assert calls == ["call"]
