@@ -182,8 +182,8 @@ def contributions_of(rows: Sequence[ScoredRow]) -> dict[str, float]:
 def _best_paid(contributions: Mapping[str, Contribution]) -> str | None:
     """Return the component that pays the most compared with the gold answer, None if none pays anything."""
     paid = {name: (round(part.attack - (part.gold or 0.0), 9), part.attack) for name, part in contributions.items()}
-    best = max(paid, key=paid.__getitem__, default=None)
-    return None if best is None or (paid[best][0] <= 0 and paid[best][1] == 0) else best
+    best = max(paid, key=paid.__getitem__)
+    return None if paid[best][0] <= 0 and paid[best][1] == 0 else best
 
 
 def attack(experiment: Experiment, plan: AuditPlan, *, left_out: dict[str, str]) -> AuditResult:

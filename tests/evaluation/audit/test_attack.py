@@ -271,13 +271,14 @@ def test_an_answer_is_near_from_four_fifths_of_the_gap(total: float, is_near: bo
 
 
 def test_the_main_reward_is_the_one_that_the_fewest_reach() -> None:
-    """b gives gold more beyond the usual answer, but two of three answers get as much of it; of a one does."""
+    """b pays gold more than the usual answer, but two of three reach it; of a one does. Of equals the larger gain."""
     gold = {0: row(a=1.0, b=5.0)}
     others = [(0, row(a=0.0, b=5.0)), (0, row(a=0.0, b=6.0)), (0, row(a=1.0, b=0.0)), (0, row(a=0.0, b=0.0))]
     assert main_component(gold, others, ["a", "b"]) == "a"
     assert main_component(gold, others, ["b"]) == "b"
     assert main_component(gold, [(0, row(a=1.0, b=5.0))], ["a", "b"]) is None
     assert main_component({}, [], []) is None
+    assert main_component({0: row(a=1.0, b=2.0)}, [(0, row(a=0.0, b=0.0))], ["a", "b"]) == "b"
 
 
 def test_a_form_reward_is_not_the_main_one_beside_a_reward_that_knows_the_answer() -> None:
