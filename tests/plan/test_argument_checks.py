@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ast import literal_eval
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.checks import argument_checks as checks
-from rlhf_cli.plan.checks.facts import DataFacts, Schedule, Subject
+from rlhf_cli.plan.checks.facts import DataFacts, Report, Schedule, Subject
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from tests.support.planning import Refused, planned, subject_of, table, told
 
@@ -99,7 +100,7 @@ rewards.format.weight={start:0,end:1,steps:60}            |     |
 
 @pytest.mark.parametrize(("words", "steps", "instead"), table(LASTING))
 def test_what_lasts_longer_than_the_run_gives_a_notice(words: str, steps: str, instead: str) -> None:
-    found = told(checks.warmup_notice(subject(words), int(steps) if steps else None))
+    found = told(checks.warmup_notice(subject(words), literal_eval(steps or "None")))
     for (kind, text), to_type in zip(found, instead.split(), strict=True):
         assert kind == ("weight" if "weight" in to_type else "warm-up")
         assert str(text).startswith(f"{to_type.partition('=')[0]} (command line) is ")
@@ -164,12 +165,6 @@ def test_a_metric_that_no_one_logs_gives_a_notice(place: Path, words: list[str],
     found = [notice.text for notice in planned(*QUICK, *words).notices if notice.subject == "no effect"]
     assert len(found) == len(texts)
     assert all(text in one for text, one in zip(texts, found, strict=True))
-
-
-def test_a_run_without_a_step(refused: Refused) -> None:
-    words = (*QUICK, "~trainer.args.max_steps", "trainer.args.num_train_epochs=0")
-    assert refused(*words).where == "trainer.args.num_train_epochs (command line)"
-    assert planned(*words, "trainer.args.max_steps=3")
 
 
 # what is looked at; what is typed; the key of the error, what it got and expected; what to type
@@ -255,7 +250,7 @@ def test_negative_control_keys_that_libraries_read() -> None:
 
 
 def test_a_key_typed_twice_is_noted() -> None:
-    twice = ("seed=1", "++seed=2", "expect=null", "track=none", "run.name=a", "run.name=a")
+    twice = ("seed=1", "++seed=2", "expect={metric: correct, at_least: 1}", "run.name=a", "run.name=a")
     (text,) = [text for _, text in told(checks.typed_twice(subject_of(*QUICK, *twice)))]
     assert (str(text).startswith("seed is typed 2 times"), str(text).endswith(": seed=2")) == (True, True)
 
@@ -285,6 +280,8 @@ def test_what_a_round_cannot_be_or_depends_on(words: str, processes: str, parts:
     assert len(found) == bool(parts)
     assert all(part in "  ".join(map(str, found[0])) for part in parts.replace("KEY", key).split(" / ") if parts)
     assert not found or len(found[0]) == 2 or str(found[0][0]).endswith(key)
+    of_rows = checks.round_problems(subject("exp=toy_sft"), DataFacts())
+    assert Report().run(of_rows, None) == Schedule()
 
 
 STAGES = """
@@ -294,11 +291,14 @@ exp=toy_sft max_steps=-1 dataset_text_field=mine | 129 | mine                   
 exp=toy_sft max_steps=-1                         | 128 | text                      | 1 | 3  |
 exp=toy_sft max_steps=-1                         | 0   |                           | 1 | 3  |
 exp=toy_sft max_steps=-1 num_train_epochs=0      | 9   | text                      | 1 | 0  | 0 epochs
+~A.max_steps num_train_epochs=0                  | 9   |                           | 1 | 0  | 0 epochs
+~A.max_steps num_train_epochs=0                  | 9   |                           | 1 | 1  |
 ROWS trainer=sdft num_generations=4              | 11  | prompt privileged_context | 2 | 6  |
 ROWS trainer=sdft num_generations=4              | 10  | prompt privileged_context | 2 | 3  | 40 42 6
 ROWS trainer=sdft num_generations=4              | 1   | prompt privileged_context | 2 | 3  | 4 42 1
 ROWS trainer=distillation teacher.path=a/b       | 20  | prompt                    | 1 | 3  | 20 21 6
 ROWS trainer=distillation teacher.path=a/b       | 21  | prompt                    | 1 | 3  |
+ROWS trainer=distillation teacher.path=a/b       |     | prompt                    | 1 |    |
 ROWS trainer=gkd teacher.path=a/b                | 20  | messages                  | 1 | 3  |
 """
 
@@ -307,17 +307,31 @@ ROWS trainer=gkd teacher.path=a/b                | 20  | messages               
 def test_the_steps_of_a_stage(words: str, rows: str, columns: str, processes: str, steps: str, error: str) -> None:
     """Three epochs of 64, 128, or 7 rows x 3 batches x the processes a step. KTO makes two rows of a pair."""
     words = words.replace("ROWS", f"data=file data.path=x max_steps=-1 {SIZE}=7 gradient_accumulation_steps=3")
-    data, schedules = DataFacts(num_rows=int(rows), columns=tuple(columns.split())), list[Schedule]()
+    data, schedules = DataFacts(num_rows=literal_eval(rows or "None"), columns=tuple(columns.split())), list[Schedule]()
+    rounds = Schedule(steps=literal_eval(steps or "None") if words[0] == "~" else None)
 
     def planning() -> Any:
-        schedules.append((yield from checks.stage_problems(subject(words, int(processes)), data, Schedule())))
+        schedules.append((yield from checks.stage_problems(subject(words, int(processes)), data, rounds)))
 
     found, (answers, a_step, *least) = told(planning()), error.split() or ("", "")
     epochs, key = f"{_ARGS}num_train_epochs", _ARGS + SIZE
     at_once = (key, f"{answers} answers to all prompts, {a_step} to a step", f"at most {answers} to a step")
     no_step = (epochs, "0 epochs without max_steps", "more than 0 of either", f"{epochs}=1, or {_ARGS}max_steps=100")
     assert found == ([(*at_once, f"{key}={least[0]}") if least else no_step] if error else [])
-    assert schedules[0].steps == int(steps)
+    assert schedules[0].steps == literal_eval(steps or "None")
+
+
+def test_worlds_with_a_column_that_this_one_lacks_are_named() -> None:
+    source: Any = SimpleNamespace(source=SimpleNamespace(with_file=lambda error: error))
+    renaming = "data.rename.prompt=question data.rename.completion=EXISTING_COLUMN data.rename.label=EXISTING_COLUMN"
+    for words, hint in (
+        ("exp=toy_kto", "data=toy_judgements or data=toy_preferences or data=hh_pairs"),
+        ("data=file data.path=x trainer=kto", renaming),
+    ):
+        ((_, got, _, found),) = told(
+            checks.stage_problems(subject(words), DataFacts((source,), columns=("question",)), Schedule())
+        )
+        assert (got, found) == ("columns question", hint)
 
 
 PACKAGES = """

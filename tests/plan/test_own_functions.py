@@ -91,8 +91,7 @@ def test_what_the_policy_is_called_and_when_it_is_refused(place: Path) -> None:
         ((*local, "model.lora.r=8", "model.quantize=4bit"), "model (LlamaForCausalLM) + LoRA r=8, 4bit"),
         (("model=local", "model.path=org/m", "model.revision=v1"), "org/m (hub)"),
     ):
-        report = Report()
-        assert report.run(policy_problems(subject_of("exp=quickstart", "launch=cpu", *words)), "") == described
+        assert Report().run(policy_problems(subject_of("exp=quickstart", "launch=cpu", *words)), "") == described
     refused = subject_of("exp=quickstart", "launch=cpu", *local, "model.revision=v2")
     assert told(policy_problems(refused)) == [("model.revision", "v2 of model", None, "model.revision=null")]
     scorer = ("launch=cpu", "model=local", "model.path=scorer")

@@ -97,14 +97,8 @@ def test_where_a_call_failed(write: Callable[[str, str], Path]) -> None:
 def words(write: Callable[[str, str], Path]) -> list[str]:
     write("mine.py", MINE)
     write("rows.jsonl", "\n".join(json.dumps({"prompt": f"{row}+2=", "answer": str(row + 2)}) for row in range(1, 9)))
-    return [
-        "+exp=quickstart",
-        "~rewards.correct",
-        "~rewards.format",
-        "~rewards.brevity",
-        "data=file",
-        "data.path=rows.jsonl",
-    ]
+    typed = "+exp=quickstart ~rewards.correct ~rewards.format ~rewards.brevity data=file data.path=rows.jsonl"
+    return typed.split()
 
 
 def found(words: list[str], name: str, capfd: pytest.CaptureFixture[str], *more: str) -> list[dict[str, str]]:
@@ -194,15 +188,8 @@ def test_the_trial_leaves_this_process_unchanged(words: list[str], tmp_path: Pat
 
 
 def test_a_resumed_run_is_not_tried(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    words = [
-        *words,
-        "rewards.x.fn=./mine.py:heavy",
-        "track=none",
-        "expect=null",
-        "run.name=r",
-        "trainer.args.max_steps=1",
-    ]
-    assert main(["train", *words, "trainer.args.per_device_train_batch_size=8", "rewards.x.trial=false"]) == 1
+    words = [*words, "rewards.x.fn=./mine.py:heavy", "rewards.x.trial=false", "track=none", "expect=null", "run.name=r"]
+    assert main(["train", *words, "trainer.args.max_steps=1", "trainer.args.per_device_train_batch_size=8"]) == 1
     Path("called").unlink(missing_ok=True)
     main(["reproduce", "runs/quickstart/r"])
     assert not Path("called").exists()
