@@ -159,10 +159,10 @@ def test_complete_variables(variables: dict[str, str], numbers: tuple[int, ...])
 
 def test_what_a_rank_tells_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packets to a host on this machine leave from 127.0.0.1, which is on lo; an unknown host has no route."""
-    group = RankGroup(5, 8, 1, 4, "127.0.0.1", 29500, False)
+    group = RankGroup(5, 8, 1, 4, "localhost", 29500, False)
     told = {
         **{"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1"},
-        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
+        **{"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
     }
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     assert (group.nodes, group.variables()) == (2, told | {"GLOO_SOCKET_IFNAME": "lo"})

@@ -241,13 +241,6 @@ def test_unknown_parts_are_listed() -> None:
     assert grows.leaves_out == ["model.lora.modules_to_save"]
 
 
-@pytest.mark.parametrize(("trainer", "rows"), [("orpo", 16), ("cpo", 16), ("tpo", 24)])
-def test_the_answers_of_a_row(trainer: str, rows: int) -> None:
-    """ORPO and CPO learn from two answers, TPO (arXiv 2405.16681) from three."""
-    plan = rows_learned("toy_dpo", f"trainer={trainer}")
-    assert at("learning", plan).what == f"learning from {rows} rows of 10 tokens"
-
-
 def test_rows_on_a_gpu_have_all_their_tokens_in_the_head() -> None:
     """One tile of 80 tokens and 32768 entries: there is no answer apart from the prompt."""
     device = Device(on_gpu=True, bf16=True, num_bytes=10**9)
@@ -303,21 +296,21 @@ def test_the_state_of_other_optimizers(optimizers: str, moments: int, bits: int)
             assert held_bytes(model, name, "ddp", 1).optimizer == model.trained_weights * moments * bits / 8, name
 
 
-@pytest.mark.parametrize(("exp", "rows"), [("toy_sft", 8), ("toy_dpo", 16), ("toy_reward", 16)])
-def test_rows_that_are_learned_from(exp: str, rows: int) -> None:
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        *((["toy_sft"], 8), (["toy_reward"], 16), (["toy_dpo"], 16), (["toy_dpo", "trainer=orpo"], 16)),
+        *((["toy_dpo", "trainer=cpo"], 16), (["toy_dpo", "trainer=tpo"], 24)),  # TPO: arXiv 2405.16681
+    ],
+)
+def test_rows_that_are_learned_from(words: list[str], rows: int) -> None:
     """No generation; a pair is two rows; no row is longer than max_length, and packed rows are as long."""
-    for words, longest, tokens in (
-        ((), 10, 10),
-        (("trainer.args.max_length=7",), 10, 7),
-        (("trainer.args.max_length=7",), 0, 7),
-        (("trainer.args.max_length=null",), 10, 10),
-    ):
-        plan = rows_learned(exp, *words, longest=longest)
+    for limit, longest, tokens in (("512", 10, 10), ("7", 10, 7), ("7", 0, 7), ("null", 10, 10)):
+        plan = rows_learned(*words, f"trainer.args.max_length={limit}", longest=longest)
         assert plan.fullest("generation") is None
         assert at("learning", plan).what == f"learning from {rows} rows of {tokens} tokens"
-    assert rows_learned(exp, "trainer.args.max_length=null", longest=0).unknown == (
-        "the length of the rows is not known yet"
-    )
+    unknown = rows_learned(*words, "trainer.args.max_length=null", longest=0).unknown
+    assert unknown == "the length of the rows is not known yet"
 
 
 def test_packed_texts_are_as_long_as_they_may_be_and_have_no_padding() -> None:
