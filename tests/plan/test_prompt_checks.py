@@ -57,19 +57,6 @@ class TestRoom:
         write("rows.jsonl", conversation() * 20 + conversation(ROOM - 17))
         assert f"the longest has {ROOM + 1} tokens" in str(refused(*MINE).got)
 
-    def test_a_pair_has_what_the_template_writes_before_its_prompt(self, place, write: Write) -> None:
-        """12 tokens of the template, 4 of the question and 1 of the answer."""
-        model_copy(
-            place / "model",
-            without=("chat_template.jinja",),
-            tokenizer_config={"chat_template": "only digits {% for one in messages %}{{ one['content'] }}{% endfor %}"},
-        )
-        asked, told = [{"role": "user", "content": "1+1="}], {"role": "assistant"}
-        pair = {"prompt": asked, "chosen": [{**told, "content": "2"}], "rejected": [{**told, "content": "3"}]}
-        write("pairs.jsonl", f"{json.dumps(pair)}\n" * 20)
-        plan = planned("trainer=reward", "data=file", "data.path=pairs.jsonl", *MODEL)
-        assert plan.workload.longest_row == 12 + 4 + 1
-
     def test_answers_as_long_as_the_context(self, refused: Refused) -> None:
         error = refused("exp=quickstart", "trainer.args.max_completion_length=512")
         assert isinstance(error, ConfigError)
