@@ -232,7 +232,7 @@ def test_a_launcher_s_rank_starts_no_process(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv(name, value)
     experiment = prepare(["exp=quickstart", "launch=cpu", "launch.processes=4", "launch.nodes=2"]).experiment
     plan = plan_launch(experiment, Path("/runs/a"))
-    assert (plan.in_this_process, plan.group) == (True, rank_group())
+    assert (plan.in_this_process, plan.group, plan.ranks[0].argv[-1]) == (True, rank_group(), "/runs/a")
     assert ([rank.rank for rank in plan.ranks], plan.world_size) == ([5], 8)
     assert {name: plan.shared[name] for name in TORCHRUN if name in plan.shared} == {
         name: value for name, value in TORCHRUN.items() if name != "TORCHELASTIC_RUN_ID"
