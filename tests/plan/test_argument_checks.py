@@ -124,7 +124,6 @@ track=mlflow track.project=x track.entity=y   | track.entity                | tr
 track.project=x track.entity=y                |                             |
 guards.no_signal=9 guards.max_error_share=0.5 |                             |
 trainer=ppo kl.where=none kl.coef=0.3         | kl.coef                     | kl.where=none; kl.where=reward
-trainer=ppo kl.coef=0.3                       |                             |
 exp=toy_sft guards.no_signal=9 trainer.passes=plain| guards.no_signal trainer.passes | trainer=sft; trainer=grpo
 guards.max_error_share=1 guards.error_window=9| guards.error_window         | guards.max_error_share=1; any less
 model.revision=main                           | model.revision              | model.build; model=local

@@ -178,20 +178,21 @@ def test_all_repositories_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch,
     )
     words = "trainer=gkd teacher.path=org/t teacher.revision=v7 model=local model.path=org/good model.revision=v9"
     words += " model.tokenizer=org/words data.path=org/rows data=file data.revision=v5"
-    report = Report()
-    folders = report.run(hub_problems(subject_of(*words.split())), None)
+    report, subject = Report(), subject_of(*words.split())
+    folders = report.run(hub_problems(subject), None)
     assert [(error.where, str(error.hint).partition(",")[0]) for error in report.problems.values()] == [
         ("model.tokenizer (command line)", "model.tokenizer=FOLDER"),
         ("data.path (command line)", "data.path=FILE"),
     ]
-    assert folders is not None
-    assert folders.cached == {"org/good": place}
+    assert folders == ModelFolders(subject.experiment, {"org/good": place})
     assert set(questions) == {
         HubQuestion("model", "org/good", "v9"),
         HubQuestion("model", "org/words", needs_weights=False),
         HubQuestion("model", "org/t", "v7"),
         HubQuestion("dataset", "org/rows", "v5"),
     }
+    for words in ("model=local model.path=org/words", "data=file data.path=org/rows"):
+        assert len(told(hub_problems(subject_of("exp=quickstart", *words.split())))) == 1
 
 
 def test_uploads_need_a_network_and_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
