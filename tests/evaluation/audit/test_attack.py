@@ -215,7 +215,7 @@ def test_the_worst_kind_is_first() -> None:
 
     kinds = [
         *(kind("e", 0, 1, 0.5, mean_total=3.0), kind("d", 1, 2, -4.0, mean_total=None)),
-        *(kind("f", 0, 0, None, rows=0, mean_total=2.0), kind("c", 2, 1, -3.0, mean_total=5.0)),
+        *(kind("f", 0, 0, None, rows=0, mean_total=2.0), kind("c", 2, 1, -3.0, rows=4, mean_total=5.0)),
         kind("b", 0, 0, -9.0, is_near=True, mean_total=-1.0),
         kind("a", 0, 1, 0.0, is_hole=True, mean_total=4.0),
     ]
