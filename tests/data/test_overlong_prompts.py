@@ -60,7 +60,6 @@ def test_a_completion_that_fills_the_context_is_refused(completion: int) -> None
     ],
 )
 def test_prompts_that_a_policy_cannot_handle_are_refused(policy, rows, where, counts, hint, refusal) -> None:
-    """By default all are; no prompt may be left; a conversation is not cut."""
     overlong = overlong_in(rows, 2, longer_than)
     error = refusal(without_overlong, rows, overlong, 2, policy=policy, last=last, name="data.eval")
     got = f"{counts} prompts are longer, the longest has 4 tokens"
