@@ -51,11 +51,12 @@ class Project:
 
 _ABOUT = """
 A mutant is the code with one small mistake: a comparison reversed or off by one, a sign, a number, an omitted argument,
-a removed statement. The tests that reach the statement run on it. If they all pass, the mutant survives.
+a removed statement. All tests that reach the statement run on it, quick ones first, in a fork of a process that has
+collected them, up to 60 CPU seconds. If they all pass, the mutant survives.
 
     make mutants                                                 # draw the sample again, write this page
     python -m scripts.mutants --file rlhf_cli/numerics/ppo.py    # every mutant of one file
-    python -m scripts.mutants --list                             # print the mutants
+    python -m scripts.mutants --file FILE --tests TEST_FILE      # the same, judged by one file of tests alone
 
 The command fails if a survivor has no explanation: write a test that kills it, or explain it in
 `scripts/mutants/survivors.toml` (the command prints the entry to fill in). An *equivalent* mutant behaves like the

@@ -45,6 +45,16 @@ from tests.support.signatures import ON_POLICY, parameters
 
 
 @pytest.mark.parametrize("trainer", ON_POLICY)
+def test_rewards_are_functions_and_weights_and_are_called_by_one_method(trainer) -> None:
+    expected = ["self", "inputs", "prompts", "completions", "completion_ids_list"]
+    assert parameters(trainer._calculate_rewards) == expected == parameters(RewardMixin._calculate_rewards)
+    assert "reward_funcs" in parameters(trainer)
+    source = inspect.getsource(trainer)
+    for name in ("self.reward_weights", "self._log_completion_extra", "self._pending_extra_logs", "self._logs"):
+        assert name in source, name
+
+
+@pytest.mark.parametrize("trainer", ON_POLICY)
 def test_a_scored_round_is_a_dictionary_of_tensors_by_row_with_at_most_one_scalar(trainer) -> None:
     """trainers/sampling_mixin.py joins rows of several; prompts are padded on the left, all else on the right."""
     source = inspect.getsource(trainer._generate_and_score_completions)
