@@ -1,44 +1,62 @@
-"""What is NaN or infinite never reaches an optimizer step or a checkpoint; what the guards check, and when."""
+"""What the guards check and when, what they write and raise, without a run; test_finite_steps.py trains."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from rlhf_cli.cli import main
 from rlhf_cli.errors import GuardStopped
 from rlhf_cli.rewards.stack.reward_metrics import ComponentStatistics, DeadRound
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import read_status
+from rlhf_cli.text.redaction import forgetting, remember
 from rlhf_cli.trainers import guard_mixin
 from rlhf_cli.trainers.extensions import Extensions
-from rlhf_cli.trainers.guard_mixin import EvaluationBrokenOff, GuardMixin, own_shard
-from tests.support.small_runs import PPO_SMALL, SMALL
+from rlhf_cli.trainers.guard_mixin import (
+    _FOUND,
+    EvaluationBrokenOff,
+    GuardMixin,
+    _described,
+    _norm,
+    _plain,
+    _round,
+    _rows,
+    own_shard,
+)
+from tests.support.one_rank import write_checkpoint
 
 
 class Trl:
-    """Stands for TRL's trainer: it notes what is asked of it, and `breaks` once."""
+    """Stands for TRL's trainer on one of two ranks: it notes what is asked of it, and `breaks` once."""
 
     breaks: BaseException | None = None
 
-    def __init__(self) -> None:
-        self.args, self.state, self.calls = (
-            SimpleNamespace(output_dir="run"),
-            SimpleNamespace(global_step=6),
-            list[Any](),
-        )
-        reduce = lambda own, reduction: own + self.others if reduction == "sum" else None  # noqa: E731
-        self.accelerator = SimpleNamespace(device="cpu", scaler=None, reduce=reduce)
-        self.control, self.others = SimpleNamespace(should_training_stop=False), torch.zeros(3)
-        self.model, self.extensions = torch.nn.Linear(2, 1), Extensions()
+    def __init__(self, folder: Path = Path("run"), **args: object) -> None:
+        given = {"output_dir": str(folder), "learning_rate": 0.03, "max_grad_norm": 0.7, "should_save": True}
+        self.args = SimpleNamespace(**given, eval_strategy="steps", **args)
+        self.model, self.state, self.calls = torch.nn.Linear(2, 1), SimpleNamespace(global_step=6), list[Any]()
+        self.processing_class = SimpleNamespace(decode=list)
+        self.accelerator = SimpleNamespace(process_index=0, device="cpu", scaler=None, reduce=self._reduce)
+        self.control = SimpleNamespace(should_training_stop=False)
+        self.others = torch.zeros(3)
+        self.extensions = Extensions()
+
+    def _reduce(self, own: torch.Tensor, reduction: str) -> torch.Tensor:
+        assert reduction == "sum"
+        return own + self.others
+
+    def _does(self, *given: object) -> Any:
+        self.calls.append(given)
+        if self.breaks is not None:
+            error, self.breaks = self.breaks, None
+            raise error
+        return given
 
     def compute_loss(self, model: Any, inputs: Any, factor: float) -> torch.Tensor:
         return torch.tensor(inputs["number"] * factor)
@@ -46,22 +64,29 @@ class Trl:
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         return self.compute_loss(model, inputs, factor=0.5)
 
+    def save_model(self, *given: object) -> None:
+        self._does(*given)
+
+    def _generate_single_turn(self, *given: object) -> Any:
+        return self._does(*given)
+
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         return {"advantages": inputs}
 
     def _maybe_log_save_evaluate(self, *given: object) -> None:
-        self.calls.append((*given, dict(vars(self.control))))
-        if self.breaks is not None:
-            error, self.breaks = self.breaks, None
-            raise error
+        self._does(*given, dict(vars(self.control)))
 
-    def _notes(self, *given: object) -> None:
-        self.calls.append(given)
-
-    save_model = _load_rng_state = _notes
+    def _load_rng_state(self, *given: object) -> None:
+        self._does(*given)
 
     def _run_epoch(self, **named: object) -> None:
-        self.calls.append((named,))
+        self._does(named)
+
+    def evaluation_loop(self) -> Any:
+        self.model.eval()
+        self._logs["prompt"].append("of the evaluation")
+        self._metrics["eval"]["kl"].append(1.0)
+        return self._does()
 
 
 class Guarded(GuardMixin, Trl):  # type: ignore[misc]
@@ -102,29 +127,29 @@ def test_rows_of_a_micro_batch_are_told_apart() -> None:
     }
     first = {"prompt": [5, 6], "input": [1], "completion": [4], "returns": [1.0, 2.0], "margin": 0.5, "KL_margin": 7.0}
     second = {"prompt": [7, 8, 9], "input": [3, 4], "completion": [4, 5], "returns": [3.0, 4.0], "margin": math.inf}
-    assert guard_mixin._rows(batch, list) == [first, second]
-    assert guard_mixin._rows([batch], list) == guard_mixin._rows({}, list) == []
+    assert _rows(batch, list) == [first, second]
+    assert _rows([batch], list) == _rows({}, list) == []
 
 
 def test_rows_of_a_round_have_each_reward_and_their_advantage() -> None:
     logs = {"prompt": ["p", "q"], "completion": ["c", "d"], "rewards": {"r": [1.0, 2.0]}, "advantages": [0.5, -0.5]}
-    assert guard_mixin._round(logs) == [
+    assert _round(logs) == [
         {"prompt": "p", "completion": "c", "rewards/r": 1.0, "advantage": 0.5},
         {"prompt": "q", "completion": "d", "rewards/r": 2.0, "advantage": -0.5},
     ]
-    assert guard_mixin._round({}) == []
+    assert _round({}) == []
 
 
 def test_what_json_does_not_know_becomes_text() -> None:
     given = {"row": [math.nan, -math.inf, 1.5, (True, None, 2)], 3: Path("x")}
-    assert guard_mixin._plain(given) == {"row": ["nan", "-inf", 1.5, [True, None, 2]], "3": "x"}
+    assert _plain(given) == {"row": ["nan", "-inf", 1.5, [True, None, 2]], "3": "x"}
 
 
 def test_how_many_tensors_are_bad_is_counted_among_those_that_there_are() -> None:
     sound, bad = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
     bad.grad = torch.tensor([1.0, torch.nan])
     losses = [torch.tensor(1.0), torch.tensor(torch.inf)]
-    loss, gradient, weight = guard_mixin._described(guard_mixin._FOUND, losses, [("sound", sound), ("bad", bad)])
+    loss, gradient, weight = _described(_FOUND, losses, [("sound", sound), ("bad", bad)])
     assert loss.endswith(": 1, inf")
     assert "1 of 1 tensors, bad " in gradient
     assert weight.endswith("0 of 2 tensors")
@@ -136,7 +161,7 @@ def test_a_bad_weight_in_a_rank_s_shard_is_found(monkeypatch: pytest.MonkeyPatch
     for shard, is_sound in ((torch.tensor([1.0, value]), False), (torch.tensor([1.0, 2.0]), True)):
         parameter: Any = torch.nn.Parameter(torch.empty(0))
         parameter.ds_tensor = shard
-        assert bool(guard_mixin._norm([parameter], torch.inf).isfinite()) is is_sound
+        assert bool(_norm([parameter], torch.inf).isfinite()) is is_sound
         monkeypatch.setattr(guard_mixin, "DTensor", SimpleNamespace)
         assert own_shard(SimpleNamespace(to_local=lambda shard=shard: shard)) is shard  # type: ignore[arg-type]
         monkeypatch.undo()
@@ -185,9 +210,99 @@ def test_a_bad_weight_is_not_saved_and_a_bad_gradient_no_reason_not_to() -> None
     assert trainer.calls == [("here", False)]
 
 
+@pytest.mark.parametrize(("process", "alone"), [(0, False), (1, False), (1, True)])
+def test_the_batch_is_written_and_all_ranks_are_told_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: int, alone: bool
+) -> None:
+    """Rank 0 knows the way and tells it to the others; a rank that stops alone waits for nobody."""
+    monkeypatch.chdir(tmp_path)
+    sent: list[bool] = []
+
+    def broadcast(values: list[str | None]) -> None:
+        sent.append(values == [None])
+        values[0] = values[0] or "of rank 0"
+
+    monkeypatch.setattr(guard_mixin, "broadcast_object_list", broadcast)
+    trainer: Any = Guarded()
+    trainer.accelerator.process_index = process
+    texts = ["known-value", "http://user:word@host"]  # a secret, and a text of the data in the shape of one
+    trainer._window = (({"margin": torch.tensor([math.nan, 2.0])}, torch.tensor(0.5)),)
+    trainer._logs = {"prompt": texts, "completion": ["c", "d"], "advantages": [1.0, -1.0]}
+    with forgetting():
+        remember("known-value")
+        for found in (["the loss", "a weight"], ["a weight"]):  # the folder may be there already
+            with pytest.raises(GuardStopped) as caught:
+                trainer.stop(found, ["one", "two"], cause=KeyError("k"), **({"alone": True} if alone else {}))
+            assert caught.value.what.startswith(f"{' and '.join(found)} {'are' if found[1:] else 'is'} not finite")
+    file = Path(f"run/non_finite/step-7-rank-{process}.json")
+    assert (str(caught.value.where), caught.value.got) == (f"{file} has the batch", "one\ntwo")
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert sent == ([] if alone else [process == 1] * 2)
+    assert caught.value.advice == (
+        "of rank 0"
+        if process == 1 and not alone
+        else "a lower trainer.args.learning_rate (it was 0.03) or trainer.args.max_grad_norm (0.7); "
+        "there is no checkpoint of this run yet"
+    )
+    assert json.loads(file.read_text(encoding="utf-8")) == {
+        "step": 7,
+        "found": ["one", "two"],
+        "micro_batches": [{"loss": 0.5, "rows": [{"margin": "nan"}, {"margin": 2.0}]}],
+        "round": [
+            {"prompt": "***", "completion": "c", "advantage": 1.0},
+            {"prompt": "http://user:word@host", "completion": "d", "advantage": -1.0},
+        ],
+    }
+
+
+def test_the_way_out_goes_by_the_newest_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for step in (4, 9):
+        write_checkpoint(RunFolder(tmp_path / "run"), step)
+    trainer: Any = Guarded()
+    trainer.args.max_grad_norm = 0.0  # none
+    resume, again = trainer._way_out(Path("run")).splitlines()
+    assert resume.startswith("rlhf resume run ")
+    assert "checkpoint-9" in resume
+    assert again.endswith("rlhf train ... model.path=run/checkpoints/checkpoint-9")
+    assert "max_grad_norm" not in again
+
+
+@pytest.mark.parametrize(
+    ("said", "stops"),
+    [
+        ("probability tensor contains either `inf`, `nan` or element < 0", True),
+        ("CUDA error: device-side assert triggered", True),
+        ("out of memory", False),
+    ],
+)
+def test_a_policy_without_probabilities_stops_its_own_rank(said: str, stops: bool) -> None:
+    trainer: Any = Guarded()
+    assert trainer._generate_single_turn("ids") == ("ids",)
+    trainer.breaks, asked = RuntimeError(said), list[Any]()
+    trainer.stop = lambda found, details, **named: asked.append(named)
+    if not stops:
+        with pytest.raises(RuntimeError, match=said):
+            trainer._generate_single_turn("ids")
+        return
+    error = trainer.breaks
+    trainer._generate_single_turn("ids")
+    assert asked == [{"cause": error, "alone": True}]
+
+
+# Rounds without a signal end the run when there were so many of them, one after another.
+
+
 def dead(step: int, left_out: float = 0.0) -> DeadRound:
     flat = ComponentStatistics("flat", (), 1.0, low=0.7, high=0.7, open_fraction=1.0, errors=0, size=0.7, spread=0.0)
     return DeadRound(step, (flat,), left_out)
+
+
+def watching(folder: Path, *rounds: DeadRound | None, **args: object) -> Any:
+    trainer: Any = Guarded(folder, **args)
+    trainer.extensions = SimpleNamespace(rewards=SimpleNamespace(no_signal=2))
+    trainer.dead_round = lambda advantages, left=list(rounds): left.pop(0)
+    return trainer
 
 
 @pytest.mark.parametrize("is_cut_off", [False, True])
@@ -198,10 +313,7 @@ def test_as_many_rounds_without_a_signal_as_are_allowed(
     monkeypatch.chdir(tmp_path)
     Path("run/completions").mkdir(parents=True)
     share = 1.0 if is_cut_off else 0.0
-    trainer: Any = Guarded()
-    trainer.extensions = SimpleNamespace(rewards=SimpleNamespace(no_signal=2))
-    rounds = [dead(3), None, dead(5, share), dead(6, share)]
-    trainer.dead_round = lambda advantages: rounds.pop(0)
+    trainer = watching(Path("run"), dead(3), None, dead(5, share), dead(6, share))
     for _ in range(3):
         assert trainer._generate_and_score_completions([0.0]) == {"advantages": [0.0]}
     trainer.model.eval()
@@ -217,6 +329,31 @@ def test_as_many_rounds_without_a_signal_as_are_allowed(
     for rewards in (None, SimpleNamespace(no_signal=None)):
         trainer.extensions = SimpleNamespace(rewards=rewards)
         assert trainer._generate_and_score_completions([0.0]) == {"advantages": [0.0]}  # `dead_round` is not asked
+
+
+@pytest.mark.parametrize(("owes", "strategy"), [(True, "steps"), (True, "no"), (False, "steps")])
+def test_a_checkpoint_has_the_rounds_and_the_evaluation_that_is_owed(tmp_path: Path, owes: bool, strategy: str) -> None:
+    first, second = watching(tmp_path, dead(3)), watching(tmp_path, dead(4))
+    first._generate_and_score_completions([0.0])
+    first._owes_evaluation, first._total_train_tokens = owes, 12
+    first.args.should_save = False
+    first.save_state(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    first.args.should_save = True
+    first.save_state(tmp_path)
+    second.args.eval_strategy, second._total_train_tokens = strategy, 0
+    second.load_state(tmp_path)
+    assert second._owes_evaluation is (owes and strategy != "no")
+    assert second._total_train_tokens == 12
+    with pytest.raises(GuardStopped) as caught:
+        second._generate_and_score_completions([0.0])
+    assert str(caught.value.where).startswith("steps 3 to 4;")
+    (other := tmp_path / "other").mkdir()
+    watching(tmp_path).save_state(other)
+    assert [file.name for file in other.iterdir()] == ["trained_tokens.json"]
+
+
+# An evaluation that is broken off is made up by the run that goes on.
 
 
 def test_an_evaluation_that_is_broken_off_saves_and_stops() -> None:
@@ -246,116 +383,14 @@ def test_what_is_owed_is_made_up_before_the_first_step_and_may_end_the_run(ends:
     assert trainer.calls == [(given,)]
 
 
-TINY = [*SMALL[1:4], "launch=cpu", "track=none", "data.args.num_rows=60", "trainer.args.per_device_train_batch_size=8"]
-EVERY_STEP = ["trainer.args.max_steps=4", "trainer.args.save_steps=1", "trainer.args.save_total_limit=null"]
-TRAINERS = {
-    "grpo": SMALL,
-    "ppo": [*SMALL, *PPO_SMALL],
-    **{f"toy_{name}": [f"+exp=toy_{name}", *TINY] for name in ("sft", "reward")},
-}
-AT_STEP = 2
-"""Steps that were taken when the fault is planted."""
-Plant = Callable[[Any], None]
-Run = Callable[[str, Plant], tuple[int, RunFolder, Any]]
-
-
-@pytest.fixture
-def run(workplace: Path, before_training: Callable[[Plant], None]) -> Run:
-    """`run("grpo", plant)`: (exit code, run folder, the trainer), where plant(trainer) made it faulty."""
-
-    def start(name: str, plant: Plant) -> tuple[int, RunFolder, Any]:
-        trainers: list[Any] = []
-        before_training(trainers.append)
-        before_training(plant)
-        code = main(["train", *TRAINERS[name], *EVERY_STEP, "run.name=one"])
-        (folder,) = (workplace / "runs").glob("*/one")
-        return code, RunFolder(folder), trainers[0]
-
-    return start
-
-
-def bad_gradient(parameters: Callable[[Any], Any], value: float) -> Plant:
-    """One entry of one gradient is `value` from the third step on; losses and weights stay as they are."""
-
-    def plant(trainer: Any) -> None:
-        def spoil(gradient: torch.Tensor) -> torch.Tensor:
-            if trainer.state.global_step >= AT_STEP:
-                gradient = gradient.clone()
-                gradient.view(-1)[0] = value
-            return gradient
-
-        next(one for one in parameters(trainer) if one.requires_grad).register_hook(spoil)
-
-    return plant
-
-
-def numbers_saved(folder: RunFolder) -> list[torch.Tensor]:
-    files = list(folder.path.rglob("*.safetensors"))
-    return [tensor for file in files for tensor in load_file(file).values()]
-
-
-def dump(folder: RunFolder) -> dict[str, Any]:
-    (file,) = (folder.path / "non_finite").iterdir()
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return content
-
-
-def assert_stopped_at_three(code: int, folder: RunFolder, what: str, said: str) -> None:
-    status = read_status(folder)
-    assert (code, status.state, status.step, status.last_checkpoint) == (1, "failed", 2, "checkpoint-2")
-    assert f"{what} not finite: stopped before optimizer step 3" in said
-    assert f"{what} not finite" in str(status.reason)
-    assert "rlhf resume runs/" in said
-    assert "checkpoint-2, the last good checkpoint" in said
-    assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["checkpoint-1", "checkpoint-2"]
-    assert all(tensor.isfinite().all() for tensor in numbers_saved(folder))
-    assert not folder.model.exists()
-    assert "Traceback" not in said
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("name", list(TRAINERS))
-@pytest.mark.fault(37)
-def test_a_bad_gradient_is_not_stepped_on(run: Run, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, folder, trainer = run(name, bad_gradient(lambda trainer: trainer.model.parameters(), torch.nan))
-    assert_stopped_at_three(code, folder, "the gradient is", capsys.readouterr().err)
-    saved = load_file(folder.checkpoints / "checkpoint-2" / "model.safetensors")
-    state = trainer.model.state_dict()
-    assert saved
-    assert all(torch.equal(state[key], tensor) for key, tensor in saved.items())
-    rows = dump(folder)["micro_batches"][0]["rows"]
-    assert len(rows) == (16 if name == "toy_reward" else 8)  # of a pair both answers
-    if name in ("grpo", "ppo"):
-        assert {"prompt", "completion", "advantages"} <= rows[0].keys()
-        of_round = dump(folder)["round"][0]
-        assert {"prompt", "completion", "rewards/correct", "rewards/brevity", "advantage"} <= of_round.keys()
-        assert "=" in rows[0]["prompt"]
-    else:
-        assert any(isinstance(value, str) and "=" in value for value in rows[0].values())
-
-
-@pytest.mark.whole
-def test_a_bad_gradient_of_the_critic(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    code, folder, trainer = run("ppo", bad_gradient(lambda trainer: trainer.critic.parameters(), -torch.inf))
-    said = capsys.readouterr().err
-    assert_stopped_at_three(code, folder, "the gradient is", said)
-    assert "critic." in said
-    saved = load_file(folder.checkpoints / "checkpoint-2" / "critic" / "model.safetensors")
-    state = trainer.critic.model.state_dict()
-    assert all(torch.equal(state[key], tensor) for key, tensor in saved.items())
-
-
-@pytest.mark.whole
-def test_a_policy_without_probabilities(train: Any, before_training: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its weights are NaN when it is first asked: torch alone says `probability tensor contains either inf, nan`."""
-
-    def spoil(trainer: Any) -> None:
-        with torch.no_grad():
-            trainer.model.get_input_embeddings().weight.fill_(torch.nan)
-
-    before_training(spoil)
-    code, folder = train()
-    said = capsys.readouterr().err
-    assert (code, read_status(folder).state) == (1, "failed")
-    assert "the policy's answer is not finite: stopped before optimizer step 1" in said
-    assert "there is no checkpoint of this run yet" in said
+def test_what_trl_gathered_in_an_evaluation_that_was_broken_off_is_dropped() -> None:
+    trainer: Any = Guarded()
+    trainer._logs, trainer._metrics = {"prompt": ["of the training"]}, {"eval": defaultdict(list)}
+    assert trainer.evaluation_loop() == ()
+    assert trainer._logs == {"prompt": ["of the training", "of the evaluation"]}
+    trainer.breaks = EvaluationBrokenOff()
+    with pytest.raises(EvaluationBrokenOff):
+        trainer.evaluation_loop()
+    assert trainer._logs == {"prompt": ["of the training", "of the evaluation"]}
+    assert trainer._metrics["eval"] == {}
+    assert trainer.model.training

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from rlhf_cli.rewards.stack.reward_metrics import differing_groups
-from rlhf_cli.tables.metrics import OF_SAMPLING
 from rlhf_cli.trainers.extensions import KeepGroups
 from rlhf_cli.trainers.reward_mixin import RewardMixin
 from rlhf_cli.trainers.sampling_mixin import Draw, SamplingMixin, chosen_groups, joined
@@ -177,10 +176,15 @@ def test_what_draws_cost_is_logged_of_all_ranks(caplog: pytest.LogCaptureFixture
         _logs={"extra": {"sampling.kept": deque([None, *[True] * 16])}},
     )
     lengths = torch.tensor([[1, 2, 4, 8], [16, 32, 64, 128]])
-    draws = [Draw({}, torch.tensor(one), of) for one, of in zip([[True, False], [True, True]], lengths, strict=True)]
+    draws = [Draw({}, torch.tensor(one), of) for one, of in zip([[True, False], [False, True]], lengths, strict=True)]
     SamplingMixin._log_draws(trainer, draws, [(0, 0), (1, 1)])
-    cost = [2.0, 4 / (4 * 2), 3 / 4, 355.0, pytest.approx(1 - (3 + 192 + 40) / 355)]
-    assert trainer._metrics["train"] == {name: [value] for name, value in zip(OF_SAMPLING, cost, strict=True)}
+    assert dict(trainer._metrics["train"]) == {
+        "sampling/draws": [2.0],
+        "sampling/differing_share": [3 / (4 * 2)],
+        "sampling/filled_share": [3 / 4],
+        "sampling/tokens": [355.0],
+        "sampling/unused_token_share": [pytest.approx(1 - (3 + 192 + 40) / 355)],
+    }
     taken = [True] * 2 + [False] * 2 + [True] * 4 + [False] * 2 + [True] * 2 + [False] * 4  # by draw, then by rank
     assert list(trainer._logs["extra"]["sampling.kept"]) == [None, *taken]
     trainer.args.log_completions = False
@@ -194,28 +198,36 @@ def test_what_draws_cost_is_logged_of_all_ranks(caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize(("by", "differs"), [("same", [True, False]), ("total", [False, True])])
-def test_a_draw_compares_this_rank_s_rows_by_one_reward(monkeypatch, by: str, differs: list[bool]) -> None:
+def test_a_draw_compares_this_rank_s_rows_by_the_reward_that_is_named(
+    monkeypatch, by: str, differs: list[bool]
+) -> None:
     """The last four of eight rows are this rank's; a row without a total tells nothing."""
     trainer: Any = object.__new__(SamplingMixin)
-    nan, kept, raw = torch.nan, list[Any](), torch.tensor([[0.0] * 8, [9.0, 9.0, 9.0, 9.0, 1.0, 2.0, 3.0, 3.0]]).T
+    nan, kept = torch.nan, list[Any]()
     vars(trainer).update(
         args=SimpleNamespace(log_completions=True, generation_batch_size=8),
         accelerator=SimpleNamespace(num_processes=2, process_index=1),
-        **{"model": SimpleNamespace(training=True), "num_generations": 2},
+        model=SimpleNamespace(training=True),
+        num_generations=2,
         extensions=SimpleNamespace(rewards=SimpleNamespace(keep_groups=KeepGroups(by, 3))),
-        _settled=SimpleNamespace(names=["odd", "same"], raw=raw, totals=torch.tensor([nan] * 4 + [1.0] * 4)),
+        _settled=SimpleNamespace(
+            names=["odd", "same"],
+            raw=torch.tensor([[0.0] * 8, [9.0, 9.0, 9.0, 9.0, 1.0, 2.0, 3.0, 3.0]]).T,
+            totals=torch.tensor([nan] * 4 + [1.0] * 4),
+        ),
         _endings=SimpleNamespace(lengths=torch.arange(8)),
         _compared_totals=lambda: torch.tensor([9.0] * 4 + [5.0, 5.0, 6.0, 7.0]),
         _log_completion_extra=lambda *given: kept.append(given),
+        _logs={"prompt": deque(maxlen=8), "rewards": defaultdict(lambda: deque(maxlen=8))},
     )
-    logs = {"prompt": deque(maxlen=8), "rewards": defaultdict(lambda: deque(maxlen=8))}
-    monkeypatch.setattr(RewardMixin, "__init__", lambda self: vars(self).update(_logs=logs))
+    monkeypatch.setattr(RewardMixin, "__init__", lambda self: None)
     monkeypatch.setattr(RewardMixin, "_generate_and_score_completions", lambda self, inputs: {"of": inputs})
     SamplingMixin.__init__(trainer)
     assert [trainer._logs["prompt"].maxlen, trainer._logs["rewards"]["odd"].maxlen] == [24, 24]  # of all draws
     draw = trainer._drawn([{}] * 4)
     assert (draw.output, draw.differs.tolist(), draw.lengths.tolist()) == ({"of": [{}] * 4}, differs, [4, 5, 6, 7])
+    assert kept == [("sampling.kept", [True] * 4)]
     trainer._settled.totals[4] = trainer._settled.totals[7] = nan
     trainer.args.log_completions = False
     assert trainer._drawn([{}] * 4).differs.tolist() == [False, False]
-    assert kept == [("sampling.kept", [True] * 4)]
+    assert len(kept) == 1
