@@ -74,8 +74,8 @@ class _Answering:
                 return True
             path, log = str(self._copy / file), self._copy.parent / "output.txt"
             log.write_text("")
+            tests = [(items[node], limit_s) for node, limit_s in limits_s.items()]
             if (child := os.fork()) == 0:
-                tests = [(items[node], limit_s) for node, limit_s in limits_s.items()]
                 _run_in_fork(functions.get(path, []), path, line, tests, log)
             self._pipe.send(asdict(wait_for(child, sum(limits_s.values()), self._copy)))
 

@@ -44,24 +44,41 @@ def said(content: object, role: str = "assistant", **more: object) -> list[dict[
             [*said("s", "system"), *CHAT, *said("a", "user")],
         ),
         ([ASKED, {"input": "a", "output": "b"}], [ASKED, {"input": "a", "output": "b", "content": None}]),
-        (json.dumps(CHAT), CHAT), (str(CHAT), CHAT), (" ", None), ("[1, 2]", [1, 2]), (5, 5), ([], []),
-        ([ASKED, 3], [ASKED, 3]), ({}, {}),
+        (json.dumps(CHAT), CHAT),
+        (str(CHAT), CHAT),
+        (" ", None),
+        ("[1, 2]", [1, 2]),
+        (5, 5),
+        ([], []),
+        ([ASKED, 3], [ASKED, 3]),
+        ({}, {}),
         ([{"from": "function_call", "value": json.dumps(F["function"])}], said("", tool_calls=[F])),
         ([{"role": "assistant", "function_call": {"name": "f", "arguments": '{"x": 1}'}}], said("", tool_calls=[F])),
         (said("a", tool_calls=F), said("a", tool_calls=[F])),
         (
-            said("", tool_calls=[{"function": {"name": "f", "arguments": ""}}, {"name": "g"},
-                                 {"name": "h", "id": None, "arguments": {"x": None, "y": [{"z": None}]}}]),
-            said("", tool_calls=[{"function": {"name": "f", "arguments": {}}},
-                                 {"type": "function", "function": {"name": "g", "arguments": {}}},
-                                 {"type": "function", "function": {"name": "h", "arguments": {"y": [{}]}}}]),
+            said(
+                "",
+                tool_calls=[
+                    {"function": {"name": "f", "arguments": ""}},
+                    {"name": "g"},
+                    {"name": "h", "id": None, "arguments": {"x": None, "y": [{"z": None}]}},
+                ],
+            ),
+            said(
+                "",
+                tool_calls=[
+                    {"function": {"name": "f", "arguments": {}}},
+                    {"type": "function", "function": {"name": "g", "arguments": {}}},
+                    {"type": "function", "function": {"name": "h", "arguments": {"y": [{}]}}},
+                ],
+            ),
         ),
         (said([{"type": "text", "text": "a"}, {"value": "b"}, "c"]), said("abc")),
         (said([{"type": "image", "text": "a"}, "b"]), said([{"type": "image", "text": "a"}, "b"])),
         (said([{"type": "text", "text": 5}, "b"]), said([{"type": "text", "text": 5}, "b"])),
         (said([{"type": "image", "x": None}]), said([{"type": "image"}])),
     ],
-)  # fmt: skip
+)
 def test_a_conversation_in_any_form(value: object, expected: object) -> None:
     assert contents(read_conversations(table({"messages": value}), ["messages"])) == [{"messages": expected}]
 
@@ -69,10 +86,15 @@ def test_a_conversation_in_any_form(value: object, expected: object) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        [{"from": "ghost", "value": "a"}], "[{", '"text"', said("", tool_calls=[5]), said("", tool_calls="{"),
-        said("", tool_calls=[{"function": 3}]), said("", tool_calls=[{"name": "f", "arguments": "[1]"}]),
+        [{"from": "ghost", "value": "a"}],
+        "[{",
+        '"text"',
+        said("", tool_calls=[5]),
+        said("", tool_calls="{"),
+        said("", tool_calls=[{"function": 3}]),
+        said("", tool_calls=[{"name": "f", "arguments": "[1]"}]),
     ],
-)  # fmt: skip
+)
 def test_a_conversation_that_cannot_be_read_is_named_by_its_row(value: object, refusal) -> None:
     error = refusal(read_conversations, table({"messages": CHAT}, {"messages": value}), ["messages"], name="data.eval")
     assert error.where == "data.eval, row 2 (the first row is 1)"
@@ -90,9 +112,15 @@ def test_columns_are_read_as_conversations_or_settings_by_their_name_and_first_v
     ]
     lone = {"prompt": text, "completion": None}
     assert contents(read_conversations(table(lone), columns)) == [{"prompt": read, "completion": None}]
-    for prompt, completion, is_read in ((text, text, True), (text, "ho", False), (text, "[1, 2]", False),
-                                        ("[]", "[]", False), (text, '[{"a": 1}]', False), ("[{", "[{", False),
-                                        (f"[{json.dumps(ASKED)}, 3]", text, False)):  # fmt: skip
+    for prompt, completion, is_read in (
+        (text, text, True),
+        (text, "ho", False),
+        (text, "[1, 2]", False),
+        ("[]", "[]", False),
+        (text, '[{"a": 1}]', False),
+        ("[{", "[{", False),
+        (f"[{json.dumps(ASKED)}, 3]", text, False),
+    ):
         row = {"prompt": prompt, "completion": completion}
         found = contents(read_conversations(table(row), columns))
         assert found == [{"prompt": read, "completion": read} if is_read else row]
@@ -137,8 +165,11 @@ def test_labels_are_read_if_all_say_good_or_bad() -> None:
     good, bad = ("True", "yes", "1", "GOOD", "desirable"), ("False", "no", "0", "bad", "Undesirable")
     labels = table(*({"label": word} for word in (*good, *bad)))
     assert contents(dialogues.with_labels(labels, ["label"])) == [{"label": True}] * 5 + [{"label": False}] * 5
-    for same, columns in ((labels, []), (table({"label": "yes"}, {"label": "so so"}), ["label"]),
-                          (table({"label": "no"}, {"label": True}), ["label"])):  # fmt: skip
+    for same, columns in (
+        (labels, []),
+        (table({"label": "yes"}, {"label": "so so"}), ["label"]),
+        (table({"label": "no"}, {"label": True}), ["label"]),
+    ):
         assert dialogues.with_labels(same, columns) is same
 
 
@@ -157,11 +188,13 @@ def test_answers_lose_the_messages_of_the_prompt_that_they_begin_with() -> None:
 @pytest.mark.parametrize(
     ("columns", "made"),
     [
-        ("chosen rejected", ("prompt", "chosen", "rejected")), ("chosen rejected x", ("prompt", "chosen", "rejected")),
-        ("messages", ("prompt", "completion")), ("conversations chosen", ("prompt", "completion")),
+        ("chosen rejected", ("prompt", "chosen", "rejected")),
+        ("chosen rejected x", ("prompt", "chosen", "rejected")),
+        ("messages", ("prompt", "completion")),
+        ("conversations chosen", ("prompt", "completion")),
         ("prompt chosen rejected messages", ()),
     ],
-)  # fmt: skip
+)
 def test_what_is_made_of_dialogues(columns: str, made: tuple[str, ...], refusal) -> None:
     assert dialogues.made_columns(columns.split()) == made
     error = refusal(dialogues.made_columns, ["chosen", "rejectd"], name="data.eval")
@@ -170,8 +203,9 @@ def test_what_is_made_of_dialogues(columns: str, made: tuple[str, ...], refusal)
     assert split_transcripts(same) is same
     talks = [{"messages": None, "conversations": talk} for talk in ([ASKED, TOLD, ASKED], None)]
     assert contents(split_transcripts(table(*talks))) == [
-        {**talks[0], "prompt": CHAT, "completion": [ASKED]}, {**talks[1], "prompt": [], "completion": []},
-    ]  # fmt: skip
+        {**talks[0], "prompt": CHAT, "completion": [ASKED]},
+        {**talks[1], "prompt": [], "completion": []},
+    ]
 
 
 def test_a_row_without_transcripts_keeps_its_texts_and_gets_an_empty_prompt(refusal) -> None:
@@ -196,14 +230,20 @@ def test_a_row_without_transcripts_keeps_its_texts_and_gets_an_empty_prompt(refu
 @pytest.mark.parametrize(
     ("prompt", "chosen", "rejected"),
     [
-        (TWICE, " Fine.", " Go away."), (TWICE, " Fine.", " "), (TWICE, " Fine.", ""),
+        (TWICE, " Fine.", " Go away."),
+        (TWICE, " Fine.", " "),
+        (TWICE, " Fine.", ""),
         (TWICE, " I am fine.", " I am not."),  # it is the turn that ends the prompt, not the last letter in common
-        (HELLO, LONG, " Ho!\n\nHuman: Tea?\n\nAssistant: No."), (HELLO, LONG, " Hi!"),
-        (None, "Fine.", "Go away."), (None, f"{HELLO} Hi!", "Hi!"), (None, f"{HELLO} Hi!", f"{HELLO[:-12]} there"),
-        (None, f"{HELLO} Hi!", HELLO.replace("Hello", "Bye") + " Hi!"), (None, "\n\nHuman: Hello", "\n\nHuman: Hello"),
+        (HELLO, LONG, " Ho!\n\nHuman: Tea?\n\nAssistant: No."),
+        (HELLO, LONG, " Hi!"),
+        (None, "Fine.", "Go away."),
+        (None, f"{HELLO} Hi!", "Hi!"),
+        (None, f"{HELLO} Hi!", f"{HELLO[:-12]} there"),
+        (None, f"{HELLO} Hi!", HELLO.replace("Hello", "Bye") + " Hi!"),
+        (None, "\n\nHuman: Hello", "\n\nHuman: Hello"),
         (None, "I said \n\nAssistant: once", "I said \n\nAssistant: twice"),
     ],
-)  # fmt: skip
+)
 def test_a_transcript_is_split_at_the_last_answer_that_both_share(
     prompt: str | None, chosen: str, rejected: str
 ) -> None:

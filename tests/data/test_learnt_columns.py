@@ -114,11 +114,17 @@ CALLED = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name
 RESULT, MODEL = {"role": "tool", "content": "2"}, {"role": "model", "content": "ho"}
 PICTURE, PAIR = {"type": "image"}, {"prompt": CHAT[:1], "chosen": CHAT[1:], "rejected": [{**CHAT[1], "content": "no"}]}
 ROWS: dict[str, dict[str, Any]] = {
-    "KTO": {"prompt": "p", "completion": "c", "label": True}, "SFT": {"messages": CHAT}, "DPO": PAIR, "ORPO": PAIR,
-    "GRPO": {"prompt": CHAT[:1]}, "GKD": {"messages": CHAT}, "SDFT": {"prompt": "p", "privileged_context": "c"},
-    "Reward": {"chosen_ids": [1], "rejected_ids": [2]}, "SFT ": {"input_ids": [1]},
+    "KTO": {"prompt": "p", "completion": "c", "label": True},
+    "SFT": {"messages": CHAT},
+    "DPO": PAIR,
+    "ORPO": PAIR,
+    "GRPO": {"prompt": CHAT[:1]},
+    "GKD": {"messages": CHAT},
+    "SDFT": {"prompt": "p", "privileged_context": "c"},
+    "Reward": {"chosen_ids": [1], "rejected_ids": [2]},
+    "SFT ": {"input_ids": [1]},
     "SFT  ": {"prompt": CHAT[:1], "completion": CHAT[1:]},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -129,28 +135,57 @@ ROWS: dict[str, dict[str, Any]] = {
         ("KTO", "chat_template_kwargs", [{}, {"a": 1}], [None, "x", [1]]),
         ("SFT", "tools", [None, [], [{"name": "f"}]], ["x", [3], [{"name": "f"}, 3]]),
         ("SDFT", "privileged_context", ["x", CHAT], ["", [], None, 5]),
-        *((trainer, column, [[1], [2, 3]], [[], None, "x", 5, [1, "x"], ["x", 1]])
-          for trainer, column in (("SFT ", "input_ids"), ("Reward", "chosen_ids"), ("Reward", "rejected_ids"))),
-        ("SFT", "messages",
-         [CHAT, [*CHAT, ASKED], [ASKED, CALLED, RESULT, MODEL], [{**ASKED, "content": ""}, TOLD],
-          [{**ASKED, "weight": 0}, {**TOLD, "weight": 1, "train": True}], [ASKED, {**CALLED, "content": None}],
-          [{**ASKED, "content": [{"type": "text"}]}, TOLD]],
-         [CHAT[:1], "text", ["x"], [ASKED, {**TOLD, "content": 5}], [ASKED, {**TOLD, "content": None}],
-          [{**ASKED, "content": None}, TOLD], [ASKED, {**MODEL, "content": " "}], [*CHAT, {**TOLD, "content": ""}],
-          [{**ASKED, "content": [{"type": "text"}, PICTURE]}, TOLD], [ASKED, {**TOLD, "weight": 0}],
-          [ASKED, {**MODEL, "train": False}], [ASKED, {**TOLD, "loss": None}], [{**TOLD, "role": "system"}, ASKED]]),
-        ("SFT  ", "prompt",
-         [CHAT[:1], [ASKED, {**TOLD, "content": "", "train": False}, ASKED], [ASKED, CALLED, RESULT]],
-         [CHAT, [ASKED, MODEL], "text", [{**ASKED, "content": None}]]),
-        ("SFT  ", "completion", [CHAT[1:], [TOLD, RESULT, MODEL]],
-         [[*CHAT, RESULT], [*CHAT, ASKED], [{**TOLD, "role": "system"}]]),
+        *(
+            (trainer, column, [[1], [2, 3]], [[], None, "x", 5, [1, "x"], ["x", 1]])
+            for trainer, column in (("SFT ", "input_ids"), ("Reward", "chosen_ids"), ("Reward", "rejected_ids"))
+        ),
+        (
+            "SFT",
+            "messages",
+            [
+                CHAT,
+                [*CHAT, ASKED],
+                [ASKED, CALLED, RESULT, MODEL],
+                [{**ASKED, "content": ""}, TOLD],
+                [{**ASKED, "weight": 0}, {**TOLD, "weight": 1, "train": True}],
+                [ASKED, {**CALLED, "content": None}],
+                [{**ASKED, "content": [{"type": "text"}]}, TOLD],
+            ],
+            [
+                CHAT[:1],
+                "text",
+                ["x"],
+                [ASKED, {**TOLD, "content": 5}],
+                [ASKED, {**TOLD, "content": None}],
+                [{**ASKED, "content": None}, TOLD],
+                [ASKED, {**MODEL, "content": " "}],
+                [*CHAT, {**TOLD, "content": ""}],
+                [{**ASKED, "content": [{"type": "text"}, PICTURE]}, TOLD],
+                [ASKED, {**TOLD, "weight": 0}],
+                [ASKED, {**MODEL, "train": False}],
+                [ASKED, {**TOLD, "loss": None}],
+                [{**TOLD, "role": "system"}, ASKED],
+            ],
+        ),
+        (
+            "SFT  ",
+            "prompt",
+            [CHAT[:1], [ASKED, {**TOLD, "content": "", "train": False}, ASKED], [ASKED, CALLED, RESULT]],
+            [CHAT, [ASKED, MODEL], "text", [{**ASKED, "content": None}]],
+        ),
+        (
+            "SFT  ",
+            "completion",
+            [CHAT[1:], [TOLD, RESULT, MODEL]],
+            [[*CHAT, RESULT], [*CHAT, ASKED], [{**TOLD, "role": "system"}]],
+        ),
         ("DPO", "chosen", [CHAT[1:], [CALLED, RESULT, TOLD]], [[TOLD, ASKED], "text", [{**TOLD, "weight": 0}]]),
         ("DPO", "rejected", [[MODEL]], [[{**TOLD, "role": "developer"}], [{**TOLD, "content": " "}, TOLD]]),
         ("ORPO", "prompt", [CHAT[:1], [*CHAT, ASKED]], [[ASKED, CALLED, RESULT]]),
         ("GRPO", "prompt", [CHAT[:1], [ASKED, CALLED, RESULT]], [CHAT, [ASKED, MODEL]]),
         ("GKD", "messages", [CHAT, [ASKED, {**TOLD, "train": False}]], [[*CHAT, ASKED], [ASKED, CALLED, RESULT, TOLD]]),
     ],
-)  # fmt: skip
+)
 def test_values_that_a_trainer_reads_and_that_it_refuses_by_their_row(
     trainer: str, column: str, sound: list[Any], wrong: list[Any], refusal
 ) -> None:
@@ -174,26 +209,43 @@ def test_values_that_a_trainer_reads_and_that_it_refuses_by_their_row(
         ("GRPO", {"prompt": [{**ASKED, "content": [PICTURE]}], "image": 5}, ["prompt", "image"]),
         ("DPO", {"prompt": "hi", "chosen": CHAT, "rejected": [ASKED, MODEL]}, ["chosen", "rejected"]),
         ("DPO", {"chosen": CHAT, "rejected": [TOLD]}, {"hint": "data.eval.rename.prompt=EXISTING_COLUMN"}),
-        ("DPO", {"chosen": [MODEL], "rejected": CHAT, "messages": CHAT[:1]},
-         {"hint": "data.eval.rename.prompt=messages"}),
-        ("DPO", {"chosen": [TOLD], "rejected": [TOLD], "query": "q"},
-         {"hint": "data.prompt='[{role: user, content: \"{query}\"}]'"}),
+        (
+            "DPO",
+            {"chosen": [MODEL], "rejected": CHAT, "messages": CHAT[:1]},
+            {"hint": "data.eval.rename.prompt=messages"},
+        ),
+        (
+            "DPO",
+            {"chosen": [TOLD], "rejected": [TOLD], "query": "q"},
+            {"hint": "data.prompt='[{role: user, content: \"{query}\"}]'"},
+        ),
         ("DPO", {"chosen": "q? a", "rejected": "q? b", "query": " q? "}, ["chosen", "rejected"]),
         ("DPO", {"chosen": "q? a", "rejected": "b", "query": "q?"}, {"hint": "data.eval.rename.prompt=query"}),
-        ("DPO", {"chosen": "a", "rejected": "q? b", "instruction": "q?", "context": "c"},
-         {"hint": "data.prompt='{instruction} {context}'"}),
+        (
+            "DPO",
+            {"chosen": "a", "rejected": "q? b", "instruction": "q?", "context": "c"},
+            {"hint": "data.prompt='{instruction} {context}'"},
+        ),
         ("DPO", {"prompt": " ", "chosen": "a", "rejected": "b"}, ["chosen", "rejected", "prompt"]),
-        *(("SFT", {name: value}, {"where": "data.eval, row 1 (the first row is 1)"})
-          for name, value in (("messages", "text"), ("text", CHAT))),
+        *(
+            ("SFT", {name: value}, {"where": "data.eval, row 1 (the first row is 1)"})
+            for name, value in (("messages", "text"), ("text", CHAT))
+        ),
         ("GRPO", {"prompt": " "}, {"where": "data.eval, row 1 (the first row is 1)"}),
         ("DPO", {"chosen": "a", "rejected": ""}, {"where": "data.eval, row 1 (the first row is 1)"}),
-        ("Reward", {"chosen": "c", "rejected": "r", "prompt": CHAT[:1]},
-         {"got": "chosen is text, rejected is text, prompt is messages"}),
-        ("Reward", {"chosen": CHAT[1:], "rejected": CHAT[1:], "prompt": "p"},
-         {"got": "chosen is messages, rejected is messages, prompt is text"}),
+        (
+            "Reward",
+            {"chosen": "c", "rejected": "r", "prompt": CHAT[:1]},
+            {"got": "chosen is text, rejected is text, prompt is messages"},
+        ),
+        (
+            "Reward",
+            {"chosen": CHAT[1:], "rejected": CHAT[1:], "prompt": "p"},
+            {"got": "chosen is messages, rejected is messages, prompt is text"},
+        ),
         ("DPO", {"chosen": [1, 2], "rejected": [1, 3]}, {"got": "[1, 2] (list)"}),
     ],
-)  # fmt: skip
+)
 def test_columns_that_fit_or_are_refused(trainer: str, row: dict[str, Any], expected: Any, refusal) -> None:
     table = RowTable([row], list(row))
     if isinstance(expected, list):

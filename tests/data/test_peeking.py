@@ -49,13 +49,17 @@ def test_every_format_gives_the_same_preview_and_loads_the_same_rows(workplace: 
 @pytest.mark.parametrize(
     ("bad_line", "got"),
     [
-        (f'{{"prompt": "{LONG}", "n": 2,, }}\n', '"n": 2,,'), ('["prompt"]\n', '["prompt"]'),
-        ('{"prompt": "two", "n": "2"}\n', "2 (text)"), ('{"prompt": ["two"], "n": 2}\n', "list"),
-        ('{"prompt": "two", "n": true}\n', "true/false"), (f'{{"prompt": "{LONG}é"'.encode("latin1"), "x\ufffd"),
-        (f'{{"prompt": "{LONG}\\ud83d", "n": 2}}\n', "\\ud83d"), ("[" * 100_000 + "\n", "[[["),
+        (f'{{"prompt": "{LONG}", "n": 2,, }}\n', '"n": 2,,'),
+        ('["prompt"]\n', '["prompt"]'),
+        ('{"prompt": "two", "n": "2"}\n', "2 (text)"),
+        ('{"prompt": ["two"], "n": 2}\n', "list"),
+        ('{"prompt": "two", "n": true}\n', "true/false"),
+        (f'{{"prompt": "{LONG}é"'.encode("latin1"), "x\ufffd"),
+        (f'{{"prompt": "{LONG}\\ud83d", "n": 2}}\n', "\\ud83d"),
+        ("[" * 100_000 + "\n", "[[["),
         (f'{{"prompt": "two", "n": {"9" * 6000}}}\n', "999"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.fault(42)
 def test_a_bad_line_is_reported_with_file_line_and_text(
     workplace: Path, bad_line: str | bytes, got: str, suffix: str, refusal
@@ -96,12 +100,18 @@ def test_a_file_of_another_kind_gets_the_command_that_mends_it(
 @pytest.mark.parametrize(
     ("text", "where"),
     [
-        ("3", "rows.json"), ('{"data": 1, "b": 2}', "rows.json"), ("[" * 100_000, "rows.json"),
-        (f'[{{"a": {"9" * 6000}}}]', "rows.json"), ('[{"a": 1},', "rows.json:1"),
-        (f'[\n {{"a": 1}},\n {{"a": "{LONG}", "b": }}\n]', "rows.json:3"), ('{"a": 1}\n{"a": }', "rows.json:2"),
-        ('[{"a": 1}]\n3', "rows.json:2"), ('[{"a": 1}, "x"]', "rows.json: item 2"), ('[{"a": "\\ud83d"}]', "rows.json"),
+        ("3", "rows.json"),
+        ('{"data": 1, "b": 2}', "rows.json"),
+        ("[" * 100_000, "rows.json"),
+        (f'[{{"a": {"9" * 6000}}}]', "rows.json"),
+        ('[{"a": 1},', "rows.json:1"),
+        (f'[\n {{"a": 1}},\n {{"a": "{LONG}", "b": }}\n]', "rows.json:3"),
+        ('{"a": 1}\n{"a": }', "rows.json:2"),
+        ('[{"a": 1}]\n3', "rows.json:2"),
+        ('[{"a": 1}, "x"]', "rows.json: item 2"),
+        ('[{"a": "\\ud83d"}]', "rows.json"),
     ],
-)  # fmt: skip
+)
 def test_a_json_file_must_be_a_list_of_objects(text: str, where: str, workplace: Path, refusal) -> None:
     error = refusal(peek, write(workplace, "rows.json", text))
     assert error.where == where
@@ -124,11 +134,13 @@ def test_a_file_without_rows(workplace: Path, name: str, content: str, refusal) 
 @pytest.mark.parametrize(
     ("content", "line", "got", "expected"),
     [
-        ('q,a\n"two\nlines",1\n\nwhy, oh why,2\n', 5, "why, oh why,2", "q, a"), ("q,q\n1,2\n", 1, "q,q", None),
-        ("q, \n1,2\n", 1, "q, ", None), ('q,a\nx,1\n"open,2\n', 3, None, None),
+        ('q,a\n"two\nlines",1\n\nwhy, oh why,2\n', 5, "why, oh why,2", "q, a"),
+        ("q,q\n1,2\n", 1, "q,q", None),
+        ("q, \n1,2\n", 1, "q, ", None),
+        ('q,a\nx,1\n"open,2\n', 3, None, None),
         (b"q,a\ncaf\xe9,1\n", 2, "caf\ufffd,1", None),
     ],
-)  # fmt: skip
+)
 def test_csv_mistakes_are_reported_with_their_line(
     workplace: Path, content: str | bytes, line: int, got: str | None, expected: str | None, refusal
 ) -> None:

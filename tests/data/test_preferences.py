@@ -40,11 +40,13 @@ def test_without_a_rule_a_margin_column_is_removed() -> None:
 @pytest.mark.parametrize(
     ("transform", "scale", "expected"),
     [
-        ("identity", 1.0, [2.0, 0.0, 0.5, 2.0]), ("identity", 0.5, [1.0, 0.0, 0.25, 1.0]),
+        ("identity", 1.0, [2.0, 0.0, 0.5, 2.0]),
+        ("identity", 0.5, [1.0, 0.0, 0.25, 1.0]),
         ("log1p", 2.0, [2 * math.log(3), 0.0, 2 * math.log(1.5), 2 * math.log(3)]),
-        ("rank", 1.0, [3.5 / 4, 1 / 4, 2 / 4, 3.5 / 4]), ("rank", 4.0, [3.5, 1.0, 2.0, 3.5]),
+        ("rank", 1.0, [3.5 / 4, 1 / 4, 2 / 4, 3.5 / 4]),
+        ("rank", 4.0, [3.5, 1.0, 2.0, 3.5]),
     ],
-)  # fmt: skip
+)
 def test_margins_of_two_scores_equal_those_computed_by_hand(transform, scale: float, expected: list[float]) -> None:
     scores = [(3, 1.0), (1, 1.0), (0, -0.5), (2, 0.0)]
     rule = PairRules(chosen="sc", rejected="sr", scale=scale, transform=transform)
@@ -55,10 +57,14 @@ def test_margins_of_two_scores_equal_those_computed_by_hand(transform, scale: fl
 @pytest.mark.parametrize(
     ("values", "row", "shown"),
     [
-        (["1", "2"], 1, "'1'"), ([True, False], 1, "True"), ([1.0, math.nan], 2, "nan"), ([1.0, math.inf], 2, "inf"),
-        ([1.0, -0.5], 2, "-0.5"), ([1.0, None], 2, "nothing (null)"),
+        (["1", "2"], 1, "'1'"),
+        ([True, False], 1, "True"),
+        ([1.0, math.nan], 2, "nan"),
+        ([1.0, math.inf], 2, "inf"),
+        ([1.0, -0.5], 2, "-0.5"),
+        ([1.0, None], 2, "nothing (null)"),
     ],
-)  # fmt: skip
+)
 def test_a_value_that_is_not_a_margin_is_refused_with_its_row(
     refusal: Refusal, values: list[object], row: int, shown: str
 ) -> None:

@@ -86,11 +86,13 @@ def rates(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("keep", "sort", "expected"),
     [
-        (("rate", 0.1, 0.9), None, [0, 4, 5]), (("rate", 0.5, 0.5), None, [0, 4]),
-        (("rate", 0.0, 1.0), "rate", [2, 0, 4, 5, 3]), (("rate", 0.0, 1.0), "-rate", [3, 5, 0, 4, 2]),
+        (("rate", 0.1, 0.9), None, [0, 4, 5]),
+        (("rate", 0.5, 0.5), None, [0, 4]),
+        (("rate", 0.0, 1.0), "rate", [2, 0, 4, 5, 3]),
+        (("rate", 0.0, 1.0), "-rate", [3, 5, 0, 4, 2]),
         (None, None, [0, 1, 2, 3, 4, 5]),
     ],
-)  # fmt: skip
+)
 def test_both_ways_to_read_give_the_same_rows(rates: str, keep, sort, expected: list[int]) -> None:
     source = DataSource(path=rates, keep=keep, sort=sort)
     _, table = prepare_preview(source, peek(source, 100), None)
@@ -105,11 +107,13 @@ def test_both_ways_to_read_give_the_same_rows(rates: str, keep, sort, expected: 
 @pytest.mark.parametrize(
     ("keep", "sort", "where"),
     [
-        (("rat", 0.0, 1.0), None, "data.keep.column"), (("word", 0.0, 1.0), None, "data.keep.column"),
+        (("rat", 0.0, 1.0), None, "data.keep.column"),
+        (("word", 0.0, 1.0), None, "data.keep.column"),
         (("rate", 0.6, 0.8), None, "data.keep.between"),
-        (None, "rate", "data.sort, row 2 (the first row is 1)"), (None, "wort", "data.sort"),
+        (None, "rate", "data.sort, row 2 (the first row is 1)"),
+        (None, "wort", "data.sort"),
     ],
-)  # fmt: skip
+)
 def test_what_has_no_order_is_named(rates: str, keep, sort, where: str) -> None:
     with pytest.raises(DataError) as caught:
         load_split([DataSource(path=rates, keep=keep, sort=sort)], seed=0)

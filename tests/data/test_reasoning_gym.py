@@ -184,12 +184,15 @@ def test_rows_are_drawn_from_data_sets_of_five_hundred() -> None:
 @pytest.mark.parametrize(
     ("levels", "expected"),
     [
-        ({"n": (1, 9)}, "n=1..9"), ({"n": (1, 9), "digits": 4}, "n=1..9, digits=4"), ({"digits": 4}, 4),
+        ({"n": (1, 9)}, "n=1..9"),
+        ({"n": (1, 9), "digits": 4}, "n=1..9, digits=4"),
+        ({"digits": 4}, 4),
         ({"digits": 4, "terms": 2}, "digits=4, terms=2"),
         ({"own": (1, 9)}, 3),  # the row's own number
-        ({"few": (1, 2, 3), "list": [1, 2], "text": "ab", "none": None}, None), ({}, None),
+        ({"few": (1, 2, 3), "list": [1, 2], "text": "ab", "none": None}, None),
+        ({}, None),
     ],
-)  # fmt: skip
+)
 def test_difficulties(levels: dict[str, object], expected: object) -> None:
     entry = {"question": "1?", "answer": "2", "metadata": {"difficulty": levels, "own": 3}}
 
@@ -240,10 +243,12 @@ def test_a_process_of_its_own_answers_or_refuses(
         ({"tasks": {"gcd": {"weight": 0}, "lcm": {"weight": 0.0}}}, "data.args.tasks"),
         ({"tasks": {"gcd": {"weight": -1}}}, "data.args.tasks.gcd"),
         ({"tasks": {"gcd": {"wieght": 1}}}, "data.args.tasks.gcd"),
-        ({"tasks": {"gcd": {}}, "args": SMALL}, "data.args.args"), ({"task": 3}, "data.args.task"),
-        ({"task": "gcd", "args": [1]}, "data.args.args"), ({"tsak": "gcd"}, "data.args.tsak"),
+        ({"tasks": {"gcd": {}}, "args": SMALL}, "data.args.args"),
+        ({"task": 3}, "data.args.task"),
+        ({"task": "gcd", "args": [1]}, "data.args.args"),
+        ({"tsak": "gcd"}, "data.args.tsak"),
     ],
-)  # fmt: skip
+)
 def test_refusals_before_the_package_is_started(refusal, args: dict[str, object], where: str) -> None:
     assert refusal(rows, **args).where == where
 

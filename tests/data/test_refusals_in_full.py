@@ -68,23 +68,41 @@ def test_training_and_preview_name_the_same_key(
         lambda: judge_pairs(datasets.Dataset.from_list([{"chosen": "a"}]), PairRules(), name=MINE),
         lambda: check_pair_columns(["chosen", "rejected"], PairRules(column="m"), name=MINE),
         lambda: judge_pairs(datasets.Dataset.from_list([{"chosen": "", "rejected": "a"}]), PairRules(), name=MINE),
-        lambda: judge_pairs(datasets.Dataset.from_list([{"chosen": "a", "rejected": "b", "m": -1}]),
-                            PairRules(column="m"), name=MINE),
-        lambda: leave_out(judge_pairs(datasets.Dataset.from_list([{"chosen": "a", "rejected": "a"}]),
-                                      PairRules(drops_bad_pairs=True)), name=MINE),
-        lambda: without_overlong(RowTable([{"prompt": "a"}], ["prompt"]), {0: 9}, 2, policy="error",  # type: ignore
-                                 last=lambda text, limit: text, name=MINE),
-        lambda: without_overlong(datasets.Dataset.from_list([{"prompt": []}]), {0: 9}, 2, policy="truncate",
-                                 last=lambda text, limit: text, name=MINE),
+        lambda: judge_pairs(
+            datasets.Dataset.from_list([{"chosen": "a", "rejected": "b", "m": -1}]), PairRules(column="m"), name=MINE
+        ),
+        lambda: leave_out(
+            judge_pairs(
+                datasets.Dataset.from_list([{"chosen": "a", "rejected": "a"}]), PairRules(drops_bad_pairs=True)
+            ),
+            name=MINE,
+        ),
+        lambda: without_overlong(
+            RowTable([{"prompt": "a"}], ["prompt"]),
+            {0: 9},
+            2,
+            policy="error",  # type: ignore
+            last=lambda text, limit: text,
+            name=MINE,
+        ),
+        lambda: without_overlong(
+            datasets.Dataset.from_list([{"prompt": []}]),
+            {0: 9},
+            2,
+            policy="truncate",
+            last=lambda text, limit: text,
+            name=MINE,
+        ),
         lambda: worlds.generate("toy", {}, seed=0, name=MINE),
         lambda: worlds.generate("toy_sums", {"max_value": 0}, seed=0, name=MINE),
         lambda: worlds.generate("toy_sums", {"num_rows": 0}, seed=0, name=MINE),
         lambda: peek(DataSource(world="toy_sums", args={"num_rows": 0}, name=MINE)),
         lambda: load_split([DataSource(world="toy_sums", args={"max_value": 0}, name=MINE)], seed=0),
-        lambda: first_rows([DataSource(world="toy_sums", args={"max_value": 0}, name=MINE)],
-                           prompt=None, seed=0, limit=1),
+        lambda: first_rows(
+            [DataSource(world="toy_sums", args={"max_value": 0}, name=MINE)], prompt=None, seed=0, limit=1
+        ),
     ],
-)  # fmt: skip
+)
 def test_every_check_names_the_source(call: Callable[[], object], refusal) -> None:
     assert MINE in refusal(call).where
 

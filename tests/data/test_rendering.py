@@ -36,18 +36,23 @@ SOUND = {"prompt": [user("a"), user(" "), user("7")], "completion": [user(None),
 @pytest.mark.parametrize(
     ("changed", "column", "got"),
     [
-        ({}, None, None), ({"prompt": "text", "completion": [BAD]}, None, None), ({"other": [BAD]}, None, None),
-        ({"prompt": None, "completion": [BAD]}, "completion", WHO), ({"prompt": [BAD, user("c")]}, "prompt", WHO),
-        ({"prompt": [user("a"), BAD, user("c")]}, "prompt", WHO), ({"completion": [user("b"), BAD]}, "completion", WHO),
+        ({}, None, None),
+        ({"prompt": "text", "completion": [BAD]}, None, None),
+        ({"other": [BAD]}, None, None),
+        ({"prompt": None, "completion": [BAD]}, "completion", WHO),
+        ({"prompt": [BAD, user("c")]}, "prompt", WHO),
+        ({"prompt": [user("a"), BAD, user("c")]}, "prompt", WHO),
+        ({"completion": [user("b"), BAD]}, "completion", WHO),
         ({"prompt": [user("a"), user("left", "system"), user("more", "system")]}, "prompt", "'left'"),
         ({"prompt": [user("7", "n"), user("left", "system")]}, None, None),  # reads contents: nothing can be marked
         ({"prompt": [user("a", tool_calls=[CALL, 5])]}, "prompt", "5"),
         ({"prompt": [user("a", tool_calls=[CALL]), user("left", "system")]}, "prompt", "'left'"),
         ({"prompt": [user("left", "system", tool_calls=[CALL])]}, "prompt", repr(CALL)),
         ({"prompt": [user("a", tool_calls=[BARE, CALL])]}, None, None),
-        ({"tools": []}, None, None), ({"tools": [CALL, 5]}, "prompt", "5"),
+        ({"tools": []}, None, None),
+        ({"tools": [CALL, 5]}, "prompt", "5"),
     ],
-)  # fmt: skip
+)
 def test_what_a_template_does_not_write_is_named(
     changed: dict[str, Any], column: str | None, got: str | None, refusal
 ) -> None:

@@ -55,12 +55,23 @@ def test_a_fraction_of_ten_prompts_is_held_out(fraction: float, held: int | None
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("", True), (" \n", True), (None, True), ([], True), ([{"role": "a"}], True), ([None, ""], True),
-        ("x", False), (0, False), (False, False), ([1], False), ([{"content": ""}, {"content": "x"}], False),
-        ([{"content": [{"type": "image", "content": "x"}]}], False), ({"content": ""}, False),
-        ({"role": "a", "tool_calls": [1]}, False), ({"role": "a", "content": "x"}, False),
+        ("", True),
+        (" \n", True),
+        (None, True),
+        ([], True),
+        ([{"role": "a"}], True),
+        ([None, ""], True),
+        ("x", False),
+        (0, False),
+        (False, False),
+        ([1], False),
+        ([{"content": ""}, {"content": "x"}], False),
+        ([{"content": [{"type": "image", "content": "x"}]}], False),
+        ({"content": ""}, False),
+        ({"role": "a", "tool_calls": [1]}, False),
+        ({"role": "a", "content": "x"}, False),
     ],
-)  # fmt: skip
+)
 def test_empty_values(value: object, expected: bool) -> None:
     assert is_empty(value) is expected
 

@@ -45,12 +45,14 @@ def test_exactly_one_of_world_and_path(refusal) -> None:
 @pytest.mark.parametrize(
     ("arguments", "key"),
     [
-        ({"world": "toy_sums", "subset": "main"}, "data.subset"), ({"path": "a.csv", "subset": "x"}, "data.subset"),
+        ({"world": "toy_sums", "subset": "main"}, "data.subset"),
+        ({"path": "a.csv", "subset": "x"}, "data.subset"),
         ({"world": "toy_sums", "select": 0}, "data.select"),
         ({"world": "toy_sums", "select": (5, 5)}, "data.select"),
-        ({"world": "toy_sums", "select": (1, 2, 3)}, "data.select"), ({"path": []}, "data.path"),
+        ({"world": "toy_sums", "select": (1, 2, 3)}, "data.select"),
+        ({"path": []}, "data.path"),
     ],
-)  # fmt: skip
+)
 def test_contradictions_name_their_key(arguments, key: str, refusal) -> None:
     assert refusal(DataSource, **arguments).where == key
 
@@ -131,11 +133,16 @@ def test_first_rows_and_a_preview_equal_those_of_a_training(workplace: Path, sou
 @pytest.mark.parametrize(
     ("rename", "expected"),
     [
-        ({}, ("a", "b", "c")), ({"x": "b"}, ("a", "x", "c")), ({"a": "b", "b": "a"}, ("b", "a", "c")),
-        ({"a": "b", "old": "a"}, ("old", "a", "c")), ({"b": "x"}, "data.rename.b"), ({"y": "x"}, "data.rename.y"),
-        ({"a": "b"}, "data.rename.a"), ({"x": "a", "y": "a"}, "data.rename.y"),
+        ({}, ("a", "b", "c")),
+        ({"x": "b"}, ("a", "x", "c")),
+        ({"a": "b", "b": "a"}, ("b", "a", "c")),
+        ({"a": "b", "old": "a"}, ("old", "a", "c")),
+        ({"b": "x"}, "data.rename.b"),
+        ({"y": "x"}, "data.rename.y"),
+        ({"a": "b"}, "data.rename.a"),
+        ({"x": "a", "y": "a"}, "data.rename.y"),
     ],
-)  # fmt: skip
+)
 def test_renames(rename: dict[str, str], expected: Any, refusal) -> None:
     if isinstance(expected, str):
         error = refusal(renamed, ("a", "b", "c"), rename)

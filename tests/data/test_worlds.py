@@ -82,13 +82,18 @@ def test_speaker_demonstrations_are_as_sloppy_as_documented() -> None:
 @pytest.mark.parametrize(
     ("completion", "score"),
     [
-        ("22", 1.5), (" 22\n", 1.5),
+        ("22", 1.5),
+        (" 22\n", 1.5),
         ("it is 22.", 0.9),  # right, two more words
-        ("23", 0.5), ("it is 23.", -0.1),
+        ("23", 0.5),
+        ("it is 23.", -0.1),
         ("22 or 23", -0.1),  # naming several numbers is not an answer
-        ("022", 0.5), ("", 0.0), ("word " * 100 + "22", 0.6), ("9" * 5000, 0.5),
+        ("022", 0.5),
+        ("", 0.0),
+        ("word " * 100 + "22", 0.6),
+        ("9" * 5000, 0.5),
     ],
-)  # fmt: skip
+)
 def test_true_score_by_hand(completion: str, score: float) -> None:
     assert true_score("17+5=", completion) == pytest.approx(score)
 

@@ -167,8 +167,10 @@ def test_which_rows_are_prompts(place: Path) -> None:
     """12 of 16 rows are trained on, 4 held out; of two named sets each row, or as many as asked, evenly spaced."""
     asked = experiment("data.eval.fraction=0.25")
     for limit, held_out, count, which in (
-        (None, False, 12, "training rows"), (5, False, 5, "training rows"), (None, True, 4, "the 25% held out")
-    ):  # fmt: skip
+        (None, False, 12, "training rows"),
+        (5, False, 5, "training rows"),
+        (None, True, 4, "the 25% held out"),
+    ):
         rows, words = prompts_of(asked, data=None, held_out=held_out, limit=limit)
         assert (len(rows), words) == (count, which)
     for name, size in (("a", 3), ("b", 2)):

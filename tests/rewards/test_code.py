@@ -65,11 +65,15 @@ def test_split_tests() -> None:
 @pytest.mark.parametrize(
     "cheat",
     [
-        "import sys; sys.exit(0)", "import os; os._exit(0)", "def add(a, b):\n    import os; os._exit(0)",
-        "def add(a, b):\n    raise SystemExit(0)", "print('0' * 32, 0)", "import sys; sys.stdout = open('x', 'w')",
+        "import sys; sys.exit(0)",
+        "import os; os._exit(0)",
+        "def add(a, b):\n    import os; os._exit(0)",
+        "def add(a, b):\n    raise SystemExit(0)",
+        "print('0' * 32, 0)",
+        "import sys; sys.stdout = open('x', 'w')",
         "class Yes:\n    def __eq__(self, other): raise KeyboardInterrupt\ndef add(a, b): return Yes()",
     ],
-)  # fmt: skip
+)
 def test_leaving_early_passes_nothing(cheat: str) -> None:
     assert code_passes_tests([cheat], [["assert add(1, 2) == 3"]]) == [0.0]
 

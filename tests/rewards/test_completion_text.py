@@ -25,13 +25,16 @@ TOOL_USE = [
 @pytest.mark.parametrize(
     ("completion", "plain", "with_reasoning"),
     [
-        ("text", "text", "text"), ("", "", ""), ([], "", ""),
-        ([{"role": "assistant", "content": "text"}], "text", "text"), ([{"content": "text"}], "text", "text"),
+        ("text", "text", "text"),
+        ("", "", ""),
+        ([], "", ""),
+        ([{"role": "assistant", "content": "text"}], "text", "text"),
+        ([{"content": "text"}], "text", "text"),
         (TOOL_USE, "Let me look.\nIt is 42.", "hm\nLet me look.\nIt is 42."),
         ([{"role": "assistant", "content": "a", "thinking": "b"}], "a", "b\na"),
         ([{"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}], "a", "a"),
     ],
-)  # fmt: skip
+)
 def test_text(completion: Completion, plain: str, with_reasoning: str) -> None:
     assert text_of(completion) == plain
     assert text_of(completion, reasoning=True) == with_reasoning
@@ -46,11 +49,15 @@ def test_neither_text_nor_messages(completion: Completion) -> None:
 @pytest.mark.parametrize(
     ("extract", "text", "answer"),
     [
-        ("tag", "so <answer>1</answer>, no, <answer>\n2 </answer>.", "2"), ("tag", "<answer>1</answer>", "1"),
-        ("tag", "<answer>1", None), ("tag", "</answer> 1 <answer>", None), ("last_line", "3 + 4\n is \n 7 \n\n", "7"),
-        ("last_line", " \n", None), ("all", " 3\n4 ", "3\n4"),
+        ("tag", "so <answer>1</answer>, no, <answer>\n2 </answer>.", "2"),
+        ("tag", "<answer>1</answer>", "1"),
+        ("tag", "<answer>1", None),
+        ("tag", "</answer> 1 <answer>", None),
+        ("last_line", "3 + 4\n is \n 7 \n\n", "7"),
+        ("last_line", " \n", None),
+        ("all", " 3\n4 ", "3\n4"),
     ],
-)  # fmt: skip
+)
 def test_the_part_of_a_completion_that_is_the_answer(extract: Any, text: str, answer: str | None) -> None:
     assert extracted(text, extract) == answer
 
@@ -67,11 +74,14 @@ def parts(text: str, *args: Any, **kwargs: Any) -> list[str]:
         ('He said "no." Then (why?) left…', ['He said "no."', "Then (why?)", "left…"]),
         ("一共十八个。对吗？“对！”好", ["一共十八个。", "对吗？", "“对！”", "好"]),
         ("1. Add them. 2. Done.", ["1. Add them.", "2. Done."]),
-        ("A heading\n\nA text that\ngoes on.", ["A heading", "A text that\ngoes on."]), ("no end", ["no end"]),
-        ("  ", []), ("", []), ("...", ["..."]),
+        ("A heading\n\nA text that\ngoes on.", ["A heading", "A text that\ngoes on."]),
+        ("no end", ["no end"]),
+        ("  ", []),
+        ("", []),
+        ("...", ["..."]),
         ("Dr. No", ["Dr.", "No"]),  # as documented
     ],
-)  # fmt: skip
+)
 def test_sentences(text: str, expected: list[str]) -> None:
     assert parts(text, "sentences") == expected
 

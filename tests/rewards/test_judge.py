@@ -55,10 +55,12 @@ def test_the_request_and_the_score_between_0_and_1() -> None:
 @pytest.mark.parametrize(
     ("text", "score"),
     [
-        ("Rating = 7.5", 0.75), ("Score: 1. No, on reflection Score: 9/10", 0.9), ("**Score**: 0", 0.0),
+        ("Rating = 7.5", 0.75),
+        ("Score: 1. No, on reflection Score: 9/10", 0.9),
+        ("**Score**: 0", 0.0),
         ("SCORE:10", 1.0),
     ],
-)  # fmt: skip
+)
 def test_replies_with_a_score(text: str, score: float) -> None:
     assert score_of(text) == score
 

@@ -32,14 +32,18 @@ DATA = Path(__file__).parents[2].parent / "shared" / "data"
     [
         ("9 * 2 = 18\n#### 18", 18, 18),
         (r"#### 18, so \boxed{20} is wrong", None, None),  # the mark comes first, and it cannot be read
-        ("\\boxed{20}\n#### 18", 18, 18), (r"so \boxed{18}. Check: 9 * 2", 18, 18),
-        (r"#### Step 1: add" "\n" r"\boxed{18} eggs in 2 days", 18, 18), (r"#### \boxed{18}", 18, 18),
+        ("\\boxed{20}\n#### 18", 18, 18),
+        (r"so \boxed{18}. Check: 9 * 2", 18, 18),
+        (r"#### Step 1: add" "\n" r"\boxed{18} eggs in 2 days", 18, 18),
+        (r"#### \boxed{18}", 18, 18),
         ("The answer is 18.", None, 18),
         ("#### 1 2 3 18", None, None),  # a list of guesses is no answer
-        (r"\boxed{17, 18}", None, None), (r"\boxed{\text{eighteen}} or 18", None, None), (r"\boxed{18", None, 18),
+        (r"\boxed{17, 18}", None, None),
+        (r"\boxed{\text{eighteen}} or 18", None, None),
+        (r"\boxed{18", None, 18),
         ("", None, None),
     ],
-)  # fmt: skip
+)
 def test_answer_in_a_text(text: str, marked: int | None, with_fallback: int | None) -> None:
     assert answer_in(text, fallback="none") == marked
     assert answer_in(text) == with_fallback
@@ -48,12 +52,16 @@ def test_answer_in_a_text(text: str, marked: int | None, with_fallback: int | No
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        ("16 - 3 = 13\n#### 1,234", Fraction(1234)), (r"Hence \boxed{\frac{1}{2}}", Fraction(1, 2)),
-        (0.1, Fraction(1, 10)), (-2.5, Fraction(-5, 2)),
+        ("16 - 3 = 13\n#### 1,234", Fraction(1234)),
+        (r"Hence \boxed{\frac{1}{2}}", Fraction(1, 2)),
+        (0.1, Fraction(1, 10)),
+        (-2.5, Fraction(-5, 2)),
         ("16 - 3 = 13", None),  # prose is no gold answer
-        (float("nan"), None), (True, None), (None, None),
+        (float("nan"), None),
+        (True, None),
+        (None, None),
     ],
-)  # fmt: skip
+)
 def test_gold(answer: object, expected: Fraction | None) -> None:
     assert gold_number(answer) == expected
 
@@ -61,12 +69,15 @@ def test_gold(answer: object, expected: Fraction | None) -> None:
 @pytest.mark.parametrize(
     ("text", "gold", "tolerance", "expected"),
     [
-        ("36/2", Fraction(18), 0.0, 1.0), ("0.3", Fraction(3, 10), 0.0, 1.0),
+        ("36/2", Fraction(18), 0.0, 1.0),
+        ("0.3", Fraction(3, 10), 0.0, 1.0),
         ("18.01", Fraction(18), 0.01, 1.0),  # binary floats would put it just outside
-        ("18.011", Fraction(18), 0.01, 0.0), ("0.333", Fraction(1, 3), 0.0, 0.0), ("0.333", Fraction(1, 3), 0.001, 1.0),
+        ("18.011", Fraction(18), 0.01, 0.0),
+        ("0.333", Fraction(1, 3), 0.0, 0.0),
+        ("0.333", Fraction(1, 3), 0.001, 1.0),
         ("", Fraction(0), 0.0, 0.0),
     ],
-)  # fmt: skip
+)
 def test_score(text: str, gold: Fraction, tolerance: float, expected: float) -> None:
     assert numeric_answer([text], [gold], tolerance=tolerance) == [expected]
 
@@ -74,10 +85,16 @@ def test_score(text: str, gold: Fraction, tolerance: float, expected: float) -> 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("18", 1.0), ("17", 0.9), ("23", 0.5), ("13", 0.5), ("28", 0.0), ("-400", 0.0), ("no number", 0.0),
+        ("18", 1.0),
+        ("17", 0.9),
+        ("23", 0.5),
+        ("13", 0.5),
+        ("28", 0.0),
+        ("-400", 0.0),
+        ("no number", 0.0),
         ("18.1", 0.99),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_number_gets_credit_by_its_distance(text: str, expected: float) -> None:
     assert numeric_answer([text], [18], credit_within=10) == [expected]
     assert numeric_answer([text], ["no number"], credit_within=10) == [None]
@@ -131,14 +148,16 @@ MODELS = ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verificat
     ("rewrite", "fallback", "false_zeros", "false_ones"),
     [
         # 2394 of the 2400 solutions end with `A: 18`, 6 ran into a length limit.
-        (as_written, "last_number", 0, 0), (with_mark, "none", 0, 0), (in_a_box, "none", 0, 0),
+        (as_written, "last_number", 0, 0),
+        (with_mark, "none", 0, 0),
+        (in_a_box, "none", 0, 0),
         # Prose alone. Zeros: another number follows (`8 centimeters shorter from 1:00 PM to 5:00 PM`) or the sum was
         # not rounded yet (`5.27 bags`). Ones: the prose is right and the graded line cut at a comma (`A: 5` of 5,600).
         (without_its_last_line, "last_number", 23, 5),
         # Control: unmarked answers and no fallback, so all 906 right ones are missed.
         (as_written, "none", 906, 0),
     ],
-)  # fmt: skip
+)
 def test_agreement_with_human_verdicts_on_2400_solutions(
     rewrite: Callable[[str], str], fallback: Fallback, false_zeros: int, false_ones: int
 ) -> None:
@@ -163,11 +182,18 @@ F = Fraction
     [
         ("-18", F(-18)),
         ("−18", F(-18)),  # U+2212
-        ("1,234", F(1234)), ("-$5.50", F(-11, 2)), ("50%", F(50)), ("3/4", F(3, 4)), ("2 1/2", F(5, 2)),
-        ("1e-3", F(1, 1000)), (r"\frac{3}{4}", F(3, 4)), (r"1{,}234", F(1234)), (r"18\text{ cm}", F(18)),
+        ("1,234", F(1234)),
+        ("-$5.50", F(-11, 2)),
+        ("50%", F(50)),
+        ("3/4", F(3, 4)),
+        ("2 1/2", F(5, 2)),
+        ("1e-3", F(1, 1000)),
+        (r"\frac{3}{4}", F(3, 4)),
+        (r"1{,}234", F(1234)),
+        (r"18\text{ cm}", F(18)),
         ("the answer is...5", F(5)),
     ],
-)  # fmt: skip
+)
 def test_one_number(text: str, expected: Fraction) -> None:
     assert only_number(text) == expected
     assert last_number(text) == expected

@@ -46,10 +46,14 @@ def test_batches_keep_their_order() -> None:
 @pytest.mark.parametrize(
     ("answer", "got"),
     [
-        ({"rewards": [1.0]}, "[1.0]"), ({"scores": [1, 2]}, "{'scores': [1, 2]}"), ([1, 2], "[1, 2]"),
-        ({"rewards": 1.0}, "{'rewards': 1.0}"), ({"rewards": [1, "two"]}, "'two'"), ({"rewards": [[1], 2]}, "[1]"),
+        ({"rewards": [1.0]}, "[1.0]"),
+        ({"scores": [1, 2]}, "{'scores': [1, 2]}"),
+        ([1, 2], "[1, 2]"),
+        ({"rewards": 1.0}, "{'rewards': 1.0}"),
+        ({"rewards": [1, "two"]}, "'two'"),
+        ({"rewards": [[1], 2]}, "[1]"),
     ],
-)  # fmt: skip
+)
 def test_invalid_answers(answer: Any, got: str) -> None:
     with serving(lambda payload: Answer(answer if "c" in payload["completions"] else {"rewards": [0, 0]})) as server:
         reward = RewardServer(server.url, batch_size=2)

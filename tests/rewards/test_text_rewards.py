@@ -16,12 +16,16 @@ from rlhf_cli.rewards.tags import format_tags
 @pytest.mark.parametrize(
     ("text", "answer", "options", "expected"),
     [
-        ("Paris", "Paris", {}, 1.0), (" Paris\n", "Paris", {}, 1.0), (" Paris\n", "Paris", {"strip": False}, 0.0),
-        ("paris", "Paris", {}, 0.0), ("paris", "Paris", {"ignore_case": True}, 1.0),
+        ("Paris", "Paris", {}, 1.0),
+        (" Paris\n", "Paris", {}, 1.0),
+        (" Paris\n", "Paris", {"strip": False}, 0.0),
+        ("paris", "Paris", {}, 0.0),
+        ("paris", "Paris", {"ignore_case": True}, 1.0),
         ("STRASSE", "straße", {"ignore_case": True}, 1.0),  # lower() alone would say no
-        ("Paris.", "Paris", {}, 0.0), ("", "Paris", {}, 0.0),
+        ("Paris.", "Paris", {}, 0.0),
+        ("", "Paris", {}, 0.0),
     ],
-)  # fmt: skip
+)
 def test_exact(text: str, answer: str, options: dict[str, bool], expected: float) -> None:
     assert exact_match([text], [answer], **options) == [expected]
 
@@ -35,12 +39,18 @@ def test_exact_match_rows() -> None:
 @pytest.mark.parametrize(
     ("text", "pattern", "options", "expected"),
     [
-        ("42", "[0-9]+", {}, 1.0), ("42 apples", "[0-9]+", {}, 0.0), ("42 apples", "[0-9]+", {"mode": "search"}, 1.0),
-        ("apples", "[0-9]+", {"mode": "search"}, 0.0), (" 42\n", "[0-9]+", {}, 1.0),
-        (" 42\n", "[0-9]+", {"strip": False}, 0.0), ("YES", "yes", {}, 0.0), ("YES", "(?i)yes", {}, 1.0),
-        ("a\nb", "a.b", {}, 0.0), ("a\nb", "(?s)a.b", {}, 1.0),
+        ("42", "[0-9]+", {}, 1.0),
+        ("42 apples", "[0-9]+", {}, 0.0),
+        ("42 apples", "[0-9]+", {"mode": "search"}, 1.0),
+        ("apples", "[0-9]+", {"mode": "search"}, 0.0),
+        (" 42\n", "[0-9]+", {}, 1.0),
+        (" 42\n", "[0-9]+", {"strip": False}, 0.0),
+        ("YES", "yes", {}, 0.0),
+        ("YES", "(?i)yes", {}, 1.0),
+        ("a\nb", "a.b", {}, 0.0),
+        ("a\nb", "(?s)a.b", {}, 1.0),
     ],
-)  # fmt: skip
+)
 def test_regex(text: str, pattern: str, options: dict[str, str], expected: float) -> None:
     assert regex([text, [{"role": "assistant", "content": text}]], pattern=pattern, **options) == [expected] * 2  # type: ignore[arg-type]
 
@@ -52,14 +62,16 @@ def test_regex(text: str, pattern: str, options: dict[str, str], expected: float
         (" <think>\na\n</think>\n\n<answer>b</answer>\n", 1.0, 1.0),
         ("Sure! <think>a</think><answer>b</answer>", 0.0, 1.0),
         ("<think>a</think> so <answer>b</answer>", 0.0, 1.0),
-        ("<think>a</think><answer>b</answer> done", 0.0, 1.0), ("<think>a</think>b", 0.0, 0.5),
+        ("<think>a</think><answer>b</answer> done", 0.0, 1.0),
+        ("<think>a</think>b", 0.0, 0.5),
         ("<answer>b</answer>", 0.0, 0.5),
         ("<answer>b</answer><think>a</think>", 0.0, 0.5),  # the second is before the first
         ("<think>a<answer>b</answer></think>", 0.0, 0.5),  # inside, so not after
         ("<think>a</think><answer>b", 0.0, 0.5),  # cut off
-        ("b", 0.0, 0.0), ("", 0.0, 0.0),
+        ("b", 0.0, 0.0),
+        ("", 0.0, 0.0),
     ],
-)  # fmt: skip
+)
 def test_think_answer(text: str, strict: float, soft: float) -> None:
     assert format_tags([text]) == [strict]
     assert format_tags([text], mode="soft") == [soft]
@@ -151,17 +163,22 @@ def test_same_share_as_trl_counts_over_ids(text: str, ngram_size: int) -> None:
 @pytest.mark.parametrize(
     ("text", "language", "expected"),
     [
-        ("The answer is forty two", "latin", 1.0), ("Ответ сорок два", "cyrillic", 1.0),
+        ("The answer is forty two", "latin", 1.0),
+        ("Ответ сорок два", "cyrillic", 1.0),
         ("Ответ is два", "cyrillic", 2 / 3),
         ("答案 is 二", "han", 3 / 4),  # every Han letter is a word: 3 of 4
-        ("カタカナとひらがな漢字", "japanese", 1.0), ("ひらがな漢字", "han", 2 / 6), ("उत्तर is है", "devanagari", 2 / 3),
+        ("カタカナとひらがな漢字", "japanese", 1.0),
+        ("ひらがな漢字", "han", 2 / 6),
+        ("उत्तर is है", "devanagari", 2 / 3),
         ("don't won’t да", "latin", 2 / 3),  # an apostrophe does not split a word
         ("é café e\u0301te\u0301", "latin", 1.0),
         ("答案是 42, 3.5!", "han", 1.0),  # digits and punctuation do not count
-        ("<think>答案</think>", "han", 1.0), (r"答案 $x = \frac{1}{2} y$", "han", 1.0),
-        ("答案 ```python\nprint(answer)\n```", "han", 1.0), ("42 + 1 = 43", "latin", None),
+        ("<think>答案</think>", "han", 1.0),
+        (r"答案 $x = \frac{1}{2} y$", "han", 1.0),
+        ("答案 ```python\nprint(answer)\n```", "han", 1.0),
+        ("42 + 1 = 43", "latin", None),
     ],
-)  # fmt: skip
+)
 def test_share(text: str, language: str, expected: float | None) -> None:
     (found,) = language_consistency([""], [text], language=language)
     assert found == (None if expected is None else pytest.approx(expected))

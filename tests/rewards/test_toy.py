@@ -29,13 +29,20 @@ def test_whether_the_second_speaker_says_more(text: str, expected: float | None)
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("7", 1.0), ("The sum of 3 and 4 is 7.", 1.0), ("3+4=7", 1.0),
+        ("7", 1.0),
+        ("The sum of 3 and 4 is 7.", 1.0),
+        ("3+4=7", 1.0),
         ("7 or 8", 0.0),  # the last one counts
-        ("8 or 7", 1.0), ("-7", 0.0),
+        ("8 or 7", 1.0),
+        ("-7", 0.0),
         ("3-7", 1.0),  # this minus subtracts
-        ("7.5", 0.0), ("x7", 0.0), ("7" * 5000, 0.0), ("seven", 0.0), ("", 0.0),
+        ("7.5", 0.0),
+        ("x7", 0.0),
+        ("7" * 5000, 0.0),
+        ("seven", 0.0),
+        ("", 0.0),
     ],
-)  # fmt: skip
+)
 def test_sum(text: str, expected: float) -> None:
     assert sums_correct([text], a=[3], b=[4]) == [expected]
 
@@ -64,13 +71,20 @@ def test_the_true_reward_of_texts_and_of_messages() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("A: 4\nB: 7", [(0, 4, -1.0), (5, 9, 1.0)]), ("A: 7\nB: 4", [(0, 4, 1.0), (5, 9, -1.0)]),
-        (" \nA: 07\nB: 4\n", [(2, 7, 1.0), (8, 12, -1.0)]), ("A: 7\nB: 7", []),
+        ("A: 4\nB: 7", [(0, 4, -1.0), (5, 9, 1.0)]),
+        ("A: 7\nB: 4", [(0, 4, 1.0), (5, 9, -1.0)]),
+        (" \nA: 07\nB: 4\n", [(2, 7, 1.0), (8, 12, -1.0)]),
+        ("A: 7\nB: 7", []),
         ("A: 7\nB: 10", -1.0),  # more than a speaker may say
-        ("A: 7", -1.0), ("A: 4\nB: 7\nB: 8", -1.0), ("A: 4\nso\nB: 7", -1.0), ("A: 4, B: 7", -1.0),
-        ("A: ٤\nB: 7", -1.0), ("A: 4\nB: " + "9" * 5000, -1.0), ("", -1.0),
+        ("A: 7", -1.0),
+        ("A: 4\nB: 7\nB: 8", -1.0),
+        ("A: 4\nso\nB: 7", -1.0),
+        ("A: 4, B: 7", -1.0),
+        ("A: ٤\nB: 7", -1.0),
+        ("A: 4\nB: " + "9" * 5000, -1.0),
+        ("", -1.0),
     ],
-)  # fmt: skip
+)
 def test_score(text: str, expected: Any) -> None:
     assert score_speakers(text, "A", "B", max_value=9) == expected
 

@@ -21,11 +21,13 @@ pytestmark = pytest.mark.usefixtures("place")
         ["+exp=quickstart", "rewards.brevity.weight=0,0.1,0.5", "seed=range(0,3)"],
         ["exp=a,b", "truncation=none,bootstrap"],
         ["trainer.args.learning_rate=choice(1e-5,1e-4)", "seed=7"],
-        ["a=sort(3,1,2,reverse=true)", "b=range(0,1,0.25)"], ["reward@rewards.x=a,b", "+rewards.x.weight=1,2"],
-        ["a='b, c',\"d=e\",[1,2],{x: 1}"], ["a=true,false,null,''"],
+        ["a=sort(3,1,2,reverse=true)", "b=range(0,1,0.25)"],
+        ["reward@rewards.x=a,b", "+rewards.x.weight=1,2"],
+        ["a='b, c',\"d=e\",[1,2],{x: 1}"],
+        ["a=true,false,null,''"],
     ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_the_jobs_are_those_of_hydras_sweeper(typed: list[str]) -> None:
     """Compare the jobs with those of BasicSweeper, word for word and in its order."""
     (theirs,) = BasicSweeper.split_arguments(OverridesParser.create().parse_overrides(typed), None)
@@ -63,17 +65,22 @@ def test_the_folder_of_a_job_needs_no_quotes(place) -> None:
 @pytest.mark.parametrize(
     ("typed", "got"),
     [
-        (["seed=interval(0,1)"], "seed=interval(0,1)"), (["seed=range(5,5)"], "seed=range(5,5)"),
-        (["exp=glob(nothing_*)"], "exp=glob(nothing_*)"), (["seed=glob(*)"], "seed=glob(*)"),
-        (["seed=1,2", "+seed=3"], "seed=1,2\n+seed=3"), (["seed=1,,2"], "seed=1,,2\n"),
-        (["seed=range(0,2),7"], "seed=range(0,2),7"), (["seed=7"], "seed=7"),
+        (["seed=interval(0,1)"], "seed=interval(0,1)"),
+        (["seed=range(5,5)"], "seed=range(5,5)"),
+        (["exp=glob(nothing_*)"], "exp=glob(nothing_*)"),
+        (["seed=glob(*)"], "seed=glob(*)"),
+        (["seed=1,2", "+seed=3"], "seed=1,2\n+seed=3"),
+        (["seed=1,,2"], "seed=1,,2\n"),
+        (["seed=range(0,2),7"], "seed=range(0,2),7"),
+        (["seed=7"], "seed=7"),
         (["seed=range(0,1000000000)"], "seed=range(0,1000000000)"),
         (["seed=range(0,100)", "a=range(0,100)"], "seed=range(0,100) a=range(0,100)"),
         (["seed=0,", "1,", "2"], "seed=0,\n"),
-        (["hydra/launcher=joblib", "seed=1,2"], "hydra/launcher=joblib"), (["run.name=a,b"], "run.name=a,b"),
+        (["hydra/launcher=joblib", "seed=1,2"], "hydra/launcher=joblib"),
+        (["run.name=a,b"], "run.name=a,b"),
         (["a=1,1"], "a=1,1"),
     ],
-)  # fmt: skip
+)
 def test_wrong_grids_are_refused(typed: list[str], got: str) -> None:
     with pytest.raises(UserError) as raised:
         grid_of(typed)
@@ -102,10 +109,14 @@ def test_keys_are_shortened_as_far_as_they_stay_unique() -> None:
 @pytest.mark.parametrize(
     ("typed", "hint"),
     [
-        (["seed=0,", "1,", "2", "track=none"], "seed=0,1,2"), (["seed=0,"], "seed=0"), (["seed=[0, 1]"], "seed=0,1"),
-        (["seed=0-2"], "'seed=range(0,3)'"), (["seed=0..2"], "'seed=range(0,3)'"), (["seed=7"], None),
+        (["seed=0,", "1,", "2", "track=none"], "seed=0,1,2"),
+        (["seed=0,"], "seed=0"),
+        (["seed=[0, 1]"], "seed=0,1"),
+        (["seed=0-2"], "'seed=range(0,3)'"),
+        (["seed=0..2"], "'seed=range(0,3)'"),
+        (["seed=7"], None),
     ],
-)  # fmt: skip
+)
 def test_the_values_that_were_meant(typed: list[str], hint: str | None) -> None:
     with pytest.raises(UserError) as caught:
         grid_of(typed)
@@ -116,10 +127,12 @@ def test_the_values_that_were_meant(typed: list[str], hint: str | None) -> None:
 @pytest.mark.parametrize(
     ("values", "names"),
     [
-        (["0", "0.5", "-1"], ["k=0", "k=0.5", "k=-1"]), (["1e-05", "0.0001"], ["k=1e-5", "k=0.0001"]),
-        (["[1,2]", "{x:1}"], ["k=1-2", "k=x-1"]), (["a b", ""], ["k=a-b", "k=empty"]),
+        (["0", "0.5", "-1"], ["k=0", "k=0.5", "k=-1"]),
+        (["1e-05", "0.0001"], ["k=1e-5", "k=0.0001"]),
+        (["[1,2]", "{x:1}"], ["k=1-2", "k=x-1"]),
+        (["a b", ""], ["k=a-b", "k=empty"]),
     ],
-)  # fmt: skip
+)
 def test_values_appear_in_names_as_users_type_them(values: list[str], names: list[str]) -> None:
     assert names_of([{"a.k": value} for value in values]) == names
 

@@ -140,11 +140,16 @@ def test_what_is_no_audit(place: Path) -> None:
     no_prompt = prepare(["trainer=grpo", "model=tiny", "data=file", "data.path=rows.csv", nobody[0]]).experiment
     rename, why = "data.rename.prompt=COLUMN, or data.prompt='Question: {COLUMN}'", f"no server listens at {SILENT}"
     for asked, error, *facts in (
-        (unheard.model_copy(update={"rewards": {}}), ConfigError, "rewards", "trainer=grpo, rewards is empty",
-         "reward@rewards.NAME=exact_match, or rlhf list reward"),
+        (
+            unheard.model_copy(update={"rewards": {}}),
+            ConfigError,
+            "rewards",
+            "trainer=grpo, rewards is empty",
+            "reward@rewards.NAME=exact_match, or rlhf list reward",
+        ),
         (unheard, ConfigError, "rewards.a", why, None),
         (no_prompt, DataError, "data", "columns question, answer", rename),
-    ):  # fmt: skip
+    ):
         with pytest.raises(error) as caught:
             attack_reachable(asked, plan_of(asked, KINDS[:1], limit=1, gold=None))
         assert [caught.value.where, caught.value.got, caught.value.hint] == facts

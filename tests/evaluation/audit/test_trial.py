@@ -86,8 +86,10 @@ def tagged(completions: Sequence[str], *, tags: Sequence[str], **kwargs: object)
 
 def test_right_answers_are_written_in_the_format_that_is_paid_best(place: object) -> None:
     """Formats hold the final part of an answer; a column that was named, and the plain format, the whole of it."""
-    rewards = [f"rewards.{name}={{fn: '{__name__}:tagged', args: {{tags: {tags}}}}}" for name, tags in (
-        ("other", "[1]"), ("form", "[plan, out]"))]  # fmt: skip
+    rewards = [
+        f"rewards.{name}={{fn: '{__name__}:tagged', args: {{tags: {tags}}}}}"
+        for name, tags in (("other", "[1]"), ("form", "[plan, out]"))
+    ]
     asked = prepare(["trainer=grpo", "model=tiny", "data=toy_sums", rewards[1]]).experiment
     rows: list[dict[str, object]] = [{"prompt": "p", "answer": text} for text in ("so #### 22", None, "7")]
     with open_trial(asked, rows, left_out={}, gold=None) as trial:

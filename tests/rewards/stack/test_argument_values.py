@@ -118,16 +118,18 @@ def test_a_value_is_refused(fn: str, args: dict[str, object], name: str, expecte
     ("fn", "args"),
     [
         (f"{OURS}length:length_ramp", {"full": 1, "zero": 2, "unit": "characters"}),
-        (f"{OURS}length:length_target", {"target": 9, "width": 0.1}), (f"{OURS}match:regex", {"pattern": "(a)"}),
+        (f"{OURS}length:length_target", {"target": 9, "width": 0.1}),
+        (f"{OURS}match:regex", {"pattern": "(a)"}),
         (f"{OURS}tags:format_tags", {"tags": ["a"], "mode": "soft"}),
         (f"{OURS}language:language_consistency", {"language": "latin"}),
         (f"{OURS}code:code_runs", {"memory_mb": 64, "max_workers": None}),
         ("./own.py:typed", {"words": ["a"], "mode": "hard", "count": 1, "pairs": 4, "scale": 2}),
         ("./own.py:typed", {"word": None, "scale": None}),  # its default says that null is meant
         ("./own.py:typed", {"call": "operator.neg", "exact": "0.1", "later": []}),  # unknown
-        ("./own.py:between", {"low": 0.5}), ("./own.py:Made", {"size": 2}),
+        ("./own.py:between", {"low": 0.5}),
+        ("./own.py:Made", {"size": 2}),
     ],
-)  # fmt: skip
+)
 def test_negative_control_what_it_takes_is_let_through(fn: str, args: dict[str, object]) -> None:
     assert problems(fn, **args) == []
 

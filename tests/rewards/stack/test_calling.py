@@ -182,9 +182,12 @@ def rows_until_the_end(bad_every: int, limit: MaxErrors, *, most: int = 200, siz
     [
         (4, 0.2, 20),  # 5 of 20 rows, more than 4
         (5, 0.2, None),  # 4 of 20: as many as may
-        (3, 0.2, 20), (2, 0.6, None), (2, 1.0, None), (5, 0.0, 20),
+        (3, 0.2, 20),
+        (2, 0.6, None),
+        (2, 1.0, None),
+        (5, 0.0, 20),
     ],
-)  # fmt: skip
+)
 @pytest.mark.fault(30)
 def test_the_share_is_of_a_full_window(bad_every: int, share: float, expected: int | None) -> None:
     assert rows_until_the_end(bad_every, MaxErrors(share, 20)) == expected

@@ -43,11 +43,13 @@ def takes(call, timeout_s: float) -> float:
 @pytest.mark.parametrize(
     "call",
     [
-        matches_for_ever, lambda: time.sleep(2 * FOR_EVER_S), lambda: threading.Event().wait(2 * FOR_EVER_S),
+        matches_for_ever,
+        lambda: time.sleep(2 * FOR_EVER_S),
+        lambda: threading.Event().wait(2 * FOR_EVER_S),
         lambda: [None for _ in iter(int, 1)],
     ],
     ids=["regex", "sleep", "lock", "loop"],
-)  # fmt: skip
+)
 def test_what_never_ends_is_interrupted(call) -> None:
     assert takes(call, 0.1) < FOR_EVER_S
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
@@ -123,10 +125,12 @@ def of_several_threads() -> None:
     [
         lambda: (with_its_own_alarm(int, 1.0), long()),
         lambda: (signal.alarm(0), signal.signal(signal.SIGALRM, signal.SIG_IGN), long()),
-        lambda: with_its_own_alarm(long, FOR_EVER_S), of_several_threads, lambda: func_timeout_like(FOR_EVER_S),
+        lambda: with_its_own_alarm(long, FOR_EVER_S),
+        of_several_threads,
+        lambda: func_timeout_like(FOR_EVER_S),
     ],
     ids=["alarm that ends", "alarm(0)", "later alarm", "threads", "joined thread"],
-)  # fmt: skip
+)
 def test_the_deadline_holds_if_the_call_uses_alarms_or_threads(call: Callable[[], object]) -> None:
     handler = signal.getsignal(signal.SIGALRM)
     assert takes(call, 0.2) < FOR_EVER_S / 2

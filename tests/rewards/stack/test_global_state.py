@@ -49,10 +49,14 @@ def drawn() -> tuple[float, float, float]:
 @pytest.mark.parametrize(
     "seeds",
     [
-        lambda: random.seed(0), lambda: np.random.seed(0), lambda: torch.manual_seed(0), torch.seed, drawn,
+        lambda: random.seed(0),
+        lambda: np.random.seed(0),
+        lambda: torch.manual_seed(0),
+        torch.seed,
+        drawn,
         lambda: random.setstate(random.Random(3).getstate()),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_reward_does_not_change_the_trainings_random_numbers(seeds: Callable[[], object], fails: bool) -> None:
     def change() -> None:

@@ -30,14 +30,22 @@ class Tensor:
 @pytest.mark.parametrize(
     ("returned", "expected"),
     [
-        ([1.0, 0.5], [1.0, 0.5]), ((1, 0), [1.0, 0.0]), ([1, 2.5], [1.0, 2.5]), ([True, False], [1.0, 0.0]),
-        ([None, 1.0], [None, 1.0]), ([None, None], [None, None]), ([-0.5, 1e38], [-0.5, 1e38]),
+        ([1.0, 0.5], [1.0, 0.5]),
+        ((1, 0), [1.0, 0.0]),
+        ([1, 2.5], [1.0, 2.5]),
+        ([True, False], [1.0, 0.0]),
+        ([None, 1.0], [None, 1.0]),
+        ([None, None], [None, None]),
+        ([-0.5, 1e38], [-0.5, 1e38]),
         ([3.4028234663852886e38, -0.5], [3.4028234663852886e38, -0.5]),  # float32's largest
-        ([None, -3.4028234663852886e38], [None, -3.4028234663852886e38]), (Tensor([0.25, 4.0]), [0.25, 4.0]),
-        (numpy.array([0.25, 4.0], dtype="float32"), [0.25, 4.0]), (numpy.array([True, False]), [1.0, 0.0]),
-        ([numpy.float32(0.25), numpy.int64(4)], [0.25, 4.0]), ([numpy.bool_(True), None], [1.0, None]),
+        ([None, -3.4028234663852886e38], [None, -3.4028234663852886e38]),
+        (Tensor([0.25, 4.0]), [0.25, 4.0]),
+        (numpy.array([0.25, 4.0], dtype="float32"), [0.25, 4.0]),
+        (numpy.array([True, False]), [1.0, 0.0]),
+        ([numpy.float32(0.25), numpy.int64(4)], [0.25, 4.0]),
+        ([numpy.bool_(True), None], [1.0, None]),
     ],
-)  # fmt: skip
+)
 @pytest.mark.fault(32)
 def test_accepted(returned: Any, expected: list[float | None]) -> None:
     scores = as_scores("mine", returned, 2)
@@ -61,12 +69,19 @@ def test_the_wrong_length(returned: Any) -> None:
 @pytest.mark.parametrize(
     ("returned", "kind"),
     [
-        (1.0, "float"), (True, "bool"), (None, "NoneType"), ("ab", "str"), ({0: 1.0, 1: 2.0}, "dict"),
-        ({1.0, 2.0}, "set"), (Tensor(1.0), "float"), (numpy.float32(1.0), "float"),
-        ((value for value in (1.0, 2.0)), "generator"), (object(), "object"),
+        (1.0, "float"),
+        (True, "bool"),
+        (None, "NoneType"),
+        ("ab", "str"),
+        ({0: 1.0, 1: 2.0}, "dict"),
+        ({1.0, 2.0}, "set"),
+        (Tensor(1.0), "float"),
+        (numpy.float32(1.0), "float"),
+        ((value for value in (1.0, 2.0)), "generator"),
+        (object(), "object"),
     ],
     ids=lambda value: type(value).__name__,
-)  # fmt: skip
+)
 @pytest.mark.fault(32)
 def test_no_list(returned: Any, kind: str) -> None:
     error = refusal(returned)
@@ -76,10 +91,15 @@ def test_no_list(returned: Any, kind: str) -> None:
 @pytest.mark.parametrize(
     ("value", "got"),
     [
-        ("0.5", "str: '0.5'"), ({"score": 1.0}, "dict: {'score': 1.0}"), ([0.5], "list: [0.5]"), (1j, "complex: 1j"),
-        (math.inf, "inf"), (-math.inf, "-inf"), (numpy.float32("inf"), "inf"),
+        ("0.5", "str: '0.5'"),
+        ({"score": 1.0}, "dict: {'score': 1.0}"),
+        ([0.5], "list: [0.5]"),
+        (1j, "complex: 1j"),
+        (math.inf, "inf"),
+        (-math.inf, "-inf"),
+        (numpy.float32("inf"), "inf"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.fault(32, 33)
 def test_no_number(value: Any, got: str) -> None:
     error = refusal([1.0, value])
@@ -165,14 +185,19 @@ def test_the_mass_is_kept_however_the_text_is_cut(seed: int, spread: Spread) -> 
 @pytest.mark.parametrize(
     ("span", "message"),
     [
-        ((0, 4, 1.0), "span 1 (0, 4, 1.0) is not inside the completion's 3 characters"), ((-1, 2, 1.0), "not inside"),
-        ((2, 1, 1.0), "span 1 (2, 1, 1.0) ends before it starts"), ((1, 1, 1.0), "contains no token"),
-        ((3, 3, 1.0), "contains no token"), ((0, 1, math.nan), "has the value nan"),
-        ((0, 1, math.inf), "has the value inf"), ((0.0, 1.0, 1.0), "not (start, end, value)"),
-        ((0, 1), "not (start, end, value)"), ((0, 1, "x"), "not (start, end, value)"),
+        ((0, 4, 1.0), "span 1 (0, 4, 1.0) is not inside the completion's 3 characters"),
+        ((-1, 2, 1.0), "not inside"),
+        ((2, 1, 1.0), "span 1 (2, 1, 1.0) ends before it starts"),
+        ((1, 1, 1.0), "contains no token"),
+        ((3, 3, 1.0), "contains no token"),
+        ((0, 1, math.nan), "has the value nan"),
+        ((0, 1, math.inf), "has the value inf"),
+        ((0.0, 1.0, 1.0), "not (start, end, value)"),
+        ((0, 1), "not (start, end, value)"),
+        ((0, 1, "x"), "not (start, end, value)"),
         ((0, 1, None), "not (start, end, value)"),
     ],
-)  # fmt: skip
+)
 def test_spans_refused(span: Any, message: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         place_spans([(0, 1, 1.0), span], BYTES, spread="last")
@@ -183,11 +208,14 @@ def test_spans_refused(span: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        ([1, None, 0.0], [1.0, None, 0.0]), ((1, 2, 3), [1.0, 2.0, 3.0]),
-        ([True, False, np.float32(0.5)], [1.0, 0.0, 0.5]), ([None, None, None], [None, None, None]),
-        ([], [None, None, None]), ((), [None, None, None]),
+        ([1, None, 0.0], [1.0, None, 0.0]),
+        ((1, 2, 3), [1.0, 2.0, 3.0]),
+        ([True, False, np.float32(0.5)], [1.0, 0.0, 0.5]),
+        ([None, None, None], [None, None, None]),
+        ([], [None, None, None]),
+        ((), [None, None, None]),
     ],
-)  # fmt: skip
+)
 def test_one_value_a_token(row: Any, expected: list[float | None]) -> None:
     found = as_token_values(row, 3, never, "last")
     assert found == expected
@@ -203,13 +231,17 @@ def test_spans_in_a_row() -> None:
 @pytest.mark.parametrize(
     ("row", "parts"),
     [
-        ([1.0, 2.0], ["2 values", "6 tokens"]), ([1.0] * 7, ["7 values", "6 tokens"]),
-        ((0, 2, 1.0), ["3 values", "6 tokens", "[(0, 2, 1.0)]"]), ([1.0, math.nan], ["token 1", "nan"]),
-        ([-math.inf], ["token 0", "-inf"]), ([1.0, "x"], ["token 1", "'x'"]),
-        ([1.0, (0, 1, 1.0)], ["token 1", "(0, 1, 1.0)"]), ([(0, 1, 1.0), 1.0], ["token 0", "(0, 1, 1.0)"]),
+        ([1.0, 2.0], ["2 values", "6 tokens"]),
+        ([1.0] * 7, ["7 values", "6 tokens"]),
+        ((0, 2, 1.0), ["3 values", "6 tokens", "[(0, 2, 1.0)]"]),
+        ([1.0, math.nan], ["token 1", "nan"]),
+        ([-math.inf], ["token 0", "-inf"]),
+        ([1.0, "x"], ["token 1", "'x'"]),
+        ([1.0, (0, 1, 1.0)], ["token 1", "(0, 1, 1.0)"]),
+        ([(0, 1, 1.0), 1.0], ["token 0", "(0, 1, 1.0)"]),
         ([(0, 1, 1.0), (0, 9, 1.0)], ["span 1", "3 characters"]),
     ],
-)  # fmt: skip
+)
 def test_rows_refused(row: Any, parts: list[str]) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         as_token_values(row, 6, lambda: BYTES, "last")
@@ -219,14 +251,20 @@ def test_rows_refused(row: Any, parts: list[str]) -> None:
 @pytest.mark.parametrize(
     ("values", "total", "expected"),
     [
-        ([1.0, None, 3.0], 2.0, [0.0, None, 2.0]), ([1.0, None, 3.0], 4.0, [1.0, None, 3.0]),
-        ([1.0, None, 3.0], -4.0, [-3.0, None, -1.0]), ([2.0, -1.0, None], 3.0, [3.0, 0.0, None]),
-        ([1.0, -1.0, None], 0.0, [1.0, -1.0, None]), ([1.0, -1.0, None], 0.5, [1.25, -0.75, None]),
+        ([1.0, None, 3.0], 2.0, [0.0, None, 2.0]),
+        ([1.0, None, 3.0], 4.0, [1.0, None, 3.0]),
+        ([1.0, None, 3.0], -4.0, [-3.0, None, -1.0]),
+        ([2.0, -1.0, None], 3.0, [3.0, 0.0, None]),
+        ([1.0, -1.0, None], 0.0, [1.0, -1.0, None]),
+        ([1.0, -1.0, None], 0.5, [1.25, -0.75, None]),
         ([1.0, -0.99], 0.01 - 0.5, [0.75, -1.24]),  # an offset of 0.5: multiplied instead, it was [-49, 48.5]
-        ([0.0, 0.0, None], 0.5, [0.25, 0.25, None]), ([None, 2.0, None], -1.0, [None, -1.0, None]),
-        ([None, None], 0.5, [None, 0.5]), ([None, None], 0.0, [None, None]), ([], 0.0, []),
+        ([0.0, 0.0, None], 0.5, [0.25, 0.25, None]),
+        ([None, 2.0, None], -1.0, [None, -1.0, None]),
+        ([None, None], 0.5, [None, 0.5]),
+        ([None, None], 0.0, [None, None]),
+        ([], 0.0, []),
     ],
-)  # fmt: skip
+)
 def test_shifted(values: list[float | None], total: float, expected: list[float | None]) -> None:
     before = list(values)
     assert shifted(values, total) == pytest.approx(expected)

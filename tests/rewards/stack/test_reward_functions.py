@@ -109,10 +109,12 @@ class TestRefused:
         ("fn", "hint"),
         [
             ("./my_rewards.py", "./my_rewards.py:FUNCTION"),
-            ("./my_rewards.py::plain", "./my_rewards.py:plain"), ("./my_rewards:plain", "./my_rewards.py:plain"),
-            ("my_rewards.plain", "my_rewards:plain"), ("wombat", None),
+            ("./my_rewards.py::plain", "./my_rewards.py:plain"),
+            ("./my_rewards:plain", "./my_rewards.py:plain"),
+            ("my_rewards.plain", "my_rewards:plain"),
+            ("wombat", None),
         ],
-    )  # fmt: skip
+    )
     def test_a_name_of_another_form(self, fn: str, hint: str | None) -> None:
         assert (refusal(fn).got, refusal(fn).hint) == (fn, hint)
 

@@ -135,11 +135,14 @@ def second_differs(**other: float) -> list[DeadRound]:
     [
         ((1, 1, 1, 1), True),
         ((1, 1, 5, 5), True),  # each row is compared with the other row of its prompt
-        ((1, 1, 5, 5.001), False), ((0, 0, 0, 0), True), ((0, 0, 0, 1e-30), False), ((NAN, NAN, NAN, NAN), True),
+        ((1, 1, 5, 5.001), False),
+        ((0, 0, 0, 0), True),
+        ((0, 0, 0, 1e-30), False),
+        ((NAN, NAN, NAN, NAN), True),
         ((NAN, 1, 2, 2), True),  # the only score of its group is its own baseline
         ((NAN, 1, 2, 3), False),
     ],
-)  # fmt: skip
+)
 def test_a_round_is_dead_if_totals_are_equal_within_groups(totals: tuple[float, ...], expected: bool) -> None:
     settled = Case([column(*totals)], [Rule("a")], [1.0]).settle()
     assert (share_of_dead_groups(settled.totals, 2) == 1.0) is expected

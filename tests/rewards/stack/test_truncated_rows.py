@@ -160,13 +160,16 @@ class TestDetection:
     @pytest.mark.parametrize(
         ("ids", "expected"),
         [
-            ([5, 6, 7, 8], True), ([5, 6, 7, EOS], False), ([5, 6, 7, OTHER_EOS], False),
+            ([5, 6, 7, 8], True),
+            ([5, 6, 7, EOS], False),
+            ([5, 6, 7, OTHER_EOS], False),
             ([5, 6, 7], False),  # a stop string, or an environment that was done
-            ([5, EOS, 7, 8], True), ([], False),
+            ([5, EOS, 7, 8], True),
+            ([], False),
             ([5, 6, 7, 8, 9], True),  # longer than the limit, as a tool's answer may make it
             ([5, 6, 7, 8, EOS], False),
         ],
-    )  # fmt: skip
+    )
     def test_of_one_row(self, ids: list[int], expected: bool) -> None:
         assert find_truncated([ids], {EOS, OTHER_EOS}, LIMIT) == [expected]
         both = find_truncated([[5, EOS], ids], {EOS, OTHER_EOS}, LIMIT)

@@ -122,11 +122,15 @@ def test_with_gamma_1_the_first_turn_gets_the_rewards_of_both() -> None:
     ("row", "got"),
     [
         ([1.0], "1 numbers for 2 turns"),  # a list of one number is not taken for a plain score
-        ([1.0, 2.0, 3.0], "3 numbers for 2 turns"), ([], "0 numbers for 2 turns"), (1.0, "float: 1.0"),
-        (["a", 1.0], "turn 0"), ([1.0, float("nan")], "turn 1"), ([(0, 1, 1.0), (1, 2, 1.0)], "turn 0"),
+        ([1.0, 2.0, 3.0], "3 numbers for 2 turns"),
+        ([], "0 numbers for 2 turns"),
+        (1.0, "float: 1.0"),
+        (["a", 1.0], "turn 0"),
+        ([1.0, float("nan")], "turn 1"),
+        ([(0, 1, 1.0), (1, 2, 1.0)], "turn 0"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_another_number_of_turns_is_an_error(row: Any, got: str) -> None:
     with pytest.raises(RewardError) as caught:
         Case([[1.0, 2.0], row]).laid_out()
