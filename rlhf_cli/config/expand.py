@@ -50,6 +50,16 @@ def waits_for(rewards: dict[str, Reward], names: Sequence[str]) -> set[str]:
     return earlier
 
 
+def primary_of(rewards: dict[str, Reward]) -> str | None:
+    """Return the last reward that is a gate of all that come after it, as `primary` becomes; None if there is none."""
+    primary = None
+    for name in rewards:
+        later = rewards.keys() - waits_for(rewards, [name]) - {name}
+        if later and all(name in [gate.by for gate in rewards[after].gates] for after in later):
+            primary = name
+    return primary
+
+
 def truncation_warnings(experiment: Experiment) -> Iterator[str]:
     """Yield a warning if the mode of a policy that asks the critic does not fit the rewards, with its effect."""
     truncation = experiment.truncation

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rlhf_cli.config.expand import waits_for
+from rlhf_cli.config.expand import primary_of
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, RunError, writing
 from rlhf_cli.evaluation.best_of_n import (
@@ -56,11 +56,8 @@ def pass_rate_file(
     """Return the file for `--pass-rate`, and the reward that answers have to pass: `by`, else the primary one."""
     if file is None:
         return None
-    rewards, name = experiment.rewards, by or TOTAL
-    for primary in rewards:  # `primary` has become a gate on the rewards that come after it
-        gates = [rewards[after].gates for after in rewards.keys() - waits_for(rewards, [primary]) - {primary}]
-        if by is None and gates and all(primary in [gate.by for gate in of_reward] for of_reward in gates):
-            name = primary
+    rewards = experiment.rewards
+    name = by or primary_of(rewards) or TOTAL
     if name == TOTAL:
         what = "--pass-rate needs a reward that says which answers pass"
         expected, hint = "--by REWARD, one of " + ", ".join(rewards), f"--by {next(iter(rewards))}"

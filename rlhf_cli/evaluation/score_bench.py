@@ -73,9 +73,9 @@ def pearson(a: Array, b: Array) -> float | None:
 
 
 def mean_ranks(values: Array) -> Array:
-    """Return the ranks from a half on; equal values share their mean rank."""
+    """Return the ranks from 1; equal values share their mean rank."""
     _, places, counts = numpy.unique(values, return_inverse=True, return_counts=True)
-    ranks: Array = (numpy.cumsum(counts) - counts / 2.0)[places]
+    ranks: Array = (numpy.cumsum(counts) - (counts - 1) / 2.0)[places]
     return ranks
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +15,6 @@ from transformers import TrainerCallback
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
-from rlhf_cli.trainers.guard_mixin import _FOUND, GuardMixin, _described, _norm, _plain, _round, _rows
 from tests.support.small_runs import PPO_SMALL, SMALL
 
 pytestmark = pytest.mark.whole
@@ -172,91 +169,6 @@ def test_negative_control_a_large_finite_gradient_is_stepped_on(run: Run) -> Non
     code, folder, _ = run("toy_sft", bad_gradient(lambda trainer: trainer.model.parameters(), 1e30))
     assert (code, read_status(folder).state) == (0, "finished")
     assert not (folder.path / "non_finite").exists()
-
-
-# What is written of the batch: every row by itself, as text and as numbers that JSON knows.
-
-
-def test_a_step_is_checked_with_the_batches_and_losses_of_its_window() -> None:
-    class Trl:
-        def compute_loss(self, model: Any, inputs: Any) -> None:
-            """Stands for TRL's."""
-
-        def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-            self.compute_loss(model, inputs)
-            return torch.tensor(inputs["number"] / 2)
-
-    checked: list[list[float]] = []
-    trainer: Any = type("Guarded", (GuardMixin, Trl), {"model": torch.nn.Linear(1, 1)})()
-    trainer.refuse_non_finite = lambda losses, trained: checked.append([loss.item() for loss in losses])
-    for number, is_last in enumerate([False, True, False, True]):
-        trainer.accelerator = SimpleNamespace(sync_gradients=is_last)
-        trainer.training_step(trainer.model, {"number": number})
-    trainer.model.eval()
-    trainer.compute_loss(trainer.model, {"number": 9})  # of an evaluation
-    assert checked == [[0.0, 0.5], [1.0, 1.5]]
-    assert [(batch["number"], loss.item()) for batch, loss in trainer._window] == [(2, 1.0), (3, 1.5)]
-
-
-def test_rows_of_a_micro_batch_are_told_apart() -> None:
-    """Ids by their mask, or without those that a loss ignores; numbers of a row or a token; nothing else."""
-    batch = {
-        "kl_coef": torch.tensor(0.1),
-        "texts": ["a", "b"],
-        "prompt_ids": torch.tensor([[0, 5, 6], [7, 8, 9]]),
-        "prompt_mask": torch.tensor([[0, 1, 1], [1, 1, 1]]),
-        "input_ids": torch.tensor([[1, 2], [3, 4]]),
-        "attention_mask": torch.tensor([[1, 0], [1, 1]]),
-        "completion_ids": torch.tensor([[4, -100], [4, 5]]),
-        "token_type_ids": torch.rand(2, 2),
-        "returns": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
-        "states": torch.rand(2, 2),
-        "margin": torch.tensor([0.5, torch.inf]),
-        "KL_margin": torch.tensor([7.0]),
-    }
-    first = {"prompt": [5, 6], "input": [1], "completion": [4], "returns": [1.0, 2.0], "margin": 0.5, "KL_margin": 7.0}
-    second = {"prompt": [7, 8, 9], "input": [3, 4], "completion": [4, 5], "returns": [3.0, 4.0], "margin": math.inf}
-    assert _rows(batch, list) == [first, second]
-    assert _rows([batch], list) == _rows({}, list) == []
-
-
-def test_rows_of_a_round_have_each_reward_and_their_advantage() -> None:
-    logs = {"prompt": ["p", "q"], "completion": ["c", "d"], "rewards": {"r": [1.0, 2.0]}, "advantages": [0.5, -0.5]}
-    assert _round(logs) == [
-        {"prompt": "p", "completion": "c", "rewards/r": 1.0, "advantage": 0.5},
-        {"prompt": "q", "completion": "d", "rewards/r": 2.0, "advantage": -0.5},
-    ]
-    assert _round({}) == []
-
-
-def test_what_json_does_not_know_becomes_text() -> None:
-    given = {"row": [math.nan, -math.inf, 1.5, (True, None, 2)], 3: Path("x")}
-    assert _plain(given) == {"row": ["nan", "-inf", 1.5, [True, None, 2]], "3": "x"}
-
-
-def test_how_many_tensors_are_bad_is_counted_among_those_that_there_are() -> None:
-    sound, bad = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
-    bad.grad = torch.tensor([1.0, torch.nan])
-    losses = [torch.tensor(1.0), torch.tensor(torch.inf)]
-    loss, gradient, weight = _described(_FOUND, losses, [("sound", sound), ("bad", bad)])
-    assert loss.endswith(": 1, inf")
-    assert "1 of 1 tensors, bad " in gradient
-    assert weight.endswith("0 of 2 tensors")
-
-
-# What is read of a parameter that ZeRO-3 keeps in shards: it is empty, `ds_tensor` the shard, `ds_numel` the whole.
-
-
-def as_zero_3_has_it(shard: list[float]) -> torch.nn.Parameter:
-    parameter = torch.nn.Parameter(torch.empty(0))
-    parameter.ds_tensor = torch.tensor(shard)
-    return parameter
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_bad_weight_in_the_shard_is_found(value: float) -> None:
-    assert not _norm([as_zero_3_has_it([1.0, value])], torch.inf).isfinite()
-    assert _norm([as_zero_3_has_it([1.0, 2.0])], torch.inf).isfinite()
 
 
 ONLY = ["~rewards.correct", "~rewards.format", "~rewards.brevity"]

@@ -7,6 +7,7 @@ import re
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import EXPECT_AFRESH
+from rlhf_cli.config.expand import primary_of
 from rlhf_cli.config.origins import COMMAND_LINE
 from rlhf_cli.data.rows import describe_shared, prompt_keys, shared_prompts
 from rlhf_cli.data.worlds import with_columns
@@ -236,8 +237,7 @@ def _sampling_findings(subject: Subject, data: DataFacts, batches: BatchPlan) ->
         expected = f"a multiple of {_ARGS}num_generations={batches.num_generations}"
         yield ConfigError(what, where=subject.where(size), got=got, expected=expected, hint=hint)
     if keep.by == "total" and experiment.rewards:
-        gated = (each.gates[-1].by for each in experiment.rewards.values() if each.gates)
-        named = next(gated, next(iter(experiment.rewards)))
+        named = primary_of(experiment.rewards) or next(iter(experiment.rewards))
         yield Notice("sampling", f"by the total keeps groups in which any reward differs; or {key}.by={named}")
 
 
