@@ -213,7 +213,10 @@ def show_planned(console: Console, sweep: str, jobs: Mapping[str, tuple[Status |
         console.print(plain_table(["  run", "state", "step", "now", "why it ended"], rows=rows, gap=1))
 
 
-def _change(start: float, end: float, sign: int = 1) -> list[Cell]:
+def _change(values: Sequence[float], start: float, end: float, sign: int = 1) -> list[Cell]:
+    """Return the cells of start, end and change; a single value is an end alone, and no change."""
+    if len(values) == 1:
+        return ["-", f"{end:.3f}", ""]
     gain = (end - start) * sign
     style = "green" if gain > 0 else "red" if gain < 0 else "dim"
     return [f"{start:.3f}", f"{end:.3f}", (f"{end - start:+.3f}", style)]
@@ -349,7 +352,7 @@ def _learnt(folder: RunFolder, events: list[Event], most: int) -> RenderableType
                 span = (values[0], values[-1]) if prefix and values else start_and_end(values)
                 if span is not None:
                     label = name.removeprefix("rewards/").replace("_", " ").replace("/", " ") + suffix
-                    losses.append([(label, "bold"), *_change(*span, sign_of(name))])
+                    losses.append([(label, "bold"), *_change(values, *span, sign_of(name))])
         return plain_table(["measure"], ["start", "end", "change"], rows=losses, head="dim") if losses else None
     configured = section(folder.read_config(), "rewards")
     failed = failed_shares(events)
@@ -363,7 +366,7 @@ def _learnt(folder: RunFolder, events: list[Event], most: int) -> RenderableType
             ("total" if name == TOTAL else name, "bold"),
             f"{weight:g}" if isinstance(weight, int | float) else "",
         ]
-        change: list[Cell] = [*_change(*spans[name])] if name in spans else ["-", "-", ("no score", "yellow")]
+        change: list[Cell] = [*_change(curve, *spans[name])] if name in spans else ["-", "-", ("no score", "yellow")]
         rows.append([*head, *change, *failures, (sparkline(curve, 24), "blue")])
     heads = ["weight", "start", "end", "change", *(["rows failed"] if failed else [])]
     table = plain_table(["reward"], heads, [""], rows=rows, head="dim")
