@@ -12,7 +12,7 @@ function layout(extra = {}) {
   const { xaxis = {}, yaxis = {}, ...rest } = extra;
   return {
     height: 250, margin: { l: 44, r: 10, t: 8, b: 34 }, showlegend: false, hovermode: "closest", dragmode: "zoom",
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", modebar: { bgcolor: card, color: fade(text, 0.5), activecolor: text },
     font: { family: "system-ui, sans-serif", size: 12, color: text },
     hoverlabel: { bgcolor: card, bordercolor: grid, font: { color: text, size: 12 }, namelength: -1 },
     xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, automargin: "left", ...yaxis }, uirevision: "kept", ...rest,
