@@ -92,6 +92,7 @@ def compose(typed: list[str], frozen: tuple[JsonTree, Path | None] | None = None
 
             explain(error, overrides, _of_files(loader, file), lambda words: loader.compose(name, words)[0])
         origins = _of_files(loader, file)
+        raise_any(origins.chosen_twice)
         for override in OverridesParser.create().parse_overrides([text for text in overrides if text.startswith("++")]):
             key, value = override.key_or_group, override.value()  # Hydra merges a dict into what is there
             below = [f"{key}.{name}" for name, inner in leaves(value) if not isinstance(inner, dict)]

@@ -55,7 +55,8 @@ def explain(
     raise_any(_word_problems(overrides), because=error)
     for file in () if of_files.shapes else (shipped_dir() / "train.yaml", *_chosen_files(overrides)):
         of_files.add_file(file, "")  # nothing was merged
-    raise_any([*file_problems(overrides), *_unlike_shapes(overrides, of_files)], because=error)
+    shapes = list(_unlike_shapes(overrides, of_files))
+    raise_any([*file_problems(overrides), *of_files.chosen_twice, *shapes], because=error)
     raise_any(_absent_deletions(overrides, composed), because=error)
     if isinstance(error, ValueError):  # OmegaConf's, of `gate.by=x` where `gate` is a list
         what = "the configuration cannot be composed"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import yaml
 
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.text.regular_files import SAFE_LOADER
 
 COMMAND_LINE = "command line"
@@ -50,6 +51,8 @@ class Origins:
     """Whether a file sets a key to a mapping, a list or a plain value."""
     unlike: list[tuple[str, Origin, Origin]] = field(default_factory=list)
     """Keys that are a list in one file and a mapping in an earlier one, or the reverse; OmegaConf merges neither."""
+    chosen_twice: list[ConfigError] = field(default_factory=list)
+    """An error for each group that one defaults list chooses twice; of two overrides Hydra reads the first."""
 
     def add_file(self, file: Path, package: str) -> None:
         """Record every key of a YAML file whose content goes under `package` ('' for the top level)."""
@@ -72,8 +75,21 @@ class Origins:
                         self.not_as_written[key] = scalar.value
             for key_node, below in reversed(entries or ()):
                 name = f"{key}.{key_node.value}" if key else str(key_node.value)
-                if name != "defaults":
+                if key != package or key_node.value != "defaults":
                     waiting.append((name, key_node.start_mark.line + 1, below))
+                else:
+                    self._note_choices(file, below)
+
+    def _note_choices(self, file: Path, defaults: yaml.Node) -> None:
+        """Record an error for each group that stands twice in the defaults list of a file."""
+        lines = dict[str, int]()
+        entries = [node for node in defaults.value if isinstance(node, yaml.MappingNode) and node.value]
+        for group in (entry.value[0][0] for entry in entries):
+            chosen, at = str(group.value).removeprefix("override ").strip(" /"), group.start_mark.line + 1
+            if lines.setdefault(chosen, at) != at:
+                what, where = "a defaults list chooses one group twice", str(Origin(file, at))
+                expected = f"either this line or line {lines[chosen]}"
+                self.chosen_twice.append(ConfigError(what, where=where, got=group.value, expected=expected))
 
     def note_shape(self, key: str, shape: type[yaml.Node | None], origin: Origin) -> None:
         """Record the shape of a key's value, and whether it is unlike the one before."""

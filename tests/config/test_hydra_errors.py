@@ -235,6 +235,17 @@ class TestADefaultsList:
         error = refused("exp=mine")
         assert (error.where, error.advice) == ("conf/exp/mine.yaml:4", "move line 4 above line 3")
 
+    @pytest.mark.parametrize(
+        "entries",
+        [
+            "[{override /trainer: ppo},\n{override /trainer: rloo}]",
+            "[{/reward@rewards.a: regex},\n{/reward@rewards.a: server}]",
+        ],
+    )
+    def test_a_group_that_is_chosen_twice(self, write: Write, refused: Refused, entries: str) -> None:
+        write("conf/exp/mine.yaml", f"{HEADER}defaults: {entries}\n")
+        assert refused("exp=mine").where == "conf/exp/mine.yaml:3"
+
 
 @pytest.mark.parametrize(
     ("rewards", "line", "words"),
