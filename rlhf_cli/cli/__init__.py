@@ -221,6 +221,8 @@ def _run(verb: str, words: list[str]) -> int:
             return _refused(
                 UserError("a name is too long for a file", got=error.filename, expected="at most 255 bytes")
             )
+        if isinstance(error, FileNotFoundError) and error.filename is None:  # os.getcwd's, which names no file
+            return _refused(UserError("the current folder does not exist any more", expected="cd FOLDER"))
         from rlhf_cli.cli.output import value_streams
 
         if isinstance(error, BrokenPipeError) and nobody_reads([*value_streams(), sys.stderr]):

@@ -150,3 +150,8 @@ def test_a_name_of_300_letters(key: str, refused: Callable[..., str]) -> None:
     model = ["~model.build"] if key == "model.path" else []
     printed = refused("check", "+exp=quickstart", *model, word.replace("model.path=", "model.path=./"))
     assert "128" in printed or "too long" in printed
+
+
+def test_a_folder_that_was_removed_under_the_shell(place: Path, refused: Callable[..., str]) -> None:
+    place.rmdir()
+    assert "current folder" in refused("check", "+exp=quickstart")
