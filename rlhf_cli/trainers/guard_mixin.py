@@ -271,7 +271,7 @@ class GuardMixin(ExtendedTrainer):
         file = folder / f"non_finite/step-{step}-rank-{rank}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(redacted_tree(_plain(content), values_only=True), indent=1, ensure_ascii=False)
-        file.write_text(text + "\n", encoding="utf-8")
+        file.write_bytes(f"{text}\n".encode())
         way_out = [self._way_out(folder) if rank == 0 or alone else None]
         if not alone:  # so that no rank exits, which kills the others, while one is still writing
             broadcast_object_list(way_out)

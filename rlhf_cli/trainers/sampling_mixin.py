@@ -47,8 +47,9 @@ class SamplingMixin(RewardMixin):
         super().__init__(*args, **named)
         keep = self.extensions.rewards.keep_groups if self.extensions.rewards is not None else None
         assert keep is not None
+        assert self.args.generation_batch_size is not None  # TRL has computed it
         self.keep_groups = keep
-        rows = (self.args.generation_batch_size or 0) * keep.tries  # the table shows all draws
+        rows = self.args.generation_batch_size * keep.tries  # the table shows all draws
         self._logs = {
             name: defaultdict(lambda: deque(maxlen=rows)) if isinstance(column, dict) else deque(maxlen=rows)
             for name, column in self._logs.items()
@@ -59,15 +60,17 @@ class SamplingMixin(RewardMixin):
             return self._drawn(inputs).output
         for column in self._logs.values():
             column.clear()
-        draws, num_groups, fewest = list[Draw](), len(inputs) // self._num_generations, 0
-        liveliest: tuple[float, dict[str, object]] = (2.0, {})
-        while fewest < num_groups and len(draws) < self.keep_groups.tries:
+        draws, num_groups = list[Draw](), len(inputs) // self._num_generations
+        liveliest: tuple[float, dict[str, object]] = (torch.inf, {})
+        while len(draws) < self.keep_groups.tries:
             draws.append(self._drawn(inputs if not draws else self._further_rows(len(draws), num_groups)))
             dead = share_of_dead_groups(self._compared_totals(), self._num_generations)
             if dead < liveliest[0]:
                 liveliest = dead, {name: getattr(self, name) for name in _OF_A_DRAW}
             found = sum(draw.differs.sum() for draw in draws)
-            fewest = int(self.accelerator.gather(torch.as_tensor([found], device=self.accelerator.device)).min())
+            everyones = self.accelerator.gather(torch.as_tensor([found], device=self.accelerator.device))
+            if everyones.min() >= num_groups:
+                break
         vars(self).update(liveliest[1])  # the guard of rounds without a signal reads them
         chosen = chosen_groups([draw.differs for draw in draws])
         self._log_draws(draws, chosen)

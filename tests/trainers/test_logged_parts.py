@@ -17,11 +17,9 @@ from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.text.redaction import forgetting, remember
 from rlhf_cli.trainers import completions_table
 from rlhf_cli.trainers.checkpoint_mixin import _is_plain
 from rlhf_cli.trainers.completions_table import PartColumns, make_columns_storable
-from rlhf_cli.trainers.logging_mixin import hide_in_tables
 from tests.analysis.whatif.whatif_runs import BASE, ROWS, begin, table
 from tests.support.small_runs import SMALL
 from tests.support.tolerances import ARITHMETIC
@@ -37,15 +35,6 @@ def halves(completions, **kwargs):
         scores.append(spans)
     return scores
 """
-
-
-def test_a_text_in_the_shape_of_a_secret_stays_in_a_table_and_a_known_secret_does_not() -> None:
-    shaped = "http://user:word@host"
-    logs = {"prompt": deque([shaped, "a known-value"]), "rewards": {"a": deque([1.0, 2.0])}}
-    with forgetting():
-        remember("known-value")
-        hide_in_tables(logs)
-    assert logs == {"prompt": deque([shaped, "a ***"]), "rewards": {"a": deque([1.0, 2.0])}}
 
 
 @pytest.mark.parametrize("trainer", [["trainer.dense=true"], ["trainer=ppo", "trainer.args.num_generations=1"]])

@@ -18,7 +18,7 @@ from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.text.redaction import forgetting, remember
 from rlhf_cli.trainers.extensions import Extensions
 from rlhf_cli.trainers.logging_mixin import LoggingMixin
-from rlhf_cli.trainers.prepared_lengths import PreparedLengths
+from rlhf_cli.trainers.prepared_lengths import PreparedLengths, prepare_and_measure
 from rlhf_cli.trainers.step_profile import counted_slots
 
 MODEL, REFERENCE = torch.nn.Identity(), torch.nn.Identity()
@@ -96,6 +96,7 @@ def test_each_method_is_called_as_it_is_in_a_phase_of_its_own(beats: Heartbeat) 
     for name, (given, _) in CALLS.items():
         getattr(quiet, name)(*given)
     assert [name for name, *_ in quiet.seen] == list(CALLS)
+    quiet.ref_model(0)  # tells nobody
 
 
 def test_a_reference_that_the_loss_calls_and_a_generation_s_passes_are_seen(beats: Heartbeat, monkeypatch) -> None:
@@ -136,13 +137,14 @@ def test_tokens_of_rows_are_counted_and_the_profile_is_logged_with_a_loss_and_in
 def test_what_trl_prints_goes_into_a_file_and_its_tables_hide_secrets(tmp_path: Path, capsys) -> None:
     file = tmp_path / "log.txt"
     trainer: Any = Logged(Extensions(table_log=file))
-    trainer._logs = {"prompt": deque(["a known-value"])}
+    shaped = "http://user:word@host"  # of a model or a data set, which only looks like a secret
+    trainer._logs = {"prompt": deque([shaped, "a known-value"]), "extra": {"note": deque(["known-value", 1.0])}}
     with forgetting():
         remember("known-value")
         trainer.log({})
     trainer.log({})
     assert file.read_text() == "of TRL\n" * 2
-    assert trainer._logs == {"prompt": deque(["a ***"])}
+    assert trainer._logs == {"prompt": deque([shaped, "a ***"]), "extra": {"note": deque(["***", 1.0])}}
     Logged(Extensions()).log({})
     assert capsys.readouterr().out == "of TRL\n"
 
@@ -168,3 +170,37 @@ def test_rows_that_trl_prepares_are_measured_by_the_name_of_the_data(caplog: pyt
     of_three = PreparedLengths(rows=3, shortest=2, longest=9, max_length=5, dropped=1, cut=0)
     assert trainer.lengths == {"train": of_three, "hard": of_three}
     assert [record.message.partition(":")[0] for record in caplog.records] == ["data", "data.eval.hard"]
+
+
+@pytest.mark.parametrize(
+    ("others", "strategy", "limit", "prepared", "expected", "said"),
+    [
+        (("train",), "", None, 3, (0, 0), "no max_length"),
+        (("train",), "", 9, 3, (0, 0), "fits all"),
+        (("train",), "", 5, 2, (1, 0), "drops 1 of 3"),
+        ((False, None, "train"), "bfd", 5, 2, (1, 0), "drops 1 of 3"),
+        ((True, None, "train"), "bfd", 5, 1, (0, 1), "cuts 1 of 3"),
+        ((True, None, "train"), "wrapped", 5, 1, (0, 0), "fits all"),
+        ((True, None, "train"), "bfd", None, 1, (0, 0), "no max_length"),
+    ],
+)
+def test_a_row_is_as_long_as_its_prompt_and_its_longest_answer_and_packing_drops_none(
+    caplog, others: tuple[Any, ...], strategy: str, limit: int | None, prepared: int, expected: Any, said: str
+) -> None:
+    """Rows of 2, 5 and 9 tokens. Packed into one, a longer row is cut, or goes on in the next one."""
+
+    def prepare(dataset: Dataset, _: Any, args: Any, *more: Any) -> Dataset:
+        if len(more) == 3 and more[0]:
+            return dataset.select([0])
+        return dataset.filter(lambda row: args.max_length is None or row["size"] <= args.max_length)
+
+    sizes = [(1, 1, 1), (1, 4, 2), (1, 2, 8)]
+    rows = [{"p": [0] * p, "yes": [0] * yes, "no": [0] * no, "size": p + max(yes, no)} for p, yes, no in sizes]
+    args: Any = SimpleNamespace(max_length=limit, packing_strategy=strategy)
+    found, lengths = prepare_and_measure(prepare, (("p",), ("yes", "no")), Dataset.from_list(rows), None, args, *others)
+    assert len(found) == prepared
+    assert lengths == PreparedLengths(3, 2, 9, limit, *expected)
+    caplog.set_level(logging.INFO, "rlhf")
+    lengths.report("train")
+    assert said in lengths.describe()
+    assert [record.levelname for record in caplog.records] == ["WARNING" if any(expected) else "INFO"]

@@ -171,16 +171,16 @@ def test_what_draws_cost_is_logged_of_all_ranks(caplog: pytest.LogCaptureFixture
         args=SimpleNamespace(log_completions=True),
         state=SimpleNamespace(global_step=6),
         keep_groups=KeepGroups("odd", 3),
-        **{"_num_generations": 2, "_has_warned": False},
+        **{"_num_generations": 2, "_has_warned": SamplingMixin._has_warned},
         _metrics={"train": defaultdict(list)},
         _logs={"extra": {"sampling.kept": deque([None, *[True] * 16])}},
     )
     lengths = torch.tensor([[1, 2, 4, 8], [16, 32, 64, 128]])
-    draws = [Draw({}, torch.tensor(one), of) for one, of in zip([[True, False], [False, True]], lengths, strict=True)]
+    draws = [Draw({}, torch.tensor(one), of) for one, of in zip([[True, False], [True, True]], lengths, strict=True)]
     SamplingMixin._log_draws(trainer, draws, [(0, 0), (1, 1)])
     assert dict(trainer._metrics["train"]) == {
         "sampling/draws": [2.0],
-        "sampling/differing_share": [3 / (4 * 2)],
+        "sampling/differing_share": [4 / (4 * 2)],
         "sampling/filled_share": [3 / 4],
         "sampling/tokens": [355.0],
         "sampling/unused_token_share": [pytest.approx(1 - (3 + 192 + 40) / 355)],
@@ -220,14 +220,14 @@ def test_a_draw_compares_this_rank_s_rows_by_the_reward_that_is_named(
         _log_completion_extra=lambda *given: kept.append(given),
         _logs={"prompt": deque(maxlen=8), "rewards": defaultdict(lambda: deque(maxlen=8))},
     )
-    monkeypatch.setattr(RewardMixin, "__init__", lambda self: None)
+    monkeypatch.setattr(RewardMixin, "__init__", lambda self, *given: kept.append(given))
     monkeypatch.setattr(RewardMixin, "_generate_and_score_completions", lambda self, inputs: {"of": inputs})
-    SamplingMixin.__init__(trainer)
+    SamplingMixin.__init__(trainer, "a model")
     assert [trainer._logs["prompt"].maxlen, trainer._logs["rewards"]["odd"].maxlen] == [24, 24]  # of all draws
     draw = trainer._drawn([{}] * 4)
     assert (draw.output, draw.differs.tolist(), draw.lengths.tolist()) == ({"of": [{}] * 4}, differs, [4, 5, 6, 7])
-    assert kept == [("sampling.kept", [True] * 4)]
+    assert kept == [("a model",), ("sampling.kept", [True] * 4)]
     trainer._settled.totals[4] = trainer._settled.totals[7] = nan
     trainer.args.log_completions = False
     assert trainer._drawn([{}] * 4).differs.tolist() == [False, False]
-    assert len(kept) == 1
+    assert len(kept) == 2

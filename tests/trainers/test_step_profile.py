@@ -14,7 +14,15 @@ from trl.trainer.utils import use_adapter
 
 from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.tables.metrics import PHASES
-from rlhf_cli.trainers.step_profile import StepProfile, TokenSlots, count_rows, counted_slots, is_reference, timed_waits
+from rlhf_cli.trainers.step_profile import (
+    StepProfile,
+    TokenSlots,
+    count_rows,
+    counted_slots,
+    is_reference,
+    timed_waits,
+    uncounted,
+)
 
 # Metrics of where the time went, of ranks whose clocks the test sets, and which pass is the reference's.
 
@@ -56,21 +64,22 @@ def test_shares_of_one_rank() -> None:
     assert metrics["time/elapsed_s"] == 4.0
     assert metrics["time/share/generation"] == 0.25
     assert metrics["time/share/reward/judge"] == 0.5
-    assert metrics["time/share/saving"] == 0.0
+    assert metrics["time/share/saving"] == metrics["time/share/scoring"] == 0.0
     assert metrics["passes/slots_per_token"] == 1.5
     assert sum(value for name, value in metrics.items() if name.startswith("time/share/")) == 1.0
     assert not {"time/share/waiting", "time/share/critic"} & set(metrics)
     assert profile.taken(accelerator) == {}
+    assert profile_of(Clock(critic=0.1, rest=0.2)).taken(accelerator)["time/share/critic"] == 0.333333
 
 
 def test_ranks_count_the_same_and_slots_are_summed() -> None:
-    """One waits 3 s of 4 for the other, which generates: (1 + 4) / 8 and 3 / 8. 10 + 20 slots, 5 + 15 tokens."""
-    accelerator: Any = Ranks(2, {"generation": 4.0, "slots": 20.0, "tokens": 15.0})
-    metrics = profile_of(Clock(generation=1.0, waiting=3.0), 10, 5).taken(accelerator)
+    """One waits 3 s of 4 for the other, which generates: (1 + 4) / 8 and 3 / 8. Tokens are 5 + 15."""
+    accelerator: Any = Ranks(2, {"generation": 4.0, "slots": 2.0**24, "tokens": 15.0})
+    metrics = profile_of(Clock(generation=1.0, waiting=3.0), 1, 5).taken(accelerator)
     assert metrics["time/elapsed_s"] == 4.0
     assert metrics["time/share/generation"] == 0.625
     assert metrics["time/share/waiting"] == 0.375
-    assert (metrics["passes/slots"], metrics["passes/tokens"]) == (30.0, 20.0)
+    assert (metrics["passes/slots"], metrics["passes/tokens"]) == (2**24 + 1, 20.0)
 
 
 def test_the_reference_is_another_model_or_the_policy_without_its_adapter() -> None:
@@ -129,3 +138,7 @@ def test_a_batch_of_rows_is_counted_by_its_masks(slots: TokenSlots) -> None:
     count_rows(batch)
     assert slots.taken() == (14, 10)
     assert slots.taken() == (0, 0)
+    with counted_slots() as other, uncounted():
+        count_rows(batch)
+    count_rows(batch)
+    assert (slots.taken(), other.taken()) == ((14, 10), (0, 0))
