@@ -182,8 +182,8 @@ def _exponential(like: Tensor, rows: Tensor, num_rows: int) -> Tensor:
         return numbers if len(rows) == num_rows else numbers[rows]
     numbers, after = torch.empty_like(like), 0
     for place, row in enumerate([*rows.tolist(), num_rows]):
-        if row > after:  # an int64 uses the same 64 bits of the generator as an exponential number, but no logarithm
-            torch.empty((row - after) * num_tokens, dtype=torch.int64).random_()
+        # an int64 uses the same 64 bits of the generator as an exponential number, but no logarithm
+        torch.empty((row - after) * num_tokens, dtype=torch.int64).random_()
         if row < num_rows:
             numbers[place].exponential_()
         after = row + 1

@@ -132,7 +132,7 @@ class Judge:
 
     def _parsed(self, row: int, reply: str, finish: str) -> float:
         low, high = map(float, self.scale)
-        where, got = f"row {row}, {self!r}", reply if len(reply) <= 300 else f"{reply[:150]} ... {reply[-150:]}"
+        where, got = f"row {row}, {self!r}", ends_of(reply)
         matches = list(self._pattern.finditer(reply)) or list(self._pattern.finditer(reply.replace("*", "")))
         try:
             score = float(matches[-1][1])
@@ -183,6 +183,11 @@ class Rubric:
                     expected="text or a number",
                 )
         return self._template.fill(values)
+
+
+def ends_of(reply: str) -> str:
+    """Return a reply as errors show it: a long one without its middle."""
+    return reply if len(reply) <= 300 else f"{reply[:150]} ... {reply[-150:]}"
 
 
 def prompt_text(prompt: Completion) -> str:

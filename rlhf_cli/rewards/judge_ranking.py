@@ -10,7 +10,7 @@ from functools import partial
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, text_of
-from rlhf_cli.rewards.judge import Judge, Rubric, prompt_text
+from rlhf_cli.rewards.judge import Judge, Rubric, ends_of, prompt_text
 from rlhf_cli.services.http_client import together
 
 _RANKING = r"(?:ranking|order)\s*[:=]\s*\[?(\d+(?:\s*[>,]\s*\d+)*)"
@@ -41,7 +41,7 @@ class RankingJudge(Judge):
             match counts.
     """
 
-    score_pattern: str = field(init=False, default="()")
+    score_pattern: str = field(init=False)
     scale: Sequence[float] = field(init=False)
     ranking_pattern: str = _RANKING
 
@@ -92,7 +92,7 @@ class RankingJudge(Judge):
             raise RewardError(
                 f"the judge's reply does not rank the {count} answers",
                 where=f"row {row}, {self!r}",
-                got=reply if len(reply) <= 300 else f"{reply[:150]} ... {reply[-150:]}",
+                got=ends_of(reply),
                 expected=f"each of 1 to {count} once, in text that matches {self._pattern.pattern}",
                 advice="raise args.max_tokens" if finish == "length" else "let the rubric say how to answer",
             )

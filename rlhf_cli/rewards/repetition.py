@@ -37,9 +37,7 @@ def repetition(
     def score(text: str) -> float:
         words = text.lower().split()
         items: Sequence[str] = words if unit == "words" else "".join(words)
-        num_ngrams = len(items) - ngram_size + 1
-        if num_ngrams < 1:
-            return 0.0
-        return len({tuple(items[start : start + ngram_size]) for start in range(num_ngrams)}) / num_ngrams - 1.0
+        ngrams = [tuple(items[start : start + ngram_size]) for start in range(len(items) - ngram_size + 1)]
+        return len(set(ngrams)) / len(ngrams) - 1.0 if ngrams else 0.0
 
     return [score(text_of(completion, reasoning=True)) for completion in completions]

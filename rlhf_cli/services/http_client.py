@@ -42,7 +42,6 @@ class _Busy(Exception):
     """A server did not answer: which, its message, and how long it asks to wait (0 = not)."""
 
     def __init__(self, url: str, message: str, wait_s: float = 0.0) -> None:
-        super().__init__(message)
         self.url, self.message, self.wait_s = url, message, wait_s
 
 
@@ -122,8 +121,7 @@ class JsonClient:
                 with attempt:
                     url = self.urls[(first + num_tries) % len(self.urls)]
                     num_tries += 1
-                    left_s = max(deadline - time.monotonic(), 0.001)
-                    return await self._try(client, url, body, min(self.timeout_s, left_s))
+                    return await self._try(client, url, body, min(self.timeout_s, deadline - time.monotonic()))
         except _Busy as busy:
             what = f"the server did not answer within retry_budget_s = {self.retry_budget_s:g} ({num_tries} tries)"
             waits = f"; it asks for a wait of {busy.wait_s:.3g} s" if busy.wait_s > _LONGEST_WAIT_S else ""
@@ -260,8 +258,8 @@ class ReplyCache:
             file.parent.mkdir(parents=True, exist_ok=True)
             descriptor, beside = tempfile.mkstemp(dir=file.parent, suffix=".new")
             try:
-                with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as stream:
-                    json.dump({"model": request["model"], "reply": reply}, stream, ensure_ascii=False)
+                with os.fdopen(descriptor, "wb") as stream:
+                    stream.write(json.dumps({"model": request["model"], "reply": reply}).encode())
                 os.replace(beside, file)
             except BaseException:
                 os.unlink(beside)

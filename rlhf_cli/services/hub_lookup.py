@@ -102,7 +102,7 @@ def _without_network(question: HubQuestion) -> HubAnswer | None:
     try:
         validate_repo_id(question.name)
     except HFValidationError as error:
-        return HubAnswer("impossible", str(error).split("\n")[0])
+        return HubAnswer("impossible", _first_line(error))
     folder = None
     if question.kind == "dataset":
         if _cached_dataset(question.name):

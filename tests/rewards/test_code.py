@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,6 +46,28 @@ def test_code_runs() -> None:
     assert code_runs(completions, timeout_s=1.0) == [1, 1, 0, 0, 0, 0, 0, 0]
     assert time.monotonic() - started < 8
     assert code_runs([]) == []
+
+
+def test_each_row_has_the_limits_that_are_documented_unless_others_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"timeout_s": 5.0, "memory_mb": 512, "max_processes": 16, "max_file_mb": 16, "isolation": "auto"}
+    others = {"timeout_s": 2.5, "memory_mb": 64, "max_processes": 3, "max_file_mb": 4, "isolation": "limits"}
+    seen: list[object] = []
+
+    def run(source: str, **limits: object) -> Any:
+        seen.append(limits)
+        return SimpleNamespace(returncode=0, stdout="")
+
+    def pool(size: int) -> ThreadPoolExecutor:
+        seen.append(size)
+        return ThreadPoolExecutor(1)
+
+    for name, value in (("run_code", run), ("ThreadPoolExecutor", pool)):
+        monkeypatch.setattr(f"rlhf_cli.rewards.code.{name}", value)
+    monkeypatch.setattr(os, "cpu_count", iter((7, None)).__next__)
+    for given in ({}, {**others, "max_workers": 3}):
+        assert code_runs(["pass"], **given) == [1.0]  # type: ignore[arg-type]
+        assert code_passes_tests(["pass"], ["assert True"], **given) == [0.0]  # type: ignore[arg-type]
+    assert seen == [7, limits, 1, limits, 3, others, 3, others]
 
 
 def test_code_passes_tests() -> None:

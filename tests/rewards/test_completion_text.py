@@ -40,7 +40,7 @@ def test_text(completion: Completion, plain: str, with_reasoning: str) -> None:
     assert text_of(completion, reasoning=True) == with_reasoning
 
 
-@pytest.mark.parametrize("completion", [None, 7, ["text"], {"role": "assistant", "content": "text"}])
+@pytest.mark.parametrize("completion", [None, 7, ["text"], [{"content": "a"}, "text"], {"content": "text"}])
 def test_neither_text_nor_messages(completion: Completion) -> None:
     with pytest.raises(RewardError):
         text_of(completion)

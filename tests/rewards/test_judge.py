@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import pickle
 import random
 import re
@@ -13,8 +14,9 @@ import pytest
 
 from rlhf_cli.errors import RewardError, ServerSilent
 from rlhf_cli.project.reward_reference import worked_examples
-from rlhf_cli.rewards.judge import Judge, Rubric
+from rlhf_cli.rewards.judge import Judge, Rubric, prompt_text
 from rlhf_cli.rewards.judge_ranking import RankingJudge
+from rlhf_cli.rewards.server import RewardServer
 from rlhf_cli.rewards.stack.reward_functions import required_columns
 from tests.support.fake_server import Answer, FakeServer, reply, serving
 
@@ -65,12 +67,44 @@ def test_replies_with_a_score(text: str, score: float) -> None:
     assert score_of(text) == score
 
 
-@pytest.mark.parametrize("text", ["I would rather not say.", "", "Score: excellent", "10"])
-def test_a_reply_without_a_score_raises(text: str, cache: Path) -> None:
-    with pytest.raises(RewardError) as caught:
-        score_of(text)
-    assert (str(caught.value.where)[:5], caught.value.got) == ("row 0", text)
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        *((text, text) for text in ("I would rather not say.", "", "Score: excellent", "10", "x" * 300)),
+        ("b" * 151 + "e" * 150, "b" * 150 + " ... " + "e" * 150),
+    ],
+    ids=range(6),
+)
+@pytest.mark.parametrize(("finish", "advice"), [("stop", "rubric"), ("length", "args.max_tokens")])
+def test_a_reply_without_a_score_or_ranking_raises(
+    text: str, shown: str, finish: str, advice: str, cache: Path
+) -> None:
+    with serving(reply(text, finish)) as server:
+        judges = Judge(server.url, "m", "{completion}"), RankingJudge(server.url, "m", "{completions}")
+        for judge, rows in zip(judges, (["c"], ["c", "d"]), strict=True):
+            with pytest.raises(RewardError) as caught:
+                asyncio.run(judge(prompts=["p"] * len(rows), completions=rows))
+            assert (str(caught.value.where)[:5], caught.value.got) == ("row 0", shown)
+            assert advice in str(caught.value.advice)
     assert not list(cache.rglob("*"))  # so the next call asks again
+
+
+@pytest.mark.parametrize(
+    ("make", "timeout_s", "retry_budget_s"),
+    [
+        (functools.partial(Judge, model="m", rubric="{completion}"), 60.0, 120.0),
+        (functools.partial(RankingJudge, model="m", rubric="{completions}"), 60.0, 120.0),
+        (RewardServer, 30.0, 60.0),
+    ],
+    ids=["judge", "judge_ranking", "reward_server"],
+)
+def test_requests_have_the_limits_that_are_documented_unless_others_are_given(
+    make: Any, timeout_s: float, retry_budget_s: float
+) -> None:
+    names, others = ("timeout_s", "retry_budget_s", "max_concurrency"), (1.5, 2.5, 3)
+    for given, expected in ({}, (timeout_s, retry_budget_s, 8)), (dict(zip(names, others, strict=True)), others):
+        client = make("http://127.0.0.1/", **given)._client
+        assert tuple(getattr(client, name) for name in names) == expected
 
 
 def test_equal_rows_make_one_request() -> None:
@@ -89,7 +123,9 @@ def test_a_cached_reply_makes_no_request(cache: Path) -> None:
     with serving(reply("Score: 5")) as server:
         ask()
         ask()
-        assert len(server.asked) == 1
+        (asked,) = server.asked
+        told = [{"role": "user", "content": "c"}]
+        assert asked.payload == {"model": "m", "temperature": 0, "max_tokens": 256, "messages": told}
         others = {"model": "n", "temperature": 1.0, "rubric": "!{completion}", "max_tokens": 7, "cache": False}
         for name, value in others.items():
             ask(**{name: value})
@@ -126,14 +162,28 @@ def test_a_judge_that_always_fails_raises(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_invalid_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JUDGE_KEY", raising=False)
-    wrong: list[Any] = [{"scale": [10, 0]}, {"scale": [1]}, {"score_pattern": "("}, {"score_pattern": "score"}]
-    for args in (*wrong, {"api_key_env": "JUDGE_KEY"}, {"rubric": "{prompt}"}):
+    wrong: list[Any] = [
+        {"scale": [10, 0]},
+        {"scale": [1]},
+        {"scale": [1, 1]},
+        {"score_pattern": "("},
+        {"score_pattern": "score"},
+    ]
+    for args in (*wrong, {"api_key_env": "JUDGE_KEY"}, {"rubric": "{prompt}"}, {"rubric": "{completion} {two words}"}):
         with pytest.raises(RewardError) as caught:
             Judge("http://127.0.0.1/", "m", **({"rubric": "{completion}"} | args))
         assert [caught.value.where] == [f"args.{name}" for name in args]
 
 
+def test_a_ranking_takes_no_arguments_of_scores() -> None:
+    for args in ({"scale": [0, 10]}, {"score_pattern": "(x)"}):
+        with pytest.raises(TypeError):
+            RankingJudge("http://127.0.0.1/", "m", "{completions}", **args)  # type: ignore[call-arg]
+
+
 def test_rubrics() -> None:
+    asked = [{"role": "system", "content": "Be short."}, {"content": "1+1?"}]
+    assert [prompt_text(prompt) for prompt in ("p", asked[1:], asked)] == ["p", "1+1?", "system: Be short.\nuser: 1+1?"]
     assert Rubric('{{"a": {completion}}}').fill({"completion": "{x}"}, 0) == '{"a": {x}}'
     for text, values, where in (
         ("{completion", {}, "args.rubric"),
@@ -183,7 +233,7 @@ def test_all_answers_of_a_prompt_are_one_request_and_equal_ones_share_a_rank() -
         found = scores(server, list(range(7)))
     assert found == [0.5, None, 0.0, 1.0, None, 0.0, None]  # q has no other answer, r no second one
     (asked,) = server.asked
-    assert sorted(listed(asked.payload).values()) == ["a", "bb", "ccc"]
+    assert [*listed(asked.payload).values()] == ["bb", "ccc", "a"]  # neither by sampling nor by the alphabet
     assert asked.payload["messages"][0]["content"].startswith("Q: p\n[1] ")
 
 
@@ -196,7 +246,7 @@ def test_neither_the_order_of_sampling_nor_the_other_prompts_change_the_request(
     assert len(server.asked) == 2
 
 
-@pytest.mark.parametrize("text", ["", "Ranking: 1 > 2", "Ranking: 1 > 2 > 2", "Ranking: 0 > 1 > 2", "1, 2, 3"])
+@pytest.mark.parametrize("text", ["Ranking: 1 > 2", "Ranking: 1 > 2 > 2", "Ranking: 0 > 1 > 2", "1, 2, 3"])
 def test_a_reply_that_is_no_ranking_raises_and_is_not_kept(text: str, cache: Path) -> None:
     with serving(reply(text)) as server, pytest.raises(RewardError) as caught:
         scores(server, list(range(7)))
@@ -210,6 +260,11 @@ def test_forms_of_a_ranking(text: str) -> None:
         found = scores(server, list(range(7)))
     numbers = {answer: number for number, answer in listed(server.asked[0].payload).items()}
     assert [found[row] for row in (0, 2, 3)] == [{3: 1.0, 2: 0.5, 1: 0.0}[numbers[TEXTS[row]]] for row in (0, 2, 3)]
+
+
+def test_a_pattern_whose_group_may_be_missing_gives_no_ranking() -> None:
+    with serving(reply("Best:")) as server, pytest.raises(RewardError):
+        scores(server, list(range(7)), ranking_pattern=r"Best:(.+)?")
 
 
 def test_a_rubric_needs_the_completions_and_its_columns_are_required(cache: Path) -> None:

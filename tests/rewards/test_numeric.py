@@ -41,6 +41,7 @@ DATA = Path(__file__).parents[2].parent / "shared" / "data"
         (r"\boxed{17, 18}", None, None),
         (r"\boxed{\text{eighteen}} or 18", None, None),
         (r"\boxed{18", None, 18),
+        (r"} so \boxed{\{18\}}", 18, 18),
         ("", None, None),
     ],
 )
@@ -207,6 +208,8 @@ def test_one_number(text: str, expected: Fraction) -> None:
         ("<<16-3-4=9>>9 duck eggs", F(9)),
         ("1.2.3", F(6, 5)),  # a version number: its start reads as 1.2, its end as nothing
         ("3 of the 10/0 x", F(3)),  # what has no value is passed over
+        ("3 of the " + "1" * 300, F("1" * 300)),
+        ("3 of the " + "1" * 301, F(3)),  # a stuck policy
         ("it takes 18 hours, from 1:05 to 19:05", F(5)),
     ],
 )

@@ -22,7 +22,8 @@ def test_sends_rows_and_columns_gets_rewards() -> None:
         reward = RewardServer(server.url)
         prompts = ["p", [{"role": "user", "content": "q"}]]
         from_trl = {"completion_ids": [[1], [2]], "trainer_state": object(), "log_metric": print}
-        columns = {"answer": [1, None], "day": [date(2025, 1, 1)] * 2, "scalar": 3}
+        columns = {"day": [date(2025, 1, 1)] * 2, "share": [float("nan"), 1.0], "scalar": 3, "one": [1]}
+        columns["answer"] = [1, None]
         scores = asyncio.run(reward(prompts=prompts, completions=["abc", ""], **from_trl, **columns))
     assert scores == [3, None]
     assert server.asked[0].payload == {"prompts": prompts, "completions": ["abc", ""], "columns": {"answer": [1, None]}}
@@ -39,8 +40,12 @@ def test_batches_keep_their_order() -> None:
     with serving(slow_first) as one, serving(slow_first) as two:
         reward = RewardServer([one.url, two.url], batch_size=3)
         assert asyncio.run(reward(prompts=[""] * 7, completions=texts, a=list(range(7)))) == [1, 2, 3, 4, 5, 6, 7]
+        assert (len(one.asked), len(two.asked)) == (2, 1)
         asked = sorted((one.asked + two.asked), key=lambda request: request.payload["columns"]["a"])
     assert [request.payload["columns"]["a"] for request in asked] == [[0, 1, 2], [3, 4, 5], [6]]
+    with serving(lengths) as server:
+        asyncio.run(RewardServer(server.url)(prompts=[""] * 33, completions=["x"] * 33))
+    assert sorted(len(request.payload["prompts"]) for request in server.asked) == [1, 32]
 
 
 @pytest.mark.parametrize(
@@ -50,6 +55,7 @@ def test_batches_keep_their_order() -> None:
         ({"scores": [1, 2]}, "{'scores': [1, 2]}"),
         ([1, 2], "[1, 2]"),
         ({"rewards": 1.0}, "{'rewards': 1.0}"),
+        ({"rewards": "x" * 300}, "{'rewards': '" + "x" * 187),
         ({"rewards": [1, "two"]}, "'two'"),
         ({"rewards": [[1], 2]}, "[1]"),
     ],
@@ -60,3 +66,4 @@ def test_invalid_answers(answer: Any, got: str) -> None:
         with pytest.raises(RewardError) as caught:
             asyncio.run(reward(prompts=[""] * 4, completions=["a", "b", "c", "d"]))
     assert (caught.value.where, caught.value.got) == (server.url, got)
+    assert "2 numbers" in str(caught.value.expected)

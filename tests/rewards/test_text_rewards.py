@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from trl.rewards.other_rewards import get_repetition_penalty_reward
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.language import LANGUAGES, language_consistency
+from rlhf_cli.rewards.language import LANGUAGES, language_consistency, language_of
 from rlhf_cli.rewards.length import length_ramp, length_target
 from rlhf_cli.rewards.match import exact_match, regex
 from rlhf_cli.rewards.repetition import repetition
@@ -122,11 +124,19 @@ def test_length_rows() -> None:
     assert length_ramp(COMPLETIONS, full=4, zero=0, unit="characters") == [1.0, 1.0, 0.0]
 
 
-def test_bad_arguments() -> None:
-    with pytest.raises(RewardError):
-        length_target(["x"], target=1, width=1)
-    with pytest.raises(RewardError):
-        length_ramp(["x"], [[1]], full=5, zero=5)
+@pytest.mark.parametrize(
+    ("reward", "where", "arguments"),
+    [
+        (length_target, "args.unit", {"target": 1, "width": 1}),
+        (length_ramp, "args.zero", {"completion_ids": [[1]], "full": 5, "zero": 5}),
+        *((format_tags, "args.tags", {"tags": tags}) for tags in ("think", [], ["a", "b", "a"])),
+        (language_consistency, "args.language", {"prompts": ["x"], "language": "french"}),
+    ],
+)
+def test_arguments_that_mean_nothing_are_refused(reward: Any, where: str, arguments: dict[str, Any]) -> None:
+    with pytest.raises(RewardError) as caught:
+        reward(completions=["x"], **arguments)
+    assert caught.value.where == where
 
 
 @pytest.mark.parametrize(
@@ -150,6 +160,8 @@ def test_words(text: str, ngram_size: int, expected: float) -> None:
 def test_characters() -> None:
     assert repetition(["我我我我 我"], ngram_size=2, unit="characters") == [-0.75]
     assert repetition(["我我我我 我"], ngram_size=2) == [0.0]  # two words: in Chinese this unit sees nothing
+    thought = [{"role": "assistant", "content": "", "thinking": "a a a a"}]
+    assert repetition(["a a a a", thought]) == [-0.5, -0.5]  # three words are counted together unless told otherwise
 
 
 @pytest.mark.parametrize("text", ["a b c d", "x y x y x", "the cat and the cat and the dog", "b b b b b b"])
@@ -196,7 +208,18 @@ def test_language_rows() -> None:
     assert language_consistency(prompts, completions, language="latin") == [1.0, pytest.approx(1 / 3), 1.0, None]
 
 
-def test_unknown_language() -> None:
-    with pytest.raises(RewardError):
-        language_consistency(["x"], ["x"], language="french")
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("漢" * 9 + "の", "japanese"),  # a tenth of kana
+        ("漢" * 10 + "の", "han"),
+        ("漢" * 9 + "々の", "han"),
+        ("カタ word", "japanese"),
+        ("да abc", "cyrillic"),  # the first of a tie
+        ("да abc def", "latin"),
+        ("1 + 1", None),
+    ],
+)
+def test_the_language_of_a_text(text: str, language: str | None) -> None:
+    assert language_of(text) == language
     assert {"auto", "latin", "han", "cyrillic", "arabic"} < set(LANGUAGES)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.rewards.toy import (
+    add,
     digits_only,
     score_speakers,
     second_is_larger,
@@ -51,6 +52,7 @@ def test_sum_rows() -> None:
     completions = ["7", [{"role": "assistant", "content": "12"}], "12"]
     assert sums_correct(completions, a=[3, 5, 5], b=[4, 7, 8]) == [1.0, 1.0, 0.0]
     assert sums_correct(["7"], a=["3"], b=["4"]) == [1.0]
+    assert add(3, 4) == 7
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,7 @@ def test_the_true_reward_of_texts_and_of_messages() -> None:
         ("A: 7\nB: 4", [(0, 4, 1.0), (5, 9, -1.0)]),
         (" \nA: 07\nB: 4\n", [(2, 7, 1.0), (8, 12, -1.0)]),
         ("A: 7\nB: 7", []),
+        ("A: 9\nB: 4", [(0, 4, 1.0), (5, 9, -1.0)]),
         ("A: 7\nB: 10", -1.0),  # more than a speaker may say
         ("A: 7", -1.0),
         ("A: 4\nB: 7\nB: 8", -1.0),
@@ -101,5 +104,9 @@ def test_rows() -> None:
     columns = {"speaker_a": ["A", "C", "C"], "speaker_b": ["B", "D", "D"]}
     spans = [[(0, 4, -2.0), (5, 10, 2.0)], [(0, 4, 2.0), (5, 9, -2.0)], -3.0]
     assert speakers_larger(texts, **columns, mass=2.0, malformed=-3.0) == spans
+    assert speakers_larger(texts[1:], **{name: column[1:] for name, column in columns.items()}) == [
+        [(0, 4, 1.0), (5, 9, -1.0)],
+        -1.0,
+    ]
     limited = speakers_larger(texts, **columns, max_value=[9, "9", 9], mass=2.0, malformed=-3.0)
     assert limited == [-3.0, *spans[1:]]

@@ -9,11 +9,16 @@ import os
 import pickle
 import random
 import socket
+import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
+import httpx2
 import pytest
+import tenacity
 
 from rlhf_cli.errors import RewardError, ServerSilent
 from rlhf_cli.services import http_client
@@ -26,7 +31,7 @@ OK = Answer({"fine": True})
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the waits between tries in seconds. Nothing really waits, and jitter has its maximum."""
+    """Return the waits between tries in seconds. Only they take time, none really waits, and jitter has its maximum."""
     waited: list[float] = []
     real = asyncio.sleep
 
@@ -35,6 +40,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         await real(0)
 
     monkeypatch.setattr(http_client.asyncio, "sleep", sleep)
+    for module in (http_client, tenacity):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: sum(waited), time=time.time))
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
     return waited
 
@@ -60,6 +67,57 @@ def test_429_then_ok_waits_as_asked(waits: list[float]) -> None:
 
 
 @pytest.mark.fault(35)
+def test_a_wait_is_told_at_most_every_thirty_seconds(waits: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    with serving(Answer("", 429, {"Retry-After": "30"}), Answer("", 503), Answer("", 500), OK) as server:
+        assert asyncio.run(posting(JsonClient(server.url, retry_budget_s=1000), {})) == {"fine": True}
+    assert waits == [30, 1, 2]
+    assert ["up to 1000 s" in caplog.messages[0], "up to 969 s" in caplog.messages[1]] == [True, True]
+    assert len(caplog.messages) == 2
+
+
+@pytest.mark.fault(35)
+@pytest.mark.parametrize(("asked_s", "is_told"), [(20, False), (21, True)])
+def test_a_server_that_asks_for_a_longer_wait_than_the_budget_is_not_waited_for(
+    asked_s: int, is_told: bool, waits: list[float]
+) -> None:
+    busy = Answer("", 503, {"Retry-After": str(asked_s)})
+    with serving(busy) as server, pytest.raises(ServerSilent) as caught:
+        asyncio.run(posting(JsonClient(server.url, retry_budget_s=20), {}))
+    assert (waits, "21 s" in str(caught.value.got)) == ([], is_told)
+
+
+@pytest.mark.fault(35)
+def test_a_server_that_is_not_there_is_tried_until_the_budget_ends(waits: list[float]) -> None:
+    with pytest.raises(ServerSilent):
+        asyncio.run(posting(JsonClient(f"http://127.0.0.1:{closed_port()}/", retry_budget_s=2), {}))
+    assert waits == [0.5, 1.0]
+
+
+@pytest.mark.fault(35)
+def test_a_try_ends_after_its_own_time_and_with_the_budget(waits: list[float]) -> None:
+    with serving(Answer({}, after_s=0.5), OK) as server:
+        assert asyncio.run(posting(JsonClient(server.url, timeout_s=0.1), {})) == {"fine": True}
+    with serving(Answer({}, after_s=0.5)) as server, pytest.raises(ServerSilent):
+        asyncio.run(posting(JsonClient(server.url, retry_budget_s=0.1), {}))
+
+
+@pytest.mark.fault(35)
+@pytest.mark.parametrize(
+    ("asked", "expected_s"),
+    [
+        *(("2.5", 2.5), ("", 0.0), ("soon", 0.0), ("-5", 0.0), ("inf", 0.0), ("nan", 0.0)),
+        *(("Sun, 09 Sep 2001 01:46:49 GMT", 9.0), ("Sun, 09 Sep 2001 01:46:31 GMT", 0.0)),
+    ],
+)
+def test_a_wait_is_asked_for_in_seconds_or_as_a_date(
+    asked: str, expected_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_client.time, "time", lambda: 1e9)  # at 01:46:40
+    answer = httpx2.Response(429, headers={"Retry-After": asked})
+    assert http_client._retry_after(answer) == expected_s
+
+
+@pytest.mark.fault(35)
 def test_errors_of_500_are_retried_until_the_budget_ends() -> None:
     with serving(Answer({"error": "it is broken"}, 500)) as server:
         started = time.monotonic()
@@ -76,7 +134,17 @@ def test_a_refusal_is_not_retried() -> None:
     with serving(refusal) as server, pytest.raises(RewardError) as caught:
         asyncio.run(posting(JsonClient(server.url), {}))
     assert (caught.value.where, "no field `completions`" in str(caught.value.got)) == (server.url, True)
+    assert caught.value.hint is None
     assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "got"), [(b"", "nothing"), (b"oops", "oops"), (b"\xff", "\N{REPLACEMENT CHARACTER}")]
+)
+def test_an_answer_that_is_not_json_is_shown(content: bytes, got: str) -> None:
+    with serving(Answer(content)) as server, pytest.raises(RewardError) as caught:
+        asyncio.run(posting(JsonClient(server.url), {}))
+    assert (caught.value.where, caught.value.got) == (server.url, got)
 
 
 def test_another_server_is_asked_without_a_wait(waits: list[float]) -> None:
@@ -87,14 +155,18 @@ def test_another_server_is_asked_without_a_wait(waits: list[float]) -> None:
     assert waits == [0.0, 0.0]
 
 
-def test_concurrent_requests_are_limited() -> None:
+def test_concurrent_requests_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     async def many(client: JsonClient) -> None:
         async with client.session() as post:
             await together([post({}) for _ in range(9)])
 
+    made = Mock(wraps=httpx2.AsyncClient)
+    monkeypatch.setattr(httpx2, "AsyncClient", made)
     with serving(Answer({}, after_s=0.05)) as server:
         asyncio.run(many(JsonClient(server.url, max_concurrency=3)))
         assert (server.at_once, len(server.asked)) == (3, 9)
+    # httpx has limits of its own: 100 connections, and five seconds.
+    assert (made.call_args.kwargs["limits"].max_connections, made.call_args.kwargs["timeout"]) == (3, None)
 
 
 def test_the_key_goes_to_the_server_only(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -107,22 +179,24 @@ def test_the_key_goes_to_the_server_only(monkeypatch: pytest.MonkeyPatch, caplog
 
     with serving(echo) as server:
         client = JsonClient(server.url + "?token=hidden", api_key_env="MY_KEY", retry_budget_s=0.2)
-        for status in (401, 500):
+        for status in (401, 403, 500):
             with pytest.raises(RewardError) as caught:
                 asyncio.run(posting(client, {"status": status}))
             shown.append(f"{caught.value} {caught.value!r} {caught.value.__dict__}")
         assert all(request.headers["Authorization"] == f"Bearer {KEY}" for request in server.asked)
-    assert "***" in shown[0]
-    assert "export MY_KEY=..." in shown[0]
+    assert ["***" in text for text in shown] == [True] * 3
+    assert ["export MY_KEY=..." in text for text in shown] == [True, True, False]
     shown += [repr(client), repr(vars(client)), caplog.text]
     assert not any(KEY in text for text in shown)
-    assert not any("hidden" in text for text in [*shown[:2], repr(client)])
+    assert not any("hidden" in text for text in [*shown[:3], repr(client)])
     assert KEY.encode() not in pickle.dumps(client)
 
 
-@pytest.mark.parametrize("value", [None, "  "])
+@pytest.mark.parametrize("value", [None, "  ", "schlüssel", "two\nlines"])
 @pytest.mark.fault(35)
-def test_a_missing_key_is_refused_at_once(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_is_missing_or_cannot_be_sent_is_refused_at_once(
+    value: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("MY_KEY", raising=False)
     if value is not None:
         monkeypatch.setenv("MY_KEY", value)
@@ -150,6 +224,8 @@ def test_what_json_lacks_is_not_sent() -> None:
             with pytest.raises(ValueError, match="JSON"):
                 asyncio.run(posting(JsonClient(server.url), {"score": value}))
         assert server.asked == []
+        asyncio.run(posting(JsonClient(server.url), {"text": "half a pair: \ud83d"}))
+    assert [request.payload for request in server.asked] == [{"text": "half a pair: ?"}]
 
 
 @pytest.mark.parametrize("url", ["http://me:hunter2@h/x", "http://me:hunter2@:port", "ftp://me:hunter2@x", "", []])
@@ -167,18 +243,27 @@ def test_an_endless_answer_is_refused_before_it_fills_the_memory(monkeypatch: py
         with serving(answer) as server, pytest.raises(RewardError) as caught:
             asyncio.run(posting(JsonClient(server.url), {}))
         assert (caught.value.where, "100,000" in str(caught.value.got)) == (server.url, True)
+    with serving(Answer(b'"' + b"x" * 99_998 + b'"')) as server:
+        assert asyncio.run(posting(JsonClient(server.url), {})) == "x" * 99_998
 
 
-def test_a_kept_reply_that_is_no_plain_file_is_asked_for_again(tmp_path: Path) -> None:
-    cache, request = ReplyCache(tmp_path), {"model": "m"}
-    cache.write(request, "yes")
-    assert cache.read(request) == "yes"
-    (file,) = tmp_path.glob("*/*.json")
+def test_a_kept_reply_that_is_no_plain_file_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "on another disk"))
+    cache, request = ReplyCache(tmp_path / "a" / "b"), {"model": "m", "seed": 1}
+    for reply in ("no", "yes, or half a pair: \ud83d"):
+        cache.write(request, reply)
+        assert cache.read({"seed": 1, "model": "m"}) == reply
+    assert cache.read(request | {"seed": 2}) is None
+    (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
     file.write_text("[" * 100_000)
     assert cache.read(request) is None
     file.unlink()
     os.mkfifo(file)
     assert cache.read(request) is None
+    file.unlink()
+    file.mkdir()
+    cache.write(request, "what cannot be kept leaves nothing")
+    assert list(file.parent.iterdir()) == [file]
 
 
 def test_what_is_cancelled_has_ended_when_the_failure_is_raised() -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -28,8 +29,11 @@ _ERRORS = {
 class Hub(BaseHTTPRequestHandler):
     """Answers as huggingface.co: the status, and in a header which of several reasons a status has."""
 
+    kinds: ClassVar[set[str]] = set()
+
     def do_GET(self) -> None:
-        name = self.path.split("/")[4]
+        _, _, kind, _, name = self.path.split("/")[:5]
+        self.kinds.add(kind)
         if "revision" in self.path:
             self.refuse("revision")
         elif name == "shut" and not self.path.endswith("auth-check"):
@@ -86,7 +90,11 @@ def asked(name: str, kind: hub_lookup.Kind = "model", revision: str | None = Non
     ],
 )
 def test_what_the_hub_says(name: str, revision: str | None, state: str) -> None:
-    assert asked(name, "model", revision).state == asked(name, "dataset", revision).state == state
+    kinds: tuple[hub_lookup.Kind, ...] = ("model", "dataset")
+    for kind in kinds:
+        Hub.kinds.clear()
+        answer = asked(name, kind, revision)
+        assert (answer.state, answer.is_silence, Hub.kinds) == (state, False, {f"{kind}s"})
 
 
 def test_a_silent_hub_costs_one_timeout_for_all_questions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +108,31 @@ def test_a_silent_hub_costs_one_timeout_for_all_questions(monkeypatch: pytest.Mo
         answers = look_up([HubQuestion("model", f"org/model{number}") for number in range(5)])
         took = time.monotonic() - begun
     assert {(answer.state, answer.is_silence) for answer in answers} == {("unreachable", True)}
+    assert all("timeout" in answer.detail.lower() for answer in answers)  # each question has ended by itself
     assert took < 2.4, took  # one after another would be 2.5 and more
+
+
+@pytest.mark.parametrize("typed", [None, "soon"])
+def test_a_question_that_does_not_end_delays_nothing(typed: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking up a name cannot be interrupted: the question is given up, and does not keep the process."""
+    monkeypatch.delenv("HF_HUB_ETAG_TIMEOUT", raising=False)
+    if typed is not None:
+        monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", typed)
+    asking: list[tuple[float, bool]] = []
+    monkeypatch.setattr(threading.Thread, "join", lambda *_: None)
+    begun, ended = threading.Event(), threading.Event()
+
+    def hang(question: HubQuestion, deadline_s: float) -> HubAnswer:
+        asking.append((deadline_s, threading.current_thread().daemon))
+        begun.set()
+        ended.wait()
+        return HubAnswer("there")
+
+    monkeypatch.setattr(hub_lookup, "_asked", hang)
+    answer = asked("model")
+    begun.wait()
+    ended.set()
+    assert (answer.state, answer.is_silence, asking) == ("unreachable", True, [(2.0, True)])
 
 
 class TestTheCache:
@@ -123,6 +155,9 @@ class TestTheCache:
     def test_a_model_that_is_there(self, place: Path) -> None:
         folder = self.cached(place / "home" / "hub", "config.json", "model.safetensors")
         assert asked("model") == HubAnswer("cached", folder=folder)
+        assert asked("model", revision="v9").state == "unreachable"
+        (answer,) = look_up([HubQuestion("model", "no/such/name")])
+        assert (answer.state, "no/such/name" in answer.detail) == ("impossible", True)
 
     def test_one_whose_weights_were_never_loaded(self, place: Path) -> None:
         self.cached(place / "home" / "hub", "config.json", "tokenizer_config.json")

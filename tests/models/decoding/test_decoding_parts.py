@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import inspect
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import nn
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from transformers.generation import GenerationMixin, logits_process
 
 from rlhf_cli.models import live_generation
-from rlhf_cli.models.live_generation import ROW_BY_ROW, Generating, draw, refuse_not_finite
+from rlhf_cli.models.live_generation import CACHE_INPUT, ROW_BY_ROW, Generating, LiveBatch, draw, refuse_not_finite
 from tests.support.signatures import parameters
-from tests.support.tiny_decoders import PAD, model_of, settings
+from tests.support.tiny_decoders import PAD, VOCABULARY, model_of, settings
 
 NUM_ROWS, NUM_TOKENS = 7, 33
 
@@ -75,12 +77,31 @@ def test_a_prompt_that_contains_the_padding_token_is_another_prompt() -> None:
     with generating.of(model):
         found = model.generate(input_ids=IDS, attention_mask=MASK, generation_config=config)
     assert generating.prompt_slots == 3 * IDS.shape[1]
-    alone = [model.generate(input_ids=IDS[row : row + 1], attention_mask=MASK[row : row + 1], generation_config=config)
-             for row in range(len(IDS))]  # fmt: skip
+    alone = [
+        model.generate(input_ids=IDS[row : row + 1], attention_mask=MASK[row : row + 1], generation_config=config)
+        for row in range(len(IDS))
+    ]
     for row, expected in zip(found[:, 3:].tolist(), alone, strict=True):
         answer = expected[0, 3:].tolist()
         assert row[: len(answer)] == answer
     assert found[0, 3:].tolist() != found[1, 3:].tolist()
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_logits_are_copied_in_float32_to_the_device_of_the_tokens(device: str) -> None:
+    """A model over several devices has them elsewhere, and score processors change them in place."""
+    answer = SimpleNamespace(logits=torch.ones(4, 2, VOCABULARY))
+    model = Mock(return_value=answer)
+    model.prepare_inputs_for_generation.return_value = model._update_model_kwargs_for_generation.return_value = {}
+    batch = LiveBatch(model, IDS.to(device), {CACHE_INPUT: DynamicCache()})
+    for dtype in (torch.float32, torch.bfloat16):
+        answer.logits = answer.logits.to(dtype)
+        found = batch.read_tokens()
+        assert (found.dtype, found.shape) == (torch.float32, (4, VOCABULARY))
+        assert {found.device.type, batch.rows.device.type, batch.is_live.device.type} == {device}
+        found.zero_()
+        assert (answer.logits == 1).all()
+    assert model.call_args.kwargs == {"return_dict": True}
 
 
 class _Dropping(nn.Module):

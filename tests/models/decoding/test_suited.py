@@ -8,7 +8,14 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    DynamicCache,
+    LlamaConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from rlhf_cli.models import live_generation
 from rlhf_cli.models.live_generation import Generating, expected_mode
@@ -78,17 +85,25 @@ def _without_token_types(forward: Any) -> Any:
 def test_each_kind_of_model_is_refused_for_its_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("llama")
     assert live_generation.why_not_ahead(model, settings()) is None
+    recurrent = LlamaConfig(num_hidden_layers=2, layer_types=["linear_attention", "full_attention"])
     for name, value, why in (
-        ("is_remote_code", lambda: True, "code"),
-        ("_supports_default_dynamic_cache", lambda: False, "cache"),
-        ("config", SimpleNamespace(is_encoder_decoder=True), "encoder"),
+        ("is_remote_code", lambda: True, ("LlamaForCausalLM", "code")),
+        ("_supports_default_dynamic_cache", lambda: False, ("LlamaForCausalLM", "cache")),
+        ("config", SimpleNamespace(is_encoder_decoder=True), ("LlamaForCausalLM", "encoder")),
+        ("config", recurrent, ("cache", "LinearAttentionLayer")),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(model, name, value)
             found = live_generation.why_not_ahead(model, settings())
         assert found is not None
-        assert found.startswith("LlamaForCausalLM ")
-        assert why in found
+        assert [word for word in why if word not in found] == []
+
+
+def read_cache() -> DynamicCache:
+    """Return a cache of one token per row."""
+    cache = DynamicCache()
+    cache.update(torch.zeros(12, 2, 1, 8), torch.zeros(12, 2, 1, 8), 0)
+    return cache
 
 
 @pytest.mark.parametrize(
@@ -100,6 +115,7 @@ def test_each_kind_of_model_is_refused_for_its_own_reason(monkeypatch: pytest.Mo
         ({"attention_mask": torch.ones(12, 1, 9, 9)}, "attention_mask (12, 1, 9, 9)"),
         ({"position_ids": torch.ones(9)}, "position_ids (9,)"),
         ({live_generation.CACHE_INPUT: None}, "NoneType"),
+        ({live_generation.CACHE_INPUT: read_cache()}, "not empty"),
     ],
 )
 def test_every_input_has_a_row_for_every_prompt(inputs: dict[str, Any], why: str | None) -> None:
