@@ -112,7 +112,11 @@ def _call(
             _fail(f"log_extra({column!r}, ...) was given {length} values for {len(some)} completions")
 
     def read_dense(index: int, value: Sequence[object]) -> list[float | None] | list[Span]:
-        return _dense(some[index], value, text_of(as_completion(given["completions"][index])), token_ids(given, index))
+        """Return the values per token, or the spans. A test knows no token borders, only the text."""
+        if (spans := named_spans(value)) is None:
+            return as_token_values(value, len(token_ids(given, index)), list, "last")
+        place_spans(spans, characters(text_of(as_completion(given["completions"][index]))), spread="last")
+        return spans
 
     try:
         return list(as_scores("it", returned, len(some), read_dense))  # type: ignore[arg-type]
@@ -126,21 +130,6 @@ def _same(wanted: list[Value], got: list[Value], some: list[int], circumstance: 
     for row, value in zip(some, got, strict=True):
         if not _close(wanted[row], value, tolerance):
             _fail(f"row {row} scores {wanted[row]!r}, but {value!r} {circumstance}")
-
-
-def _dense(row: int, value: Sequence[object], text: str, ids: Sequence[int]) -> list[float | None] | list[Span]:
-    """Return the values per token, or the spans, of a dense row. A test knows no token borders, only the text."""
-    __tracebackhide__ = True
-    try:
-        if (spans := named_spans(value)) is not None:
-            place_spans(spans, characters(text), spread="last")
-            return spans
-        return as_token_values(value, len(ids), list, "last")
-    except ValueError as error:
-        _fail(
-            f"row {row}: {error}; a list has one number or None per token (len(completion_ids[row])), or "
-            "(start, end, value) spans in characters of the completion"
-        )
 
 
 def _function(reward: str | Callable[..., object], args: dict[str, object]) -> Callable[..., object]:

@@ -93,6 +93,10 @@ def token_short(completions, completion_ids, **kwargs):
     return [[0.0] * (len(ids) - (len(ids) == 2)) + [0.0] for ids in completion_ids]
 
 
+def column(completions, **kwargs):
+    return [[float("yes" in text)] for text in completions]
+
+
 def logs_too_little(completions, log_extra, **kwargs):
     log_extra("seen", [1])
     return [1.0] * len(completions)
@@ -101,6 +105,10 @@ def logs_too_little(completions, log_extra, **kwargs):
 @pytest.mark.parametrize("reward", [polite, polite_later])
 def test_the_values_come_back(reward) -> None:
     assert check_reward(reward, completions=TEXTS) == [1.0, 0.0, 2.0]
+
+
+def test_rows_of_one_number_are_scores_as_in_a_training() -> None:
+    assert check_reward(column, completions=["yes", "no"]) == [1.0, 0.0]
 
 
 def test_by_name_with_args_and_by_file(write) -> None:
@@ -141,8 +149,8 @@ def test_a_comparing_reward_can_be_allowed() -> None:
         (strips, {}, r"changes its inputs: completion_ids of row 1 was list \[110, 111\], is list \[110, 111, 0\]"),
         (rounds_the_answer, {"answer": [{"value": 1.0}, {"value": 1.5}, {"value": 2.5}]}, "changes.* answer of row 0"),
         (right, {}, "needs the column 'answer'"),
-        (span_outside, {}, r"row 1: span 0 \(0, 5, 1.0\) is not inside the completion's 2 characters"),
-        (token_short, {}, "row 0: 12 values for a completion of 11 tokens"),
+        (span_outside, {}, r"row 1: returned span 0 \(0, 5, 1.0\) is not inside the completion's 2 characters"),
+        (token_short, {}, "row 0: returned 12 values for a completion of 11 tokens"),
         (logs_too_little, {}, r"log_extra\('seen', ...\) was given 1 values for 3 completions"),
         (lambda completions, **kwargs: [1.0] * len(completions), {}, "cannot be pickled"),
     ],

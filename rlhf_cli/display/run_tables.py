@@ -41,6 +41,7 @@ from rlhf_cli.runs.metrics_file import (
     reward_spans,
     series,
     start_and_end,
+    tables_by_step,
 )
 from rlhf_cli.runs.phase_clock import phase_label, time_shares
 from rlhf_cli.runs.reward_records import failed_rows, kept_batches
@@ -376,13 +377,13 @@ def _learnt(folder: RunFolder, events: list[Event], most: int) -> RenderableType
 
 def _samples(folder: RunFolder, most: int) -> Table | None:
     """Return up to `most` completions of the last log event, one per prompt."""
-    files = sorted((folder.path / "completions").glob("*.parquet"))
-    if not files:
+    tables = tables_by_step(folder.path)
+    if not tables:
         return None
     import pyarrow.parquet
 
     first_of_prompt: dict[str, dict[str, Any]] = {}
-    for row in pyarrow.parquet.read_table(files[-1]).to_pylist():
+    for row in pyarrow.parquet.read_table(tables[-1][1]).to_pylist():
         first_of_prompt.setdefault(one_line(row["prompt"]), row)
     rows = [
         (one_line(row["prompt"]), one_line(row["completion"]), f"{row['advantage']:+.2f}")

@@ -137,5 +137,6 @@ def score_bench(rows: Sequence[dict[str, object]], scores: CompletionScores, *, 
     columns |= {"total": totals} if any(total is not None for total in totals) else {}
     columns["characters"] = [float(len(text_of(as_completion(row["completion"])))) for row in rows]
     distributions = {name: distribution(values) for name, values in columns.items()}
-    beside = {} if label is None else {label: labels_of(rows, label)}
+    named = f"{label} (label)" if label in columns else label  # a reward may have the same name
+    beside = {} if label is None or named is None else {named: labels_of(rows, label)}
     return ScoreBench(distributions, correlations({**columns, **beside}), label)

@@ -116,10 +116,10 @@ def read_completions(
         what, expected = f"{path}: no such file", "a file with prompt and completion, a run folder or run:NAME"
         raise DataError(what, where="--completions", got=str(path.absolute()), expected=expected, **near_files(path))
     if path.is_dir():
-        tables = sorted([*path.glob("completions/*.parquet"), *path.glob("*.parquet")])
+        tables = [*path.glob("completions/*.parquet"), *path.glob("*.parquet")]
         if not tables:
             raise DataError("there are no completions in this folder", where=str(path), expected="*.parquet")
-        path = tables[-1]
+        path = max(tables, key=lambda table: (len(table.name), table))  # of step 100000 after that of step 99999
     table = completions_in(path, limit or sys.maxsize, experiment, label)
     free = [name for name in table.column_names if experiment is None or name not in columns_read(experiment)]
     raise_any(

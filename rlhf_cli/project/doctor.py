@@ -22,6 +22,7 @@ from rich.filesize import decimal as size
 from rlhf_cli.errors import ConfigError, RewardError
 from rlhf_cli.plan.devices import host_bytes
 from rlhf_cli.runs.tracking.tracking_plan import has_login, netrc_knows, wandb_address
+from rlhf_cli.services.hub_lookup import hub_cache
 from rlhf_cli.services.sandbox.running import protections
 
 
@@ -263,7 +264,6 @@ def examine() -> list[Condition]:
     torch = importlib.util.find_spec("torch")
     build = read_build(Path(torch.origin).with_name("version.py")) if torch is not None and torch.origin else None
     cores = f"{len(os.sched_getaffinity(0))} cores, {size(host_bytes() or 0)}"
-    hub = os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or "~/.cache/huggingface", "hub")
     return [
         gpu_condition(read_driver(shutil.which("nvidia-smi")), build),
         *package_conditions(),
@@ -271,6 +271,6 @@ def examine() -> list[Condition]:
         wandb_login_condition(),
         Condition("machine", "cores and memory", State.OK, cores),
         disk_condition("runs", Path("runs").absolute(), "run.root=FOLDER"),
-        disk_condition("hub cache", Path(hub).expanduser(), "export HF_HOME=FOLDER"),
+        disk_condition("hub cache", hub_cache(), "export HF_HOME=FOLDER"),
         sandbox_condition(),
     ]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import yaml
 from huggingface_hub import ModelCard, ModelCardData
 
+from rlhf_cli.config.schema.reward_sections import gate_text
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError, RunError
 from rlhf_cli.evaluation.evaluation_files import read_evaluation
@@ -216,9 +217,9 @@ def _data_paths(data: JsonTree) -> list[str]:
 
 
 def _reward(name: str, reward: JsonTree) -> list[str]:
-    gate = section(reward, "gate")
-    gated = f"{gate['by']} at least {gate.get('at_least')}" if gate.get("by") else ""
-    cells = [name, str(reward.get("fn") or reward.get("model")), str(reward.get("weight")), gated]
+    gate = reward.get("gate")
+    gates = ", ".join(gate_text(one) for one in (gate if isinstance(gate, list) else [gate]) if isinstance(one, dict))
+    cells = [name, str(reward.get("fn") or reward.get("model")), str(reward.get("weight")), gates]
     return [cell.replace("|", "\\|").replace("\n", " ") for cell in cells]
 
 

@@ -69,10 +69,9 @@ def cached_model(name: str, revision: str | None = None) -> Path | None:
     """Return the cache folder that holds a model's configuration, or None if it was never loaded."""
     from huggingface_hub import try_to_load_from_cache
 
-    folder = Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or _home() / "hub")
     with suppress(ValueError):  # a path, which is no valid id
         for file in ("config.json", "adapter_config.json", "tokenizer_config.json"):
-            found = try_to_load_from_cache(name, file, cache_dir=folder, revision=revision)
+            found = try_to_load_from_cache(name, file, cache_dir=hub_cache(), revision=revision)
             if isinstance(found, str):
                 return Path(found).parent
     return None
@@ -147,6 +146,12 @@ def _asked(question: HubQuestion, deadline_s: float) -> HubAnswer:
 
 def _first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def hub_cache() -> Path:
+    """Return the folder of the hub's cache, which need not exist."""
+    folder = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or _home() / "hub"
+    return Path(folder).expanduser()
 
 
 def _home() -> Path:

@@ -26,7 +26,7 @@ def run_of(place: Path, events: list[dict[str, Any]], **status: Any) -> RunFolde
 
 
 def with_completions(folder: RunFolder, step: int, *rows: tuple[str, str, float]) -> None:
-    (folder.path / "completions").mkdir()
+    (folder.path / "completions").mkdir(exist_ok=True)
     table = pyarrow.Table.from_pylist(
         [dict(zip(("prompt", "completion", "advantage"), row, strict=True)) for row in rows]
     )
@@ -41,7 +41,8 @@ def read(folder: RunFolder) -> list[str]:
 def test_rewards_curve_samples_and_what_to_type_next(place: Path) -> None:
     rewards = [{"step": step, "reward": 0.5 * step, "rewards/right/mean": 0.25 * step} for step in (1, 2)]
     folder = run_of(place, [*rewards, {"step": 2, "eval_greedy/total": 0.875}], warnings=3)
-    with_completions(folder, 2, ("1+1=", "2\n", 0.5), ("1+1=", "another", -0.5), ("2+2=", "[red]4", -1.0))
+    with_completions(folder, 99999, ("1+1=", "older", 0.0))
+    with_completions(folder, 100000, ("1+1=", "2\n", 0.5), ("1+1=", "another", -0.5), ("2+2=", "[red]4", -1.0))
     lines = read(folder)
     assert lines[0].startswith("╭─ finished after 2 steps")
     assert [line.split() for line in lines[1:4]] == [

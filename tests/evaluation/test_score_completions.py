@@ -196,6 +196,12 @@ def test_what_is_summed_up() -> None:
     assert ([one.ranks for one in found.correlations][-3:], found.label) == (pytest.approx([1.0, -1.0, -1.0]), "ok")
 
 
+def test_a_label_may_have_the_name_of_a_reward() -> None:
+    found = score_bench([{**row, "one": row["ok"]} for row in LABELLED], with_summary(1.0, 3.0, None), label="one")
+    ranks = {(one.first, one.second): one.ranks for one in found.correlations}
+    assert (ranks["one", "total"], ranks["one", "one (label)"]) == pytest.approx((1.0, -1.0))
+
+
 def test_without_labels_and_totals_there_is_less() -> None:
     unlabelled = score_bench(LABELLED, with_summary(1.0, 3.0, 2.0))
     assert unlabelled.label is None

@@ -60,7 +60,7 @@ def finished_run(place: Path, trained: PreTrainedModel | PeftModel | None, /, **
             "fn": str(place.parent / "rewards.py") + ":brief",
             "args": {"full": 2},
             "weight": 0.25,
-            "gate": {"by": "correct", "at_least": 1.0},
+            "gate": [{"by": "correct", "at_least": 1.0}, {"by": "correct", "at_most": 2.0}],
         },
     }
     config = {

@@ -62,7 +62,7 @@ def test_the_tables_of_the_card(run: RunFolder, tmp_path: Path) -> None:
     card = (tmp_path / "out" / "README.md").read_text()
     assert rows_of(card, "reward") == [
         ["correct", "rlhf_cli.rewards.toy:sums_correct", "1.0", ""],
-        ["brief", "./rewards.py:brief", "0.25", "correct at least 1.0"],
+        ["brief", "./rewards.py:brief", "0.25", "correct >= 1, correct <= 2"],
     ]
     for said in ("0123456789abcdef with uncommitted changes", "torch 2.13.0", "rlhf train +exp=mine", "GRPOTrainer"):
         assert said in card

@@ -135,6 +135,20 @@ def test_a_question_that_does_not_end_delays_nothing(typed: str | None, monkeypa
     assert (answer.state, answer.is_silence, asking) == ("unreachable", True, [(2.0, True)])
 
 
+PLACES = {
+    **dict.fromkeys(("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"), "/mine"),
+    **{"HF_HOME": "/mine/hub", "XDG_CACHE_HOME": "/mine/huggingface/hub"},
+}
+
+
+@pytest.mark.parametrize("variable", PLACES)
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    for name in PLACES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "/mine")
+    assert hub_lookup.hub_cache() == Path(PLACES[variable])
+
+
 class TestTheCache:
     def cached(self, folder: Path, *files: str) -> Path:
         repository = folder / "models--org--model"

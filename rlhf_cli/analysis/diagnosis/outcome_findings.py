@@ -22,9 +22,8 @@ from rlhf_cli.analysis.diagnosis.logged import (
     Severity,
     SkippedCheck,
     Trend,
-    rounded,
 )
-from rlhf_cli.analysis.diagnosis.policy_findings import closer, slower
+from rlhf_cli.analysis.diagnosis.policy_findings import closer, faster, slower
 from rlhf_cli.runs.metrics_file import evaluation_sets
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
 from rlhf_cli.truncation import policy_named
@@ -224,13 +223,7 @@ def _learned(log: Log, setup: RunSetup, curve: Curve, line: Trend, sign: float, 
         return curve.passed()
     if high < little:
         what = f"{name} does not {better}: {curve.from_to()}; the change is smaller than {little:.2g}"
-        return curve.finding("serious", what, _faster(log, setup), shown=shown)
+        debug = "overfit" if log.rewards() else "overfit_rows"
+        fixes = [*faster(log, setup), Fix(f"debug={debug}", "shows whether the model can learn a single batch")]
+        return curve.finding("serious", what, fixes, shown=shown)
     return SkippedCheck(f"{curve.metric}: {curve.from_to()}; the change may be noise")
-
-
-def _faster(log: Log, setup: RunSetup) -> Iterator[Fix]:
-    rate = setup.number("learning_rate", log.largest("learning_rate"))
-    if rate > 0.0:
-        yield Fix(f"trainer.args.learning_rate={rounded(3 * rate)}", "takes larger steps")
-    debug = "overfit" if log.rewards() else "overfit_rows"
-    yield Fix(f"debug={debug}", "shows whether the model can learn a single batch")

@@ -72,6 +72,13 @@ def slower(log: Log, setup: RunSetup) -> Iterator[Fix]:
         yield Fix(f"trainer.args.learning_rate={rounded(rate / 3)}", "takes smaller steps")
 
 
+def faster(log: Log, setup: RunSetup) -> Iterator[Fix]:
+    """Yield three times the learning rate, if it was configured or logged."""
+    rate = setup.number("learning_rate", log.largest("learning_rate"))
+    if rate > 0.0:
+        yield Fix(f"trainer.args.learning_rate={rounded(3 * rate)}", "takes larger steps")
+
+
 _HALF, _NEARLY_ALL = 0.5, 0.9
 _GROWTH, _WORTH_TELLING = 0.1, 0.15
 
@@ -180,10 +187,8 @@ def clipping(log: Log, setup: RunSetup) -> CheckResult:
         return PassedCheck(f"{curve.metric}: {late.on_average() if reuses or late.mean else unused}")
     if (early := log.too_early()) or (early := curve.too_few(ENOUGH_FOR_TREND)):
         return early
-    rate = setup.number("learning_rate", 0.0)
-    fixes = [Fix(f"trainer.args.learning_rate={rounded(3 * rate)}", "takes larger steps")] if rate else []
     what = "no update is clipped although rollouts are reused: the policy hardly changes"
-    return curve.finding("note", what, fixes, shown=curve.evidence(curve.on_average()))
+    return curve.finding("note", what, faster(log, setup), shown=curve.evidence(curve.on_average()))
 
 
 _MOSTLY = 0.8

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,10 +16,10 @@ from typing import Any
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, reward_names
 from rlhf_cli.display.page.curves import rounded
 from rlhf_cli.rewards.completion_text import calls_text, content_text
+from rlhf_cli.runs.metrics_file import tables_by_step
 from rlhf_cli.text.redaction import redacted_values
 from rlhf_cli.text.regular_files import LARGEST_TABLE, require_regular
 
-_TABLE = re.compile(r"^completions_(\d+)\.parquet$")
 _EFFECTIVE = ".effective"
 _MOST_STEPS = 10
 _MOST_PROMPTS = 3
@@ -44,10 +43,7 @@ def completion_pages(runs: Sequence[LoggedRun]) -> dict[str, Any]:
     `steps` has one page per step, `notes` the tables that could not be read, `num_steps` counts the steps of all runs.
     """
     order = {name: place for place, name in enumerate(reward_names(runs))}
-    tables: list[dict[int, Path]] = []  # optimizer step -> table, sorted by step
-    for run in runs:
-        files = (run.folder.path / "completions").glob("*.parquet") if run.folder is not None else ()
-        tables.append(dict(sorted((int(match[1]), file) for file in files if (match := _TABLE.match(file.name)))))
+    tables = [dict(tables_by_step(run.folder.path)) if run.folder is not None else {} for run in runs]
     notes: list[str] = []
     by_step: dict[int, dict[int, list[Answer]]] = {}
     for step in chosen_steps(tables, _MOST_STEPS):

@@ -59,8 +59,13 @@ def _setting_lines(comparison: Comparison, measures: Sequence[RunMeasure]) -> li
         for measure in measures
     ]
     return [
-        {"name": _shown_name(setting), "seeds": len(setting.by_seed), "cells": cells, "left_out": setting.left_out}
-        for setting, cells in zip(settings, zip(*columns, strict=True), strict=True)
+        {
+            "name": _shown_name(setting),
+            "seeds": len(setting.by_seed),
+            "cells": [texts[place] for texts in columns],
+            "left_out": setting.left_out,
+        }
+        for place, setting in enumerate(settings)
     ]
 
 

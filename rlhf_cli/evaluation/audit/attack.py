@@ -284,7 +284,8 @@ def _is_blind(name: str, gold: Sequence[ScoredRow], attacks: Sequence[ScoredRow]
 
 
 def _strength(kind: KindResult) -> tuple[float, float]:
-    return (kind.beats + kind.ties) / kind.rows if kind.rows else 0.0, kind.margin or kind.mean_total or -math.inf
+    size = kind.mean_total if kind.margin is None else kind.margin
+    return (kind.beats + kind.ties) / kind.rows if kind.rows else 0.0, -math.inf if size is None else size
 
 
 def _ordered(kinds: list[KindResult], *, has_gold: bool) -> list[KindResult]:

@@ -28,6 +28,7 @@ from rlhf_cli.plan.stack_building import reward_stack
 from rlhf_cli.rewards.stack.reward_functions import required_columns
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
+from rlhf_cli.rewards.tags import DEFAULT_TAGS
 from rlhf_cli.text.template_grammar import is_text, parse
 from rlhf_cli.truncation import COMPONENT, Endings
 
@@ -37,7 +38,6 @@ GOLD_COLUMNS = (
 )
 """Common column names for the right answer, the most specific first."""
 
-DEFAULT_TAGS = ("think", "answer")
 _REASONING = "The question is read once more, and what it asks for is worked out in order."
 
 

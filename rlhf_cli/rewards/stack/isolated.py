@@ -60,7 +60,7 @@ class Isolated:
         self._pool: ProcessPool | None = None
         self._starter: ThreadPoolExecutor | None = None
         self._workers: set[int | None] = set()
-        """Process ids of all workers so far, each the leader of a session."""
+        """Process ids of the workers since orphans were last killed, each the leader of a session."""
 
     @property
     def func(self) -> RewardFunction:
@@ -90,8 +90,10 @@ class Isolated:
     def _kill_orphans(self) -> None:
         """Kill the processes of pools that the function had opened in workers that are gone."""
         alive = {worker.pid for worker in multiprocessing.active_children()}
-        dead, self._workers = self._workers - alive, self._workers | alive
-        for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()] if os.path.isdir("/proc") else ():
+        pids = {int(name) for name in os.listdir("/proc") if name.isdigit()} if os.path.isdir("/proc") else set()
+        # The kernel may give the number of a dead worker to a stranger, once the worker's session is empty.
+        dead, self._workers = self._workers - alive - pids, alive
+        for pid in pids:
             with contextlib.suppress(OSError):
                 if os.getsid(pid) in dead:
                     os.kill(pid, signal.SIGKILL)

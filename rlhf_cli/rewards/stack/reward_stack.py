@@ -63,7 +63,7 @@ class MaxErrors:
 
 @dataclass
 class ErrorCounts:
-    """Count one reward's failures, ignoring rows that a gate skipped."""
+    """Count one reward's failures, ignoring rows that were not computed."""
 
     limit: MaxErrors | None
     _last: tuple[bool, ...] = ()
@@ -72,8 +72,9 @@ class ErrorCounts:
     def add(self, component: Component, outcome: RewardOutcome, *, replay: str | None = None) -> None:
         """Count a batch. Raise RewardFailed with the last error and the command that replays it if too many failed."""
         name, errors = component.name, [error for error in outcome.errors if error is not None]
-        if outcome.calls:
-            self._hopeless = self._hopeless + 1 if len(errors) >= outcome.calls else 0
+        if not outcome.calls:
+            return
+        self._hopeless = self._hopeless + 1 if len(errors) >= outcome.calls else 0
         if self._hopeless >= _MAX_HOPELESS_BATCHES:
             raise RewardFailed(
                 f"reward {name!r} failed on every row of {_MAX_HOPELESS_BATCHES} consecutive batches",
@@ -185,6 +186,10 @@ class RewardStack:
             raise
         for component in self.components:
             outcome = self.outcomes[component.name]
+            # A column that was logged once is logged for every batch: TRL would otherwise repeat the last values.
+            self._extra[component.name].update(outcome.extra)
+            for column in self._extra[component.name]:
+                outcome.extra.setdefault(column, [None] * len(outcome.raw))
             for row, message in enumerate(outcome.errors):
                 if message is not None:
                     self._keep(component.name, row, message, batch)
@@ -277,10 +282,6 @@ class RewardStack:
         rows = [row for row in range(num_rows) if component.eager or closed[row] is None]
         outcome = self._run(component, batch, rows)
         outcome.calls_saved = num_rows - len(rows)
-        # A column that was logged once is logged for every batch: TRL would otherwise repeat the last batch's values.
-        self._extra[component.name].update(outcome.extra)
-        for column in self._extra[component.name]:
-            outcome.extra.setdefault(column, [None] * num_rows)
         for row, gate in enumerate(closed):
             if gate is not None:
                 outcome.closed_by[row] = gate.by

@@ -65,6 +65,8 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_shown(tmp_path: Path) -> N
 def test_a_report_that_fails_fails_nothing_else(tmp_path: Path) -> None:
     write_reported(tmp_path / "sweep")
     assert report_at_the_end(tmp_path / "sweep") == f"report: {tmp_path / 'sweep' / 'report.html'}"
+    write_run(tmp_path / "new" / "run", configured(0.5, 0), {}, state="failed")  # before its first log event
+    assert report_at_the_end(tmp_path / "new").startswith("report: ")
     (tmp_path / "empty").mkdir()
     assert report_at_the_end(tmp_path / "empty").startswith("no report: ")
     with pytest.raises(RunError):

@@ -214,13 +214,14 @@ def test_the_worst_kind_is_first() -> None:
         return replace(found, **{"name": name, "rows": 8, "beats": beats, "ties": ties, "margin": margin, **named})
 
     kinds = [
-        *(kind("e", 0, 1, 0.5, mean_total=3.0), kind("d", 1, 2, -4.0, mean_total=None)),
-        *(kind("f", 0, 0, None, rows=0, mean_total=2.0), kind("c", 2, 1, -3.0, rows=4, mean_total=5.0)),
+        *(kind("f", 0, 1, -0.5, mean_total=1.5), kind("e", 0, 1, 0.0, mean_total=-3.0)),
+        *(kind("g", 0, 0, None, rows=0, mean_total=2.0), kind("c", 2, 1, -3.0, rows=4, mean_total=5.0)),
+        kind("d", 1, 2, -4.0, mean_total=None),
         kind("b", 0, 0, -9.0, is_near=True, mean_total=-1.0),
         kind("a", 0, 1, 0.0, is_hole=True, mean_total=4.0),
     ]
-    assert [one.name for one in _ordered(kinds, has_gold=True)] == list("abcdef")
-    assert [one.name for one in _ordered(kinds, has_gold=False)] == list("caefbd")
+    assert [one.name for one in _ordered(kinds, has_gold=True)] == list("abcdefg")
+    assert [one.name for one in _ordered(kinds, has_gold=False)] == list("cagfbed")
 
 
 def test_large_totals_tie_up_to_their_rounding() -> None:

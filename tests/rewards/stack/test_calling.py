@@ -218,6 +218,12 @@ def test_rows_that_a_gate_spares_are_not_counted() -> None:
             assert not ends
 
 
+def test_training_does_not_dilute_the_failures_of_what_only_evaluations_compute() -> None:
+    stack = RewardStack([Component("mine", score, on_error=0.0, eval_only=True)], max_errors=MaxErrors(0.25, 8))
+    for stack.is_training in (True, True, False):
+        stack.evaluate(prompts=["p"] * 4, completions=[FAILING] * 3 + ["good"])  # the window is half full
+
+
 SAID = {"role": "user", "content": "2+2=", "tool_calls": [{"name": "add", "arguments": {"a": 2}}]}
 
 

@@ -362,3 +362,12 @@ class TestLogExtra:
         stack.evaluate(**BATCH, log_extra=print)
         assert stack.outcomes["b"].extra == {"said": [None] * 4}
         stack.close()
+
+    @pytest.mark.parametrize("rules", [{"on_error": "exclude"}, {"eval_only": True}])
+    def test_nor_is_the_column_lost_by_a_failure_or_with_the_evaluation(self, rules: dict[str, Any]) -> None:
+        stack = RewardStack([Component("b", self.says, **rules)])
+        stack.evaluate(**BATCH, log_extra=print)
+        stack.is_training = True
+        stack.evaluate(**BATCH | {"row": None}, log_extra=print)
+        assert stack.outcomes["b"].extra == {"said": [None] * 4}
+        stack.close()
