@@ -282,11 +282,14 @@ def test_an_adapter_is_merged_again_if_its_base_or_tokenizer_changed(
     (place / "adapter").mkdir()
     (place / "adapter/adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(place / "base")}))
     merged = []
-    for changed in ("base/model.safetensors", "adapter/adapter_model.safetensors", "adapter/chat_template.jinja"):
+    for changed in ("adapter/adapter_model.safetensors", "base/model.safetensors", "adapter/chat_template.jinja"):
         (place / changed).write_text("other")
         merged += [cache.merged_model(str(place / "adapter")) for _ in range(2)]
     assert len(set(merged)) == 3
     assert merged[0::2] == merged[1::2]
+    (place / "adapter/config.json").write_text("{}")  # a whole model with an adapter beside it
+    for other in (str(place / "adapter"), str(place / "base"), "owner/model"):
+        assert cache.merged_model(other) == other
 
 
 @pytest.mark.parametrize(

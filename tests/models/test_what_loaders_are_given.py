@@ -21,8 +21,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Ll
 from rlhf_cli.errors import ModelError
 from rlhf_cli.evaluation.evaluation_run import load_policy
 from rlhf_cli.models.cache import merged_model
-from rlhf_cli.models.model_folders import require_model
+from rlhf_cli.models.model_folders import loaders_of, require_model
 from rlhf_cli.models.policy_model import PolicyModel
+from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.models.scalar_heads import build_critic, check_tokens, head_names, load_reward_model
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.plan.prepare import prepare
@@ -105,8 +106,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def source(folder: Path, kind: Any, *, trusted: bool) -> SourceModel:
-    return SourceModel(RunFolder(folder), folder, kind, 1, trust_remote_code=trusted)
+def source(folder: Path, **trust: bool) -> SourceModel:
+    return SourceModel(RunFolder(folder), folder, "policy", 1, **trust)
 
 
 def configured(path: Path | str, *, trusted: bool, words: tuple[str, ...] = ()) -> Any:
@@ -116,35 +117,37 @@ def configured(path: Path | str, *, trusted: bool, words: tuple[str, ...] = ()) 
     ).experiment
 
 
-Load = Callable[[dict[str, Path], bool, Path], object]
+Load = Callable[[dict[str, Path], Path, dict[str, Any]], object]
 LOADERS: dict[str, Load] = {
-    "policy of an evaluation": lambda models, trusted, _: PolicyModel(models["policy"], trust_remote_code=trusted),
-    "reward model": lambda models, trusted, _: load_reward_model(str(models["reward"]), trust_remote_code=trusted),
-    "critic of the policy": lambda models, trusted, _: critic("policy", models, trusted),
-    "critic of a reward model": lambda models, trusted, _: critic(str(models["reward"]), models, trusted),
-    "critic of another model": lambda models, trusted, _: critic(str(models["policy"]), models, trusted),
-    "merged adapter": lambda models, trusted, _: merged_model(str(models["adapter"]), trust_remote_code=trusted),
-    "heads": lambda models, trusted, _: head_names(str(models["policy"]), trust_remote_code=trusted),
-    "exported adapter": lambda models, trusted, out: write_merged_weights(
-        source(models["adapter"], "policy", trusted=trusted), str(models["policy"]), out
+    "policy of an evaluation": lambda models, _, trust: PolicyModel(models["policy"], **trust),
+    "reward model": lambda models, _, trust: load_reward_model(str(models["reward"]), **trust),
+    "scorer": lambda models, _, trust: RewardModelScorer(str(models["reward"]), **trust),
+    "critic of the policy": lambda models, _, trust: critic("policy", models, **trust),
+    "critic of a reward model": lambda models, _, trust: critic(str(models["reward"]), models, **trust),
+    "critic of another model": lambda models, _, trust: critic(str(models["policy"]), models, **trust),
+    "merged adapter": lambda models, _, trust: merged_model(str(models["adapter"]), **trust),
+    "heads": lambda models, _, trust: head_names(str(models["policy"]), **trust),
+    "loaders": lambda models, _, trust: loaders_of(str(models["policy"]), **trust),
+    "exported adapter": lambda models, out, trust: write_merged_weights(
+        source(models["adapter"], **trust), str(models["policy"]), out
     ),
-    "merged for an export": lambda models, trusted, _: merged(source(models["adapter"], "policy", trusted=trusted)),
+    "merged for an export": lambda models, _, trust: merged(source(models["adapter"], **trust)),
 }
+TRUSTED = {"trust_remote_code": True}
 
 
-def critic(init: str, models: dict[str, Path], trusted: bool, **named: Any) -> Any:
-    given: dict[str, Any] = {"dtype": "auto", "dropout": 0.0, "trust_remote_code": trusted, **named}
-    return build_critic(init, str(models["policy"]), **given)
+def critic(init: str, models: dict[str, Path], **named: Any) -> Any:
+    return build_critic(init, str(models["policy"]), **{"dtype": "auto", "dropout": 0.0, **named})
 
 
 @pytest.mark.parametrize("name", LOADERS)
 def test_code_beside_the_weights_runs_if_it_is_trusted_and_only_then(
     name: str, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    LOADERS[name](models, True, tmp_path / "trusted")
+    LOADERS[name](models, tmp_path / "trusted", TRUSTED)
     monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "another cache"))
     with pytest.raises((ModelError, ValueError, OSError)):
-        LOADERS[name](models, False, tmp_path / "not trusted")
+        LOADERS[name](models, tmp_path / "not trusted", {})
 
 
 def test_an_experiment_hands_on_trust_and_dtype(models: dict[str, Path]) -> None:
@@ -167,12 +170,13 @@ def test_weights_have_the_dtype_that_was_asked_for(models: dict[str, Path]) -> N
         assert PolicyModel(models["policy"], dtype=dtype, trust_remote_code=True)._model.dtype == expected
         assert dtype_of(load_reward_model(str(models["reward"]), dtype=dtype, trust_remote_code=True).model) == expected
         for init in ("policy", str(models["reward"]), str(models["policy"])):
-            assert dtype_of(critic(init, models, True, dtype=dtype)) == expected
+            assert dtype_of(critic(init, models, dtype=dtype, **TRUSTED)) == expected
         asked = configured(models["adapter"], trusted=True, words=(f"model.dtype={dtype}",))
         folder = policy_path(asked, print)
         assert folder == merged_model(str(models["adapter"]), dtype=dtype, trust_remote_code=True)
         stored = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", trust_remote_code=True)
         assert stored.dtype == expected
+        assert (Path(folder) / "tokenizer.json").is_file()
 
 
 @pytest.fixture
@@ -221,11 +225,11 @@ def test_the_revision_that_was_asked_for_is_read(name: str, hub: str) -> None:
 
 def test_tokens_are_compared_by_tokenizers_that_may_run_code(models: dict[str, Path], hub: str, tmp_path: Path) -> None:
     (tmp_path / "hub" / "models--team--own" / "refs" / "main").write_text("1" * 40)
-    built, policy = critic("policy", models, True), str(models["policy"])
+    built, policy = critic("policy", models, **TRUSTED), str(models["policy"])
     for here, there in ((hub, policy), (policy, hub), (hub, hub)):
         check_tokens(built, here, there, trust_remote_code=True)
     with pytest.raises(ValueError, match="trust_remote_code"):
-        check_tokens(built, policy, hub, trust_remote_code=False)
+        check_tokens(built, policy, hub)
 
 
 def test_the_text_of_an_answer_is_without_special_tokens(models) -> None:

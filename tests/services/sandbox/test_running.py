@@ -5,6 +5,7 @@ Each is bounded by itself too, so that a sandbox that fails costs a failed test 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -156,6 +157,55 @@ def test_isolation_that_is_unknown_or_missing(monkeypatch: pytest.MonkeyPatch) -
     assert caught.value.where == "args.isolation"
 
 
+@pytest.mark.parametrize(
+    ("name", "most_refused"), [("timeout_s", 0), ("max_processes", 0), ("max_file_mb", 0), ("memory_mb", 63)]
+)
+def test_a_limit_that_leaves_nothing_is_refused(name: str, most_refused: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next larger one is passed on, beside the others' defaults, which are documented."""
+    passed: list[dict[str, object]] = []
+    monkeypatch.setattr(sandbox, "_run", lambda *_, **limits: (passed.append(limits), None))
+    monkeypatch.setattr(sandbox, "_pick", lambda isolation: isolation)
+    with pytest.raises(RewardError) as caught:
+        run_code("pass", **{name: most_refused})  # type: ignore[arg-type]
+    assert caught.value.where == f"args.{name}"
+    limits = {"timeout_s": 5.0, "memory_mb": 512, "max_processes": 16, "max_file_mb": 16, name: most_refused + 1}
+    run_code("pass", **{name: most_refused + 1})  # type: ignore[arg-type]
+    assert passed == [limits]
+
+
+@pytest.mark.parametrize(
+    ("does", "reports", "expected"),
+    [
+        ("exit 0", [{"in_force": {}}, {"returncode": 3, "killed_reason": None}], (3, False, None)),
+        ("exit 0", [{"in_force": {}}, {"returncode": -9, "killed_reason": "time"}], (-9, True, "time")),
+        ("exit 0", [{"in_force": {}}, {"returncode": -9, "killed_reason": "memory"}], (-9, False, "memory")),
+        ("exit 0", [{"in_force": {}}, {"returncode": -24, "killed_reason": None}], (-24, True, "cpu")),
+        ("exit 0", [{"in_force": {}}], (-9, False, "launcher")),
+        ("sleep 60", [{"in_force": {}}], (-9, False, "launcher")),
+        ("exit 3", [], "ended with 3"),
+        ("echo it broke >&2; exit 3", [], "it broke"),
+        ("exit 1", [{"failed": "no namespaces"}], "no namespaces"),
+        ("exit 1", [{"in_force": {}}, {"failed": "later"}], "later"),
+    ],
+)
+def test_what_a_launcher_reports_of_a_program(does: str, reports: list[object], expected: Any) -> None:
+    """One that reports no end was killed, one that reports no start has failed; neither is waited for without end."""
+    reader, writer = os.pipe()
+    os.write(writer, "".join(json.dumps(report) + "\n" for report in reports).encode())
+    os.close(writer)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(["sh", "-c", does], stdout=pipe, stderr=pipe, start_new_session=True)
+    with open(reader, "rb") as file:
+        if isinstance(expected, str):
+            with pytest.raises(RewardError) as caught:
+                sandbox._listen(process, file, 20)
+            assert expected in str(caught.value.got)
+            return
+        found, _ = sandbox._listen(process, file, 0.5 if "sleep" in does else 20)
+    assert (found.returncode, found.timed_out, found.killed_reason) == expected
+    assert process.returncode == (-signal.SIGKILL if "sleep" in does else 0)
+
+
 def test_falling_back_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     real = sandbox._probe
 
@@ -184,9 +234,21 @@ print(*[module.__file__ for name, module in sys.modules.items() if name.split(".
 """
 
 
-def test_bubblewrap_is_shown_every_file_that_the_launcher_imports() -> None:
-    job = {"visible": [], "python": sys.executable, "max_file_bytes": 1 << 20}
+@pytest.mark.parametrize("is_root", [True, False])
+def test_bubblewrap_is_shown_every_file_that_the_launcher_imports(
+    is_root: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root keeps the rights to become another user, and any other user becomes nobody in a namespace of its own."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if is_root else 1000)
+    job: Any = {"visible": [], "python": sys.executable, "max_file_bytes": 1 << 20}
     words = command("bubblewrap", job, 3, 4)
+    assert words[-2:] == ["3", "4"]
+    assert command("limits", job, 3, 4) == words[words.index(sys.executable) :]
+    said = " ".join(words)
+    rights = [words[place + 1] for place, word in enumerate(words) if word == "--cap-add"]
+    assert rights == [f"CAP_{name}" for name in ("SETUID", "SETGID", "SETPCAP", "CHOWN", "KILL") if is_root]
+    assert ("--cap-drop ALL" in said, "--unshare-user --uid 65534 --gid 65534" in said) == (is_root, not is_root)
+    assert said.count("--size 1048576 --tmpfs") == 2
     shown = {Path(words[place + 2]) for place, word in enumerate(words) if word == "--ro-bind"}
     done = subprocess.run([sys.executable, "-c", _IMPORTED], capture_output=True, text=True, check=True)
     needed = {Path(line) for line in done.stdout.splitlines()}

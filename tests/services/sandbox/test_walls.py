@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import resource
 import signal
 import socket
 import subprocess
@@ -13,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from rlhf_cli.services.sandbox.running import Isolation, protections
+from rlhf_cli.services.sandbox.running import Isolation, ProgramResult, protections, run_code
 from tests.services.sandbox.sandbox_processes import Run, processes_with
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox wants Linux")
@@ -107,6 +110,76 @@ open("/dev/null", "w").write("x")
         assert file.read() == before
     own = "WROTE /proc/self/oom_score_adj\n"  # behind a wall it is the program's own
     assert (outcome.returncode, outcome.stdout.replace(own, "")) == (0, "")
+
+
+LOOKS = """
+import ctypes, json, os, resource
+def words(file): return list(map(str.split, open(file)))
+def opened(name): return open("/dev/" + name, "rb").read(2).hex()
+open("/dev/shm/own", "w").close()
+print(json.dumps({
+    "limits": {name: resource.getrlimit(getattr(resource, "RLIMIT_" + name)) for name in %s},
+    "status": {name.strip(":"): rest for name, *rest in words("/proc/self/status")},
+    "mounts": {place: options.split(",") for _, place, _, options, *_ in words("/proc/self/mounts")},
+    "spaces": {name: os.readlink("/proc/self/ns/" + name) for name in ("mnt", "pid", "net", "ipc", "uts")},
+    "disk": os.statvfs("/tmp").f_blocks * os.statvfs("/tmp").f_frsize,
+    "secure_bits": ctypes.CDLL(None).prctl(27, 0, 0, 0, 0),
+    "is_own_session": os.getsid(0) == os.getpid(),
+    "devices": [opened("null"), opened("zero"), len(opened("random")), len(opened("urandom"))],
+}))
+"""
+
+
+def test_what_a_program_is_left_with(run: Run, mode: Isolation) -> None:
+    """Its limits, its rights and, behind a wall, its own namespaces and what is mounted there."""
+    megabyte = 1 << 20
+    wanted = {"CORE": (0, 0), "CPU": (7, 8), "AS": (300 * megabyte,) * 2, "FSIZE": (2 * megabyte,) * 2}
+    wanted |= {"NOFILE": (64, 64), "NPROC": (9, 9)}
+    outcome = run(LOOKS % list(wanted), timeout_s=5.5, memory_mb=300, max_processes=9, max_file_mb=2)
+    seen, here, walled = json.loads(outcome.stdout), protections(mode), mode != "limits"
+    for name, limits in wanted.items():
+        ceiling = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1]
+        ceiling = max(wanted[name]) if ceiling == resource.RLIM_INFINITY else ceiling
+        assert seen["limits"][name] == [min(limit, ceiling) for limit in limits], name
+    status = seen["status"]
+    assert {int(*status[name], 16) for name in ("CapPrm", "CapEff", "CapAmb", "SigBlk")} == {0}
+    assert (status["NoNewPrivs"], seen["is_own_session"]) == (["1"], True)
+    assert seen["devices"] == ["", "0000", 4, 4]
+    assert status["Seccomp"] == ["2" if here["no_network"] and not walled else "0"]
+    if here["other_user"]:
+        (user,) = {*status["Uid"], *status["Gid"]}
+        assert (int(user) >= 61184, status["Groups"]) == (True, [])
+    elif os.geteuid() == 0:
+        assert seen["secure_bits"] == 3  # nothing that it starts gets root's rights
+    assert here.pop("bubblewrap") == (mode == "bubblewrap")
+    assert {here[name] for name in ("namespaces", "files_hidden", "disk_limit", "sure_end_of_processes")} == {walled}
+    assert {here[name] for name in ("time_limit", "memory_limit", "file_size_limit")} == {True}
+    if not walled:
+        return
+    assert not seen["spaces"].items() & {(name, os.readlink(f"/proc/self/ns/{name}")) for name in seen["spaces"]}
+    assert seen["disk"] == 2 * megabyte
+    assert "noexec" in seen["mounts"]["/proc"]
+    for place, options in seen["mounts"].items():
+        assert "nosuid" in options, place
+        if not place.startswith("/dev/"):
+            assert "nodev" in options, place
+            assert ("ro" in options) == (place not in ("/tmp", "/proc")), place
+
+
+def test_with_limits_alone_only_unix_sockets_can_be_opened() -> None:
+    if not protections("limits")["no_network"]:
+        pytest.skip("no socket filter here")
+    source = """
+import ctypes, errno, socket
+socket.socketpair()
+for family in (2, 10, 16, 17):
+    try: print(socket.socket(family))
+    except PermissionError: pass
+libc = ctypes.CDLL(None, use_errno=True)
+for call in (425, (1 << 30) + 41):  # a ring could open sockets, and so could the same call under another number
+    assert libc.syscall(call, 1, 1, 0) == -1 and ctypes.get_errno() == errno.EPERM, call
+"""
+    assert run_code(source, isolation="limits") == ProgramResult(0, "", "", False, None)
 
 
 @pytest.mark.fault(36)
