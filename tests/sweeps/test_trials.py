@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from optuna import Study
@@ -13,14 +14,15 @@ from rich.console import Console
 
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.launch_sections import Sweep
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, PRUNED, Status, claim, read_status, update_status
-from rlhf_cli.sweeps import ResumeOptions, SweepOptions
+from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, PRUNED, Status, claim, read_status, update_status
+from rlhf_cli.sweeps import ResumeOptions, SweepOptions, sweep_folder
 from rlhf_cli.sweeps.run_jobs import _Runner
 from rlhf_cli.sweeps.search import Trials, _show_found, open_study
 from rlhf_cli.sweeps.search_space import SearchPlan, Space, ends_of, read_objective, search_plan
-from rlhf_cli.sweeps.sweep_folder import ReadyJob, begin_sweep, open_sweep
+from rlhf_cli.sweeps.sweep_folder import CheckedJob, ReadyJob, begin_sweep, open_sweep
+from rlhf_cli.sweeps.sweep_grid import SweepJob
 from tests.support.small_runs import SMALL
 
 METRIC = "rewards/correct/mean"
@@ -38,7 +40,7 @@ class Searched:
         self.said: list[str] = []
         if not folder.exists():
             begin_sweep(folder, WORDS, list(plan.space), [])
-        self.trials = Trials(folder, plan, self.said.append, ResumeOptions())
+        self.trials = Trials(folder, plan, self.said.append, ResumeOptions(take_over=True))
 
     @property
     def tried(self) -> list[FrozenTrial]:
@@ -69,8 +71,11 @@ def test_trials_are_frozen_one_by_one_and_the_best_is_found(place: Path) -> None
     for value in (0.2, 0.9, 0.4):
         watch = search.begins()
         search.logs(watch, 100, value)
+        assert not search.trials.should_stop(watch)
         assert search.ends(watch).state == FINISHED
     assert search.trials.next_job() is None
+    assert search.trials.num_to_come == 0
+    assert [trial.intermediate_values for trial in search.tried] == [{}] * 3  # nothing is asked where nothing is pruned
     (best,) = search.trials.study.best_trials
     assert best.values == [0.9]
     jobs = open_sweep(place / "sweep").jobs
@@ -91,8 +96,7 @@ def test_a_stopped_search_resumes_its_unfinished_trial(place: Path) -> None:
     second = Searched(place / "sweep")
     assert second.trials.num_to_come == 2  # the stopped one and the third
     again = second.begins()
-    assert again.name == stopped.name
-    assert again.resume
+    assert (again.name, again.resume, again.take_over) == (stopped.name, True, True)
     second.logs(again, 100, 0.8)
     second.ends(again)
     assert second.trials.study.best_trial.user_attrs["job"] == stopped.name
@@ -133,16 +137,57 @@ def test_a_worse_trial_is_stopped_and_counts_as_done(place: Path) -> None:
     search = Searched(place / "sweep", "sweep.prune=median", "sweep.trials=9")
     for _ in range(6):
         watch = search.begins()
+        assert not search.trials.should_stop(watch)
         for step in (20, 60):
             search.logs(watch, step, 0.9)
             assert not search.trials.should_stop(watch)
         search.ends(watch)
-    bad = search.begins()
+    assert search.tried[0].intermediate_values == {20: 0.9, 60: 0.9}
+    bad, at_its_end = search.begins(), search.begins()
+    search.logs(at_its_end, 100, 0.1)
+    assert not search.trials.should_stop(at_its_end)
     search.logs(bad, 60, 0.1)
     assert search.trials.should_stop(bad)
-    assert search.ends(bad, PREEMPTED).state == PRUNED
+    assert not search.trials.should_stop(bad)  # it has been told
+    ended = search.ends(bad, PREEMPTED)
+    assert (ended.state, ended.reason) == (PRUNED, None)
     assert read_status(bad.folder).reason == "pruned: others were better at step 60"
-    assert search.tried[-1].state.name == "PRUNED"
+    assert search.tried[-2].state.name == "PRUNED"
+
+
+def test_proposals_that_cannot_be_run_are_told_and_five_in_a_row_end_the_search(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search, checked, wrong = Searched(place / "sweep", "sweep.trials=20"), sweep_folder.checked, [2]
+
+    def check(jobs: list[SweepJob], **rules: Any) -> list[CheckedJob]:
+        wrong[0] -= 1
+        if wrong[0] >= 0:
+            raise ConfigError("this will not do", where="rewards")
+        return checked(jobs, **rules)
+
+    monkeypatch.setattr(sweep_folder, "checked", check)
+    assert search.begins().name.startswith("trial=2,")
+    assert [trial.state.name for trial in search.tried] == ["FAIL", "FAIL", "RUNNING"]
+    wrong[0] = 4
+    search.begins()
+    wrong[0] = 9
+    with pytest.raises(ConfigError):
+        search.trials.next_job()
+    assert len(search.tried) == 3 + 4 + 1 + 5
+    assert [line.partition(",")[0] for line in search.said] == [
+        f"trial={n}" for n in (0, 1, *range(3, 7), *range(8, 13))
+    ]
+
+
+def test_a_trial_that_failed_or_logged_no_number_has_no_value_and_the_search_goes_on(place: Path) -> None:
+    search = Searched(place / "sweep")
+    for value, state in ((0.5, FINISHED), (None, FINISHED), (0.9, FAILED)):
+        job = search.begins()
+        search.logs(job, 100, value)
+        assert search.ends(job, state).state == state
+    assert [trial.state.name for trial in search.tried] == ["COMPLETE", "FAIL", "FAIL"]
+    assert [line.partition(",")[0] for line in search.said] == ["trial=1"]
 
 
 def test_an_objective_that_is_never_logged_ends_the_search(place: Path) -> None:
@@ -157,15 +202,46 @@ def test_an_objective_that_is_never_logged_ends_the_search(place: Path) -> None:
 SPACE: Space = {"w": FloatDistribution(0.0, 1.0)}
 
 
-def study(folder: Path, *, objective: str = "m", **section: object) -> Study:
-    """Return the study of a search; several objectives are separated by commas."""
-    sweep = Sweep.model_validate({"objective": objective.split(","), **section})
-    return open_study(folder, SearchPlan(sweep, tuple(map(read_objective, sweep.objective)), SPACE, (), 0))
+def plan_of(*objectives: str, **section: object) -> SearchPlan:
+    sweep = Sweep.model_validate({"objective": list(objectives), **section})
+    return SearchPlan(sweep, tuple(map(read_objective, objectives)), SPACE, ("a=[b,c]", "run.name=mine"), 0)
+
+
+def study(folder: Path, *objectives: str, **section: object) -> Study:
+    return open_study(folder, plan_of(*(objectives or ("m",)), **section))
+
+
+@pytest.mark.parametrize(
+    ("objectives", "shown", "best"),
+    [
+        (("m",), [*range(11, 1, -1)], [11]),
+        (("-m",), [*range(10)], [0]),
+        (("m", "-n"), [*range(11, -1, -1)], [*range(12)]),
+    ],
+)
+def test_the_best_ten_are_shown_or_all_that_no_other_beats(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], objectives: tuple[str, ...], shown: list[int], best: list[int]
+) -> None:
+    plan = plan_of(*objectives, trials=12)
+    search = open_study(tmp_path, plan)
+    _show_found(Console(width=40), plan, search, tmp_path)
+    assert "no trial of 0 has a value" in capsys.readouterr().out
+    for value in range(12):
+        trial = search.ask({**SPACE})
+        search.tell(trial, [float(value)] * len(objectives))
+    _show_found(Console(width=40), plan, search, tmp_path)
+    table, _, command = capsys.readouterr().out.partition("★ ")[2].partition("12 complete")
+    rows = [line.replace("★", "").split() for line in ("★ " + table).splitlines() if "." in line]
+    assert [int(row[0]) for row in rows] == shown
+    assert table.count("★") == len(best)
+    again = next(line for line in command.splitlines() if "rlhf train" in line)
+    assert again.startswith(f"  rlhf train -m 'a=[b,c]' w={search.best_trials[0].params['w']:.4g} ")
+    assert "run.name" not in again
 
 
 def test_several_objectives_give_a_pareto_front(tmp_path: Path) -> None:
     """With more of the first and less of the second, (2, 3) loses to (3, 2); (1, 1), (0, 0) and (3, 2) remain."""
-    search = study(tmp_path, objective="m,-n")
+    search = study(tmp_path, "m", "-n")
     for values in ((1.0, 1.0), (2.0, 3.0), (0.0, 0.0), (3.0, 2.0)):
         search.tell(search.ask({**SPACE}), values)
     assert sorted(trial.values for trial in search.best_trials) == [[0.0, 0.0], [1.0, 1.0], [3.0, 2.0]]
@@ -180,13 +256,14 @@ def test_a_trial_that_does_worse_than_the_others_is_stopped(tmp_path: Path, prun
     search = study(tmp_path, prune=prune)
     for value in (1.0, 0.9, 0.8, 0.95, 0.85, 0.7):
         trial = search.ask({**SPACE})
-        for percent in (12, 34, 100):
+        for percent in (11, 33, 100):
             is_stopped(trial, percent, value)
         search.tell(trial, value)
     bad = search.ask({**SPACE})
-    assert is_stopped(bad, 5, 0.0) is False  # before the first rung
-    assert is_stopped(bad, 34, 0.0) is stopped
-    assert is_stopped(search.ask({**SPACE}), 34, 2.0) is False
+    assert is_stopped(bad, 10, 0.0) is False  # before the first rung
+    assert is_stopped(bad, 11, 0.0) is stopped
+    assert is_stopped(search.ask({**SPACE}), 11, 2.0) is False
+    assert is_stopped(search.ask({**SPACE}), 11, 0.96) is False  # the third of nine
 
 
 OBJECTIVE = "sweep.objective=rewards/correct/mean"

@@ -10,13 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
-from rlhf_cli.sweeps import SweepOptions, run_jobs
-from rlhf_cli.sweeps.warm_processes import WarmProcesses
 from tests.support.small_runs import SMALL
 
 pytestmark = pytest.mark.whole
@@ -67,21 +64,6 @@ def test_a_job_that_fails_does_not_change_the_others(workplace: Path, sweep, tra
     _, alone = train(*WORDS, "rewards.mine.args.what=none")
     assert by_name["what=none"] == weights_hash(alone.model)
     assert by_name["what=none"] != by_name["what=state"]  # negative control: the mischief changes a run
-
-
-def test_however_a_sweep_ends_its_server_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Closed(WarmProcesses):
-        def close(self) -> None:
-            closed.append(True)
-
-    closed: list[bool] = []
-    monkeypatch.setattr(run_jobs, "WarmProcesses", Closed)
-    assert run_jobs.run_jobs(Console(), [], SweepOptions()) == 0
-    assert closed == [True]
-    monkeypatch.setattr(run_jobs.JobsToCome, "next_job", lambda self: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        run_jobs.run_jobs(Console(), [], SweepOptions())
-    assert closed == [True, True]
 
 
 STOPS = """

@@ -123,7 +123,7 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
     module_name, colon, attribute = fn.rpartition(":")
     parts = attribute.split(".")
     is_file = module_name.endswith(".py")
-    if not colon or not all(part.isidentifier() for part in parts) or (not is_file and set("/:") & set(module_name)):
+    if not colon or not _is_name(attribute) or (not is_file and set("/:") & set(module_name)):
         expected = "package.module:function, or ./file.py:function"
         raise RewardError("invalid function name", where=where, got=fn, expected=expected, hint=_meant_name(fn))
     # Unlike `python -m`, a console script does not have the current folder on its path, but users expect it.
@@ -174,12 +174,18 @@ def _module_of_file(file: str) -> ModuleType:
     return importlib.import_module(user_files.name_of(path))
 
 
+def _is_name(attribute: str) -> bool:
+    """Return whether this is `function` or `object.method`."""
+    return all(part.isidentifier() for part in attribute.split("."))
+
+
 def _meant_name(fn: str) -> str | None:
     """Return the name that was meant by `./file.py`, `./file.py::f`, `./file:f` or `module.f`, or None."""
     parts = [part for part in fn.split(":") if part]
     file = parts[0] if parts and Path(parts[0]).is_file() else f"{parts[0]}.py" if parts else ""
     if Path(file).is_file():
-        return f"{file}:{parts[-1] if len(parts) > 1 else 'FUNCTION'}"
+        is_name = len(parts) > 1 and _is_name(parts[-1])
+        return f"{file}:{parts[-1] if is_name else 'FUNCTION'}"
     module, dot, function = fn.rpartition(".")
     return f"{module}:{function}" if dot and Path(f"{module.replace('.', '/')}.py").is_file() else None
 

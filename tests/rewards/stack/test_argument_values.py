@@ -7,7 +7,7 @@ functions of the rewards raise when they are called; nothing here repeats the co
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 
@@ -197,7 +197,14 @@ def test_an_error_about_an_argument_names_its_key(
 
 
 def takes(
-    completions: list[str], answer: str, column, many: list[str], *, size: int, kept: int = 0, **rest: int
+    completions: list[str],
+    answer: str,
+    column,
+    many: list[str],
+    *,
+    size: Annotated[int, "rows"],
+    kept: int = 0,
+    **rest: int,
 ) -> None:  # type: ignore[no-untyped-def]
     raise NotImplementedError
 

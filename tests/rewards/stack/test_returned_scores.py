@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.stack import returned_scores
 from rlhf_cli.rewards.stack.returned_scores import Spread, TokenValues, as_scores, as_token_values, place_spans, shifted
 from rlhf_cli.rewards.stack.token_offsets import token_offsets
 
@@ -116,11 +117,17 @@ def test_a_matrix_is_refused() -> None:
     [[[1.0], [0.5]], numpy.array([[1.0], [0.5]]), [numpy.ones(1), numpy.array([0.5])], [(1.0,), (0.5,)]],
     ids=["lists", "array", "arrays", "tuples"],
 )
-def test_one_number_in_a_list_for_each_row_is_a_plain_score(rows: object) -> None:
+def test_one_number_in_a_list_for_each_row_is_a_plain_score_which_is_told_once(
+    rows: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def read_dense(row: int, value: Sequence[object]) -> TokenValues:
         return as_token_values(value, 3, list, "last")
 
-    assert as_scores("mine", rows, 2, read_dense) == [1.0, 0.5]
+    monkeypatch.setattr(returned_scores, "_reported", set())
+    for _ in range(2):
+        assert as_scores("mine", rows, 2, read_dense) == [1.0, 0.5]
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("rewards.mine ")) == ("", 1)
 
 
 def test_a_list_of_one_number_is_dense_for_a_completion_of_one_token() -> None:

@@ -112,6 +112,7 @@ class TestRefused:
             ("./my_rewards.py::plain", "./my_rewards.py:plain"),
             ("./my_rewards:plain", "./my_rewards.py:plain"),
             ("my_rewards.plain", "my_rewards:plain"),
+            ("./my_rewards.py:Scorer.no-name", "./my_rewards.py:FUNCTION"),
             ("wombat", None),
         ],
     )
@@ -206,6 +207,9 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):  # 
 def reward_func(queries, prompts, labels):  # OpenRLHF
     return [1.0] * len(queries)
 
+def makes_foreign():
+    return reward_func
+
 def one(completion, answer, **kwargs):
     return float(completion == answer)
 
@@ -245,7 +249,10 @@ def test_is_called_with_what_it_takes(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "taken"),
-    [("compute_score", "solution_str"), ("reward_func", "queries"), ("one", "completion"), ("singular", "prompt")],
+    [
+        *(("compute_score", "solution_str"), ("reward_func", "queries"), ("makes_foreign", "queries")),
+        *(("one", "completion"), ("singular", "prompt")),
+    ],
 )
 def test_an_argument_of_another_tool_is_refused(name: str, taken: str) -> None:
     with pytest.raises(RewardError) as caught:

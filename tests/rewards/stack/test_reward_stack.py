@@ -71,6 +71,8 @@ def test_a_fraction_of_training() -> None:
 def test_negative_control_steps_do_not_depend_on_the_length_of_training() -> None:
     schedule = Schedule(0.0, 1.0, steps=10)
     assert schedule.at(5, 10) == schedule.at(5, 1000) == 0.5
+    assert Schedule(0.0, 2.0, steps=1).at(0, 1) == 0.0
+    assert Schedule(0.0, 2.0).at(0, 0) == 2.0  # a ramp without a step is over
 
 
 class TestOneEvaluationABatch:
@@ -139,6 +141,7 @@ class TestTogether:
 
         async def reward(**batch: Any) -> list[float]:
             loops.append(asyncio.get_running_loop())
+            assert threading.current_thread().daemon, "a run that fails would wait for it"
             return [1, 2]
 
         stack = stack_of(one=reward, two=reward)
@@ -161,10 +164,20 @@ import asyncio, sys
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_stack import RewardStack, runs_elsewhere
 
+async def lines():
+    try:
+        yield
+    finally:
+        print("closed", flush=True)
+
+opened = lines()
+
 async def slow(**batch):
+    await anext(opened)
     try:
         await asyncio.sleep(60)
     finally:
+        await asyncio.sleep(0.1)
         print("let go", flush=True)
     return [1.0]
 
@@ -185,7 +198,7 @@ stack.close()
 def test_an_error_beside_an_async_reward_cancels_that_reward() -> None:
     """The waiting coroutine is cancelled, not tried again, no warning is given and the process ends."""
     done = ends_in(RAISES_BESIDE_ASYNC)
-    assert done.stdout.splitlines() == ["reward 'broken' failed on row 0", "let go"]
+    assert done.stdout.splitlines() == ["reward 'broken' failed on row 0", "let go", "closed"]
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -234,8 +247,8 @@ class Table:
         return [self.scores[index] for index in row]
 
 
-def at_least(by: str, low: float = 1.0, otherwise: Any = 0.0) -> ScoreGate:
-    return ScoreGate(by, low=low, otherwise=otherwise)
+def at_least(by: str, **otherwise: Any) -> ScoreGate:
+    return ScoreGate(by, low=1.0, **otherwise)
 
 
 def evaluated(*components: Component) -> RewardStack:

@@ -9,11 +9,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
 from rlhf_cli.errors import RewardFailed
 from rlhf_cli.numerics.score_scaling import RunningDeviation
+from rlhf_cli.rewards.stack.aggregating import aggregated
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_matrix import SettleRules, settle
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow, settled_rows
@@ -76,6 +78,10 @@ class TestAggregate:
             aggregate=names["weakest"],
         )
         assert [row.total for row in found.rows] == [1.5, 4.0, -1.0]
+
+    def test_no_rows_have_no_totals_and_whole_numbers_are_numbers(self) -> None:
+        assert aggregated(lambda **_: 1 / 0, ["a"], numpy.empty((0, 1)), [1.0]).shape == (0,)
+        assert aggregated(lambda **_: [1, 2], ["a"], numpy.ones((2, 1)), [1.0]).dtype == numpy.float64
 
     def test_the_error_of_a_function_that_got_none_explains_none(self) -> None:
         def product(rewards: Any, weights: Any) -> list[float]:

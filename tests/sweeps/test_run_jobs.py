@@ -1,0 +1,224 @@
+"""How a sweep starts, stops and counts its jobs, whose processes are pretended here."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import claim, read_status, update_status
+from rlhf_cli.sweeps import SweepOptions, run_jobs
+from rlhf_cli.sweeps.run_jobs import JobsToCome, end_status, threads_of_each
+from rlhf_cli.sweeps.sweep_folder import ReadyJob
+from rlhf_cli.sweeps.warm_processes import JobEvent, JobRequest
+
+
+@pytest.mark.parametrize(
+    ("at_once", "asked", "threads"),
+    [(1, "3", None), (2, "", 4), (3, "", 2), (9, "", 1), (2, "3", 3), (2, "6", 4), (2, "many", 4)],
+)
+def test_jobs_share_the_cores_and_take_no_more_threads_than_asked_for(
+    monkeypatch: pytest.MonkeyPatch, at_once: int, asked: str, threads: int | None
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    assert threads_of_each(at_once) == threads
+
+
+def status_of(folder: Path, state: str, reason: str | None = None) -> RunFolder:
+    folder.mkdir(parents=True, exist_ok=True)
+    claim(run := RunFolder(folder))
+    update_status(run, state=state, reason=reason)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("written", "code", "asked_by", "state", "reason"),
+    [
+        (("running", None), -9, None, "failed", "SIGKILL, probably for lack of memory"),
+        (("running", None), -15, None, "failed", "killed by SIGTERM"),
+        (("preempted", None), -11, None, "failed", "killed by SIGSEGV"),
+        (("running", None), 3, None, "failed", "exit code 3: the last word"),
+        (("running", None), 1, "Ctrl-C", "failed", "exit code 1: the last word"),
+        (("running", None), -11, "Ctrl-C", "failed", "killed by SIGSEGV"),
+        *((("running", None), code, "Ctrl-C", "preempted", "Ctrl-C") for code in (-15, -2, -9, 75)),
+        (("finished", None), -9, None, "finished", None),
+        (("failed", "no memory"), 0, None, "failed", "no memory"),
+        (("preempted", "SIGTERM, saved"), 75, "Ctrl-C", "preempted", "Ctrl-C, saved"),
+        (("preempted", "SIGTERM, saved"), 75, None, "preempted", "SIGTERM, saved"),
+    ],
+)
+def test_how_a_job_ended_is_what_it_wrote_or_what_its_process_shows(
+    tmp_path: Path, written: tuple[str, str | None], code: int, asked_by: str | None, state: str, reason: str | None
+) -> None:
+    run = status_of(tmp_path / "run", *written)
+    run.console.write_text("first\n  the last word \n\n")
+    ended = end_status(run, code, asked_by=asked_by)
+    assert (ended.state, read_status(run).state) == (state, state)
+    assert ended.reason is None if reason is None else reason in str(ended.reason)
+    assert ("memory" in str(ended.reason)) is (reason is not None and "memory" in reason)
+
+
+def test_without_a_readable_status_or_any_output_a_job_has_failed(tmp_path: Path) -> None:
+    run = status_of(tmp_path / "run", "running")
+    assert "no output" in str(end_status(run, 1, asked_by=None).reason)
+    run.status.write_text("{")
+    assert end_status(run, 0, asked_by=None).state == "failed"
+
+
+class Processes:
+    """Pretends to run each job to an end: a state that it writes, and an exit code."""
+
+    def __init__(self, *ends: tuple[str, int]) -> None:
+        self.ends, self.begun, self.running, self.most, self.is_closed = list(ends), list[JobRequest](), 0, 0, False
+        self._events: list[JobEvent] = []
+
+    def begin(self, request: JobRequest) -> None:
+        state, code = self.ends[len(self.begun)]
+        self.begun.append(request)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        status_of(Path(request.run), state)
+        self._events += [JobEvent(request.id, 1000 + request.id), JobEvent(request.id, None, code)]
+
+    def events(self, timeout_s: float) -> list[JobEvent]:
+        found, self._events = self._events, []
+        self.running -= sum(event.pid is None for event in found)
+        return found
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Pretended:
+    """A sweep of jobs without GPUs; `released` counts the slots given back, `sent` the signals by process."""
+
+    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch, *ends: tuple[str, int]) -> None:
+        self.processes, self.released, self.sent = Processes(*ends), 0, list[tuple[int, int]]()
+        self._place = place
+        slot = SimpleNamespace(held=SimpleNamespace(release=self._release), environment={"ITS": "own"})
+        monkeypatch.setattr(run_jobs, "slot_for", lambda job, threads: slot)
+        monkeypatch.setattr(run_jobs, "WarmProcesses", lambda *, threads: self.processes)
+        monkeypatch.setattr(os, "kill", lambda pid, number: self.sent.append((pid, number)) if number else None)
+
+    def _release(self) -> None:
+        self.released += 1
+
+    def job(self, number: int) -> ReadyJob:
+        nothing: Any = None
+        folder = RunFolder(self._place / f"job={number}")
+        return ReadyJob(name=f"job={number}", folder=folder, experiment=nothing, plan=nothing, resume=number == 1)
+
+    def runs(self, at_once: int = 1) -> int:
+        jobs = [self.job(number) for number in range(len(self.processes.ends))]
+        return run_jobs.run_jobs(Console(quiet=True), jobs, SweepOptions(at_once))
+
+
+FINE, WRONG, CRASHED, SAVED = ("finished", 0), ("failed", 2), ("failed", 1), ("preempted", 75)
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [
+        ([FINE, FINE], 0),
+        ([FINE, WRONG], 2),
+        ([WRONG, CRASHED], 1),
+        ([CRASHED, SAVED], 1),
+        ([WRONG, SAVED], 75),
+        ([("failed", 0)], 1),
+        ([("running", 7)], 1),
+        ([("finished", -9)], 0),
+    ],
+)
+def test_the_worst_end_of_a_job_is_that_of_the_sweep(
+    place: Path, monkeypatch: pytest.MonkeyPatch, ends: list[tuple[str, int]], code: int
+) -> None:
+    """A crash is worse than a stop, which can be resumed, and that than a mistake of the user's."""
+    sweep = Pretended(place, monkeypatch, *ends)
+    assert sweep.runs() == code
+    assert sweep.released == len(ends)
+    assert sweep.processes.is_closed
+    assert [request.id for request in sweep.processes.begun] == list(range(len(ends)))
+    assert sweep.sent == []
+
+
+def test_where_the_next_job_cannot_be_made_the_server_ends_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = Pretended(place, monkeypatch)
+    monkeypatch.setattr(JobsToCome, "next_job", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        sweep.runs()
+    assert sweep.processes.is_closed
+
+
+@pytest.mark.parametrize(("at_once", "most"), [(1, 1), (2, 2), (9, 4)])
+def test_no_more_jobs_run_at_a_time_than_asked_for(
+    place: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, most: int
+) -> None:
+    sweep = Pretended(place, monkeypatch, *[FINE] * 4)
+    assert sweep.runs(at_once) == 0
+    assert sweep.processes.most == most
+    first, second, *_ = sweep.processes.begun
+    assert (first.run, first.resume, second.resume, first.take_over) == (str(place / "job=0"), False, True, False)
+    assert (first.console, first.cwd) == (str(place / "job=0" / "console.txt"), str(place))
+    assert first.environment == {"ITS": "own"}
+
+
+def test_each_request_to_stop_is_stronger_and_reaches_jobs_that_begin_late(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = Pretended(place, monkeypatch)
+    runner = run_jobs._Runner(Console(quiet=True), [sweep.job(0), sweep.job(1)], SweepOptions(2), JobsToCome())
+    sweep.processes.ends = [FINE, FINE]
+    assert runner._may_begin()
+    assert runner._begin_next()
+    runner._pids[0] = 77
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM, signal.SIGTERM):
+        runner.ask(number)
+        runner._stop_where_asked()
+    assert sweep.sent == [(77, signal.SIGTERM), (77, signal.SIGINT), (77, signal.SIGKILL)]
+    assert runner.run() == 75
+    assert sweep.sent[3:] == [(1000, signal.SIGKILL)]
+    assert len(sweep.processes.begun) == 1
+
+
+def test_a_job_that_should_stop_is_asked_to_save_and_counts_as_done(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a search stops a trial; its last jobs are known only when the first have ended."""
+
+    class ToCome(JobsToCome):
+        asked = 0
+
+        @property
+        def num_to_come(self) -> int:
+            return 2 - self.asked
+
+        def next_job(self) -> ReadyJob | None:
+            self.asked += 1
+            return sweep.job(self.asked) if self.asked <= 2 else None
+
+        def should_stop(self, job: ReadyJob) -> bool:
+            return job.name == "job=2"
+
+        def ended(self, job: ReadyJob, status: Any) -> Any:
+            return update_status(job.folder, state="pruned") if status.state == "preempted" else status
+
+    sweep = Pretended(place, monkeypatch, FINE, SAVED)
+    events = sweep.processes.events
+
+    def one_by_one(timeout_s: float) -> list[JobEvent]:
+        first, *sweep.processes._events = sweep.processes._events
+        rest, sweep.processes._events = sweep.processes._events, [first]
+        found = events(timeout_s)
+        sweep.processes._events = rest
+        return found
+
+    monkeypatch.setattr(sweep.processes, "events", one_by_one)
+    assert run_jobs.run_jobs(Console(quiet=True), [], SweepOptions(), ToCome()) == 0
+    assert sweep.sent == [(1001, signal.SIGTERM)]
