@@ -97,7 +97,8 @@ def test_a_conversation_in_any_form(value: object, expected: object) -> None:
 )
 def test_a_conversation_that_cannot_be_read_is_named_by_its_row(value: object, refusal) -> None:
     error = refusal(read_conversations, table({"messages": CHAT}, {"messages": value}), ["messages"], name="data.eval")
-    assert error.where == "data.eval, row 2 (the first row is 1)"
+    assert (error.where, bool(error.got)) == ("data.eval, row 2 (the first row is 1)", True)
+    assert "ShareGPT" in error.expected
 
 
 def test_columns_are_read_as_conversations_or_settings_by_their_name_and_first_value() -> None:
@@ -219,7 +220,8 @@ def test_a_row_without_transcripts_keeps_its_texts_and_gets_an_empty_prompt(refu
     assert dialogues.split_row(swift) == {"prompt": CHAT[:-1], "chosen": CHAT[-1:], "rejected": told}
     many = datasets.Dataset.from_list([{"chosen": "a", "rejected": "b"}] * 1500 + [pair])
     assert split_transcripts(many)[1500]["prompt"] == HELLO
-    assert refusal(split_transcripts, many.select(range(1500))).hint == "data.transcripts=false"
+    error = refusal(split_transcripts, many.select(range(1500)))
+    assert (error.got, error.hint, "Human:" in error.expected) == ("'a'", "data.transcripts=false", True)
     assert len(split_transcripts(many.select([]))) == 0
     assert split_transcripts(datasets.Dataset.from_list([{**pair, "messages": CHAT}]))["prompt"][:] == [HELLO]
     talks = datasets.Features(messages=datasets.List(datasets.Json()))

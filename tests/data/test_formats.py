@@ -105,8 +105,10 @@ def test_a_scan_keeps_the_first_rows_and_each_columns_first_value(refusal) -> No
     assert found.kinds == {"a": NUMBER, "b": TEXT}
     assert found.seen == {"a": ("here:2", "1"), "b": ("here:2", "x")}
     error = refusal(found.add, [("here:4", {"a": "z"})], 2)
-    assert error.where == "here:4"
-    assert "here:2" in error.expected
+    assert (error.where, error.got, error.expected) == ("here:4", "z (text)", "number, as 1 in here:2")
+    assert error.advice
+    error = refusal(Scan().add, [("here:1", {"a": 2**63})], 2)
+    assert (error.where, error.got, error.expected) == ("here:1", str(2**63), "text")
 
 
 FINE = '{"a": "x", "n": 1}'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import datasets
@@ -69,7 +70,8 @@ def test_an_incomplete_set_is_refused_with_the_renames_to_type(
     trainer: str, columns: tuple[str, ...], hint: str, refusal
 ) -> None:
     error = refusal(learnt_columns, OF[trainer], columns)
-    assert (error.where, error.hint) == ("data", hint)
+    assert (error.where, error.hint, error.got) == ("data", hint, f"columns {', '.join(columns)}")
+    assert "," in error.expected or "messages" in error.expected
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,8 @@ def test_a_third_column_may_say_which_answer_is_better(columns: str, twins: tupl
     for trainer in ("DPO", "Reward"):
         error = refusal(learnt_columns, OF[trainer], columns.split())
         renames = f"data.rename.chosen={twins[0]} data.rename.rejected={twins[1]}"
-        assert (error.hint, error.advice.endswith(renames)) == (None, True)
+        assert (error.where, error.hint, error.advice.endswith(renames)) == ("data", None, True)
+        assert (error.got.split()[1:], "chosen" in error.expected) == (", ".join(columns.split()).split(), True)
     assert "data.rename.chosen" in refusal(learnt_columns, OF["DPO"], ["x_1", "x_3", "abc", "abd", "", "a", "b"]).hint
 
 
@@ -197,12 +200,18 @@ def test_values_that_a_trainer_reads_and_that_it_refuses_by_their_row(
         table = RowTable([*rows, {**row, column: value}], list(rows[0]))
         error = refusal(check_columns, table, of, name="data.eval", reads_images=False)
         assert error.where == f"data.eval, row {len(sound) + 1} (the first row is 1)", value
+        assert (error.got, bool(error.expected)) == (repr(value)[:160], True)
+        for place, role in re.findall(r"message (\d) \((\w+)\)", error.expected):
+            assert value[int(place) - 1]["role"] == role
 
 
 @pytest.mark.parametrize(
     ("trainer", "row", "expected"),
     [
-        ("SFT", {"text": "a", "role": "user"}, {"hint": "data.eval.rename.speaker=role  # learns each text alone"}),
+        (
+            *("SFT", {"text": "a", "role": "user"}),
+            {"hint": "data.eval.rename.speaker=role  # learns each text alone", "got": "the columns 'text' and 'role'"},
+        ),
         ("SFT", {"text": "a", "role": "actor", "prompts": "b"}, ["text"]),
         ("GRPO", {"prompt": "a", "prompts": "b", "role": "user"}, {"hint": "data.eval.rename.data_prompts=prompts"}),
         ("GRPO", {"prompt": "a", "completions": "b"}, {"hint": "data.eval.rename.data_completions=completions"}),
@@ -217,7 +226,13 @@ def test_values_that_a_trainer_reads_and_that_it_refuses_by_their_row(
         (
             "DPO",
             {"chosen": [TOLD], "rejected": [TOLD], "query": "q"},
-            {"hint": "data.prompt='[{role: user, content: \"{query}\"}]'"},
+            {
+                "hint": "data.prompt='[{role: user, content: \"{query}\"}]'",
+                **{
+                    "got": "columns chosen, rejected, query",
+                    "expected": "the question in the column prompt; it may be in query",
+                },
+            },
         ),
         ("DPO", {"chosen": "q? a", "rejected": "q? b", "query": " q? "}, ["chosen", "rejected"]),
         ("DPO", {"chosen": "q? a", "rejected": "b", "query": "q?"}, {"hint": "data.eval.rename.prompt=query"}),
@@ -254,5 +269,8 @@ def test_columns_that_fit_or_are_refused(trainer: str, row: dict[str, Any], expe
     else:
         error = refusal(check_columns, table, OF[trainer], name="data.eval")
         assert {"where": "data.eval", **expected}.items() <= vars(error).items()
+        assert error.expected
+        assert error.hint or error.got
     if "image" in row:
-        assert refusal(check_columns, table, OF[trainer], reads_images=False).hint == "data.rename.picture=image"
+        error = refusal(check_columns, table, OF[trainer], reads_images=False)
+        assert (error.where, error.hint, "vision" in error.expected) == ("data", "data.rename.picture=image", True)

@@ -85,7 +85,9 @@ def test_a_path_into_a_column_is_read_like_a_column(jsonl, refusal) -> None:
     source = DataSource(path=jsonl([{"info": {"level": level}} for level in (1, 2.5)]), rename={"level": "info.level"})
     assert load(source, prompt="{level}")["prompt"][:] == ["1", "2.5"]
     source = DataSource(path=jsonl([{"info": {"level": level}} for level in (1, "2")]), rename={"level": "info.level"})
-    assert refusal(load, source).where == refusal(prepare_preview, source, peek(source), None).where
+    error = refusal(load, source)
+    assert error.where == refusal(prepare_preview, source, peek(source), None).where == "data.rename.level"
+    assert "number" in error.expected
 
 
 def test_split_then_rename_then_select_then_template(jsonl) -> None:
@@ -130,7 +132,7 @@ def test_sources_that_disagree_about_a_column_are_named(jsonl, refusal) -> None:
         assert error.where == "data.mix.2"
         assert "'n'" in error.what
         assert "data.mix.2.rename.other_n=n" in error.advice
-        assert f"as in {some[0].name}" in error.expected
+        assert (error.got, error.expected) == ("text", f"integer, as in {some[0].name}")
     for source in sources:
         source.is_read = "prompt".__eq__
     assert load(*sources).column_names == ["prompt"]

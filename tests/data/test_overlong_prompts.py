@@ -48,6 +48,8 @@ def test_a_completion_that_fills_the_context_is_refused(completion: int) -> None
     with pytest.raises(ConfigError) as caught:
         prompt_limit(10, None, completion, where="here")
     assert (caught.value.where, caught.value.hint) == ("here", "trainer.args.max_completion_length=5")
+    assert caught.value.got == f"{completion} tokens; the model's context has 10"
+    assert "fewer" in str(caught.value.expected)
 
 
 @pytest.mark.fault(43)
@@ -64,6 +66,7 @@ def test_prompts_that_a_policy_cannot_handle_are_refused(policy, rows, where, co
     error = refusal(without_overlong, rows, overlong, 2, policy=policy, last=last, name="data.eval")
     got = f"{counts} prompts are longer, the longest has 4 tokens"
     assert (error.where, error.got, error.hint) == (where, got, hint)
+    assert ("at most 2," in error.expected, bool(error.advice)) == (True, policy == "error")
 
 
 @pytest.mark.fault(43)

@@ -70,7 +70,7 @@ def test_a_value_that_is_not_a_margin_is_refused_with_its_row(
 ) -> None:
     error = refusal(prepare, pairs(*({"m": value} for value in values)), PairRules(column="m"))
     assert error.got.startswith(f"row {row}: {shown}")
-    assert "reward_model.margin.on_bad=drop" in error.advice
+    assert ("reward_model.margin.on_bad=drop" in error.advice, "finite" in error.expected) == (True, True)
 
 
 def test_of_many_bad_margins_the_first_three_are_shown(refusal: Refusal) -> None:
@@ -99,7 +99,8 @@ def test_equal_and_empty_pairs_are_dropped_and_counted(refusal: Refusal) -> None
     kept, counts = prepare(rows, drops=True)
     assert kept["chosen"] == ["good 1"]
     assert counts == {"identical_answers": 1, "empty_answers": 5}
-    assert refusal(prepare, rows[:-1], drops=True).got == "5 with empty answers, 1 with identical answers"
+    error = refusal(prepare, rows[:-1], drops=True)
+    assert (error.got, bool(error.advice)) == ("5 with empty answers, 1 with identical answers", True)
 
 
 def test_conversations_are_judged_by_their_last_message(refusal: Refusal) -> None:
@@ -112,7 +113,7 @@ def test_conversations_are_judged_by_their_last_message(refusal: Refusal) -> Non
         error = refusal(prepare, [good, {**good, "chosen": chosen}])
         shown = f"chosen {chosen!r:.60}, rejected {good['rejected']!r:.60}"
         assert (error.where, error.got) == ("data, row 2 (the first row is 1)", f"row 2, {why} answers: {shown}")
-        assert error.hint == "reward_model.on_bad_pair=drop"
+        assert (error.hint, "different" in error.expected) == ("reward_model.on_bad_pair=drop", True)
 
 
 def test_dropping_bad_pairs_does_not_change_which_rows_are_held_out() -> None:

@@ -37,21 +37,26 @@ def file(workplace: Path) -> Callable[..., DataSource]:
 
 
 @pytest.mark.parametrize(
-    ("named", "prompt", "where"),
+    ("named", "prompt", "where", "got", "hint"),
     [
-        ({"rename": {"a": "zz"}}, None, f"{MINE}.rename.a"),
-        ({"rename": {"q": "n"}}, None, f"{MINE}.rename.q"), ({"select": (0, 9)}, None, f"{MINE}.select"),
-        ({"split": "dev"}, None, f"{MINE}.split"), ({}, "{zz}", "data.prompt"),
-        ({}, "{nothing}", f"data.prompt, row 1 of {MINE}"),
+        ({"rename": {"a": "zz"}}, None, f"{MINE}.rename.a", None, None),
+        ({"rename": {"q": "n"}}, None, f"{MINE}.rename.q", "q: n", None),
+        ({"select": (0, 9)}, None, f"{MINE}.select", (0, 9), f"'~{MINE}.select'"),
+        ({"split": "dev"}, None, f"{MINE}.split", "dev", f"~{MINE}.split"),
+        ({}, "{zz}", "data.prompt", None, None),
+        ({}, "{nothing}", f"data.prompt, row 1 of {MINE}", "nothing (null)", None),
     ],
-)  # fmt: skip
+)
 def test_training_and_preview_name_the_same_key(
-    named: dict[str, Any], prompt: str | None, where: str, file: Callable[..., DataSource], refusal
+    named: dict[str, Any], prompt: str | None, where: str, got: object, hint: str | None, file: Any, refusal
 ) -> None:
     source = file("rows.jsonl", '{"q": "x", "n": 1, "nothing": null}\n', **named)
-    assert refusal(load_split, [source], prompt=prompt, seed=0).where == where
+    errors = [refusal(load_split, [source], prompt=prompt, seed=0)]
     if "select" not in named:
-        assert refusal(first_rows, [source], prompt=prompt, seed=0, limit=3).where == where
+        errors.append(refusal(first_rows, [source], prompt=prompt, seed=0, limit=3))
+    for error in errors:
+        assert (error.where, error.got, error.hint) == (where, got, hint)
+        assert error.expected or error.advice
 
 
 @pytest.mark.parametrize(
@@ -130,5 +135,5 @@ def test_a_hub_dataset_that_cannot_be_loaded(
     source = DataSource(path="o/n", subset="sub", revision="main", name=MINE)
     found = refusal(load_split, [source], seed=0)
     assert (found.where, found.got) == (f"{MINE}.path", f"{type(error).__name__}: {str(error)[:400]}")
-    assert hint in found.hint
+    assert (hint in found.hint, str(Path("o/n").absolute()) in found.expected) == (True, True)
     assert asked == [(("o/n",), {"name": "sub", "split": "train", "revision": "main"})]

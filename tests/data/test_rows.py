@@ -45,7 +45,9 @@ def test_a_fraction_of_ten_prompts_is_held_out(fraction: float, held: int | None
     """The number is rounded, a half to the even number; none and all are refused."""
     table = RowTable([{"prompt": str(n)} for n in range(10)], ["prompt"])
     if held is None:
-        assert refusal(hold_out_places, table, fraction, 0).where == "data.eval"
+        error = refusal(hold_out_places, table, fraction, 0)
+        assert (error.where, error.got) == ("data.eval", "10 rows, 10 different prompts")
+        assert "data.eval.path" in error.advice
         return
     train, out = hold_out_places(table, fraction, 0)
     assert (len(out), sorted(train + out)) == (held, list(range(10)))
@@ -80,9 +82,11 @@ def test_a_prompt_is_text_or_messages(refusal) -> None:
     assert refuse_no_text("x", "text", "data") == "text"
     assert refuse_no_text("x", CHAT, "data") == "messages"
     for value, path in ((3, ""), ({"role": "user"}, ".role"), ({}, ".KEY"), ([{"content": "x"}], ""), ([*CHAT, 3], "")):
-        advice = refusal(refuse_no_text, "x", value, "data.eval").advice
-        assert "data.eval.rename.x=COLUMN" in advice
-        assert (f"data.eval.rename.x=x{path}" in advice) == (path != "")
+        error = refusal(refuse_no_text, "x", value, "data.eval")
+        got = (error.got, "text" in error.expected)
+        assert (error.where, *got) == ("data.eval", f"{value!r:.80} ({type(value).__name__})", True)
+        assert "data.eval.rename.x=COLUMN" in error.advice
+        assert (f"data.eval.rename.x=x{path}" in error.advice) == (path != "")
     for column, value, has_template in (("prompt", 3, True), ("prompt", ["x"], False), ("x", 3, False)):
         assert ("data.prompt='{prompt}'" in refusal(refuse_no_text, column, value, "data").advice) == has_template
 
@@ -106,6 +110,9 @@ def test_check_rows_names_the_empty_ones(refusal) -> None:
     prompts = ["a", None, "", "  ", "b", None, None, None]
     error = refusal(check_rows, datasets.Dataset.from_dict({"prompt": prompts}), ["prompt"], "data.eval")
     assert (error.where, error.got) == ("data.eval, rows 2, 3, 4, 6, 7, ... (the first row is 1)", "None")
+    assert ("text" in error.expected, "rename" in error.advice) == (True, True)
+    error = refusal(check_rows, RowTable([], ["prompt"]), ["prompt"], "data.eval")
+    assert (error.where, error.got, "select" in error.advice) == ("data.eval", "0 rows", True)
     assert [numbered([3]), numbered([3, 5]), numbered([*range(5)])] == ["row 3", "rows 3, 5", "rows 0, 1, 2, 3, 4"]
     chats = [[{"role": "user", "content": "x"}], [], [{"role": "user", "content": " "}]]
     assert "rows 2, 3 (" in refusal(check_rows, datasets.Dataset.from_dict({"prompt": chats}), ["prompt"]).where

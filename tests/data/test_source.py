@@ -38,8 +38,10 @@ def test_not_a_hub_id(path: str, workplace: Path) -> None:
 
 
 def test_exactly_one_of_world_and_path(refusal) -> None:
-    for given in ({}, {"world": "toy_sums", "path": "a.csv"}):
-        assert refusal(DataSource, **given).hint == "data.world=toy_sums, or data.path=FILE"
+    both = {"world": "toy_sums", "path": "a.csv"}
+    for given, got in (({}, "neither"), (both, "world='toy_sums' and path='a.csv'")):
+        error = refusal(DataSource, **given)
+        assert (error.where, error.got, error.hint) == ("data", got, "data.world=toy_sums, or data.path=FILE")
 
 
 @pytest.mark.parametrize(
@@ -49,26 +51,28 @@ def test_exactly_one_of_world_and_path(refusal) -> None:
         ({"path": "a.csv", "subset": "x"}, "data.subset"),
         ({"world": "toy_sums", "select": 0}, "data.select"),
         ({"world": "toy_sums", "select": (5, 5)}, "data.select"),
+        ({"world": "toy_sums", "select": (-1, 5)}, "data.select"),
         ({"world": "toy_sums", "select": (1, 2, 3)}, "data.select"),
         ({"path": []}, "data.path"),
     ],
 )
 def test_contradictions_name_their_key(arguments, key: str, refusal) -> None:
-    assert refusal(DataSource, **arguments).where == key
+    error = refusal(DataSource, **arguments)
+    assert (error.where, error.got) == (key, arguments.get("select"))
+    assert (error.hint, error.expected is not None) == ("'~data.subset'" if "subset" in key else None, "select" in key)
 
 
 def test_a_missing_file_is_reported_with_a_similar_name(workplace: Path, jsonl, refusal) -> None:
     jsonl([{"prompt": "x"}], "prompts.jsonl")
     error = refusal(peek, DataSource(path="promts.jsonl", name="data.mix.mine"))
     assert (error.where, error.hint) == ("data.mix.mine.path", "prompts.jsonl")
-    assert error.got.startswith(str(workplace / "promts.jsonl"))
+    assert (error.got.startswith(str(workplace / "promts.jsonl")), "glob" in error.expected) == (True, True)
 
 
 def test_an_unknown_suffix_is_refused_with_the_known_ones(workplace: Path, refusal) -> None:
     (workplace / "rows.zst").write_text("a\tb\n")
     error = refusal(peek, DataSource(path="rows.zst"))
-    assert error.where == "data.path"
-    assert error.advice == "zstd -d rows.zst"
+    assert (error.where, error.got, error.advice) == ("data.path", "rows.zst", "zstd -d rows.zst")
     assert error.expected == ".jsonl, .jsonl.gz, .ndjson, .json, .json.gz, .csv, .csv.gz, .tsv, .tsv.gz, .parquet"
 
 
@@ -98,8 +102,21 @@ def test_a_folder_of_several_kinds_of_files(files: list[str], name: str, hint: s
     (workplace / "part").mkdir()
     for file in files:
         (workplace / "part" / file).write_text('{"a": 1}\n')
-    assert refusal(find_files, DataSource(path="part", name=name)).hint == hint
-    assert refusal(find_files, DataSource(path=".")).advice.endswith(f"part/{sorted(files)[-1]}")
+    error = refusal(find_files, DataSource(path="part", name=name))
+    assert (error.where, error.hint, bool(error.expected)) == (f"{name}.path", hint, True)
+    assert all(file in error.got for file in files)
+    error = refusal(find_files, DataSource(path="."))
+    assert (error.where, error.got) == ("data.path", f"{workplace}, which holds part")
+    assert (".jsonl, " in error.expected, error.advice.endswith(f"part/{sorted(files)[-1]}")) == (True, True)
+
+
+def test_a_folder_that_datasets_has_saved_gets_the_command_that_converts_it(workplace: Path, refusal) -> None:
+    (workplace / "saved").mkdir()
+    for name, taken in (("dataset_dict.json", '["train"]'), ("state.json", "")):
+        (workplace / "saved" / name).write_text("{}")
+        error = refusal(find_files, DataSource(path="saved"))
+        assert (error.where, name in error.got, "Parquet" in error.expected) == ("data.path", True, True)
+        assert f'load_from_disk("saved"){taken}.to_parquet("saved.parquet")' in error.hint
 
 
 @pytest.mark.parametrize(
@@ -146,8 +163,10 @@ def test_first_rows_and_a_preview_equal_those_of_a_training(workplace: Path, sou
 def test_renames(rename: dict[str, str], expected: Any, refusal) -> None:
     if isinstance(expected, str):
         error = refusal(renamed, ("a", "b", "c"), rename)
-        assert error.where == expected
+        got = {"data.rename.a": "a: b"}.get(expected, "x and y" if "a" in rename.values() else None)
+        assert (error.where, error.got) == (expected, got)
         assert error.hint == ("data.rename.x=b" if rename == {"b": "x"} else None)
+        assert error.advice == ("rename the existing column too: data.rename.old_a=a" if got == "a: b" else None)
     else:
         assert renamed(("a", "b", "c"), rename) == expected
 

@@ -92,7 +92,9 @@ def test_a_folder_that_cannot_be_written_to(place: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "access", lambda *given: asked.append(given))  # root may write anywhere
     assert told(folder_problems(subject, 3)) == [("run.root", f"{place} is not writable", expected, hint)]
     resumed = replace(subject, folder=place)
-    assert told(folder_problems(resumed, 3)) == [(str(place), f"{place} is not writable", expected, None)]
+    ((key, *found, advice),) = told(folder_problems(resumed, 3))
+    assert (key, *found) == (str(place), f"{place} is not writable", expected)
+    assert f"cp -r {place}" in str(advice)
     assert asked == [(place, os.W_OK | os.X_OK)] * 2
 
 

@@ -77,7 +77,8 @@ def test_a_teacher_that_does_not_fit(
     subject = subject_of("data=file", "data.path=x", "launch=cpu", "teacher.path=teacher", *words.split())
     tokenizer: Any = SimpleNamespace(tokens=tokens)
     found = told(teacher_problems(subject, ModelFolders(subject.experiment), tokenizer))
-    assert found == ([("teacher.path", *error)] if error else [])
+    family = "; or take a teacher of the policy's family" if error and _NEW in error else ""
+    assert found == ([("teacher.path", *error[:2], error[2] and error[2] + family)] if error else [])
     assert told(teacher_problems(subject, ModelFolders(subject.experiment), None)) == []
 
 
@@ -94,7 +95,12 @@ def test_what_the_policy_is_called_and_when_it_is_refused(place: Path) -> None:
         assert Report().run(policy_problems(subject_of("exp=quickstart", "launch=cpu", *words)), "") == described
     refused = subject_of("exp=quickstart", "launch=cpu", *local, "model.revision=v2")
     assert told(policy_problems(refused)) == [("model.revision", "v2 of model", None, "model.revision=null")]
+    taught = ("trainer=gkd", "data=file", "data.path=x", "launch=cpu", "teacher.path=model", "teacher.revision=v2")
+    refused = subject_of(*taught)
+    found = told(teacher_problems(refused, ModelFolders(refused.experiment), None))
+    assert found == [("teacher.revision", "v2 of model", None, "teacher.revision=null")]
     scorer = ("launch=cpu", "model=local", "model.path=scorer")
     refused = told(policy_problems(subject_of("exp=quickstart", *scorer)))
-    assert refused == [("model.path", f"scorer ({_SCORER})", "a causal language model", None)]
+    assert [one[:3] for one in refused] == [("model.path", f"scorer ({_SCORER})", "a causal language model")]
+    assert "rewards.NAME.model" in str(refused[0][3])
     assert told(policy_problems(subject_of("exp=toy_reward", *scorer))) == []

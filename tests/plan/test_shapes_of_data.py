@@ -321,9 +321,9 @@ def test_refused_rows(trainer: str, row: dict[str, Any], chat_model: str, hint: 
     with pytest.raises(UserError) as error:
         planned(*words(trainer, chat_model))
     assert isinstance(error.value, DataError)
+    assert ("rows.jsonl" in str(error.value.where), bool(error.value.expected)) == (True, True)
     if hint is None:
-        assert "row 1" in str(error.value.where)
-        assert "rows.jsonl" in str(error.value.where)
+        assert ("row 1" in str(error.value.where), bool(error.value.got)) == (True, True)
     else:
         assert error.value.hint == hint
 

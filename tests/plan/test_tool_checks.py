@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rlhf_cli.config.asked_keys import asked_of
-from rlhf_cli.errors import ConfigError, DataError, ModelError, RewardError
+from rlhf_cli.errors import ModelError, RewardError
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_tokenizer
-from rlhf_cli.plan.checks.facts import DataFacts, Subject
-from rlhf_cli.plan.checks.tool_checks import call_problems, episode_problems
+from rlhf_cli.plan.checks.data_checks import source_problems
+from rlhf_cli.plan.checks.facts import DataFacts, Report, Subject
+from rlhf_cli.plan.checks.tool_checks import call_problems, conversation_problems, episode_problems
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.run_plan import Notice
-from tests.support.planning import Refused, planned, subject_of
+from tests.support.planning import Refused, Write, planned, subject_of, table, told
 
 
 def tool(name: str, takes: str, body: str) -> str:
@@ -55,7 +58,15 @@ class Unfit(Maze):
 class Broken(Maze):
     """A maze without a map."""
     def reset(self, **row):
-        raise OSError("no map")
+        raise OSError(f"no map of {sorted(row)}")
+class Walled(Maze):
+    """A maze without a way."""
+    def step(self, by: int) -> int:
+        """Step.
+        Args:
+            by: How far.
+        """
+        raise OSError(f"no way for {by}")
 def rollout(prompts, trainer):
     return {}
 def other(prompts):
@@ -76,45 +87,73 @@ def mine(workplace: Path) -> None:
 
 
 def with_tools(*words: str) -> Subject:
-    return subject_of(*CHAT, *words)
+    return subject_of(*CHAT, *(word.replace("M:", "./mine.py:").replace("T.", "tools.") for word in words))
 
 
-@pytest.mark.parametrize(
-    ("words", "kind", "where"),
-    [
-        (("tools.untold.fn=./mine.py:untold",), RewardError, "tools.untold.fn"),
-        (("tools.add.fn=./mine.py:ad",), RewardError, "tools.add.fn"),
-        (("tools.add.fn=./mine.py:starred",), RewardError, "tools.add.fn"),
-        (("tools.add.fn=./mine.py:placed",), RewardError, "tools.add.fn"),
-        (("tools.add.fn=./mine.py:add", "trainer=rloo"), ConfigError, "tools"),
-        (("tools.add.fn=./mine.py:add", "rollout.fn=./mine.py:rollout"), ConfigError, "rollout"),
-        (("environment.class=./mine.py:add",), RewardError, "environment.class"),
-        (("environment=[1]",), ConfigError, "environment"),
-        (("environment.class=./mine.py:Maze", "rewards.x.environment=reward"), RewardError, "rewards.x.environment"),
-        (("environment.one.class=./mine.py:Maze",), DataError, "data"),
-        (("rewards.x.environment=get_reward",), ConfigError, "rewards.x.environment"),
-        (("rewards.x.environment=get_reward", "rewards.x.fn=./mine.py:scored"), ConfigError, "rewards.x"),
-        (("rollout.fn=./mine.py:other",), RewardError, "rollout.fn"),
-        (("rollout.fn=./mine.py:rollout", "rollout.columns=[s1,completions]"), ConfigError, "rollout.columns"),
-        (("trainer.args.max_tool_calling_iterations=2",), ConfigError, "trainer.args.max_tool_calling_iterations"),
-        (
-            ("tools.add.fn=./mine.py:add", "trainer.args.max_tool_calling_iterations=0"),
-            ConfigError,
-            "trainer.args.max_tool_calling_iterations",
-        ),
-        (("tools.unknown.fn=./mine.py:add",), ConfigError, "tools.unknown"),
-        (("tools.step.fn=./mine.py:add", "environment.class=./mine.py:Maze"), ConfigError, "tools.step"),
-        (("rewards.x.fn=./mine.py:scored",), DataError, "data"),
-    ],
-)
-def test_refused(refused: Refused, words: tuple[str, ...], kind: type[Exception], where: str) -> None:
-    error = refused(*CHAT, *words)
-    assert isinstance(error, kind)
-    assert str(error.where).partition(" ")[0].partition(",")[0] == where
+REFUSED = """
+T.untold.fn=M:untold                   | Reward | T.untold.fn       | M:untold / a type for every argument
+T.add.fn=M:ad                          | Reward | T.add.fn          | M:ad / add, by_turn, late
+T.add.fn=M:starred                     | Reward | T.add.fn          | M:starred / *numbers / a type for every
+T.add.fn=M:placed                      | Reward | T.add.fn          | M:placed / a: int / a type for every
+T.add.fn=M:add trainer=rloo            | Config | tools             | trainer=grpo, or '~tools'
+T.add.fn=M:add rollout.fn=M:rollout    | Config | rollout           | tools, rollout / '~rollout', or '~tools'
+environment.class=M:add                | Reward | environment.class | M:add / def reset
+environment=[1]                        | Config | environment       | [1] / {class: / or null
+MAZE R.E=rest                          | Reward | R.environment     | Maze one of get_reward, step None
+MAZE R.E=stepp                         | Reward | R.environment     | Maze one of get_reward, step R.environment=step
+MAZE R.E=reset                         | Reward | R.environment     | Maze one of get_reward, step None
+environment.one.class=M:Maze           | Data | data              | columns prompt / data.rename.environment=
+R.E=get_reward                         | Config | R.environment     | get_reward / environment.class=./env.py:NAME
+R.E=get_reward R.fn=M:scored           | Config | rewards.x         | environment, fn / `fn` / `model`
+rollout.fn=M:other                     | Reward | rollout.fn        | M:other(prompts) / def rollout(prompts, trainer)
+rollout.fn=M:rollout COLUMNS=[s1,completions] | Config | rollout.columns | completions None COLUMNS=[s1]
+CALLS=2                                | Config | CALLS             | 2 / environment / T.NAME.fn=./tools.py:NAME
+T.add.fn=M:add CALLS=0                 | Config | CALLS             | 0 1 or more CALLS=2
+T.unknown.fn=M:add                     | Config | T.unknown         | another / my_unknown
+T.step.fn=M:add MAZE                   | Config | T.step            | another / my_step
+R.fn=M:scored                          | Data | data              | s1, which rewards.x reads / data.rename.s1=
+"""
+_SHORT = {
+    "MAZE": "environment.class=M:Maze",
+    "COLUMNS": "rollout.columns",
+    "R.E=": "R.environment=",
+    "M:": "./mine.py:",
+    "T.": "tools.",
+    "R.": "rewards.x.",
+    "CALLS": "trainer.args.max_tool_calling_iterations",
+}
 
 
-def test_plain_prompts_are_refused(refused: Refused) -> None:
-    assert isinstance(refused("exp=quickstart", "tools.add.fn=./mine.py:add"), DataError)
+@pytest.mark.parametrize(("words", "kind", "where", "parts"), table(REFUSED, **_SHORT))
+def test_refused(refused: Refused, words: str, kind: str, where: str, parts: str) -> None:
+    error = refused(*CHAT, *words.split())
+    assert (type(error).__name__, str(error.where).partition(" ")[0].partition(",")[0]) == (f"{kind}Error", where)
+    said = f"{error.got} {error.expected} {error.hint or error.advice}"
+    assert [part for part in parts.split(" / ") if part not in said] == []
+
+
+def test_nothing_can_be_called_in_plain_prompts() -> None:
+    subject = subject_of("exp=quickstart", "tools.add.fn=./mine.py:add")
+    ((key, got, expected, hint),) = told(
+        conversation_problems(subject, DataFacts(columns=("prompt",), described="sums"))
+    )
+    assert (key, got, str(hint).rpartition(" ")[2]) == ("data", "sums", "'~tools'")
+    assert "messages" in str(expected)
+    assert told(conversation_problems(subject, DataFacts())) == [], "the columns are not known"
+
+
+def test_rows_name_environments_that_exist(write: Write) -> None:
+    """The first source has no such column, and another check says so."""
+    write("one.jsonl", '{"prompt": [{"role": "user", "content": "go"}]}\n')
+    named = [{"prompt": [{"role": "user", "content": "go"}], "environment": name} for name in ("one", *"zyxwv", "mazz")]
+    write("two.jsonl", "".join(json.dumps(row) + "\n" for row in named))
+    mixed = ("data=file", "data.path=null", "data.mix={a: {path: one.jsonl}, b: {path: two.jsonl}}")
+    subject = subject_of(
+        "exp=quickstart", *mixed, "environment.one.class=./mine.py:Maze", "environment.maze.class=./mine.py:Maze"
+    )
+    data = Report().run(source_problems(subject), DataFacts())
+    found = told(conversation_problems(subject, data))
+    assert found == [("data.mix.b, column environment", "mazz, v, w, x, y", "one, maze", "write maze")]
 
 
 def test_files_are_noted_and_columns_of_a_rollout_are_there() -> None:
@@ -128,15 +167,25 @@ def test_files_are_noted_and_columns_of_a_rollout_are_there() -> None:
     assert any(line.startswith("rollout.fn: ") for line in asked_of(prepared.experiment.model_dump(mode="json")))
 
 
-def test_an_episode_is_tried() -> None:
-    subject = with_tools(
-        "tools.late.fn=./mine.py:late", "tools.late.timeout_s=0.1", "environment.class=./mine.py:Broken"
-    )
-    found = list(episode_problems(subject, DataFacts()))
-    assert [type(finding).__name__ for finding in found] == ["Notice", "RewardError"]
-    assert "no answer within 0.1 s" in str(found[0])
-    assert "no map" in str(found[1])
-    assert list(episode_problems(with_tools("environment.class=./mine.py:Maze"), DataFacts())) == []
+def test_an_episode_is_tried(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment that is one of several is reset without the column that names it, as in a run."""
+    write("one.jsonl", '{"prompt": [{"role": "user", "content": "go"}], "environment": "one", "size": 3}\n')
+    rows = Report().run(source_problems(subject_of(*CHAT[:1], "data=file", "data.path=one.jsonl")), DataFacts())
+    late = ("tools.late.fn=./mine.py:late", "tools.late.timeout_s=0.1")
+    subject = with_tools(*late, "environment.class=./mine.py:Broken")
+    (notice, error) = told(episode_problems(subject, rows))
+    assert (notice[0], error[0]) == ("tools.late", "environment")
+    assert "the model would be told: no answer within 0.1 s" in str(notice[1])
+    assert "no map of ['environment', 'prompt', 'size']" in str(error[1])
+    ((key, got, *_),) = told(episode_problems(with_tools("environment.one.class=./mine.py:Broken"), rows))
+    assert (key, "no map of ['prompt', 'size']" in str(got)) == ("environment.one", True)
+    ((key, text),) = told(episode_problems(with_tools("environment.class=./mine.py:Walled"), DataFacts()))
+    assert (key, str(text).endswith("OSError: no way for 1")) == ("environment: step", True)
+    assert told(episode_problems(with_tools("environment.class=./mine.py:Maze"), DataFacts())) == []
+    assert told(episode_problems(with_tools(), rows)) == []
+    cuda = SimpleNamespace(is_initialized=lambda: True)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert told(episode_problems(subject, rows)) == [], "such a process cannot be forked"
 
 
 def test_a_failing_call_that_would_end_the_run_is_said_to_do_so() -> None:
@@ -174,40 +223,78 @@ def test_a_class_that_cannot_be_extended_is_named_with_the_reason() -> None:
     assert "given" in str(found.got)
 
 
-def test_a_tool_may_have_another_name_than_its_function() -> None:
+@pytest.mark.parametrize("name", ["plus", "add"])
+def test_a_tool_may_have_another_name_than_its_function(name: str) -> None:
     """Its arguments are numbers, which the parser knows by the name in the configuration."""
     tokenizer = read_tokenizer(EMBEDDED_TOKENIZER, where="model.path")
-    assert list(call_problems(with_tools("tools.plus.fn=./mine.py:add"), tokenizer)) == []
+    calling = with_tools(f"tools.{name}.fn=./mine.py:add")
+    assert list(call_problems(calling, tokenizer)) == list(call_problems(calling, None)) == []
 
 
 def test_the_call_of_every_tool_is_read_back() -> None:
-    """The parser of the embedded model knows numbers and texts, and no lists."""
+    """The parser of the embedded model knows numbers and texts, and no lists; the first mistake is told."""
     tokenizer = read_tokenizer(EMBEDDED_TOKENIZER, where="model.path")
-    two = with_tools("tools.add.fn=./mine.py:add", "tools.longest.fn=./mine.py:longest")
-    assert [type(finding) for finding in call_problems(two, tokenizer)] == [ModelError]
+    three = with_tools("T.add.fn=M:add", "T.longest.fn=M:longest", "T.longer.fn=M:longest")
+    ((key, got, expected, hint),) = told(call_problems(three, tokenizer))
+    assert (key, "'longest'" in str(got), "'longest'" in str(expected)) == ("model.path", True, True)
+    assert str(hint).startswith("model=tiny_calls")
 
 
 @pytest.mark.parametrize(
-    ("change", "refused"),
+    ("change", "says"),
     [
-        ({}, False),
-        ({"start_anchor": "nobody: "}, False),  # the whole prompt is read then, and holds no call
-        ({"fields": {"content": {"close_pattern": "$"}}}, True),
-        ({"fields": {"tool_calls": {"open": "<call>", "close": "</call>", "content": "json"}, "content": {}}}, True),
-        (None, True),
+        ({}, ""),
+        ({"start_anchor": "nobody: "}, ""),  # the whole prompt is read then, and holds no call
+        ({"fields": {"content": {"close_pattern": "$"}}}, "tool_calls: "),
+        (
+            {"fields": {"tool_calls": {"open": "<call>", "close": "</call>", "content": "json"}, "content": {}}},
+            "tool_c",
+        ),
+        (None, "model.response_template"),
+        ("{% if messages|length < 2 %}x{% endif %}", "begins with"),
+        ("{% if messages|length > 2 %}x{% endif %}", "begins with"),
     ],
 )
 def test_the_call_that_the_template_shows_is_read_back(
-    tmp_path: Path, change: dict[str, Any] | None, refused: bool
+    tmp_path: Path, change: dict[str, Any] | str | None, says: str
 ) -> None:
     """TRL takes an answer that it cannot read for plain text, so nobody would notice."""
     for file in EMBEDDED_TOKENIZER.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
-    settings["response_template"] = {**settings["response_template"], **change} if change is not None else None
+    if isinstance(change, str):
+        template = tmp_path / "chat_template.jinja"
+        template.write_text(change + template.read_text())
+    else:
+        settings["response_template"] = {**settings["response_template"], **change} if change is not None else None
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    found = list(call_problems(with_tools("tools.add.fn=./mine.py:add"), read_tokenizer(tmp_path, where="model.path")))
-    assert [type(finding) for finding in found] == [ModelError] * refused
+    found = told(call_problems(with_tools("T.add.fn=M:add"), read_tokenizer(tmp_path, where="model.path")))
+    assert [says in str(expected) for _, _, expected, _ in found] == [True] * bool(says)
+
+
+def test_trl_reads_back_the_calls_of_its_own_templates_and_by_a_response_schema(place: Path, chat_model: str) -> None:
+    def found(*words: str) -> list[tuple[object, ...]]:
+        return told(call_problems(with_tools("T.add.fn=M:add", *words), read_tokenizer(place / "chat", where="x")))
+
+    template, settings = place / "chat/chat_template.jinja", place / "chat/tokenizer_config.json"
+    brought = {**json.loads(settings.read_text()), "response_template": None}
+    settings.write_text(json.dumps(brought))
+    assert found() == []
+    template.write_text("{% if shown %}" + template.read_text() + "{% endif %}")
+    shown = "++trainer.args.chat_template_kwargs={shown: true}"
+    ((_, got, expected, _),) = found(shown)
+    assert ("response_template" in str(got), "model.response_template" in str(expected)) == (True, True)
+    settings.write_text(json.dumps(brought | {"response_schema": {}}))
+    assert found(shown) == []
+    assert [got for _, got, *_ in found()] == [""], "without its variable the template writes nothing"
+
+
+def test_a_call_is_tried_with_an_argument_of_each_type(write: Write) -> None:
+    takes = "a: int, b: float, c: bool, d: list[int], e: dict, f: str, g: Literal['x', 'y']"
+    source = "from typing import Literal\n" + tool("kinds", takes, "raise ValueError((a, b, c, d, e, f, g))")
+    write("kinds.py", source)
+    ((_, text),) = told(episode_problems(with_tools("tools.kinds.fn=./kinds.py:kinds"), DataFacts()))
+    assert str(text).endswith("(1, 1.5, True, [], {}, '1', 'x')")
 
 
 def test_a_template_without_calls_is_refused(refused: Refused) -> None:
@@ -215,3 +302,4 @@ def test_a_template_without_calls_is_refused(refused: Refused) -> None:
     error = refused(*CHAT, "tools.add.fn=./mine.py:add", template)
     assert isinstance(error, ModelError)
     assert str(error.where).startswith("model.chat_template")
+    assert ("1+1" in str(error.got), "arguments" in str(error.expected)) == (True, True)

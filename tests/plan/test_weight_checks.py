@@ -36,9 +36,8 @@ def damage(*words: str) -> list[tuple[object, ...]]:
     """The key, what it got and expected of each model whose weights are not whole."""
     subject = subject_of(*words)
     found = told(weight_problems(subject, ModelFolders(subject.experiment)))
-    return [
-        (key, str(got).partition(": ")[0], str(got).partition(": ")[2], expected) for key, got, expected, _ in found
-    ]
+    assert all(advice for *_, advice in found)
+    return [(key, *str(got).partition(": ")[::2], expected) for key, got, expected, _ in found]
 
 
 def test_weights_that_are_missing_or_cut(place: Path) -> None:
@@ -116,6 +115,7 @@ class TestAdapters:
         ):
             error = refused(*model, f"model.lora.{word}")
             assert error.where == f"model.lora.{word.partition('=')[0]} (command line)"
+            assert (str(error.got) in word, "proj" in str(error.expected)) == (True, True)
             assert str(error.hint).removeprefix("model.lora.") == hint
             assert planned(*model, f"model.lora.{word.replace('prj', 'proj').replace('wieght', 'weight')}")
 

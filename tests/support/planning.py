@@ -55,12 +55,25 @@ def subject_of(*words: str, processes: int = 1) -> Subject:
     return Subject(prepared.experiment, prepared.composed, processes)
 
 
+def _typed(error: UserError) -> str | None:
+    return "; ".join(text for text in (error.hint, error.advice) if text is not None) or None
+
+
 def told(findings: Check[Any]) -> list[tuple[object, ...]]:
-    """Of each error its key, what it got and expected and what to type; of each notice its subject and its text."""
+    """Of each error its key, what it got, what it expected, what to do; of each notice its subject and its text."""
     report = Report()
     report.run(findings, None)
-    errors = [(str(one.where).partition(" (")[0], one.got, one.expected, one.hint) for one in report.problems.values()]
+    errors = [
+        (str(one.where).partition(" (")[0], one.got, one.expected, _typed(one)) for one in report.problems.values()
+    ]
     return [*((notice.subject, notice.text) for notice in report.notices), *errors]
+
+
+def unsaid(found: list[tuple[object, ...]], parts: str) -> list[str]:
+    """Of the one finding, the parts (set apart by ` / `) that it does not say; without parts nothing is found."""
+    assert len(found) == bool(parts), found
+    said = "  ".join(map(str, found[0])) if found else ""
+    return [part for part in parts.split(" / ") if part not in said]
 
 
 def table(text: str, **short: str) -> list[list[str]]:
