@@ -139,9 +139,11 @@ class AdvantageFunction:
                 by_name = {name: _as_array(part, lengths) for name, part in dict(parts).items()}
         except Exception as error:  # user code: name it and show its traceback
             raise RewardFailed(f"{self.fn} failed", where=f"{_KEY}.fn", got=described(error)) from error
-        expected = f"({len(lengths)},), or rows of at least {lengths.max(initial=0)} tokens"
-        wide_enough = found.ndim == 1 or (found.ndim == 2 and found.shape[1] >= lengths.max(initial=0))
-        if len(found) != len(lengths) or not wide_enough:
+        longest = int(lengths.max(initial=0))
+        if found.shape != lengths.shape and not (
+            found.ndim == 2 and len(found) == len(lengths) and found.shape[1] >= longest
+        ):
+            expected = f"({len(lengths)},), or rows of at least {longest} tokens"
             self._refuse("its advantages have another shape", f"{found.shape}", expected)
         if not numpy.isfinite(found[counted]).all():
             row = int(numpy.flatnonzero(counted & ~numpy.isfinite(found).reshape(len(found), -1).all(axis=1))[0])

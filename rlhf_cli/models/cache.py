@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from rlhf_cli.errors import ModelError
+from rlhf_cli.errors import ModelError, writing
 from rlhf_cli.models.tokenizer_files import adapter_base
 from rlhf_cli.user_files import cache_folder
 
@@ -46,23 +46,27 @@ def build_once(name: str, make: Callable[[Path], None], *, source: Path | None =
     """Return the folder of the model called `name`; `make` writes it on first use, and again if it is damaged.
 
     Write to another folder and rename it, so that an interruption leaves no half-written model; the next call replaces
-    what a killed process left. Safe to call from several processes at once: the first builds, the others wait.
+    what a killed process left. Safe to call from several processes at once: the first builds, the others wait. A whole
+    model is only read, so others may have the cache. Raise UserError if it cannot be written.
     """
     folder = cache_folder("models") / name
+    if damaged_file(name) is None:
+        return folder
     unfinished = folder.with_name(f"{name}.unfinished")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        if damaged_file(name) is not None:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            try:
-                make(unfinished)
-                sizes = {file.name: file.stat().st_size for file in unfinished.iterdir() if file.is_file()}
-                made = json.dumps({"source": source and str(source), "sizes": sizes})
-                (unfinished / _MANIFEST).write_text(made, encoding="utf-8")
-                shutil.rmtree(folder, ignore_errors=True)
-                unfinished.rename(folder)
-            finally:
+    with writing("the cache of models", folder.parent, "export RLHF_CACHE=FOLDER"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):
+            if damaged_file(name) is not None:
                 shutil.rmtree(unfinished, ignore_errors=True)
+                try:
+                    make(unfinished)
+                    sizes = {file.name: file.stat().st_size for file in unfinished.iterdir() if file.is_file()}
+                    made = json.dumps({"source": source and str(source), "sizes": sizes})
+                    (unfinished / _MANIFEST).write_text(made, encoding="utf-8")
+                    shutil.rmtree(folder, ignore_errors=True)
+                    unfinished.rename(folder)
+                finally:
+                    shutil.rmtree(unfinished, ignore_errors=True)
     return folder
 
 

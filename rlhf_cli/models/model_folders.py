@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_cli.errors import ModelError, with_causes
+from rlhf_cli.errors import ModelError, RlhfError, with_causes
+from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.models.tokenizer_files import (
     CLASSIFIERS,
     adapter_base,
@@ -250,27 +251,36 @@ def loaders_of(path: str, *, trust_remote_code: bool = False, revision: str | No
 
 
 def require_model(name: str, *, where: str, revision: str | None, trust_remote_code: bool) -> None:
-    """Read the configuration of a hub model, or its cached copy; do nothing for a local folder.
+    """Read the configuration of a model on the hub, its cached copy, or that in a folder.
 
-    Raise ModelError if the model is gated, does not exist, or is unreachable and not in the cache.
+    Raise ModelError if the model is gated, does not exist, is unreachable and not in the cache, or if transformers
+    cannot read its configuration.
     """
+    import transformers
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
-    from transformers import AutoConfig
 
-    if Path(name).expanduser().exists():
-        return
+    folder = Path(name).expanduser()
+    if folder.exists() and not (folder / "config.json").is_file():
+        return  # an adapter
     try:
-        AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
-    except OSError as error:
-        causes, advice, hint = list(with_causes(error)), None, None
+        with naming_foreign_files({where: name}):
+            transformers.AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
+    except RlhfError:
+        raise
+    except Exception as error:  # each class of transformers raises its own
+        causes, expected, advice, hint = list(with_causes(error)), None, None, None
         if any(isinstance(cause, GatedRepoError) for cause in causes):
             what = f"the owner of {name} gives access only on request"
             advice = f"ask for access at https://huggingface.co/{name}, then export HF_TOKEN=..."
         elif any(isinstance(cause, RepositoryNotFoundError | RevisionNotFoundError) for cause in causes):
             what = f"there is no model {name} on the hub, nor a folder of that name"
             hint = "export HF_TOKEN=... for a private one"
-        else:
+        elif isinstance(error, OSError):
             what = f"{name} cannot be reached on the hub, and is not in the cache"
             hint = f"hf download {name}, or model.path=FOLDER"
-        got = str(error).splitlines()[0]
-        raise ModelError(what, where=where, got=got, hint=hint, advice=advice) from error
+        else:
+            what = f"transformers cannot read the configuration of {name}"
+            expected = f"an architecture that transformers {transformers.__version__} knows"
+        raise ModelError(
+            what, where=where, got=str(error).partition("\n")[0], expected=expected, hint=hint, advice=advice
+        ) from error

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig
 from trl.data_utils import prepare_multimodal_messages
 
@@ -162,13 +163,10 @@ class PolicyModel:
             inputs = self._reader(text=texts, images=images if any(images) else None, **form)
             inputs = inputs.to(self.device, self._model.dtype)  # ids stay whole numbers
         else:
-            width = max(len(ids) for ids in rows)
-            input_ids = torch.full((len(rows), width), int(self.tokenizer.pad_token_id))
-            attention_mask = torch.zeros((len(rows), width), dtype=torch.long)
-            for row, ids in enumerate(rows):
-                input_ids[row, width - len(ids) :] = torch.tensor(ids, dtype=torch.long)
-                attention_mask[row, width - len(ids) :] = 1
-            inputs = {"input_ids": input_ids.to(self.device), "attention_mask": attention_mask.to(self.device)}
+            ids, padding = list(map(torch.tensor, rows)), int(self.tokenizer.pad_token_id)
+            input_ids = pad_sequence(ids, batch_first=True, padding_value=padding, padding_side="left")
+            mask = pad_sequence(list(map(torch.ones_like, ids)), batch_first=True, padding_side="left")
+            inputs = {"input_ids": input_ids.to(self.device), "attention_mask": mask.to(self.device)}
         with arguments_alone(self._model):
             output = self._generating.generate(self._model.generate, **inputs, generation_config=config)
         generated: list[list[int]] = output[:, inputs["input_ids"].shape[1] :].tolist()

@@ -15,6 +15,7 @@ from typing import cast
 import torch
 from peft import PeftModel
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GenericForSequenceClassification
 from trl import apply_chat_template, is_conversational
@@ -231,14 +232,12 @@ class RewardModelScorer:
         return scores
 
     def _padded(self, rows: list[list[int]]) -> list[float]:
-        width = max(1, *(len(ids) for ids in rows))  # a row without tokens still needs a column
-        input_ids = torch.full((len(rows), width), self._tokenizer.pad_token_id)
-        attention_mask = torch.zeros((len(rows), width), dtype=torch.long)
-        for row, ids in enumerate(rows):
-            input_ids[row, : len(ids)] = torch.tensor(ids, dtype=torch.long)
-            attention_mask[row, : max(1, len(ids))] = 1
+        token = self._tokenizer.pad_token_id
+        texts = [torch.tensor(ids or [token]) for ids in rows]  # a row without tokens still needs one
+        input_ids = pad_sequence(texts, batch_first=True, padding_value=token)
+        mask = pad_sequence(list(map(torch.ones_like, texts)), batch_first=True)
         with torch.inference_mode(), torch.autocast(self._device.type, enabled=False):
-            output = self._model(input_ids=input_ids.to(self._device), attention_mask=attention_mask.to(self._device))
+            output = self._model(input_ids=input_ids.to(self._device), attention_mask=mask.to(self._device))
             scores: list[float] = output.logits[:, 0].float().tolist()
         return scores
 

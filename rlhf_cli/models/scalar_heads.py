@@ -268,15 +268,19 @@ def _critic_of_reward_model(path: str, dtype: str, trust_remote_code: bool) -> P
     return critic
 
 
-def check_tokens(critic: PreTrainedModel, path: str, tokenizer: str, *, trust_remote_code: bool = False) -> None:
-    """Compare a critic loaded from `path` with the tokenizer of its policy, a folder or hub id.
+def check_tokens(
+    critic: PreTrainedModel, path: str, tokenizer: str, *, revision: str | None = None, trust_remote_code: bool = False
+) -> None:
+    """Compare a critic loaded from `path` with the tokenizer of its policy, a folder or hub id with its `revision`.
 
     Raise ModelError if a token of the policy has another id in the critic, or none. Skip the check if both are local
     folders: `describe_critic` compared them before loading.
     """
     if Path(path).expanduser().is_dir() and Path(tokenizer).expanduser().is_dir():
         return
-    written = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=trust_remote_code).get_vocab()
+    written = AutoTokenizer.from_pretrained(
+        tokenizer, revision=revision, trust_remote_code=trust_remote_code
+    ).get_vocab()
     try:
         read = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code).get_vocab()
     except (OSError, ValueError):  # a critic is saved without a tokenizer, so only the sizes can be compared

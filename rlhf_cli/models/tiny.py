@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch.nn.utils.rnn import pad_sequence
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 PAD, EOS = "<pad>", "<eos>"
@@ -168,15 +169,13 @@ def _tensors(
     tokenizer: PreTrainedTokenizerFast, demonstrations: list[Demonstration]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return right-padded (input_ids, labels), both (rows, longest); labels are -100 on prompt and padding."""
-    encoded = [
+    texts = [
         (tokenizer.encode(row["prompt"]), [*tokenizer.encode(row["completion"]), tokenizer.eos_token_id])
         for row in demonstrations
     ]
-    width = max(len(prompt) + len(completion) for prompt, completion in encoded)
-    input_ids = torch.full((len(encoded), width), tokenizer.pad_token_id)
-    labels = torch.full((len(encoded), width), -100)
-    for row, (prompt, completion) in enumerate(encoded):
-        end = len(prompt) + len(completion)
-        input_ids[row, :end] = torch.tensor([*prompt, *completion])
-        labels[row, len(prompt) : end] = torch.tensor(completion)
-    return input_ids, labels
+    ids = [torch.tensor([*prompt, *completion]) for prompt, completion in texts]
+    learned = [torch.tensor([-100] * len(prompt) + completion) for prompt, completion in texts]
+    return (
+        pad_sequence(ids, batch_first=True, padding_value=tokenizer.pad_token_id),
+        pad_sequence(learned, batch_first=True, padding_value=-100),
+    )

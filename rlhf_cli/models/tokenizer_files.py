@@ -178,10 +178,13 @@ class TokenizerFiles:
         if not file.is_file():
             return None
         try:
-            return Tokenizer.from_file(str(file))
+            tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises a bare Exception
             got, expected = f"{file}: {error}", "a whole tokenizer.json"
             raise ModelError("the tokenizer cannot be read", where=self.where, got=got, expected=expected) from None
+        tokenizer.no_truncation()  # the file keeps both of the last call before it was saved
+        tokenizer.no_padding()
+        return tokenizer
 
 
 _ADDED = 8

@@ -40,7 +40,7 @@ def stored_shapes(folder: Path) -> list[WeightShape] | None:
                 WeightShape(name, tuple(entry["shape"]), _STORED_BYTES.get(entry["dtype"], 1))
                 for name, entry in _header(file)[1].items()
             ]
-        except (OSError, *_MALFORMED):
+        except _MALFORMED:
             return None  # loading the model reports the error
     return shapes or None
 
@@ -61,16 +61,18 @@ def damaged_weights(folder: Path) -> str | None:
         if missing:
             return f"{len(missing)} of {len(parts)} parts are missing, the first is {missing[0]}"
     for file in sorted(folder.glob("*.safetensors")):
-        with file.open("rb") as stream:
-            if stream.read(8) == b"version ":
-                return f"{file.name} is a pointer of Git LFS, not the file itself: git lfs pull"
         try:
+            with file.open("rb") as stream:
+                if stream.read(8) == b"version ":
+                    return f"{file.name} is a pointer of Git LFS, not the file itself: git lfs pull"
             length, entries = _header(file)
             wanted = 8 + length + max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+            if file.stat().st_size != wanted:
+                return f"{file.name} has {file.stat().st_size} bytes, but its header says {wanted}"
+        except OSError as error:  # a link to a file that is gone, or another user's file
+            return f"{file.name} cannot be read: {error.strerror}"
         except _MALFORMED:
             return f"{file.name} has no safetensors header"
-        if file.stat().st_size != wanted:
-            return f"{file.name} has {file.stat().st_size} bytes, but its header says {wanted}"
     return None
 
 

@@ -55,12 +55,7 @@ def used_columns(mask: Tensor, num_completion: int, *, may_move: bool) -> slice:
     if not any(used):
         return slice(num_prompt - 1 if may_move else 0, num_prompt + 1)
     first = min(used.index(True), num_prompt - 1) if may_move else 0
-    return slice(first, max(_length(used), num_prompt + 1))
-
-
-def _length(used: list[bool]) -> int:
-    """Return the number of columns up to the last used one."""
-    return next((place for place in range(len(used), 0, -1) if used[place - 1]), 0)
+    return slice(first, max(len(used) - used[::-1].index(True), num_prompt + 1))
 
 
 def trimmed(batch: TrlBatch, *, may_move: bool) -> TrlBatch:
@@ -68,12 +63,12 @@ def trimmed(batch: TrlBatch, *, may_move: bool) -> TrlBatch:
     if not _KNOWN.issuperset(batch):
         return batch
     width = batch["completion_mask"].shape[1]
-    used = torch.cat([batch["prompt_mask"].any(dim=0), batch["completion_mask"].any(dim=0)]).tolist()
-    length = max(1, _length(used[-width:]))
-    first = used.index(True) if may_move and any(used[:-width]) else 0
+    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+    columns = used_columns(mask, width, may_move=may_move)
+    length = columns.stop - mask.shape[1] + width
     cut = dict(batch)
     for name in _PROMPT:
-        cut[name] = batch[name][:, first:]
+        cut[name] = batch[name][:, columns.start :]
     for name in _COMPLETION:
         values = batch.get(name)
         if values is not None and values.dim() == 2 and values.shape[1] == width:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
@@ -107,7 +108,7 @@ class RewardMixin(LeftOutMixin):
         stack = self.reward_stack
         outcomes = [stack.outcomes[name] for name in stack.names]
         device, names = raw.device, list(self.reward_func_names)
-        fixed = _matrix([outcome.fixed for outcome in outcomes])
+        fixed = torch.from_numpy(numpy.array([outcome.fixed for outcome in outcomes], numpy.float32).T)  # NaN for None
         raw, fixed, self._endings = self._on_cpu(
             raw, fixed, self._find_endings(inputs, completions, completion_ids_list)
         )
@@ -400,14 +401,6 @@ class RewardMixin(LeftOutMixin):
         """Return this rank's rows among those of all ranks."""
         count, rank = self._settled.raw.shape[0] // self.accelerator.num_processes, self.accelerator.process_index
         return slice(rank * count, (rank + 1) * count)
-
-
-def _matrix(columns: list[list[float | None]]) -> Tensor:
-    """Return (rows, columns) with NaN for None."""
-    matrix = torch.full((len(columns[0]), len(columns)), torch.nan)
-    for index, column in enumerate(columns):
-        matrix[:, index] = torch.tensor([torch.nan if value is None else value for value in column])
-    return matrix
 
 
 def overwrite_last(logged: deque[Any], values: Sequence[Any]) -> None:

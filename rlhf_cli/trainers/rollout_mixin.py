@@ -146,13 +146,12 @@ class RolloutMixin(ExtendedTrainer):
         self._kept_logps = None
         with generating.of(model):
             generated = super()._generate_single_turn(*args, **named)
+        completions = generated[0] if isinstance(generated, tuple) else generated  # RLOO returns no more
         if generating.stops is not None:
-            completion_ids = generated[0] if isinstance(generated, tuple) else generated  # RLOO returns no more
-            completion_ids[:] = map(generating.stops.cut, completion_ids)
+            completions[:] = map(generating.stops.cut, completions)
         logps = generating.take_logps()
         if logps is not None:
             prompts = args[0] if args else named["prompt_ids"]
-            completions = generated[0] if isinstance(generated, tuple) else generated
             self._kept_logps = KeptLogps.of(model, logps, list(zip(prompts, completions, strict=True)))
         return generated
 

@@ -36,6 +36,9 @@ def unknown_part(totals):
 def short(totals):
     return totals[1:]
 
+def nothing(totals):
+    pass
+
 def narrow(totals, lengths):
     return np.zeros((len(totals), max(lengths) - 1))
 
@@ -107,6 +110,7 @@ def test_parts_count_only_if_they_add_up(mine: Path) -> None:
         ("sees", {"scal": 1}, RewardError, "advantages.args.scal"),
         ("sees", {"totals": 1}, RewardError, "advantages.args.totals"),
         ("short", {}, RewardError, "advantages.fn"),
+        ("nothing", {}, RewardError, "advantages.fn"),
         ("narrow", {}, RewardError, "advantages.fn"),
         ("infinite", {}, RewardError, "advantages.fn"),
         ("one_infinite", {}, RewardError, "advantages.fn"),

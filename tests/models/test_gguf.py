@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from rlhf_cli.errors import ModelError
+from rlhf_cli.errors import ModelError, UserError
 from rlhf_cli.evaluation.targets import POLICY, find_target
 from rlhf_cli.models import cache, gguf
 from rlhf_cli.models.cache import build_once
@@ -200,6 +200,13 @@ def test_what_a_killed_conversion_left_is_replaced(place: Path) -> None:
     folder = build_once("model", make)
     assert {path.name for path in folder.parent.iterdir()} == {"model", "model.lock"}
     assert {path.name for path in folder.iterdir()} == {"config.json", "made.json"}
+    (folder.parent / "model.lock").unlink()
+    (folder.parent / "model.lock").mkdir()  # as if it were another user's
+    assert build_once("model", make) == folder
+    (folder / "config.json").unlink()
+    with pytest.raises(UserError) as caught:
+        build_once("model", make)
+    assert (caught.value.where, caught.value.hint) == (str(folder.parent), "export RLHF_CACHE=FOLDER")
 
 
 @pytest.mark.skipif(not HAS_GGUF, reason="needs gguf (make real)")

@@ -184,6 +184,16 @@ def test_an_error_of_the_hub_becomes_advice(monkeypatch: pytest.MonkeyPatch, kin
     assert hint in f"{caught.value.hint} {caught.value.advice}"
 
 
+def test_an_architecture_that_transformers_lacks_is_refused_also_in_a_folder(tmp_path: Path) -> None:
+    for config in ({"model_type": "unheard"}, {}, {"model_type": "llama", "hidden_size": "wide"}):
+        path = folder_of(tmp_path / "model", config)
+        with pytest.raises(ModelError) as caught:
+            require_model(path, where="teacher.path", revision=None, trust_remote_code=False)
+        assert (caught.value.where, "transformers" in str(caught.value.expected)) == ("teacher.path", True)
+    (tmp_path / "model/config.json").unlink()
+    require_model(path, where="model.path", revision=None, trust_remote_code=False)  # an adapter's folder
+
+
 class Zero3:
     """The part of DeepSpeed's configuration that `from_pretrained` reads before it shards."""
 

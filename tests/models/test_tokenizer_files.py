@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jinja2
 import pytest
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rlhf_cli.errors import ModelError
@@ -38,10 +39,15 @@ AROUND = {"type": "TemplateProcessing", "single": [END, {"Sequence": {"id": "A",
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose tokenizer begins every text with a token."""
+    """A model whose tokenizer begins every text with a token, and was saved after a call that cut and padded."""
     around = AROUND | {"special_tokens": {"<eos>": {"id": "<eos>", "ids": [1], "tokens": ["<eos>"]}}}
     place = tmp_path_factory.mktemp("model") / "model"
-    return model_copy(place, tokenizer_config={"bos_token": "<pad>"}, tokenizer={"post_processor": around})
+    model_copy(place, tokenizer_config={"bos_token": "<pad>"}, tokenizer={"post_processor": around})
+    whole = Tokenizer.from_file(str(place / "tokenizer.json"))
+    whole.enable_truncation(100)
+    whole.enable_padding(length=50)
+    whole.save(str(place / "tokenizer.json"))
+    return place
 
 
 @pytest.fixture(scope="module")

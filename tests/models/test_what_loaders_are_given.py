@@ -206,10 +206,14 @@ REVISED: dict[str, Callable[[str, str | None], object]] = {
         "policy", name, dtype="auto", dropout=0.0, revision=revision, trust_remote_code=True
     ),
     "tokenizer": lambda name, revision: tokenizer_of(revised(name, revision), name),
-    "critic of PPO": lambda name, revision: ppo_setup(
-        (experiment := revised(name, revision, "trainer=ppo")), name, algorithm_of(experiment)
-    ),
+    "critic of PPO": lambda name, revision: critic_of_ppo(name, revision),
+    "tokens of another critic": lambda name, revision: critic_of_ppo(name, revision, "critic.init=critic"),
 }
+
+
+def critic_of_ppo(name: str, revision: str | None, *words: str) -> object:
+    experiment = revised(name, revision, "trainer=ppo", *words)
+    return ppo_setup(experiment, name, algorithm_of(experiment))
 
 
 def revised(name: str, revision: str | None, *words: str) -> Any:
@@ -217,7 +221,11 @@ def revised(name: str, revision: str | None, *words: str) -> Any:
 
 
 @pytest.mark.parametrize("name", REVISED)
-def test_the_revision_that_was_asked_for_is_read(name: str, hub: str) -> None:
+def test_the_revision_that_was_asked_for_is_read(
+    name: str, hub: str, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("critic").symlink_to(models["reward"])
     REVISED[name](hub, "good")
     with pytest.raises((ModelError, ValueError, OSError, KeyError)):
         REVISED[name](hub, None)

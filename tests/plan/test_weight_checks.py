@@ -56,6 +56,9 @@ def test_weights_that_are_missing_or_cut(place: Path) -> None:
         assert (key, folder, got[: len(says)], expected) == ("model.path", "model", says, whole)
     (place / "model" / f"{WEIGHTS}.index.json").unlink()
     file.unlink()
+    file.symlink_to("gone")
+    assert damage(*MODEL) == [("model.path", "model", f"{WEIGHTS} cannot be read: No such file or directory", whole)]
+    file.unlink()
     (place / "bare").mkdir()
     for name in ("z1", "z2", "z3"):
         (place / "model" / name).write_text("")
