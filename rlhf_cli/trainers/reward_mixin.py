@@ -46,7 +46,6 @@ from rlhf_cli.rewards.stack.reward_metrics import (
 )
 from rlhf_cli.runs.metrics_file import table_file
 from rlhf_cli.runs.reward_records import read_running, write_running
-from rlhf_cli.tables.trl_trainers import IMAGES
 from rlhf_cli.text.json_values import without_images
 from rlhf_cli.tools_and_environments import KINDS, ending_of, ending_shares
 from rlhf_cli.trainers.left_out_mixin import LeftOutMixin
@@ -118,7 +117,7 @@ class RewardMixin(LeftOutMixin):
             names.remove(COMPONENT)
         own = stack.weights(self.state.global_step, self.state.max_steps)
         environments = torch.ones(len(names) - len(own))
-        weights = torch.cat([torch.tensor(own, dtype=torch.float32), environments])
+        weights = torch.cat([torch.tensor(own), environments])
         settled, self._running = settle(
             *(raw, fixed, weights, self._settle_rules, getattr(self, "_running", {})),
             endings=self._endings,
@@ -141,7 +140,7 @@ class RewardMixin(LeftOutMixin):
         interactions = self.extensions.rewards.interactions
         if interactions is None or not (counts := interactions.metrics(completions)):
             return {}
-        own = torch.tensor(list(counts.values()), dtype=torch.float32, device=self.accelerator.device)
+        own = torch.tensor(list(counts.values()), device=self.accelerator.device)
         everyones = self.accelerator.reduce(own, "sum").tolist()
         return {
             f"tools/{name}/{kind}": value
@@ -200,9 +199,9 @@ class RewardMixin(LeftOutMixin):
         output = super()._generate_and_score_completions(inputs)
         if self._clip_range is not None:
             self.reward_clip_range = self._clip_range
-        if set(IMAGES) & set(inputs[0]):  # a checkpoint and the table hold plain values
-            overwrite_last(self._logs["prompt"], list(map(without_images, self._logs["prompt"])))
-            self._logs["images"].clear()
+        # A checkpoint and the table hold plain values.
+        overwrite_last(self._logs["prompt"], list(map(without_images, self._logs["prompt"])))
+        self._logs["images"].clear()
         settled = self._settled
         has_no_total = settled.for_trl.isnan().all(dim=1)
         if has_no_total.any():
@@ -221,7 +220,7 @@ class RewardMixin(LeftOutMixin):
         if self._given.matrix is not settled.for_trl:  # TRL logged the mean of other scores
             totals = settled.row_totals
             totals = totals[~totals.isnan()]
-            metrics["reward"][-1] = totals.mean().item() if totals.numel() else torch.nan
+            metrics["reward"][-1] = totals.mean().item()  # NaN of none
             metrics["reward_std"][-1] = totals.std().item() if totals.numel() > 1 else torch.nan
         if alike := metrics.get("frac_reward_zero_std"):
             alike[-1] = share_of_dead_groups(self._compared_totals(), self._num_generations)
@@ -308,7 +307,7 @@ class RewardMixin(LeftOutMixin):
         overwrite_last(self._logs["advantages"], answer.by_row.tolist())
         own = advantages[self._own_rows].to(mask.device, torch.float32)
         if answer.is_by_token:
-            own = torch.nn.functional.pad(own, (0, max(0, mask.shape[1] - own.shape[1])))[:, : mask.shape[1]] * mask
+            own = torch.nn.functional.pad(own, (0, mask.shape[1] - own.shape[1])) * mask
         output["advantages"] = own
         if answer.parts:
             parts = torch.stack([torch.from_numpy(part) for part in answer.parts.values()])

@@ -190,7 +190,9 @@ def test_a_row_is_as_long_as_its_prompt_and_its_longest_answer_and_packing_drops
     """Rows of 2, 5 and 9 tokens. Packed into one, a longer row is cut, or goes on in the next one."""
 
     def prepare(dataset: Dataset, _: Any, args: Any, *more: Any) -> Dataset:
-        if len(more) == 3 and more[0]:
+        is_packed, _, name = more if len(more) == 3 else (False, None, *more)
+        assert name == "train"
+        if is_packed:
             return dataset.select([0])
         return dataset.filter(lambda row: args.max_length is None or row["size"] <= args.max_length)
 

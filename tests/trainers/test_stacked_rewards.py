@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet
@@ -12,14 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlhf_cli.algorithms.grpo import Grpo
-from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
-from rlhf_cli.trainers.reward_mixin import RewardMixin
-from rlhf_cli.truncation import Endings, TruncationPolicy
 from tests.support.random_reward_model import save_random_reward_model
 from tests.support.small_runs import PPO_SMALL
 from tests.support.tolerances import ARITHMETIC
@@ -110,35 +104,6 @@ class TestWorkedExample:
         assert event["rewards/b/advantage_share"] + event["rewards/a/advantage_share"] == pytest.approx(
             1.0, **ARITHMETIC
         )
-
-
-def test_an_evaluation_and_the_training_after_it_settle_in_groups_of_their_own() -> None:
-    """With `eval_on_start` and `num_generations_eval` 2, scores are divided by the deviation of their own group."""
-    scores = [[1.0], [3.0], [5.0], [9.0]]
-    stack = RewardStack([Component("a", lambda **batch: [score for (score,) in scores], normalize="group")])
-
-    class Trl:
-        def _calculate_rewards(self, inputs: Any, *others: Any) -> torch.Tensor:
-            stack.evaluate(prompts=inputs, completions=inputs)
-            return torch.tensor(scores)
-
-    class Trainer(RewardMixin, Trl):
-        reward_stack, aggregate, truncation, algorithm = stack, "sum", TruncationPolicy(), Grpo()
-        reward_func_names, state = ["a"], SimpleNamespace(global_step=0, max_steps=1)
-        num_generations, num_generations_eval = 4, 2
-        accelerator = SimpleNamespace(gather=lambda own: own, num_processes=1, process_index=0)
-
-        def _find_endings(self, *_: Any) -> Endings:
-            return self._endings_of(torch.zeros(4, dtype=torch.long), torch.ones(4, dtype=torch.long), 8)
-
-        _count_tools = _log_table = lambda *_: {}
-
-    trainer: Any = object.__new__(Trainer)
-    for is_training, deviation in ((False, [2**0.5, 2**0.5, 8**0.5, 8**0.5]), (True, [(35 / 3) ** 0.5] * 4)):
-        trainer.model = SimpleNamespace(training=is_training)
-        settled = trainer._calculate_rewards(["p"] * 4, ["p"] * 4, ["c"] * 4, [[1]] * 4)
-        expected = [score / divisor for (score,), divisor in zip(scores, deviation, strict=True)]
-        assert settled[:, 0].tolist() == pytest.approx(expected, **ARITHMETIC)
 
 
 @pytest.mark.parametrize(("policy", "state"), [("exclude", "finished"), ("0.25", "finished"), ("raise", "failed")])

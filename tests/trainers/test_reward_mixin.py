@@ -1,0 +1,210 @@
+"""What a trainer makes of its stack's scores on one of two ranks, where TRL's methods are stand-ins."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_cli.algorithms.grpo import Grpo
+from rlhf_cli.algorithms.process_rewards import ProcessRewards
+from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.reward_metrics import DeadRound
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
+from rlhf_cli.trainers.reward_mixin import RewardMixin
+from rlhf_cli.truncation import COMPONENT, ENDINGS, Bootstrap, Ending, Endings, EosPenalty, Exclude, TruncationPolicy
+from tests.support.settled_columns import Case, Rule, column
+from tests.support.tolerances import ARITHMETIC
+
+CUT, DONE = ENDINGS.index(Ending.LENGTH), ENDINGS.index(Ending.FINISHED)
+ENDED = Endings(torch.tensor([True, False, False, False]), torch.tensor([8, 2, 5, 3]), 8)
+
+
+def ranked(*theirs: torch.Tensor, **given: Any) -> Any:
+    """A trainer on the second of two ranks, which gathers `theirs` in turn before its own."""
+    trainer: Any = object.__new__(RewardMixin)
+    others = iter(theirs)
+    accelerator = SimpleNamespace(num_processes=2, process_index=1, device="cpu", is_main_process=True)
+    accelerator.gather = lambda own: torch.cat([next(others), own])
+    accelerator.reduce = lambda own, reduction: own + next(others) if reduction == "sum" else None
+    vars(trainer).update(accelerator=accelerator, state=SimpleNamespace(global_step=6, max_steps=9))
+    vars(trainer).update(model=SimpleNamespace(training=True), num_generations=2, **given)
+    return trainer
+
+
+def test_an_evaluation_and_the_training_after_it_settle_in_groups_of_their_own(tmp_path: Path) -> None:
+    """With `eval_on_start` and `num_generations_eval` 2, scores are divided by the deviation of their own group. Only
+    training moves a running deviation. An environment's column follows the one that holds the truncation's place.
+    """
+    scores, nan = [1.0, 3.0, 5.0, 9.0], torch.nan
+    stack = RewardStack(
+        [Component(name, lambda **_: scores, normalize=kind) for name, kind in (("a", "group"), ("b", "running"))]
+    )
+
+    class Trl:
+        def _calculate_rewards(self, inputs: Any, *others: Any) -> torch.Tensor:
+            stack.evaluate(prompts=inputs, completions=inputs)
+            return torch.tensor([[score, score, nan, 7.0] for score in scores])
+
+    class Trainer(RewardMixin, Trl):
+        reward_stack, aggregate, truncation, algorithm = stack, "sum", EosPenalty(0.5, "replace"), Grpo()
+        reward_func_names, state = ["a", "b", COMPONENT, "env"], SimpleNamespace(global_step=0, max_steps=1)
+        num_generations, num_generations_eval = 4, 2
+        accelerator = SimpleNamespace(gather=lambda own: own, num_processes=1, process_index=0)
+        args = SimpleNamespace(should_save=True)
+
+        def _find_endings(self, *_: Any) -> Endings:
+            return self._endings_of(torch.tensor([CUT, DONE, DONE, DONE]), torch.arange(4), 8)
+
+        _count_tools = _log_table = lambda *_: {}
+
+    trainer: Any = object.__new__(Trainer)
+    for is_training, deviation in ((False, [2**0.5, 2**0.5, 8**0.5, 8**0.5]), (True, [(35 / 3) ** 0.5] * 4)):
+        trainer.model = SimpleNamespace(training=is_training)
+        matrix = trainer._calculate_rewards(["p"] * 4, ["p"] * 4, ["c"] * 4, [[1]] * 4)
+        expected = [score / divisor for score, divisor in zip(scores, deviation, strict=True)]
+        assert matrix[:, 0].tolist() == pytest.approx(expected, **ARITHMETIC)
+        assert [*trainer._running] == (["b"] if is_training else [])
+    settled = trainer._settled
+    assert settled.names == ("a", "b", "env", COMPONENT)
+    assert (settled.raw[:, 2].tolist(), settled.is_replaced.tolist()) == ([7.0] * 4, [True, False, False, False])
+    assert settled.totals[0] == pytest.approx(-0.5, **ARITHMETIC)
+    trainer.save_state(tmp_path)
+    resumed: Any = object.__new__(Trainer)
+    resumed.load_state(tmp_path)
+    assert resumed._running == trainer._running
+    trainer.args.should_save = False
+    (other := tmp_path / "other").mkdir()
+    trainer.save_state(other)
+    assert not any(other.iterdir())
+
+
+NOTHING = [0.0] * 4
+ROUNDING = [0.0, -1e-9, 0.0, 0.0]
+ALIKE, UNLIKE = [1.0, 1.0, 5.0, 5.0], [1.0, 1.0, 5.0, 6.0]
+WHOLE, TOKENS = [None, None], [None, [0.5]]
+
+
+@pytest.mark.parametrize(
+    ("advantages", "theirs", "totals", "is_dense", "tokens", "by_totals", "by_groups", "is_dead"),
+    [
+        (NOTHING, [0.0, 0.0], UNLIKE, False, WHOLE, True, True, True),
+        ([], [0.0, 0.0], UNLIKE, False, WHOLE, True, True, True),
+        ([0.0, -0.5, 0.0, 0.0], [0.0, 0.0], UNLIKE, False, WHOLE, True, True, False),
+        (NOTHING, [0.5, 0.0], UNLIKE, False, WHOLE, True, True, False),
+        (ROUNDING, [0.0, 0.0], ALIKE, False, WHOLE, True, True, True),
+        (ROUNDING, [0.0, 0.0], ALIKE, False, WHOLE, False, True, False),  # a critic's errors are no rounding
+        (ROUNDING, [0.0, 0.0], ALIKE, False, WHOLE, True, False, False),  # the rows of the whole round are compared
+        (ROUNDING, [0.0, 1.0], ALIKE, False, WHOLE, True, True, False),  # totals do not tell of tokens
+        (ROUNDING, [0.0, 0.0], ALIKE, True, TOKENS, True, True, False),
+        (ROUNDING, [0.0, 0.0], ALIKE, True, WHOLE, True, True, True),
+        (ROUNDING, [0.0, 0.0], ALIKE, False, TOKENS, True, True, True),
+        (NOTHING, [0.0, 1.0], ALIKE, True, TOKENS, True, True, True),
+    ],
+)
+def test_a_round_is_dead_if_no_rank_has_an_advantage_but_by_rounding(
+    advantages: list[float],
+    theirs: list[float],
+    totals: list[float],
+    is_dense: bool,
+    tokens: list[Any],
+    by_totals: bool,
+    by_groups: bool,
+    is_dead: bool,
+) -> None:
+    settled = Case([column(*totals), column(*totals)], [Rule("a"), Rule("b")], [1.0, 0.0]).settle()
+    trainer = ranked(
+        torch.tensor([theirs]),
+        is_dense=is_dense,
+        algorithm=SimpleNamespace(compares_groups=by_groups, is_dead_by_totals=by_totals),
+        reward_stack=SimpleNamespace(
+            outcomes={"a": SimpleNamespace(tokens=tokens), "b": SimpleNamespace(tokens=TOKENS)}, components=[]
+        ),
+        truncation=TruncationPolicy(),
+        **{"_settled": settled, "_given": settled, "_endings": ENDED, "_counts": torch.zeros(0, 7)},
+    )
+    assert (trainer.dead_round(torch.tensor(advantages)) is not None) is is_dead
+
+
+@pytest.mark.parametrize(
+    ("policy", "left_out", "valued"),
+    [(Bootstrap(mode="replace"), 0.0, 0.25), (Bootstrap(mode="add"), 0.0, 0.0), (Exclude(), 0.25, 0.0)],
+)
+def test_what_is_kept_of_a_dead_round(policy: TruncationPolicy, left_out: float, valued: float) -> None:
+    """The count of failures is the third of a component, and the first the rows that no gate closed."""
+    settled = Case([column(1, 1, 5, 5)], [Rule("a")], [2.0]).settle()
+    trainer = ranked(
+        torch.zeros(1, 2),
+        is_dense=False,
+        algorithm=Grpo(),
+        reward_stack=SimpleNamespace(outcomes={}, components=[Component("a", len)]),
+        truncation=policy,
+        **{
+            "_settled": settled,
+            "_given": settled,
+            "_endings": ENDED,
+            "_counts": torch.tensor([[3.0, 9, 1, 9, 9, 9, 9]]),
+        },
+    )
+    dead: DeadRound = trainer.dead_round(torch.zeros(4))
+    assert (dead.step, dead.left_out, dead.valued) == (7, left_out, valued)
+    (one,) = dead.components
+    assert (one.name, one.open_fraction, one.errors, one.size, one.spread) == ("a", 0.75, 1, 10.0, 0.0)
+
+
+def test_token_advantages_of_groups_that_extend_over_ranks() -> None:
+    """The other rank's completions are a token longer, and its rows are the first of both groups."""
+    theirs = torch.tensor([[[1.0, 0.0, 0.0, 4.0], [0.0, 0.0, 0.0, 1.0]], [[0.0, 2.0, 0.0, 0.0], [0.0] * 4]])
+    is_rewarded, is_token = torch.tensor([[1, 0, 0, 1], [0, 1, 0, 0]]), torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+    own = {"a": [[3.0, None, 1.0], [5.0, None, None]], "b": [[None, None, 2.0], [None, None, None]]}
+    settled = Case([column(*[1.0] * 4), column(*[1.0] * 4)], [Rule("a"), Rule("b")], [1.0, 1.0]).settle()
+    algorithm = ProcessRewards()
+    trainer = ranked(
+        *(torch.tensor([4]), theirs, torch.stack([is_rewarded, is_token], dim=1).bool()),
+        reward_stack=SimpleNamespace(token_values=lambda name, row, divisor: own[name][row]),
+        **{"_settled": settled, "_logs": {"advantages": deque([9.0] * 4)}},
+    )
+    output = {"completion_mask": torch.tensor([[1, 1, 1], [1, 0, 0]])}
+    found = trainer._set_token_advantages(algorithm, output)
+    values = torch.cat([theirs, torch.tensor([[[3.0, 0, 1, 0], [0, 0, 2, 0]], [[5.0, 0, 0, 0], [0] * 4]])])
+    rewarded = torch.cat([is_rewarded, torch.tensor([[1, 0, 1, 0], [1, 0, 0, 0]])]).bool()
+    everyones = algorithm.advantages(values.transpose(0, 1), rewarded, 2)
+    assert torch.equal(output["advantages"], everyones[2:, :3] * output["completion_mask"])
+    assert list(trainer._logs["advantages"]) == everyones[:, 0].tolist()
+    assert found.keys() == {"a", "b"}
+    assert sum(found.values()) == pytest.approx(1.0, **ARITHMETIC)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"), [([CUT, DONE, DONE, CUT], [0.5, 3.5, 2.0, 5.0]), ([CUT] * 4, [1.0, 0.0, 0.0, 0.0])]
+)
+def test_lengths_of_rows_that_ended_are_corrected_in_the_last_entry(kinds: list[int], expected: list[float]) -> None:
+    trainer: Any = SimpleNamespace(_endings=Endings(torch.zeros(4), torch.tensor([8, 2, 5, 8]), 8, torch.tensor(kinds)))
+    names = ["clipped_ratio", *(f"{kind}_terminated_length" for kind in ("mean", "min", "max"))]
+    metrics = {f"completions/{name}": [9.0, 9.0] for name in names}
+    RewardMixin._log_endings(trainer, metrics)
+    assert metrics == {f"completions/{name}": [9.0, value] for name, value in zip(names, expected, strict=True)}
+
+
+def test_calls_of_tools_are_counted_on_all_ranks() -> None:
+    counted: list[dict[str, list[int]]] = [{"calc": [3, 1, 0], "search": [2, 0, 1]}, {}]
+    interactions = SimpleNamespace(metrics=lambda completions: counted.pop(0))
+    trainer = ranked(torch.ones(2, 3), extensions=SimpleNamespace(rewards=SimpleNamespace(interactions=interactions)))
+    names = [f"tools/{name}/{kind}" for name in ("calc", "search") for kind in ("calls", "errors", "timeouts")]
+    assert trainer._count_tools(["c"]) == dict(zip(names, [4, 2, 1, 3, 1, 2], strict=True))
+    assert trainer._count_tools(["c"]) == {}
+    trainer.extensions.rewards.interactions = None
+    assert trainer._count_tools(["c"]) == {}
+
+
+def test_that_there_are_no_shares_is_said_once_by_one_rank(caplog: pytest.LogCaptureFixture) -> None:
+    for is_main in (False, True):
+        trainer = ranked()
+        trainer.accelerator.is_main_process = is_main
+        for _ in range(2):
+            trainer._warn_of_parts("Mine")
+    assert [record.args for record in caplog.records] == [("Mine",)]
