@@ -163,7 +163,7 @@ class PolicyModel:
             inputs = self._reader(text=texts, images=images if any(images) else None, **form)
             inputs = inputs.to(self.device, self._model.dtype)  # ids stay whole numbers
         else:
-            ids, padding = list(map(torch.tensor, rows)), int(self.tokenizer.pad_token_id)
+            ids, padding = [torch.tensor(row, dtype=torch.long) for row in rows], int(self.tokenizer.pad_token_id)
             input_ids = pad_sequence(ids, batch_first=True, padding_value=padding, padding_side="left")
             mask = pad_sequence(list(map(torch.ones_like, ids)), batch_first=True, padding_side="left")
             inputs = {"input_ids": input_ids.to(self.device), "attention_mask": mask.to(self.device)}

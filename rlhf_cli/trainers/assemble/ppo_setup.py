@@ -75,11 +75,9 @@ def ppo_setup(experiment: Experiment, policy: str, algorithm: Ppo) -> PpoSetup:
             trust_remote_code=model.trust_remote_code,
         )
         if section.init != "policy":
-            check_tokens(
-                *(built, section.init, model.tokenizer or policy),
-                revision=None if model.tokenizer else model.revision,
-                trust_remote_code=model.trust_remote_code,
-            )
+            tokenizer, revision = (model.tokenizer, None) if model.tokenizer else (policy, model.revision)
+            trusted = model.trust_remote_code
+            check_tokens(built, section.init, tokenizer, revision=revision, trust_remote_code=trusted)
         separate = TrainedCritic(built, settings)
 
     def make_critic(loaded: PreTrainedModel | PeftModel) -> TrainedCritic:
