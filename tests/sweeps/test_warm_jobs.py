@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rlhf_cli.errors import ConfigError, Preempted, RewardFailed, RlhfError
 from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
+from rlhf_cli.sweeps import warm_processes
+from rlhf_cli.sweeps.warm_processes import JobEvent, JobRequest, WarmProcesses
 from tests.support.small_runs import SMALL
 
 pytestmark = pytest.mark.whole
@@ -64,6 +70,113 @@ def test_a_job_that_fails_does_not_change_the_others(workplace: Path, sweep, tra
     _, alone = train(*WORDS, "rewards.mine.args.what=none")
     assert by_name["what=none"] == weights_hash(alone.model)
     assert by_name["what=none"] != by_name["what=state"]  # negative control: the mischief changes a run
+
+
+class Server:
+    """Pretends to be the process that forks the jobs, at the other end of the pipe."""
+
+    def __init__(self, command: list[str], **rules: Any) -> None:
+        self.command, self.rules, self.waited, self.is_killed = command, rules, list[float | None](), False
+        self.pipe = Connection(os.dup(rules["pass_fds"][0]))
+
+    def wait(self, timeout: float | None = None) -> int:
+        self.waited.append(timeout)
+        if timeout is not None and "hangs" in os.environ:
+            raise subprocess.TimeoutExpired(self.command, timeout)
+        return 9
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+
+def request(number: int, **changes: Any) -> JobRequest:
+    given: dict[str, Any] = {"run": "swept/one", "console": "said.txt", "resume": False, "take_over": False}
+    given |= {"environment": {"MINE": "1"}, "cwd": os.getcwd(), "argv": ["rlhf", "train"], "sys_path": sys.path}
+    return JobRequest(id=number, **given | changes)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_the_sweep_and_its_server_tell_each_other_what_begins_and_ends(
+    place: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", Server)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    if hangs:
+        monkeypatch.setenv("hangs", "yes")
+    processes = WarmProcesses(threads=3)
+    assert processes.events(0.0) == []
+    processes.close()  # nothing has begun
+    processes.begin(request(5))
+    processes.begin(request(6))
+    server: Any = processes._server
+    assert [server.pipe.recv()["id"] for _ in range(2)] == [5, 6]
+    environment = server.rules["env"]
+    assert (environment["OMP_NUM_THREADS"], environment["PYTORCH_NVML_BASED_CUDA_CHECK"]) == ("3", "1")
+    assert environment["JE_ARROW_MALLOC_CONF"] == "background_thread:false"
+    assert server.command[-2:] == [str(os.getpid()), str(server.rules["pass_fds"][0])]
+    assert server.rules["start_new_session"] is True
+    for event in ((5, 700), (6, 701), (5, None, -9)):
+        server.pipe.send(event)
+    assert processes.events(5.0) == [JobEvent(5, 700), JobEvent(6, 701), JobEvent(5, None, -9)]
+    server.rules["stdout"].close()
+    output = Path(server.rules["stdout"].name)
+    output.write_text("".join(f"line {number}\n" for number in range(30)))
+    server.pipe.close()
+    processes.begin(request(7))  # the reason is told when events are asked for
+    with pytest.raises(RlhfError) as caught:
+        processes.events(5.0)
+    assert str(caught.value.got).splitlines() == ["exit code 9", *(f"line {number}" for number in range(10, 30))]
+    assert caught.value.hint == "rlhf resume swept"
+    processes.close()
+    assert server.is_killed is hangs
+    assert not output.exists()
+    processes.close()
+    assert len(server.waited) == 2 + hangs
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (None, 0, ""),
+        (ConfigError("will not do", where="seed"), 2, "error: will not do"),
+        (Preempted("SIGTERM"), 75, "stopped: SIGTERM"),
+        (KeyboardInterrupt(), 75, ""),
+        (ZeroDivisionError("odd"), 1, "Traceback"),
+        (RewardFailed("reward 'a' failed", where="rewards.a"), 1, "ValueError: its own"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_job_has_what_its_own_command_would_have_had(
+    place: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException | None, code: int, said: str
+) -> None:
+    """It runs in a fork, for it takes the environment, the folder and the output for itself."""
+
+    def train(folder: RunFolder, given: JobRequest) -> None:
+        print("typed", *sys.argv, *sys.path, dict(os.environ), os.getcwd(), folder.path, flush=True)
+        if error is not None:
+            if isinstance(error, RewardFailed):
+                error.__cause__ = ValueError("its own")
+            error.add_note("and a note")
+            raise error
+
+    monkeypatch.setattr(warm_processes, "_train", train)
+    (place / "there").mkdir()
+    (place / "said.txt").write_text("before\n")
+    given = request(0, console=str(place / "said.txt"), cwd=str(place / "there"), sys_path=["/p"])
+
+    def becomes() -> None:
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, closefd=False) for number in (1, 2))
+        os._exit(warm_processes._run(given))
+
+    child = multiprocessing.get_context("fork").Process(target=becomes)
+    child.start()
+    child.join(60)
+    assert child.exitcode == code
+    first, typed, *rest = (place / "said.txt").read_text().splitlines()
+    assert (first, typed) == ("before", f"typed rlhf train /p {{'MINE': '1'}} {place / 'there'} swept/one")
+    assert said in "\n".join(rest)
+    assert bool(rest) is bool(said)
+    assert "and a note" in rest or not isinstance(error, RlhfError)
 
 
 STOPS = """

@@ -1,0 +1,85 @@
+"""Where a sweep is, what its folder says of its jobs, and whose problem a problem is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from rlhf_cli.errors import ConfigError, RunError, UserError
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import update_status
+from rlhf_cli.runs.tracking import wandb_files
+from rlhf_cli.sweeps import sweep_folder
+from rlhf_cli.sweeps.sweep_folder import JobProblems, add_job, begin_sweep, new_sweep_folder, open_sweep, report
+from rlhf_cli.sweeps.sweep_grid import SweepJob
+
+
+@pytest.mark.parametrize(
+    ("names", "notes"), [("a", ["a"]), ("abc", ["a  b  c"]), ("abcd", ["a  b  c and 1 more"]), ("abcde", [])]
+)
+def test_a_problem_names_three_of_its_jobs_unless_all_have_it(names: str, notes: list[str]) -> None:
+    problems = JobProblems()
+    for name in names:
+        problems.add(ConfigError("odd", where="seed"), name)
+    with pytest.raises(UserError) as caught:
+        problems.raise_any(5)
+    assert [note.split(":")[1].strip() for note in getattr(caught.value, "__notes__", [])] == notes
+
+
+def jobs_of(*experiments: str, name: str | None) -> Any:
+    settings = SimpleNamespace(run=SimpleNamespace(root="runs", name=name))
+    return [SimpleNamespace(prepared=SimpleNamespace(experiment=settings, composed=one)) for one in experiments]
+
+
+def test_a_sweep_is_below_its_experiment_and_never_in_a_folder_that_exists(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_folder, "experiment_name", lambda composed: composed)
+    monkeypatch.setattr("time.strftime", lambda _: "now")
+    runs = place / "runs"
+    assert new_sweep_folder(jobs_of("one", "one", name="mine")) == runs / "one" / "mine"
+    assert new_sweep_folder(jobs_of("one", "two", name="mine")) == runs / "sweep" / "mine"
+    for folder in ("now", "now-2"):
+        assert new_sweep_folder(jobs_of("one", name=None)) == runs / "one" / folder
+        (runs / "one" / folder).mkdir(parents=True)
+    (runs / "one" / "mine").mkdir()
+    for name in (None, "mine"):
+        with pytest.raises(RunError) as caught:
+            new_sweep_folder(jobs_of("one", name=name))
+        assert str(caught.value.where).endswith(name or "now-2")
+        assert "run.name=" in str(caught.value.hint)
+
+
+def test_the_jobs_of_a_sweep_are_read_as_they_were_written(place: Path) -> None:
+    first, second = (SweepJob(f"seed={seed}", {"seed": seed}, ("exp=a", f"seed={seed}")) for seed in "12")
+    begin_sweep(place / "deep" / "sweep", ["seed=1,2"], ["seed"], [first])
+    add_job(place / "deep" / "sweep", second)
+    assert open_sweep(Path("deep/sweep")).path == place / "deep" / "sweep"
+    assert open_sweep(Path("deep/sweep")).jobs == (first, second)
+    file = place / "deep" / "sweep" / "sweep.json"
+    content = json.loads(file.read_text())
+    assert (content["overrides"], content["swept"], "made_by" in content) == (["seed=1,2"], ["seed"], True)
+    file.write_text(json.dumps({"jobs": [{"name": "seed=1", "values": {}}]}))
+    with pytest.raises(RunError) as caught:
+        open_sweep(place / "deep" / "sweep")
+    assert caught.value.where == "deep/sweep/sweep.json"
+
+
+def test_one_run_that_wandb_recorded_offline_is_told(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "ab":
+        (place / name).mkdir()
+        (place / name / "config.yaml").touch()
+    update_status(RunFolder(place / "b"), state="failed")
+    monkeypatch.setattr(wandb_files, "unsent", lambda run: run.name == "b")
+    monkeypatch.setattr("rlhf_cli.display.page.page_content.report_at_the_end", lambda folder: "a [bold]report of " * 3)
+    report(Console(width=40), place)
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "a [bold]report of " * 3
+    assert "`rlhf sync" in said[1]
