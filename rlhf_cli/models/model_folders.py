@@ -180,13 +180,12 @@ def refuse_other_tokens(
     each to its own multiple.
     """
     other = min(((number, token) for token, number in written.items() if read.get(token) != number), default=None)
-    num_written = max(written.values(), default=-1) + 1
     if other is not None:
         number, token = other
         got = f"the policy's id of {token!r} is {number}, the critic's {read.get(token, 'unknown')}"
         raise _other_tokens(got, where)
-    if vocab_size is not None and vocab_size < num_written:
-        raise _other_tokens(f"vocab_size {vocab_size}; the policy has {num_written} tokens", where)
+    if vocab_size is not None and any(number >= vocab_size for number in written.values()):
+        raise _other_tokens(f"vocab_size {vocab_size}; the policy has {max(written.values()) + 1} tokens", where)
 
 
 def _check_critic_config(config: JsonTree, *, got: str, where: str) -> None:

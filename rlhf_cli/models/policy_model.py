@@ -78,7 +78,7 @@ class PolicyModel:
             raise ModelError("the policy cannot be loaded", where=str(path), got=error) from error
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
-        self._model.to(self.device).eval().requires_grad_(False)
+        self._model.to(self.device).eval()
         given = self._model.generation_config.eos_token_id
         tokens = [self.tokenizer.eos_token_id, *(given if isinstance(given, list) else [given])]
         # A sampled image token has no image (as in TRL).

@@ -158,6 +158,7 @@ WRITTEN = {"<pad>": 0, "<eos>": 1, "one": 2, "two": 3}
         (8, {"<pad>": 0, "<eos>": 1, "one": 2, "four": 3}, "'two'"),
         (3, WRITTEN, "vocab_size 3"),
         (3, None, "vocab_size 3"),
+        (3, {}, "unknown"),
     ],
 )
 def test_the_tokens_of_a_critic_on_the_hub_are_compared_with_the_policys(
@@ -176,4 +177,5 @@ def test_the_tokens_of_a_critic_on_the_hub_are_compared_with_the_policys(
     with pytest.raises(ModelError) as caught:
         scalar_heads.check_tokens(critic, "org/critic", "org/policy")
     assert (caught.value.where, caught.value.hint) == ("critic.init", "critic.init=policy")
+    assert "tokenizer" in str(caught.value.expected)
     assert got in str(caught.value.got)

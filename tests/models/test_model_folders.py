@@ -19,6 +19,7 @@ from rlhf_cli.models.model_folders import (
     describe_critic,
     describe_model,
     describe_reward_model,
+    is_language_model,
     is_reward_model,
     require_model,
 )
@@ -35,6 +36,17 @@ def test_no_such_folder(path: str, key: str) -> None:
         describe_model(path, where=f"{key} (command line)")
     assert caught.value.where == f"{key} (command line)"
     assert ("model=tiny" in str(caught.value.expected)) == (key == "model.path")
+
+
+def test_what_holds_no_model_is_listed(tmp_path: Path) -> None:
+    listings = ["empty", *(", ".join("abcdef"[:count]) for count in range(1, 7)), "a, b, c, d, e, f, ..."]
+    for name, listing in zip(["", *"abcdefg"], listings, strict=True):
+        if name:
+            (tmp_path / name).touch()
+        for path, got in ((tmp_path, listing), *([(tmp_path / name, "a file")] if name else [])):
+            with pytest.raises(ModelError) as caught:
+                describe_model(str(path), where="w")
+            assert (caught.value.where, caught.value.got) == ("w", f"{path}: {got}")
 
 
 def test_a_model_without_a_tokenizer_needs_another_one(tmp_path: Path) -> None:
@@ -72,6 +84,14 @@ def test_reward_models_are_described(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         is_reward_model(own, where="w")
     assert (caught.value.where, caught.value.got) == ("w", f"{own}: InternRewardModel")
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [([], False), (["Own"], False), (["Own", "GPT2LMHeadModel"], True), (["T5ForCausalLM"], True)],
+)
+def test_one_name_of_a_class_tells_a_language_model(names: list[str], expected: bool) -> None:
+    assert is_language_model({"architectures": names}) is expected
 
 
 @pytest.mark.parametrize(
@@ -123,7 +143,7 @@ def test_an_adapter_names_its_base(tmp_path: Path) -> None:
 def test_conversations_need_a_chat_template(tmp_path: Path) -> None:
     path = folder_of(tmp_path, REWARD_MODEL)
     error = refused(path, conversational=True)
-    assert (error.where, error.got) == ("w", path)
+    assert (error.where, error.got, "data.prompt" in str(error.advice)) == ("w", path, True)
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
     describe_reward_model(path, where="w", conversational=True)
     (tmp_path / "tokenizer_config.json").write_text("{}")

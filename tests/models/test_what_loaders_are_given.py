@@ -150,8 +150,11 @@ def test_code_beside_the_weights_runs_if_it_is_trusted_and_only_then(
         LOADERS[name](models, tmp_path / "not trusted", {})
 
 
-def test_an_experiment_hands_on_trust_and_dtype(models: dict[str, Path]) -> None:
-    policy = load_policy(models["policy"], configured(models["policy"], trusted=True, words=("model.dtype=bfloat16",)))
+def test_an_experiment_hands_on_trust_dtype_and_the_way_to_generate(models: dict[str, Path]) -> None:
+    words = ("model.dtype=bfloat16", "trainer.generation=plain")
+    policy = load_policy(models["policy"], configured(models["policy"], trusted=True, words=words))
+    assert policy._generating.is_plain
+    assert not PolicyModel(models["policy"], **TRUSTED)._generating.is_plain
     assert type(policy._model).__name__ == "OwnForCausalLM"
     assert type(policy.tokenizer).__name__ == "OwnTokenizer"
     assert policy._model.dtype == torch.bfloat16
@@ -240,7 +243,13 @@ def test_tokens_are_compared_by_tokenizers_that_may_run_code(models: dict[str, P
         check_tokens(built, policy, hub)
 
 
-def test_the_text_of_an_answer_is_without_special_tokens(models) -> None:
-    policy = PolicyModel(models["policy"], trust_remote_code=True)
+def test_answers_are_padded_with_the_end_where_nothing_else_is_there_and_read_without_it(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(models["policy"], tmp_path / "policy"))
+    change(folder / "tokenizer_config.json", pad_token=None)
+    policy = PolicyModel(folder, trust_remote_code=True)
+    assert policy.tokenizer.pad_token == policy.tokenizer.eos_token
     ids = policy.tokenizer("2", add_special_tokens=False).input_ids
     assert policy.decode([*ids, policy.tokenizer.eos_token_id]) == "2"
+    assert not policy._model.training
