@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,28 +73,6 @@ def test_by_hand() -> None:
     assert (sampled.truncated.mean, sampled.tokens.mean, sampled.tokens.max) == (0.25, (3 * 1 + 8) / 4, 8)
     assert (list(measured.attempts), len(records), records[4]["prompt"]) == (["correct"], 2 * (1 + 4), "1+1=")
     assert (records[4]["completion"], records[4]["rewards"]["correct"]) == ("it is 3.", 0.0)
-
-
-def test_completions_are_those_of_one_prompt_at_a_time(train, model_cache: Path) -> None:
-    """Greedy, prompts of different lengths in one batch: the same as without any padding."""
-    _, folder = train()
-    policy = PolicyModel(folder.model)
-    ids = policy.tokenizer("2")["input_ids"]
-    assert policy.decode([*ids, policy.tokenizer.eos_token_id]) == "2"
-    settings = {**sampling_of(experiment(), 1, 1).settings, "max_completion_length": 6}
-    prompts = ["1+1=", "a much longer prompt: 12+13=", "3+4="]
-
-    def greedy(batch_size: int) -> Sampling:
-        return Sampling(settings, batch_size, seed=0, is_greedy=True)
-
-    batched = policy.complete(prompts, greedy(3))
-    alone = [policy.complete([prompt], replace(greedy(1), seed=5))[0] for prompt in prompts]
-    assert batched == alone
-    sampled = [policy.complete(prompts, Sampling(settings, 2, seed)) for seed in (1, 1, 2)]
-    assert sampled[0] == sampled[1] != sampled[2]
-    chat = policy.complete([[{"role": "user", "content": "1+1="}]], greedy(1))
-    written = policy.complete(["user: 1+1=\nassistant: "], greedy(1))
-    assert chat == written
 
 
 def test_a_run_from_end_to_end(train, capsys: pytest.CaptureFixture[str]) -> None:
