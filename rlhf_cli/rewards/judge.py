@@ -83,7 +83,7 @@ class Judge:
 
     async def __call__(
         self, prompts: Sequence[Completion], completions: Sequence[Completion], **columns: object
-    ) -> list[float | None]:
+    ) -> Sequence[float | RewardError | None]:
         """Return a score per row, in 0..1, or None if a column is null. Raise RewardError if a reply has no score."""
         asked: dict[str, int] = {}  # rubric text -> the first row with it
         rows: list[str | None] = []

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from rlhf_cli.errors import RewardError
+from rlhf_cli.errors import RewardError, ServerSilent
 from rlhf_cli.rewards.completion_text import Completion, text_of
 from rlhf_cli.rewards.judge import Judge, Rubric, ends_of, prompt_text
-from rlhf_cli.services.http_client import together
+from rlhf_cli.services.http_client import Post, together
 
 _RANKING = r"(?:ranking|order)\s*[:=]\s*\[?(\d+(?:\s*[>,]\s*\d+)*)"
 
@@ -54,8 +54,11 @@ class RankingJudge(Judge):
 
     async def __call__(
         self, prompts: Sequence[Completion], completions: Sequence[Completion], **columns: object
-    ) -> list[float | None]:
-        """Return a score per row, in 0..1, or None. Raise RewardError, naming a row, if a reply ranks otherwise."""
+    ) -> list[float | RewardError | None]:
+        """Return a score per row, in 0..1, None, or why the reply to its prompt is no ranking.
+
+        The error is no reason to ask again for single rows: a row alone has no rank.
+        """
         named = {name: column for name in self._rubric.columns if isinstance(column := columns.get(name), Sequence)}
         groups: dict[str, list[int]] = {}  # prompt and columns -> rows
         for row, prompt in enumerate(prompts):
@@ -71,18 +74,22 @@ class RankingJudge(Judge):
             if text is not None and len(answers) > 1:
                 asked.append((text, answers, rows))
         async with self._client.session() as post:
-            ranked = await together(
-                [
-                    self._reply(post, text, rows[0], partial(self._ranking, rows[0], len(answers)))
-                    for text, answers, rows in asked
-                ]
-            )
-        scores: list[float | None] = [None] * len(texts)
-        for (_, answers, rows), of_answers in zip(asked, ranked, strict=True):
-            by_answer = dict(zip(answers, of_answers, strict=True))
+            ranked = await together([self._ranked(post, text, answers, rows[0]) for text, answers, rows in asked])
+        scores: list[float | RewardError | None] = [None] * len(texts)
+        for (_, _, rows), found in zip(asked, ranked, strict=True):
             for row in rows:
-                scores[row] = by_answer[texts[row]]
+                scores[row] = found if isinstance(found, RewardError) else found[texts[row]]
         return scores
+
+    async def _ranked(self, post: Post, text: str, answers: Sequence[str], row: int) -> dict[str, float] | RewardError:
+        """Return answer -> score, or why there is none. Raise ServerSilent."""
+        try:
+            found = await self._reply(post, text, row, partial(self._ranking, row, len(answers)))
+        except ServerSilent:
+            raise
+        except RewardError as error:
+            return error
+        return dict(zip(answers, found, strict=True))
 
     def _ranking(self, row: int, count: int, reply: str, finish: str) -> list[float]:
         """Return the score of each answer in the order in which they were listed."""

@@ -7,6 +7,7 @@ import functools
 import pickle
 import random
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from rlhf_cli.project.reward_reference import worked_examples
 from rlhf_cli.rewards.judge import Judge, Rubric, prompt_text
 from rlhf_cli.rewards.judge_ranking import RankingJudge
 from rlhf_cli.rewards.server import RewardServer
+from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_functions import required_columns
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from tests.support.fake_server import Answer, FakeServer, reply, serving
 
 KEY = "sk-do-not-tell-6f2a"
@@ -28,6 +31,13 @@ RUBRIC = "Q: {prompt}\nA: {completion}\nGold: {answer}"
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "judge"
+
+
+def raise_first(scores: Sequence[object]) -> None:
+    """Raise the first failed row's error."""
+    for score in scores:
+        if isinstance(score, RewardError):
+            raise score
 
 
 def score_of(text: str, **args: Any) -> Any:
@@ -83,7 +93,7 @@ def test_a_reply_without_a_score_or_ranking_raises(
         judges = Judge(server.url, "m", "{completion}"), RankingJudge(server.url, "m", "{completions}")
         for judge, rows in zip(judges, (["c"], ["c", "d"]), strict=True):
             with pytest.raises(RewardError) as caught:
-                asyncio.run(judge(prompts=["p"] * len(rows), completions=rows))
+                raise_first(asyncio.run(judge(prompts=["p"] * len(rows), completions=rows)))
             assert (str(caught.value.where)[:5], caught.value.got) == ("row 0", shown)
             assert advice in str(caught.value.advice)
     assert not list(cache.rglob("*"))  # so the next call asks again
@@ -224,7 +234,8 @@ def longest_first(payload: Any) -> Answer:
 def scores(server: FakeServer, order: list[int], **args: Any) -> list[float | None]:
     judge = RankingJudge(server.url, "m", **{"rubric": RANKING, **args})
     rows = {"prompts": [PROMPTS[row] for row in order], "completions": [TEXTS[row] for row in order]}
-    some = asyncio.run(judge(**rows, answer=[1] * len(order)))
+    some: Any = asyncio.run(judge(**rows, answer=[1] * len(order)))
+    raise_first(some)
     return [some[order.index(row)] for row in sorted(order)]
 
 
@@ -260,6 +271,17 @@ def test_forms_of_a_ranking(text: str) -> None:
         found = scores(server, list(range(7)))
     numbers = {answer: number for number, answer in listed(server.asked[0].payload).items()}
     assert [found[row] for row in (0, 2, 3)] == [{3: 1.0, 2: 0.5, 1: 0.0}[numbers[TEXTS[row]]] for row in (0, 2, 3)]
+
+
+def test_a_reply_that_is_no_ranking_costs_the_rows_of_its_prompt_only() -> None:
+    """No row of the prompt has a rank when it is asked again alone, so all rows had none, and no failure counted."""
+    with serving(lambda payload: reply(f"Ranking: {'2 > 1' if 'Q: p' in str(payload) else 'none'}")) as server:
+        judge = RankingJudge(server.url, "m", "Q: {prompt} {completions}")
+        stack = RewardStack([Component("judge", judge, on_error="exclude")])
+        outcome = stack.evaluate(prompts=["p", "p", "q", "q"], completions=["a", "b", "a", "b"])["judge"]
+        stack.close()
+    assert (sorted(map(str, outcome.raw[:2])), outcome.raw[2:]) == (["0.0", "1.0"], [None, None])
+    assert [message is None for message in outcome.errors] == [True, True, False, False]
 
 
 def test_a_pattern_whose_group_may_be_missing_gives_no_ranking() -> None:

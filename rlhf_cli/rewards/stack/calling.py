@@ -40,7 +40,6 @@ from rlhf_cli.rewards.stack.component import (
     by_row,
     fail,
     hints,
-    refused,
     token_ids,
 )
 from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, as_scores, as_token_values, named_spans
@@ -389,8 +388,11 @@ def _find_failing_rows(
     """
     is_last, failed = component.on_error == "raise", list[FailedCall]()
     if isinstance(error, RewardError) and is_last:
-        call = FailedCall(component, batch, rows, None if error.row is None else rows[error.row], error)
-        raise refused(call, error, tools.keep(call))
+        fail(
+            FailedCall(component, batch, rows, None if error.row is None else rows[error.row], error),
+            outcome,
+            tools.keep,
+        )
     if len(rows) == 1 or isinstance(error, RewardTimeout | ServerSilent):
         call = FailedCall(component, batch, rows, rows[0] if len(rows) == 1 else None, error)
         fail(call, outcome, tools.keep)

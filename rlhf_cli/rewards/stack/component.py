@@ -196,11 +196,16 @@ def hints(*lines: str | None, replay: str | None) -> str | None:
 
 
 def fail(call: FailedCall, outcome: RewardOutcome, keep: KeepFailure) -> None:
-    """Apply the component's `on_error` to the row to blame, or to all rows; raise RewardFailed if it is `raise`."""
+    """Apply the component's `on_error` to the row to blame, or to all rows.
+
+    If it is `raise`, raise RewardFailed, or a RewardError with the replay command and the row of the batch.
+    """
     component = call.component
     key = f"rewards.{component.name}"
     replay = keep(call)
     if component.on_error == "raise":
+        if isinstance(call.error, RewardError):
+            raise _refused(call, call.error, replay)
         rows = f"a batch of {len(call.rows)} rows" if call.row is None else f"row {call.row}"
         has_passed = any(score is not None for score in outcome.raw)
         failed = RewardFailed(
@@ -222,8 +227,7 @@ def fail(call: FailedCall, outcome: RewardOutcome, keep: KeepFailure) -> None:
         outcome.fixed[row] = None if component.on_error == "exclude" else component.on_error
 
 
-def refused(call: FailedCall, error: RewardError, replay: str | None) -> RewardError:
-    """Return the error of an invalid result with the replay command and the row of the batch, not of what was given."""
+def _refused(call: FailedCall, error: RewardError, replay: str | None) -> RewardError:
     if error.row is not None and call.row is not None:
         error.what = error.what.replace(f"row {error.row}", f"row {call.row}")
         error.got = f"{error.got}, for {call.describe_row(call.row)}"
