@@ -134,8 +134,8 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
     if source.quantized:
         notes.append(f"Trained on its base in {source.quantized}, merged into the base's own weights: outputs differ.")
     is_policy, base, data = source.kind == "policy", hub_base(source), section(config, "data")
-    datasets = _data_paths(data)
-    on_hub = [path for path in datasets if not Path(path).is_absolute() and DataSource(path=path).is_hub]
+    paths, worlds = _paths_and_worlds(data)
+    on_hub = [path for path in paths if not Path(path).is_absolute() and DataSource(path=path).is_hub]
     card = ModelCard.from_template(
         ModelCardData(
             base_model=base,
@@ -154,7 +154,7 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
         command=known.get("command"),
         auto="AutoModelForCausalLM" if is_policy else "AutoModelForSequenceClassification",
         code=_code(source, folder),
-        data=", ".join(datasets) or f"embedded world {data.get('world')}",
+        data=", ".join([*paths, *(f"embedded world {world}" for world in worlds)]),
         rewards=[_reward(name, section(rewards, name)) for name in rewards],
         scores=scores,
         notes=notes,
@@ -206,20 +206,22 @@ def hub_base(source: SourceModel) -> str | None:
     return None
 
 
-def _data_paths(data: JsonTree) -> list[str]:
+def _paths_and_worlds(data: JsonTree) -> tuple[list[str], list[str]]:
+    """Return the paths and the embedded worlds of all rows, those of evaluations among them."""
     mixed, held_out = section(data, "mix"), section(data, "eval")
-    of_sets = (section(held_out, name) for name in held_out)
-    paths: list[JsonValue] = []
-    for source in (data, *(section(mixed, name) for name in mixed), held_out, *of_sets):
-        path = source.get("path")
-        paths += path if isinstance(path, list) else [path]
-    return list(dict.fromkeys(str(path) for path in paths if path is not None))
+    paths, worlds = dict[str, None](), dict[str, None]()
+    for source in (data, held_out, *(section(sources, name) for sources in (mixed, held_out) for name in sources)):
+        path, world = source.get("path"), source.get("world")
+        paths |= {str(one): None for one in (path if isinstance(path, list) else [path]) if one is not None}
+        worlds |= {str(world): None} if world is not None else {}
+    return list(paths), list(worlds)
 
 
 def _reward(name: str, reward: JsonTree) -> list[str]:
     gate = reward.get("gate")
     gates = ", ".join(gate_text(one) for one in (gate if isinstance(gate, list) else [gate]) if isinstance(one, dict))
-    cells = [name, str(reward.get("fn") or reward.get("model")), str(reward.get("weight")), gates]
+    scorer = reward.get("fn") or reward.get("model") or reward.get("environment")
+    cells = [name, str(scorer), str(reward.get("weight")), gates]
     return [cell.replace("|", "\\|").replace("\n", " ") for cell in cells]
 
 

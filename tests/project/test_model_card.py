@@ -73,7 +73,8 @@ def test_the_tables_of_the_card(run: RunFolder, tmp_path: Path) -> None:
 
 
 def test_the_metadata_for_the_hub(tmp_path: Path) -> None:
-    data = {"path": "openai/gsm8k", "subset": "main", "split": "train"}
+    hub = {"path": "openai/gsm8k", "subset": "main", "split": "train"}
+    data = {"path": None, "mix": {"hub": hub, "toy": {"world": "toy_sums"}}}
     model = {"path": "Qwen/Qwen3-0.6B", "trust_remote_code": False}
     run = finished_run(tmp_path / "run", random_model("CAUSAL_LM"), data=data, model=model)
     (run.path / "eval").mkdir()
@@ -92,6 +93,7 @@ def test_the_metadata_for_the_hub(tmp_path: Path) -> None:
     of_seen = next(row for row in rows_of(card.text, "rows of `rlhf eval`") if row[0].startswith("seen"))
     assert of_seen[0] == "seen (4 of 40 prompts trained on)"
     assert "0.99" not in card.text
+    assert "Data: openai/gsm8k, embedded world toy_sums." in card.text
     assert made.notes == ["The evaluation cut.json could not be read."]
 
 

@@ -96,8 +96,9 @@ def _quicker_reward(name: str, setup: RunSetup) -> Iterator[Fix]:
     at_once = section(reward, "args").get("max_concurrency")
     if isinstance(at_once, int):
         yield Fix(f"rewards.{name}.args.max_concurrency={4 * at_once}", "sends more requests at once")
-    reason = "runs it in its own process beside the other rewards; an `async def` reward waits for all rows at once"
-    yield Fix(f"rewards.{name}.isolate=true", reason)
+    elif reward.get("environment") is None and not reward.get("isolate"):
+        reason = "runs it in its own process beside the other rewards; an `async def` reward waits for all rows at once"
+        yield Fix(f"rewards.{name}.isolate=true", reason)
 
 
 CHECKS: dict[str, Callable[[Log, RunSetup], CheckResult | Iterator[CheckResult]]] = {
