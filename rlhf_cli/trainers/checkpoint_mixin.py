@@ -138,8 +138,7 @@ class CheckpointMixin(ExtendedTrainer):
 
     def _prune(self, folder: Path) -> None:
         """Rotate checkpoints as in the Trainer, but in their final folder and in the order of their steps."""
-        limit = self.args.save_total_limit
-        if limit is None or limit <= 0:
+        if not self.args.save_total_limit:
             return
         from rlhf_cli.runs.checkpoint_folders import problem_with
 
@@ -150,9 +149,8 @@ class CheckpointMixin(ExtendedTrainer):
                 shutil.rmtree(path)
         rotate_checkpoints(
             output_dir=str(folder),
-            save_total_limit=limit,
+            save_total_limit=self.args.save_total_limit,
             best_model_checkpoint=self.state.best_model_checkpoint,
-            use_mtime=False,
         )
 
     def _determine_best_metric(self, metrics: dict[str, Any], trial: Any) -> bool:

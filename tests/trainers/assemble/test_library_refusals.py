@@ -5,18 +5,19 @@ The expectation is TRL's own: with our table emptied, the same words reach TRL's
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.trainer_sections import Trainer
-from rlhf_cli.errors import UserError
+from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.plan.checks import argument_checks
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.tables.trl_values import REFUSALS
-from rlhf_cli.trainers.assemble.trl_config import refusal
+from rlhf_cli.trainers.assemble.trl_config import callbacks_of, refusal, trainer_class_of
 from tests.support.small_runs import SMALL
 
 TINY = ["model=tiny_untrained", "model.build.hidden_size=16", "model.build.num_layers=1", "launch=cpu", "track=none"]
@@ -116,6 +117,35 @@ def test_which_arguments_a_message_is_about(message: str, where: str, hint: str 
     trainer = Trainer(name="sft", trl="SFTTrainer", args={"packing": True, "max_length": None, "optim": "sgd"})
     error = refusal(trainer, ValueError(message))
     assert (error.where, error.got, error.hint) == (where, f"ValueError: {message}", hint)
+
+
+def test_a_class_that_is_none_of_the_libraries_is_refused_with_its_place(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a file is found to hold when it is imported. To name an experimental trainer is to agree to it."""
+    imports = (
+        "import transformers, trl\nclass Mine(trl.SFTTrainer): ...\nclass Watch(transformers.TrainerCallback): ...\n"
+    )
+    (place / "mine.py").write_text(imports + "class Other: ...\ndef function(): ...\n")
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "0")
+    monkeypatch.delenv("TRL_EXPERIMENTAL_SILENCE")
+
+    def section(own: str, *callbacks: str) -> Trainer:
+        names = [f"./mine.py:{name}" for name in callbacks]
+        return Trainer.model_validate(
+            {"name": "sft", "trl": "SFTTrainer", "class": f"./mine.py:{own}", "callbacks": names}
+        )
+
+    right = section("Mine", "Watch", "Watch")
+    assert trainer_class_of(right).__name__ == "Mine"
+    assert [type(one).__name__ for one in callbacks_of(right)] == ["Watch", "Watch"]
+    assert os.environ["TRL_EXPERIMENTAL_SILENCE"] == "1"
+    for name in ("Other", "function", "Gone"):
+        for make, where in ((trainer_class_of, "trainer.class"), (callbacks_of, "trainer.callbacks.1")):
+            with pytest.raises(UserError) as caught:
+                make(section(name, "Watch", name))
+            assert caught.value.where == where
+            assert isinstance(caught.value, ConfigError) is (name != "Gone")
 
 
 @pytest.mark.whole

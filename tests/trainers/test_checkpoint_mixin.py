@@ -1,0 +1,225 @@
+"""What a trainer saves beside its weights and takes up again, where transformers' methods are stand-ins."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict, deque
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
+from trl.trainer.utils import RepeatSampler
+
+from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.trainers.checkpoint_mixin import (
+    CheckpointMixin,
+    _use_base_rates,
+    load_rollouts,
+    save_rollouts,
+    skip_epochs,
+)
+from rlhf_cli.trainers.extensions import Extensions
+from tests.support.one_rank import write_checkpoint
+
+
+class Trl:
+    """Stands for TRL's trainer: it notes what is asked of it."""
+
+    def __init__(self, folder: Path, **args: object) -> None:
+        given = {"output_dir": str(folder), "should_save": True, "save_total_limit": 2, "save_only_model": False}
+        self.args = SimpleNamespace(**given | args)
+        self.state = SimpleNamespace(global_step=7, max_steps=9, best_model_checkpoint=None, log_history=[])
+        self.control, self.calls, self.extensions = SimpleNamespace(), list[Any](), Extensions()
+        self.accelerator = SimpleNamespace(wait_for_everyone=lambda: None)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        self.calls.append(("push", Path(checkpoint_folder).name, Path(checkpoint_folder).is_dir()))
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        place = self._get_output_dir(trial)  # type: ignore[attr-defined]
+        folder = Path(place, f"checkpoint-{self.state.global_step}")
+        folder.mkdir(parents=True)
+        (folder / "trainer_state.json").write_text("{}")
+        if self.args.pushes:
+            self._push_from_checkpoint(str(folder))
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self.args.output_dir)
+
+    def _determine_best_metric(self, metrics: Any, trial: Any) -> bool:
+        self.calls.append((metrics, trial))
+        return True
+
+    def _load_rng_state(self, *given: object) -> None:
+        self.calls.append(given)
+
+    _run_epoch = _load_optimizer_and_scheduler = _load_rng_state
+
+
+class Saved(CheckpointMixin, Trl):  # type: ignore[misc]
+    """A trainer that only saves and resumes."""
+
+
+@pytest.mark.parametrize("pushes", [True, False])
+def test_a_checkpoint_is_uploaded_when_it_has_its_name(tmp_path: Path, pushes: bool) -> None:
+    trainer: Any = Saved(tmp_path, pushes=pushes)
+    trainer.state.best_global_step = None
+    for step in (7, 8):
+        trainer.state.global_step, trainer.args.pushes = step, pushes and step == 7
+        trainer._save_checkpoint(None, None)
+    assert trainer.calls == ([("push", "checkpoint-7", True)] if pushes else [])
+
+
+@pytest.mark.parametrize(("limit", "left"), [(2, [3, 7]), (1, [3, 7]), (None, [3, 5, 7, 9]), (0, [3, 5, 7, 9])])
+def test_the_best_and_the_newest_stay_and_a_later_one_that_does_not_verify_goes(
+    tmp_path: Path, limit: int | None, left: list[int]
+) -> None:
+    """As after going back from step 9, which was cut off, to 5. The best was damaged since, and 5 copied."""
+    folder = RunFolder(tmp_path)
+    for step in (3, 5, 7, 9):
+        state = write_checkpoint(folder, step) / "trainer_state.json"
+        state.write_text(state.read_text() + " " * (step in (3, 9)))
+    os.utime(folder.checkpoints / "checkpoint-5", (2e9, 2e9))
+    trainer: Any = Saved(tmp_path, save_total_limit=limit)
+    trainer.state.best_model_checkpoint = str(folder.checkpoints / "checkpoint-3")
+    trainer._prune(folder.checkpoints)
+    assert sorted(int(path.name[11:]) for path in folder.checkpoints.iterdir()) == left
+
+
+METRICS = {"eval_loss": 1.0, "eval_reward": None}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rewards", "is_asked"),
+    [
+        (None, True, True),
+        *(("loss", rewards, True) for rewards in (True, False)),
+        ("eval_loss", True, True),
+        ("reward", True, False),  # not this time
+        ("reward", False, True),
+        ("earlier", True, False),
+        ("earlier", False, True),
+        ("pass@4/right", True, False),  # wait for a row that is scored
+        ("eval_hard_maj@4/right", True, False),
+    ],
+)
+def test_a_metric_that_is_missing_this_time_makes_no_best(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, wanted: str | None, rewards: bool, is_asked: bool
+) -> None:
+    trainer: Any = Saved(tmp_path, metric_for_best_model=wanted)
+    trainer.state.log_history = [{"loss": 1.0}, {"eval_earlier": 0.5}]
+    trainer.extensions = SimpleNamespace(rewards=object() if rewards else None)
+    assert trainer._determine_best_metric(METRICS, "trial") is is_asked
+    assert trainer.calls == ([(METRICS, "trial")] if is_asked else [])
+    assert len(caplog.records) == (not is_asked)
+
+
+@pytest.mark.parametrize(("wanted", "hint"), [("los", "loss"), ("something else", None)])
+def test_a_metric_that_no_evaluation_logs_is_refused(tmp_path: Path, wanted: str, hint: str | None) -> None:
+    trainer: Any = Saved(tmp_path, metric_for_best_model=wanted)
+    with pytest.raises(ConfigError) as caught:
+        trainer._determine_best_metric(METRICS, None)
+    key = "trainer.args.metric_for_best_model"
+    assert (caught.value.where, caught.value.hint) == (key, hint and f"{key}=eval_{hint}")
+
+
+def test_what_was_not_logged_yet_is_taken_up_once_before_the_first_step(tmp_path: Path) -> None:
+    """Of losses of 3 since the log of step 5; the mean of this call's own steps is without them."""
+    trainer: Any = Saved(tmp_path)
+    trainer._pending_loss, trainer._tr_loss, trainer._total_loss_scalar = (torch.tensor(3.0), 5), torch.tensor(1.0), 0.5
+    for _ in range(2):
+        trainer._load_rng_state("checkpoint-7")
+        assert (trainer._tr_loss.item(), trainer._total_loss_scalar, trainer._globalstep_last_logged) == (4.0, -2.5, 5)
+    trainer._from_weights_alone = True
+    trainer._load_rng_state("checkpoint-7")
+    trainer._load_optimizer_and_scheduler(None)
+    assert trainer.calls == [("checkpoint-7",)] * 2 + [(None,)]
+
+
+@pytest.mark.parametrize(("step", "trains"), [(8, True), (9, False), (10, False)])
+def test_an_epoch_after_the_last_step_is_skipped(tmp_path: Path, step: int, trains: bool) -> None:
+    trainer: Any = Saved(tmp_path)
+    trainer.state.global_step = step
+    trainer._run_epoch("epoch")
+    assert trainer.calls == ([("epoch",)] if trains else [])
+    assert vars(trainer.control) == ({} if trains else {"should_training_stop": True})
+
+
+def test_a_schedule_goes_on_from_the_rate_that_was_typed_or_refuses_it() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    halving = LambdaLR(optimizer, lambda step: 0.5**step)
+    optimizer.step()
+    halving.step()
+    _use_base_rates(halving, optimizer, [6.0])
+    (group,) = optimizer.param_groups
+    assert (group["initial_lr"], group["lr"], halving.base_lrs, halving.get_last_lr()) == (6.0, 3.0, [6.0], [3.0])
+    _use_base_rates(object(), optimizer, [])
+    cosine = CosineAnnealingLR(optimizer, 9)
+    _use_base_rates(cosine, optimizer, [6.0])
+    with pytest.raises(RunError) as caught:
+        _use_base_rates(cosine, optimizer, [5.0])
+    assert (caught.value.where, caught.value.got) == ("trainer.args.learning_rate", "CosineAnnealingLR")
+
+
+def rolling(step: int = 0, *, moves: bool = True, **more: Any) -> Any:
+    """A trainer whose rounds are four steps; its reference follows the policy if it `moves`."""
+    trainer = SimpleNamespace(
+        args=SimpleNamespace(steps_per_generation=2, sync_ref_model=moves, should_save=True),
+        accelerator=SimpleNamespace(num_processes=2, process_index=1, device=torch.device("cpu", 0)),
+        ref_model=torch.nn.Linear(1, 1),
+        is_deepspeed_enabled=False,
+        is_fsdp_enabled=False,
+        num_iterations=2,
+        **{"_step": step, "_buffered_inputs": None, "_tr_loss": torch.tensor(2.0), "_globalstep_last_logged": 5},
+        _metrics={"train": defaultdict(list)},
+        _logs={"prompt": deque(), "rewards": defaultdict(deque)},
+    )
+    vars(trainer).update(more)
+    return trainer
+
+
+@pytest.mark.parametrize(("step", "is_kept"), [(3, True), (4, False), (5, True), (8, False)])
+def test_a_round_is_taken_up_in_its_middle(tmp_path: Path, step: int, is_kept: bool) -> None:
+    batches = [{"ids": torch.ones(2)}]
+    first, second = rolling(step, _buffered_inputs=batches), rolling()
+    first._metrics["train"]["kl"].append(0.5)
+    first._logs["prompt"].append("p")
+    first._logs["rewards"]["right"].append(1.0)
+    save_rollouts(first, tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["reference.pt", "rollout-rank1.pt"]
+    assert load_rollouts(second, tmp_path, may_be_missing=True) == (torch.tensor(2.0), 5)
+    assert (second._step, second._buffered_inputs is not None) == (step, is_kept)
+    assert (second._metrics, second._logs) == (first._metrics, first._logs)
+    assert torch.equal(second.ref_model.weight, first.ref_model.weight)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"moves": False}, {"is_deepspeed_enabled": True}, {"is_fsdp_enabled": True}, {"should_save": False}],
+    ids=str,
+)
+def test_a_reference_that_stays_or_is_in_parts_is_not_saved(tmp_path: Path, more: dict[str, Any]) -> None:
+    trainer = rolling(**more)
+    trainer.args.should_save = more.get("should_save", True)
+    save_rollouts(trainer, tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["rollout-rank1.pt"]
+    if more == {"moves": False}:
+        assert load_rollouts(trainer, tmp_path, may_be_missing=False) is not None
+        assert load_rollouts(trainer, tmp_path / "other", may_be_missing=True) is None
+        return
+    with pytest.raises(RunError) as caught:
+        load_rollouts(trainer, tmp_path, may_be_missing=True)
+    assert caught.value.where == str(tmp_path / "reference.pt")
+
+
+@pytest.mark.parametrize("shuffles", [True, False])
+def test_the_order_of_later_epochs_is_that_of_a_run_that_never_stopped(shuffles: bool) -> None:
+    whole, rest = (RepeatSampler(range(9), mini_repeat_count=1, shuffle=shuffles, seed=3) for _ in range(2))
+    epochs = [list(whole) for _ in range(3)]
+    skip_epochs(rest, 2)
+    assert list(rest) == epochs[2]
+    skip_epochs(None, 2)
