@@ -216,7 +216,7 @@ class PromptTokens:
     def last(self, text: str, limit: int) -> str:
         """Return the end of a text that has at most `limit` tokens when tokenised again."""
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        for kept in range(min(limit, len(ids)), 0, -1):
+        for kept in range(limit, 0, -1):
             # A token may be part of a character.
             end = str(self.tokenizer.decode(ids[-kept:])).lstrip("\ufffd")
             if len(self.tokenizer(end)["input_ids"]) <= limit:

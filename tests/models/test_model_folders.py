@@ -255,6 +255,8 @@ def test_conversations_are_counted_with_their_template(tokens: PromptTokens) -> 
     written = tokens.tokenizer.apply_chat_template(prompts[0], add_generation_prompt=True, tokenize=False)
     assert alone == len(tokens.tokenizer(written)["input_ids"])
     assert tokens.longer_than(alone + 1, prompts) == {1: alone + 39}
+    (tokenizer := byte_tokenizer(512)).chat_template = "{{ mood }}"
+    assert PromptTokens(tokenizer, {"mood": "gay"}).longer_than(0, prompts) == {0: 3, 1: 3}
 
 
 @pytest.mark.parametrize("around", [1, 2])

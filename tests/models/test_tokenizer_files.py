@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pytest
@@ -13,7 +14,14 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models import tokenizer_files as module
-from rlhf_cli.models.tokenizer_files import TokenizerFiles, load_tokenizer, read_tokenizer, render_chat, token_ids
+from rlhf_cli.models.tokenizer_files import (
+    TokenizerFiles,
+    adapter_base,
+    load_tokenizer,
+    read_tokenizer,
+    render_chat,
+    token_ids,
+)
 from tests.support.model_copies import model_copy
 
 TEXTS = ["17+5=", "", "Grüße, 世界!", "<eos> a <pad>", "x" * 1000]
@@ -117,6 +125,36 @@ def test_a_conversation_is_written_as_transformers_does(
     assert render_chat(template, CONVERSATION, special, settings) == wanted
 
 
+def test_what_a_configuration_says_of_a_model() -> None:
+    """Its tokens and its context, which a model of images has in its language part, and its labels."""
+    for config, tokens, context in (
+        ({"vocab_size": 7, "max_position_embeddings": 8}, 7, 8),
+        ({"vocab_size": 1, "text_config": {"vocab_size": 7, "n_positions": 8}}, 7, 8),
+        ({"vocab_size": "7", "max_position_embeddings": None}, None, None),
+    ):
+        assert (module.vocab_size_of(config), module.context_of(config)) == (tokens, context)
+    scorer = {"architectures": ["OwnForSequenceClassification", "Own"]}
+    for config, labels in (
+        (scorer | {"id2label": {"0": "a", "1": "b", "2": "c"}, "num_labels": 4}, 3),
+        (scorer | {"num_labels": 1}, 1),
+        (scorer, 2),
+        ({"architectures": ["OwnForCausalLM"]}, None),
+        ({}, None),
+    ):
+        assert module.num_labels_of(config) == labels
+
+
+def test_an_adapter_names_its_base(tmp_path: Path) -> None:
+    assert adapter_base(tmp_path) is None
+    for name, content, expected in (
+        ("adapter_config.json", '{"base_model_name_or_path": 7}', None),
+        ("adapter_config.json", '{"base_model_name_or_path": "org/base"}', "org/base"),
+        ("config.json", "{}", None),  # a whole model, which only has an adapter beside it
+    ):
+        (tmp_path / name).write_text(content)
+        assert adapter_base(tmp_path) == expected
+
+
 def test_tokens_of_a_vocabulary_and_those_that_were_added() -> None:
     """A Unigram model lists its tokens with their scores, others map them; an added token's id goes before."""
     added = [{"content": "<a>", "id": 7}, {"content": "y", "id": 8}, "?"]
@@ -174,6 +212,15 @@ def test_a_template_reaches_nothing_of_python() -> None:
 def test_where_a_template_stands(tmp_path: Path, settings: dict[str, object], wanted: str | None) -> None:
     folder = model_copy(tmp_path / "model", without=("chat_template.jinja",), tokenizer_config=settings)
     assert read_tokenizer(folder, where="model.path").chat_template == wanted
+
+
+@pytest.mark.parametrize(
+    ("error", "lacks"), [(module.no_end_token, "eos_token"), (module.no_chat_template, "chat_template")]
+)
+def test_a_tokenizer_that_lacks_something_is_named_with_another_one_to_type(error: Any, lacks: str) -> None:
+    made = error("folder", where="here")
+    found = ["folder" in made.got, lacks in made.expected, "model.tokenizer=" in made.hint]
+    assert (made.where, found) == ("here", [True] * 3)
 
 
 def test_a_damaged_one_names_the_key(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from rlhf_cli.models.weight_shapes import stored_shapes
+from rlhf_cli.models.weight_shapes import damaged_weights, is_target, stored_shapes
 from rlhf_cli.plan.memory_tensors import LLAMA_LIKE, NF4_BYTES, Decoder, UnknownArchitecture, decoder_of, stored_decoder
 from rlhf_cli.text.json_values import JsonTree
 
@@ -117,7 +117,7 @@ def test_the_stored_dtype_is_that_of_the_largest_weight(tmp_path: Path) -> None:
 
 
 def test_stored_bytes_are_those_of_torch(tmp_path: Path) -> None:
-    floats = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+    floats = (torch.float8_e4m3fn, torch.float64, torch.float32, torch.float16, torch.bfloat16)
     whole = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
     tensors = {str(dtype): torch.zeros(2, 3, dtype=dtype) for dtype in (*floats, *whole)}
     save_file(tensors, tmp_path / "model.safetensors")
@@ -126,6 +126,27 @@ def test_stored_bytes_are_those_of_torch(tmp_path: Path) -> None:
     assert {one.name: (one.shape, one.element_bytes) for one in found} == {
         name: ((2, 3), tensor.element_size()) for name, tensor in tensors.items()
     }
+    file = tmp_path / "model.safetensors"
+    assert damaged_weights(tmp_path) is None
+    for content, damage in ((b"version https://git-lfs.github.com/spec/v1", "git lfs pull"), (b"", "no safetensors")):
+        file.write_bytes(content)
+        assert damage in str(damaged_weights(tmp_path))
+    save_file({}, file)
+    assert (damaged_weights(tmp_path), stored_shapes(tmp_path)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "targets", "expected"),
+    [
+        *((name, ["k_proj", "q_proj"], True) for name in ("q_proj", "model.layers.0.self_attn.q_proj")),
+        *((name, ["q_proj"], False) for name in ("xq_proj", "q_proj.weight", "layers.0.k_proj")),
+        *((name, r"model\.layers\.\d\.q_proj", True) for name in ("model.layers.0.q_proj", "layers.0.q_proj")),
+        *(("model.layers.0.q_proj", pattern, False) for pattern in ("q_proj", "model.layers", "(")),
+    ],
+)
+def test_a_module_that_peft_adapts(name: str, targets: str | list[str], expected: bool) -> None:
+    """A list holds ends of names, a text is a pattern for a whole one, which the model has and a file may shorten."""
+    assert is_target(name, targets) is expected
 
 
 def test_an_adapters_shape_is_that_of_its_base(tmp_path: Path) -> None:
