@@ -229,7 +229,7 @@ def test_a_column_that_was_renamed_is_named_by_its_new_name(write: Write, refuse
     write("mine.py", "def f(completions, answer, **more):\n    return [0.0] * len(completions)\n")
     words = ("trainer=grpo", "data=file", of_rows(write, {"prompt": "1+1=", "answer": "2"}), "rewards.x.fn=./mine.py:f")
     error = refused(*words, "data.rename.gold=answer")
-    assert (error.where, str(error.hint).strip()) == ("data.rename.gold (command line)", "'~data.rename.gold'")
+    assert (error.where, error.hint) == ("data.rename.gold (command line)", "'~data.rename.gold'")
 
 
 def test_prompts_that_fill_no_step(write: Write, refused: Refused) -> None:

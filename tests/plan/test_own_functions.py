@@ -10,10 +10,11 @@ import pytest
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_tokenizer
-from rlhf_cli.plan.checks.facts import ModelFolders, Report
+from rlhf_cli.plan.checks import data_checks, reward_checks
+from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report, RewardFacts
 from rlhf_cli.plan.checks.model_checks import policy_problems, teacher_problems
 from tests.support.model_copies import model_copy
-from tests.support.planning import MINE, ROWS, Refused, Write, planned, subject_of, told
+from tests.support.planning import MINE, ROWS, Refused, Write, planned, subject_of, table, told, unsaid
 
 
 @pytest.mark.parametrize("takes", ["rewards, weights", "rewards, weights, more", "weights, scores", "rewards, **other"])
@@ -36,6 +37,63 @@ def test_a_column_that_hides_a_default_gives_a_notice(write: Write) -> None:
     (text,) = [notice.text for notice in planned(*words).notices if notice.subject == "rewards"]
     assert "rewards.f.args.a=0.5" in text
     assert not [notice for notice in planned(*words, "rewards.f.args.a=2").notices if notice.subject == "rewards"]
+
+
+MINE_PY = """
+def cols(completions, gold, size=1, **columns): ...
+def typed(completions, *, size: int, gold=1, **columns): ...
+def short(totals, groups): return totals[:1]
+def pairs(completions, **columns): assert len(completions) == 2; return [1.0, 0.0]
+def eights(completions, **columns): assert len(completions) == 8; return [1.0] * 8
+def logs(completions, log_metric, **columns): return [0.0] * len(completions)
+"""
+# the check; what is typed; what it says: the key, what it got and expected, what to type or do
+FUNCTIONS = """
+reward   | X={model:a/b,args:{c:1}}            | X.args
+unfed    | rewards.format.per=turn             | rewards.format.per  turn  `tools` / '~rewards.format.per', or
+unfed    | truncation=exclude truncation.also=[turns] | truncation.also  turns  `tools` / '~truncation.also', or
+unfed    | rewards.format.per=turn rollout.fn=M:r |
+unfed    | stop.when=foo>1                     | no effect / 'foo'
+unfed    | expect={metric:foo,at_least:1}      | no effect / expect / 'foo'
+unfed    | stop.when=foo>1 X.fn=M:logs         |
+column   | X.fn=M:cols                         | data  columns prompt, answer, a, b  gold, / X.args.gold= / rename.gold=
+column   | X.fn=M:cols X.args.gold=1           |
+column   | X.fn=M:cols data.rename.gold=answer |
+column   | X.fn=M:cols rollout.fn=M:r rollout.columns=[gold] |
+column   | X.fn=M:typed                        | X.fn  no arguments  X.args.size, or / X.args.size=VALUE
+column   | X.fn=M:typed rollout.fn=M:r rollout.columns=[size] |
+column   | X.fn=M:typed data.rename.size=answer |
+column   | X.fn=M:typed X.args.gold=2          | X.fn  gold=2  X.args.size, or / X.args.size=VALUE
+column   | data.rename.old=a                   | data.rename.old  None  None  '~data.rename.old'  END 
+column   | data.rename.old=prompt              | data.rename.old  None  None  '~data.rename.old'  END 
+column   | data.rename.old=prompt data.rename.prompt=a | None  '~data.rename.prompt' data.prompt='{a}'  END
+column   | X.fn=M:cols data.rename.prompt=gold data.rename.gold=prompt |
+function | advantages.fn=M:gone                | advantages.fn  M:gone  one of / short
+function | aggregate=M:short                   | aggregate  M:short(totals, groups)  f(rewards, weights)
+trial    | advantages.fn=M:short               | advantages.fn / shape: (1,)  finite
+trial    | X.fn=M:cols                         | X.fn / 'gold' / each completion, here '32' / X.trial=false
+trial    | X.fn=M:cols X.per=turn              | X.fn / 'gold' / each turn, here '32' / X.trial=false
+trial    | X.fn=M:cols X.per=turn rollout.fn=M:r |
+trial    | X.fn=M:cols X.trial=false           |
+trial    | X.fn=M:eights                       |
+trial    | exp=toy_ppo X.fn=M:pairs            |
+"""
+
+
+@pytest.mark.parametrize(("check", "words", "parts"), table(FUNCTIONS, X="rewards.x", **{"M:": "./mine.py:"}))
+def test_a_function_that_gets_or_gives_something_else(write: Write, check: str, words: str, parts: str) -> None:
+    write("mine.py", MINE_PY)
+    subject = subject_of(*["exp=quickstart"][words.startswith("exp=") :], *words.split())
+    data = Report().run(data_checks.source_problems(subject), DataFacts())
+    facts = Report().run(reward_checks.reward_problems(subject, data), RewardFacts())
+    findings = {
+        "reward": lambda: reward_checks.reward_problems(subject, data),
+        "unfed": lambda: reward_checks.unfed_problems(subject, facts),
+        "column": lambda: data_checks.column_problems(subject, data, facts),
+        "function": lambda: reward_checks.function_problems(subject),
+        "trial": lambda: reward_checks.trial_problems(subject, data),
+    }
+    assert unsaid(told(findings[check]()), parts) == []
 
 
 def test_the_file_of_a_function_for_advantages_is_one_of_the_run(write: Write) -> None:

@@ -70,9 +70,12 @@ def told(findings: Check[Any]) -> list[tuple[object, ...]]:
 
 
 def unsaid(found: list[tuple[object, ...]], parts: str) -> list[str]:
-    """Of the one finding, the parts (set apart by ` / `) that it does not say; without parts nothing is found."""
+    """Of the one finding, the parts (set apart by ` / `) that it does not say; without parts nothing is found.
+
+    What it says has two blanks between what was asked for, and ends in END.
+    """
     assert len(found) == bool(parts), found
-    said = "  ".join(map(str, found[0])) if found else ""
+    said = "  ".join([*map(str, found[0]), "END"]) if found else ""
     return [part for part in parts.split(" / ") if part not in said]
 
 

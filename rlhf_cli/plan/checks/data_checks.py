@@ -139,7 +139,7 @@ def _no_column(
     new = next((new for read in data.sources if (new := read.source.new_name(column)) is not None), None)
     if new is not None:  # `rename` removes the old name, a template keeps it
         what, where = f"the column {column!r}, which {reader} reads, was renamed to {new!r}", f"{table}.rename.{new}"
-        hint = f"'~{where}' " + (f"data.prompt='{{{column}}}'" if new == "prompt" else "")
+        hint = f"'~{where}'" + (f" data.prompt='{{{column}}}'" if new == "prompt" else "")
         return DataError(what, where=subject.where(where), hint=hint)
     worlds = with_columns([list(needs)]) if subject.experiment.data.world is not None and table == "data" else ()
     argument = f"; or, if it is an argument, {reader}.args.{column}=VALUE" if reader.startswith("rewards.") else ""

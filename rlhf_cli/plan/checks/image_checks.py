@@ -9,6 +9,7 @@ from typing import Any
 
 from rlhf_cli.data.images import images_of, in_parts
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS
+from rlhf_cli.data.rows import RowTable
 from rlhf_cli.errors import ConfigError, DataError, in_a_line
 from rlhf_cli.models.tokenizer_files import TokenizerFiles
 from rlhf_cli.plan.checks.facts import DataFacts, Findings, ModelFolders, Subject
@@ -44,9 +45,9 @@ def image_problems(
             what = f"the model's processor needs the package {package}, which is not installed"
             yield ConfigError(what, where=where("model.path"), hint=f"pip install {package}")
     for read in data.sources if importlib.util.find_spec("PIL") is not None else ():
-        for number in range(0 if read.rows is None else len(read.rows)):
-            is_first = number < _DECODED
-            if (rows := read.rows) is not None and (wrong := _wrong(rows[number], tokenizer, decodes=is_first)):
+        rows = read.rows or RowTable([], [])
+        for number in range(len(rows)):
+            if wrong := _wrong(rows[number], tokenizer, decodes=number < _DECODED):
                 place = f"{read.source.name}, row {number + 1} (the first row is 1)"
                 yield read.source.with_file(DataError(wrong[0], where=place, got=wrong[1], expected=wrong[2]))
                 break

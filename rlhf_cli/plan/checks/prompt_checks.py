@@ -112,7 +112,7 @@ def text_argument_problems(subject: Subject, tokenizer: TokenizerFiles | None) -
         takes = expected_instead(readable[name], given[name]) if name in readable else None
         if takes is not None:
             what = f"wrong value for {key}.{name}"
-        elif close and name not in readable:
+        elif close:
             hint += f" {key}.{close}={got}"
         if takes or name not in {*readable, *STOP_STRINGS.values()}:
             yield ConfigError(what, where=where(f"{key}.{name}"), got=got, expected=takes, hint=hint)

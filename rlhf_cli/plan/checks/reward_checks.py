@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, Reward
 from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.data.images import opened
@@ -155,7 +156,7 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
     columns = {name: value for name, value in row.items() if name not in ("prompt", "completion")}
     columns |= {"prompts": row["prompt"], "completions": completion, "completion_ids": list(text.encode())}
     of_rollouts = {"environments", *experiment.rollout_columns}
-    num_rows = max(2, experiment.trainer.whole("num_generations") or 0)  # a reward may compare those of a group
+    num_rows = _group_size(experiment)
     for name, reward in experiment.rewards.items():
         called = repr((reward.fn, reward.args, reward.isolate, columns))
         if not reward.trial or reward.fn is None or reward.fn.startswith(KEEP_TIME) or called in _passed:
@@ -182,6 +183,11 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
         )
 
 
+def _group_size(experiment: Experiment) -> int:
+    """Return how many completions of a prompt a function gets; at least two, which it may compare."""
+    return max(2, experiment.trainer.whole("num_generations") or 2)
+
+
 def _advantage_trial(subject: Subject) -> Findings:
     """Yield what the function in `advantages` does wrong with an example round."""
     experiment, section = subject.experiment, subject.experiment.advantages
@@ -190,8 +196,7 @@ def _advantage_trial(subject: Subject) -> Findings:
     from rlhf_cli.algorithms.user_function import AdvantageFunction, example_round
 
     function = AdvantageFunction(section.fn, section.args, place=subject.where)
-    num_generations = max(2, experiment.trainer.whole("num_generations") or 0)
-    example = example_round(num_generations, dict.fromkeys(experiment.rewards, 1.0))
+    example = example_round(_group_size(experiment), dict.fromkeys(experiment.rewards, 1.0))
 
     def failure() -> tuple[str, str] | None:
         try:

@@ -1,0 +1,71 @@
+"""How many rows a run has as far as its files tell, with which columns, and which files are refused."""
+
+from __future__ import annotations
+
+from ast import literal_eval
+
+import pytest
+
+from rlhf_cli.plan.checks.data_checks import source_problems
+from rlhf_cli.plan.checks.facts import DataFacts, Report
+from tests.support.planning import ROWS, Write, subject_of, table, told, unsaid
+
+
+@pytest.fixture(autouse=True)
+def stored(write: Write) -> None:
+    """Twenty rows with the columns prompt, a and b; two rows of one prompt with the column x more; three held out."""
+    write("rows.jsonl", ROWS)
+    write("two.jsonl", '{"x": 1, "prompt": "1+2=", "a": 1, "b": 1}\n' * 2)
+    write("text.jsonl", '{"x": 1, "prompt": "1+2=", "a": "one", "b": 1}\n' * 2)
+    write("held.jsonl", '{"prompt": "1+2=", "a": 1, "b": 1}\n' * 3)
+
+
+# what is typed; the rows that are trained on and held out, the files by their keys, and the columns
+COUNTED = """
+path=rows.jsonl                             | 20   | None | {'': 'rows'}                        | prompt a b
+path=rows.jsonl select=5                    | 5    | None | {'': 'rows'}                        | prompt a b
+path=rows.jsonl select=[4,20]               | 16   | None | {'': 'rows'}                        | prompt a b
+path=rows.jsonl split='train[:50%]'         | None | None | {'': 'rows'}                        | prompt a b
+path=rows.jsonl keep={column:a,between:[0,4]} | 5  | None | {'': 'rows'}                        | prompt a b
+path=rows.jsonl HELD                        | 20   | 3    | {'': 'rows', '.eval': 'held'}       | prompt a b
+path=rows.jsonl HELD eval.select=2          | 20   | 2    | {'': 'rows', '.eval': 'held'}       | prompt a b
+path=rows.jsonl eval.fraction=0.2           | 16   | 4    | {'': 'rows'}                        | prompt a b
+path=rows.jsonl SETS                        | 16   | 7    | {'': 'rows', '.eval.e': 'held'}     | prompt a b
+path=rows.jsonl eval={e:{path:held.jsonl},f:{path:a/b}} | 20 | None | {'': 'rows', '.eval.e': 'held'} | prompt a b
+path=[rows.jsonl,two.jsonl]                 | 22   | None | {'': 'rows', '[1]': 'two'}          | prompt a b x
+mix={m:{path:rows.jsonl},n:{path:two.jsonl}} | None | None | {'.mix.m': 'rows', '.mix.n': 'two'} | prompt a b
+mix={m:{path:rows.jsonl},n:{path:a/b}}      | None | None | {'.mix.m': 'rows'}                  |
+path=a/b eval.fraction=0.2                  | None | None | {}                                  |
+"""
+_SHORT = {"SETS": "eval={e:{path:held.jsonl},f:{fraction:0.2}}", "HELD": "eval.path=held.jsonl"}
+
+
+@pytest.mark.parametrize(("words", "rows", "held_out", "files", "columns"), table(COUNTED, **_SHORT))
+def test_rows_are_counted_where_files_tell(words: str, rows: str, held_out: str, files: str, columns: str) -> None:
+    subject = subject_of("exp=quickstart", "data=file", "data.path=null", *(f"data.{word}" for word in words.split()))
+    data = Report().run(source_problems(subject), DataFacts())
+    assert (data.num_rows, data.num_held_out) == (literal_eval(rows), literal_eval(held_out))
+    named = {f"data{key}": f"{name}.jsonl" for key, name in literal_eval(files).items()}
+    assert {key: file.name for key, file in data.files.items()} == named
+    assert (list(data.columns), " + " in data.described) == (columns.split(), words.startswith("mix"))
+
+
+# what is typed; what the errors say: the key, what was got and expected, what to type or do
+REFUSED = """
+path=rows.jsonl select=[1,21]        | data.select  [1, 21]  at most 20 / '~data.select'
+path=rows.jsonl eval.fraction=0.01   | data.eval  20 rows, 20 different prompts / another fraction
+path=gone.jsonl eval.path=gone.jsonl | data.path / gone.jsonl / a file
+mix={m:{path:rows.jsonl},n:{path:text.jsonl}} | data.mix.n  text  integer, as in data.mix.m / rename.other_a=a
+"""
+
+
+@pytest.mark.parametrize(("words", "parts"), table(REFUSED))
+def test_what_cannot_be_read_is_refused_once(words: str, parts: str) -> None:
+    subject = subject_of("exp=quickstart", "data=file", "data.path=null", *(f"data.{word}" for word in words.split()))
+    report = Report()
+    data = report.run(source_problems(subject), None)
+    assert unsaid(told(source_problems(subject)), parts) == []
+    assert data is not None
+    assert data.num_rows is None or "mix" in words
+    (error,) = report.problems.values()
+    assert str(error.where).endswith("(command line)") == (parts.split()[0] in ("data.select", "data.path"))
