@@ -121,7 +121,7 @@ def _checkpoint(run: RunFolder, step: int) -> Path:
         raise RunError(f"there is no checkpoint of step {step}", where=str(run.checkpoints), got=got, hint=hint)
     if (problem := problem_with(folder)) is not None:
         what, expected = f"the checkpoint of step {step} is damaged", "the files of manifest.json"
-        hint = " or ".join(f"--checkpoint {number}" for number in steps if number != step)
+        hint = ", or ".join(f"--checkpoint {number}" for number in steps if number != step)
         raise RunError(what, where=str(folder), got=problem, expected=expected, hint=hint or None)
     return folder
 

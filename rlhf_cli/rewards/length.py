@@ -85,7 +85,7 @@ def lengths_of(completions: Sequence[Completion], completion_ids: TokenIds | Non
                 where="args.unit",
                 got=unit,
                 expected="completion_ids beside the completions",
-                hint="args.unit=words or args.unit=characters",
+                hint="args.unit=words, or args.unit=characters",
             )
         return [len(ids) for ids in completion_ids]
     texts = [text_of(completion, reasoning=True) for completion in completions]

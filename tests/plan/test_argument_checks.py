@@ -323,7 +323,7 @@ def test_worlds_with_a_column_that_this_one_lacks_are_named() -> None:
     source: Any = SimpleNamespace(source=SimpleNamespace(with_file=lambda error: error))
     renaming = "data.rename.prompt=question data.rename.completion=EXISTING_COLUMN data.rename.label=EXISTING_COLUMN"
     for words, hint in (
-        ("exp=toy_kto", "data=toy_judgements or data=toy_preferences or data=hh_pairs"),
+        ("exp=toy_kto", "data=toy_judgements, or data=toy_preferences, or data=hh_pairs"),
         ("data=file data.path=x trainer=kto", renaming),
     ):
         ((_, got, _, found),) = told(

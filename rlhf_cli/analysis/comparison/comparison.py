@@ -25,7 +25,7 @@ from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.text.suggest import nearest
 
 _MAKES_THE_TOTAL = ("rewards.", "primary", "aggregate", "truncation.")
-_MAKES_THE_SCORE = ("fn", "model", "args", "offset", "clip", "gate", "with_eos", "max_length", "on_error")
+_OF_THE_SCORE = ("fn", "model", "environment", "args", "offset", "clip", "gate", "with_eos", "max_length", "on_error")
 
 
 def why_no_total(runs: Sequence[LoggedRun]) -> str | None:
@@ -44,7 +44,7 @@ def other_scores(runs: Sequence[LoggedRun]) -> list[str]:
     notes = []
     for name in reward_names(runs):
         prefix = f"rewards.{name}."
-        keys = [key for key in different if key.startswith(prefix) and key.split(".")[2] in _MAKES_THE_SCORE]
+        keys = [key for key in different if key.startswith(prefix) and key.split(".")[2] in _OF_THE_SCORE]
         if keys and all(name in run.weights for run in runs):
             notes.append(f"reward {name} is not the same in all runs: {', '.join(keys[:3])} differs")
     return notes

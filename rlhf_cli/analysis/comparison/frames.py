@@ -13,6 +13,7 @@ import numpy as np
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, differences, flat, named, read_runs, weights_of
 from rlhf_cli.analysis.comparison.metric_arrays import MetricColumns, Wanted, columns_of
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RlhfError, RunError
 from rlhf_cli.runs.metrics_file import Event
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
 PREFIX = "wandb:"
 _TIMEOUT_S = 30
 _STATES = {"finished": FINISHED, "failed": FAILED, "crashed": KILLED, "killed": KILLED, "running": RUNNING}
-_REWARDED = ("rewards", "primary", "aggregate", "advantages", "critic", "kl", "reward_model")
-_TRAINING = ("seed", "trainer", "model", "data", *_REWARDED)
-_SECTIONS = frozenset((*_TRAINING, "truncation", "guards", "launch", "track", "run"))
-"""Our sections; wandb's configuration may also contain TRL's arguments."""
 _STEPS = ("step", "train/global_step", "global_step", "_step")
 
 
@@ -76,7 +73,8 @@ def read_wandb(word: str, *, wanted: Wanted | None = None, api: Api | None = Non
 
 
 def _logged(run: Run, path: str, wanted: Wanted | None) -> LoggedRun:
-    config: JsonTree = {key: value for key, value in run.config.items() if key in _SECTIONS}
+    # wandb's configuration also contains TRL's arguments
+    config: JsonTree = {key: value for key, value in run.config.items() if key in Experiment.model_fields}
     metrics = columns_of(_events(run.scan_history()), wanted)
     max_steps = section(section(config, "trainer"), "args").get("max_steps")
     return LoggedRun(

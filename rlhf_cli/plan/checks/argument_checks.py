@@ -254,7 +254,7 @@ def stage_problems(subject: Subject, data: DataFacts, schedule: Schedule) -> Che
                 used = learnt_columns(row, data.columns, text_field=field)
             except DataError as error:
                 if experiment.data.world is not None:
-                    error.hint = " or ".join(f"data={world}" for world in with_columns(row.learns_from))
+                    error.hint = ", or ".join(f"data={world}" for world in with_columns(row.learns_from))
                 yield data.training[0].source.with_file(error)
         if row.splits_pairs and "chosen" in used and num_rows is not None:
             num_rows *= 2

@@ -273,7 +273,7 @@ def refusal(trainer: Trainer, error: Exception) -> ConfigError:
         f"{trainer.trl} refuses these arguments",
         where=", ".join(keys or [f"trainer.args.{name}" for name in dict.fromkeys(quoted)]) or "trainer.args",
         got=f"{type(error).__name__}: {str(error)[:_LONGEST]}",
-        hint=" or ".join(f"'~{key}'" for key in keys) or None,
+        hint=", or ".join(f"'~{key}'" for key in keys) or None,
     )
 
 

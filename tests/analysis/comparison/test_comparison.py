@@ -221,9 +221,10 @@ def test_keys_that_make_totals_incomparable(keys: list[str], named: list[str] | 
 
 
 def test_rewards_with_other_scores_are_noted() -> None:
-    one, other = ({f"rewards.correct.{key}": by for key in ("fn", "args.at", "clip", "gate", "weight")} for by in "xy")
+    keys = ("environment", "args.at", "clip")
+    one, other = ({f"rewards.correct.{key}": by for key in (*keys, "gate", "weight")} for by in "xy")
     (note,) = other_scores(pair(one, other))
-    assert re.findall(r"rewards[.\w]+", note) == [f"rewards.correct.{key}" for key in ("fn", "args.at", "clip")]
+    assert re.findall(r"rewards[.\w]+", note) == [f"rewards.correct.{key}" for key in keys]
     assert other_scores(pair({"rewards.brevity.weight": 1}, {"rewards.brevity.weight": 2})) == []
     lacking_one = pair(one, other)
     lacking_one[1] = in_memory("without", settings=lacking_one[1].settings, weights={"brevity": 1.0})

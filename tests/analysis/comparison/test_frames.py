@@ -130,6 +130,12 @@ def test_a_group_of_wandb_is_compared_like_run_folders() -> None:
     assert compare(runs).estimates["weight=0.5"]["correct"].mean == 1.0
 
 
+@pytest.mark.parametrize("section", ["teacher", "rollout", "environment", "sampling"])
+def test_every_section_tells_runs_of_wandb_apart(section: str) -> None:
+    stored_runs = [StoredRun(name, {**configured(), section: {"fn": name}}, []) for name in ("a", "b")]
+    assert [run.name for run in named(read_wandb("wandb:a/b", api=StandIn(stored_runs)))] == ["fn=a", "fn=b"]
+
+
 def test_runs_without_a_trainer_are_skipped() -> None:
     """The report of a group is also a run in wandb, without a configuration."""
     api = StandIn([stored(0.0, 0, 0.5), StoredRun("report", {}, [{"_step": 0, "report": "html"}])])

@@ -106,7 +106,7 @@ def test_check_says_it_with_its_key(
         (
             "packing needs max_length",
             "trainer.args.packing, trainer.args.max_length",
-            "'~trainer.args.packing' or '~trainer.args.max_length'",
+            "'~trainer.args.packing', or '~trainer.args.max_length'",
         ),
         ("`seed`, then `max_steps` and `seed`, but no `other`", "trainer.args.seed, trainer.args.max_steps", None),
         ("no", "trainer.args", None),
