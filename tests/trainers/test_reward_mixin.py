@@ -15,7 +15,7 @@ from rlhf_cli.algorithms.process_rewards import ProcessRewards
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_metrics import DeadRound
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.trainers.reward_mixin import RewardMixin
+from rlhf_cli.trainers.reward_mixin import RewardMixin, overwrite_last
 from rlhf_cli.truncation import COMPONENT, ENDINGS, Bootstrap, Ending, Endings, EosPenalty, Exclude, TruncationPolicy
 from tests.support.settled_columns import Case, Rule, column
 from tests.support.tolerances import ARITHMETIC
@@ -73,10 +73,11 @@ def test_an_evaluation_and_the_training_after_it_settle_in_groups_of_their_own(t
     assert settled.names == ("a", "b", "env", COMPONENT)
     assert (settled.raw[:, 2].tolist(), settled.is_replaced.tolist()) == ([7.0] * 4, [True, False, False, False])
     assert settled.totals[0] == pytest.approx(-0.5, **ARITHMETIC)
-    trainer.save_state(tmp_path)
     resumed: Any = object.__new__(Trainer)
+    trainer._total_train_tokens, resumed._total_train_tokens = 12, 0
+    trainer.save_state(tmp_path)
     resumed.load_state(tmp_path)
-    assert resumed._running == trainer._running
+    assert (resumed._running, resumed._total_train_tokens) == (trainer._running, 12)
     trainer.args.should_save = False
     (other := tmp_path / "other").mkdir()
     trainer.save_state(other)
@@ -177,6 +178,8 @@ def test_token_advantages_of_groups_that_extend_over_ranks() -> None:
     assert list(trainer._logs["advantages"]) == everyones[:, 0].tolist()
     assert found.keys() == {"a", "b"}
     assert sum(found.values()) == pytest.approx(1.0, **ARITHMETIC)
+    trainer.accelerator.num_processes = 4
+    assert trainer._own_rows == slice(1, 2)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +193,33 @@ def test_lengths_of_rows_that_ended_are_corrected_in_the_last_entry(kinds: list[
     assert metrics == {f"completions/{name}": [9.0, value] for name, value in zip(names, expected, strict=True)}
 
 
+def test_a_row_ends_by_its_last_token_or_a_text_or_as_its_data_environment_or_calls_say() -> None:
+    trainer = ranked(
+        eos_token_ids={2},
+        max_completion_length=3,
+        max_tool_calling_iterations=1,
+        stops=None,
+        truncation=TruncationPolicy(also=("turns",)),
+        **{"_tokenizer": SimpleNamespace(pad_token_id=0)},
+    )
+    ids = [[5, 5, 2], [5, 5, 0], [5, 5, 9], [5, 5, 5], [5], [5]]
+    inputs: list[dict[str, Any]] = [*[{}] * 4, {"is_truncated": True}, {}]
+    completions = ["text"] * 5 + [[{"role": "assistant", "tool_calls": ["add"]}] * 2]
+
+    def found() -> list[str]:
+        ended = trainer._find_endings(inputs, completions, ids)
+        kinds = [str(ENDINGS[kind]) for kind in ended.kinds]
+        assert ended.is_truncated.tolist() == [kind in ("length", "turns") for kind in kinds]
+        assert (ended.lengths.tolist(), ended.limit) == ([3, 3, 3, 3, 1, 1], 3)
+        return kinds
+
+    assert found() == ["finished", "finished", "length", "length", "length", "finished"]
+    trainer.stops, trainer.tools = SimpleNamespace(length=lambda ids: 2 if ids[-1] == 9 else None), ["add"]
+    assert found() == ["finished", "finished", "finished", "length", "length", "turns"]
+    trainer.environments = [SimpleNamespace(is_truncated="timeout"), *[None] * 5]
+    assert found() == ["timeout", "finished", "finished", "length", "length", "turns"]
+
+
 def test_calls_of_tools_are_counted_on_all_ranks() -> None:
     counted: list[dict[str, list[int]]] = [{"calc": [3, 1, 0], "search": [2, 0, 1]}, {}]
     interactions = SimpleNamespace(metrics=lambda completions: counted.pop(0))
@@ -201,10 +231,18 @@ def test_calls_of_tools_are_counted_on_all_ranks() -> None:
     assert trainer._count_tools(["c"]) == {}
 
 
+def test_what_was_logged_last_is_overwritten() -> None:
+    logged = deque([1, 2, 3])
+    overwrite_last(logged, [8, 9])
+    assert list(logged) == [1, 8, 9]
+    overwrite_last(logged, [4, 5, 6, 7])
+    assert list(logged) == [5, 6, 7]
+
+
 def test_that_there_are_no_shares_is_said_once_by_one_rank(caplog: pytest.LogCaptureFixture) -> None:
     for is_main in (False, True):
         trainer = ranked()
         trainer.accelerator.is_main_process = is_main
-        for _ in range(2):
+        for _ in range(3):
             trainer._warn_of_parts("Mine")
     assert [record.args for record in caplog.records] == [("Mine",)]

@@ -5,11 +5,15 @@ The expectation is TRL's own: with our table emptied, the same words reach TRL's
 
 from __future__ import annotations
 
+import linecache
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import rlhf_cli
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import ConfigError, UserError
@@ -17,7 +21,7 @@ from rlhf_cli.plan.checks import argument_checks
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.tables.trl_values import REFUSALS
-from rlhf_cli.trainers.assemble.trl_config import callbacks_of, refusal, trainer_class_of
+from rlhf_cli.trainers.assemble.trl_config import callbacks_of, refusal, refusals_named, trainer_class_of
 from tests.support.small_runs import SMALL
 
 TINY = ["model=tiny_untrained", "model.build.hidden_size=16", "model.build.num_layers=1", "launch=cpu", "track=none"]
@@ -146,6 +150,50 @@ def test_a_class_that_is_none_of_the_libraries_is_refused_with_its_place(
                 make(section(name, "Watch", name))
             assert caught.value.where == where
             assert isinstance(caught.value, ConfigError) is (name != "Gone")
+
+
+TRL, HF, PEFT = (f"/venv/site-packages/{name}/file.py" for name in ("trl", "transformers", "peft"))
+BUILDING = (TRL, "__init__")
+
+
+@pytest.mark.parametrize(
+    ("frames", "raises", "where"),
+    [
+        ([BUILDING], "raise ValueError('no')", "trainer.args"),
+        ([BUILDING, (HF, "check")], "raise ImportError('no')", "trainer.args"),
+        ([("/usr/lib/dist-packages/accelerate/x.py", "__post_init__")], "raise TypeError('no')", "trainer.args"),
+        (
+            [BUILDING, (rlhf_cli.__file__, "seam"), (os.__file__, "open"), (HF, "f")],
+            "raise ValueError()",
+            "trainer.args",
+        ),
+        ([(HF, "create_scheduler"), ("<string>", "made"), (PEFT, "check")], "raise ValueError('no')", "model.lora"),
+        ([(HF, "train")], "raise ValueError('no')", None),  # builds nothing
+        ([("/home/mine.py", "__init__")], "raise ValueError('no')", None),
+        ([BUILDING, ("/home/mine.py", "f")], "raise ValueError('no')", None),
+        ([BUILDING, ("/home/mine.py", "f"), (HF, "f")], "raise ValueError('no')", None),
+        ([BUILDING, ("/venv/site-packages/torch/x.py", "f")], "raise RuntimeError('no')", None),
+        ([BUILDING], "int('x')", None),  # no statement of the library's own
+        ([BUILDING], "raise KeyError('no')", None),
+        ([BUILDING], "raise ConfigError('ours', where='data')", "data"),
+    ],
+)
+def test_a_library_refuses_by_a_statement_of_its_own_while_it_builds(
+    monkeypatch: pytest.MonkeyPatch, frames: list[tuple[str, str]], raises: str, where: str | None
+) -> None:
+    """Functions as if they stood in these files; each calls the next, and the last one raises."""
+    call: Callable[..., None] | None = None
+    for place, (file, name) in enumerate(reversed(frames)):
+        text = f"def {name}():\n    {raises if place == 0 else 'call()'}\n"
+        monkeypatch.setitem(linecache.cache, file, (len(text), None, text.splitlines(keepends=True), file))
+        made: dict[str, Any] = {"call": call, "ConfigError": ConfigError}
+        exec(compile(text, file, "exec"), made)
+        call = made[name]
+    given = {"call": call, "refusals_named": refusals_named, "trainer": Trainer(name="sft", trl="SFTTrainer")}
+    with pytest.raises(UserError if where else Exception) as caught:
+        exec(compile("with refusals_named(trainer):\n    call()\n", rlhf_cli.__file__, "exec"), given)
+    assert isinstance(caught.value, UserError) is (where is not None)
+    assert getattr(caught.value, "where", None) == where
 
 
 @pytest.mark.whole
