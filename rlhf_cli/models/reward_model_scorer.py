@@ -107,7 +107,7 @@ class RewardModelScorer:
         # The KV cache is useless in a single pass, and as large as the activations.
         text_config.use_cache = False
         module: torch.nn.Module = self._model  # transformers wraps `to`, which makes mypy take the device for the model
-        module.to(self._device).eval().requires_grad_(False)
+        module.to(self._device).eval()
         self.why_not_packed = (
             (why_not_scored_packed(self._model) or self._why_slow()) if may_pack else "may_pack is False"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import trl
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from tokenizers.processors import TemplateProcessing
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -130,6 +132,39 @@ def test_a_long_row_loses_its_beginning(reward_model: Path) -> None:
     scorer._tokenizer.bos_token = "<eos>"  # a token of the beginning of sequence stays
     assert scorer._fitted([1, *range(20, 32)]) == [1, *range(23, 32)]
     assert scorer._fitted([9, *range(20, 32)]) == list(range(22, 32))
+    for scorer.max_length, kept in ((2, [1, 31]), (1, [31])):
+        assert scorer._fitted([1, *range(20, 32)]) == kept
+
+
+def test_the_longest_row_is_that_of_the_model_and_of_its_tokenizer(scorer: RewardModelScorer) -> None:
+    for positions, tokens, expected in ((64, 10**30, 64), (64, 50, 50), (None, 77, 77), (None, 10**30, None)):
+        vars(scorer._model.config)["max_position_embeddings"] = positions
+        scorer._tokenizer.model_max_length = tokens
+        assert scorer._limit(None) == expected
+        assert scorer._limit(5) == 5
+        if positions is not None:
+            assert scorer._limit(64) == 64
+            with pytest.raises(ModelError) as caught:
+                scorer._limit(65)
+            assert (caught.value.got, "64" in str(caught.value.expected)) == (65, True)
+
+
+def test_rows_are_padded_with_the_end_where_nothing_else_is_there(reward_model: Path, tmp_path: Path) -> None:
+    """No token is added to a text, also where the tokenizer begins each with one."""
+    folder = Path(shutil.copytree(reward_model, tmp_path / "rm"))
+    expected = RewardModelScorer(str(folder), may_pack=False)(*PLAIN)
+    tokens, config = folder / "tokenizer_config.json", folder / "config.json"
+    tokens.write_text(json.dumps({**json.loads(tokens.read_text()), "pad_token": None}))
+    config.write_text(json.dumps({**json.loads(config.read_text()), "pad_token_id": None}))
+    scorer = RewardModelScorer(str(folder), may_pack=False)
+    around = TemplateProcessing(single="<eos> $A", special_tokens=[("<eos>", 1)])
+    scorer._tokenizer.backend_tokenizer.post_processor = around
+    assert_scores(scorer(*PLAIN), expected)
+    assert (scorer._tokenizer.pad_token, scorer._model.config.pad_token_id) == ("<eos>", 1)
+    tokens.write_text(json.dumps({**json.loads(tokens.read_text()), "eos_token": None}))
+    with pytest.raises(ModelError) as caught:
+        RewardModelScorer(str(folder))
+    assert caught.value.where == f"reward model {folder}"
 
 
 def test_own_dtype_whatever_is_around(reward_model: Path, tmp_path: Path) -> None:
@@ -186,6 +221,7 @@ def test_a_score_that_is_not_finite_is_an_error(reward_model: Path) -> None:
     scorer._model.score.weight.data.fill_(float("nan"))
     with pytest.raises(ModelError, match="row 0"):
         scorer(*PLAIN)
+    assert scorer.why_not_packed is None  # the trial found the same of padded rows
 
 
 def refused(folder: Path, *got: str) -> None:
@@ -366,15 +402,30 @@ def test_models_that_cannot_be_packed(kind: str, more: dict[str, Any], why: str)
     assert why in str(why_not_scored_packed(model_of(config)))
 
 
-def test_the_trial_detects_a_model_that_attends_to_later_tokens(saved: Path) -> None:
-    """Its configuration does not show this."""
-    scorer = RewardModelScorer(str(saved))
+@pytest.mark.parametrize("batch_size", [16, 1])
+def test_the_trial_detects_a_model_that_attends_to_later_tokens(saved: Path, batch_size: int) -> None:
+    """Its configuration does not show this, nor does a row that is tried alone."""
+    scorer = RewardModelScorer(str(saved), batch_size=batch_size)
     body = scorer._model.model
     for layer in body.layers:
         layer.self_attn.register_forward_pre_hook(_forgets_its_rows, with_kwargs=True)
-    padded = RewardModelScorer(str(saved), may_pack=False)
+    padded = RewardModelScorer(str(saved), may_pack=False, batch_size=batch_size)
     assert scorer(PROMPTS, COMPLETIONS) == padded(PROMPTS, COMPLETIONS)
     assert scorer.why_not_packed is not None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "same", "other"), [("float64", 1e-8, 1e-4), ("float32", 1e-4, 0.1), ("bfloat16", 0.01, 1.0)]
+)
+def test_the_trial_allows_for_the_rounding_of_a_dtype(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, same: float, other: float
+) -> None:
+    for away, is_packed in ((same, True), (other, False)):
+        scorer = RewardModelScorer(str(saved), dtype=dtype)
+        monkeypatch.setattr(scorer, "_packed", lambda rows, scorer=scorer, away=away: [0.0 + away for _ in rows])
+        monkeypatch.setattr(scorer, "_padded", lambda rows: [0.0 for _ in rows])
+        scorer(PROMPTS, COMPLETIONS)
+        assert (scorer.why_not_packed is None) is is_packed
 
 
 @pytest.mark.parametrize(
