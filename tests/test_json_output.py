@@ -125,6 +125,7 @@ def test_written_json_reads_back_equal(value: object) -> None:
     [
         (ConfigError("x", hint="rlhf train -m ... 'seed=0,1'"), ["+exp=mine", "seed=0,1"],
          "rlhf train -m +exp=mine 'seed=0,1'", False),
+        (ConfigError("x", hint="rlhf train -m ... 'seed=it's'"), ["seed=1"], "rlhf train -m  'seed=it's'", False),
         (ConfigError("x", hint="rlhf eval RUN"), ["runs/a"], "rlhf eval runs/a", False),
         (ConfigError("x", hint="rlhf eval RUN"), ["+exp=mine"], "rlhf eval RUN", True),
         (ConfigError("x", where="sed (command line)", hint="seed"), ["+exp=mine", "sed=3"], "seed=3", False),

@@ -214,7 +214,7 @@ def _key_instead(name: str, value: str, rest: Sequence[str]) -> str | None:
     from rlhf_cli.tables.former_names import FORMER_NAMES
     from rlhf_cli.tables.trl_trainers import TRAINERS
 
-    argument = name.removeprefix("--").replace("-", "_")
+    argument = name.lstrip("-").replace("-", "_")
     if name in _EXPERIMENT_FLAGS:
         named = value or next((word for word in rest if not word.startswith("-")), "NAME")
         return named if "=" in named else f"+exp={Path(named).stem}"
@@ -224,7 +224,7 @@ def _key_instead(name: str, value: str, rest: Sequence[str]) -> str | None:
     elif argument in FORMER_NAMES:
         today = FORMER_NAMES[argument].today.partition(",")[0]
         known = today if "=" in today else f"{today}={{value}}"
-    elif "." in argument:
+    elif re.fullmatch(r"\w+(\.\w+)+", argument):
         known = f"{argument}={{value}}"
     elif re.fullmatch(r"--[a-z0-9]+(_[a-z0-9]+)+", name) or any(argument in fields_of(one) for one in TRAINERS):
         known = f"trainer.args.{argument}={{value}}"
@@ -232,7 +232,7 @@ def _key_instead(name: str, value: str, rest: Sequence[str]) -> str | None:
         return None
     if not value and rest and "=" not in rest[0] and not rest[0].startswith("-"):
         value = rest[0]
-    return known.format(value=value or "VALUE")
+    return known.replace("{value}", value or "VALUE")
 
 
 _COLUMNS = re.compile(r"^(\s*\S+(?: \S+)*\s{2,})(?=\S)")

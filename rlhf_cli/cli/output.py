@@ -114,7 +114,7 @@ def complete_hints(error: RlhfError, verb: str, words: Sequence[str]) -> None:
     for problem in error.problems if isinstance(error, Problems) else [error]:
         hint = problem.hint or ""
         if hint.startswith(f"rlhf {'train' if verb == 'check' else verb} ") and "..." in hint:
-            keys = {_key(word) for word in shlex.split(hint)}
+            keys = {_key(word) for word in hint.replace("'", " ").split()}
             hint = hint.replace(
                 "...", shlex.join(word for word in words if word != problem.got and _key(word) not in keys), 1
             )

@@ -7,6 +7,7 @@ import secrets
 import socket
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import cast
 
@@ -33,8 +34,9 @@ from rlhf_cli.runs.run_status import (
 )
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 
-_PATHS = ("path", "fn", "model", "tokenizer", "class", "callbacks", "accelerate_config", "chat_template_path")
-"""Keys that may hold a local path."""
+_PATHS = ("path", "model", "tokenizer", "accelerate_config", "chat_template_path")
+_FUNCTIONS = ("fn", "class", "callbacks", "aggregate")
+"""Keys that may hold a local path, and those that may hold `./file.py:function`."""
 
 
 def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None:
@@ -71,10 +73,20 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
 
 
 def new_folder(experiment: Experiment, composed: Composed) -> Path:
-    """Return the folder for a new run of this experiment, named by the start time if the run has no name."""
-    parent, now = _parent(experiment, composed).resolve(), time.strftime("%Y%m%d-%H%M%S")
-    fresh = now if not (parent / now).exists() else f"{now}-{secrets.token_hex(2)}"
-    return parent / (experiment.run.name or fresh)
+    """Return the folder for a new run of this experiment; without a name it is the start time, and the folder is made.
+
+    Another run may start in the same second. Raise UserError if it cannot be made.
+    """
+    folder = _parent(experiment, composed).resolve() / (experiment.run.name or time.strftime("%Y%m%d-%H%M%S"))
+    if experiment.run.name is None:
+        with _writing(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                folder = folder.with_name(f"{folder.name}-{secrets.token_hex(2)}")
+                folder.mkdir()
+    return folder
 
 
 def create_run(
@@ -85,11 +97,9 @@ def create_run(
     `files` are hashed into the provenance. Raise RunError if the folder exists, UserError if it cannot be created.
     """
     folder = RunFolder(at.resolve() if at is not None else new_folder(experiment, composed))
-    with writing("the run folder", folder.path, "run.root=SOMEWHERE_ELSE"):
-        # A kill may have left the folder without its first file.
-        is_unbegun = at is not None or _is_unbegun(folder.path)
+    with _writing(folder.path):
         try:
-            folder.path.mkdir(parents=True, exist_ok=is_unbegun and not folder.config.exists())
+            folder.path.mkdir(parents=True, exist_ok=_is_unbegun(folder.path))
         except FileExistsError:
             raise RunError(f"run folder {folder.path} exists already", hint="run.name=ANOTHER") from None
     frozen = _frozen(experiment, composed.references)
@@ -123,20 +133,26 @@ def _frozen(experiment: Experiment, references: References) -> JsonTree:
     return cast(JsonTree, absolute_paths(with_references(experiment.model_dump(mode="json"), references)))
 
 
+def _writing(folder: Path) -> AbstractContextManager[None]:
+    return writing("the run folder", folder, "run.root=SOMEWHERE_ELSE")
+
+
 def _is_unbegun(folder: Path) -> bool:
     """Return whether a folder holds only hidden files, as after a kill before the first file was written."""
     return folder.is_dir() and all(entry.name.startswith(".") for entry in folder.iterdir())
 
 
-def absolute_paths(value: JsonValue, *, is_path: bool = False) -> JsonValue:
-    """Return the same value with absolute local paths, so that the run can be resumed from any folder."""
+def absolute_paths(value: JsonValue, *, key: str = "") -> JsonValue:
+    """Return the value of a key with absolute local paths, so that the run can be resumed from any folder."""
     if isinstance(value, dict):
-        return {key: absolute_paths(item, is_path=key in _PATHS) for key, item in value.items()}
+        return {name: absolute_paths(item, key=name) for name, item in value.items()}
     if isinstance(value, list):
-        return [absolute_paths(item, is_path=is_path) for item in value]
-    if not is_path or not isinstance(value, str):
+        return [absolute_paths(item, key=key) for item in value]
+    if not isinstance(value, str):
         return value
     head, colon, tail = value.partition(".py:")
+    if key not in (_FUNCTIONS if colon else _PATHS):
+        return value
     local = Path(head + ".py" if colon else value).expanduser()
     place = local.resolve()
     if place.suffix != local.suffix:  # a link into the hub's cache, whose files have no suffix

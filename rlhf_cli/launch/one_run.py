@@ -56,11 +56,15 @@ def run_once(console: Console, prepared: Prepared, plan: Plan, leader: Leader | 
 @contextlib.contextmanager
 def _created(folder: RunFolder, prepared: Prepared, plan: Plan) -> Iterator[LaunchPlan]:
     """Freeze an experiment into a new folder, and hold its GPUs and the folder's lock inside the `with` block."""
-    launch = plan_launch(prepared.experiment, folder.path, accelerate_env=plan.accelerate_env)
-    with gpus_held(launch, folder):
-        create_run(prepared.experiment, prepared.composed, files=plan.files, at=folder.path)
-        with only_writer(folder):
-            yield launch
+    try:
+        launch = plan_launch(prepared.experiment, folder.path, accelerate_env=plan.accelerate_env)
+        with gpus_held(launch, folder):
+            create_run(prepared.experiment, prepared.composed, files=plan.files, at=folder.path)
+            with only_writer(folder):
+                yield launch
+    finally:
+        with contextlib.suppress(OSError):  # it is empty if another run has the GPU
+            folder.path.rmdir()
 
 
 def show_end_of(console: Console, folder: RunFolder) -> None:
@@ -206,6 +210,7 @@ def reproduce(
     if experiment.launch.slurm is not None:
         raise RunError("reproduce trains on this machine, not in Slurm", where=where, hint=slurm_way)
     plan = preflight(experiment, prepared.composed)
+    refuse_other_size(None, prepared, plan.processes)
     choices = {key: str(value) for key, value in section(read_json(earlier.provenance), "choices").items()}
     composed = replace(prepared.composed, choices={**choices, **prepared.composed.choices})
     place = Path(experiment.run.root).expanduser().resolve() / "reproduced" / earlier.label.replace("/", "-")

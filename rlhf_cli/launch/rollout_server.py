@@ -147,7 +147,7 @@ class RolloutServer:
     def failed(self, when: str) -> RankFailed:
         """Return the error for a server that ended, or does not answer, with the cause from its log."""
         code, cause = self.keeper.poll(), self.cause()
-        by_signal = code is not None and code > _SIGNALS_FROM
+        by_signal = code is not None and code - _SIGNALS_FROM in set(signal.Signals)  # 255 is no signal
         if code is None:
             what = f"the vLLM server does not answer, {when}"
         elif by_signal:

@@ -1,4 +1,4 @@
-"""List runs with their state; one squeue asks Slurm for the state of all jobs."""
+"""List runs with their state; one squeue, or two, ask Slurm for the state of all jobs."""
 
 from __future__ import annotations
 
@@ -50,20 +50,23 @@ def ask_slurm(job_ids: Collection[str], *, mine: bool) -> tuple[dict[str, SlurmJ
         return {}, None
     if shutil.which("squeue") is None:
         return {}, "squeue is not on this machine" if job_ids else None
-    masters = sorted({job_id.partition("_")[0] for job_id in job_ids})
-    whose = ["--me"] if mine else ["--jobs", ",".join(masters)]
-    done = run_slurm("squeue", "--noheader", "--array", "--states=all", f"--format={_FORMAT}", *whose)
-    if done is None:
-        return {}, f"squeue did not answer within {SLURM_TIMEOUT_S:g} s"
-    # A query for a single job that squeue no longer lists fails.
-    if done.returncode != 0 and "Invalid job id" not in done.stderr:
-        is_none = not job_ids and any(sign in done.stderr for sign in _NO_CLUSTER)
-        return {}, None if is_none else done.stderr.strip() or "squeue failed"
-    jobs = {}
-    for line in done.stdout.splitlines():
-        if line.count("|") >= 4:
-            job_id, *parts = line.split("|", 4)
-            jobs[job_id] = SlurmJob(*("" if part in ("None", "(null)") else part for part in parts))
+    jobs: dict[str, SlurmJob] = {}
+    for is_by_user in (True, False) if mine else (False,):
+        masters = sorted({job_id.partition("_")[0] for job_id in job_ids if job_id not in jobs})
+        if not (is_by_user or masters):
+            continue  # else they may be another user's
+        whose = ["--me"] if is_by_user else ["--jobs", ",".join(masters)]
+        done = run_slurm("squeue", "--noheader", "--array", "--states=all", f"--format={_FORMAT}", *whose)
+        if done is None:
+            return {}, f"squeue did not answer within {SLURM_TIMEOUT_S:g} s"
+        # A query for a single job that squeue no longer lists fails.
+        if done.returncode != 0 and "Invalid job id" not in done.stderr:
+            is_none = not job_ids and any(sign in done.stderr for sign in _NO_CLUSTER)
+            return {}, None if is_none else done.stderr.strip() or "squeue failed"
+        for line in done.stdout.splitlines():
+            if line.count("|") >= 4:
+                job_id, *parts = line.split("|", 4)
+                jobs[job_id] = SlurmJob(*("" if part in ("None", "(null)") else part for part in parts))
     return jobs, None
 
 

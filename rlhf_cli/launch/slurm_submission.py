@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,12 @@ def check_slurm(launch: Launch, *, count: int = 1) -> None:
         raise refusal(f"sbatch did not answer within {SLURM_TIMEOUT_S:g} s")
     if done.returncode != 0:
         raise refusal(done.stderr)
+
+
+def check_sweep(launches: Sequence[Launch]) -> None:
+    """Raise ConfigError if Slurm refuses one of the arrays that `submit_sweep` would submit for these runs."""
+    for launch in {one.model_dump_json(): one for one in launches}.values():
+        check_slurm(launch, count=launches.count(launch))
 
 
 def refusal(said: str) -> ConfigError:

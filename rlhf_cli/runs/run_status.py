@@ -98,8 +98,11 @@ def stopped_by_rule(status: Status) -> str | None:
     return status.reason if status.state == FINISHED else None
 
 
-def read_status(folder: RunFolder) -> Status:
-    """Return the run's state; record `killed` if its process on this machine is dead. Raise RunError if unreadable."""
+def read_status(folder: RunFolder, *, take_over: bool = False) -> Status:
+    """Return the run's state; record `killed` if its process on this machine is dead. Raise RunError if unreadable.
+
+    `take_over` says that a process on another machine is dead as well.
+    """
     try:
         content = read_json(folder.status)
         status = _STATUS.validate_python({"state": CREATED, **content})
@@ -107,8 +110,8 @@ def read_status(folder: RunFolder) -> Status:
         problem = error.errors()[0]
         place = ".".join(str(part) for part in problem["loc"])
         raise unreadable(folder.status, f"{place}: {problem['msg']}, got {problem['input']!r}") from None
-    process = status.process
-    if status.state == RUNNING and (process is None or process.is_alive() is False):
+    process, dead = status.process, (False, None) if take_over else (False,)
+    if status.state == RUNNING and (process is None or process.is_alive() in dead):
         reason = f"process {status.pid} ended without a final status{while_running(folder.path)}"
         status = replace(status, state=KILLED, reason=reason)
         _write_killed(folder, status, content)

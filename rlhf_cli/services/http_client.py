@@ -158,19 +158,19 @@ class JsonClient:
             raise _Busy(url, f"no answer within {timeout_s:.3g} s") from None
         except httpx2.HTTPError as error:
             raise _Busy(url, self._scrubbed(f"{type(error).__name__}: {error}")) from None
-        text = content.decode(errors="replace")
+        text = self._scrubbed(content.decode(errors="replace"))  # all of it: a cut key is not found
+        status = self._scrubbed(f"{answer.status_code} {answer.reason_phrase}")
         if answer.status_code == 429 or answer.status_code >= 500:
-            message = self._scrubbed(f"{answer.status_code} {answer.reason_phrase}: {text[:200]}")
-            raise _Busy(url, message, _retry_after(answer))
+            raise _Busy(url, f"{status}: {text[:200]}", _retry_after(answer))
         if not answer.is_success:
-            what = f"the server refuses the request: {answer.status_code} {answer.reason_phrase}"
+            what = f"the server refuses the request: {status}"
             hint = f"export {self.api_key_env or 'NAME'}=...  # args.api_key_env names it"
             hints = hint if answer.status_code in (401, 403) else None
-            raise RewardError(what, where=shown(url), got=self._scrubbed(text[:500]), hint=hints)
+            raise RewardError(what, where=shown(url), got=text[:500], hint=hints)
         try:
             return parse_json(bytes(content))
         except ValueError:
-            got = self._scrubbed(text[:200]) or "nothing"
+            got = text[:200] or "nothing"
             raise RewardError("the server's answer is not JSON", where=shown(url), got=got) from None
 
     def _key(self) -> str | None:

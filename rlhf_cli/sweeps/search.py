@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from rlhf_cli.display.sweep_progress import JobProgress
 from rlhf_cli.display.terminal import Cell, facts_grid, plain_table
 from rlhf_cli.errors import EXIT_OK, ConfigError, UserError
 from rlhf_cli.launch.resuming import resumed
 from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, PRUNED, Status, update_status
+from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, PRUNED, RUNNING, Status, read_status, update_status
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps import ResumeOptions, SweepOptions, search_space, sweep_folder
 from rlhf_cli.sweeps.run_jobs import JobsToCome, run_jobs
@@ -67,11 +68,18 @@ class Trials(JobsToCome):
         while self._left:
             left = self._left.pop(0)
             run = RunFolder(self._folder / str(left.user_attrs.get(_JOB)))
-            if run.config.is_file():
+            if not run.config.is_file():  # killed between its proposal and its freezing
+                self.study.tell(left.number, state=TrialState.FAIL)
+                continue
+            status = read_status(run, take_over=self._allowed.take_over)
+            self._trial_of[run.path.name] = Trial(self.study, left._trial_id)
+            if status.state == FINISHED:  # resumed on its own, or finished when the search was killed
+                job = JobProgress(name=run.path.name, folder=run)
+                job.ends(status)
+                self.ended(job, status)
+            elif status.state != RUNNING:  # another command trains it
                 begun = resumed(run, prepare_from(run, []), self._allowed.allowed)
-                self._trial_of[run.path.name] = Trial(self.study, left._trial_id)
                 return sweep_folder.ready_again(begun, take_over=self._allowed.take_over)
-            self.study.tell(left.number, state=TrialState.FAIL)  # killed between its proposal and its freezing
         refused = 0
         while self._asked < self._plan.sweep.trials:
             trial = self.study.ask({**self._plan.space})
@@ -109,7 +117,7 @@ class Trials(JobsToCome):
             self._pruned.add(job.name)
         return job.name in self._pruned
 
-    def ended(self, job: sweep_folder.ReadyJob, status: Status) -> Status:
+    def ended(self, job: JobProgress, status: Status) -> Status:
         """Tell the study a job's result. Raise RunError if a finished run never logged an objective."""
         from optuna.trial import TrialState
 

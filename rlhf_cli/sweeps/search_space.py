@@ -216,7 +216,7 @@ def search_plan(typed: list[str]) -> SearchPlan | None:
             raise
         return None  # the grid reports which of its jobs are wrong
     sweep = experiment.sweep
-    if sweep is None:
+    if sweep is None or (not is_typed and swept.keys() == {"seed"}):  # the repetition of an experiment's own search
         return None
     typed_keys = [word.partition("=")[0].lstrip("+") for word in fixed]
     space = from_section(sweep.space, experiment.rewards, typed_keys)

@@ -12,7 +12,7 @@ from rlhf_cli.display.terminal import Screen, facts_grid
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
 from rlhf_cli.launch.freeze import refuse_foreign_code, refuse_foreign_words
 from rlhf_cli.launch.resuming import Resumed, resumed
-from rlhf_cli.launch.slurm_submission import check_slurm, submit_sweep
+from rlhf_cli.launch.slurm_submission import check_sweep, submit_sweep
 from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.provenance import other_versions
@@ -37,14 +37,13 @@ def run(options: SweepOptions, typed: list[str]) -> sweep_folder.SweepEnd:
     grid = grid_of(typed)
     jobs = sweep_folder.checked(grid.jobs, console)
     sweep_folder.refuse_unlogged_watch(options.watch, [job.prepared.experiment for job in jobs])
-    launches = {job.prepared.experiment.launch.model_dump_json(): job.prepared.experiment for job in jobs}
-    on_slurm = {experiment.launch.slurm is not None for experiment in launches.values()}
-    if len(on_slurm) > 1:
+    launches = [job.prepared.experiment.launch for job in jobs]
+    for_slurm = any(launch.slurm is not None for launch in launches)
+    if for_slurm and not all(launch.slurm is not None for launch in launches):
         what = "some runs would go to Slurm and others run here"
         raise ConfigError(what, where="launch", expected="one of the two for the whole sweep", advice="run two sweeps")
-    for experiment in launches.values() if True in on_slurm else ():
-        check_slurm(experiment.launch, count=len(jobs) if len(launches) == 1 else 1)
-    for_slurm = True in on_slurm
+    if for_slurm:
+        check_sweep(launches)
     folder = sweep_folder.new_sweep_folder(jobs)
     at_once = min(options.at_once, len(jobs))
     where_run = "submitted to Slurm" if for_slurm else f"{at_once} at a time" if at_once > 1 else "one after another"
@@ -97,7 +96,8 @@ def resume_sweep(
     console, sweep = Screen(), sweep_folder.open_sweep(folder)
     with only_writer(RunFolder(sweep.path), take_over=allowed.take_over, what="sweep"):
         runs = [(job, sweep.run_of(job)) for job in sweep.jobs]
-        statuses = [(job, read_status(run) if run.config.is_file() else None) for job, run in runs]
+        take_over = allowed.take_over
+        statuses = [(job, read_status(run, take_over=take_over) if run.config.is_file() else None) for job, run in runs]
         wanted = [(job, status) for job, status in statuses if _is_wanted(status, options)]
         plans = {job.name: (status, _planned(sweep, job, status, options)) for job, status in statuses}
         show_planned(console, RunFolder(sweep.path).shown, plans)
@@ -114,7 +114,7 @@ def resume_sweep(
         elif options.dry_run:
             console.print("nothing was started or written")
         else:
-            check_slurm(jobs[0].experiment.launch, count=len(jobs))
+            check_sweep([job.experiment.launch for job in jobs])
             submit_sweep(console, [job.folder for job in jobs], sweep.path)
         sweep_folder.print_folder(console, sweep.path)
         return sweep_folder.SweepEnd(EXIT_OK, sweep.path, is_dry=options.dry_run)

@@ -27,6 +27,7 @@ from rlhf_cli.display.sweep_progress import JobProgress
 from rlhf_cli.display.terminal import show_commands
 from rlhf_cli.errors import ConfigError, Problems, RunError, UserError, raise_any
 from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again, take_as_ours
+from rlhf_cli.launch.one_run import refuse_other_size
 from rlhf_cli.launch.resuming import Resumed
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import Adjust, Prepared, prepare
@@ -85,6 +86,7 @@ def checked(
             try:
                 prepared = prepare(list(job.words), adjust=adjust)
                 plan = preflight(prepared.experiment, prepared.composed, tries_rewards=True)
+                refuse_other_size(None, prepared, plan.processes)
                 found.append(CheckedJob(job, prepared, plan))
             except UserError as error:
                 problems.add(error, job.name)
@@ -102,9 +104,14 @@ def new_sweep_folder(jobs: Sequence[CheckedJob]) -> Path:
     if folder.exists() and experiment.run.name is None:
         folder = folder.with_name(f"{folder.name}-2")
     if folder.exists():
-        what, expected = "the folder of the sweep already exists", "an unused name, or to resume the sweep in it"
-        raise RunError(what, where=str(folder), expected=expected, hint=f"run.name=ANOTHER, or rlhf resume {folder}")
+        raise _exists(folder)
     return folder
+
+
+def _exists(folder: Path) -> RunError:
+    what, expected = "the folder of the sweep already exists", "an unused name, or to resume the sweep in it"
+    hint = f"run.name=ANOTHER, or rlhf resume {shlex.quote(str(folder))}"
+    return RunError(what, where=str(folder), expected=expected, hint=hint)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -156,7 +163,10 @@ class SweepFolder:
 
 def begin_sweep(folder: Path, typed: list[str], swept: Sequence[str], jobs: Sequence[SweepJob]) -> None:
     """Create the folder and write sweep.json into it. The check of the jobs has found that `run.root` is writable."""
-    folder.mkdir(parents=True)
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:  # by a sweep that started in the same second
+        raise _exists(folder) from None
     content = {
         "command": shlex.join(["rlhf", *sys.argv[1:]]),
         "overrides": typed,

@@ -88,6 +88,8 @@ def test_all_mistakes_are_reported_together() -> None:
         (["--learning-rate=1e-5"], "trainer.args.learning_rate=1e-5"),
         (["--beta", "0.04"], "trainer.args.beta=0.04"),
         (["--rewards.a.weight", "2"], "rewards.a.weight=2"),
+        (["--rewards.a.{b}", "2"], "rlhf cook --help"),
+        (["-lr", "1e-5"], "trainer.args.learning_rate=1e-5"),
         (["--bf16"], "launch.precision=bf16"),
         (["--output_dir=here"], "run.root, or run.name"),
     ],

@@ -1,8 +1,8 @@
 """A stand-in for `vllm serve`: takes its command line and answers GET /health.
 
 `python -m tests.launch.stand_in_vllm serve MODEL --port P ...`. Variables: STAND_IN_START_S, seconds until it is
-healthy; STAND_IN_DIES, what it says before it ends with code 3 in place of serving; STAND_IN_PIDS, a file for the pids
-of it and of a process that it starts, as vLLM starts its engine.
+healthy; STAND_IN_DIES, what it says before it ends with code 255 in place of serving; STAND_IN_PIDS, a file for the
+pids of it and of a process that it starts, as vLLM starts its engine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Handler(BaseHTTPRequestHandler):
 if __name__ == "__main__":
     if (words := os.environ.get("STAND_IN_DIES")) is not None:
         print(words, flush=True)
-        sys.exit(3)
+        sys.exit(255)
     HEALTHY_AT = time.monotonic() + float(os.environ.get("STAND_IN_START_S", "0"))
     engine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     if (file := os.environ.get("STAND_IN_PIDS")) is not None:

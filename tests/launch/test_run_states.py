@@ -92,3 +92,11 @@ def test_what_this_user_has_in_line_elsewhere(slurm: StandInSlurm, place: Path) 
     ]
     assert rows[1].reason == "QOSMaxJobsPerUserLimit"
     assert len(overview([place / "runs"])[0]) == 1
+
+
+def test_the_job_of_another_user_is_asked_for(slurm: StandInSlurm, place: Path) -> None:
+    answer = '#!/bin/sh\ncase "$*" in *--me) ;; *) echo "7|PENDING|Priority|rlhf:a|/a" ;; esac\n'
+    (slurm.folder / "squeue").write_text(answer)
+    queued_run(place, "a", "7")
+    (row,) = overview([place / "runs"], mine=True)[0]
+    assert (row.state, row.slurm_state) == ("queued", "PENDING")

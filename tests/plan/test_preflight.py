@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import Problems, RunError
+from rlhf_cli.launch.freeze import new_folder
+from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.sweeps.sweep_folder import begin_sweep
 from tests.support import planning
 from tests.support.planning import MINE, ROWS, Refused, Write, planned
 
@@ -114,6 +117,15 @@ class TestRunFolder:
         assert "run.resume=auto" in str(error.expected)
         assert error.hint == hint
         planned(*self.NAMED, "run.resume=auto")
+
+    def test_two_that_start_in_one_second(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("rlhf_cli.launch.freeze.time.strftime", lambda _: "20260131-101500")
+        prepared = prepare(["+exp=quickstart"])
+        folders = {new_folder(prepared.experiment, prepared.composed) for _ in range(2)}
+        assert [folder.name.partition("-101500")[0] for folder in folders] == ["20260131"] * 2
+        begin_sweep(place / "sweep", [], [], [])
+        with pytest.raises(RunError):
+            begin_sweep(place / "sweep", [], [], [])
 
     def test_a_run_that_is_being_trained(self, refused: Refused, write: Write) -> None:
         self.run(write, state="running", step=7, pid=os.getpid(), host=socket.gethostname())

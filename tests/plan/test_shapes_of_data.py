@@ -356,11 +356,15 @@ def test_a_path_into_a_column_keeps_its_type(place: Path) -> None:
 
 
 def test_paths_are_frozen_with_their_suffix(place: Path) -> None:
-    """The hub's cache holds links to files without one. A pattern is looked up from any folder."""
-    (place / "blob").write_text("")
+    """The hub's cache holds links to files without one. A pattern and a function are looked up from any folder."""
+    for name in ("blob", "own.py", "sum"):
+        (place / name).write_text("")
     (place / "rows.jsonl").symlink_to("blob")
     for typed in ("rows.jsonl", "*.jsonl"):
         assert absolute_paths({"path": [typed, "a/b"]}) == {"path": [str(place / typed), "a/b"]}
+    for key in ("fn", "class", "callbacks", "aggregate"):
+        assert absolute_paths({key: "./own.py:f"}) == {key: f"{place}/own.py:f"}
+    assert absolute_paths({"aggregate": "sum"}) == {"aggregate": "sum"}
 
 
 def test_unread_columns(chat_model: str, place: Path) -> None:

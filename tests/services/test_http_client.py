@@ -175,7 +175,7 @@ def test_the_key_goes_to_the_server_only(monkeypatch: pytest.MonkeyPatch, caplog
     shown: list[str] = []
 
     def echo(payload: object) -> Answer:
-        return Answer({"you sent": f"Bearer {KEY}"}, payload["status"])  # type: ignore[index]
+        return Answer({"you sent": f"Bearer {KEY * 40}"}, payload["status"])  # type: ignore[index]
 
     with serving(echo) as server:
         client = JsonClient(server.url + "?token=hidden", api_key_env="MY_KEY", retry_budget_s=0.2)
@@ -187,7 +187,7 @@ def test_the_key_goes_to_the_server_only(monkeypatch: pytest.MonkeyPatch, caplog
     assert ["***" in text for text in shown] == [True] * 3
     assert ["export MY_KEY=..." in text for text in shown] == [True, True, False]
     shown += [repr(client), repr(vars(client)), caplog.text]
-    assert not any(KEY in text for text in shown)
+    assert not any(KEY[:4] in text for text in shown)  # nor the first half of one, where the answer is cut
     assert not any("hidden" in text for text in [*shown[:3], repr(client)])
     assert KEY.encode() not in pickle.dumps(client)
 

@@ -80,12 +80,13 @@ def test_a_gpu_has_one_lock_for_its_number_and_its_uuid(have_gpus, monkeypatch) 
 
 def test_a_single_run_is_refused_and_the_holder_named(workplace: Path, have_gpus, capsys) -> None:
     have_gpus(1)
-    with another_process_holds("0") as pid:
-        assert main(["train", *ON_GPUS, "run.name=mine"]) == 2
-    error = capsys.readouterr().err
-    assert f"GPU 0: process {pid}, runs/theirs" in error
-    assert "CUDA_VISIBLE_DEVICES" in error
-    assert not (workplace / "runs").exists()
+    for name in ([], ["run.name=mine"]):
+        with another_process_holds("0") as pid:
+            assert main(["train", *ON_GPUS, *name]) == 2
+        error = capsys.readouterr().err
+        assert f"GPU 0: process {pid}, runs/theirs" in error
+        assert "CUDA_VISIBLE_DEVICES" in error
+        assert not list(workplace.glob("runs/*/*"))
 
 
 SEEN = """

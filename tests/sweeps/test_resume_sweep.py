@@ -99,12 +99,16 @@ def frozen(workplace: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_state_of_a_job_decides_whether_it_is_resumed(frozen) -> None:
-    ran = frozen("seed=range(0,7)")
-    for seed, state in enumerate(["finished", "failed", "preempted", "created", "queued", "running", "running"]):
+    ran = frozen("seed=range(0,8)")
+    for seed, state in enumerate(["finished", "failed", "preempted", "created", "queued", *["running"] * 3]):
         update_status(RunFolder((SWEEP / f"seed={seed}").resolve()), state=state, job_id="7")
-    update_status(RunFolder((SWEEP / "seed=5").resolve()), pid=os.getpid(), host=socket.gethostname())
+    for seed, host in ((5, socket.gethostname()), (7, "another-machine")):
+        update_status(RunFolder((SWEEP / f"seed={seed}").resolve()), pid=os.getpid(), host=host)
     assert main(["resume", str(SWEEP)]) == 0
-    assert ran.pop() == [("seed=1", True), ("seed=2", True), ("seed=3", False), ("seed=6", True)]
+    unfinished = [("seed=1", True), ("seed=2", True), ("seed=3", False), ("seed=6", True)]
+    assert ran.pop() == unfinished
+    assert main(["resume", str(SWEEP), "--take-over"]) == 0
+    assert ran.pop() == [*unfinished, ("seed=7", True)]
     assert main(["resume", str(SWEEP), "--failed"]) == 0
     assert ran.pop() == [("seed=1", True)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,19 @@ from rich.console import Console
 
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.launch_sections import Sweep
-from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.errors import EXIT_PREEMPTED, ConfigError, RunError
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, PRUNED, Status, claim, read_status, update_status
+from rlhf_cli.runs.run_status import (
+    FAILED,
+    FINISHED,
+    PREEMPTED,
+    PRUNED,
+    RUNNING,
+    Status,
+    claim,
+    read_status,
+    update_status,
+)
 from rlhf_cli.sweeps import ResumeOptions, SweepOptions, sweep_folder
 from rlhf_cli.sweeps.run_jobs import _Runner
 from rlhf_cli.sweeps.search import Trials, _show_found, open_study
@@ -104,6 +115,22 @@ def test_a_stopped_search_resumes_its_unfinished_trial(place: Path) -> None:
     assert second.trials.next_job() is None
 
 
+def test_a_trial_that_was_resumed_on_its_own_counts_and_one_in_training_is_left_alone(place: Path) -> None:
+    """Each by `rlhf resume TRIAL`."""
+    first = Searched(place / "sweep")
+    jobs = [first.begins() for _ in range(2)]
+    for job, value in zip(jobs, (0.5, 0.8), strict=True):
+        first.logs(job, 40, value)
+        first.ends(job, PREEMPTED)
+    update_status(jobs[0].folder, state=FINISHED)
+    claim(jobs[1].folder)
+    second = Searched(place / "sweep")
+    assert second.begins().name not in {job.name for job in jobs}
+    assert second.trials.next_job() is None
+    assert [(trial.state.name, trial.values) for trial in second.tried[:2]] == [("COMPLETE", [0.5]), ("RUNNING", None)]
+    assert read_status(jobs[1].folder).state == RUNNING
+
+
 def test_what_is_left_of_a_search_is_told(place: Path, capsys) -> None:
     """Of three trials two are done, and one was stopped: it is left."""
     search = Searched(place / "sweep")
@@ -119,10 +146,13 @@ def test_what_is_left_of_a_search_is_told(place: Path, capsys) -> None:
 
 
 def test_the_jobs_to_come_are_shown(place: Path) -> None:
-    """Of three trials the first begins."""
+    """Of three trials the first begins. A search that is stopped between two trials can be resumed."""
     runner = _Runner(Console(), [], SweepOptions(), Searched(place / "sweep").trials)
     assert runner._may_begin()
     assert runner._display.num_to_come == 2
+    runner._waiting.clear()
+    runner.ask(signal.SIGTERM)
+    assert runner.run() == EXIT_PREEMPTED
 
 
 def test_a_trial_that_was_never_frozen_has_failed(place: Path) -> None:

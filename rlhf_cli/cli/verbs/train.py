@@ -17,6 +17,7 @@ submitted to Slurm; `rlhf status` shows its state.
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from rlhf_cli.cli.options import Options
@@ -47,9 +48,9 @@ def run(options: Options, leader: Leader | None = None) -> int:
         return end.code
     options.refuse_sweep_flags("rlhf train -m ...")
     for word in options.words:
-        if word.lstrip("+").startswith(("sweep=", "sweep.")) and word != "sweep=null":
-            what, expected, hint = "a search is many runs and needs -m", "-m, or no search", f"rlhf train -m ... {word}"
-            raise options.error(what, got=word, expected=expected, hint=hint)
+        if word.lstrip("+").startswith(("sweep=", "sweep.")):
+            what, hint = "a search is many runs and needs -m", f"rlhf train -m ... {shlex.quote(word)}"
+            raise options.error(what, got=word, expected="-m, or no search", hint=hint)
     prepared = prepare([*options.words, *(leader.size_words(options.words) if leader is not None else ())])
     earlier, is_dry, console = existing_run(prepared.experiment, prepared.composed), options.on("--dry-run"), Screen()
     plan: Plan | None

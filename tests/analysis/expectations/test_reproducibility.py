@@ -206,6 +206,8 @@ def test_equal_runs_and_every_kind_of_change(begun: RunFolder, workplace: Path, 
     code, said = again(capsys, run, "seed=1")
     assert (code, said["first_step"], [cause["name"] for cause in said["causes"]]) == (1, 1, ["seed"])
 
+    assert again(capsys, run, "launch.nodes=2")[0] == 2  # it would train on this machine alone
+
     # Both schedules have the same learning rate at the first step.
     code, said = again(capsys, run, "trainer.args.lr_scheduler_type=constant")
     assert (code, said["equal"], said["first_step"], said["first_difference"]["name"]) == (1, False, 2, "learning_rate")

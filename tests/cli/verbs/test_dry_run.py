@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -43,17 +44,18 @@ def test_two_machines(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = [line for line in said(capsys, *words).splitlines() if line.startswith("every machine  ")]
     assert "torchrun --nnodes=2 --nproc-per-node=1 " in line
     assert {"+exp=quickstart", "launch=cpu", "launch.nodes=2"} <= set(line.partition("rlhf train ")[2].split())
-    assert main(["train", "+exp=quickstart", "track=none", *words]) == 2
-    error = capsys.readouterr().err
-    assert "where:    launch.nodes (command line)" in error
-    assert "torchrun --nnodes=2 " in error
+    for more in ([], ["-m", "seed=1,2"], ["-m", "sweep=weights", "sweep.objective=correct"]):
+        assert main(["train", "+exp=quickstart", "track=none", *words, *more]) == 2
+        error = capsys.readouterr().err
+        assert "where:    launch.nodes (command line)" in error
+        assert "torchrun --nnodes=2 " in error
     assert list(place.iterdir()) == []
 
 
 def test_a_search_needs_m(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", "+exp=quickstart", "track=none", "sweep=weights", "sweep.objective=correct", "--dry-run"]
+    words = ["train", "+exp=quickstart", "track=none", "sweep.objective=[correct, loss]", "sweep=weights", "--dry-run"]
     assert main(words) == 2
-    typed = capsys.readouterr().err.partition("try:")[2].split()
+    typed = shlex.split(capsys.readouterr().err.partition("try:")[2])
     assert sorted(typed) == sorted(["rlhf", "train", "-m", *words[1:]])
     assert main(typed[1:]) == 0
 

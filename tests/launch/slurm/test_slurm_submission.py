@@ -101,6 +101,17 @@ def test_a_sweep_is_one_array(slurm: StandInSlurm, place: Path, capsys) -> None:
     assert "array 42: 3 jobs, 42_0 to 42_2" in capsys.readouterr().out
 
 
+def test_every_array_of_a_sweep_is_tried_first(slurm: StandInSlurm, place: Path) -> None:
+    """At the start and when it is resumed."""
+    assert main(["train", "-m", *ON_SLURM, "launch.slurm.mem_gb=1,2"]) == 0
+    assert sum("--test-only" in call for call in slurm.calls) == 2
+    sweep = place / "runs" / "quickstart" / "one"
+    for config in sweep.glob("*/config.yaml"):
+        update_status(RunFolder(config.parent), state="failed")
+    assert main(["resume", str(sweep)]) == 0
+    assert sum("--test-only" in call for call in slurm.calls) == 4
+
+
 @pytest.mark.parametrize("name", ["sbatch", "srun"])
 def test_no_slurm_here(slurm: StandInSlurm, place: Path, capsys, monkeypatch, name: str) -> None:
     which = shutil.which
