@@ -247,7 +247,7 @@ def refusals_named(trainer: Trainer) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, NotImplementedError, ImportError, RuntimeError) as error:
-        frames = list(traceback.walk_tb(error.__traceback__))[1:]
+        frames = list(traceback.walk_tb(error.__traceback__))
         packages = [_package_of(frame) for frame, _ in frames]
         is_building = any(
             package in _LIBRARIES and frame.f_code.co_name in _BUILDING

@@ -22,6 +22,7 @@ from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.strategies import STRATEGIES
+from rlhf_cli.trainers.assemble import trl_config as trl_config_module
 from rlhf_cli.trainers.assemble.policy_loading import quantization
 from rlhf_cli.trainers.assemble.trl_config import (
     precision_args,
@@ -162,6 +163,10 @@ def test_a_gpu_that_is_not_there_is_not_replaced_by_the_cpu(monkeypatch: pytest.
             ("trainer=gkd", "data=toy_demonstrations", "model=tiny", "teacher.path=big", "teacher.dtype=bfloat16"),
             {"teacher_model_init_kwargs": {"dtype": "bfloat16", "revision": None}},
         ),
+        (
+            ("+exp=toy_sft", "model.quantize=4bit", "model.lora.r=2"),
+            {"model_init_kwargs": {"dtype": "auto", "revision": None, "quantization_config": quantization("4bit")}},
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -179,6 +184,20 @@ def test_quantisation_is_that_of_qlora_and_spares_heads() -> None:
     assert four.bnb_4bit_compute_dtype is torch.bfloat16
     assert (eight.load_in_8bit, eight.load_in_4bit) == (True, False)
     assert four.llm_int8_skip_modules == eight.llm_int8_skip_modules == ["lm_head", "score", "classifier"]
+
+
+@pytest.mark.parametrize(("strategy", "needs_deepspeed"), [("ddp", False), ("zero2", True)])
+def test_ranks_on_a_cpu_join_before_the_config_is_made(
+    place: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, needs_deepspeed: bool
+) -> None:
+    def join(trainer: Trainer, *, deepspeed: bool) -> None:
+        assert (trainer.name, deepspeed) == ("grpo", needs_deepspeed)
+        raise TimeoutError
+
+    monkeypatch.setattr(trl_config_module, "start_process_group", join)
+    experiment = prepare(["+exp=quickstart", "launch=cpu", f"launch.strategy={strategy}"]).experiment
+    with pytest.raises(TimeoutError):
+        trl_config(experiment, RunFolder(place / "run"))
 
 
 # gloo waits for a hanging rank as long as `ddp_timeout` says: transformers tells it to every backend but gloo.
