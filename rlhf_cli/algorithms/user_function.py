@@ -139,7 +139,7 @@ class AdvantageFunction:
                 by_name = {name: _as_array(part, lengths) for name, part in dict(parts).items()}
         except Exception as error:  # user code: name it and show its traceback
             raise RewardFailed(f"{self.fn} failed", where=f"{_KEY}.fn", got=described(error)) from error
-        longest = int(lengths.max(initial=0))
+        longest = int(lengths.max())
         if found.shape != lengths.shape and not (
             found.ndim == 2 and len(found) == len(lengths) and found.shape[1] >= longest
         ):
@@ -155,8 +155,8 @@ class AdvantageFunction:
                 self._refuse("it returned an unknown part", f"{name!r} of shape {part.shape}", expected)
         no_total = ~counted if found.ndim == 1 else ~counted[:, None]
         found, *parts_found = (numpy.where(no_total, 0.0, values) for values in (found, *by_name.values()))
-        off = numpy.abs(sum(parts_found, start=numpy.zeros_like(found)) - found).max(initial=0.0)
-        adds_up = bool(off <= _SAME * numpy.abs(found).max(initial=0.0))
+        off = numpy.abs(sum(parts_found, start=numpy.zeros_like(found)) - found).max()
+        adds_up = bool(off <= _SAME * numpy.abs(found).max())
         parts = dict(zip(by_name, parts_found, strict=True)) if by_name and adds_up else {}
         return Answer(found, lengths, parts, gave_parts=bool(by_name))
 

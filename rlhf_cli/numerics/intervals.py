@@ -71,7 +71,7 @@ def student(values: Sequence[float], *, comparisons: int = 1) -> Estimate:
         return Estimate(None, None, None, 0)
     mean = fmean(values)
     if count == 1:
-        return _finite(mean, -math.inf, math.inf, 1)
+        return _finite(mean, math.nan, math.nan, 1)
     half = t_quantile(1 - (1 - LEVEL) / (2 * comparisons), count - 1) * stdev(values, mean) / math.sqrt(count)
     return _finite(mean, mean - half, mean + half, count)
 
@@ -84,7 +84,7 @@ def mean_with_interval(values: Sequence[float]) -> Estimate:
     if values and all(value in (0.0, 1.0) for value in values):
         return wilson(sum(values), len(values))
     if values and min(values) == max(values):
-        return _finite(values[0], -math.inf, math.inf, len(values))
+        return _finite(values[0], math.nan, math.nan, len(values))
     return student(values)
 
 

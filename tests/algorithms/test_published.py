@@ -57,3 +57,5 @@ def test_pass_at_k_by_hand() -> None:
     found = pass_at_k(numpy.array([1.0, 1.0, 0.0, 0.0, NAN]), numpy.zeros(5), k=2)
     root = 5**-0.5
     assert found.tolist() == pytest.approx([root, root, -root, -root, 0.0])
+    rare = numpy.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    assert pass_at_k(rare, numpy.zeros(6)).tolist() == pass_at_k(rare, numpy.zeros(6), k=4).tolist()

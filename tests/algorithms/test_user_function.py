@@ -102,26 +102,25 @@ def test_parts_count_only_if_they_add_up(mine: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "args", "error", "where"),
+    ("name", "args", "error", "where", "hint"),
     [
-        ("absent", {}, RewardError, "advantages.fn"),
-        ("no_scores", {}, RewardError, "advantages.fn"),
-        ("needs", {}, RewardError, "advantages.fn"),
-        ("sees", {"scal": 1}, RewardError, "advantages.args.scal"),
-        ("sees", {"totals": 1}, RewardError, "advantages.args.totals"),
-        ("short", {}, RewardError, "advantages.fn"),
-        ("nothing", {}, RewardError, "advantages.fn"),
-        ("narrow", {}, RewardError, "advantages.fn"),
-        ("infinite", {}, RewardError, "advantages.fn"),
-        ("one_infinite", {}, RewardError, "advantages.fn"),
-        ("unknown_part", {}, RewardError, "advantages.fn"),
-        ("raises", {}, RewardFailed, "advantages.fn"),
+        ("absent", {}, RewardError, "advantages.fn", None),
+        ("no_scores", {}, RewardError, "advantages.fn", None),
+        ("needs", {}, RewardError, "advantages.fn", "advantages.args.threshold=VALUE"),
+        ("sees", {"scal": 1}, RewardError, "advantages.args.scal", "advantages.args.scale=1"),
+        ("sees", {"totals": 1}, RewardError, "advantages.args.totals", "'~advantages.args.totals'"),
+        *((name, {}, RewardError, "advantages.fn", None) for name in ("short", "nothing", "narrow", "infinite")),
+        *((name, {}, RewardError, "advantages.fn", None) for name in ("one_infinite", "unknown_part")),
+        ("raises", {}, RewardFailed, "advantages.fn", None),
     ],
 )
-def test_mistakes(mine: Path, name: str, args: dict[str, object], error: type[UserError], where: str) -> None:
+def test_mistakes(
+    mine: Path, name: str, args: dict[str, object], error: type[UserError], where: str, hint: str | None
+) -> None:
     with pytest.raises(error) as caught:
         call(name, **args)
     assert caught.value.where == where
+    assert caught.value.hint == hint or name == "absent"
 
 
 def test_the_first_row_with_an_advantage_that_is_not_finite_is_named(mine: Path) -> None:

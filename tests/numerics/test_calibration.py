@@ -53,6 +53,9 @@ def test_a_bin_holds_its_lower_edge_and_the_last_one_both() -> None:
     assert reliability(edge, 2).count.tolist() == [0, 1]
     assert reliability(torch.tensor([0.0, 1000.0]), 2).count.tolist() == [1, 1]
     assert reliability(edge, 2).high.tolist() == [0.75, 1.0]
+    ten = reliability(torch.tensor([0.0]))
+    assert (ten.count.tolist(), ten.right.tolist()) == ([1.0, *[0.0] * 9], [0.5, *[0.0] * 9])
+    assert (ten.confidence[0], ten.confidence.isnan().tolist()) == (0.5, [False, *[True] * 9])
 
 
 # Kendall's tau-b against scipy, and by hand; which answers are the best, with ties and gaps.
@@ -75,6 +78,8 @@ def test_a_group_that_one_of_them_does_not_rank_has_none() -> None:
     first, second = torch.tensor([1.0, 1.0, 1.0, 2.0]), torch.tensor([1.0, 2.0, 3.0, 4.0])
     assert math.isnan(kendall_tau_b(first, second, 2)[0])
     assert kendall_tau_b(first, second, 2)[1] == 1.0
+    first, second = torch.tensor([3.0, 1.0, NAN, 2.0, 0.0]), torch.tensor([1.0, 2.0, 5.0, 3.0, NAN])
+    assert kendall_tau_b(first, second, 5).tolist() == pytest.approx([kendalltau([3, 1, 2], [1, 2, 3]).statistic])
 
 
 @pytest.mark.parametrize(
