@@ -139,7 +139,7 @@ def test_a_refusal_is_not_retried() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "got"), [(b"", "nothing"), (b"oops", "oops"), (b"\xff", "\N{REPLACEMENT CHARACTER}")]
+    ("content", "got"), [(b"", "nothing"), (b"oops", "oops"), (b"\xff", "\ufffd"), (b"x" * 300, "x" * 200)]
 )
 def test_an_answer_that_is_not_json_is_shown(content: bytes, got: str) -> None:
     with serving(Answer(content)) as server, pytest.raises(RewardError) as caught:
@@ -228,6 +228,13 @@ def test_what_json_lacks_is_not_sent() -> None:
     assert [request.payload for request in server.asked] == [{"text": "half a pair: ?"}]
 
 
+@pytest.mark.parametrize("name", ["timeout_s", "retry_budget_s", "max_concurrency"])
+def test_a_limit_of_nothing_is_refused(name: str) -> None:
+    with pytest.raises(RewardError) as caught:
+        JsonClient("http://127.0.0.1/", **{name: 0})  # type: ignore[arg-type]
+    assert caught.value.where == f"args.{name}"
+
+
 @pytest.mark.parametrize("url", ["http://me:hunter2@h/x", "http://me:hunter2@:port", "ftp://me:hunter2@x", "", []])
 def test_invalid_urls(url: Any) -> None:
     with pytest.raises(RewardError) as caught:
@@ -273,7 +280,7 @@ def test_what_is_cancelled_has_ended_when_the_failure_is_raised() -> None:
         try:
             await asyncio.sleep(60)
         finally:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.05)
             ended.append(True)
         return 0
 

@@ -10,6 +10,8 @@ import torch
 
 from rlhf_cli.models.packing import packed_rows as module
 from rlhf_cli.models.packing.packed_rows import packed_rows, packed_texts, passes_of, rows_by_prompt
+from rlhf_cli.models.packing.row_attention import Segments
+from rlhf_cli.models.packing.varlen_kernel import joined_keys
 
 _ = 0
 IDS = torch.tensor(
@@ -131,3 +133,12 @@ def test_passes_hold_every_text_once_and_no_more_tokens_than_asked() -> None:
     assert list(passes_of(texts, 9)) == [[2, 3, 4], [1], [0]]
     assert list(passes_of(texts, 6)) == [[2, 3], [4], [1], [0]]  # the one of nine goes alone
     assert list(passes_of([], 6)) == []
+    assert list(passes_of([[1] * 3, [2] * 3, [3] * 3, [4] * 3], 6)) == [[0, 1], [2, 3]]
+
+
+def test_what_is_laid_out_is_on_the_device_that_was_asked_for() -> None:
+    rows = packed_texts([[*range(8), 8], [*range(8), 9]], torch.device("meta"))
+    segments, joined = Segments(rows), joined_keys(rows.lengths, rows.shared, torch.device("meta"))
+    made = [rows.input_ids, rows.position_ids, rows.last_states(), rows.states_before(), segments.given]
+    made += [joined.places, joined.cu_queries, joined.cu_keys, segments.mask(0, 2, 3, torch.device("meta"))]
+    assert {tensor.device.type for tensor in made} == {"meta"}
