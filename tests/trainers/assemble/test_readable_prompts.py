@@ -14,8 +14,9 @@ from rlhf_cli.evaluation.audit.trial import after_truncation
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
+from rlhf_cli.trainers.assemble import tried_rows
 from rlhf_cli.trainers.assemble.policy_loading import readable_rows
-from rlhf_cli.trainers.assemble.tried_rows import prompts_seen
+from rlhf_cli.trainers.assemble.tried_rows import LearnedText, Span, prompts_seen
 from tests.support.model_copies import model_copy
 
 TEMPLATE = (
@@ -111,6 +112,44 @@ def test_lengths(place: Path) -> None:
     assert (prompts.count, *(prompts.quantiles[share] for share in ("0.5", "0.25", "1"))) == (5, 3, 2, 5)
     assert (answers.of, answers.quantiles["0.5"]) == ("right answers", 3)
     assert seen.prompts == []
+    assert [prompt.tokens for prompt in prompts_seen(experiment, ["xx"], shown=1).prompts] == [2]
+
+
+def test_texts_that_are_learned_are_counted_by_column_and_rows_left_out_are_named(monkeypatch) -> None:
+    """Lengths are of more rows than are shown, and of no more than there are."""
+
+    def text(column: str, end: str, tokens: int) -> LearnedText:
+        return LearnedText(column, [Span("1+1=", False), Span(end, True)], tokens, 1)
+
+    asked: list[int] = []
+    learned = [[text("chosen", "2<eos>", 3), text("rejected", "3<eos>", 9)], [], [text("chosen", "4<eos>", 5)]]
+    rows = Dataset.from_list([{"row": 0}] * 1200), {}, {}
+    monkeypatch.setattr("rlhf_cli.trainers.assemble.trainer.training_rows", lambda _: rows)
+    monkeypatch.setattr(tried_rows, "learned_texts", lambda _, rows, tokenizer: asked.append(len(rows)) or learned)
+    monkeypatch.setattr(tried_rows, "policy_tokenizer", lambda *_, **__: SimpleNamespace(eos_token="<eos>"))
+    experiment: Any = SimpleNamespace(trainer=SimpleNamespace(row=SimpleNamespace(learns_from=True)))
+    found, *_ = (tried_rows.try_rows(experiment, count) for count in (2, 1100, 5000))
+    assert asked[0] > 2
+    assert asked[1:] == [1100, 1200]
+    assert found.seen is not None
+    assert [(one.of, one.count, one.quantiles["1"]) for one in found.seen.lengths] == [
+        ("chosen", 2, 5),
+        ("rejected", 1, 9),
+    ]
+    assert (found.seen.ends_with, found.learned) == ("<eos>", learned[:2])
+    assert "1 of 3 " in found.notes[0]
+    assert found.notes[0].endswith(" 1")
+    learned[:] = [learned[0], [text("chosen", "cut off", 5)]]
+    cut = tried_rows.try_rows(experiment, 2)
+    assert cut.seen is not None
+    assert (cut.seen.ends_with, cut.notes) == ("", ())
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ModelError("no tokenizer", where="model.path")
+
+    monkeypatch.setattr(tried_rows, "policy_tokenizer", refuse)
+    none = tried_rows.try_rows(experiment, 2)
+    assert (none.seen, "no tokenizer" in str(none.why_not_seen)) == (None, True)
 
 
 class TestCutOff:

@@ -1,0 +1,103 @@
+"""What an adapter, a teacher, a tokenizer and a warm start are made with, where loaders note what they are asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlhf_cli.errors import UserError
+from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.trainers.assemble import policy_loading
+from rlhf_cli.trainers.assemble.policy_loading import (
+    lora_config,
+    policy_path,
+    teacher_arguments,
+    tokenizer_of,
+    warm_start_rows,
+)
+
+OF_THE_HUB = ("model.build=null", "model.path=team/m", "model.revision=v2", "model.trust_remote_code=true")
+
+
+@pytest.mark.parametrize(
+    ("exp", "saved", "expected"),
+    [
+        ("toy_reward", "[embed_tokens, score]", ("SEQ_CLS", ["score", "embed_tokens"])),
+        ("toy_reward", "null", ("SEQ_CLS", ["score"])),
+        ("toy_sft", "[embed_tokens]", ("CAUSAL_LM", ["embed_tokens"])),
+    ],
+)
+def test_an_adapter_of_a_reward_model_has_its_head(
+    place: Path, monkeypatch: pytest.MonkeyPatch, exp: str, saved: str, expected: Any
+) -> None:
+    asked: list[Any] = []
+    heads = lambda path, **given: asked.append((path, given)) or ["score"]  # noqa: E731
+    monkeypatch.setattr("rlhf_cli.models.scalar_heads.head_names", heads)
+    words = [f"+exp={exp}", *OF_THE_HUB, "model.lora.r=2", f"model.lora.modules_to_save={saved}"]
+    made = lora_config(prepare(words).experiment, "./policy")
+    assert (made.task_type, made.modules_to_save, made.r) == (*expected, 2)
+    given = {"revision": "v2", "trust_remote_code": True}
+    assert asked == ([("./policy", given)] if exp == "toy_reward" else [])
+
+
+@pytest.mark.parametrize(("pad", "padding"), [(None, "<eos>"), ("<pad>", "<pad>")])
+def test_a_teacher_and_a_policy_of_the_hub_are_asked_for_merged_and_in_their_types(
+    place: Path, monkeypatch: pytest.MonkeyPatch, pad: str | None, padding: str
+) -> None:
+    asked: list[Any] = []
+    note = lambda path, **given: asked.append((path, given)) or f"merged {path}"  # noqa: E731
+    tokenizer = SimpleNamespace(pad_token=pad, eos_token="<eos>")
+    monkeypatch.setattr(policy_loading, "require_model", note)
+    monkeypatch.setattr(policy_loading, "merged_model", note)
+    monkeypatch.setattr(policy_loading, "tokenizer_of", lambda _, policy: tokenizer if policy == "./policy" else None)
+    words = ["trainer=gkd", "data=toy_demonstrations", "model.dtype=float16", *OF_THE_HUB]
+    teacher = ["teacher.path=big", "teacher.dtype=bfloat16", "teacher.revision=v3"]
+    experiment = prepare([*words, *teacher]).experiment
+    assert teacher_arguments(experiment, "./policy") == {"teacher_model": "merged big", "processing_class": tokenizer}
+    assert tokenizer.pad_token == padding
+    assert policy_path(experiment, asked.append) == "merged team/m"
+    trusts = {"trust_remote_code": True}
+    assert asked == [
+        ("big", {"where": "teacher.path", "revision": "v3", **trusts}),
+        ("big", {"dtype": "bfloat16", **trusts}),
+        ("team/m", {"where": "model.path", "revision": "v2", **trusts}),
+        ("team/m", {"dtype": "float16", **trusts}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("own", "name", "revision", "where"),
+    [("", "./policy", "v2", "model.path"), ("./other", "./other", None, "model.tokenizer")],
+)
+def test_a_tokenizer_of_ones_own_has_no_revision_of_the_model_s(
+    place: Path, own: str, name: str, revision: str | None, where: str
+) -> None:
+    asked: list[Any] = []
+    words = ["+exp=quickstart", *OF_THE_HUB, *([f"model.tokenizer={own}"] if own else [])]
+    experiment = prepare(words).experiment
+    tokenizer_of(experiment, "./policy", lambda path, **given: asked.append((path, given)) or SimpleNamespace())  # type: ignore[arg-type,return-value]
+    assert asked == [(name, {"revision": revision, "padding_side": "left", "trust_remote_code": True})]
+    with pytest.raises(UserError) as caught:
+        tokenizer_of(experiment, "./policy", lambda path, **given: 1 / 0)  # type: ignore[arg-type,return-value]
+    assert caught.value.where == where
+
+
+def test_a_warm_start_is_drawn_by_the_seed_of_the_model_from_worlds_that_there_are(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rows(seed: int, *worlds: str) -> list[dict[str, str]]:
+        build: Any = SimpleNamespace(seed=seed, warm_start=SimpleNamespace(worlds=worlds) if worlds else None)
+        return warm_start_rows(build)
+
+    assert rows(1, "toy_sums") == rows(1, "toy_sums") != rows(2, "toy_sums")
+    with pytest.raises(UserError) as caught:
+        rows(1, "nowhere")
+    assert caught.value.where == "model.build.warm_start.worlds"
+    assert rows(1) == []
+    said: list[str] = []
+    monkeypatch.setattr(policy_loading, "tiny_model_path", lambda spec, rows, tell: tell(2, 5) or Path("made"))
+    assert policy_path(prepare(["+exp=quickstart"]).experiment, said.append) == "made"
+    assert ["2/5" in text for text in said] == [True]
