@@ -202,6 +202,7 @@ class CheckpointMixin(ExtendedTrainer):
 
         # The Trainer's state came from the checkpoint, including the old intervals of saving and logging.
         self.state.compute_steps(self.args, self.state.max_steps)
+        self.args.eval_on_start = False  # the run has started before
         folder = Path(checkpoint)
         missing = missing_state(folder)
         if missing and not self.extensions.may_lose_state:

@@ -69,6 +69,12 @@ UNEVEN = ("trainer.args.gradient_accumulation_steps=3", "trainer.args.max_steps=
 """Steps of 3, 3 and 2 micro-batches an epoch: no window of four ends where a step does, but at the epoch's end."""
 
 
+EVALUATED = (
+    *("trainer.args.eval_on_start=true", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=4"),
+    *("data.eval.world=toy_sums", "data.eval.args.num_rows=4"),
+)
+
+
 MOVING = ("trainer.args.beta=0.5", "trainer.args.sync_ref_model=true", "trainer.args.ref_model_sync_steps=2")
 
 
@@ -85,6 +91,7 @@ MOVING = ("trainer.args.beta=0.5", "trainer.args.sync_ref_model=true", "trainer.
         ((*SCHEDULES, *A_ROUND_A_STEP), 5),
         (SCHEDULES, 3),  # within a round of one
         (UNEVEN, 5),  # where no step ends with a slice of the rollout
+        (EVALUATED, 3),  # it was evaluated before the first step, and is not once more
     ],
 )
 @pytest.mark.fault(7, 8, 9)
