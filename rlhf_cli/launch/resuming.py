@@ -44,6 +44,7 @@ from rlhf_cli.runs.run_status import (
 )
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.tables.resume_keys import CONFIG, Condition, Effect, kind_of_file, row_of
+from rlhf_cli.tables.trl_values import FOLLOW_EVALUATIONS
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
 if TYPE_CHECKING:
@@ -214,25 +215,28 @@ def _judged(
         return replace(change, reason=f"the newest checkpoint is of step {newest_step}")
     row = row_of(change.key)
     effect, reason = row.effect, row.reason
-    if (why_not := _why_not(row.only_if, experiment, ran_as)) is not None:
+    if (why_not := _why_not(row.only_if, experiment, ran_as, change.old)) is not None:
         effect, reason = ("never" if row.else_never else "by name"), why_not
     if effect == "by name" and any(change.key == name or change.key.startswith(f"{name}.") for name in allowed):
         effect, reason = "taken", f"allowed; {reason}"
     return replace(change, effect=effect, reason=reason)
 
 
-_ANY_LENGTH = ("constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau")
+_ANY_LENGTH = ("constant", "constant_with_warmup", "inverse_sqrt", *FOLLOW_EVALUATIONS)
 """Schedules of transformers in which no learning rate depends on the total number of steps."""
 
 
-def _why_not(condition: Condition | None, experiment: Experiment, ran_as: int | None) -> str | None:
+def _why_not(condition: Condition | None, experiment: Experiment, ran_as: int | None, old: object) -> str | None:
     """Return why a change affects the result, None if the condition of its row in tables/resume_keys.py holds.
 
-    `ran_as` is the number of processes of the run, None if it never started.
+    `ran_as` is the number of processes of the run, None if it never started; `old` is the value before the change.
     """
+    setting = experiment.trainer.setting
+    schedule, warmup = str(setting("lr_scheduler_type")), setting("warmup_steps")
+    if condition == "steps alone set the learning rate":
+        led = [str(kind) for kind in (old, schedule) if kind in FOLLOW_EVALUATIONS]
+        return f"lr_scheduler_type={led[0]} goes on from the rate to which the evaluations led" if led else None
     if condition == "steps do not shape the run":
-        setting = experiment.trainer.setting
-        schedule, warmup = str(setting("lr_scheduler_type")), setting("warmup_steps")
         if schedule not in _ANY_LENGTH:
             return (
                 f"lr_scheduler_type={schedule} spreads the learning rate over all steps: later steps would get another"
@@ -245,10 +249,10 @@ def _why_not(condition: Condition | None, experiment: Experiment, ran_as: int | 
                 return f"rewards.{name}.weight changes over a fraction of all steps"
         return None
     if condition == "no best is chosen":
-        if experiment.trainer.setting("load_best_model_at_end"):
+        if setting("load_best_model_at_end"):
             return "load_best_model_at_end chooses among the checkpoints and evaluations that there are"
-        if experiment.trainer.setting("lr_scheduler_type") == "reduce_lr_on_plateau":
-            return "lr_scheduler_type=reduce_lr_on_plateau follows the evaluations"
+        if schedule in FOLLOW_EVALUATIONS:
+            return f"lr_scheduler_type={schedule} follows the evaluations"
     if condition == "as many processes" and ran_as not in (None, now := planned_processes(experiment.launch)):
         return f"{now} processes, but the run used {ran_as}; rollouts and random state belong to a process"
     return None

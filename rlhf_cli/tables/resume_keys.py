@@ -13,7 +13,9 @@ from typing import Literal
 from rlhf_cli.tables.trl_trainers import READ_BY_ALGORITHMS
 
 Effect = Literal["taken", "by name", "never"]
-Condition = Literal["steps do not shape the run", "no best is chosen", "as many processes"]
+Condition = Literal[
+    "steps do not shape the run", "no best is chosen", "as many processes", "steps alone set the learning rate"
+]
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ RESUME_KEYS: tuple[ResumeRow, ...] = (
     ResumeRow(f"{_ARGS}generation_batch_size {_ARGS}steps_per_generation", "never", _COUNTED),
     ResumeRow(f"{_ARGS}num_generations {_ARGS}num_iterations", "never", _COUNTED),
     ResumeRow(f"{_ARGS}optim {_ARGS}optim_*", "never", "the optimizer's state in the checkpoint is of another kind"),
+    ResumeRow(
+        f"{_ARGS}learning_rate {_ARGS}lr_scheduler_type",
+        *("by name", "it changes what is trained", "steps alone set the learning rate"),
+        else_never=True,
+    ),
     ResumeRow("trainer.args model.chat_template", "by name", "it changes what is trained"),
     ResumeRow("trainer.passes", "by name", "rounding depends on how rows go through a model"),
     ResumeRow("trainer.generation", "by name", "rounding depends on the shape of the generated batch"),

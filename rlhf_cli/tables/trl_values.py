@@ -188,6 +188,9 @@ UNREAD: tuple[tuple[str, str, tuple[object, ...]], ...] = (
 STOP_STRINGS = {"hf": "stop_strings", "vllm": "stop", "vllm_server": "stop"}
 """Way to generate -> its key in `generation_kwargs` for texts that end a completion; continuous batching has none."""
 
+FOLLOW_EVALUATIONS = ("reduce_lr_on_plateau", "greedy")
+"""The schedules whose learning rate follows the evaluations, not the steps."""
+
 MAX_RELATIVE_KL_ERROR = 0.2
 """Bound on |KL / target - 1| in the adaptive controller (Ziegler et al., arXiv 1909.08593, section 2.2)."""
 

@@ -128,15 +128,36 @@ def test_fewer_steps_than_were_made_are_none_to_go_on_to() -> None:
     assert "step 5" in str(caught.value.got)
 
 
-def test_when_to_save_decides_the_result_where_the_best_is_loaded() -> None:
-    best = [
-        *("trainer.args.load_best_model_at_end=true", "trainer.args.metric_for_best_model=reward"),
-        *("trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1", "trainer.args.save_steps=1"),
-        *("data.eval.world=toy_sums", "data.eval.args.num_rows=8", "data.eval.args.seed=1"),
-    ]
+EVALUATED = (
+    *("trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1", "trainer.args.save_steps=1"),
+    *("data.eval.world=toy_sums", "data.eval.args.num_rows=8", "data.eval.args.seed=1"),
+)
+BEST = ("trainer.args.load_best_model_at_end=true", "trainer.args.metric_for_best_model=reward")
+RATE = "trainer.args.lr_scheduler_type"
+
+
+@pytest.mark.parametrize("words", [BEST, (f"{RATE}=greedy",), (f"{RATE}=reduce_lr_on_plateau",)])
+def test_when_to_save_decides_the_result_where_the_best_is_loaded_or_sets_the_rate(words: tuple[str, ...]) -> None:
     with pytest.raises(RunError) as caught:
-        typed(begun(*best), "trainer.args.save_steps=2")
+        typed(begun(*EVALUATED, *words), "trainer.args.save_steps=2")
     assert "--allow trainer.args.save_steps" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("begun_with", "word"),
+    [
+        *((kind, "trainer.args.learning_rate=0.5") for kind in ("greedy", "reduce_lr_on_plateau")),
+        ("greedy", f"{RATE}=linear"),
+        ("linear", f"{RATE}=greedy"),
+    ],
+)
+def test_a_rate_to_which_evaluations_led_cannot_be_changed(begun_with: str, word: str) -> None:
+    """transformers restores it, and the states of the two kinds of schedules differ."""
+    folder, key = begun(*EVALUATED, f"{RATE}={begun_with}"), word.partition("=")[0]
+    with pytest.raises(RunError) as caught:
+        typed(folder, word, allow=(key,))
+    assert f"--allow {key}" not in str(caught.value.hint)
+    assert typed(begun(*EVALUATED, f"{RATE}=linear", name="other"), f"{RATE}=cosine", allow=(RATE,)).taken
 
 
 class TestFinished:

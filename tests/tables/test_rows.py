@@ -206,7 +206,8 @@ def test_a_row_applies_to_a_key_and_the_keys_below_it(row: str, key: str, *, fit
         ("trainer.args.save_only_model", "taken", None),
         ("trainer.args.save_steps", "taken", "no best is chosen"),
         ("trainer.args.eval_steps", "taken", "no best is chosen"),
-        ("trainer.args.learning_rate", "by name", None),
+        ("trainer.args.learning_rate", "by name", "steps alone set the learning rate"),
+        ("trainer.args.temperature", "by name", None),
         ("trainer.args.optim_args", "never", None),
         ("trainer.name", "never", None),
         ("seed", "never", None),
@@ -221,7 +222,7 @@ def test_a_row_applies_to_a_key_and_the_keys_below_it(row: str, key: str, *, fit
 def test_the_first_matching_row_counts(key: str, effect: str, only_if: str | None) -> None:
     row = row_of(key)
     assert (row.effect, row.only_if) == (effect, only_if)
-    assert row.else_never == (key == "launch.processes")
+    assert row.else_never == (key in ("launch.processes", "trainer.args.learning_rate"))
     assert row.reason
     assert RESUME_KEYS[-1].keys == ""
 

@@ -17,6 +17,7 @@ from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.rewards.stack.aggregating import why_no_total
 from rlhf_cli.tables import metrics
 from rlhf_cli.tables.metrics import STEP, logged_name
+from rlhf_cli.tables.trl_values import FOLLOW_EVALUATIONS
 from rlhf_cli.text.suggest import nearest, slips
 from rlhf_cli.truncation import ENDINGS
 
@@ -242,7 +243,11 @@ def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
         yield ConfigError(what, where=origins.where(f"trainer.args.{key}"), got=got, expected=expected, hint=hint)
     metric = args.get("metric_for_best_model")
     chooses = bool(args.get("load_best_model_at_end")) or args.get("save_strategy") == "best"
-    if metric is None and experiment.data.eval_names and (chooses or "plateau" in str(args.get("lr_scheduler_type"))):
+    if (
+        metric is None
+        and experiment.data.eval_names
+        and (chooses or args.get("lr_scheduler_type") in FOLLOW_EVALUATIONS)
+    ):
         metric = "loss"  # transformers' default
     name = str(metric).removeprefix(EVAL)
     of_set = _eval_prefix(experiment, name).removeprefix(EVAL)

@@ -17,7 +17,7 @@ from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, Schedule, Sub
 from rlhf_cli.plan.devices import runs_on_cpu
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tables.strategies import STRATEGIES
-from rlhf_cli.tables.trl_values import MAX_RELATIVE_KL_ERROR, RANGES, REFUSALS, UNREAD
+from rlhf_cli.tables.trl_values import FOLLOW_EVALUATIONS, MAX_RELATIVE_KL_ERROR, RANGES, REFUSALS, UNREAD
 
 _ARGS = "trainer.args."
 _OPTIMIZERS = {
@@ -57,7 +57,7 @@ def contradictions(subject: Subject) -> Findings:
         key, what = f"{_ARGS}generation_batch_size", "generation_batch_size and steps_per_generation exclude each other"
         yield ConfigError(what, where=where(key), expected="one of them", hint=f"'~{key}'")
     saved, evaluated = of("save_strategy"), of("eval_strategy")
-    if of("lr_scheduler_type") in ("reduce_lr_on_plateau", "greedy") and evaluated == "no":
+    if of("lr_scheduler_type") in FOLLOW_EVALUATIONS and evaluated == "no":
         key, rows = f"{_ARGS}lr_scheduler_type", "" if experiment.data.eval is not None else " data.eval.fraction=0.1"
         hint = f"{_ARGS}eval_strategy=steps{rows}, or {key}=linear"
         yield ConfigError("this learning-rate schedule needs evaluations", where=where(key), hint=hint)

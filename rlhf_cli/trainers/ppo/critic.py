@@ -26,7 +26,7 @@ from transformers import PreTrainedModel, Trainer, get_scheduler
 from rlhf_cli.models.packing.packed_rows import packed_rows, rows_by_prompt
 from rlhf_cli.models.packing.row_attention import has_relative_positions, model_inputs
 from rlhf_cli.numerics.ppo import adapted_coef
-from rlhf_cli.tables.trl_values import MAX_RELATIVE_KL_ERROR
+from rlhf_cli.tables.trl_values import FOLLOW_EVALUATIONS, MAX_RELATIVE_KL_ERROR
 from rlhf_cli.trainers.forward_pass import by_length, in_evaluation_mode, used_columns
 from rlhf_cli.trainers.step_profile import count
 
@@ -149,7 +149,7 @@ class TrainedCritic:
             [{"params": some, "weight_decay": args.weight_decay * decays} for decays, some in groups.items()], **options
         )
         self._optimizer = self._wrap(trainer, optimizer)
-        if args.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy"):  # by evaluations: follow the policy's rate
+        if args.lr_scheduler_type in FOLLOW_EVALUATIONS:  # follow the policy's rate
             self._schedule = LambdaLR(optimizer, lambda _: trainer.optimizer.param_groups[0]["lr"] / args.learning_rate)
             return
         self._schedule = get_scheduler(
