@@ -340,7 +340,7 @@ def visible() -> list[str]:
     """Return the system's and the interpreter's folders, none inside another."""
     needed = [sys.base_prefix, sys.base_exec_prefix, os.path.dirname(interpreter()), sysconfig.get_path("stdlib")]
     paths = [path for path in (*_SYSTEM, "/etc/ld.so.cache", "/etc/localtime") if os.path.exists(path)]
-    for path in sorted({os.path.realpath(path) for path in needed}, key=len):
+    for path in sorted({os.path.realpath(path) for path in needed}):
         if not any(path == other or path.startswith(other + "/") for other in paths):
             paths.append(path)
     return paths

@@ -21,7 +21,7 @@ import pytest
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.services.sandbox import running as sandbox
-from rlhf_cli.services.sandbox.running import OUTPUT_BYTES, Isolation, ProgramResult, command, protections, run_code
+from rlhf_cli.services.sandbox.running import Isolation, ProgramResult, command, protections, run_code
 from tests.services.sandbox.sandbox_processes import Run, processes_with
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox wants Linux")
@@ -51,8 +51,10 @@ def test_limits_alone_are_warned_of_with_what_they_lack(
 
 def test_a_program_that_is_well(run: Run, tmp_path: Path) -> None:
     source = "import json, sys\nname = input()\nprint('hello', name)\nprint('there', file=sys.stderr)\nexit(3)"
+    opened = os.listdir("/proc/self/fd")
     assert run(source, stdin="wörld\n") == ProgramResult(3, "hello wörld\n", "there\n", False, None)
     assert list(tmp_path.iterdir()) == []
+    assert os.listdir("/proc/self/fd") == opened
 
 
 def test_no_package_is_seen(run: Run) -> None:
@@ -138,8 +140,26 @@ def test_far_more_output_than_is_kept(run: Run, stream: str) -> None:
     assert outcome.returncode == 0
     assert text.startswith("xxx")
     assert text.endswith("xthe end")
-    assert f"... {(8 << 20) + 7 - OUTPUT_BYTES} bytes left out ..." in text
-    assert len(text) < OUTPUT_BYTES + 100
+    assert f"... {(8 << 20) + 7 - 65_536} bytes left out ..." in text
+    assert len(text) < 65_536 + 100
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (["ab", "c"], "abc"),
+        (["abcdefgh"], "abcdefgh"),
+        (["abc", "defgh"], "abcdefgh"),
+        (["abcdefghi"], "abcd\n... 1 bytes left out ...\nfghi"),
+        (["ab", "cdef", "gh", "ijk", "l"], "abcd\n... 4 bytes left out ...\nijkl"),
+    ],
+)
+def test_the_first_and_the_last_half_are_kept(parts: list[str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "OUTPUT_BYTES", 8)
+    kept = sandbox._Capped()
+    for part in parts:
+        kept.add(part.encode())
+    assert kept.text() == expected
 
 
 def test_a_sandbox_that_cannot_start_raises(monkeypatch: pytest.MonkeyPatch, mode: Isolation) -> None:
@@ -155,6 +175,13 @@ def test_isolation_that_is_unknown_or_missing(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(RewardError) as caught:
         run_code("pass", isolation="bubblewrap")
     assert caught.value.where == "args.isolation"
+    assert sandbox._probe.__wrapped__("limits", None)[1] is None
+
+
+def test_nothing_is_shown_twice() -> None:
+    shown = sandbox.visible()
+    assert [one for one in shown for other in shown if one.startswith(f"{other}/") or shown.count(one) > 1] == []
+    assert any(f"{sandbox.interpreter()}/".startswith(f"{one}/") for one in shown)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from uuid import uuid4
 
 import pytest
 
+from rlhf_cli.services.sandbox import launcher
 from rlhf_cli.services.sandbox.running import Isolation, ProgramResult, protections, run_code
 from tests.services.sandbox.sandbox_processes import Run, processes_with
 
@@ -124,7 +126,7 @@ print(json.dumps({
     "spaces": {name: os.readlink("/proc/self/ns/" + name) for name in ("mnt", "pid", "net", "ipc", "uts")},
     "disk": os.statvfs("/tmp").f_blocks * os.statvfs("/tmp").f_frsize,
     "secure_bits": ctypes.CDLL(None).prctl(27, 0, 0, 0, 0),
-    "is_own_session": os.getsid(0) == os.getpid(),
+    "is_own_session": [os.getsid(pid) == pid for pid in (os.getpid(), os.getppid())],
     "devices": [opened("null"), opened("zero"), len(opened("random")), len(opened("urandom"))],
 }))
 """
@@ -143,7 +145,7 @@ def test_what_a_program_is_left_with(run: Run, mode: Isolation) -> None:
         assert seen["limits"][name] == [min(limit, ceiling) for limit in limits], name
     status = seen["status"]
     assert {int(*status[name], 16) for name in ("CapPrm", "CapEff", "CapAmb", "SigBlk")} == {0}
-    assert (status["NoNewPrivs"], seen["is_own_session"]) == (["1"], True)
+    assert (status["NoNewPrivs"], seen["is_own_session"][0]) == (["1"], True)
     assert seen["devices"] == ["", "0000", 4, 4]
     assert status["Seccomp"] == ["2" if here["no_network"] and not walled else "0"]
     if here["other_user"]:
@@ -155,6 +157,7 @@ def test_what_a_program_is_left_with(run: Run, mode: Isolation) -> None:
     assert {here[name] for name in ("namespaces", "files_hidden", "disk_limit", "sure_end_of_processes")} == {walled}
     assert {here[name] for name in ("time_limit", "memory_limit", "file_size_limit")} == {True}
     if not walled:
+        assert seen["is_own_session"][1]  # and its guard's
         return
     assert not seen["spaces"].items() & {(name, os.readlink(f"/proc/self/ns/{name}")) for name in seen["spaces"]}
     assert seen["disk"] == 2 * megabyte
@@ -164,6 +167,17 @@ def test_what_a_program_is_left_with(run: Run, mode: Isolation) -> None:
         if not place.startswith("/dev/"):
             assert "nodev" in options, place
             assert ("ro" in options) == (place not in ("/tmp", "/proc")), place
+
+
+def test_no_limit_of_the_caller_is_raised() -> None:
+    asks = """
+import resource
+from rlhf_cli.services.sandbox.running import run_code
+resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))
+print(run_code("import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))", isolation="limits").stdout)
+"""
+    done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["(50,", "50)"]
 
 
 def test_with_limits_alone_only_unix_sockets_can_be_opened() -> None:
@@ -180,6 +194,47 @@ for call in (425, (1 << 30) + 41):  # a ring could open sockets, and so could th
     assert libc.syscall(call, 1, 1, 0) == -1 and ctypes.get_errno() == errno.EPERM, call
 """
     assert run_code(source, isolation="limits") == ProgramResult(0, "", "", False, None)
+
+
+def filtered(program: bytes, architecture: int, call: int, family: int) -> int:
+    """Run a seccomp program (linux/filter.h) on the data of a system call (linux/seccomp.h)."""
+    data, lines = struct.pack("=IIQQ", call, architecture, 0, family), list(struct.iter_unpack("HBBI", program))
+    place = loaded = 0
+    while True:
+        operation, if_true, if_false, operand = lines[place]
+        jumps = {0x15: loaded == operand, 0x35: loaded >= operand}
+        assert operation in jumps or if_true == if_false == 0
+        if operation == 0x06:
+            return int(operand)
+        if operation == 0x20:
+            (loaded,) = struct.unpack_from("=I", data, operand)
+        place += 1 + (if_true if jumps.get(operation) else if_false)
+
+
+@pytest.mark.parametrize(
+    ("machine", "architecture", "call"), [("x86_64", 0xC000003E, 41), ("aarch64", 0xC00000B7, 198)]
+)
+def test_what_the_socket_filter_says_of_a_call(
+    machine: str, architecture: int, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher.platform, "machine", lambda: machine)
+    program = launcher.socket_filter()
+    assert program is not None
+    allowed, refused, killed = 0x7FFF0000, 0x00050001, 0x80000000  # refused with EPERM, 1
+    for number, family, expected in (
+        *((call, family, allowed if family == 1 else refused) for family in (0, 1, 2, 10, 16, 17)),
+        *((number, family, refused) for number in (425, 1 << 30, (1 << 30) + call) for family in (0, 1)),
+        *((number, family, allowed) for number in (0, call - 1, call + 1, 424, 426) for family in (0, 1, 2)),
+    ):
+        assert filtered(program, architecture, number, family) == expected, (number, family)
+    assert filtered(program, architecture + 1, call, 1) == killed  # of 32 bits: the numbers mean other calls
+    monkeypatch.setattr(launcher.platform, "machine", lambda: "riscv64")
+    assert launcher.socket_filter() is None
+
+
+def test_every_right_to_write_is_taken() -> None:
+    """linux/landlock.h: to write (1), to remove and make (4 to 12), since version 2 to move, since 3 to truncate."""
+    assert launcher._WRITES == (0x1FF2, 0x2000, 0x4000)
 
 
 @pytest.mark.fault(36)
