@@ -14,7 +14,9 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 from trl.trainer.utils import RepeatSampler
 
 from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.runs.reward_records import trained_on_conversations, trained_with_eos
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.trainers import checkpoint_mixin
 from rlhf_cli.trainers.checkpoint_mixin import (
     CheckpointMixin,
     _use_base_rates,
@@ -47,6 +49,10 @@ class Trl:
         if self.args.pushes:
             self._push_from_checkpoint(str(folder))
 
+    def _save(self, output_dir: str, state_dict: Any) -> None:
+        if self.args.should_save:  # called on every rank, but only the writer creates the folder
+            Path(output_dir).mkdir()
+
     def _get_output_dir(self, trial: Any) -> str:
         return str(self.args.output_dir)
 
@@ -72,6 +78,29 @@ def test_a_checkpoint_is_uploaded_when_it_has_its_name(tmp_path: Path, pushes: b
         trainer.state.global_step, trainer.args.pushes = step, pushes and step == 7
         trainer._save_checkpoint(None, None)
     assert trainer.calls == ([("push", "checkpoint-7", True)] if pushes else [])
+
+
+def test_what_fails_before_a_folder_is_there_is_what_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("before anything was written")
+
+    monkeypatch.setattr(Trl, "_save_checkpoint", fail)
+    with pytest.raises(ValueError, match="before anything was written"):
+        Saved(tmp_path)._save_checkpoint(None, None)
+
+
+@pytest.mark.parametrize(("is_writer", "found"), [(True, True), (False, None)])
+def test_the_rank_that_writes_a_model_says_beside_it_how_its_texts_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_writer: bool, found: bool | None
+) -> None:
+    monkeypatch.setattr(checkpoint_mixin, "hide_in_arguments", lambda args, file: hidden.append(file.name))
+    trainer, hidden = Saved(tmp_path / "model", should_save=is_writer), list[str]()
+    trainer.extensions = Extensions(ends_with_eos=True, conversations=False)
+    trainer._save(str(tmp_path / "model"))
+    assert (tmp_path / "model").is_dir() == is_writer
+    assert trained_with_eos(tmp_path / "model") is found
+    assert trained_on_conversations(tmp_path / "model") is (False if is_writer else None)
+    assert hidden == ["training_args.bin"] * is_writer
 
 
 @pytest.mark.parametrize(("limit", "left"), [(2, [3, 7]), (1, [3, 7]), (None, [3, 5, 7, 9]), (0, [3, 5, 7, 9])])

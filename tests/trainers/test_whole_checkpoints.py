@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,11 +20,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.runs.checkpoint_folders import problem_with
 from rlhf_cli.runs.disk_space import bytes_below
-from rlhf_cli.runs.reward_records import trained_on_conversations, trained_with_eos
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.text.redaction import remember
-from rlhf_cli.trainers import checkpoint_mixin
 from rlhf_cli.trainers.assemble.trainer import extended_class
 from rlhf_cli.trainers.checkpoint_mixin import CheckpointMixin, hide_in_arguments
 from rlhf_cli.trainers.extensions import Extensions
@@ -106,16 +103,6 @@ def test_ranks_wait_before_any_writes_before_the_folder_gets_its_name_and_before
     assert seen == [[], ["tmp-1"], ["checkpoint-1"]]
 
 
-def test_what_fails_before_a_folder_is_there_is_what_is_raised(sft, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise ValueError("before anything was written")
-
-    monkeypatch.setattr(trl.SFTTrainer, "_save_checkpoint", fail)
-    trainer = sft()
-    with pytest.raises(ValueError, match="before anything was written"):
-        trainer._save_checkpoint(trainer.model, None)
-
-
 def test_a_secret_is_hidden_in_the_file_of_the_arguments_and_not_in_themselves(tmp_path: Path) -> None:
     remember("open sesame")
     file = tmp_path / "training_args.bin"
@@ -128,36 +115,6 @@ def test_a_secret_is_hidden_in_the_file_of_the_arguments_and_not_in_themselves(t
     file.unlink()
     hide_in_arguments(trl.SFTConfig(**given), file)
     assert not file.exists()  # what transformers wrote stays
-
-
-# Only the rank that writes a model says beside it how its texts ended: the others' folder may not be there yet.
-
-
-class Saves:
-    """Like transformers' Trainer: called on every rank, but only the writer creates the folder."""
-
-    def __init__(self, *, is_writer: bool) -> None:
-        self.args: Any = SimpleNamespace(should_save=is_writer, output_dir="")
-        self.extensions: Any = Extensions(ends_with_eos=True, conversations=False)
-
-    def _save(self, output_dir: str, state_dict: Any = None) -> None:
-        if self.args.should_save:
-            Path(output_dir).mkdir()
-
-
-class Trainer(CheckpointMixin, Saves):
-    """Has the mixin."""
-
-
-@pytest.mark.parametrize(("is_writer", "found"), [(True, True), (False, None)])
-def test_a_rank_that_writes_no_model_needs_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_writer: bool, found: bool | None
-) -> None:
-    monkeypatch.setattr(checkpoint_mixin, "hide_in_arguments", lambda args, file: None)
-    Trainer(is_writer=is_writer)._save(str(tmp_path / "model"))
-    assert (tmp_path / "model").is_dir() == is_writer
-    assert trained_with_eos(tmp_path / "model") is found
-    assert trained_on_conversations(tmp_path / "model") is (False if is_writer else None)
 
 
 @pytest.fixture

@@ -234,19 +234,10 @@ def test_ppo_has_a_reference_where_its_penalty_has_a_coefficient(workplace: Path
     preflight(prepared.experiment, prepared.composed)
 
 
-@pytest.mark.parametrize("place", ["before", "inside"])
-def test_an_error_of_the_user_s_class_stays_a_traceback(
-    workplace: Path, place: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Whether its own statement raises, or a library to which it gave something wrong."""
-    does = (
-        "raise ValueError('mine')"
-        if place == "before"
-        else "from transformers import BatchEncoding, AutoModel; AutoModel()"
-    )
+def test_an_error_of_the_user_s_class_stays_a_traceback(workplace: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (workplace / "mine.py").write_text(
-        "from trl import GRPOTrainer\n\n\nclass Mine(GRPOTrainer):\n    def __init__(self, *args, **named):\n"
-        f"        {does}\n        super().__init__(*args, **named)\n"
+        "from trl import GRPOTrainer\nfrom transformers import AutoModel\n\n\nclass Mine(GRPOTrainer):\n"
+        "    def __init__(self, *args, **named):\n        AutoModel()  # a library that was given something wrong\n"
     )
     assert main(["train", *SMALL, "trainer.class=./mine.py:Mine", "run.name=one"]) == 1
     assert "mine.py" in capfd.readouterr().err
