@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import defaultdict, deque
 from pathlib import Path
@@ -11,9 +12,13 @@ from typing import Any
 import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
+from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
 from trl.trainer.utils import RepeatSampler
 
 from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.runs import checkpoint_folders
+from rlhf_cli.runs.disk_space import bytes_below
 from rlhf_cli.runs.reward_records import trained_on_conversations, trained_with_eos
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers import checkpoint_mixin
@@ -39,7 +44,8 @@ class Trl:
         self.accelerator = SimpleNamespace(wait_for_everyone=lambda: None)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        self.calls.append(("push", Path(checkpoint_folder).name, Path(checkpoint_folder).is_dir()))
+        assert Path(checkpoint_folder).is_dir()
+        self.calls.append(("push", *Path(checkpoint_folder).parts[-2:]))
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         place = self._get_output_dir(trial)  # type: ignore[attr-defined]
@@ -77,30 +83,57 @@ def test_a_checkpoint_is_uploaded_when_it_has_its_name(tmp_path: Path, pushes: b
     for step in (7, 8):
         trainer.state.global_step, trainer.args.pushes = step, pushes and step == 7
         trainer._save_checkpoint(None, None)
-    assert trainer.calls == ([("push", "checkpoint-7", True)] if pushes else [])
+    assert trainer.calls == ([("push", "checkpoints", "checkpoint-7")] if pushes else [])
 
 
-def test_what_fails_before_a_folder_is_there_is_what_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise ValueError("before anything was written")
+FULL = OSError(errno.ENOSPC, "no space")
+
+
+@pytest.mark.parametrize("error", [ValueError("of a library"), FULL], ids=["fails", "full"])
+@pytest.mark.parametrize("written", [None, 0, 9000])
+@pytest.mark.parametrize("has_older", [True, False])
+def test_what_fails_leaves_no_part_and_a_full_disk_says_how_much_it_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, written: int | None, has_older: bool
+) -> None:
+    """`written` bytes, or before a folder was there; a checkpoint needs what the older one has, or more."""
+    asked, sizes = list[Any](), [0]
+
+    def fail(self: Any, *_: Any) -> None:
+        if written is not None:
+            (place := Path(self._get_output_dir(None))).mkdir(parents=True)
+            (place / "model").write_bytes(b"x" * written)
+            sizes.append(bytes_below(place))
+        raise error
+
+    def no_room(place: Path, **given: Any) -> RunError:
+        asked.append((place, given))
+        return RunError("full", where=str(place))
 
     monkeypatch.setattr(Trl, "_save_checkpoint", fail)
-    with pytest.raises(ValueError, match="before anything was written"):
-        Saved(tmp_path)._save_checkpoint(None, None)
+    monkeypatch.setattr(checkpoint_mixin, "no_room", no_room)
+    trainer, folder = Saved(tmp_path), RunFolder(tmp_path)
+    older = write_checkpoint(folder, 5) if has_older else None
+    with pytest.raises(RunError if error is FULL else ValueError):
+        trainer._save_checkpoint(None, None)
+    assert list(folder.checkpoints.glob("*")) == ([older] if older else [])
+    needed = None if older is None else max(bytes_below(older), *sizes)
+    given = {"needed": needed, "kept": older, "error": error}
+    assert asked == ([(folder.checkpoints / "checkpoint-7", given)] if error is FULL else [])
+    assert trainer._staging is None
 
 
 @pytest.mark.parametrize(("is_writer", "found"), [(True, True), (False, None)])
 def test_the_rank_that_writes_a_model_says_beside_it_how_its_texts_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_writer: bool, found: bool | None
 ) -> None:
-    monkeypatch.setattr(checkpoint_mixin, "hide_in_arguments", lambda args, file: hidden.append(file.name))
-    trainer, hidden = Saved(tmp_path / "model", should_save=is_writer), list[str]()
+    monkeypatch.setattr(checkpoint_mixin, "hide_in_arguments", lambda args, file: hidden.append(file))
+    trainer, hidden = Saved(tmp_path, should_save=is_writer), list[Path]()
     trainer.extensions = Extensions(ends_with_eos=True, conversations=False)
     trainer._save(str(tmp_path / "model"))
     assert (tmp_path / "model").is_dir() == is_writer
     assert trained_with_eos(tmp_path / "model") is found
     assert trained_on_conversations(tmp_path / "model") is (False if is_writer else None)
-    assert hidden == ["training_args.bin"] * is_writer
+    assert hidden == [tmp_path / "model" / "training_args.bin"] * is_writer
 
 
 @pytest.mark.parametrize(("limit", "left"), [(2, [3, 7]), (1, [3, 7]), (None, [3, 5, 7, 9]), (0, [3, 5, 7, 9])])
@@ -150,10 +183,51 @@ def test_a_metric_that_is_missing_this_time_makes_no_best(
 @pytest.mark.parametrize(("wanted", "hint"), [("los", "loss"), ("something else", None)])
 def test_a_metric_that_no_evaluation_logs_is_refused(tmp_path: Path, wanted: str, hint: str | None) -> None:
     trainer: Any = Saved(tmp_path, metric_for_best_model=wanted)
+    trainer.state.log_history = [{"loss": 1.0}]
     with pytest.raises(ConfigError) as caught:
         trainer._determine_best_metric(METRICS, None)
     key = "trainer.args.metric_for_best_model"
     assert (caught.value.where, caught.value.hint) == (key, hint and f"{key}=eval_{hint}")
+
+
+class Counting(TrainerCallback, ExportableState):
+    """A callback with a state, of which a trainer may have several."""
+
+    count = 0
+
+
+@pytest.mark.parametrize("missing", [[], ["optimizer.pt"]])
+@pytest.mark.parametrize("may_lose", [True, False])
+def test_what_was_typed_counts_and_what_is_missing_is_refused_unless_it_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: list[str], may_lose: bool
+) -> None:
+    monkeypatch.setattr(checkpoint_folders, "missing_state", lambda folder: missing)
+    trainer: Any = Saved(tmp_path)
+    trainer.extensions, trainer.is_world_process_zero = Extensions(may_lose_state=may_lose), lambda: True
+    trainer.optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))], lr=4.0, weight_decay=0.5)
+    trainer.lr_scheduler = SimpleNamespace(scheduler=LambdaLR(trainer.optimizer, lambda step: 0.5))  # accelerate's
+    of_callbacks = [{"attributes": {"count": 3}}, {"attributes": {"count": 4}}]
+    trainer.state.stateful_callbacks, trainer.state.epoch = {"Counting": of_callbacks, "Other": {"attributes": {}}}, 2.5
+    trainer.state.compute_steps = lambda args, max_steps: trainer.calls.append(("steps", args, max_steps))
+    trainer.callback_handler = SimpleNamespace(callbacks=[Counting(), TrainerCallback(), Counting()])
+    trainer._train_sampler = RepeatSampler(range(9), mini_repeat_count=1, seed=3)
+    (group,) = trainer.optimizer.param_groups
+
+    def restored(self: Any, checkpoint: str) -> None:
+        trainer.calls.append((checkpoint,))
+        group.update(lr=9.0, initial_lr=9.0, weight_decay=0.9)
+
+    monkeypatch.setattr(Trl, "_load_optimizer_and_scheduler", restored)
+    if missing and not may_lose:
+        with pytest.raises(RunError):
+            trainer._load_optimizer_and_scheduler(str(tmp_path))
+        return
+    trainer._load_optimizer_and_scheduler(str(tmp_path))
+    assert trainer.calls == [("steps", trainer.args, 9), *([] if missing else [(str(tmp_path),)])]
+    assert (group["lr"], group["weight_decay"], trainer._from_weights_alone) == (2.0, 0.5, bool(missing))
+    assert [getattr(one, "count", None) for one in trainer.callback_handler.callbacks] == [3, None, 4]
+    whole = RepeatSampler(range(9), mini_repeat_count=1, seed=3)
+    assert list(trainer._train_sampler) == [list(whole) for _ in range(3)][2]
 
 
 def test_what_was_not_logged_yet_is_taken_up_once_before_the_first_step(tmp_path: Path) -> None:
@@ -216,7 +290,7 @@ def test_a_round_is_taken_up_in_its_middle(tmp_path: Path, step: int, is_kept: b
     batches = [{"ids": torch.ones(2)}]
     first, second = rolling(step, _buffered_inputs=batches), rolling()
     first._metrics["train"]["kl"].append(0.5)
-    first._logs["prompt"].append("p")
+    first._logs["prompt"].append("http://user:word@host")  # of a data set, and no secret
     first._logs["rewards"]["right"].append(1.0)
     save_rollouts(first, tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["reference.pt", "rollout-rank1.pt"]
@@ -224,6 +298,11 @@ def test_a_round_is_taken_up_in_its_middle(tmp_path: Path, step: int, is_kept: b
     assert (second._step, second._buffered_inputs is not None) == (step, is_kept)
     assert (second._metrics, second._logs) == (first._metrics, first._logs)
     assert torch.equal(second.ref_model.weight, first.ref_model.weight)
+    for name in ("reference.pt", "rollout-rank1.pt"):  # only plain values are read
+        torch.save({"world_size": tmp_path}, tmp_path / name)
+        with pytest.raises(RunError) as caught:
+            load_rollouts(second, tmp_path, may_be_missing=True)
+        assert caught.value.where == str(tmp_path / name)
 
 
 @pytest.mark.parametrize(
