@@ -74,7 +74,7 @@ def without_overlong(
 
 
 def check_overlong(
-    table: Table, overlong: Mapping[int, int], limit: int, *, policy: OverlongPrompts, name: str = "data"
+    table: Table, overlong: Mapping[int, int], limit: int, *, policy: OverlongPrompts, name: str
 ) -> None:
     """Raise DataError if `policy` cannot handle these prompts: row -> tokens, at least one.
 

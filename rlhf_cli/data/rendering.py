@@ -19,7 +19,7 @@ Write: TypeAlias = Callable[[Messages, Mapping[str, object]], str]
 """Takes messages and variables of the template, returns the text."""
 
 
-def check_rendering(table: Table, columns: Sequence[str], write: Write, *, name: str = "data") -> None:
+def check_rendering(table: Table, columns: Sequence[str], write: Write, *, name: str) -> None:
     """Raise DataError if `write`, the chat template, does not take a conversation of the first rows or leaves part out.
 
     `columns` are those that the trainer reads.

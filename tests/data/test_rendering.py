@@ -60,7 +60,7 @@ def test_what_a_template_does_not_write_is_named(
     rows = RowTable([*[SOUND] * 199, SOUND | changed, {"prompt": [BAD]}], [*SOUND, "other"])
     columns = ["prompt", "completion", "tools"]
     if column is None:
-        check_rendering(rows, columns, template)
+        check_rendering(rows, columns, template, name="data.eval")
     else:
         error = refusal(check_rendering, rows, columns, template, name="data.eval")
         assert (error.where, error.got) == (f"data.eval, row 200 (the first row is 1), {column}", got)
@@ -70,7 +70,7 @@ def test_the_template_gets_the_prompt_before_an_answer_and_the_variables_of_the_
     row, alone = SOUND | {"chat_template_kwargs": {"a": 1}}, {"tools": None, "add_generation_prompt": False}
     ASKED.clear()
     for columns in ([*row], ["completion"], ["prompt", "completion"]):
-        check_rendering(RowTable([row | {"tools": []}], [*row]), columns, template)
+        check_rendering(RowTable([row | {"tools": []}], [*row]), columns, template, name="data")
     sizes = [(3, True, 1), (5, False, 1), (2, False, None), (3, True, None), (5, False, None)]
     asked = [(n, alone | {"add_generation_prompt": adds} | ({"a": a} if a else {})) for n, adds, a in sizes]
     assert asked == ASKED[::2]  # each is written again with marks

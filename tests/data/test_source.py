@@ -67,6 +67,9 @@ def test_a_missing_file_is_reported_with_a_similar_name(workplace: Path, jsonl, 
     error = refusal(peek, DataSource(path="promts.jsonl", name="data.mix.mine"))
     assert (error.where, error.hint) == ("data.mix.mine.path", "prompts.jsonl")
     assert (error.got.startswith(str(workplace / "promts.jsonl")), "glob" in error.expected) == (True, True)
+    (workplace / "aaaaabbbbb").touch()
+    assert refusal(peek, DataSource(path="./aaaaacccc")).hint == "aaaaabbbbb", "ten of nineteen letters are alike"
+    assert str(workplace) in refusal(peek, DataSource(path="./no/a.csv")).advice, "the folder that there is"
 
 
 def test_an_unknown_suffix_is_refused_with_the_known_ones(workplace: Path, refusal) -> None:
@@ -117,6 +120,16 @@ def test_a_folder_that_datasets_has_saved_gets_the_command_that_converts_it(work
         error = refusal(find_files, DataSource(path="saved"))
         assert (error.where, name in error.got, "Parquet" in error.expected) == ("data.path", True, True)
         assert f'load_from_disk("saved"){taken}.to_parquet("saved.parquet")' in error.hint
+    names = [f"{number}.jsonl" for number in range(9)]
+    for name in names:
+        (workplace / name).touch()
+    (workplace / "none").mkdir()
+    error = refusal(find_files, DataSource(path="none"))
+    assert (error.got, error.advice) == (
+        f"{workplace}/none, which holds nothing",
+        f"data files in {workplace}/none: none",
+    )
+    assert refusal(find_files, DataSource(path="./zzzz")).advice.endswith(f": {', '.join(names[:8])}")
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,24 @@ def test_rows_are_counted_where_files_tell(words: str, rows: str, held_out: str,
     assert (list(data.columns), " + " in data.described) == (columns.split(), words.startswith("mix"))
 
 
+def test_where_only_the_first_rows_are_looked_at_the_share_that_is_held_out_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rlhf_cli.plan.checks.data_checks._LOOKED_AT", 10)
+    typed = ("exp=quickstart", "data=file", "data.path=rows.jsonl")
+    for words, rows in (((), 20), (("data.eval.fraction=0.2",), None)):
+        data = Report().run(source_problems(subject_of(*typed, *words)), DataFacts())
+        assert (data.num_rows, data.num_held_out) == (rows, None)
+
+
+def test_a_world_is_looked_at_as_the_run_will_make_it() -> None:
+    seeds = [
+        Report().run(source_problems(subject_of("exp=quickstart", f"seed={seed}")), DataFacts()) for seed in (3, 4, 3)
+    ]
+    first = [data.sources[0].rows and data.sources[0].rows[0] for data in seeds]
+    assert (first[0] == first[2], first[0] == first[1]) == (True, False)
+
+
 # what is typed; what the errors say: the key, what was got and expected, what to type or do
 REFUSED = """
 path=rows.jsonl select=[1,21]        | data.select  [1, 21]  at most 20 / '~data.select'

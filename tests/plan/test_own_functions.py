@@ -41,6 +41,8 @@ def test_a_column_that_hides_a_default_gives_a_notice(write: Write) -> None:
 
 MINE_PY = """
 def cols(completions, gold, size=1, **columns): ...
+def placed(completions, size: int, **columns): ...
+def asks(completions, difficulty, **columns): ...
 def typed(completions, *, size: int, gold=1, **columns): ...
 def short(totals, groups): return totals[:1]
 def pairs(completions, **columns): assert len(completions) == 2; return [1.0, 0.0]
@@ -60,6 +62,10 @@ column   | X.fn=M:cols                         | data  columns prompt, answer, a
 column   | X.fn=M:cols X.args.gold=1           |
 column   | X.fn=M:cols data.rename.gold=answer |
 column   | X.fn=M:cols rollout.fn=M:r rollout.columns=[gold] |
+column   | X.fn=M:asks                         | _COLUMN, or data=reasoning_gym  END
+column   | X.fn=M:placed                       | X.fn  no arguments  X.args.size, or / X.args.size=VALUE
+column   | X.fn=M:placed data=file data.path=a/b |
+column   | X.fn=M:typed data=file data.path=a/b | X.fn  no arguments  X.args.size, or / X.args.size=VALUE
 column   | X.fn=M:typed                        | X.fn  no arguments  X.args.size, or / X.args.size=VALUE
 column   | X.fn=M:typed rollout.fn=M:r rollout.columns=[size] |
 column   | X.fn=M:typed data.rename.size=answer |

@@ -52,6 +52,11 @@ class TestRoom:
         plan = planned(*MINE, f"data.overlong_prompts={policy}")
         (notice,) = plan.notices
         assert plan.workload.longest_prompt == ROOM, "what is left out or cut needs no memory"
+        assert plan.num_rows == (20 if policy == "drop" else 22)
+        write("held.jsonl", ROWS + one_of(600))
+        write("rows.jsonl", ROWS)
+        held = ("data.eval.path=held.jsonl", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=60")
+        assert planned(*MINE, f"data.overlong_prompts={policy}", *held).num_rows == 20, "a held-out row is long"
         assert notice.text == f"data: 2 of 22 prompts have more than {ROOM} tokens (the longest 600) and {says}"
 
     def test_a_conversation_is_counted_as_its_template_writes_it(self, write: Write, refused: Refused) -> None:
@@ -215,9 +220,10 @@ class TestFormat:
     def test_a_reward_model_to_train_that_pads_with_its_end_gives_a_notice(self, place, write: Write) -> None:
         model_copy(place / "model", tokenizer_config={"pad_token": "<eos>"})
         write("pairs.jsonl", lines(*[pair()] * 20))
-        for padding, is_noted in (("null", True), ("'<pad>'", False)):
+        for padding, says in (("null", "pads with <pad>"), ("'<eos>'", "never reads it"), ("'<pad>'", None)):
             made = planned("exp=toy_reward", *PAIRS, *MODEL, f"++trainer.args.pad_token={padding}").notices
-            assert ("trainer.args.pad_token" in [notice.subject for notice in made]) is is_noted
+            texts = [notice.text for notice in made if notice.subject == "trainer.args.pad_token"]
+            assert [says is not None and says in text for text in texts] == [True] * (says is not None)
 
 
 PAIRS = ("data=file", "data.path=pairs.jsonl", "~data.eval", "trainer.args.eval_strategy=no", "launch=cpu")

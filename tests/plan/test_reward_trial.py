@@ -26,7 +26,7 @@ def raises(completions, answer, **columns):
     return [re.search("<a>(.*)</a>", said).group(1) for said in completions]  # line 7
 
 def none(completions):  # line 9
-    pass
+    [os.write(stream, b"not to be seen") for stream in (1, 2)]
 
 def texts(completions):  # line 12
     return ["1.0" for _ in completions]
@@ -126,7 +126,7 @@ def test_the_line_of_a_failure(
     (problem,) = found(words, name, capfd)
     assert problem["kind"] == "RewardError"
     assert f"(mine.py:{line})" in problem["where"]
-    assert got in problem["got"]
+    assert (got in problem["got"], "here '3'" in problem["expected"]) == (True, True)
     assert "rewards.x.trial=false" in problem["advice"]
     assert found(words, name, capfd, "rewards.x.trial=false") == []
 

@@ -387,8 +387,8 @@ def test_unread_columns(chat_model: str, place: Path) -> None:
     )
 
 
-def test_sharegpt_gives_a_notice(chat_model: str, place: Path) -> None:
-    written(place, *[{"conversations": SHAREGPT}] * 8)
+def test_sharegpt_in_the_first_row_gives_a_notice(chat_model: str, place: Path) -> None:
+    written(place, {"conversations": SHAREGPT}, *[{"conversations": TALK}] * 7)
     (text,) = [notice.text for notice in planned(*words("sft", chat_model)).notices if notice.subject == "data"]
     assert text.startswith("conversations: ")
     assert text.endswith("user, assistant")
@@ -401,6 +401,8 @@ def test_conversations_without_a_last_answer_give_a_notice(chat_model: str, plac
     assert "trainer.args.assistant_only_loss=true" in text
     written(place, *[{"messages": TALK}] * 8)
     assert planned(*words("sft", chat_model)).notices == ()
+    written(place, *[{"prompt": "2+3?", "completion": text} for text in ("2+3? 5", "5")])
+    assert [notice.subject for notice in planned(*words("sft", chat_model)).notices] == ["model"], "not every answer"
 
 
 @pytest.mark.parametrize(

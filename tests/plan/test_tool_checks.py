@@ -158,7 +158,7 @@ def test_rows_name_environments_that_exist(write: Write) -> None:
 
 def test_files_are_noted_and_columns_of_a_rollout_are_there() -> None:
     plan = planned(*CHAT, "tools.add.fn=./mine.py:add", "environment.class=./mine.py:Maze")
-    assert {"tools.add", "environment"} <= set(plan.files)
+    assert plan.files["tools.add"] == plan.files["environment"] == Path("mine.py").resolve()
     words = [*CHAT, "rollout.fn=./mine.py:rollout", "rollout.columns=[s1]", "rewards.x.fn=./mine.py:scored"]
     words += ["rewards.t={fn: ./mine.py:by_turn, per: turn}", "rewards.two={fn: ./mine.py:two_turns, per: turn}"]
     assert "rollout" in planned(*words).files
@@ -179,7 +179,8 @@ def test_an_episode_is_tried(write: Write, monkeypatch: pytest.MonkeyPatch) -> N
     assert "no map of ['environment', 'prompt', 'size']" in str(error[1])
     ((key, got, *_),) = told(episode_problems(with_tools("environment.one.class=./mine.py:Broken"), rows))
     assert (key, "no map of ['prompt', 'size']" in str(got)) == ("environment.one", True)
-    ((key, text),) = told(episode_problems(with_tools("environment.class=./mine.py:Walled"), DataFacts()))
+    walled = with_tools("T.add.fn=M:add", "environment.class=./mine.py:Walled")
+    ((key, text),) = told(episode_problems(walled, DataFacts()))
     assert (key, str(text).endswith("OSError: no way for 1")) == ("environment: step", True)
     assert told(episode_problems(with_tools("environment.class=./mine.py:Maze"), DataFacts())) == []
     assert told(episode_problems(with_tools(), rows)) == []

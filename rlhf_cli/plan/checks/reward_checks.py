@@ -185,7 +185,7 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
 
 def _group_size(experiment: Experiment) -> int:
     """Return how many completions of a prompt a function gets; at least two, which it may compare."""
-    return max(2, experiment.trainer.whole("num_generations") or 2)
+    return max(filter(None, (2, experiment.trainer.whole("num_generations"))))
 
 
 def _advantage_trial(subject: Subject) -> Findings:
@@ -234,7 +234,7 @@ def in_fork(failure: Callable[[], tuple[str, str] | None], limit_s: float, what:
     os.close(send)
     try:
         if not (is_ready := select.select([receive], [], [], _QUIET_S)[0]):
-            print(f"trying {what}, at most {limit_s:g} s ...", file=sys.stderr, flush=True)
+            print(f"trying {what}, at most {limit_s:g} s ...", file=sys.stderr)
             is_ready = select.select([receive], [], [], max(0.0, limit_s + 2 - _QUIET_S))[0]
         answer = os.read(receive, 1 << 16) if is_ready else json.dumps([f"{LATE} {limit_s:g} s", ""])
     finally:

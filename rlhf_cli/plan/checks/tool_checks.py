@@ -54,9 +54,9 @@ def interaction_problems(subject: Subject) -> Check[dict[str, Path]]:
                 yield from _undescribed({key.removeprefix("tools."): import_function(fn, where=place)}, fn, place)
         except UserError as error:
             yield error
-            continue
-        if (file := source_file(fn)) is not None:
-            files[key] = file
+        else:
+            if (file := source_file(fn)) is not None:
+                files[key] = file
     if len(classes) == len(experiment.environments):
         yield from _scores(subject, classes)
     called = [*experiment.tools, *{name for each in classes for name in tools_of(each)}, UNKNOWN]
