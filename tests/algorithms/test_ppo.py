@@ -43,7 +43,7 @@ KL = 0.05
 def test_what_is_rounding(changed: dict[str, torch.Tensor], expected: bool) -> None:
     found = Ppo().advantages(replace(ROUND, **changed), KL, lambda sums: sums)
     assert found.is_rounding is expected
-    assert bool((found.used == 0).all()) is expected
+    assert bool((found.used == 0).all()) is bool((found.raw == 0).all()) is bool((found.returns == 0).all()) is expected
 
 
 @pytest.mark.parametrize(("apart", "expected"), [(1.2e-5, True), (3e-5, False)])

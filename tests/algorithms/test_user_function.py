@@ -80,6 +80,7 @@ def test_it_gets_what_it_names(mine: Path) -> None:
     assert list(seen["rewards"]) == ["a", "b"]
     assert seen["counted"].tolist() == [True] * 7 + [False]
     assert seen["step"] == 0
+    assert [np.isnan(seen[name]).tolist() for name in ("totals", "counted")] == [[False] * 7 + [True], [False] * 8]
     assert answer.advantages.tolist() == [0, 2, 0, 2, 0, 2, 0, 0]
     assert not answer.is_by_token
     assert answer.by_row.tolist() == answer.advantages.tolist()
@@ -95,7 +96,7 @@ def test_advantages_of_tokens(mine: Path) -> None:
 
 
 def test_parts_count_only_if_they_add_up(mine: Path) -> None:
-    assert list(call("parts").parts) == ["a"]
+    assert list(call("parts").parts) == list(call("parts", off=1e-9).parts) == ["a"]
     wrong = call("parts", off=1e-5)
     assert (wrong.parts, wrong.gave_parts) == ({}, True)
     assert not call("sees").gave_parts

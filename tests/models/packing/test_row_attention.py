@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf_cli.models.packing import row_attention
+from rlhf_cli.models.packing.one_pass_head import only_states
 from rlhf_cli.models.packing.packed_rows import PackedRows, packed_rows
 from rlhf_cli.models.packing.row_attention import model_inputs, register
 from rlhf_cli.models.packing.varlen_kernel import Heads, disable_varlen, joined_keys, why_wrong
@@ -199,3 +200,14 @@ def test_with_arguments_that_the_kernel_lacks_rows_attend_one_by_one(
     assert not kernel.calls
     attend(torch.nn.Identity(), query, query, query, segments.given, packed_rows=segments, dropout=0.0, scaling=0.3)
     assert len(kernel.calls) == 1  # control: without them the kernel is called
+    for other in (None, torch.ones_like(segments.given)):
+        with pytest.raises(ValueError, match="its own attention mask"):
+            attend(torch.nn.Identity(), query, query, query, other, packed_rows=segments)
+
+
+def test_only_the_states_that_were_asked_for_leave_the_backbone() -> None:
+    model, ids = model_of("llama"), torch.tensor([[5, 6, 7], [8, 9, 10]])
+    whole = states(model, input_ids=ids)
+    with only_states(model, torch.tensor([1, 5])):
+        assert_equal(states(model, input_ids=ids), torch.stack([whole[0, 1], whole[1, 2]])[None])
+    assert states(model, input_ids=ids).shape == whole.shape
