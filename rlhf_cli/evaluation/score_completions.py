@@ -193,8 +193,9 @@ def score(
     read_by_gates = {gate.by for reward in experiment.rewards.values() for gate in reward.gates}
     if len(left_out) == len(experiment.rewards) or read_by_gates & set(left_out):
         left_out = {}  # scoring says what is missing
-    kept = {name: reward for name, reward in experiment.rewards.items() if name not in left_out}
-    experiment = experiment.model_copy(update={"rewards": kept})
+    if left_out:  # there is no total: an aggregate of the user's may read any reward
+        kept = {name: reward for name, reward in experiment.rewards.items() if name not in left_out}
+        experiment = experiment.model_copy(update={"rewards": kept, "aggregate": "sum"})
     stack = reward_stack(experiment, device=device)
     try:
         scores = score_with(stack, experiment, rows, decode=decode, end=end)

@@ -112,15 +112,13 @@ def test_which_rewards_count_tokens() -> None:
 
 
 def test_without_a_policy_rewards_that_count_tokens_are_left_out_and_no_row_has_a_total() -> None:
-    found = score(experiment({"path": NOT_GIVEN}, letters=LETTERS, counted=COUNTED), ROWS)
+    asked = experiment({"path": NOT_GIVEN}, letters=LETTERS, counted=COUNTED)
+    found = score(asked.model_copy(update={"aggregate": "./mine.py:reads_counted"}), ROWS)
     assert [row.total for row in found.rows] == [None, None]
     assert ([row.rewards["letters"].raw for row in found.rows], list(found.summary)) == ([3.0, 2.0], ["letters"])
     assert "rewards.counted" in str(found.no_total)
     # Negative control: token ids in the rows need no tokenizer.
-    whole = score(
-        experiment({"path": NOT_GIVEN}, letters=LETTERS, counted=COUNTED),
-        [{**row, "completion_ids": [1, 2, 3, 4]} for row in ROWS],
-    )
+    whole = score(asked, [{**row, "completion_ids": [1, 2, 3, 4]} for row in ROWS])
     assert ([row.total for row in whole.rows], whole.no_total) == ([7.0, 6.0], None)
 
 

@@ -21,6 +21,7 @@ from statistics import fmean
 from types import CodeType, FunctionType, MappingProxyType
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.reward_sections import AGGREGATES
 from rlhf_cli.data.source import Row, missing_column
 from rlhf_cli.errors import ConfigError, RewardError, ServerSilent, in_one_line
 from rlhf_cli.evaluation.score_completions import policy_tokenizer, score_with
@@ -296,11 +297,11 @@ def _as_tried(experiment: Experiment, left_out: Mapping[str, str]) -> tuple[Expe
         if not isinstance(reward.weight, float):
             notes.append(f"rewards.{name}.weight is that of the first step, {reward.weight.start:g}")
         rewards[name] = reward.model_copy(update=changed)
-    changed = {"rewards": rewards}
-    if experiment.aggregate == "normalize_then_sum":
-        changed["aggregate"] = "sum"
-        notes.append("aggregate is sum here: z-scores need a group of a training")
-    return experiment.model_copy(update=changed), notes
+    aggregate = experiment.aggregate
+    if aggregate == "normalize_then_sum" or (left_out and aggregate not in AGGREGATES):
+        why = "z-scores need a group of a training" if aggregate in AGGREGATES else "its function reads skipped rewards"
+        aggregate, notes = "sum", [*notes, f"aggregate is sum here: {why}"]
+    return experiment.model_copy(update={"rewards": rewards, "aggregate": aggregate}), notes
 
 
 def _written(gold: Gold, row: int, way: AnswerFormat) -> str:

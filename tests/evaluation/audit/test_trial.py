@@ -159,7 +159,8 @@ def test_rewards_that_are_skipped_and_what_others_lose_by_it(place: object) -> N
         *("rewards.second.normalize is ignored", "a gate of rewards.second stays open"),
         *("a gate of rewards.last stays open", "rewards.last.weight is that of the first step, 0.5"),
     ]
-    z_scores = asked.model_copy(update={"aggregate": "normalize_then_sum"})
-    with open_trial(z_scores, SUMS, left_out={}, gold=None) as trial:
-        assert trial.experiment.aggregate == "sum"
-        assert trial.notes[-1].startswith("aggregate is sum here: ")
+    for aggregate, left_out in (("normalize_then_sum", {}), ("./mine.py:reads_first", {"first": "no server"})):
+        other = asked.model_copy(update={"aggregate": aggregate})
+        with open_trial(other, SUMS, left_out=left_out, gold=None) as trial:
+            assert trial.experiment.aggregate == "sum"
+            assert trial.notes[-1].startswith("aggregate is sum here: ")
