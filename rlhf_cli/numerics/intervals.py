@@ -63,29 +63,25 @@ def wilson_bounds(share: float, count: float) -> tuple[float, float]:
 def student(values: Sequence[float], *, comparisons: int = 1) -> Estimate:
     """Return the t interval of a mean: mean ± t(n - 1) s / sqrt(n), s with n - 1.
 
+    The width for equal values would be 0, which is no certainty: such an interval gets no bounds.
+
     comparisons: the number of intervals that are read together; all of them hold with 95 % probability (Bonferroni:
     each one uses 5 % / comparisons).
     """
     count = len(values)
     if count == 0:
         return Estimate(None, None, None, 0)
+    if count == 1 or min(values) == max(values):
+        return Estimate(finite_or_none(values[0]), None, None, count)
     mean = fmean(values)
-    if count == 1:
-        return _finite(mean, math.nan, math.nan, 1)
     half = t_quantile(1 - (1 - LEVEL) / (2 * comparisons), count - 1) * stdev(values, mean) / math.sqrt(count)
     return _finite(mean, mean - half, mean + half, count)
 
 
 def mean_with_interval(values: Sequence[float]) -> Estimate:
-    """Return Wilson's interval if every value is 0 or 1, else Student's.
-
-    Student's interval has width 0 for equal values, which is no certainty: such an interval gets no bounds.
-    """
-    if values and all(value in (0.0, 1.0) for value in values):
-        return wilson(sum(values), len(values))
-    if values and min(values) == max(values):
-        return _finite(values[0], math.nan, math.nan, len(values))
-    return student(values)
+    """Return Wilson's interval if every value is 0 or 1, else Student's."""
+    is_share = values and all(value in (0.0, 1.0) for value in values)
+    return wilson(sum(values), len(values)) if is_share else student(values)
 
 
 def _finite(mean: float, low: float, high: float, count: int) -> Estimate:
@@ -128,7 +124,7 @@ def majority(answers: Sequence[Hashable], is_right: Sequence[float]) -> float:
 def student_of_groups(values: Sequence[float], groups: Sequence[Hashable]) -> Estimate:
     """Return the mean with m ± t(C - 1) sqrt(V). `groups` is the group of each value."""
     count = len(set(groups))
-    if count in (1, len(values)):
+    if count in (1, len(values)) or min(values) == max(values):
         return student(values)
     mean = fmean(values)
     half = t_quantile((1 + LEVEL) / 2, count - 1) * math.sqrt(_variance(values, groups))

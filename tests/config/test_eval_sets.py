@@ -71,6 +71,7 @@ def test_refused(refused: Refused, write: Write, sets: str, told: str) -> None:
     [
         (f"{BEST}=greedy/rewards/correct", f"{BEST}=eval_easy_greedy/rewards/correct"),
         ("trainer.args.load_best_model_at_end=true", f"{BEST}=eval_easy_loss"),
+        ("trainer.args.lr_scheduler_type=greedy", f"{BEST}=eval_easy_loss"),
         (f"{BEST}=hard_one_greedy/rewards/corect", f"{BEST}=hard_one_greedy/rewards/correct"),
         ("stop.when=eval_hard_oen_loss > 3", "'stop.when=eval_hard_one_loss > 3'"),
         ("stop.when=eval_greedy/total > 3", "'stop.when=eval_easy_greedy/total > 3'"),

@@ -62,8 +62,9 @@ def test_a_mean_of_zeros_and_ones_is_a_proportion_and_any_other_is_students() ->
     assert mean_with_interval([]) == Estimate(None, None, None, 0)
 
 
-def test_one_value_tells_nothing_and_none_even_less() -> None:
+def test_one_value_or_equal_ones_tell_nothing_and_none_even_less() -> None:
     assert student([4.0]) == Estimate(4.0, None, None, 1)
+    assert student([0.1] * 3) == student_of_groups([0.1] * 3, "aab") == Estimate(0.1, None, None, 3)
     assert wilson(0, 0) == student([]) == Estimate(None, None, None, 0)
 
 

@@ -126,11 +126,8 @@ def number_or_text(text: str) -> tuple[int, float, str]:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Return Student's interval of the mean over seeds with finite values; equal values have none: no certainty."""
-    kept = [value for value in values if math.isfinite(value)]
-    if kept and min(kept) == max(kept):
-        return Estimate(kept[0], None, None, len(kept))
-    return student(kept)
+    """Return Student's interval of the mean over seeds with finite values."""
+    return student([value for value in values if math.isfinite(value)])
 
 
 _ENDED = "finished at step"
