@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.tables.passes import Passes
-from rlhf_cli.trainers.forward_pass import by_length, reordered_in_windows, trimmed, used_columns
+from rlhf_cli.trainers.forward_pass import by_length, reordered_in_windows, trimmed, used_columns, with_two_columns
 from rlhf_cli.trainers.pass_mixin import PassMixin
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
@@ -101,10 +101,19 @@ class TestNothingIsLost:
         assert bool(mask[:, columns.start].any()) if may_move else columns.start == 0
 
 
-def test_answers_of_one_token_keep_one_column() -> None:
+def test_answers_of_one_token_keep_one_column_and_get_a_second_of_padding() -> None:
     batch = ragged(3, seed=0)
     batch["completion_mask"] = (torch.arange(COMPLETION) < 1).long().expand(3, -1)
-    assert trimmed(batch, may_move=True)["completion_ids"].shape[1] == 1
+    batch["prompt_mask"] = (torch.arange(PROMPT) >= PROMPT - 1).long().expand(3, -1)
+    batch["importance_sampling_ratio"] = torch.ones(3, 1)
+    one = trimmed(batch, may_move=True)
+    assert (one["prompt_ids"].shape[1], one["completion_ids"].shape[1]) == (1, 1)
+    two = with_two_columns(one)
+    assert torch.equal(two["returns"], torch.cat([one["returns"], torch.zeros(3, 1)], dim=1))
+    assert two["completion_mask"].tolist() == [[1, 0]] * 3
+    assert all(two[name] is one[name] for name in ("prompt_ids", "importance_sampling_ratio", "num_items_in_batch"))
+    for unchanged in (two, {**one, "pixel_values": torch.zeros(3, 3)}):
+        assert with_two_columns(unchanged) is unchanged
 
 
 def test_packed_rows_are_ordered_by_prompt_and_trimmed_ones_by_length() -> None:
