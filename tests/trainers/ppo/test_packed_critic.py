@@ -25,7 +25,8 @@ from rlhf_cli.models.packing.row_attention import register
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.models.weight_shapes import TINY_VOCABULARY
 from rlhf_cli.runs.run_folder import read_json
-from rlhf_cli.trainers.ppo.critic import CriticSettings, TrainedCritic
+from rlhf_cli.trainers.forward_pass import Forward
+from rlhf_cli.trainers.ppo.critic import CriticSettings, TrainedCritic, prompts_and_completions
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
 from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 from rlhf_cli.trainers.step_profile import counted_slots
@@ -140,14 +141,19 @@ def test_values_of_the_rollout(arrangement: str) -> None:
 
 
 @pytest.mark.parametrize(("is_packed", "slots"), [(True, (3 + 2) + (6 + 3 + 1 + 4)), (False, 4 * (4 + WIDTH))])
-def test_the_slots_of_a_pass(*, is_packed: bool, slots: int) -> None:
+def test_the_slots_of_a_pass(monkeypatch: pytest.MonkeyPatch, *, is_packed: bool, slots: int) -> None:
     """Packed are different prompts without their last token, and a row's own part with it; else every row is as long
-    as the longest. Either way 12 tokens of prompts and 10 of completions count.
+    as the longest. Either way 12 tokens of prompts and 10 of completions count. The policy does not read an answer's last token.
     """
     critic, batch = critic_of("separate", torch.float32), rows()
     with counted_slots() as counted:
         critic.values(batch, contextlib.nullcontext, is_packed=is_packed)  # type: ignore[arg-type]
-    assert counted.taken() == (slots, 22)
+        assert counted.taken() == (slots, 22)
+        monkeypatch.setattr(Forward, "_scored", lambda *_: None)
+        policy: Any = Forward(critic, critic.model, contextlib.nullcontext, True, print)  # type: ignore[arg-type]
+        score = policy.packed if is_packed else policy.trimmed
+        score(*prompts_and_completions(batch), WIDTH, has_entropy=False)
+        assert counted.taken() == (slots - 3 * is_packed, 22)
 
 
 @pytest.mark.usefixtures("double")
