@@ -237,8 +237,9 @@ def no_such_group(key: str, text: str) -> ConfigError:
     """Return an error for a choice of a group that does not exist, or for one of Hydra's own settings."""
     group, known = key.partition("@")[0], groups()
     if re.match(r"hydra\b", group) is None:
-        what, expected = f"unknown group {group!r}", "one of " + ", ".join(known)
-        return ConfigError(what, where=COMMAND_LINE, got=text, expected=expected, hint=nearest(group, known))
+        what, expected, close = f"unknown group {group!r}", "one of " + ", ".join(known), nearest(group, known)
+        hint = close and text.replace(group, close, 1)
+        return ConfigError(what, where=COMMAND_LINE, got=text, expected=expected, hint=hint)
     what = "Hydra only composes the configuration; it runs nothing here"
     expected = "run.root and run.name for the run folder, -m for a sweep, -j N for runs at a time"
     advice = "leave it out; docs/how-to/sweeps.md says how sweeps are run"

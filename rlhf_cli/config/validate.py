@@ -109,11 +109,10 @@ def _rules_of_few(experiment: Experiment) -> Iterator[tuple[Rule, bool]]:
         yield trainer_class_problems, trainer.own_class is not None
     is_sharded = launch.strategy != "ddp" or launch.offload
     is_served = launch.rollout != "hf" or launch.rollout_gpus > 0 or bool(launch.vllm.args) or not is_plain
-    if not (launch.must_save_by is not None or is_sharded or is_served or launch.slurm is not None):
+    if not (is_sharded or is_served or launch.slurm is not None):
         return
-    from rlhf_cli.config.rules.launch_rules import launch_problems, rollout_problems, slurm_problems, strategy_problems
+    from rlhf_cli.config.rules.launch_rules import rollout_problems, slurm_problems, strategy_problems
 
-    yield launch_problems, launch.must_save_by is not None
     yield slurm_problems, launch.slurm is not None
     yield strategy_problems, is_sharded
     yield rollout_problems, is_served

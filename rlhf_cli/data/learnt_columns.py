@@ -173,10 +173,8 @@ def check_columns(
     for column in columns:
         for number, value in enumerate(values_of(dataset, column) if column not in IMAGES else (), 1):
             if (wrong := _wrong(column, value, kinds.get(column), reads)) is not None:
-                what, where = (
-                    f"the trainer cannot read the column {column!r}",
-                    f"{name}, row {number} (the first row is 1)",
-                )
+                what = f"the trainer cannot read the column {column!r}"
+                where = f"{name}, row {number} (the first row is 1)"
                 raise DataError(what, where=where, got=f"{value!r:.160}", expected=wrong)
     return columns
 

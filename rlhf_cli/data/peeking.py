@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,10 @@ from rlhf_cli.data.images import opened
 from rlhf_cli.data.preparing import prepare, template_columns
 from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import DataSource, Row, Template
+
+_PART = r"\s*train(\[-?[\d_]*%?:-?[\d_]*%?\])?(\([^)]*\))?\s*"
+_SPLIT = rf"{_PART}(\+{_PART})*"
+"""A split of a file or a world, in the syntax of `datasets`."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ def peek(source: DataSource, limit: int = 8, *, prompt: Template | None = None, 
     only the schema and the first rows are read. A world is generated. A hub dataset is not accessed. Raise DataError if
     the source is invalid.
     """
-    if not source.is_hub and not (source.split or "train").startswith("train"):
+    if not source.is_hub and re.fullmatch(_SPLIT, source.split or "train") is None:
         raise source.no_such_split()
     if source.world is not None:
         total = worlds.num_rows(source.world, source.args, name=source.name)
@@ -57,19 +62,19 @@ def prepare_preview(
 ) -> tuple[tuple[str, ...], RowTable | None]:
     """Return the columns of a previewed source as the trainer will see them, and its selected rows.
 
-    The columns are empty if the preview does not know them (hub). The rows are None if only `datasets` can tell: a hub
-    dataset or a slice of a split. Raise DataError like `prepare`.
+    The columns are empty if the preview does not know them (hub). The rows are None if they are not among those of the
+    preview (a hub dataset, a slice of a split, rows far down). Raise DataError like `prepare`.
     """
     if prompt is not None:
         template_columns(prompt)  # checks the template's syntax even if the columns are unknown
     if not preview.columns:
         return (), None
     is_sliced = source.split is not None and "[" in source.split
-    start, stop = source.bounds or (0, len(preview.rows))
+    start, stop = source.bounds or (0, preview.num_rows or 0)
     rows = RowTable([] if is_sliced else preview.rows[start:stop], preview.columns)
-    table = prepare(rows, source, prompt)
+    table = prepare(rows, source, prompt, is_whole=not is_sliced and stop <= len(preview.rows))
     assert isinstance(table, RowTable)
-    return tuple(table.column_names), table if preview.rows and not is_sliced else None
+    return tuple(table.column_names), table if len(table) else None
 
 
 def first_rows(sources: Sequence[DataSource], *, prompt: Template | None, seed: int, limit: int) -> list[Row]:

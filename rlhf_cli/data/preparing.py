@@ -21,11 +21,13 @@ from rlhf_cli.errors import DataError
 from rlhf_cli.text.template_grammar import is_text, parse
 
 
-def prepare(table: Table, source: DataSource, prompt: Template | None, *, is_alone: bool = True) -> Table:
+def prepare(
+    table: Table, source: DataSource, prompt: Template | None, *, is_alone: bool = True, is_whole: bool = True
+) -> Table:
     """Return the rows of a source after `rename` (new -> old), `transcripts`, the prompt template, `keep`, `sort`.
 
-    `is_alone`: the source is no part of a mixture. Raise DataError if `rename` or the template uses a column that the
-    source lacks, or if a row cannot be read.
+    `is_alone`: the source is no part of a mixture. `is_whole`: these are all of its rows, so `keep` has to keep one.
+    Raise DataError if `rename` or the template uses a column that the source lacks, or if a row cannot be read.
     """
     renamed(table.column_names, source.rename, name=source.name)  # refuses what cannot be renamed
     inner = nested(table.column_names, source.rename)
@@ -58,7 +60,7 @@ def prepare(table: Table, source: DataSource, prompt: Template | None, *, is_alo
         table = map_rows(table, _add_prompt, {"prompt": ""}, template=prompt, written=written, name=source.name)
         table = table.select_columns([name for name in table.column_names if not name.startswith(WRITTEN)])
     table = without_repeats(table, columns)
-    table = kept_and_sorted(table, source)
+    table = kept_and_sorted(table, source, is_whole=is_whole)
     return with_images(table, source) if source.trainer is not None and "images" in source.trainer.along else table
 
 
@@ -160,10 +162,8 @@ def mixed_kinds(sources: Sequence[DataSource], tables: Sequence[Table]) -> dict[
             first, known = found.get(name, (source.name, nothing))
             merged = merge(known, kind)
             if merged == ColumnKind.MIXED and ColumnKind.MIXED not in (known, kind) and source.is_read(name):
-                what, expected = (
-                    f"two sources of the mixture disagree about the column {name!r}",
-                    f"{label(known)}, as in {first}",
-                )
+                what = f"two sources of the mixture disagree about the column {name!r}"
+                expected = f"{label(known)}, as in {first}"
                 advice = f"write it alike, or give one another name: {source.name}.rename.other_{name}={name}"
                 raise DataError(what, where=source.name, got=label(kind), expected=expected, advice=advice)
             found[name] = first, merged
@@ -174,16 +174,16 @@ def _kind_of(values: Iterable[object]) -> Kind:
     return reduce(merge, map(kind_of, values), cast(Kind, ColumnKind.NULL))
 
 
-def kept_and_sorted(table: Table, source: DataSource) -> Table:
+def kept_and_sorted(table: Table, source: DataSource, *, is_whole: bool = True) -> Table:
     """Return the rows that `keep` of a source selects, in the order of its `sort`; equal rows stay in order.
 
-    Raise DataError for a column that does not exist, for values that have no order, or if no row is left.
+    Raise DataError for a column that does not exist, for values that have no order, or if no row of all is left.
     """
     if source.keep is not None:
         column, low, high = source.keep
         values = _numbers(table, column, f"{source.name}.keep.column")
         places = [place for place, value in enumerate(values) if value is not None and low <= value <= high]
-        if not places:
+        if not places and is_whole:
             known = [value for value in values if value is not None]
             what, where = f"no row has {column} between {low:g} and {high:g}", f"{source.name}.keep.between"
             got = f"{min(known):g} to {max(known):g} in {len(values)} rows" if known else "nothing (null)"

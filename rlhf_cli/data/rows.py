@@ -164,20 +164,18 @@ _BATCH = 1000
 _SHOWN = 5
 
 
-def hold_out(dataset: Dataset, fraction: float, seed: int, *, name: str = "data.eval") -> tuple[Dataset, Dataset]:
+def hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
     """Split into (train, eval), with about `fraction` of the rows in eval, both in their original order.
 
     The same seed gives the same split. All rows with the same prompt go to the same side, so that a task with repeated
     prompts is not evaluated on its training prompts. Rows without a known prompt count as different. Raise DataError if
     there are too few prompts for both sides.
     """
-    train, held = hold_out_places(dataset, fraction, seed, name=name)
+    train, held = hold_out_places(dataset, fraction, seed)
     return dataset.select(train), dataset.select(held)
 
 
-def hold_out_places(
-    dataset: Table, fraction: float, seed: int, *, name: str = "data.eval"
-) -> tuple[list[int], list[int]]:
+def hold_out_places(dataset: Table, fraction: float, seed: int) -> tuple[list[int], list[int]]:
     """Return the indices of the training rows and of the held-out rows of `hold_out`. Raise like it."""
     groups: dict[str, list[int]] = {}
     for index, prompt in enumerate(prompt_keys(dataset)):
@@ -194,7 +192,7 @@ def hold_out_places(
         what = f"too few prompts to hold out {fraction:g} of them"
         got = f"{len(dataset)} rows, {len(groups)} different prompts"
         advice = "use more rows, another fraction, or a separate source for evaluation (data.eval.path)"
-        raise DataError(what, where=name, got=got, advice=advice)
+        raise DataError(what, where="data.eval", got=got, advice=advice)
     out = set(held)
     train = [index for index in range(len(dataset)) if index not in out]
     return train, sorted(held)

@@ -124,7 +124,7 @@ class DataSource:
     def no_such_split(self) -> DataError:
         """Return the error for a split that files and worlds do not have."""
         expected, where = "train, or a part of it such as train[:90%]: a file has no other split", f"{self.name}.split"
-        return DataError("there is no such split", where=where, got=self.split, expected=expected, hint=f"~{where}")
+        return DataError("there is no such split", where=where, got=self.split, expected=expected, hint=f"'~{where}'")
 
     def check_selection(self, num_rows: int) -> None:
         """Raise DataError if `select` names more rows than there are."""

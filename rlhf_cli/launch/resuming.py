@@ -21,6 +21,7 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.launch.freeze import absolute_paths, freeze_again, take_as_ours
 from rlhf_cli.launch.gpu_locks import gpus_held
 from rlhf_cli.launch.one_run import refuse_other_size, show_end_of, show_run_folder, train_frozen
+from rlhf_cli.plan.checks.machine_checks import has_passed
 from rlhf_cli.plan.devices import planned_processes
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.plan.preflight import preflight
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 _MEASURED = ("offset", "with_eos")
 _HOW_IT_WAS_FOUND = ("run.name", "run.root", "run.resume")
 """Keys that only locate the run; a typed one changes nothing."""
+_DEADLINE = ("launch", "must_save_by")
 _LENGTH = ("trainer.args.max_steps", "trainer.args.num_train_epochs")
 _LONGEST = 60
 _HASH = 12
@@ -147,6 +149,9 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
     ran_as = world_size if isinstance(world_size, int) else None
     frozen = prepare_from(folder, []).experiment.model_dump(mode="json")
     changes = [_judged(change, allowed, typed.experiment, ran_as, step) for change in _changes(frozen, typed)]
+    old = section(frozen, _DEADLINE[0]).get(_DEADLINE[1])
+    if isinstance(old, str) and has_passed(old) and all(change.path != _DEADLINE for change in changes):
+        changes.append(Change(_DEADLINE, old, None, "taken", "it has passed"))
     taken = tuple(change for change in changes if change.effect == "taken")
 
     def apply(tree: JsonTree, origins: Origins) -> None:

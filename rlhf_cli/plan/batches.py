@@ -121,17 +121,8 @@ def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, orig
     if steps is None and num_rows is not None:
         an_epoch = math.ceil(num_rows // prompts * micro_batches * num_iterations / accumulation)
         steps = math.ceil(_epochs(trainer) * an_epoch)
-    return BatchPlan(
-        per_device=per_device,
-        processes=processes,
-        accumulation=accumulation,
-        steps_per_generation=micro_batches,
-        num_iterations=num_iterations,
-        num_generations=group,
-        completions_a_round=round_size,
-        prompts_a_round=prompts,
-        steps=steps,
-    )
+    sizes = (per_device, processes, accumulation, micro_batches, num_iterations, group)
+    return BatchPlan(*sizes, completions_a_round=round_size, prompts_a_round=prompts, steps=steps)
 
 
 def _sizes_of_a_step(trainer: Trainer, origins: Origins) -> tuple[int, int]:
@@ -178,9 +169,9 @@ def _no_whole_groups(
 
 
 def _refuse_parts_of_evaluated_groups(trainer: Trainer, group: int, processes: int, origins: Origins) -> None:
-    """Raise ConfigError if an evaluation's batch over all processes holds no whole groups, which TRL refuses."""
+    """Raise ConfigError if an evaluation's batch over all processes holds no whole groups; TRL refuses or crashes."""
     per_device, each = trainer.whole(_EVAL_BATCH_SIZE) or 0, trainer.whole("num_generations_eval") or group
-    if trainer.setting("eval_strategy") in (None, "no") or per_device * processes % each == 0:
+    if not trainer.evaluates or per_device * processes % each == 0:
         return
     key, divisor = f"trainer.args.{_EVAL_BATCH_SIZE}", each // math.gcd(each, processes)
     what = f"{per_device * processes} completions of an evaluation's batch do not divide into groups of {each}"

@@ -203,8 +203,8 @@ class RunMemory:
         self._tokens = limit if packing or not lengths.row else min(lengths.row, limit or lengths.row)
         if self.completions:
             self._tokens = max(self._tokens if lengths.row else 0, lengths.prompt + self._answer)
-        is_evaluated = self._setting("eval_strategy") not in (None, "no")
-        self._eval_rows = each * (self._whole("per_device_eval_batch_size") or 0) if is_evaluated else 0
+        eval_rows = each * (self._whole("per_device_eval_batch_size") or 0)
+        self._eval_rows = eval_rows if experiment.trainer.evaluates else 0
         self._batch = self._longest_batch(self._rows)
         launch, processes = experiment.launch, self.device.processes
         self._strategy = STRATEGIES.get(launch.strategy, STRATEGIES["ddp"])

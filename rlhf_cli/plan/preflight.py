@@ -144,6 +144,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
     report.run_all(arguments.warmup_notice(subject, schedule.steps), arguments.shared_prompt_notice(data))
     report.run_all(
         machine.folder_problems(subject, schedule.steps),
+        machine.deadline_problems(subject),
         machine.sandbox_problems(subject),
         machine.gpu_problems(subject),
     )

@@ -121,10 +121,8 @@ def find_run(named: str, root: str, *, where: str) -> RunFolder:
         hint = shlex.quote(jobs[-1].shown if " " in where else f"{where}={jobs[-1].shown}/model")
         raise RunError(what, where=where, got=got, expected=expected, hint=hint)
     if not finished:
-        what, expected = (
-            f"no run of {name!r} has finished",
-            "run:EXPERIMENT for its newest finished run, or run:EXPERIMENT/RUN",
-        )
+        what = f"no run of {name!r} has finished"
+        expected = "run:EXPERIMENT for its newest finished run, or run:EXPERIMENT/RUN"
         got = ", ".join(f"{run.path.name} {state}" for run, state in states.items()) or f"no runs in {below / name}"
         raise RunError(what, where=where, got=got, expected=expected, hint=_nearest_run(name, below))
     return max(finished, key=lambda run: read_status(run).updated_at)

@@ -21,6 +21,7 @@ from rlhf_cli.plan.devices import answer_of
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _IN_TORCHRUN = "TORCHELASTIC_RUN_ID"
 _CONNECT_TIMEOUT_S = 2.0
+PORTS, NO_PORT = range(1 << 16), "a port is a number up to 65535"
 _FIRST_PORT, _NUM_PORTS = 20_000, 20_000
 _SIGNS = frozenset({"RANK", "WORLD_SIZE", "PET_NNODES", "PET_NPROC_PER_NODE", "SLURM_STEP_NUM_TASKS"})
 GLOO = "GLOO_SOCKET_IFNAME"
@@ -142,10 +143,12 @@ def _is_number(text: str | None, *, least: int = 0) -> bool:
 def why_not_reached(host: str, port: int) -> str | None:
     """Return why the port does not accept a connection within two seconds, or None if it does."""
     try:
+        if port not in PORTS:
+            return NO_PORT
         with socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S):
             return None
-    except OSError as error:
-        return error.strerror or str(error) or type(error).__name__
+    except (OSError, UnicodeError) as error:  # UnicodeError: two dots in the name of a host
+        return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _own_address(host: str) -> str | None:

@@ -25,7 +25,7 @@ from rlhf_cli.config.rules.launch_rules import NAMES_A_SERVER
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, ModelError, UserError
 from rlhf_cli.plan.devices import FIRST_WITH_BF16, GROUP_PORT_VARIABLE, OTHER_GPUS, URL_VARIABLE, compute_capabilities
-from rlhf_cli.plan.rank_group import why_not_reached
+from rlhf_cli.plan.rank_group import NO_PORT, PORTS, why_not_reached
 from rlhf_cli.services.hub_lookup import cached_model
 
 LEAST_VLLM, BELOW_VLLM = (0, 28), (0, 31)
@@ -122,6 +122,8 @@ def _as_option(name: str, value: object) -> list[str]:
 
 def port_problem(port: int) -> str | None:
     """Return why the server cannot listen at a port, or None if it can, or if the port is still to be chosen."""
+    if port not in PORTS:
+        return NO_PORT
     try:
         if port:
             socket.create_server((_HOST, port)).close()
@@ -161,21 +163,24 @@ def vllm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
         yield ModelError(what, where=origins.where(key), got=got, expected=expected, hint=hint)
     key, port = "trainer.args.vllm_server_port", experiment.trainer.args.get("vllm_server_port")
     if launch.rollout_gpus and isinstance(port, int) and (reason := port_problem(port)) is not None:
-        what, got = "the port of the vLLM server is in use", f"{_HOST}:{port}: {reason}"
-        expected, hint = "a free port; the run chooses one without this argument", f"'~{key}', or {key}={port + 1}"
-        yield ConfigError(what, where=origins.where(key), got=got, expected=expected, hint=hint)
-    launch, args = experiment.launch, experiment.trainer.args
+        what, got = "the vLLM server cannot listen at this port", f"{_HOST}:{port}: {reason}"
+        expected = "a free port; the run chooses one without this argument"
+        yield ConfigError(what, where=origins.where(key), got=got, expected=expected, hint=f"'~{key}'")
+    args = experiment.trainer.args
     name = next((name for name in NAMES_A_SERVER if args.get(name) is not None), None)
     if launch.rollout != "vllm_server" or launch.rollout_gpus or name is None or experiment.model.build is not None:
         return
     given = args.get("vllm_server_port", _PORT)
     host, port = str(args[name]), given if isinstance(given, int) else _PORT
     url = f"http://{host}:{port}"
-    if name == "vllm_server_base_url":
-        parts = urlsplit(host if "//" in host else f"//{host}")
-        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-        url = f"{parts.scheme or 'http'}://{host}:{port}"
-    reason = why_not_reached(host, port)
+    try:
+        if name == "vllm_server_base_url":
+            parts = urlsplit(host if "//" in host else f"//{host}")
+            host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+            url = f"{parts.scheme or 'http'}://{host}:{port}"
+        reason = why_not_reached(host, port)
+    except ValueError as error:
+        reason = str(error)
     if reason is not None:
         what, got = "no vLLM server answers", f"{host}:{port}: {reason}"
         expected = "a running server: docs/how-to/launch.md has the command"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.rollout_sections import CallLimits
+from rlhf_cli.config.schema.rollout_sections import CallLimits, environment_key
 from rlhf_cli.errors import RewardError
 from rlhf_cli.plan.sources_and_components import component, timeout_of
 from rlhf_cli.rewards.stack.aggregating import Aggregate
@@ -190,11 +190,6 @@ def interactions_of(experiment: Experiment) -> Interactions | None:
         function = import_function(rollout.fn, where="rollout.fn")
         generate = checked_rollout(function, rollout.columns, "rollout.fn")
     return Interactions(counts, tools, factories, frozenset(names), generate)
-
-
-def environment_key(name: str | None) -> str:
-    """Return the key of an environment's section."""
-    return "environment" if name is None else f"environment.{name}"
 
 
 def environment_of(named: str, where: str) -> type:

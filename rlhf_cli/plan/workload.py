@@ -57,17 +57,18 @@ def workload(trainer: Trainer, schedule: Schedule, num_rows: int | None, lengths
 
 def evaluations(trainer: Trainer, schedule: Schedule, num_held_out: int | None) -> Evaluations | None:
     """Return how often and on how many rows a run is evaluated; None if it is not evaluated."""
-    strategy, on_start = trainer.setting("eval_strategy"), trainer.setting("eval_on_start")
-    if strategy in (None, "no", False):
+    if not trainer.evaluates:
         return None
-    every, times = _how_often(trainer, schedule, str(strategy), "eval_steps")
-    if times is not None and on_start is True:
-        times += 1
+    strategy = trainer.setting("eval_strategy")
+    is_repeated = strategy not in (None, "no", False)
+    every, times = _how_often(trainer, schedule, str(strategy), "eval_steps") if is_repeated else ("", 0)
+    if trainer.setting("eval_on_start") is True:
+        every, times = f"{every}{' and ' * is_repeated}at the start", None if times is None else times + 1
     completions = None
     if num_held_out is not None and trainer.row.generates:
         sampled = trainer.whole("num_generations_eval") or trainer.whole("num_generations") or 1
         completions = num_held_out * (1 + sampled)  # one greedy, the others sampled as in training
-    return Evaluations(every + (" and at the start" if on_start is True else ""), times, num_held_out, completions)
+    return Evaluations(every, times, num_held_out, completions)
 
 
 def checkpoints(experiment: Experiment, schedule: Schedule) -> Checkpoints | None:

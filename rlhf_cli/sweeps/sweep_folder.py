@@ -140,7 +140,7 @@ def ready_again(begun: Resumed, *, take_over: bool) -> ReadyJob:
     """Return a frozen job, started or not, ready to run; note allowed changes in its folder."""
     assert begun.plan is not None  # it is None only for a finished run
     experiment, plan, folder = begun.prepared.experiment, begun.plan, begun.folder
-    if begun.files:
+    if begun.taken or begun.files:
         freeze_again(folder, experiment, begun.prepared.composed, files=plan.files, note=begun.noted())
     take_as_ours(folder)
     is_begun = begun.status.state != CREATED

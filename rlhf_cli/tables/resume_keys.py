@@ -116,12 +116,13 @@ def kind_of_file(name: str) -> str:
 WhatIf = Literal["settles", "scores", "ignored"]
 _OF_A_REWARD: dict[WhatIf, str] = {
     "settles": "weight offset clip normalize gate on_error",
-    "scores": "fn model environment args",
-    "ignored": "eager timeout_s isolate batch_size device",
+    "scores": "fn model environment args per when max_length dtype with_eos",
+    "ignored": "eager timeout_s isolate batch_size device trial",
 }
 WHATIF_KEYS: dict[str, WhatIf] = {
     **{f"rewards.*.{name}": effect for effect, names in _OF_A_REWARD.items() for name in names.split()},
-    **dict.fromkeys(("aggregate", "truncation", *(f"trainer.args.{name}" for name in READ_BY_ALGORITHMS)), "settles"),
+    **dict.fromkeys(("aggregate", "truncation", "advantages"), "settles"),
+    **{f"trainer.args.{name}": "settles" for name in READ_BY_ALGORITHMS},
     **dict.fromkeys(("run", "track", "guards", "launch"), "ignored"),
 }
 """Key -> what a change of it, or of a key below it, does to the scores in the log; `*` is the name of a reward.

@@ -17,7 +17,8 @@ from typing import NamedTuple
 class Range:
     """The bounds of one argument, each None if there is no such bound. `why` says what enforces them.
 
-    `strategy` names the argument that has to be `steps` for this one to be used, None if it is always used.
+    `strategy` names the argument that has to be `steps` for this one to be used, None if it is always used. With one,
+    a value below 1 is a share of the run, and any other a number of steps.
     """
 
     name: str
@@ -38,12 +39,14 @@ class Range:
             and (self.above is None or value > self.above)
             and (self.at_most is None or value <= self.at_most)
             and (self.below is None or value < self.below)
+            and (self.strategy is None or value < 1 or value == int(value))
         )
 
     def in_words(self) -> str:
         """Return the bounds in words: `at least 0 and below 1`."""
         bounds = (("at least", self.at_least), ("above", self.above), ("at most", self.at_most), ("below", self.below))
-        return " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+        words = [f"{word} {bound:g}" for word, bound in bounds if bound is not None]
+        return " and ".join(words) + ", and whole from 1 on" * (self.strategy is not None)
 
 
 _ADAM = "torch.optim.AdamW takes no other"

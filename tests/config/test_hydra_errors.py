@@ -36,7 +36,7 @@ def test_typed_words_become_hydra_overrides(typed: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "hint"),
     [
-        ("rewrd@rewards.x=brevity", "reward"),
+        ("rewrd@rewards.x=brevity", "reward@rewards.x=brevity"),
         ("reward=brevity", "reward@rewards.NAME=brevity"),
         ("trainer=pppo", "trainer=ppo"),
         ("trainer=PPOTrainer", "trainer=ppo"),

@@ -71,11 +71,22 @@ def gates(experiment: Experiment) -> dict[str, list[str]]:
     return {name: [gate.by for gate in reward.gates] for name, reward in experiment.rewards.items()}
 
 
-def test_a_reward_time_limit_must_be_below_the_watchdogs(judged: Judged, refused: Refused) -> None:
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("rewards.brevity", ()),
+        ("tools.add", ("tools.add.fn=./a.py:add",)),
+        ("environment", ("environment.class=./a.py:Maze",)),
+        ("environment.maze", ("environment.maze.class=./a.py:Maze",)),
+    ],
+)
+def test_a_time_limit_must_be_below_the_watchdogs(
+    judged: Judged, refused: Refused, key: str, words: tuple[str, ...]
+) -> None:
     """launch.hang_timeout_s is 1800."""
-    late = "rewards.brevity.timeout_s=1800"
-    assert refused(QUICK, late).hint == "launch.hang_timeout_s=3600, or rewards.brevity.timeout_s=900"
-    assert judged(QUICK, late, "launch.hang_timeout_s=off")
+    late = (QUICK, *words, f"{key}.timeout_s=1800")
+    assert refused(*late).hint == f"launch.hang_timeout_s=3600, or {key}.timeout_s=900"
+    assert judged(*late, "launch.hang_timeout_s=off")
 
 
 def test_primary_gates_every_other_reward(judged: Judged) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import datasets
@@ -103,10 +104,11 @@ def test_split_then_rename_then_select_then_template(jsonl) -> None:
 
 def test_splits_that_do_not_exist(jsonl, refusal) -> None:
     path = jsonl(numbered(5))
-    for split in ("test", "train[", "train[:200%]"):
-        error = refusal(load, DataSource(path=path, split=split))
+    for split, reads in product(("test", "training", "train[", "train[:x]", "train+test"), (load, peek)):
+        error = refusal(reads, DataSource(path=path, split=split))
         assert (error.where, error.got) == ("data.split", split)
-    assert refusal(peek, DataSource(path=path, split="test")).where == "data.split"
+    assert refusal(load, DataSource(path=path, split="train[:200%]")).where == "data.split"
+    assert peek(DataSource(path=path, split="train[:20%](pct1_dropremainder) + train[-1:]")).num_rows == 5
     assert refusal(load, DataSource(path=path, select=(2, 6))).where == "data.select"
 
 

@@ -120,6 +120,28 @@ def test_both_ways_to_read_give_the_same_rows(rates: str, keep, sort, expected: 
 
 
 @pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"select": (1, 3)}, 2),
+        ({"select": (4, 6)}, None),
+        ({"keep": ("rate", 0.1, 0.9)}, 1),
+        ({"keep": ("rate", 0.9, 1.0)}, None),
+        ({"keep": ("rate", 0.9, 1.0), "select": 3}, "data.keep.between"),
+        ({"keep": ("rate", 0.1, 0.9), "split": "train[:50%]"}, None),
+    ],
+)
+def test_the_first_three_rows_say_nothing_about_others(rates: str, given, found: int | str | None) -> None:
+    source = DataSource(path=rates, **given)
+    if isinstance(found, str):
+        with pytest.raises(DataError) as caught:
+            prepare_preview(source, peek(source, 3), None)
+        assert caught.value.where == found
+        return
+    columns, table = prepare_preview(source, peek(source, 3), None)
+    assert ("rate" in columns, table and len(table)) == (True, found)
+
+
+@pytest.mark.parametrize(
     ("keep", "sort", "where", "got", "hint"),
     [
         (("rat", 0.0, 1.0), None, "data.keep.column", None, "data.keep.column=rate"),

@@ -17,7 +17,7 @@ from rlhf_cli.data.overlong_prompts import without_overlong
 from rlhf_cli.data.peeking import Preview, first_rows, peek, prepare_preview
 from rlhf_cli.data.preferences import PairRules, check_pair_columns, judge_pairs, leave_out
 from rlhf_cli.data.preparing import prepare
-from rlhf_cli.data.rows import RowTable, hold_out
+from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
@@ -68,7 +68,6 @@ def test_training_and_preview_name_the_same_key(
         lambda: prepare_preview(DataSource(path="x", name=MINE, rename={"a": "b"}), LONE, None),
         lambda: prepare(RowTable([{"a": {"b": 1}}], ["a"]), DataSource(path="x", name=MINE, rename={"q": "a.c"}), None),
         lambda: prepare(RowTable([{"a": [{"b": 1}]}], ["a"]), DataSource(path="x", name=MINE), "{a}"),
-        lambda: hold_out(datasets.Dataset.from_list([{"prompt": "a"}]), 0.5, 0, name=MINE),
         lambda: check_columns(RowTable([], ["prompt"]), TRAINERS["GRPOTrainer"], name=MINE),
         lambda: judge_pairs(datasets.Dataset.from_list([{"chosen": "a"}]), PairRules(), name=MINE),
         lambda: check_pair_columns(["chosen", "rejected"], PairRules(column="m"), name=MINE),

@@ -63,6 +63,8 @@ def test_sum_demonstrations_are_as_bad_as_documented() -> None:
         wrong += answer != a + b
         wordy += not row["completion"].isdigit()
     assert wrong / 4000 == pytest.approx(0.35, abs=0.03)
+    for none in (0, 0.0):  # a whole number is a number
+        assert worlds.generate("toy_demonstrations", {"wrong_fraction": none, "num_rows": 9}, seed=0)
     assert wordy / 4000 == pytest.approx(0.5, abs=0.03)
     clean = toy_tasks.demonstrations(4000, seed=0, wrong_fraction=0.0, wordy_fraction=0.0)
     assert [row["prompt"] for row in clean] == [row["prompt"] for row in rows]

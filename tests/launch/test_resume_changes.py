@@ -13,10 +13,12 @@ import pytest
 import yaml
 
 from rlhf_cli.errors import RunError
+from rlhf_cli.launch import resuming
 from rlhf_cli.launch.resuming import Change, Resumed, _still_means, resumed
 from rlhf_cli.plan.prepare import prepare, prepare_from
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import update_status
+from rlhf_cli.sweeps.sweep_folder import ready_again
 from tests.support.begun_runs import begun
 from tests.support.small_runs import SMALL
 
@@ -73,6 +75,19 @@ def test_what_changes_the_result_is_refused_unless_it_is_named() -> None:
         assert f"--allow {key}" in str(caught.value.hint)
         taken = ask(folder, word, allow=(key,)).taken
         assert [change.key for change in taken]
+
+
+def test_a_deadline_that_has_passed_is_forgotten_unless_another_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, later = "2090-01-01T00:00", "2091-01-01T00:00"
+    folder = begun(f"launch.must_save_by={first}")
+    assert typed(folder).taken == ()
+    monkeypatch.setattr(resuming, "has_passed", first.__eq__)
+    assert typed(folder, f"launch.must_save_by={later}").prepared.experiment.launch.must_save_by == later
+    run = typed(folder)
+    assert [change.key for change in run.taken] == ["launch.must_save_by"]
+    ready_again(run, take_over=False)
+    assert yaml.safe_load(folder.config.read_text())["launch"]["must_save_by"] is None
+    assert typed(folder).taken == ()
 
 
 def test_what_the_checkpoint_would_overrule_cannot_be_named() -> None:

@@ -15,7 +15,7 @@ from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import ConfigError, Interrupted
 from rlhf_cli.launch import stopping as module
 from rlhf_cli.launch.stopping import Stopping, must_save_by, stopped_by_signals
-from rlhf_cli.plan.prepare import prepare
+from tests.support.planning import planned
 
 
 @pytest.fixture
@@ -85,8 +85,8 @@ def test_slurms_end_counts_where_it_comes_first() -> None:
 
 @pytest.mark.parametrize("deadline", ["tomorrow", "2020-01-01T00:00"])
 def test_a_deadline_that_is_none_is_refused(deadline: str) -> None:
-    with pytest.raises(ConfigError, match="must_save_by is not a time in the future"):
-        prepare(["+exp=quickstart", f"launch.must_save_by='{deadline}'"])
+    with pytest.raises(ConfigError, match=r"wrong value for launch\.must_save_by|launch\.must_save_by has passed"):
+        planned("exp=quickstart", f"launch.must_save_by='{deadline}'")
 
 
 @pytest.mark.fault(18)

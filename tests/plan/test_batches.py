@@ -139,7 +139,8 @@ def test_an_evaluation_s_batch_holds_whole_groups_as_trl_asks(per_device: int, e
     assert key == refused.where == "trainer.args.per_device_eval_batch_size"
     assert per_device < int(size) <= per_device + (each or 4)
     assert plan(per=8, g=4, **{**args, "per_device_eval_batch_size": int(size)})
-    assert plan(per=8, g=4, **{**args, "eval_strategy": "no"})
+    assert plan(per=8, g=4, **(not_later := {**args, "eval_strategy": "no"}))
+    assert refusal(per=8, g=4, **not_later, eval_on_start=True).hint == refused.hint
 
 
 BATCH, ROUND, EVALUATED = "per_device_train_batch_size", "generation_batch_size", "per_device_eval_batch_size"

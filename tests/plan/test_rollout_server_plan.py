@@ -13,6 +13,7 @@ import pytest
 
 from rlhf_cli.plan import rollout_server_plan
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.plan.rank_group import why_not_reached
 from rlhf_cli.plan.rollout_server_plan import ServerPlan, installed_vllm, plan_server, port_problem, vllm_problems
 from tests.support.fake_server import Answer, serving
 
@@ -171,8 +172,9 @@ def test_a_port_that_is_taken() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        got, hint = f"127.0.0.1:{port}: Address already in use", f"'~{key}', or {key}={port + 1}"
-        assert problems(*OWN, f"{key}={port}") == [("ConfigError", typed(key), got, hint)]
+        for used, why in ((port, "Address already in use"), (99999, "a port is a number up to 65535")):
+            got = f"127.0.0.1:{used}: {why}"
+            assert problems(*OWN, f"{key}={used}") == [("ConfigError", typed(key), got, f"'~{key}'")]
         assert problems(*MODEL, "launch.rollout=vllm", f"{key}={port}") == []
     assert port_problem(port) is port_problem(0) is None
 
@@ -207,6 +209,18 @@ def test_a_server_elsewhere(
     assert (kind, where, got) == ("ConfigError", typed(key), f"{host}:{port}: Connection refused")
     assert "launch.rollout_gpus=1" in advice
     assert [found[1].partition(" ")[0] for found in problems(*words[2:])] == ["model.build"]  # no server is asked
+
+
+@pytest.mark.parametrize("url", ["gpu9:abc", "http://127.0.0.1:99999", "'http://[::1'", "'http://gpu..9'"])
+def test_an_address_that_is_none(url: str) -> None:
+    key = "trainer.args.vllm_server_base_url"
+    ((kind, where, _, _),) = problems(*SERVER, f"{key}={url}")
+    assert (kind, where) == ("ConfigError", typed(key))
+
+
+@pytest.mark.parametrize("address", [("127.0.0.1", 99999), ("gpu..9", 80)])
+def test_an_address_that_cannot_be_reached(address: tuple[str, int]) -> None:
+    assert why_not_reached(*address)
 
 
 def test_the_models_of_a_server() -> None:

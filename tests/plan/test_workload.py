@@ -105,6 +105,9 @@ def test_totals_of_rounds() -> None:
     assert workload.workload(grpo, Schedule(), 40, LENGTHS) == Workload()
 
 
+FIRST = {"eval_on_start": True}
+
+
 @pytest.mark.parametrize(
     ("args", "steps", "every", "times"),
     [
@@ -115,8 +118,9 @@ def test_totals_of_rounds() -> None:
         ({"eval_steps": 1}, None, "every step", None),
         ({"eval_steps": 0.3}, None, "every 30% of the run", 4),
         ({"eval_steps": 50}, None, "every 50 steps and after the last", None),
-        ({"eval_steps": 40, "eval_on_start": True}, 120, "every 40 steps and after the last", 4),
-        ({"eval_steps": 50, "eval_delay": 60, "eval_on_start": True}, 120, "every 50 steps and after the last", None),
+        ({"eval_steps": 40, **FIRST}, 120, "every 40 steps and after the last and at the start", 4),
+        ({"eval_strategy": "no", **FIRST}, None, "at the start", 1),
+        ({"eval_steps": 50, "eval_delay": 60, **FIRST}, 9, "every 50 steps and after the last and at the start", None),
         ({"logging_steps": 25}, 100, "every 25 steps and after the last", 4),  # transformers' default
         ({"eval_strategy": "epoch", "num_train_epochs": 2.5, "max_steps": 0}, 9, "every epoch", 3),
         ({"eval_strategy": "epoch", "num_train_epochs": 2.5, "max_steps": 1}, 1, "every epoch", None),
@@ -125,14 +129,13 @@ def test_totals_of_rounds() -> None:
 def test_when_a_run_is_evaluated(args: dict[str, object], steps: int | None, every: str, times: int | None) -> None:
     """transformers' DefaultFlowCallback; tests/trainers hold its seams. 9 answers a prompt: one greedy, 8 sampled."""
     grpo, schedule = {"eval_strategy": "steps", "num_generations": 8} | args, Schedule(steps=steps)
-    every += " and at the start" if "eval_on_start" in args else ""
     for more, answers in (({}, 9), ({"num_generations_eval": 3}, 4), ({"num_generations": None}, 2)):
         found = workload.evaluations(trainer("GRPO", **(grpo | more)), schedule, 40)
         assert found == Evaluations(every, times, 40, 40 * answers)
     assert workload.evaluations(trainer("GRPO", **grpo), schedule, None) == Evaluations(every, times, None, None)
     assert workload.evaluations(trainer("SFT", **grpo), schedule, 40) == Evaluations(every, times, 40, None)
-    for off in ("no", None, False):  # what YAML makes of a bare no
-        assert workload.evaluations(trainer("GRPO", **(grpo | {"eval_strategy": off})), schedule, 40) is None
+    for off in ({"eval_strategy": no, "eval_on_start": False} for no in ("no", None, False)):  # YAML reads a bare no so
+        assert workload.evaluations(trainer("GRPO", **(grpo | off)), schedule, 40) is None
 
 
 WEIGHTS = 4 * (258 * 16 + 4 * 16 * 16 + 3 * 4 * 16 * 16 + 3 * 16)

@@ -90,7 +90,7 @@ BY_HAND = {
     **dict.fromkeys(("per_device_eval_batch_size", "ref_model_sync_steps"), ((1, 2), (0, -1))),
     **dict.fromkeys(("ref_model_mixup_alpha", "top_entropy_quantile"), ((0, 0.5, 1), (-1e-9, 1.001))),
     "label_smoothing": ((0, 0.499), (-1e-9, 0.5)),
-    **dict.fromkeys(("eval_steps", "save_steps"), ((1e-3, 0.5, 1, 9), (0, -1))),
+    **dict.fromkeys(("eval_steps", "save_steps"), ((1e-3, 0.5, 1, 2.0, 9), (0, -1, 1.5))),
 }
 """Argument without a library that ends at once -> numbers within its bounds, and beyond."""
 

@@ -1,32 +1,14 @@
-"""Check the sections that say where a run runs: deadline, rollout engine, Slurm, strategy."""
+"""Check the sections that say where a run runs: rollout engine, Slurm, strategy."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.tables.strategies import STRATEGIES, Feature
-
-
-def launch_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield an invalid deadline."""
-    deadline, wrong = experiment.launch.must_save_by, ""
-    assert deadline is not None
-    try:
-        if datetime.fromisoformat(deadline).astimezone() <= datetime.now().astimezone():
-            wrong = "it has passed"
-    except ValueError as error:
-        wrong = str(error)
-    if wrong:
-        what, got = "launch.must_save_by is not a time in the future", f"{deadline} ({wrong})"
-        expected = "an ISO time, in this machine's zone unless it names one"
-        hint = f"launch.must_save_by={datetime.now() + timedelta(hours=8):%Y-%m-%dT%H:%M}"
-        yield ConfigError(what, where=origins.where("launch.must_save_by"), got=got, expected=expected, hint=hint)
-
 
 NAMES_A_SERVER = ("vllm_server_base_url", "vllm_server_host")
 """TRL's arguments that give the address of an external vLLM server."""

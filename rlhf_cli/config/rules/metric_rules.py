@@ -58,7 +58,7 @@ def _unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
         is_of_set, plain = plain.startswith(of_set), plain.removeprefix(of_set)
         found = _unlogged(plain, experiment)
         why, close = found or ("there is no such metric", plain)
-        if not evaluates(experiment):
+        if not experiment.trainer.evaluates:
             return "the run has no evaluations", close
         if not is_of_set:
             close = nearest(plain, [f"{name}_{known}" for name in sets for known in _known(experiment)]) or close
@@ -180,12 +180,6 @@ def examples_of_metrics(experiment: Experiment) -> str:
     return f"a metric that is logged (docs/reference/metrics.md), such as {examples}"
 
 
-def evaluates(experiment: Experiment) -> bool:
-    """Return whether the experiment evaluates during training."""
-    args = experiment.trainer.args
-    return args.get("eval_strategy", "no") not in ("no", False) or bool(args.get("eval_on_start"))
-
-
 _BEST = "trainer.args.metric_for_best_model"
 
 
@@ -220,7 +214,7 @@ def expect_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
             where, prefix, equals = f"{origins.where('expect')}, entry {int(name) + 1}", "", ": "
         if (problem := unlogged(target.metric, experiment)) is not None:
             why, close = problem
-            not_yet = target.metric.startswith(EVALUATED) and not evaluates(experiment)
+            not_yet = target.metric.startswith(EVALUATED) and not experiment.trainer.evaluates
             what, got = f"an expectation reads {target.metric!r}: {why}", f"metric: {target.metric}"
             hint = f"{prefix}metric{equals}{close}{_EVALUATE if not_yet else ''}" if close else _NOTHING
             yield ConfigError(what, where=where, got=got, expected=examples_of_metrics(experiment), hint=hint)
@@ -236,7 +230,7 @@ def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
     values cannot be compared.
     """
     args, held_out = experiment.trainer.args, experiment.data.eval
-    if evaluates(experiment) and held_out is None:
+    if experiment.trainer.evaluates and held_out is None:
         key = "eval_on_start" if args.get("eval_on_start") is True else "eval_strategy"
         what, got = "there are no rows to evaluate on", f"{key}={str(args[key]).lower()} without data.eval"
         expected, hint = "held-out rows", "data.eval.fraction=0.1, or data.eval.path=FILE"
@@ -252,10 +246,7 @@ def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
     name = str(metric).removeprefix(EVAL)
     of_set = _eval_prefix(experiment, name).removeprefix(EVAL)
     if isinstance(metric, str) and not name.startswith(of_set):
-        what, hint = (
-            "the best checkpoint is chosen by the metric of one evaluation set",
-            f"{_BEST}={EVAL}{of_set}{name}",
-        )
+        what, hint = "the best checkpoint is chosen by the metric of one set", f"{_BEST}={EVAL}{of_set}{name}"
         expected = f"a name that begins with {' or '.join(f'{EVAL}{one}_' for one in experiment.data.eval_names)}"
         yield ConfigError(what, where=origins.where(_BEST), got=metric, expected=expected, hint=hint)
         return

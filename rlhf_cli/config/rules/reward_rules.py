@@ -9,6 +9,7 @@ from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, RESERVED_REWARD_NAMES, Gate
+from rlhf_cli.config.schema.rollout_sections import environment_key
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.rewards.stack.component import levels
 from rlhf_cli.tables.trl_trainers import SEQUENCE_LOSSES
@@ -37,13 +38,17 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
     if experiment.reward_model is not None and "reward_model" not in trainer.row.sections:
         what, got = f"trainer={trainer.name} trains no reward model", "a section `reward_model`"
         yield ConfigError(what, where=where("reward_model"), got=got, hint="trainer=reward, or '~reward_model'")
-    for name, reward in experiment.rewards.items():
-        own_s, watched_s = reward.timeout_s, experiment.launch.hang_timeout_s
+    limited = {f"rewards.{name}": reward.timeout_s for name, reward in experiment.rewards.items()}
+    limited |= {f"tools.{name}": tool.timeout_s for name, tool in experiment.tools.items()}
+    limited |= {environment_key(name): one.timeout_s for name, one in experiment.environments.items()}
+    for key, own_s in limited.items():
+        watched_s = experiment.launch.hang_timeout_s
         if isinstance(own_s, float) and isinstance(watched_s, float) and own_s >= watched_s:
-            what = f"the watchdog ends the run before reward {name!r} reaches its time limit"
+            what = f"the watchdog ends the run before {key} reaches its time limit"
             got = f"{own_s:g}, launch.hang_timeout_s={watched_s:g}"
-            hint = f"launch.hang_timeout_s={2 * own_s:g}, or rewards.{name}.timeout_s={watched_s / 2:g}"
-            yield ConfigError(what, where=where(f"rewards.{name}.timeout_s"), got=got, hint=hint)
+            hint = f"launch.hang_timeout_s={2 * own_s:g}, or {key}.timeout_s={watched_s / 2:g}"
+            yield ConfigError(what, where=where(f"{key}.timeout_s"), got=got, hint=hint)
+    for name in experiment.rewards:
         if name in RESERVED_REWARD_NAMES:
             expected = "a name other than " + ", ".join(sorted(RESERVED_REWARD_NAMES))
             yield ConfigError(f"a reward cannot be named {name!r}", where=where(f"rewards.{name}"), expected=expected)
@@ -99,13 +104,9 @@ def _gate_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
             expected, hint = "one of " + ", ".join(rewards), close if in_list or not close else f"{key}.by={close}"
             yield ConfigError(what, where=origins.where(f"{key}.by"), expected=expected, hint=hint)
         elif rewards[gate.by].when == "eval" and (owner is None or rewards[owner].when != "eval"):
-            what, of_reward = (
-                f"a gate reads the reward {gate.by!r}, which is not computed in training",
-                f"rewards.{gate.by}",
-            )
-            hint = f"{of_reward}.when=always {of_reward}.weight=0" + (
-                f", or rewards.{owner}.when=eval" if owner else ""
-            )
+            what = f"a gate reads the reward {gate.by!r}, which is not computed in training"
+            of_reward, watching = f"rewards.{gate.by}", f", or rewards.{owner}.when=eval" if owner else ""
+            hint = f"{of_reward}.when=always {of_reward}.weight=0{watching}"
             yield ConfigError(what, where=origins.where(f"{key}.by"), got=f"{of_reward}.when=eval", hint=hint)
     if any(gate.by == owner or gate.by not in rewards for _, owner, gate in gates):
         return
@@ -139,14 +140,9 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
             hint = f"truncation={truncation.policy}, or truncation={readers[0]}"
             yield ConfigError(what, where=origins.where(f"truncation.{key}"), got=got, expected=expected, hint=hint)
     if modes and truncation.mode is not None and truncation.mode not in modes:
-        key, what, expected = (
-            "truncation.mode",
-            f"{truncation.policy} has no mode {truncation.mode}",
-            " or ".join(modes),
-        )
-        yield ConfigError(
-            what, where=origins.where(key), got=truncation.mode, expected=expected, hint=f"{key}={modes[0]}"
-        )
+        key, what, expected = "truncation.mode", f"{truncation.policy} has no such mode", " or ".join(modes)
+        hint = f"{key}={modes[0]}"
+        yield ConfigError(what, where=origins.where(key), got=truncation.mode, expected=expected, hint=hint)
     if truncation.policy != "none" and "truncation" not in trainer.row.sections:
         what = f"trainer={trainer.name} does not generate, so no completion is cut off"
         yield ConfigError(what, where=where, got=truncation.policy, hint="truncation=none")

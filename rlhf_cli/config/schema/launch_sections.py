@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, JsonValue
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
 from rlhf_cli.config.schema.section import OFF, Seconds, Section
 from rlhf_cli.tables.strategies import STRATEGIES
@@ -19,6 +20,14 @@ def _job_time(value: object) -> object:
     """Refuse a number: YAML reads 4:00:00 without quotes as 14400, which sbatch would take for minutes."""
     if isinstance(value, int | float):
         raise ValueError("hours:minutes:seconds, in quotes: YAML reads 4:00:00 without them as the number 14400")
+    return value
+
+
+def _iso_time(value: str) -> str:
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError("an ISO time such as 2026-12-01T06:00, in this machine's zone unless it names one") from None
     return value
 
 
@@ -87,7 +96,7 @@ class Launch(Section):
     vllm: Vllm = Field(default_factory=Vllm)
     slurm: Slurm | None = None
     grace_s: float = Field(default=120, gt=0)
-    must_save_by: str | None = None
+    must_save_by: Annotated[str, AfterValidator(_iso_time)] | None = None
     hang_timeout_s: Annotated[Seconds | Literal["off"], OFF] = 1800.0
 
 

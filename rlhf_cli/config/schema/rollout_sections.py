@@ -67,3 +67,8 @@ Environments: TypeAlias = Annotated[
 ]
 """One class for all rows, or several by the name in the column `environment`."""
 ENVIRONMENT_COLUMN = "environment"
+
+
+def environment_key(name: str | None) -> str:
+    """Return the key of an environment's section."""
+    return "environment" if name is None else f"environment.{name}"

@@ -124,6 +124,11 @@ class Trainer(Section):
         )
 
     @property
+    def evaluates(self) -> bool:
+        """Return whether it evaluates during training, or before the first step."""
+        return self.setting("eval_strategy") not in (None, "no", False) or self.setting("eval_on_start") is True
+
+    @property
     def disables_dropout(self) -> bool:
         """Return whether dropout is off in all passes: if `args` say so, and with a critic unless they say no."""
         return bool(self.args.get("disable_dropout", self.has_critic))

@@ -11,10 +11,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from inspect import signature
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
-from rlhf_cli.errors import DataError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from rlhf_cli.errors import DataError, pydantic_words
 from rlhf_cli.text.suggest import nearest
 
 DEFAULT_NUM_ROWS = 1000
@@ -105,11 +106,11 @@ def num_rows(world: str, args: Mapping[str, object], *, name: str = "data") -> i
                 expected=f"one of {', '.join(valid)}",
                 hint=f"{name}.args.{close}" if close is not None else None,
             )
-        alternatives: Sequence[Any] = get_args(hints[key]) if isinstance(hints[key], UnionType) else [hints[key]]
-        kinds = tuple(get_origin(kind) or kind for kind in alternatives)
-        if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
-            expected = " or ".join(kind.__name__ for kind in kinds if kind is not NoneType)
-            raise DataError(f"wrong type for {key}", where=where, got=repr(value), expected=expected)
+        try:
+            TypeAdapter(hints[key], config=ConfigDict(strict=True)).validate_python(value)
+        except ValidationError as error:
+            expected = pydantic_words(error.errors()[0]["msg"])
+            raise DataError(f"wrong type for {key}", where=where, got=repr(value), expected=expected) from None
     count = args.get("num_rows", DEFAULT_NUM_ROWS)
     assert isinstance(count, int)
     if count < 1:

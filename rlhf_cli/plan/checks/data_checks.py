@@ -106,7 +106,7 @@ def column_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> 
         wanted["environment"] = [ENVIRONMENT_COLUMN]
     for table, reads in [("data", data.training), *((read.source.name, (read,)) for read in data.held_out)]:
         columns = data.columns if table == "data" else reads[0].columns
-        tables = [read.rows for read in reads if read.rows]
+        tables = [read.rows for read in reads if read.rows and len(read.rows) == read.num_selected]
         for reader, needs in wanted.items():
             for column in needs if columns else ():
                 values = [value for rows in tables if column in columns for value in values_of(rows, column)]

@@ -1,8 +1,9 @@
-"""Check that this machine has what a run needs: GPUs, packages, a vLLM server, room on the disk."""
+"""Check that this machine has what a run needs: GPUs, packages, a vLLM server, room on the disk, time."""
 
 from __future__ import annotations
 
 import os
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import cast, get_args
 
@@ -134,6 +135,20 @@ def launch_notices(subject: Subject) -> Findings:
             "these ports can run code there. Use a network of trusted machines only"
         )
         yield Notice("launch", text)
+
+
+def has_passed(deadline: str) -> bool:
+    """Return whether `launch.must_save_by` lies in the past."""
+    return datetime.fromisoformat(deadline).astimezone() <= datetime.now().astimezone()
+
+
+def deadline_problems(subject: Subject) -> Findings:
+    """Yield an error for a deadline that has passed; a resumed run forgets it (launch/resuming.py)."""
+    key, deadline = "launch.must_save_by", subject.experiment.launch.must_save_by
+    if deadline is not None and has_passed(deadline):
+        hint = f"{key}={datetime.now() + timedelta(hours=8):%Y-%m-%dT%H:%M}, or {key}=null"
+        what, expected = f"{key} has passed", "a time in the future"
+        yield ConfigError(what, where=subject.where(key), got=deadline, expected=expected, hint=hint)
 
 
 def folder_problems(subject: Subject, steps: int | None) -> Findings:

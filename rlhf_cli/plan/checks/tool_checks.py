@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.rollout_sections import ENVIRONMENT_COLUMN
+from rlhf_cli.config.schema.rollout_sections import ENVIRONMENT_COLUMN, environment_key
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS
 from rlhf_cli.errors import ConfigError, DataError, ModelError, RewardError, UserError, described, in_a_line
 from rlhf_cli.models.tokenizer_files import TokenizerFiles
@@ -22,7 +22,7 @@ from rlhf_cli.plan.checks.prompt_checks import has_conversations
 from rlhf_cli.plan.checks.reward_checks import LATE, TRIAL_S, in_fork
 from rlhf_cli.plan.row_tokens import rendered
 from rlhf_cli.plan.run_plan import Notice
-from rlhf_cli.plan.stack_building import environment_key, environment_of, interactions_of
+from rlhf_cli.plan.stack_building import environment_of, interactions_of
 from rlhf_cli.rewards.stack.reward_functions import import_function, source_file
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 from rlhf_cli.text.suggest import nearest

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.analysis.whatif_request import alternatives, ask
+from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.errors import ConfigError, Problems
+from rlhf_cli.tables.resume_keys import whatif_effect
 from tests.analysis.whatif.whatif_runs import LESS, UNSCALED
 from tests.support.stored_tables import frozen
 
@@ -38,6 +40,7 @@ def test_at_most_fifty() -> None:
         (["trainer.args.temperature=0.5"], ["trainer.args.temperature"]),
         (["trainer.class=trl:RLOOTrainer"], ["trainer.class"]),
         (["rewards.correct.fn=tests.support.planted_holes:right_sum"], ["rewards.correct.fn"]),
+        (["rewards.correct.per=turn"], ["rewards.correct.per"]),
         (["+rewards.brevty.fn=tests.support.planted_holes:right_sum"], ["rewards.brevty"]),
         (
             ["trainer.args.temperature=0.5", "trainer.args.top_p=0.9"],
@@ -53,8 +56,19 @@ def test_what_a_log_cannot_answer_is_refused_by_its_key(place: Path, words: list
     assert sorted(problem.where.split(" ")[0] for problem in problems) == where
     for problem in problems:
         assert problem.got
-        assert (problem.expected is None) == (problem.where.split(" ")[0] == "rewards.correct.fn")
+        assert (problem.expected is None) == problem.where.startswith("rewards.correct.")
         assert (problem.hint == SCORE) == problem.where.startswith("rewards")
+
+
+def test_what_settles_scores_again_and_what_changes_nothing(place: Path) -> None:
+    """`spread` moves a score between the tokens of a row."""
+    run = frozen(place, UNSCALED)
+    assert {change.key for change in ask(run, ["advantages=maxrl", "~trainer.args.scale_rewards"]).changes} > {
+        "advantages.fn"
+    }
+    with pytest.raises(ConfigError, match="nothing would have been different"):
+        ask(run, ["rewards.correct.trial=false"])
+    assert [name for name in Reward.model_fields if whatif_effect(f"rewards.x.{name}") is None] == ["spread"]
 
 
 @pytest.mark.parametrize(
