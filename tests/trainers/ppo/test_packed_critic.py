@@ -143,7 +143,8 @@ def test_values_of_the_rollout(arrangement: str) -> None:
 @pytest.mark.parametrize(("is_packed", "slots"), [(True, (3 + 2) + (6 + 3 + 1 + 4)), (False, 4 * (4 + WIDTH))])
 def test_the_slots_of_a_pass(monkeypatch: pytest.MonkeyPatch, *, is_packed: bool, slots: int) -> None:
     """Packed are different prompts without their last token, and a row's own part with it; else every row is as long
-    as the longest. Either way 12 tokens of prompts and 10 of completions count. The policy does not read an answer's last token.
+    as the longest. Either way 12 tokens of prompts and 10 of completions count. The policy does not read the last token
+    of an answer.
     """
     critic, batch = critic_of("separate", torch.float32), rows()
     with counted_slots() as counted:
