@@ -107,8 +107,12 @@ def test_a_scan_keeps_the_first_rows_and_each_columns_first_value(refusal) -> No
     error = refusal(found.add, [("here:4", {"a": "z"})], 2)
     assert (error.where, error.got, error.expected) == ("here:4", "z (text)", "number, as 1 in here:2")
     assert error.advice
-    error = refusal(Scan().add, [("here:1", {"a": 2**63})], 2)
-    assert (error.where, error.got, error.expected) == ("here:1", str(2**63), "text")
+    found.add([("here:5", {"c": "y" * 41})], 2)
+    assert found.seen["c"] == ("here:5", "y" * 40 + "…")
+    for number in (2**63, -(2**63) - 1, 10**40):
+        error = refusal(Scan().add, [("here:1", {"a": number})], 2)
+        shown = str(number) if number < 10**39 else "1" + "0" * 39 + "…"
+        assert (error.where, error.got, error.expected) == ("here:1", shown, "text")
 
 
 FINE = '{"a": "x", "n": 1}'
@@ -176,8 +180,8 @@ def test_what_is_read_and_what_is_said(name: str, workplace: Path, monkeypatch: 
     paths = [workplace / "rows.jsonl"]
 
     def scanned() -> object:
-        found = FORMATS["jsonl"].scan(paths, 2)
-        return found.kinds, list(found.kinds), found.rows, found.num_rows
+        seen = [FORMATS["jsonl"].scan(paths, limit) for limit in (2, 7)]
+        return [(found.kinds, list(found.kinds), found.rows, found.num_rows) for found in seen]
 
     def loaded() -> object:
         dataset = load_split([DataSource(path="rows.jsonl")], seed=0)

@@ -168,9 +168,10 @@ def test_parquet_mistakes_are_reported_with_their_file(workplace: Path, refusal)
     assert (error.where, error.got.split(":")[0]) == ("not.parquet", "ArrowInvalid")
     pq.write_table(pa.table({"prompt": ["x"], "n": [1]}), workplace / "a.parquet")
     pq.write_table(pa.table({"prompt": ["x"], "n": ["1"]}), workplace / "b.parquet")
-    error = refusal(peek, DataSource(path=["a.parquet", "b.parquet"]))
-    assert (error.where, error.got) == ("b.parquet", "prompt: string, n: string")
-    assert error.expected == "prompt: string, n: int64, as in a.parquet"
+    for read in (peek, lambda source: load_split([source], seed=0)):
+        error = refusal(read, DataSource(path=["a.parquet", "b.parquet"]))
+        assert (error.where, error.got) == ("b.parquet", "prompt: string, n: string")
+        assert error.expected == "prompt: string, n: int64, as in a.parquet"
     pq.write_table(pa.table({"prompt": pa.array([], pa.string())}), workplace / "none.parquet")
     assert refusal(peek, DataSource(path="none.parquet")).where == "none.parquet"
 
