@@ -226,13 +226,6 @@ def test_a_column_that_is_missing(
         assert planned(f"trainer={trainer}", "data=file", "data.path=rows.jsonl", *(r.rstrip(",") for r in renames))
 
 
-def test_a_column_that_was_renamed_is_named_by_its_new_name(write: Write, refused: Refused) -> None:
-    write("mine.py", "def f(completions, answer, **more):\n    return [0.0] * len(completions)\n")
-    words = ("trainer=grpo", "data=file", of_rows(write, {"prompt": "1+1=", "answer": "2"}), "rewards.x.fn=./mine.py:f")
-    error = refused(*words, "data.rename.gold=answer")
-    assert (error.where, error.hint) == ("data.rename.gold (command line)", "'~data.rename.gold'")
-
-
 def test_prompts_that_fill_no_step(write: Write, refused: Refused) -> None:
     """Two prompts with eight answers each; TRL would end at step 0."""
     row = {"prompt": "1+1=", "privileged_context": "2"}

@@ -13,14 +13,16 @@ from tests.support.planning import ROWS, Write, subject_of, table, told, unsaid
 
 @pytest.fixture(autouse=True)
 def stored(write: Write) -> None:
-    """Twenty rows with the columns prompt, a and b; two rows of one prompt with the column x more; three held out."""
+    """Twenty rows with the columns prompt, a and b; ten twice; two of one prompt with the column x; three held out."""
     write("rows.jsonl", ROWS)
+    write("twice.jsonl", "".join(ROWS.splitlines(keepends=True)[:10]) * 2)
     write("two.jsonl", '{"x": 1, "prompt": "1+2=", "a": 1, "b": 1}\n' * 2)
     write("text.jsonl", '{"x": 1, "prompt": "1+2=", "a": "one", "b": 1}\n' * 2)
     write("held.jsonl", '{"prompt": "1+2=", "a": 1, "b": 1}\n' * 3)
 
 
-# what is typed; the rows that are trained on and held out, the files by their keys, and the columns
+# what is typed; the rows that are trained on and held out, the files by their keys, and the columns. Of ten prompts
+# that stand there twice each, a quarter is 2.5 prompts, and a prompt is not divided: 3 prompts, 6 rows
 COUNTED = """
 path=rows.jsonl                             | 20   | None | {'': 'rows'}                        | prompt a b
 path=rows.jsonl select=5                    | 5    | None | {'': 'rows'}                        | prompt a b
@@ -30,6 +32,7 @@ path=rows.jsonl keep={column:a,between:[0,4]} | 5  | None | {'': 'rows'}        
 path=rows.jsonl HELD                        | 20   | 3    | {'': 'rows', '.eval': 'held'}       | prompt a b
 path=rows.jsonl HELD eval.select=2          | 20   | 2    | {'': 'rows', '.eval': 'held'}       | prompt a b
 path=rows.jsonl eval.fraction=0.2           | 16   | 4    | {'': 'rows'}                        | prompt a b
+path=twice.jsonl eval.fraction=0.25         | 14   | 6    | {'': 'twice'}                       | prompt a b
 path=rows.jsonl SETS                        | 16   | 7    | {'': 'rows', '.eval.e': 'held'}     | prompt a b
 path=rows.jsonl eval={e:{path:held.jsonl},f:{path:a/b}} | 20 | None | {'': 'rows', '.eval.e': 'held'} | prompt a b
 path=[rows.jsonl,two.jsonl]                 | 22   | None | {'': 'rows', '[1]': 'two'}          | prompt a b x

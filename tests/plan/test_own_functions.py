@@ -8,36 +8,12 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.errors import RewardError
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_tokenizer
 from rlhf_cli.plan.checks import data_checks, reward_checks
 from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report, RewardFacts
 from rlhf_cli.plan.checks.model_checks import policy_problems, teacher_problems
 from tests.support.model_copies import model_copy
-from tests.support.planning import MINE, ROWS, Refused, Write, planned, subject_of, table, told, unsaid
-
-
-@pytest.mark.parametrize("takes", ["rewards, weights", "rewards, weights, more", "weights, scores", "rewards, **other"])
-def test_an_aggregate_takes_rewards_and_weights(write: Write, refused: Refused, takes: str) -> None:
-    write("agg.py", f"def f({takes}):\n    return [0.0]\n")
-    words = ("exp=quickstart", "aggregate=./agg.py:f")
-    if takes in ("rewards, weights", "rewards, **other"):
-        assert planned(*words).files["aggregate"] == Path("agg.py").resolve()
-        return
-    error = refused(*words)
-    assert (type(error), error.where) == (RewardError, "aggregate")
-    assert "f(rewards, weights)" in str(error.expected)
-
-
-def test_a_column_that_hides_a_default_gives_a_notice(write: Write) -> None:
-    """Of three optional arguments, a and b are columns of the rows; b has no default worth the name."""
-    write("rows.jsonl", ROWS)
-    write("mine.py", "def f(completions, a=0.5, b=None, c=1, **columns):\n    return [1.0 for _ in completions]\n")
-    words = (*MINE, "rewards.f.fn=./mine.py:f")
-    (text,) = [notice.text for notice in planned(*words).notices if notice.subject == "rewards"]
-    assert "rewards.f.args.a=0.5" in text
-    assert not [notice for notice in planned(*words, "rewards.f.args.a=2").notices if notice.subject == "rewards"]
-
+from tests.support.planning import Write, planned, subject_of, table, told, unsaid
 
 MINE_PY = """
 def cols(completions, gold, size=1, **columns): ...
@@ -45,6 +21,10 @@ def placed(completions, size: int, **columns): ...
 def asks(completions, difficulty, **columns): ...
 def typed(completions, *, size: int, gold=1, **columns): ...
 def short(totals, groups): return totals[:1]
+def hides(completions, a=0.5, b=None, c=1, **columns): ...
+def two(rewards, weights): ...
+def more(rewards, weights, more): ...
+def other(rewards, **other): ...
 def pairs(completions, **columns): assert len(completions) == 2; return [1.0, 0.0]
 def eights(completions, **columns): assert len(completions) == 8; return [1.0] * 8
 def logs(completions, log_metric, **columns): return [0.0] * len(completions)
@@ -52,6 +32,8 @@ def logs(completions, log_metric, **columns): return [0.0] * len(completions)
 # the check; what is typed; what it says: the key, what it got and expected, what to type or do
 FUNCTIONS = """
 reward   | X={model:a/b,args:{c:1}}            | X.args
+reward   | X.fn=M:hides                        | rewards / X.args.a=0.5 keeps
+reward   | X.fn=M:hides X.args.a=2             |
 unfed    | rewards.format.per=turn             | rewards.format.per  turn  `tools` / '~rewards.format.per', or
 unfed    | truncation=exclude truncation.also=[turns] | truncation.also  turns  `tools` / '~truncation.also', or
 unfed    | rewards.format.per=turn rollout.fn=M:r |
@@ -76,6 +58,9 @@ column   | data.rename.old=prompt data.rename.prompt=a | None  '~data.rename.pro
 column   | X.fn=M:cols data.rename.prompt=gold data.rename.gold=prompt |
 function | advantages.fn=M:gone                | advantages.fn  M:gone  one of / short
 function | aggregate=M:short                   | aggregate  M:short(totals, groups)  f(rewards, weights)
+function | aggregate=M:more                    | aggregate  M:more(rewards, weights, more)  f(rewards, weights)
+function | aggregate=M:two                     |
+function | aggregate=M:other                   |
 trial    | advantages.fn=M:short               | advantages.fn / shape: (1,)  finite
 trial    | X.fn=M:cols                         | X.fn / 'gold' / each completion, here '32' / X.trial=false
 trial    | X.fn=M:cols X.per=turn              | X.fn / 'gold' / each turn, here '32' / X.trial=false
@@ -102,10 +87,10 @@ def test_a_function_that_gets_or_gives_something_else(write: Write, check: str, 
     assert unsaid(told(findings[check]()), parts) == []
 
 
-def test_the_file_of_a_function_for_advantages_is_one_of_the_run(write: Write) -> None:
-    write("mine.py", "def f(totals, groups):\n    return totals - totals.mean()\n")
-    plan = planned("exp=quickstart", "advantages.fn=./mine.py:f")
-    assert plan.files["advantages"] == Path("mine.py").resolve()
+def test_the_files_of_own_functions_are_those_of_the_run(write: Write) -> None:
+    write("mine.py", "def f(totals, groups):\n    return totals - totals.mean()\n\ndef g(rewards, weights): ...\n")
+    plan = planned("exp=quickstart", "advantages.fn=./mine.py:f", "aggregate=./mine.py:g")
+    assert plan.files["advantages"] == plan.files["aggregate"] == Path("mine.py").resolve()
 
 
 _NEW, _ULD = "'<new>' is no token for the teacher, 258 for the policy", "trainer.args.use_uld_loss=true"

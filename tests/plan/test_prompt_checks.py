@@ -260,16 +260,6 @@ def test_an_empty_prompt_is_named_by_its_row(write: Write, refused: Refused) -> 
 class TestHeldOut:
     EVALUATED = ("trainer.args.eval_strategy=steps", "trainer.args.eval_steps=60")
 
-    def test_a_fraction_is_held_out_by_prompt_and_counted(self, write: Write) -> None:
-        """20 rows of 20 prompts; a fifth is 4. Of 10 prompts that stand there twice each, a quarter is 2.5 prompts, and
-        a prompt is not divided: 3 prompts, 6 rows.
-        """
-        write("rows.jsonl", ROWS)
-        assert planned(*MINE, "data.eval.fraction=0.2", *self.EVALUATED).num_rows == 16
-        half = "".join(ROWS.splitlines(keepends=True)[:10])
-        write("rows.jsonl", half + half)
-        assert planned(*MINE, "data.eval.fraction=0.25", *self.EVALUATED).num_rows == 14
-
     @pytest.mark.parametrize(
         ("words", "columns"),
         [

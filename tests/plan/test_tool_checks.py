@@ -176,25 +176,21 @@ def test_an_episode_is_tried(write: Write, monkeypatch: pytest.MonkeyPatch) -> N
     (notice, error) = told(episode_problems(subject, rows))
     assert (notice[0], error[0]) == ("tools.late", "environment")
     assert "the model would be told: no answer within 0.1 s" in str(notice[1])
+    ((_, text),) = told(episode_problems(with_tools(*late, "tools.late.on_error=raise"), rows))
+    assert "ends the run" in str(text), "no error: made-up arguments may fail where real ones do not"
     assert "no map of ['environment', 'prompt', 'size']" in str(error[1])
     ((key, got, *_),) = told(episode_problems(with_tools("environment.one.class=./mine.py:Broken"), rows))
     assert (key, "no map of ['prompt', 'size']" in str(got)) == ("environment.one", True)
     walled = with_tools("T.add.fn=M:add", "environment.class=./mine.py:Walled")
     ((key, text),) = told(episode_problems(walled, DataFacts()))
     assert (key, str(text).endswith("OSError: no way for 1")) == ("environment: step", True)
+    ((key, got, *_),) = told(episode_problems(with_tools("environment.class=./mine.py:Unfit"), DataFacts()))
+    assert (key, "given" in str(got)) == ("environment", True), "a class that cannot be extended"
     assert told(episode_problems(with_tools("environment.class=./mine.py:Maze"), DataFacts())) == []
     assert told(episode_problems(with_tools(), rows)) == []
     cuda = SimpleNamespace(is_initialized=lambda: True)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     assert told(episode_problems(subject, rows)) == [], "such a process cannot be forked"
-
-
-def test_a_failing_call_that_would_end_the_run_is_said_to_do_so() -> None:
-    """Made-up arguments may fail where real ones do not, so it is no error."""
-    late = ("tools.late.fn=./mine.py:late", "tools.late.timeout_s=0.1", "tools.late.on_error=raise")
-    (found,) = episode_problems(with_tools(*late), DataFacts())
-    assert isinstance(found, Notice)
-    assert "ends the run" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -216,12 +212,6 @@ def test_a_tool_may_take_longer_than_its_trial(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("rlhf_cli.plan.checks.tool_checks.TRIAL_S", -1.5)
     (found,) = episode_problems(with_tools("tools.late.fn=./mine.py:late", "tools.late.timeout_s=off"), DataFacts())
     assert isinstance(found, Notice)
-
-
-def test_a_class_that_cannot_be_extended_is_named_with_the_reason() -> None:
-    (found,) = episode_problems(with_tools("environment.class=./mine.py:Unfit"), DataFacts())
-    assert isinstance(found, RewardError)
-    assert "given" in str(found.got)
 
 
 @pytest.mark.parametrize("name", ["plus", "add"])
