@@ -42,7 +42,7 @@ def file(workplace: Path) -> Callable[..., DataSource]:
         ({"rename": {"a": "zz"}}, None, f"{MINE}.rename.a", None, None),
         ({"rename": {"q": "n"}}, None, f"{MINE}.rename.q", "q: n", None),
         ({"select": (0, 9)}, None, f"{MINE}.select", (0, 9), f"'~{MINE}.select'"),
-        ({"split": "dev"}, None, f"{MINE}.split", "dev", f"~{MINE}.split"),
+        ({"split": "dev"}, None, f"{MINE}.split", "dev", f"'~{MINE}.split'"),
         ({}, "{zz}", "data.prompt", None, None),
         ({}, "{nothing}", f"data.prompt, row 1 of {MINE}", "nothing (null)", None),
     ],
