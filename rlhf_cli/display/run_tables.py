@@ -315,9 +315,9 @@ def show_end(console: Console, folder: RunFolder) -> None:
     panels = (panel(*size, has_held_out=has_held_out) for *size, has_held_out in sizes)
     console.print(next(shown for shown in panels if len(console.render_lines(shown, pad=False)) <= _MOST_LINES))
     commands = {command: f"{name}: score these rows again" for command, name in kept_batches(folder).items()}
-    commands |= {**where_to_look(folder), f"rlhf report {folder.shown}": "curves and answers as a page"}
+    commands |= {**where_to_look(folder), f"rlhf report {folder.typed}": "curves and answers as a page"}
     first, reason = next(iter(commands.items()))
-    show_commands(console, {first: reason, f"rlhf why {folder.shown}": "what to change"})
+    show_commands(console, {first: reason, f"rlhf why {folder.typed}": "what to change"})
 
 
 def _other_facts(folder: RunFolder, events: list[Event], status: Status) -> Iterator[Text]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -155,8 +154,8 @@ class SweepDisplay:
             line += f": {reason}"
         self.say(line, style=STATE_STYLE.get(status.state))
         if status.state in (RunState.FAILED, RunState.KILLED):
-            shown = shlex.quote(job.folder.shown)
-            self.say(f"  rlhf why {shown}  # the error; {job.folder.console.name} there has all of its output", None)
+            run = job.folder
+            self.say(f"  rlhf why {run.typed}  # the error; {run.console.name} there has all of its output", None)
 
     def say(self, line: str, style: str | None = "yellow") -> None:
         """Print a line above the table."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Eval
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
@@ -52,10 +53,22 @@ def find_target(path: Path) -> Target:
     run = open_run(path)
     if not run.model.is_dir():
         got = "no folder model/, which a run writes after its last step"
-        raise RunError("this run has no model yet", where=str(run.path), got=got, hint=f"rlhf resume {run.shown}")
+        raise RunError("this run has no model yet", where=str(run.path), got=got, hint=f"rlhf resume {run.typed}")
     model_folder(str(run.model), where=str(run.model))  # makes an adapter's base in the cache again
     kind = REWARD_MODEL if is_reward_model(str(run.model), where=str(run.model)) else POLICY
     return Target(kind, run.model, run.label, evaluations_of(run.model), run)
+
+
+def with_typed_model(target: Target, experiment: Experiment, words: list[str]) -> Target:
+    """Return the target with the model of a typed `model.path`. Raise ModelError if neither this machine nor the hub
+    has it.
+    """
+    if not any(word.lstrip("+").startswith("model.path=") for word in words):
+        return target
+    other = Path(str(experiment.model.path))
+    if not other.expanduser().exists():
+        require_on_hub(HubQuestion("model", str(other)), where="model.path", local="model.path=FOLDER")
+    return replace(target, model=other, label=f"{other.name} by the rewards of {target.label}")
 
 
 @dataclass(frozen=True)

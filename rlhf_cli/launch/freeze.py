@@ -61,7 +61,7 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
         got = f"process {status.pid} on {status.host}, step {status.step}"
     elif status.state == QUEUED:
         problem, got = "is queued: Slurm will start it", f"job {status.job_id}"
-        hint = f"run.name=ANOTHER, or rlhf status {folder.shown}"
+        hint = f"run.name=ANOTHER, or rlhf status {folder.typed}"
     elif experiment.run.resume == "never":
         problem = "exists already"
         got = f"it is {describe_state(status.state, status.reason)}, at step {status.step}"

@@ -192,9 +192,9 @@ def reproduce(
     from rlhf_cli.analysis.comparison.metric_arrays import read_columns
 
     status, logged = read_status(earlier), read_columns(earlier.metrics).last_step
-    where, slurm_way = str(earlier.path), f"rlhf reproduce {earlier.shown} launch=auto"
+    where, slurm_way = str(earlier.path), f"rlhf reproduce {earlier.typed} launch=auto"
     if not logged or (steps or 0) > logged:
-        hint = f"--steps {logged}" if logged else f"rlhf resume {earlier.shown}"
+        hint = f"--steps {logged}" if logged else f"rlhf resume {earlier.typed}"
         raise RunError("the run has too few steps to compare", where=where, got=f"{logged} logged steps", hint=hint)
     num_steps = steps or logged
     is_whole = num_steps == logged and status.state == FINISHED and stopped_by_rule(status) is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import time
@@ -67,7 +66,7 @@ def resume_hint(folder: RunFolder) -> str:
     checkpoint = folder.last_checkpoint()
     if checkpoint is None:
         return "no checkpoint was saved"
-    return f"last good checkpoint: {checkpoint.name}; `rlhf resume {os.path.relpath(folder.path)}`"
+    return f"last good checkpoint: {checkpoint.name}; `rlhf resume {folder.typed}`"
 
 
 @dataclass(frozen=True)

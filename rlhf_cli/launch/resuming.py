@@ -311,7 +311,7 @@ def _refuse_changes(folder: RunFolder, changes: list[Change], files: list[Change
         return
     allowable = [change.key for change in refused if change.effect == "by name"]
     allowable += dict.fromkeys(kind_of_file(file.name) for file in files)
-    hints = [f"rlhf resume {folder.shown}  # without the changes"] if refused else []
+    hints = [f"rlhf resume {folder.typed}  # without the changes"] if refused else []
     if allowable:
         hints.append(" ".join(f"--allow {name}" for name in allowable) + f"  # use the new values from step {step} on")
     another = "rlhf train ... model.path=CHECKPOINT  # a new run, for a key that cannot be allowed"
@@ -368,6 +368,6 @@ def say_finished(console: Console, folder: RunFolder) -> None:
     console.print(f"nothing to do: the run has finished, at step {status.step}")
     if reason := stopped_by_rule(status):
         console.print(f"  {reason}", markup=False)
-        without = f"  rlhf resume {folder.shown} stop=null  # continues without the rule, to step {status.max_steps}"
+        without = f"  rlhf resume {folder.typed} stop=null  # continues without the rule, to step {status.max_steps}"
         console.print(without, markup=False, soft_wrap=True)
     show_run_folder(console, folder)

@@ -174,7 +174,7 @@ def _launch(run: RunFolder) -> Launch:
 
 
 def _say(console: Console, what: str, logs: str, folder: Path, job_id: str) -> None:
-    shown = RunFolder(folder).shown
+    shown = RunFolder(folder).typed
     lines = (
         f"submitted to Slurm: {what}",
         f"  logs:   {shown}/{SLURM_FOLDER}/{logs}",

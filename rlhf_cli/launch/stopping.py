@@ -132,7 +132,7 @@ def _clock(seconds: float) -> str:
 
 def preempted(folder: RunFolder, reason: str | None = None) -> Preempted:
     """Return the error for a stopped run: last saved step and resume command. `reason` is for its status."""
-    checkpoint, go_on = folder.last_checkpoint(), f"`rlhf resume {os.path.relpath(folder.path)}`"
+    checkpoint, go_on = folder.last_checkpoint(), f"`rlhf resume {folder.typed}`"
     if checkpoint is None:
         error = Preempted(f"no checkpoint yet; {go_on} restarts at step 0")
     else:

@@ -70,7 +70,7 @@ def find_source(run: RunFolder, *, step: int | None, trust: bool) -> SourceModel
     """Return the weights of a finished run or a checkpoint. Raise RunError or ModelError if they are not whole."""
     model = section(run.read_config(), "model")
     if model.get("trust_remote_code") is True and not trust:
-        got, hint = f"model.trust_remote_code: true, {model.get('path')}", f"rlhf export {run.shown} --trust"
+        got, hint = f"model.trust_remote_code: true, {model.get('path')}", f"rlhf export {run.typed} --trust"
         expected = "a model that transformers knows, or code that you have read and trust"
         what = "this model runs its own code when it is loaded"
         raise ModelError(what, where=str(run.config), got=got, expected=expected, hint=hint)
@@ -106,8 +106,8 @@ def _finished(run: RunFolder) -> Path:
     status, steps = read_status(run), [number for number, _ in checkpoints_in(run.checkpoints)]
     if status.state == FINISHED and run.model.is_dir():
         return run.model
-    newest = f", or rlhf export {run.shown} --checkpoint {steps[-1]}" if steps else ""
-    got, hint = f"{status.state} at step {status.step}", f"rlhf resume {run.shown}{newest}"
+    newest = f", or rlhf export {run.typed} --checkpoint {steps[-1]}" if steps else ""
+    got, hint = f"{status.state} at step {status.step}", f"rlhf resume {run.typed}{newest}"
     expected = "a finished run, or --checkpoint N"
     raise RunError("this run has not finished", where=str(run.path), got=got, expected=expected, hint=hint)
 
@@ -117,7 +117,7 @@ def _checkpoint(run: RunFolder, step: int) -> Path:
     folder, steps = checkpoint_folder(run.checkpoints, step), [number for number, _ in checkpoints_in(run.checkpoints)]
     if step not in steps:
         got = "steps " + ", ".join(map(str, steps)) if steps else "no checkpoints"
-        hint = f"rlhf export {run.shown} --checkpoint {steps[-1]}" if steps else f"rlhf resume {run.shown}"
+        hint = f"rlhf export {run.typed} --checkpoint {steps[-1]}" if steps else f"rlhf resume {run.typed}"
         raise RunError(f"there is no checkpoint of step {step}", where=str(run.checkpoints), got=got, hint=hint)
     if (problem := problem_with(folder)) is not None:
         what, expected = f"the checkpoint of step {step} is damaged", "the files of manifest.json"

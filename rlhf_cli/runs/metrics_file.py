@@ -118,11 +118,12 @@ def events_after(path: Path, offset: int) -> tuple[list[Event], int]:
 
 
 def rewind(path: Path, step: int) -> int:
-    """Remove the events after `step`, which a resumed run writes again. Return the last step in the file, or 0."""
+    """Remove the events after `step`, all for 0: a resumed run writes them again. Return the last step in the file."""
     if not path.is_file():
         return 0
     events = read_metrics(path, numbers=("step",))
-    kept = [event for event in events if cast(float, event["step"]) <= step and "train_runtime" not in event]
+    left = events if step else []
+    kept = [event for event in left if cast(float, event["step"]) <= step and "train_runtime" not in event]
     write_text(path, "".join(json.dumps(event) + "\n" for event in kept), durable=True)
     return max((int(cast(float, event["step"])) for event in events), default=0)
 

@@ -145,4 +145,4 @@ def failed_rows(run: RunFolder) -> dict[str, int]:
 
 def _replay_command(run: RunFolder, file: Path) -> str:
     shown = os.path.join(run.shown, os.path.relpath(file, run.path))
-    return f"rlhf score {shlex.quote(run.shown)} --completions {shlex.quote(shown)}"
+    return f"rlhf score {run.typed} --completions {shlex.quote(shown)}"

@@ -77,6 +77,11 @@ class RunFolder:
         """Return the path as a user would type it: relative if the run is below the current folder."""
         return as_typed(self.path)
 
+    @property
+    def typed(self) -> str:
+        """Return that path for a command, in quotes if a shell would not read it as one word."""
+        return shlex.quote(self.shown)
+
     def read_config(self) -> JsonTree:
         """Read the frozen configuration. Raises RunError if it is not a YAML mapping."""
         try:
@@ -128,7 +133,7 @@ def open_run(path: Path) -> RunFolder:
             f"{path} is not a run folder",
             got=got,
             expected="a folder that `rlhf train` made, such as runs/quickstart/20260131-101500",
-            hint=_instead(path) if newest is None else shlex.quote(newest.shown),
+            hint=_instead(path) if newest is None else newest.typed,
         )
     return folder
 
@@ -253,11 +258,12 @@ def runs_below(root: Path) -> list[RunFolder]:
 
 
 def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
-    if (folder / "config.yaml").is_file():
-        yield folder
-    elif depth and folder.is_dir():
-        for inside in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
-            yield from _run_folders(inside, depth - 1)
+    with suppress(PermissionError):  # another user keeps it private
+        if (folder / "config.yaml").is_file():
+            yield folder
+        elif depth and folder.is_dir():
+            for inside in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
+                yield from _run_folders(inside, depth - 1)
 
 
 HELD_OUT = "held_out"

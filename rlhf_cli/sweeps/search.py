@@ -224,8 +224,7 @@ def _show_found(console: Console, plan: search_space.SearchPlan, study: Study, f
     else:
         console.print(f"no trial of {len(tried)} has a value", style="yellow")
     if left := plan.sweep.trials - len(tried) + states["running"]:
-        shown = shlex.quote(RunFolder(folder).shown)
-        line = f"{left} of {plan.sweep.trials} trials are left; `rlhf resume {shown}` continues"
+        line = f"{left} of {plan.sweep.trials} trials are left; `rlhf resume {RunFolder(folder).typed}` continues"
         console.print(line, soft_wrap=True, markup=False)
 
 

@@ -87,7 +87,7 @@ def resume_sweep(
 ) -> sweep_folder.SweepEnd:
     """Resume the sweep in `folder`, which accepts no `words`. Raise all problems of its jobs first."""
     if words:
-        what, hint = "a resumed sweep cannot change its runs", f"rlhf resume {RunFolder(folder).shown}"
+        what, hint = "a resumed sweep cannot change its runs", f"rlhf resume {RunFolder(folder).typed}"
         expected = "no overrides, so that its runs remain comparable"
         raise ConfigError(what, where="command line", got=" ".join(words), expected=expected, hint=hint)
     refuse_links(folder)
@@ -121,7 +121,7 @@ def resume_sweep(
 
 
 def _resume_search(folder: Path, allowed: ResumeOptions, options: SweepOptions) -> int:
-    command = f"rlhf resume {RunFolder(folder).shown}"
+    command = f"rlhf resume {RunFolder(folder).typed}"
     if options.only_failed:
         what = "a search proposes new trials and does not repeat failed ones"
         raise ConfigError(what, where="command line", got="--failed", hint=command)
@@ -148,7 +148,7 @@ def _ready(
 ) -> list[sweep_folder.ReadyJob]:
     """Return the jobs ready to run, none with `dry_run`. Raise all their problems before anything is written."""
     problems = sweep_folder.JobProblems()
-    command = f"rlhf resume {RunFolder(sweep.path).shown}"
+    command = f"rlhf resume {RunFolder(sweep.path).typed}"
     begun: dict[str, Resumed] = {}
     for job in (job for job, status in wanted if status is not None):
         run = sweep.run_of(job)

@@ -227,7 +227,7 @@ def show_outcome(console: Console, sweep: SweepFolder) -> None:
     show_left_out(console, problems)
     show_expectations(console, folders)
     report(console, sweep.path)
-    shown = shlex.quote(RunFolder(sweep.path).shown)
+    shown = RunFolder(sweep.path).typed
     commands = {f"rlhf why {shown}": "the worst finding of each run"}
     show_commands(console, commands | ({f"rlhf compare {shown} --png comparison.png": "as a picture"} if runs else {}))
     print_folder(console, sweep.path)
@@ -261,7 +261,7 @@ def report(console: Console, folder: Path) -> None:
 
     say(report_at_the_end(folder))
     if any(unsent(run.path) for run in runs):
-        say(f"wandb recorded the runs offline; `rlhf sync {shlex.quote(RunFolder(folder).shown)}` sends them")
+        say(f"wandb recorded the runs offline; `rlhf sync {RunFolder(folder).typed}` sends them")
 
 
 def print_folder(console: Console, folder: Path) -> None:
@@ -273,7 +273,7 @@ def resume_hint(sweep: SweepFolder) -> str:
     """Return the line that says how to resume an unfinished sweep."""
     left = [_state(sweep.run_of(job)) != FINISHED for job in sweep.jobs]
     runs = f"{sum(left)} of {len(left)} runs {'is' if sum(left) == 1 else 'are'} not done"
-    return f"{runs}; `rlhf resume {shlex.quote(RunFolder(sweep.path).shown)}` continues them"
+    return f"{runs}; `rlhf resume {RunFolder(sweep.path).typed}` continues them"
 
 
 def _state(run: RunFolder) -> str:

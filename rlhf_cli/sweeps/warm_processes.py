@@ -16,7 +16,6 @@ import logging
 import multiprocessing
 import multiprocessing.util
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -126,7 +125,7 @@ class WarmProcesses:
             raise RlhfError(
                 "the process that starts the runs of the sweep has ended, and all of its runs with it",
                 got="\n".join([f"exit code {self._server.wait()}", *lines]),
-                hint=f"rlhf resume {shlex.quote(self._sweep.shown)}",
+                hint=f"rlhf resume {self._sweep.typed}",
             ) from None
         return found
 

@@ -94,6 +94,8 @@ def test_rewind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2]
     MetricsWriter(path).write(3, {})
     assert [event["step"] for event in read_metrics(path)] == [1, 2, 3]
+    MetricsWriter(path).write(0, {})
+    assert (rewind(path, 0), read_metrics(path)) == (3, [])  # an evaluation before the first step is made again
     assert [file.name for file in path.parent.iterdir()] == ["metrics.jsonl"]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,26 @@ def test_runs_are_found_four_folders_deep_and_not_in_other_runs(make_run: MakeRu
         make_run(name)
     assert run_folder.runs_below(tmp_path) == found
     assert run_folder.runs_below(tmp_path / "gone") == []
+
+
+def test_what_another_user_keeps_private_hides_no_run(make_run: MakeRun, tmp_path: Path, monkeypatch) -> None:
+    found, private, listed = [make_run("a/b"), make_run("a/d")], tmp_path / "a" / "c", Path.iterdir
+    private.mkdir()
+
+    def refusing(path: Path) -> Iterator[Path]:
+        if path == private:
+            raise PermissionError
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", refusing)
+    assert run_folder.runs_below(tmp_path) == found
+
+
+def test_commands_name_a_run_as_one_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert RunFolder(Path.cwd() / "my runs" / "one").typed == "'my runs/one'"
+    code = {file: file.read_text() for file in Path(run_folder.__file__).parents[1].rglob("*.py")}
+    assert [file for file, text in code.items() if re.search(r"rlhf [a-z]+ \{[^}]*\.shown\}", text)] == []
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ class WarnOfFindings(TrainerCallback):
             advice = f"; {change.words} {change.reason}" if change else ""
             text = f"step {step}: {finding.what}{advice}"
             _log.warning(text)
-            more = "" if self.has_warned else f" (rlhf why {self.folder.shown} has the evidence)"
+            more = "" if self.has_warned else f" (rlhf why {self.folder.typed} has the evidence)"
             self.has_warned = True
             self.show(f"warning: {text}{more}")
         for finding in self.watch.gone if self.watch is not None else ():

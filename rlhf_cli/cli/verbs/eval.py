@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from rlhf_cli.cli.options import Options
@@ -39,16 +38,14 @@ from rlhf_cli.display.evaluation_tables import show_evaluation
 from rlhf_cli.display.terminal import Screen, spinner
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.evaluation.evaluation_files import evaluation_json
-from rlhf_cli.evaluation.targets import EvaluationRows, Target, find_target
+from rlhf_cli.evaluation.targets import EvaluationRows, Target, find_target, with_typed_model
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.launch.interactive_answers import interaction
-from rlhf_cli.plan.checks.hub_checks import require_on_hub
 from rlhf_cli.plan.prepare import is_run_name, prepare, prepare_from
 from rlhf_cli.plan.sources_and_components import describe_eval_rows, only_set
 from rlhf_cli.runs.reward_records import trained_with_eos
 from rlhf_cli.runs.run_folder import HELD_OUT, POLICY, REWARD_MODEL
 from rlhf_cli.runs.run_status import refuse_links
-from rlhf_cli.services.hub_lookup import HubQuestion
 from rlhf_cli.text.suggest import nearest
 
 _ONLY = {REWARD_MODEL: ("--slice", "--chat", "--eos", "--no-eos"), POLICY: ("--samples",)}
@@ -70,7 +67,7 @@ def run(options: Options) -> int:
         got = f"{target.label}, a {target.kind.replace('_', ' ')}"
         raise options.error(f"{flag} is for a {other_kind.replace('_', ' ')}", got=got)
     if target.run is not None:
-        refuse_foreign_code(target.run, trust=options.on("--trust"), command=f"rlhf eval {target.run.shown}")
+        refuse_foreign_code(target.run, trust=options.on("--trust"), command=f"rlhf eval {target.run.typed}")
         refuse_links(target.run.path)
     rows = EvaluationRows(target, data)
     if target.run is None:
@@ -79,11 +76,7 @@ def run(options: Options) -> int:
         experiment = prepare([*alone, *words], adjust=rows).experiment
     else:
         experiment = prepare_from(target.run, words, adjust=rows).experiment
-    if _is_typed(words, "model.path"):
-        other = Path(str(experiment.model.path))
-        if not other.expanduser().exists():
-            require_on_hub(HubQuestion("model", str(other)), where="model.path", local="model.path=FOLDER")
-        target = replace(target, model=other, label=f"{other.name} by the rewards of {target.label}")
+    target = with_typed_model(target, experiment, words)
     sets = _sets(options, list(experiment.data.evals))
 
     with spinner("importing torch and TRL"):
@@ -131,10 +124,6 @@ def _sets(options: Options, known: list[str]) -> list[str]:
     return asked or known or [""]
 
 
-def _is_typed(words: list[str], key: str) -> bool:
-    return any(word.lstrip("+").startswith(f"{key}=") for word in words)
-
-
 def _with_eos(options: Options, target: Target) -> bool:
     if options.on("--eos") or options.on("--no-eos"):
         return options.on("--eos")
@@ -163,7 +152,7 @@ def _name(options: Options, words: list[str], target: Target, eval_set: str) -> 
     # The random numbers of a sampled answer depend on its batch.
     if (batch_size := options.number("--batch-size")) is not None and target.kind == POLICY:
         parts.append(f"batches_of_{batch_size}")
-    parts += [_as_name(word) for word in words if not _is_typed([word], "run.root")]
+    parts += [_as_name(word) for word in words if not word.lstrip("+").startswith("run.root=")]
     name = "_".join(parts)
     if len(name) <= _LONGEST_NAME:
         return name

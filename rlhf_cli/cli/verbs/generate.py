@@ -48,7 +48,14 @@ from rlhf_cli.evaluation.generation_run import (
     pass_rate_file,
     prompts_of,
 )
-from rlhf_cli.evaluation.targets import EvaluationRows, Target, model_to_sample, refuse_without_scores, run_to_sample
+from rlhf_cli.evaluation.targets import (
+    EvaluationRows,
+    Target,
+    model_to_sample,
+    refuse_without_scores,
+    run_to_sample,
+    with_typed_model,
+)
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.launch.interactive_answers import interaction
 from rlhf_cli.plan.prepare import Prepared, is_run_name, prepare, prepare_from
@@ -112,13 +119,10 @@ def _prepared(options: Options) -> tuple[Target, Prepared]:
         return target, prepare(words, adjust=EvaluationRows(target, data))
     target = run_to_sample(run.path if run is not None else Path(named))
     assert target.run is not None
-    refuse_foreign_code(target.run, trust=options.on("--trust"), command=f"rlhf generate {target.run.shown}")
+    refuse_foreign_code(target.run, trust=options.on("--trust"), command=f"rlhf generate {target.run.typed}")
     refuse_links(target.run.path)
     prepared = prepare_from(target.run, words, adjust=EvaluationRows(target, data))
-    if any(word.lstrip("+").startswith("model.path=") for word in words):
-        other = Path(str(prepared.experiment.model.path))
-        target = replace(target, model=other, label=f"{other.name} by the rewards of {target.label}")
-    return target, prepared
+    return with_typed_model(target, prepared.experiment, words), prepared
 
 
 def _decimal(options: Options, name: str) -> float | None:

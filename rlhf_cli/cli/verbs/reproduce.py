@@ -35,7 +35,7 @@ def run(options: Options) -> int:
         hint = f"rlhf reproduce {named} --against {other}"
         raise options.error("--against trains no run, so no key can be changed", got=" ".join(words), hint=hint)
     if other is None:
-        refuse_foreign_code(earlier, trust=options.on("--trust"), command=f"rlhf reproduce {earlier.shown}")
+        refuse_foreign_code(earlier, trust=options.on("--trust"), command=f"rlhf reproduce {earlier.typed}")
         again, up_to = reproduce(wide_console(), earlier, words, up_to)
     else:
         again = open_run(Path(other))

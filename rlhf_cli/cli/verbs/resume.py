@@ -55,19 +55,19 @@ def run(options: Options, leader: Leader | None = None) -> int:
     if is_run_name(named):
         newest = newest_run(Path("runs", named.partition(":")[2]))
         what = "run:NAME means a finished run, which cannot be resumed"
-        hint = f"rlhf resume {newest.shown}" if newest is not None else with_newest("rlhf resume")
+        hint = f"rlhf resume {newest.typed}" if newest is not None else with_newest("rlhf resume")
         raise RunError(what, got=named, expected="the folder of a run that was interrupted", hint=hint)
     folder, console = open_run(Path(named)), Screen()
     options.refuse_sweep_flags("rlhf resume SWEEP")
     status = read_status(folder)
     if status.state == QUEUED and status.job_id != own_job_id():
         what, got = "the run is queued: Slurm will start it", f"job {status.job_id}"
-        hint = f"rlhf status {folder.shown}, or scancel {status.job_id}"
+        hint = f"rlhf status {folder.typed}, or scancel {status.job_id}"
         raise RunError(what, where=str(folder.path), got=got, hint=hint)
     if not words and not how.allowed and status.state == FINISHED:
         say_finished(console, folder)
     else:
-        refuse_foreign_code(folder, trust=how.trust, command=f"rlhf resume {folder.shown}")
+        refuse_foreign_code(folder, trust=how.trust, command=f"rlhf resume {folder.typed}")
         run = resumed(folder, prepare_from(folder, words), how.allowed)
         if options.on("--dry-run") and run.plan is not None:
             show_plan(console, run.prepared, run.plan, earlier=folder)

@@ -44,7 +44,7 @@ def run(options: Options) -> int:
         hint = f"rlhf score {' '.join(options.words) or '+exp=NAME'} --completions FILE"
         raise ConfigError("no completions were named", where="command line", expected=expected, hint=hint)
     if run is not None:
-        refuse_foreign_code(run, trust=options.on("--trust"), command=f"rlhf score {run.shown}")
+        refuse_foreign_code(run, trust=options.on("--trust"), command=f"rlhf score {run.typed}")
         experiment = prepare_from(run, options.words, adjust=fill_in_policy_and_data).experiment
     else:
         experiment = prepare(options.words, adjust=fill_in_policy_and_data).experiment

@@ -12,6 +12,7 @@ questions. The first step is exact: any run with this seed starts with these rol
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 
 from rlhf_cli.analysis.stored_rounds import read_rounds
@@ -21,7 +22,7 @@ from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.config.schema.reward_sections import AGGREGATES
 from rlhf_cli.display.terminal import spinner, wide_console
-from rlhf_cli.errors import EXIT_OK
+from rlhf_cli.errors import EXIT_OK, RunError
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.runs.run_status import newest_run, read_status
 from rlhf_cli.text.json_values import section
@@ -33,15 +34,16 @@ def run(options: Options) -> int:
     """Answer one question, or several, about one run, print the answers and return the exit code."""
     words = options.words
     expected = "a run folder, or run:NAME, and what would be different"
-    newest = newest_run()
-    reward = next(iter(section(newest.read_config(), "rewards") if newest is not None else {"correct": {}}), "NAME")
+    newest, reward = newest_run(), "correct"
+    with suppress(RunError):  # another run is named
+        reward = next(iter(section(newest.read_config(), "rewards")), "NAME") if newest is not None else reward
     named = one_named(words, "rlhf whatif", expected, more=f" rewards.{reward}.weight=0.3")
     folder = run_at(named, [], where="rlhf whatif")
     questions = [ask(folder, typed) for typed in alternatives(words)]
     aggregates = {rule.aggregate for question in questions for rule in (question.old, question.new)}
     makers = [side.advantages for question in questions for side in (question.old, question.new)]
     if aggregates - set(AGGREGATES) or any(makers):  # a function of the user's, which answering runs
-        refuse_foreign_code(folder, trust=options.on("--trust"), command=f"rlhf whatif {folder.shown}")
+        refuse_foreign_code(folder, trust=options.on("--trust"), command=f"rlhf whatif {folder.typed}")
     stored = read_rounds(folder)
 
     with spinner("importing torch"):

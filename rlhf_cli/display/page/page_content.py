@@ -99,7 +99,7 @@ def report_at_the_end(folder: Path) -> str:
         return f"report: {RunFolder(folder).shown}/{NAME}"
     except Exception as error:
         why = str(error).partition("\n")[0] or type(error).__name__
-        return f"no report: {why}; rlhf report {RunFolder(folder).shown} tries again"
+        return f"no report: {why}; rlhf report {RunFolder(folder).typed} tries again"
 
 
 def report_on(runs: Sequence[LoggedRun], problems: Sequence[UserError], out: Path, *, title: str) -> dict[str, Any]:

@@ -156,9 +156,9 @@ def where_to_look(folder: RunFolder) -> dict[str, str]:
     if track.get("mode") == "none":
         return {}
     if unsent(folder.path):
-        return {f"rlhf sync {folder.shown}": "send the record to wandb"}
+        return {f"rlhf sync {folder.typed}": "send the record to wandb"}
     commands = {
-        "tensorboard": f"tensorboard --logdir {os.path.dirname(folder.shown)}",
+        "tensorboard": f"tensorboard --logdir {shlex.quote(os.path.dirname(folder.shown))}",
         "trackio": f"trackio show --project {shlex.quote(str(track.get('project')))}",
         "mlflow": f"mlflow ui --backend-store-uri {shlex.quote(mlflow_store(folder))}",
     }

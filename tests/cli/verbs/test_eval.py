@@ -171,6 +171,7 @@ class TestTextEndings:
         (["run:rm", "--samples", "2"], "--samples is for a policy"),
         (["run:rm", "--slice", "nothing"], "no column 'nothing'"),
         (["run:rm", "data.eval=null"], "there are no rows to evaluate on"),
+        (["run:rm", "model.path=no/such/name"], "neither a folder nor a valid name"),
     ],
 )
 def test_refusals_of_eval(run: Path, words: list[str], told: str, capsys: Said) -> None:

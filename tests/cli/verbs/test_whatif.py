@@ -26,7 +26,11 @@ def run(place: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     return folder
 
 
-def test_at_80_columns(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_at_80_columns(run: RunFolder, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another run, the newest, is damaged."""
+    damaged = RunFolder(place / "runs" / "other" / "newest")
+    damaged.path.mkdir(parents=True)
+    damaged.config.write_text("- a")
     words = [LESS, "rewards.brevity.gate={by: correct, at_least: 1.0, otherwise: exclude}"]
     assert main(["whatif", str(run.path), *words]) == 0
     out = capsys.readouterr().out
