@@ -17,7 +17,7 @@ import functools
 import inspect
 import math
 import pickle
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import NoReturn, TypeAlias
 
@@ -105,7 +105,7 @@ def _call(
         log_metric=lambda name, value: float(value),
     )
     if inspect.isawaitable(returned):
-        returned = runner.run(_awaited(returned))
+        returned = runner.run(asyncio.wait_for(returned, None))
     _check_unchanged(given, lent, some)
     for column, length in extra_logs:
         if length != len(some):
@@ -255,10 +255,6 @@ def _message(role: str, content: str) -> list[dict[str, str]]:
 
 def _shown(value: object) -> str:
     return f"{type(value).__name__} {value!r:.80}"
-
-
-async def _awaited(awaitable: Awaitable[object]) -> object:
-    return await awaitable
 
 
 def _fail(problem: str) -> NoReturn:

@@ -93,22 +93,18 @@ def token_short(completions, completion_ids, **kwargs):
     return [[0.0] * (len(ids) - (len(ids) == 2)) + [0.0] for ids in completion_ids]
 
 
-def column(completions, **kwargs):
-    return [[float("yes" in text)] for text in completions]
-
-
 def logs_too_little(completions, log_extra, **kwargs):
     log_extra("seen", [1])
     return [1.0] * len(completions)
 
 
-@pytest.mark.parametrize("reward", [polite, polite_later])
+def polite_in_lists(completions, **kwargs):
+    return [[score] for score in polite(completions)]
+
+
+@pytest.mark.parametrize("reward", [polite, polite_later, polite_in_lists])
 def test_the_values_come_back(reward) -> None:
     assert check_reward(reward, completions=TEXTS) == [1.0, 0.0, 2.0]
-
-
-def test_rows_of_one_number_are_scores_as_in_a_training() -> None:
-    assert check_reward(column, completions=["yes", "no"]) == [1.0, 0.0]
 
 
 def test_by_name_with_args_and_by_file(write) -> None:

@@ -257,10 +257,11 @@ def test_neither_the_order_of_sampling_nor_the_other_prompts_change_the_request(
     assert len(server.asked) == 2
 
 
-@pytest.mark.parametrize("text", ["Ranking: 1 > 2", "Ranking: 1 > 2 > 2", "Ranking: 0 > 1 > 2", "1, 2, 3"])
+@pytest.mark.parametrize("text", ["Ranking: 1 > 2", "Ranking: 1 > 2 > 2", "Ranking: 0 > 1 > 2", "1, 2, 3", "Best:"])
 def test_a_reply_that_is_no_ranking_raises_and_is_not_kept(text: str, cache: Path) -> None:
+    args = {"ranking_pattern": r"Best:(.+)?"} if text == "Best:" else {}
     with serving(reply(text)) as server, pytest.raises(RewardError) as caught:
-        scores(server, list(range(7)))
+        scores(server, list(range(7)), **args)
     assert str(caught.value.where)[:5] == "row 0"
     assert not list(cache.rglob("*"))
 
@@ -282,11 +283,6 @@ def test_a_reply_that_is_no_ranking_costs_the_rows_of_its_prompt_only() -> None:
         stack.close()
     assert (sorted(map(str, outcome.raw[:2])), outcome.raw[2:]) == (["0.0", "1.0"], [None, None])
     assert [message is None for message in outcome.errors] == [True, True, False, False]
-
-
-def test_a_pattern_whose_group_may_be_missing_gives_no_ranking() -> None:
-    with serving(reply("Best:")) as server, pytest.raises(RewardError):
-        scores(server, list(range(7)), ranking_pattern=r"Best:(.+)?")
 
 
 def test_a_rubric_needs_the_completions_and_its_columns_are_required(cache: Path) -> None:

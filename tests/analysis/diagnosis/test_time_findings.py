@@ -9,10 +9,8 @@ import pytest
 from rlhf_cli.analysis.diagnosis.logged import CheckResult, Finding, Log, PassedCheck, RunSetup, SkippedCheck
 from rlhf_cli.analysis.diagnosis.run_diagnosis import run_check
 
-REWARDS = {
-    **{"judge": {"args": {"max_concurrency": 8}}, "slow": {"fn": "./mine.py:slow"}, "rm": {"model": "run:a"}},
-    **{"apart": {"fn": "./mine.py:slow", "isolate": True}, "world": {"environment": "get_reward"}},
-}
+REWARDS = {"judge": {"args": {"max_concurrency": 8}}, "slow": {"fn": "./mine.py:slow"}, "rm": {"model": "run:a"}}
+APART = {"apart": {"fn": "./mine.py:slow", "isolate": True}, "world": {"environment": "get_reward"}}
 
 
 def seen(shares: dict[str, float], elapsed_s: float = 100.0, events: int = 5, **config: Any) -> list[CheckResult]:
@@ -28,7 +26,7 @@ def seen(shares: dict[str, float], elapsed_s: float = 100.0, events: int = 5, **
     [
         ({"reward/judge": 0.6}, {}, ["rewards.judge.args.max_concurrency=32"]),
         ({"reward/slow": 0.35}, {}, ["rewards.slow.isolate=true"]),
-        *(({f"reward/{name}": 0.35}, {}, []) for name in ("apart", "world")),
+        *(({f"reward/{name}": 0.35}, {"rewards": APART}, []) for name in APART),
         ({"reward/rm": 0.35}, {}, ["rewards.rm.batch_size=64", "rewards.rm.dtype=bfloat16"]),
         ({"saving": 0.2}, {"trainer": {"args": {"save_steps": 50}}}, ["trainer.args.save_steps=200"]),
         ({"saving": 0.2}, {"trainer": {"args": {"save_steps": 0.1}}}, []),

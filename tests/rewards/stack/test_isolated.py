@@ -345,9 +345,8 @@ def test_rows_are_scored_after_all_workers_ended_at_once(hanging: Path) -> None:
 def test_a_stranger_with_the_number_of_a_dead_worker_is_not_killed() -> None:
     """The kernel gives numbers again, to a shell or to another training: only orphans of a session are killed."""
     isolated = Isolated("./mine.py:f", {}, timeout_s=1.0)
-    stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
-    isolated._workers = {stranger.pid}
-    isolated.close()
-    assert (stranger.poll(), isolated._workers & {stranger.pid}) == (None, set())
-    stranger.communicate(b"\n", timeout=60)
-    assert stranger.returncode == 0
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True) as stranger:
+        isolated._workers = {stranger.pid}
+        isolated.close()
+        assert (stranger.communicate(b"\n"), stranger.returncode) == ((None, None), 0)
+    assert stranger.pid not in isolated._workers

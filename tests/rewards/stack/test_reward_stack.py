@@ -360,27 +360,18 @@ class TestWhatIsComputed:
         assert b.asked == [[0, 1, 3]]
 
 
-class TestLogExtra:
-    @staticmethod
+@pytest.mark.parametrize("rules", [{"gates": (at_least("a"),)}, {"on_error": "exclude"}, {"eval_only": True}])
+def test_a_batch_without_logged_values_still_has_the_column(rules: dict[str, Any]) -> None:
+    """TRL would otherwise show the last batch's values beside this batch's completions."""
+
     def says(row: list[int], log_extra: Any, **_: Any) -> list[float]:
         log_extra("said", [f"row {index}" for index in row])
         return [1.0] * len(row)
 
-    def test_a_batch_without_logged_values_still_has_the_column(self) -> None:
-        """TRL would otherwise show the last batch's values beside this batch's completions."""
-        a = Table(0, 1, 0, 1)
-        stack = RewardStack([Component("a", a), Component("b", self.says, gates=(at_least("a"),))])
-        stack.evaluate(**BATCH, log_extra=print)
-        a.scores = (0, 0, 0, 0)
-        stack.evaluate(**BATCH, log_extra=print)
-        assert stack.outcomes["b"].extra == {"said": [None] * 4}
-        stack.close()
-
-    @pytest.mark.parametrize("rules", [{"on_error": "exclude"}, {"eval_only": True}])
-    def test_nor_is_the_column_lost_by_a_failure_or_with_the_evaluation(self, rules: dict[str, Any]) -> None:
-        stack = RewardStack([Component("b", self.says, **rules)])
-        stack.evaluate(**BATCH, log_extra=print)
-        stack.is_training = True
-        stack.evaluate(**BATCH | {"row": None}, log_extra=print)
-        assert stack.outcomes["b"].extra == {"said": [None] * 4}
-        stack.close()
+    passes = [1.0] * 4
+    stack = RewardStack([Component("a", lambda **_: passes), Component("b", says, **rules)])
+    stack.evaluate(**BATCH, log_extra=print)
+    stack.is_training, passes[:] = True, [0.0] * 4
+    stack.evaluate(**BATCH | {"row": None}, log_extra=print)
+    assert stack.outcomes["b"].extra == {"said": [None] * 4}
+    stack.close()
