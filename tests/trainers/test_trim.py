@@ -89,17 +89,6 @@ class TestNothingIsLost:
         for batch in reordered_in_windows(split(whole, 2), 3, longest_first):
             assert batch["advantages"].tolist() == batch["prompt_ids"].sum(dim=1).tolist()
 
-    @pytest.mark.parametrize("may_move", [True, False])
-    def test_used_columns(self, seed: int, may_move: bool) -> None:
-        """No token is outside, the first and the last column hold one, and of either part a column stays."""
-        batch = ragged(1 + seed % 3, seed)
-        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
-        columns = used_columns(mask, COMPLETION, may_move=may_move)
-        assert mask[:, columns].sum() == mask.sum()
-        assert columns.start < PROMPT < columns.stop
-        assert columns.stop == PROMPT + 1 or bool(mask[:, columns.stop - 1].any())
-        assert bool(mask[:, columns.start].any()) if may_move else columns.start == 0
-
 
 def test_answers_of_one_token_keep_one_column_and_get_a_second_of_padding() -> None:
     batch = ragged(3, seed=0)
@@ -131,17 +120,6 @@ def test_packed_rows_are_ordered_by_prompt_and_trimmed_ones_by_length() -> None:
 
 def ppo_names(batch: dict[str, Tensor]) -> set[str]:
     return {"advantages", "returns", "rollout_values", "old_per_token_logps"} & set(batch)
-
-
-def test_a_ragged_batch_loses_columns() -> None:
-    """Control: that it does nothing at all would pass most of what is above."""
-    batch = ragged(4, seed=0)
-    batch["completion_mask"][:, 3:] = 0
-    batch["prompt_mask"][:, :2] = 0
-    found = trimmed(batch, may_move=True)
-    assert found["completion_ids"].shape[1] <= 3
-    assert found["prompt_ids"].shape[1] <= 3
-    assert found["advantages"].shape == found["completion_ids"].shape
 
 
 def test_what_is_not_known_is_left_as_it_is() -> None:

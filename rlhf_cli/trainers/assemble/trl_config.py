@@ -45,8 +45,6 @@ from rlhf_cli.trainers.assemble.policy_loading import quantization
 if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import TrlArguments
 
-_KEY = "trainer.class"
-
 
 def import_trainer(section: Trainer) -> ModuleType:
     """Return TRL's module with the trainer and its config class, both imported: TRL does so on attribute access."""
@@ -63,32 +61,22 @@ def trainer_class_of(section: Trainer) -> type:
     trl_class: type = getattr(import_trainer(section), section.trl)
     if section.own_class is None:
         return trl_class
-    own: object = import_function(section.own_class, where=_KEY)
-    if not (isinstance(own, type) and issubclass(own, trl_class)):
-        raise ConfigError(
-            f"this is no {section.trl}",
-            where=_KEY,
-            got=section.own_class,
-            expected=f"class {getattr(own, '__name__', 'MyTrainer')}({section.trl})",
-            advice="trainer.trl names the class of TRL's that yours inherits from",
-        )
-    return own
+    advice = "trainer.trl names the class of TRL's that yours inherits from"
+    return _own_class(section.own_class, trl_class, "trainer.class", advice)
 
 
 def callbacks_of(section: Trainer) -> list[TrainerCallback]:
     """Return the user's callbacks. Raise ConfigError for a class that is no TrainerCallback of transformers."""
-    made = []
-    for number, named in enumerate(section.callbacks):
-        own: object = import_function(named, where=f"trainer.callbacks.{number}")
-        if not (isinstance(own, type) and issubclass(own, TrainerCallback)):
-            raise ConfigError(
-                "this is no callback",
-                where=f"trainer.callbacks.{number}",
-                got=named,
-                expected=f"class {getattr(own, '__name__', 'MyCallback')}(transformers.TrainerCallback)",
-            )
-        made.append(own())
-    return made
+    named = enumerate(section.callbacks)
+    return [_own_class(own, TrainerCallback, f"trainer.callbacks.{number}")() for number, own in named]
+
+
+def _own_class(named: str, base: type, where: str, advice: str | None = None) -> type:
+    own: object = import_function(named, where=where)
+    if not (isinstance(own, type) and issubclass(own, base)):
+        what, expected = f"this is no {base.__name__}", f"class {getattr(own, '__name__', 'Mine')}({base.__name__})"
+        raise ConfigError(what, where=where, got=named, expected=expected, advice=advice)
+    return own
 
 
 def strategy_args(launch: Launch) -> dict[str, object]:
