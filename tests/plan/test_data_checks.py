@@ -76,6 +76,7 @@ REFUSED = """
 path=rows.jsonl select=[1,21]        | data.select  [1, 21]  at most 20 / '~data.select'
 path=rows.jsonl eval.fraction=0.01   | data.eval  20 rows, 20 different prompts / another fraction
 path=gone.jsonl eval.path=gone.jsonl | data.path / gone.jsonl / a file
+path=gone.jsonl eval.path=held.jsonl | data.path / gone.jsonl / a file
 mix={m:{path:rows.jsonl},n:{path:text.jsonl}} | data.mix.n  text  integer, as in data.mix.m / rename.other_a=a
 """
 
@@ -87,6 +88,6 @@ def test_what_cannot_be_read_is_refused_once(words: str, parts: str) -> None:
     data = report.run(source_problems(subject), None)
     assert unsaid(told(source_problems(subject)), parts) == []
     assert data is not None
-    assert data.num_rows is None or "mix" in words
+    assert (data.num_rows, bool(data.held_out)) == (None, "held" in words)
     (error,) = report.problems.values()
     assert str(error.where).endswith("(command line)") == (parts.split()[0] in ("data.select", "data.path"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_cli.errors import UserError
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_tokenizer
 from rlhf_cli.plan.checks import data_checks, reward_checks
 from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report, RewardFacts
@@ -21,6 +22,9 @@ def placed(completions, size: int, **columns): ...
 def asks(completions, difficulty, **columns): ...
 def typed(completions, *, size: int, gold=1, **columns): ...
 def short(totals, groups): return totals[:1]
+class Env:
+    def reset(self, **row): ...
+    def get_reward(self): ...
 def hides(completions, a=0.5, b=None, c=1, **columns): ...
 def two(rewards, weights): ...
 def more(rewards, weights, more): ...
@@ -34,6 +38,8 @@ FUNCTIONS = """
 reward   | X={model:a/b,args:{c:1}}            | X.args
 reward   | X.fn=M:hides                        | rewards / X.args.a=0.5 keeps
 reward   | X.fn=M:hides X.args.a=2             |
+reward   | X={model:a/b} rewards.y.fn=M:hides  | rewards / y.args.a=0.5 keeps
+reward   | environment.class=M:Env X.environment=get_reward rewards.y.fn=M:hides | rewards / y.args.a=0.5
 unfed    | rewards.format.per=turn             | rewards.format.per  turn  `tools` / '~rewards.format.per', or
 unfed    | truncation=exclude truncation.also=[turns] | truncation.also  turns  `tools` / '~truncation.also', or
 unfed    | rewards.format.per=turn rollout.fn=M:r |
@@ -67,6 +73,7 @@ trial    | X.fn=M:cols X.per=turn              | X.fn / 'gold' / each turn, here
 trial    | X.fn=M:cols X.per=turn rollout.fn=M:r |
 trial    | X.fn=M:cols X.trial=false           |
 trial    | X.fn=M:eights                       |
+trial    | X.fn=M:eights X.gate={by:format,at_least:1} |
 trial    | exp=toy_ppo X.fn=M:pairs            |
 """
 
@@ -84,7 +91,10 @@ def test_a_function_that_gets_or_gives_something_else(write: Write, check: str, 
         "function": lambda: reward_checks.function_problems(subject),
         "trial": lambda: reward_checks.trial_problems(subject, data),
     }
-    assert unsaid(told(findings[check]()), parts) == []
+    found = list(findings[check]())
+    assert unsaid(told(iter(found)), parts) == []
+    places = [str(one.where) for one in found if isinstance(one, UserError)]
+    assert all("(command line)" in place for place in places if place != "data")
 
 
 def test_the_files_of_own_functions_are_those_of_the_run(write: Write) -> None:

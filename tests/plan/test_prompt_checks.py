@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_cli.errors import ConfigError, DataError, ModelError
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_tokenizer
-from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders
+from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report
 from rlhf_cli.plan.checks.prompt_checks import text_argument_problems, tokenizer_problems
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.reward_records import write_text_endings, write_training_format
@@ -128,6 +128,14 @@ class TestTokenizer:
         subject = subject_of("exp=quickstart", *MODEL)
         found = told(tokenizer_problems(subject, DataFacts(), ModelFolders(subject.experiment)))
         assert unsaid(found, parts) == []
+
+    def test_it_is_read_with_the_templates_of_the_model_section(self, place, write: Write) -> None:
+        model_copy(place / "model")
+        words = ("model.response_template={start_anchor: 'x'}", "model.chat_template='{{ messages }}'")
+        subject = subject_of("exp=quickstart", *MODEL, *words)
+        made = Report().run(tokenizer_problems(subject, DataFacts(), ModelFolders(subject.experiment)), None)
+        assert made is not None
+        assert (made.settings["response_template"], made.chat_template) == ({"start_anchor": "x"}, "{{ messages }}")
 
     def test_another_tokenizer_without_files(self, place, write: Write, refused: Refused) -> None:
         write("rows.jsonl", ROWS)

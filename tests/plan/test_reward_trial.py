@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rlhf_cli.cli import main
@@ -42,6 +43,7 @@ def dies(completions):
 def late(completions):
     time.sleep(60)
 def isolated_with_state(completions, trainer_state):
+    assert (trainer_state.global_step, trainer_state.max_steps) == (0, 1)
     return [1.0] * len(completions)
 def heavy(completions, prompts, answer, trainer_state, log_extra, log_metric, completion_ids):
     import sqlite3
@@ -155,6 +157,7 @@ def test_a_long_trial_says_what_it_waits_for(
     monkeypatch.setattr(reward_checks, "_QUIET_S", 60)
     assert reward_checks.in_fork(lambda: None, 5.0, "the reward 'quick'") is None
     assert capfd.readouterr().err == ""
+    assert not [child for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.parametrize("name", ["later", "dense", "spans"])

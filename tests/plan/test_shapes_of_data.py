@@ -456,6 +456,11 @@ def test_answers_that_are_all_empty_and_sources_that_disagree_are_refused(place:
         with pytest.raises(DataError) as caught:
             planned(*words_of, *typed, "+reward@rewards.match=exact_match")
         assert caught.value.where == where.strip()
+        assert (
+            ("empty" in str(caught.value.got))
+            == ("rewards.match" in str(caught.value.expected))
+            == (where != "data.mix.b")
+        )
     planned(*words_of, *mix, "data.mix.b.path=null.jsonl", "+reward@rewards.match=exact_match")
 
 
@@ -467,6 +472,7 @@ def test_a_variable_that_the_chat_template_does_not_read(chat_model: str, place:
         with pytest.raises(ConfigError) as error:
             planned(*words("grpo", chat_model), f"{key}={{{name}: false}}")
         assert (error.value.where, error.value.hint) == (f"{key}.{name} (command line)", f"'~{key}.{name}'{hint}")
+        assert "enable_thinking" in str(error.value.expected)
     assert planned(*words("grpo", chat_model), f"{key}={{enable_thinking: false}}")
 
 

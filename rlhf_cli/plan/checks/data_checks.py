@@ -37,15 +37,15 @@ def source_problems(subject: Subject) -> Check[DataFacts]:
         try:
             (trained_on if number < len(training) else held).append(_read(source, prompt, experiment.seed))
         except UserError as error:
-            if error.where is not None and error.where in subject.composed.origins.by_key:
-                error.where = subject.where(error.where)
+            if error.where in subject.composed.origins.by_key:
+                error.where = subject.where(str(error.where))
             mistake = (error.what, error.got, error.expected)
             if mistake not in mistakes:  # the held-out rows often repeat a value of the training rows
                 yield source.with_file(error)
             mistakes.append(mistake)
-            continue
-        local = [Path(path).expanduser().resolve() for path in source.paths if Path(path).expanduser().exists()]
-        files |= {f"{source.name}[{place}]" if place else source.name: path for place, path in enumerate(local)}
+        else:
+            local = [Path(path).expanduser().resolve() for path in source.paths if Path(path).expanduser().exists()]
+            files |= {f"{source.name}[{place}]" if place else source.name: path for place, path in enumerate(local)}
     if mistakes:
         return DataFacts(tuple(trained_on), tuple(held), files)
     tables = {read.source.name: read.rows for read in trained_on if read.rows is not None and len(training) > 1}

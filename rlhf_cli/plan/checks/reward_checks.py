@@ -117,15 +117,15 @@ def function_problems(subject: Subject) -> Check[dict[str, Path]]:
         except UserError as error:
             yield error
     if aggregate not in AGGREGATES:
-        named["aggregate"] = aggregate
-        signature = inspect.signature(import_function(aggregate, where="aggregate"))
+        named["aggregate"], where = aggregate, subject.where("aggregate")
+        signature = inspect.signature(import_function(aggregate, where=where))
         try:
             signature.bind(rewards={}, weights={})
         except TypeError:
             what = "the aggregate must take the arguments `rewards` and `weights`"
             expected = "f(rewards, weights): by reward, a list of scores and a number; returns one total per row"
             got = f"{aggregate}({', '.join(signature.parameters)})"
-            yield RewardError(what, where="aggregate", got=got, expected=expected)
+            yield RewardError(what, where=where, got=got, expected=expected)
     return {key: file for key, fn in named.items() if (file := source_file(fn)) is not None}
 
 
