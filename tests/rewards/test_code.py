@@ -82,7 +82,7 @@ def test_split_tests() -> None:
         with pytest.raises(RewardError) as caught:
             split_tests(wrong, 7)
         assert "row 7" in str(caught.value)
-    for none in (3, [1], {"a": 1}):
+    for none in (3, ["assert a", 1], {"a": 1}):
         with pytest.raises(RewardError):
             split_tests(none, 0)
 
