@@ -144,12 +144,13 @@ def test_a_stored_row_is_not_run_as_code_either(task: str, tmp_path: Path) -> No
             "would run this as code",
         ),
         ('{"task": "number_sorting", "args": {}, "answer": "exit(1)", "metadata": {}}', "would run this as code"),
+        ('{"task": "prime_factorization", "args": {}, "answer": "x", "metadata": {}}', "ValueError: invalid literal"),
     ],
 )
 def test_a_row_of_another_kind_is_refused_with_its_number(entry: str, said: str) -> None:
     (row,) = rows("gcd", 1)
     with pytest.raises(RewardError, match=re.escape(said)) as caught:
-        task_score(["1", "1"], [row["entry"], entry])
+        task_score(["<answer>1</answer>"] * 2, [row["entry"], entry])
     assert caught.value.row == 1
 
 
