@@ -55,6 +55,7 @@ def test_a_program_that_is_well(run: Run, tmp_path: Path) -> None:
     assert run(source, stdin="wörld\n") == ProgramResult(3, "hello wörld\n", "there\n", False, None)
     assert list(tmp_path.iterdir()) == []
     assert os.listdir("/proc/self/fd") == opened
+    assert run("print(1)", max_processes=1).stdout == "1\n"
 
 
 def test_no_package_is_seen(run: Run) -> None:

@@ -115,10 +115,10 @@ open("/dev/null", "w").write("x")
 
 
 LOOKS = """
-import ctypes, json, os, resource
+import ctypes, json, os, resource, tempfile
 def words(file): return list(map(str.split, open(file)))
 def opened(name): return open("/dev/" + name, "rb").read(2).hex()
-open("/dev/shm/own", "w").close()
+tempfile.TemporaryFile(dir="/dev/shm").close()
 print(json.dumps({
     "limits": {name: resource.getrlimit(getattr(resource, "RLIMIT_" + name)) for name in %s},
     "status": {name.strip(":"): rest for name, *rest in words("/proc/self/status")},
@@ -127,6 +127,7 @@ print(json.dumps({
     "disk": os.statvfs("/tmp").f_blocks * os.statvfs("/tmp").f_frsize,
     "secure_bits": ctypes.CDLL(None).prctl(27, 0, 0, 0, 0),
     "is_own_session": [os.getsid(pid) == pid for pid in (os.getpid(), os.getppid())],
+    "descriptors": sorted(os.listdir("/proc/self/fd")),
     "devices": [opened("null"), opened("zero"), len(opened("random")), len(opened("urandom"))],
 }))
 """
@@ -147,6 +148,7 @@ def test_what_a_program_is_left_with(run: Run, mode: Isolation) -> None:
     assert {int(*status[name], 16) for name in ("CapPrm", "CapEff", "CapAmb", "SigBlk")} == {0}
     assert (status["NoNewPrivs"], seen["is_own_session"][0]) == (["1"], True)
     assert seen["devices"] == ["", "0000", 4, 4]
+    assert seen["descriptors"] == ["0", "1", "2", "3"]  # the last is that of the list itself
     assert status["Seccomp"] == ["2" if here["no_network"] and not walled else "0"]
     if here["other_user"]:
         (user,) = {*status["Uid"], *status["Gid"]}
