@@ -16,10 +16,10 @@ from hydra.errors import HydraException
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.metric_rules import moves_the_total, moving_total
 from rlhf_cli.config.schema.launch_sections import Sweep
-from rlhf_cli.errors import ConfigError, RunError, UserError
+from rlhf_cli.errors import ConfigError, RunError, UserError, raise_any
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.metrics_file import start_and_end
-from rlhf_cli.sweeps.sweep_grid import SweepJob, grid_of, names_of
+from rlhf_cli.sweeps.sweep_grid import SweepJob, grid_of, names_of, typed_again
 from rlhf_cli.tables.metrics import logged_name
 from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.text.suggest import nearest
@@ -218,6 +218,7 @@ def search_plan(typed: list[str]) -> SearchPlan | None:
     sweep = experiment.sweep
     if sweep is None or (not is_typed and swept.keys() == {"seed"}):  # the repetition of an experiment's own search
         return None
+    raise_any(typed_again([override for override in map(_parse, typed) if override is not None]))
     typed_keys = [word.partition("=")[0].lstrip("+") for word in fixed]
     space = from_section(sweep.space, experiment.rewards, typed_keys)
     space |= {key: distribution_of(override) for key, override in swept.items()}

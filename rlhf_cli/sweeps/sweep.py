@@ -103,7 +103,7 @@ def resume_sweep(
         show_planned(console, RunFolder(sweep.path).shown, plans)
         for changed in {other_versions(sweep.run_of(job)) for job, status in wanted if status is not None} - {None}:
             console.print(f"warning: runs started with other versions: {changed}", soft_wrap=True)
-        jobs = _ready(sweep, wanted, allowed, dry_run=options.dry_run)
+        jobs = _ready(sweep, wanted, allowed, options)
         if jobs and jobs[0].experiment.launch.slurm is None:
             return sweep_folder.SweepEnd(run_ready(console, sweep, jobs, options), sweep.path)
         if not wanted:
@@ -143,10 +143,9 @@ def _ready(
     sweep: sweep_folder.SweepFolder,
     wanted: Sequence[tuple[SweepJob, Status | None]],
     allowed: ResumeOptions,
-    *,
-    dry_run: bool,
+    options: SweepOptions,
 ) -> list[sweep_folder.ReadyJob]:
-    """Return the jobs ready to run, none with `dry_run`. Raise all their problems before anything is written."""
+    """Return the jobs ready to run, none in a dry run. Raise all their problems before anything is written."""
     problems = sweep_folder.JobProblems()
     command = f"rlhf resume {RunFolder(sweep.path).typed}"
     begun: dict[str, Resumed] = {}
@@ -166,11 +165,13 @@ def _ready(
     except UserError as error:
         problems.add(error, ", ".join(job.name for job in missing))
     problems.raise_any(len(wanted))
+    checked = (*begun.values(), *new.values())
+    sweep_folder.refuse_unlogged_watch(options.watch, [job.prepared.experiment for job in checked])
     return [
         sweep_folder.ready_again(begun[job.name], take_over=allowed.take_over)
         if job.name in begun
         else sweep_folder.freeze(sweep.path, new[job.name])
-        for job, _ in (() if dry_run else wanted)
+        for job, _ in (() if options.dry_run else wanted)
     ]
 
 

@@ -124,13 +124,11 @@ class ReadyJob(JobProgress):
 
 
 def refuse_unlogged_watch(metric: str | None, experiments: Sequence[Experiment]) -> None:
-    """Raise ConfigError if no experiment can log the watched metric. With `metric` None, do nothing."""
-    if metric is None:
+    """Raise ConfigError if no experiment can log the watched metric; None is the usual one."""
+    problems = [unlogged(metric, experiment) for experiment in experiments] if metric is not None else []
+    if not problems or None in problems or (first := problems[0]) is None:
         return
-    problems = [unlogged(metric, experiment) for experiment in experiments]
-    if None in problems or problems[0] is None:
-        return
-    why, close = problems[0]
+    why, close = first
     what, expected = f"no run of this sweep logs {metric}: {why}", examples_of_metrics(experiments[0])
     hint = f"--watch {close}" if close is not None else None
     raise ConfigError(what, where="command line", got=f"--watch {metric}", expected=expected, hint=hint)

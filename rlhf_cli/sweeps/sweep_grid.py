@@ -106,7 +106,7 @@ def grid_of(typed: list[str]) -> SweepGrid:
                 axes[place] = _axis(override)
         except UserError as error:
             problems.append(error)
-    problems += _typed_again([override for _, override in parsed if override is not None])
+    problems += typed_again([override for _, override in parsed if override is not None])
     if not problems and not axes:
         got, expected = " ".join(typed) or "no values", "a key with several values: seed=1,2,3 or 'seed=range(0,5)'"
         hint, advice = next(filter(None, map(_meant, typed)), None), "leave out -m for one run"
@@ -219,7 +219,8 @@ def _options(override: Override, pattern: Glob) -> list[tuple[object, str]]:
     return [(option, option) for option in chosen]
 
 
-def _typed_again(parsed: list[Override]) -> Iterator[ConfigError]:
+def typed_again(parsed: list[Override]) -> Iterator[ConfigError]:
+    """Yield an error for each key that has several values and is typed twice."""
     by_key: dict[str, list[Override]] = {}
     for override in parsed:
         by_key.setdefault(override.get_key_element().lstrip("+"), []).append(override)

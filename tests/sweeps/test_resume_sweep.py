@@ -111,6 +111,8 @@ def test_the_state_of_a_job_decides_whether_it_is_resumed(frozen) -> None:
     assert ran.pop() == [*unfinished, ("seed=7", True)]
     assert main(["resume", str(SWEEP), "--failed"]) == 0
     assert ran.pop() == [("seed=1", True)]
+    assert main(["resume", str(SWEEP), "--watch", "los"]) == 2
+    assert not ran
 
 
 def test_changed_code_is_refused_for_all_jobs_together_and_can_be_allowed(workplace: Path, frozen, capsys) -> None:

@@ -348,6 +348,7 @@ def test_a_typed_interval_is_searched_beside_the_section(place: Path) -> None:
         ([*SEARCH, "rewards.format.weight=1", "rewards.brevity.weight=1"], "where:    sweep.space"),
         ([*SEARCH, "trainer.args.lerning_rate=interval(0,1)"], "trainer.args.learning_rate"),
         ([*SEARCH, "launch=slurm"], "where:    launch.slurm"),
+        ([*SEARCH, "rewards.format.weight=interval(0,1)", "rewards.format.weight=1"], "is typed twice"),
         (["rewards.format.weight=interval(0,1)"], "sweep=weights"),
     ],
 )

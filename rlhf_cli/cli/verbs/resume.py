@@ -28,7 +28,7 @@ from rlhf_cli.cli.run_arguments import one_named
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, RunError
 from rlhf_cli.launch.freeze import refuse_foreign_code
-from rlhf_cli.launch.one_run import show_plan
+from rlhf_cli.launch.one_run import planned_json, show_plan
 from rlhf_cli.launch.resuming import resume_once, resumed, say_finished
 from rlhf_cli.plan.prepare import is_run_name, prepare_from
 from rlhf_cli.runs.run_folder import SWEEP, open_run
@@ -64,6 +64,7 @@ def run(options: Options, leader: Leader | None = None) -> int:
         what, got = "the run is queued: Slurm will start it", f"job {status.job_id}"
         hint = f"rlhf status {folder.typed}, or scancel {status.job_id}"
         raise RunError(what, where=str(folder.path), got=got, hint=hint)
+    planned = None
     if not words and not how.allowed and status.state == FINISHED:
         say_finished(console, folder)
     else:
@@ -71,8 +72,9 @@ def run(options: Options, leader: Leader | None = None) -> int:
         run = resumed(folder, prepare_from(folder, words), how.allowed)
         if options.on("--dry-run") and run.plan is not None:
             show_plan(console, run.prepared, run.plan, earlier=folder)
+            planned = {"dry_run": True, **planned_json(run.prepared, run.plan, earlier=folder)}
         else:
             resume_once(console, run, take_over=how.take_over, leader=leader)
     if options.as_json:
-        print_json(run_result(folder))
+        print_json(planned or run_result(folder))
     return EXIT_OK

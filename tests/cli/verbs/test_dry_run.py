@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from rlhf_cli.cli import main
 from tests.support.begun_runs import begun
+from tests.support.json_shapes import is_described
 
 TWO = ("launch.processes=2", "trainer.args.per_device_train_batch_size=32")
 
@@ -66,4 +68,7 @@ def test_the_plan_of_a_resume(place: Path, capsys: pytest.CaptureFixture[str], m
     before = {file: file.read_bytes() for file in place.rglob("*") if file.is_file()}
     assert main(["resume", run.shown, "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "nothing was started or written"
+    assert main(["resume", run.shown, "--dry-run", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert (is_described("resume", planned), planned["folder"], planned["resumes"]) == (True, run.shown, True)
     assert {file: file.read_bytes() for file in place.rglob("*") if file.is_file()} == before
