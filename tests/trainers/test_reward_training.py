@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import re
 from pathlib import Path
@@ -186,18 +187,34 @@ def test_samples_are_shown_at_every_evaluation_and_are_the_models_own_scores(lea
         assert row["margin"] is None
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
-def test_a_single_pair_is_shown_and_of_none_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+@pytest.mark.parametrize(
+    ("there", "asked", "count"), [(0, -1, 0), (1, -1, 1), (3, -1, 3), (3, 1, 1), (3, 9, 3), (3, 0, 0)]
+)
+def test_the_first_pairs_are_shown_once_a_step_and_again_if_the_model_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: int, asked: int, count: int
 ) -> None:
+    """Of the first of several sets. A resumed run writes the rows of later steps again; one rank writes at all."""
     monkeypatch.setattr(reward_samples, "score_pairs", lambda _, rows: [(1.0, 0.0)] * len(rows))
-    rows = Dataset.from_list([{"chosen_ids": [1, 2], "rejected_ids": [1, 3]}] * 2).select(range(count))
-    tokenizer = SimpleNamespace(decode=lambda ids, skip_special_tokens: str(ids))
-    trainer: Any = SimpleNamespace(train_dataset=rows, eval_dataset=None, processing_class=tokenizer)
-    ends: Any = SimpleNamespace(global_step=4, is_world_process_zero=True, load_best_model_at_end=False)
+    rows = Dataset.from_list([{"chosen_ids": [1, 2], "rejected_ids": [1, 3], "margin": 0.5}] * 3).select(range(there))
+    tokenizer = SimpleNamespace(decode=lambda ids, skip_special_tokens: f"{ids[-1]} ß http://user:word@host")
+    trainer: Any = SimpleNamespace(train_dataset=None, eval_dataset={"a": rows, "b": None}, processing_class=tokenizer)
     shown: list[int] = []
     file = tmp_path / "samples.jsonl"
-    samples_of = reward_samples.RewardSamples(trainer, -1, file=file, on_pairs=lambda pairs: shown.append(len(pairs)))
-    samples_of.on_train_end(ends, ends, ends)
-    assert shown == [count] * bool(count)
+    of = reward_samples.RewardSamples(trainer, asked, file=file, on_pairs=lambda pairs: shown.append(len(pairs)))
+    args, best = (SimpleNamespace(load_best_model_at_end=loads) for loads in (False, True))
+    for step, call, given, rank in (
+        *((4, of.on_evaluate, args, 0), (4, of.on_evaluate, args, 0), (4, of.on_train_end, args, 0)),
+        *((5, of.on_train_end, args, 0), (5, of.on_train_end, best, 0), (6, of.on_train_end, args, 1)),
+    ):
+        call(given, SimpleNamespace(global_step=step, is_world_process_zero=rank == 0), None)
+    assert shown == [count] * 3 * bool(count)
     assert file.exists() is bool(count)
+    if count:
+        assert "2 ß http://user:word@host" in file.read_text(encoding="utf-8")  # of a data set, and no secret
+        written = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        assert [(row["step"], row["row"]) for row in written] == [
+            (step, row + 1) for step in (4, 5, 5) for row in range(count)
+        ]
+        assert {row["margin"] for row in written} == {0.5}
+        of.on_train_begin(args, SimpleNamespace(global_step=4, is_world_process_zero=True), None)
+        assert len(file.read_text().splitlines()) == count
