@@ -159,6 +159,9 @@ def test_rows_name_environments_that_exist(write: Write) -> None:
 def test_files_are_noted_and_columns_of_a_rollout_are_there() -> None:
     plan = planned(*CHAT, "tools.add.fn=./mine.py:add", "environment.class=./mine.py:Maze")
     assert plan.files["tools.add"] == plan.files["environment"] == Path("mine.py").resolve()
+    read = planned(*CHAT, "environment.class=./mine.py:Maze", "rewards.x.environment=get_reward")
+    told_of = [[notice.subject for notice in made.notices].count("environment") for made in (plan, read)]
+    assert told_of == [1, 0], "its score is read by no reward, and by one"
     words = [*CHAT, "rollout.fn=./mine.py:rollout", "rollout.columns=[s1]", "rewards.x.fn=./mine.py:scored"]
     words += ["rewards.t={fn: ./mine.py:by_turn, per: turn}", "rewards.two={fn: ./mine.py:two_turns, per: turn}"]
     assert "rollout" in planned(*words).files

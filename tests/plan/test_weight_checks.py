@@ -109,7 +109,7 @@ class TestAdapters:
         error = refused(*model, "model.lora.modules_to_save=[lm_head,embed_tokns]")
         assert error.where == "model.lora.modules_to_save (command line)"
         assert error.hint == "model.lora.modules_to_save='[lm_head,embed_tokens]'"
-        assert planned(*model, "model.lora.modules_to_save=[lm_head,embed_tokens,mlp,model.norm]").notices == ()
+        assert planned(*model, "model.lora.modules_to_save=[lm_head,embed_tokens,mlp,model.norm,model]").notices == ()
         assert planned(*model, "model.lora.modules_to_save=[classifier,whole.model.norm]").notices == ()
         for word, hint in (
             ("exclude_modules=[q_prj]", "exclude_modules='[q_proj]'"),

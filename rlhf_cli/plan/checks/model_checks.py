@@ -6,6 +6,7 @@ The run itself decides that from the loaded model (trainers/pass_mixin.py). Both
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
@@ -236,7 +237,7 @@ def adapter_problems(subject: Subject, folders: ModelFolders) -> Findings:
     # The paths of all modules, and the names of the heads that a file need not have.
     parts = [shape.name.split(".")[:-1] for shape in shapes]
     paths = {"lm_head", "score", "classifier"}
-    paths |= {".".join(path[:end]) for path in parts for end in range(1, len(path) + 1)}
+    paths |= {path for part in parts for path in accumulate(part, "{}.{}".format)}
     layers = {name.rpartition(".")[2] for name in modules}
     parameters = {".".join(shape.name.split(".")[-2:]) for shape in shapes}
 
