@@ -31,6 +31,7 @@ def more(rewards, weights, more): ...
 def other(rewards, **other): ...
 def pairs(completions, **columns): assert len(completions) == 2; return [1.0, 0.0]
 def eights(completions, **columns): assert len(completions) == 8; return [1.0] * 8
+def alone(completions, **columns): assert len(completions) == 1; return [1.0]
 def logs(completions, log_metric, **columns): return [0.0] * len(completions)
 """
 # the check; what is typed; what it says: the key, what it got and expected, what to type or do
@@ -72,6 +73,11 @@ trial    | X.fn=M:cols                         | X.fn / 'gold' / each completion
 trial    | X.fn=M:cols X.per=turn              | X.fn / 'gold' / each turn, here '32' / X.trial=false
 trial    | X.fn=M:cols X.per=turn rollout.fn=M:r |
 trial    | X.fn=M:cols X.trial=false           |
+trial    | X.fn=M:cols X.trial=false rewards.y.fn=M:asks | rewards.y.fn / 'difficulty'
+trial    | X.fn=M:cols rollout.fn=M:r rollout.columns=[gold] rewards.y.fn=M:asks | rewards.y.fn / 'difficulty'
+trial    | X.fn=M:cols data=file data.path=a/b |
+trial    | X.fn=M:cols data.rename.old=prompt  |
+trial    | X.fn=M:alone X.isolate=true         |
 trial    | X.fn=M:eights                       |
 trial    | X.fn=M:eights X.gate={by:format,at_least:1} |
 trial    | exp=toy_ppo X.fn=M:pairs            |

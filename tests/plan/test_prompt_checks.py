@@ -12,8 +12,9 @@ import pytest
 
 from rlhf_cli.errors import ConfigError, DataError, ModelError
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_tokenizer
+from rlhf_cli.plan.checks.data_checks import source_problems
 from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report
-from rlhf_cli.plan.checks.prompt_checks import text_argument_problems, tokenizer_problems
+from rlhf_cli.plan.checks.prompt_checks import has_conversations, text_argument_problems, tokenizer_problems
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.reward_records import write_text_endings, write_training_format
 from tests.support.model_copies import CONTEXT_TOKENS, model_copy, tokenizer_json
@@ -89,6 +90,13 @@ class TestTokenizer:
             assert isinstance(error, ModelError)
             assert error.where == "model.path (command line)"
             assert "model.chat_template=FILE.jinja" in str(error.hint)
+
+    def test_rows_are_conversations_if_a_column_that_is_read_holds_messages(self, write: Write) -> None:
+        write("rows.jsonl", '{"text": "a", "messages": [{"role": "user", "content": "a"}], "other": 1}\n')
+        for words, is_chat in ((("trainer=sft",), True), (("exp=quickstart",), False)):
+            subject = subject_of(*words, "data=file", "data.path=rows.jsonl")
+            data = Report().run(source_problems(subject), DataFacts())
+            assert has_conversations(subject.experiment, data) is is_chat
 
     @pytest.mark.parametrize("template", ["./gone", "gone.jinja"])
     def test_a_template_that_does_not_exist(self, refused: Refused, template: str) -> None:

@@ -78,6 +78,7 @@ READ: list[tuple[str, str, dict[str, Any], list[str], dict[str, Any]]] = [
         *({"messages": [{"role": "User", "value": TALK[0]["content"]}, {"role": "model", "text": "5"}]}, []),
         {"messages": TALK},
     ),
+    ("plain text", "sft", {"body": "hi"}, ["trainer.args.dataset_text_field=body"], {"body": "hi"}),
     ("messages as JSON text", "sft", {"messages": json.dumps(TALK)}, [], {"messages": TALK}),
     ("messages as pandas writes them into a CSV", "sft", {"messages": str(TALK)}, [], {"messages": TALK}),
     ("prompts as JSON text", "grpo", {"prompt": json.dumps(TALK[:1])}, [], {"prompt": TALK[:1]}),

@@ -68,7 +68,7 @@ def _wrong(row: Mapping[str, Any], tokenizer: TokenizerFiles | None, *, decodes:
             expected = "a path, seen from the folder of the data file, or the bytes of a whole image in Parquet"
             return "an image cannot be read", f"{in_a_line(error):.200}, of {without_images(image)!r:.80}", expected
     if not isinstance(asked, list):
-        return "images need messages", repr(asked)[:80], "data.prompt='[{role: user, content: \"{prompt}\"}]'"
+        return "images need messages", f"{asked!r:.80}", "data.prompt='[{role: user, content: \"{prompt}\"}]'"
     messages = in_parts(asked, len(images))
     texts = [{**one, "content": [part for part in one["content"] if part["type"] != "image"]} for one in messages]
     places = sum(len(one["content"]) - len(text["content"]) for one, text in zip(messages, texts, strict=True))
@@ -76,7 +76,7 @@ def _wrong(row: Mapping[str, Any], tokenizer: TokenizerFiles | None, *, decodes:
         return "the messages have places for another number of images", f"{places} for {len(images)}", "one for each"
     try:
         if images and tokenizer is not None and rendered(messages, tokenizer, {}) == rendered(texts, tokenizer, {}):
-            return "the chat template leaves out the image", repr(asked)[:80], "a template for images"
+            return "the chat template leaves out the image", f"{asked!r:.80}", "a template for images"
     except TEMPLATE_ERRORS as error:
         return "the chat template does not take messages with images", repr(error), "a template for images"
     return ()
