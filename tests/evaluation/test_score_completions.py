@@ -34,6 +34,7 @@ from rlhf_cli.plan.prepare import fill_in_policy_and_data, prepare
 from rlhf_cli.plan.stack_building import reward_stack
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
 from rlhf_cli.rewards.stack.token_offsets import ScoredPart
+from rlhf_cli.services.hub_lookup import HubQuestion
 
 TEMPLATE = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
 
@@ -79,6 +80,27 @@ def test_the_policys_tokenizer_is_loaded_with_its_template(folder: Path, key: st
     assert found("1+1=")["input_ids"] == byte_tokenizer(64)("1+1=")["input_ids"]
     chat = [{"role": "user", "content": "hi"}]
     assert found.apply_chat_template(chat, tokenize=False) == "<hi>"
+    tiny = {"context_tokens": 64, "hidden_size": 8, "num_layers": 1, "num_heads": 1}
+    built = policy_tokenizer(experiment({"build": tiny, "chat_template": TEMPLATE}), wanted_by="test")
+    assert built.apply_chat_template(chat, tokenize=False) == "<hi>"
+
+
+@pytest.mark.parametrize(("key", "revision"), [("path", "r2"), ("tokenizer", None)])
+def test_a_hub_is_asked_for_a_tokenizer_alone_and_loads_its_revision(
+    monkeypatch: pytest.MonkeyPatch, key: str, revision: str | None
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(score_completions, "require_on_hub", lambda *given, **rules: asked.append((given, rules)))
+    monkeypatch.setattr(score_completions, "load_tokenizer", lambda *given, **rules: asked.append((given, rules)))
+    policy_tokenizer(experiment({"path": "org/model", "revision": "r2", key: "org/there"}), wanted_by="test")
+    where = f"model.{key}"
+    assert asked == [
+        (
+            (HubQuestion("model", "org/there", revision, needs_weights=False),),
+            {"where": where, "local": f"{where}=FOLDER"},
+        ),
+        (("org/there", None), {"where": where, "revision": revision, "trust_remote_code": False}),
+    ]
 
 
 def test_without_a_policy_or_without_its_tokenizer_the_key_is_named(tmp_path: Path) -> None:

@@ -231,10 +231,13 @@ class TestSharedWeights:
     def test_the_same_bytes_are_one_file_and_others_two(self, model: Path, tmp_path: Path) -> None:
         (same,) = whole(tmp_path, 7)
         weights = model / "model.safetensors"
+        (model / "model.safetensors.linking").touch()  # of a process that was killed
         share_weights(model, same)
         assert weights.samefile(same / "model.safetensors")
         share_weights(model, same)  # nothing to do
-        share_weights(model, commit(staged(tmp_path, 8, b"WEIGHTS")))
+        other, of_one_moment = commit(staged(tmp_path, 8, b"WEIGHTS")), weights.stat().st_mtime_ns
+        os.utime(other / "model.safetensors", ns=(of_one_moment, of_one_moment))
+        share_weights(model, other)
         share_weights(model, tmp_path / "checkpoint-9")  # there is none
         assert weights.samefile(same / "model.safetensors")
         assert sorted(path.name for path in model.iterdir()) == ["config.json", "model.safetensors"]

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.runs.disk_space import full_disk
+from rlhf_cli.runs.disk_space import bytes_below, full_disk
+
+
+def test_a_folder_takes_the_bytes_of_all_its_files(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for name in ("one", "deep/two"):
+        (tmp_path / name).write_bytes(bytes(range(256)) * 400)
+    assert 204_800 <= bytes_below(tmp_path) < 300_000
+    assert bytes_below(tmp_path / "none") == 0
 
 
 @pytest.mark.parametrize("last", [None, "checkpoint-3"])

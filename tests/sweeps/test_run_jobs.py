@@ -29,6 +29,9 @@ def test_jobs_share_the_cores_and_take_no_more_threads_than_asked_for(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
     assert threads_of_each(at_once) == threads
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert threads_of_each(at_once) == threads
 
 
 def status_of(folder: Path, state: str, reason: str | None = None) -> RunFolder:
@@ -88,7 +91,7 @@ class Processes:
         self._events += [JobEvent(request.id, 1000 + request.id), JobEvent(request.id, None, code)]
 
     def events(self, timeout_s: float) -> list[JobEvent]:
-        found, self._events = self._events, []
+        found, self._events = self._events[:1], self._events[1:]
         self.running -= sum(event.pid is None for event in found)
         return found
 
@@ -160,8 +163,11 @@ def test_where_the_next_job_cannot_be_made_the_server_ends_too(place: Path, monk
 def test_no_more_jobs_run_at_a_time_than_asked_for(
     place: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, most: int
 ) -> None:
+    clocks: list[str] = []
+    monkeypatch.setattr(ReadyJob, "begins", lambda job: clocks.append(job.name))
     sweep = Pretended(place, monkeypatch, *[FINE] * 4)
     assert sweep.runs(at_once) == 0
+    assert sorted(clocks) == [f"job={number}" for number in range(4) for _ in range(2)]  # again with its process
     assert sweep.processes.most == most
     first, second, *_ = sweep.processes.begun
     assert (first.run, first.resume, second.resume, first.take_over) == (str(place / "job=0"), False, True, False)
@@ -210,15 +216,5 @@ def test_a_job_that_should_stop_is_asked_to_save_and_counts_as_done(
             return update_status(job.folder, state="pruned") if status.state == "preempted" else status
 
     sweep = Pretended(place, monkeypatch, FINE, SAVED)
-    events = sweep.processes.events
-
-    def one_by_one(timeout_s: float) -> list[JobEvent]:
-        first, *sweep.processes._events = sweep.processes._events
-        rest, sweep.processes._events = sweep.processes._events, [first]
-        found = events(timeout_s)
-        sweep.processes._events = rest
-        return found
-
-    monkeypatch.setattr(sweep.processes, "events", one_by_one)
     assert run_jobs.run_jobs(Console(quiet=True), [], SweepOptions(), ToCome()) == 0
     assert sweep.sent == [(1001, signal.SIGTERM)]

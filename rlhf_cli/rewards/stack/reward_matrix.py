@@ -121,7 +121,6 @@ def settle(
     if rules.aggregate == "normalize_then_sum":
         # An excluded entry is 0, the mean of a z-score; the deviation is that of the rows where it applies.
         normalized = _filled(normalized_in_group(counting_rows, num_generations), is_replaced, num_generations, "group")
-        normalized = torch.where(settled.is_unscorable.unsqueeze(1), torch.nan, normalized.nan_to_num(0.0))
         settled = replace(settled, for_trl=normalized, is_z_scored=True)
     elif callable(rules.aggregate):
         settled = _with_totals(settled, rules.aggregate)

@@ -60,6 +60,8 @@ class TestScores:
         found = component_metrics(case.settle(), torch.zeros(0, 7))
         assert found["reward"] == pytest.approx((5 + 13 + 6) / 3)
         assert found["reward_std"] == pytest.approx(((9 + 25 + 4) / 2) ** 0.5)
+        case.raw = [column(1, 3, NAN, NAN)] * 2
+        assert component_metrics(case.settle(), torch.zeros(0, 7))["reward_std"] == pytest.approx(3 * 2**0.5)
 
 
 class TestCorrelations:
@@ -75,9 +77,10 @@ class TestCorrelations:
         assert found == pytest.approx(12 / (14 * 30) ** 0.5)
 
     def test_each_pair_is_logged_once(self) -> None:
-        rising = [column(1, 2, 3, 4), column(4, 1, 0, 3), column(2, 2, 1, 5)]
-        found = {name for name in metrics_of(*rising, weights=[1, 1, 1]) if "/correlation/" in name}
-        assert found == {f"rewards/correlation/{pair}" for pair in ("a/b", "a/c", "b/c")}
+        rising, level = [column(1, 2, 3, 4), column(4, 1, 0, 3), column(2, 2, 1, 5)], column(1, 1, 1, 1)
+        for third, pairs in ((rising[2], ("a/b", "a/c", "b/c")), (level, ("a/b",))):
+            found = {name for name in metrics_of(*rising[:2], third, weights=[1, 1, 1]) if "/correlation/" in name}
+            assert found == {f"rewards/correlation/{pair}" for pair in pairs}
 
 
 class TestCounts:
@@ -98,8 +101,8 @@ class TestCounts:
 
 def test_columns_of_the_table_are_those_of_this_rank() -> None:
     """Eight rows on two ranks; this is the second rank, and the gate and failures are of its four rows."""
-    ranks = [column(0, 0, 0, 0, 1, 2, 3, 4), column(1, 1, 1, 1, 5, 6, 7, 8)]
-    settled = Case(ranks, [Rule("a"), Rule("b")], [1.0, -2.0]).settle()
+    ranks = [column(0, 0, 0, 0, 1, 2, 3, 4), column(1, 1, 1, 1, 5, 6, 7, 8), column(*[0] * 8)]
+    settled = Case(ranks, [Rule("a"), Rule("b"), Rule("its own")], [1.0, -2.0, 1.0]).settle()
     gated, plain = RewardOutcome.empty(4), RewardOutcome.empty(4)
     gated.closed_by[3] = "a"
     gated.errors[0] = "ValueError: odd"
@@ -113,6 +116,7 @@ def test_columns_of_the_table_are_those_of_this_rank() -> None:
         "b.weighted": [-10.0, -12.0, -14.0, -16.0],
         "b.closed_by": [None, None, None, "a"],
         "b.error": ["ValueError: odd", None, None, None],
+        **{"its own.effective": [0.0] * 4, "its own.weighted": [0.0] * 4},  # an environment's
     }
 
 
@@ -133,26 +137,27 @@ def second_differs(**other: float) -> list[DeadRound]:
 @pytest.mark.parametrize(
     ("totals", "expected"),
     [
-        ((1, 1, 1, 1), True),
-        ((1, 1, 5, 5), True),  # each row is compared with the other row of its prompt
-        ((1, 1, 5, 5.001), False),
-        ((0, 0, 0, 0), True),
-        ((0, 0, 0, 1e-30), False),
-        ((NAN, NAN, NAN, NAN), True),
-        ((NAN, 1, 2, 2), True),  # the only score of its group is its own baseline
-        ((NAN, 1, 2, 3), False),
+        ((1, 1, 1, 1), 1.0),
+        ((1, 1, 5, 5), 1.0),  # each row is compared with the other row of its prompt
+        ((1, 1, 5, 5.001), 0.5),
+        ((1, 2, 5, 5.001), 0.0),
+        ((0, 0, 0, 0), 1.0),
+        ((0, 0, 0, 1e-30), 0.5),
+        ((NAN, NAN, NAN, NAN), 1.0),
+        ((NAN, 1, 2, 2), 1.0),  # the only score of its group is its own baseline
+        ((NAN, 1, 2, 3), 0.5),
     ],
 )
-def test_a_round_is_dead_if_totals_are_equal_within_groups(totals: tuple[float, ...], expected: bool) -> None:
+def test_groups_are_dead_whose_totals_are_equal(totals: tuple[float, ...], expected: float) -> None:
     settled = Case([column(*totals)], [Rule("a")], [1.0]).settle()
-    assert (share_of_dead_groups(settled.totals, 2) == 1.0) is expected
+    assert share_of_dead_groups(settled.totals, 2) == expected
 
 
 def test_totals_within_four_units_of_rounding_are_equal() -> None:
     """Near 1000, float32 numbers are 2^-14 = 6.1e-5 apart, and 4 eps of 1000 are 4.8e-4."""
     for apart, expected in ((6.1e-5, True), (4.7e-4, True), (6e-4, False)):
-        settled = Case([column(1000, 1000 + apart)], [Rule("a")], [1.0], num_generations=2).settle()
-        assert (share_of_dead_groups(settled.totals, 2) == 1.0) is expected
+        settled = Case([column(1000, 1000 + apart, NAN)], [Rule("a")], [1.0], num_generations=3).settle()
+        assert (share_of_dead_groups(settled.totals, 3) == 1.0) is expected
 
 
 def test_statistics_of_two_components() -> None:
@@ -185,6 +190,8 @@ class TestCause:
             (rounds(CONSTANT, valued=(0.9, 0.5)), "no reward differed", False),
             (rounds(SMALL, BIG), "the weight of big drowns small", False),
             (rounds(SMALL, BIG, valued=(0.97, 0.97)), "the weight of big drowns small", False),
+            (rounds(SMALL, BIG, valued=(1.0, 1.0)), "every completion was truncated, and the critic", True),
+            ([*rounds(SMALL, BIG), *rounds(SMALL, replace(BIG, size=1.0))], *("the weight of big drowns small", False)),
             (rounds(SMALL, replace(BIG, size=1.0)), "small differed, but the totals did not", False),
         ],
     )
@@ -233,5 +240,6 @@ class TestLines:
 
     def test_rounding_within_a_group_is_not_a_difference(self) -> None:
         wide = replace(CONSTANT, size=2.0**21, spread=1.0)
-        assert explain_dead_rounds(rounds(wide)).lines == ["a: 2 on every row, weight 1"]
+        for one in (wide, replace(wide, size=1.0)):
+            assert explain_dead_rounds([*rounds(wide), *rounds(one)]).lines == ["a: 2 on every row, weight 1"]
         assert "differs" in explain_dead_rounds(rounds(replace(wide, spread=1.001))).lines[0]
