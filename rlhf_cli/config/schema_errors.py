@@ -19,6 +19,7 @@ from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.inner_args import SCHEDULE, inner_fields, schedule_fields
 from rlhf_cli.config.origins import Origin, Origins
 from rlhf_cli.config.schema.experiment import field_at, keys_of_section, section_at, valid_keys
+from rlhf_cli.config.schema.model_and_data import OF_A_SOURCE
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.suggestions import KnownKeys, as_typed, first_taken, former_name, meant_key, meant_value
 from rlhf_cli.config.trl_args import WrongArgument
@@ -164,14 +165,12 @@ def _unknown(path: Path, tree: JsonTree, known: KnownKeys, origins: Origins) -> 
     where = origins.where(key)
     if "." in name:
         what, expected = f"{name!r} is one key with dots in it", "nested keys: dots work on the command line only"
-        return ConfigError(
-            what, where=where, expected=expected, hint=name.replace(".", ": {") + ": VALUE" + "}" * name.count(".")
-        )
+        nested = name.replace(".", ": {") + ": VALUE" + "}" * name.count(".")
+        return ConfigError(what, where=where, expected=expected, hint=nested)
     former, hint = former_name(name, known), _group_choice(path, tree) or _meant_key(path, tree, known)
     hint = hint or trl_args.RESERVED_ARGS.get(name)
-    if list(path[:-1]) == ["data", "eval"] and isinstance(
-        file := section(section(tree, "data"), "eval").get(name), str
-    ):
+    file = section(section(tree, "data"), "eval").get(name)
+    if list(path[:-1]) == ["data", "eval"] and isinstance(file, str):
         hint = hint or f"{key}.path={file}"  # the name of an evaluation set
     if hint == f"rewards.{name}" and isinstance(tree.get(name), int | float):
         hint += ".weight"
@@ -270,7 +269,8 @@ def _section_choice(path: Path, given: JsonValue, origins: Origins) -> str | Non
     if group == "model.lora" and given is True:
         return "model.lora.r=16"
     if group == "data" and isinstance(given, dict) and given.get("mix"):
-        return "data=file data.path=null"
+        of_a_source = None if given.get("world") or given.get("path") else next(filter(given.get, OF_A_SOURCE), None)
+        return "data=file data.path=null" if of_a_source is None else f"'~data.{of_a_source}'"
     if group == "data" and isinstance(given, dict) and isinstance(file := given.get("path"), str):
         return f"data=file data.path={file}"
     if group in APPENDED_GROUPS or not options or isinstance(given, dict | list | int | float):

@@ -30,9 +30,8 @@ def prompt_limit(read: object, served: object, completion: object, *, where: str
     if written >= context:
         what, got = "completions leave no room for a prompt", f"{written} tokens; the model's context has {context}"
         expected = "fewer than the context, which holds prompt and completion"
-        raise ConfigError(
-            what, where=where, got=got, expected=expected, hint=f"trainer.args.max_completion_length={context // 2}"
-        )
+        hint = f"trainer.args.max_completion_length={context // 2}"
+        raise ConfigError(what, where=where, got=got, expected=expected, hint=hint)
     return context - written
 
 

@@ -99,12 +99,12 @@ class DataSource:
 
     def __post_init__(self) -> None:
         if (self.world is None) == (self.path is None):
-            raise DataError(
-                "a data source has exactly one of `world` and `path`",
-                where=self.name,
-                got="neither" if self.world is None else f"world={self.world!r} and path={self.path!r}",
-                hint=f"{self.name}.world=toy_sums, or {self.name}.path=FILE",
+            what, hint = (
+                "a source has either `world` or `path`",
+                f"{self.name}.world=toy_sums, or {self.name}.path=FILE",
             )
+            got = "neither" if self.world is None else f"world={self.world!r} and path={self.path!r}"
+            raise DataError(what, where=self.name, got=got, hint=hint)
         self.paths = (self.path,) if isinstance(self.path, str) else tuple(self.path or ())
         if self.path is not None and not self.paths:
             raise DataError("the list of paths is empty", where=f"{self.name}.path")
@@ -130,9 +130,8 @@ class DataSource:
         """Raise DataError if `select` names more rows than there are."""
         if self.bounds is not None and self.bounds[1] > num_rows:
             what, expected = "`select` reaches beyond the last row", f"at most {num_rows}, the number of rows"
-            raise DataError(
-                what, where=f"{self.name}.select", got=self.select, expected=expected, hint=f"'~{self.name}.select'"
-            )
+            where = f"{self.name}.select"
+            raise DataError(what, where=where, got=self.select, expected=expected, hint=f"'~{where}'")
 
     def new_name(self, column: str) -> str | None:
         """Return what `rename` calls a column of the source, or None if it keeps its name."""

@@ -267,6 +267,12 @@ def test_names_and_values_of_other_tools_get_ours(refused: Refused, typed: str, 
     assert refused("exp=quickstart", typed).hint == hint
 
 
+@pytest.mark.parametrize("word", ["select=4", "rename.q=a", "sort=a", "keep={column: a, between: [0,1]}"])
+def test_a_mix_selects_in_its_sources(refused: Refused, word: str) -> None:
+    error = refused("exp=quickstart", "data.world=null", "data.mix.a.path=mine.jsonl", f"data.{word}")
+    assert error.hint == f"'~data.{word.partition('=')[0].partition('.')[0]}'"
+
+
 @pytest.mark.parametrize(
     ("text", "hint", "line"),
     [

@@ -98,20 +98,11 @@ def unlisted(metric: str, experiment: Experiment) -> Unlogged | None:
     """Return why only code of the user's could log a metric, and the nearest; None if a table or TRL names it."""
     plain, trainer = metric.removeprefix(EVAL).removeprefix(_EVAL_BY_TRACKERS), experiment.trainer
     plain = plain.removeprefix(_eval_prefix(experiment, plain).removeprefix(EVAL))
-    names = [
-        *metrics.AT_THE_END,
-        STEP,
-        metrics.TOTAL,
-        *_known(experiment),
-        *trl_args.named_in(trainer.row.config_class),
-    ]
+    names = [*metrics.AT_THE_END, STEP, metrics.TOTAL, *_known(experiment)]
+    names += trl_args.named_in(trainer.row.config_class)
     families = {name.partition("/")[0] for name in names if "/" in name and trainer.row.generates}
-    if (
-        plain in names
-        or plain.partition("/")[0] in families
-        or metrics.is_of_the_clock(metric)
-        or _SAMPLED.match(plain)
-    ):
+    is_named = plain in names or plain.partition("/")[0] in families
+    if is_named or metrics.is_of_the_clock(metric) or _SAMPLED.match(plain):
         return None
     likely = (*(name for name in names if plain in name), *_similar(plain, names))
     return f"trainer={trainer.name} does not log it, as far as rlhf knows", next(filter(None, likely), None)

@@ -104,6 +104,10 @@ Evals: TypeAlias = Annotated[
 ]
 
 
+OF_A_SOURCE = ("rename", "select", "keep", "sort")
+"""Keys that a mix has for each of its sources only."""
+
+
 class Data(Source):
     """The training rows, from one source or a `mix` of named sources.
 
@@ -140,9 +144,9 @@ class Data(Source):
         return next((held_out.fraction for held_out in self.evals.values() if held_out.fraction is not None), None)
 
     @model_validator(mode="after")
-    def _sorts_a_source(self) -> Data:
-        if self.mix is not None and (self.keep is not None or self.sort is not None):
-            raise ValueError("`keep` and `sort` of the sources of a mix: data.mix.NAME.keep")
+    def _has_one_kind_of_source(self) -> Data:
+        if self.mix is not None and (name := next(filter(self.__getattribute__, OF_A_SOURCE), None)) is not None:
+            raise ValueError(f"`{name}` of each source of a mix: data.mix.NAME.{name}")
         return self
 
 

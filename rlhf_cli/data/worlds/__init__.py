@@ -72,13 +72,8 @@ def demonstrations(world: str, num_rows: int, *, seed: int, name: str) -> list[d
     name: config key for messages. Raise DataError for an unknown world and for one without demonstrations.
     """
     if world not in DEMONSTRATIONS:
-        raise DataError(
-            f"the world {world!r} has no demonstrations",
-            where=name,
-            got=world,
-            expected=f"one of {', '.join(DEMONSTRATIONS)}",
-            hint=nearest(world, DEMONSTRATIONS),
-        )
+        what, expected = f"the world {world!r} has no demonstrations", f"one of {', '.join(DEMONSTRATIONS)}"
+        raise DataError(what, where=name, got=world, expected=expected, hint=nearest(world, DEMONSTRATIONS))
     rows: list[dict[str, str]] = maker(DEMONSTRATIONS[world])(num_rows, seed)
     return rows
 
@@ -86,26 +81,16 @@ def demonstrations(world: str, num_rows: int, *, seed: int, name: str) -> list[d
 def num_rows(world: str, args: Mapping[str, object], *, name: str = "data") -> int:
     """Return how many rows `generate` gives without a limit. Raise like `generate`, by the generator's signature."""
     if world not in WORLDS:
-        raise DataError(
-            f"no world named {world!r}",
-            where=f"{name}.world",
-            got=world,
-            expected=f"one of {', '.join(WORLDS)}",
-            hint=nearest(world, WORLDS),
-        )
+        what, expected = f"no world named {world!r}", f"one of {', '.join(WORLDS)}"
+        raise DataError(what, where=f"{name}.world", got=world, expected=expected, hint=nearest(world, WORLDS))
     hints = get_type_hints(maker(WORLDS[world]))
     valid = [key for key in hints if key != "return"]
     for key, value in args.items():
         where = f"{name}.args.{key}"
         if key not in valid:
-            close = nearest(key, valid)
-            raise DataError(
-                f"the world {world} has no argument {key!r}",
-                where=where,
-                got=key,
-                expected=f"one of {', '.join(valid)}",
-                hint=f"{name}.args.{close}" if close is not None else None,
-            )
+            what, expected, close = f"the world {world} has no argument {key!r}", ", ".join(valid), nearest(key, valid)
+            hint = f"{name}.args.{close}" if close is not None else None
+            raise DataError(what, where=where, got=key, expected=f"one of {expected}", hint=hint)
         try:
             TypeAdapter(hints[key], config=ConfigDict(strict=True)).validate_python(value)
         except ValidationError as error:

@@ -44,13 +44,9 @@ def generate(
     else a text such as `num_terms=3, num_digits=2`, or null. Raise DataError for arguments that the package refuses.
     """
     if (task is None) == (not tasks):
-        raise DataError(
-            "give either `task` or `tasks`",
-            where="task",
-            got="neither" if task is None else "both",
-            expected="the name of a task, or null and tasks: {NAME: {weight: 1, args: {}}}",
-            hint="task=chain_sum" if task is None else "task=null",
-        )
+        got, hint = ("neither", "task=chain_sum") if task is None else ("both", "task=null")
+        expected = "the name of a task, or null and tasks: {NAME: {weight: 1, args: {}}}"
+        raise DataError("give either `task` or `tasks`", where="task", got=got, expected=expected, hint=hint)
     if tasks and args:
         raise DataError("`args` belongs to `task`; each of `tasks` has its own", where="args", got=args)
     shares = [{"task": task, "args": args or {}, "weight": 1, "where": ""}] if task is not None else []
@@ -59,12 +55,8 @@ def generate(
         given: dict[str, Any] = {"weight": 1, "args": {}, **typed}
         weight, is_known = given["weight"], set(given) == {"weight", "args"} and isinstance(given["args"], dict)
         if not is_known or type(weight) not in (int, float) or not 0 <= weight < float("inf"):
-            raise DataError(
-                "a task takes a weight of 0 or more, and arguments",
-                where=f"tasks.{name}",
-                got=share,
-                expected="{weight: 1, args: {}}",
-            )
+            what, expected = "a task takes a weight of 0 or more, and arguments", "{weight: 1, args: {}}"
+            raise DataError(what, where=f"tasks.{name}", got=share, expected=expected)
         shares.append({"task": name, **given, "where": f"tasks.{name}."})
     if not any(share["weight"] for share in shares):
         raise DataError("every weight is 0", where="tasks", got=tasks, expected="at least one above 0")
@@ -129,40 +121,28 @@ def build_task(task: str, args: Mapping[str, object], *, seed: int, where: str) 
         raise DataError(what, where=task_key, got=task, expected="a task whose verifier only compares", advice=advice)
     if task not in known:
         close = nearest(task, known)
-        raise DataError(
-            f"reasoning-gym has no task {task!r}",
-            where=task_key,
-            got=task,
-            expected=f"one of its {len(known)} tasks: rlhf list data reasoning_gym",
-            hint=f"{f'tasks.{close}' if where else 'task'}={'{}' if where else close}"
-            if close
-            else "rlhf list data reasoning_gym",
-        )
+        listed = "rlhf list data reasoning_gym"
+        what, expected = f"reasoning-gym has no task {task!r}", f"one of its {len(known)} tasks: {listed}"
+        hint = listed if close is None else f"tasks.{close}={{}}" if where else f"task={close}"
+        raise DataError(what, where=task_key, got=task, expected=expected, hint=hint)
     kind, config = known[task]
     defaults = _defaults(config)
     types = get_type_hints(config)
     for key, value in args.items():
         if key not in defaults:
             close = nearest(key, defaults)
-            raise DataError(
-                f"the task {task} has no argument {key!r}",
-                where=f"{args_key}.{key}",
-                got=key,
-                expected="one of " + ", ".join(defaults),
-                hint=f"{args_key}.{close}={json.dumps(value)}" if close else "rlhf list data reasoning_gym",
-            )
+            what, expected = f"the task {task} has no argument {key!r}", "one of " + ", ".join(defaults)
+            hint = f"{args_key}.{close}={json.dumps(value)}" if close else "rlhf list data reasoning_gym"
+            raise DataError(what, where=f"{args_key}.{key}", got=key, expected=expected, hint=hint)
         try:  # JSON has no tuples, and its rules take a list for one
             TypeAdapter(types[key]).validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
             if type(value) is type(getattr(config, key, None)):  # rearc calls its 0.2 an int
                 continue
             wanted = error.errors()[0]["msg"].removeprefix("Input should be ")
-            raise DataError(
-                f"wrong value for the argument {key} of {task}",
-                where=f"{args_key}.{key}",
-                got=repr(value),
-                expected=f"{wanted}, such as {defaults[key]}, the default",
-            ) from None
+            what = f"wrong value for the argument {key} of {task}"
+            expected = f"{wanted}, such as {defaults[key]}, the default"
+            raise DataError(what, where=f"{args_key}.{key}", got=repr(value), expected=expected) from None
     try:
         return kind(config(**args, seed=seed, size=_CHUNK))
     except ModuleNotFoundError as error:

@@ -63,15 +63,11 @@ def gpu_problems(subject: Subject) -> Findings:
     serving = launch.rollout_gpus
     training = 0 if on_cpu else count_processes(launch)
     if training + serving > there:
-        yield ConfigError(
-            "the run needs more GPUs than this machine has",
-            where=where("launch.rollout_gpus" if serving else "launch.processes"),
-            got=f"{training} to train on" + (f" and {serving} for the vLLM server" if serving else ""),
-            expected=f"at most {there}, by nvidia-smi or CUDA_VISIBLE_DEVICES",
-            hint=f"launch.processes={there - serving}"
-            if there > serving
-            else "launch.rollout=hf launch.rollout_gpus=0",
-        )
+        what, key = "the run needs more GPUs than this machine has", "rollout_gpus" if serving else "processes"
+        got = f"{training} to train on" + (f" and {serving} for the vLLM server" if serving else "")
+        expected = f"at most {there}, by nvidia-smi or CUDA_VISIBLE_DEVICES"
+        hint = f"launch.processes={there - serving}" if there > serving else "launch.rollout=hf launch.rollout_gpus=0"
+        yield ConfigError(what, where=where(f"launch.{key}"), got=got, expected=expected, hint=hint)
 
 
 def launch_problems(subject: Subject) -> Check[dict[str, str]]:
@@ -97,8 +93,8 @@ def sandbox_problems(subject: Subject) -> Findings:
     Trying the sandbox takes half a second.
     """
     experiment = subject.experiment
-    if experiment.launch.slurm is not None:
-        return  # the job runs on another machine
+    if is_left_to_a_node(experiment.launch):
+        return
     for name, reward in experiment.rewards.items():
         if not str(reward.fn).startswith(RUNS_CODE):
             continue
