@@ -104,6 +104,7 @@ def merged_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = Fa
 
 
 def _merge(adapter: Path, folder: Path, dtype: str, trust_remote_code: bool) -> None:
+    from huggingface_hub.errors import StrictDataclassError
     from peft import AutoPeftModelForSequenceClassification
     from safetensors import SafetensorError
 
@@ -123,7 +124,7 @@ def _merge(adapter: Path, folder: Path, dtype: str, trust_remote_code: bool) -> 
         except (OSError, ValueError):  # an adapter saved without one uses its base's
             base = config["base_model_name_or_path"]
             tokenizer = load_reader(base, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError) as error:
         what, got = "the adapter cannot be merged into its base", f"{adapter}: {type(error).__name__}: {error!s:.300}"
         expected = f"an adapter of {config.get('base_model_name_or_path')}, and that model"
         raise ModelError(what, where="model.path", got=got, expected=expected) from error

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from huggingface_hub.errors import StrictDataclassError  # a value of another type in config.json
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig
 from trl.data_utils import prepare_multimodal_messages
@@ -74,7 +75,7 @@ class PolicyModel:
                 self._model = cast(Any, load_model(path, dtype=dtype, **trust))
                 self._reader: Any = load_tokenizer(str(path), chat_template, load=load_reader, **trust)
                 self.tokenizer = getattr(self._reader, "tokenizer", self._reader)
-        except (OSError, ValueError, ImportError) as error:
+        except (OSError, ValueError, ImportError, StrictDataclassError) as error:
             raise ModelError("the policy cannot be loaded", where=str(path), got=error) from error
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token

@@ -15,6 +15,7 @@ from pickle import UnpicklingError
 from typing import Literal, NamedTuple
 
 import torch
+from huggingface_hub.errors import StrictDataclassError  # a value of another type in config.json
 from peft import PeftConfig, PeftModel, load_peft_weights
 from peft.tuners.tuners_utils import BaseTuner
 from peft.utils import ModulesToSaveWrapper
@@ -40,6 +41,7 @@ from rlhf_cli.models.model_folders import (
 )
 
 _CRITIC = "critic.init"
+_UNREADABLE = (OSError, ValueError, StrictDataclassError)
 
 
 class LoadedRewardModel(NamedTuple):
@@ -135,7 +137,7 @@ def where_reward_model(path: str) -> str:
 def _loading(path: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, RuntimeError, ImportError, UserWarning, UnpicklingError) as error:
+    except (*_UNREADABLE, RuntimeError, ImportError, UserWarning, UnpicklingError) as error:
         has_code = isinstance(error, UnpicklingError) or "trust_remote_code" in str(error)
         raise ModelError(
             "the reward model cannot be loaded" + ("; its code was not executed" if has_code else ""),
@@ -195,7 +197,7 @@ def build_critic(
         else:
             revision = revision if kind == "policy" else None
             critic = _load_critic(path, dtype, trust_remote_code, needs_head=not is_headless, revision=revision)
-    except (OSError, RuntimeError, ValueError, UserWarning) as error:
+    except (*_UNREADABLE, RuntimeError, UserWarning) as error:
         what = "a critic cannot be made from this checkpoint"
         expected = "an architecture that transformers knows as a token classifier, such as Llama, Qwen or Gemma"
         raise ModelError(what, where=_CRITIC, got=f"{path}: {error!s:.300}", expected=expected) from error
@@ -299,7 +301,7 @@ def head_names(path: str, *, revision: str | None = None, trust_remote_code: boo
         config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=trust_remote_code, num_labels=1)
         with torch.device("meta"):
             model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
+    except _UNREADABLE as error:
         what = "no reward model can be made of this model"
         expected = "an architecture that transformers has a ...ForSequenceClassification of"
         raise ModelError(what, where="model.path", got=f"{path}: {error!s:.300}", expected=expected) from error

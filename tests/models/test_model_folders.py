@@ -15,6 +15,7 @@ from transformers import AutoConfig, TrainingArguments
 from transformers.integrations import deepspeed
 
 from rlhf_cli.errors import ModelError
+from rlhf_cli.models.cache import merged_model
 from rlhf_cli.models.model_folders import (
     describe_critic,
     describe_model,
@@ -23,6 +24,8 @@ from rlhf_cli.models.model_folders import (
     is_reward_model,
     require_model,
 )
+from rlhf_cli.models.policy_model import PolicyModel
+from rlhf_cli.models.scalar_heads import build_critic, head_names, load_reward_model
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.models.tokenizer_files import PromptTokens, read_tokenizer
 from rlhf_cli.trainers.assemble.policy_loading import loading_unsharded
@@ -210,8 +213,19 @@ def test_an_architecture_that_transformers_lacks_is_refused_also_in_a_folder(tmp
         with pytest.raises(ModelError) as caught:
             require_model(path, where="teacher.path", revision=None, trust_remote_code=False)
         assert (caught.value.where, "transformers" in str(caught.value.expected)) == ("teacher.path", True)
-    (tmp_path / "model/config.json").unlink()
-    require_model(path, where="model.path", revision=None, trust_remote_code=False)  # an adapter's folder
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter/adapter_config.json").write_text(json.dumps({"base_model_name_or_path": path, "r": 2}))
+    require_model(str(tmp_path / "adapter"), where="model.path", revision=None, trust_remote_code=False)
+    with pytest.raises(ModelError):
+        merged_model(str(tmp_path / "adapter"))
+    for load in (
+        lambda: PolicyModel(Path(path)),
+        lambda: head_names(path),
+        lambda: build_critic("policy", path, dtype="auto", dropout=0.0),
+        lambda: load_reward_model(folder_of(Path(path), config | {"architectures": REWARD_MODEL["architectures"]})),
+    ):
+        with pytest.raises(ModelError):
+            load()
 
 
 class Zero3:
