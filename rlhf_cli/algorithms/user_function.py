@@ -55,7 +55,7 @@ OFFERED = tuple(field.name for field in fields(ScoredRound))
 
 @dataclass(frozen=True)
 class Answer:
-    """The advantages of a function, (N,) or (N, T), 0 for rows without a total; and its (N,) or (N, T) parts by reward.
+    """The advantages of a function, (N,) or (N, T), and its parts by reward; 0 for rows without a total and after each.
 
     `parts` is empty if the function returned none, or if they do not add up to the advantages. `lengths` (N,) are the
     tokens of each row.
@@ -76,8 +76,7 @@ class Answer:
         """Return the (N,) advantages of the rows: the mean over a row's tokens if each has its own."""
         if not self.is_by_token:
             return self.advantages
-        is_token = numpy.arange(self.advantages.shape[1]) < self.lengths[:, None]
-        sums: Array = (self.advantages * is_token).sum(axis=1)
+        sums: Array = self.advantages.sum(axis=1)
         means: Array = sums / numpy.maximum(self.lengths, 1)
         return means
 
@@ -145,16 +144,18 @@ class AdvantageFunction:
         ):
             expected = f"({len(lengths)},), or rows of at least {longest} tokens"
             self._refuse("its advantages have another shape", f"{found.shape}", expected)
-        if not numpy.isfinite(found[counted]).all():
-            row = int(numpy.flatnonzero(counted & ~numpy.isfinite(found).reshape(len(found), -1).all(axis=1))[0])
-            got = f"{found[row]} for row {row}, whose total is {scored.totals[row]:g}"
-            self._refuse("an advantage is not a finite number", got, "finite numbers for rows with a total")
         for name, part in by_name.items():
             if name not in scored.rewards or part.shape != found.shape:
                 expected = f"one of {', '.join(scored.rewards)}, of shape {found.shape}"
                 self._refuse("it returned an unknown part", f"{name!r} of shape {part.shape}", expected)
-        no_total = ~counted if found.ndim == 1 else ~counted[:, None]
-        found, *parts_found = (numpy.where(no_total, 0.0, values) for values in (found, *by_name.values()))
+        is_read = counted
+        if found.ndim == 2:
+            is_read = counted[:, None] & (numpy.arange(found.shape[1]) < lengths[:, None])
+        found, *parts_found = (numpy.where(is_read, values, 0.0) for values in (found, *by_name.values()))
+        if not numpy.isfinite(found).all():
+            row = int(numpy.argwhere(~numpy.isfinite(found))[0, 0])
+            got = f"{found[row]} for row {row}, whose total is {scored.totals[row]:g}"
+            self._refuse("an advantage is not a finite number", got, "finite numbers for rows with a total")
         off = numpy.abs(sum(parts_found, start=numpy.zeros_like(found)) - found).max()
         adds_up = bool(off <= _SAME * numpy.abs(found).max())
         parts = dict(zip(by_name, parts_found, strict=True)) if by_name and adds_up else {}

@@ -27,6 +27,10 @@ def sees(totals, rewards, weights, groups, counted, lengths, step, scale=1.0):
 def tokens(totals, lengths):
     return [[total] * n for total, n in zip(totals, lengths)]
 
+def wide(totals, rewards, lengths, after=1.0):
+    is_token = np.arange(4) < lengths[:, None]
+    return np.where(is_token, totals[:, None], after), {"a": np.where(is_token, rewards["a"][:, None], 0)}
+
 def parts(totals, rewards, off=0.0):
     return totals, {name: values + off for name, values in rewards.items()}
 
@@ -93,6 +97,15 @@ def test_advantages_of_tokens(mine: Path) -> None:
     assert answer.advantages[:4].tolist() == [[0, 0, 0], [1, 1, 0], [0, 0, 0], [1, 0, 0]]
     assert answer.advantages[7].tolist() == [0, 0, 0]
     assert answer.by_row.tolist() == [0, 1, 0, 1, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("after", [1.0, float("nan")])
+def test_what_a_wide_array_holds_after_a_row_counts_nowhere(mine: Path, after: float) -> None:
+    """Not in a row's mean, and not in the sum of the parts, which would not add up."""
+    answer = call("wide", after=after)
+    assert answer.advantages[:4].tolist() == [[0, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]
+    assert answer.by_row.tolist() == [0, 1, 0, 1, 0, 1, 0, 0]
+    assert list(answer.parts) == ["a"]
 
 
 def test_parts_count_only_if_they_add_up(mine: Path) -> None:
