@@ -18,6 +18,7 @@ from transformers import (
     LlamaForCausalLM,
     LlamaForTokenClassification,
 )
+from transformers.utils import logging
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models import scalar_heads
@@ -54,7 +55,9 @@ def scores_of(model: Any) -> torch.Tensor:
 
 
 def test_the_policys_backbone_gets_a_head_of_zeros(policy: Path) -> None:
+    verbosity = logging.get_verbosity()
     critic = build("policy", policy)
+    assert logging.get_verbosity() == verbosity
     body = AutoModelForCausalLM.from_pretrained(policy).model.state_dict()
     assert critic.model.state_dict().keys() == body.keys()
     assert all(torch.equal(critic.model.state_dict()[name], weight) for name, weight in body.items())

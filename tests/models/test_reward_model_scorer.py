@@ -267,6 +267,8 @@ def test_an_adapter_on_a_causal_base_scores_with_its_saved_head(causal_base: Pat
     wanted = save_adapter(tmp_path, causal_base, **lora)
     for _ in range(2):  # a random head would not come twice
         assert_scores(RewardModelScorer(str(tmp_path))(*PLAIN), wanted)
+    half = RewardModelScorer(str(tmp_path), dtype="bfloat16")._model
+    assert {weight.dtype for weight in half.parameters()} == {torch.bfloat16}
     assert abs(wanted[0] - wanted[1]) > 0.01
 
 
