@@ -270,7 +270,8 @@ def round_difference(
     changed = best_changes(before, after, each)[answered]
     was, would = (None if side.advantages is None else side.advantages[is_answered] for side in (old, new))
     scored = dict(zip(new.settled.names, new.settled.raw.double().unbind(1), strict=True))
-    columns = {name: name for name in old.settled.names if name in stored.columns} | {LENGTH: trl_values.TOKENS}
+    columns = {name: name for name in old.settled.names if name in stored.columns}
+    columns[LENGTH if LENGTH not in columns else trl_values.TOKENS] = trl_values.TOKENS  # a reward may be called length
     scored |= {name: _matrix([stored.numbers(column)], torch.float64)[:, 0] for name, column in columns.items()}
     by_score = {name: column[is_answered] for name, column in scored.items()}
     of_old, of_new = (side.maker.shares(side, is_answered) for side in (old, new))

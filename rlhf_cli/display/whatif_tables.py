@@ -16,6 +16,7 @@ from rlhf_cli.analysis.comparison.logged_run import value_text
 from rlhf_cli.config.schema.reward_sections import gate_text
 from rlhf_cli.display.terminal import Cell, plain_table
 from rlhf_cli.plan.batches import count
+from rlhf_cli.tables.trl_values import TOKENS
 from rlhf_cli.text.json_values import JsonValue
 
 if TYPE_CHECKING:
@@ -80,8 +81,9 @@ def _num_rounds(answer: WhatIf) -> str:
 
 def _pushed(answer: WhatIf) -> Table:
     first = answer.rounds[0]
+    length = TOKENS if TOKENS in first.push else _LENGTH  # a reward may be called length
     rows = [
-        ["length in tokens" if name == _LENGTH else f"{name}, raw", _arrow(*pair, signed=True), _direction(*pair)]
+        ["length in tokens" if name == length else f"{name}, raw", _arrow(*pair, signed=True), _direction(*pair)]
         for name, pair in first.push.items()
     ]
     return plain_table(["push on ..."], [f"step {first.step}"], ["change"], rows=rows)

@@ -57,11 +57,10 @@ class Evaluation:
             return
         for name, part in self.measured.parts.items():
             rewards = {reward: estimates.raw for reward, estimates in part.rewards.items()}
-            beside = {"truncated": part.truncated, "tokens": part.tokens}
-            yield from (
-                (f"{name}/{figure}", estimate)
-                for figure, estimate in ({"total": part.total} | rewards | beside).items()
-            )
+            figures = {"total": part.total, **rewards}
+            for beside in ("truncated", "tokens"):
+                figures.setdefault(beside, getattr(part, beside))  # a reward may have that name
+            yield from ((f"{name}/{figure}", estimate) for figure, estimate in figures.items())
         for reward, attempts in self.measured.attempts.items():
             for kind, by_k in attempts.by_name().items():
                 if by_k:

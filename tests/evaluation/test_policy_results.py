@@ -161,6 +161,8 @@ def test_the_figures_that_runs_are_compared_by() -> None:
         *(("pass@2/correct", 0.375), ("maj@2/correct", 0.3125)),
     ]
     assert [name for name, _ in EVALUATIONS["reward model"].figures()] == ["accuracy"]
+    like_lengths = measured.policy(parts={"greedy": measured.part(0.5, tokens=0.25, truncated=0.75)}, attempts={})
+    assert [figure.mean for _, figure in measured.headed(like_lengths).figures()] == [0.5, 0.25, 0.75]
 
 
 def test_the_heading_comes_first_without_empty_keys() -> None:

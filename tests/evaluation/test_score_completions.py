@@ -222,6 +222,15 @@ def test_a_label_may_have_the_name_of_a_reward() -> None:
     assert (ranks["one", "total"], ranks["one", "one (label)"]) == pytest.approx((1.0, -1.0))
 
 
+def test_a_reward_may_be_called_characters() -> None:
+    given = with_summary(1.0, 3.0, 5.0)
+    rows = [ScoredRow(row.total, {"characters": row.rewards["one"]}) for row in given.rows]
+    found = score_bench(LABELLED, CompletionScores(rows, {"characters": given.summary["one"]})).distributions
+    assert [(name, one.mean) for name, one in found.items()] == [
+        *(("characters", 3.0), ("total", 3.0), ("completion.characters", 2.0))
+    ]
+
+
 def test_without_labels_and_totals_there_is_less() -> None:
     unlabelled = score_bench(LABELLED, with_summary(1.0, 3.0, 2.0))
     assert unlabelled.label is None

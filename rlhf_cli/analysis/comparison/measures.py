@@ -80,7 +80,8 @@ def default_measures(runs: Sequence[LoggedRun], *, no_total: str | None) -> list
         measures.append(RunMeasure("total", TOTAL, TOTALS))
     kl, truncated = (next((name for name in names if name in logged), "") for names in (_KL, _TRUNCATED))
     costs = [("kl", kl), ("length", _LENGTH), ("truncated", truncated)]
-    measures += [RunMeasure(label, metric, COST, sign_of(metric)) for label, metric in costs if metric in logged]
+    costs = [(label if label not in rewards else metric, metric) for label, metric in costs if metric in logged]
+    measures += [RunMeasure(label, metric, COST, sign_of(metric)) for label, metric in costs]
     if not rewards:
         measures += [
             RunMeasure(_label(name), name, LEARNT, sign_of(name)) for name in LEARNING_METRICS if name in logged

@@ -53,6 +53,13 @@ def test_default_measures_of_runs_with_rewards() -> None:
     assert defaults(run, "they differ") == [*COMPONENTS, *COSTS, *HELD_OUT]
 
 
+@pytest.mark.parametrize("name", ["length", "truncated"])
+def test_a_reward_may_have_the_name_of_a_cost(name: str) -> None:
+    run = in_memory("x", **FULL, **{f"rewards/{name}/mean": [1.0]})
+    metrics = {label: metric for label, metric, *_ in defaults(run)}
+    assert (len(metrics), metrics[name]) == (len(defaults(run)), f"rewards/{name}/mean")
+
+
 def test_default_measures_of_runs_without_rewards() -> None:
     run = in_memory("x", loss=[1.0], accuracy=[1.0], **{"rewards/margins": [1.0], "eval_accuracy": [1.0], "odd": [1.0]})
     assert defaults(run) == [

@@ -52,6 +52,14 @@ def test_totals_order_and_advantages(one_group: RunFolder) -> None:
     assert advantages_if(one_group, LESS)[1] == pytest.approx(WOULD, **ARITHMETIC)
 
 
+def test_a_reward_may_be_called_length(place: Path) -> None:
+    """It is 1 for every answer, so nothing pushes it; the lengths in tokens are 2, 4, 2 and 6."""
+    run = frozen(place, UNSCALED, "++rewards.length={fn: 'rlhf_cli.rewards.toy:digits_only', weight: 0}")
+    write_table(run, 1, **scores(**{"rollout.tokens": [2, 4, 2, 6], "length": [1.0] * 4}))
+    push = answer(run, LESS).rounds[0].push
+    assert push["length"] == (0.0, 0.0) != push["rollout.tokens"]
+
+
 def test_what_computed_the_rounds_is_closed(one_group: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[RewardStack] = []
     monkeypatch.setattr(RewardStack, "close", lambda stack: closed.append(stack))
