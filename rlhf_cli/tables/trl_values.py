@@ -238,6 +238,8 @@ NEVER_COLUMNS = {"prompt": "prompts", "completion": "completions"} | dict.fromke
 """What no reward is given under this name: two columns, and arguments of other tools -> the argument that holds it."""
 
 
+TABLE_COLUMNS = frozenset({"step", "prompt", "completion", "advantage", "total"})
+"""Columns that every table of completions has. No reward can have such a name: its scores are a column too."""
 ROUND = "rollout.round"
 """The training round in which the row was generated, counted from 0; empty for an evaluation row."""
 STEP = "rollout.step"

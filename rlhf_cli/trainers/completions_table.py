@@ -16,7 +16,6 @@ import pyarrow.parquet
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from rlhf_cli.rewards.stack.reward_metrics import TOTAL_COLUMN
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.text.json_values import finite_or_none
 
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _COLUMN = "{}.parts"
-
-TABLE_COLUMNS = frozenset({"step", "prompt", "completion", "advantage", TOTAL_COLUMN})
-"""Columns that the completions table always has."""
 
 
 class PartColumns:

@@ -46,6 +46,7 @@ from rlhf_cli.rewards.stack.reward_metrics import (
 )
 from rlhf_cli.runs.metrics_file import table_file
 from rlhf_cli.runs.reward_records import read_running, write_running
+from rlhf_cli.tables.trl_values import TABLE_COLUMNS
 from rlhf_cli.text.json_values import without_images
 from rlhf_cli.tools_and_environments import KINDS, ending_of, ending_shares
 from rlhf_cli.trainers.left_out_mixin import LeftOutMixin
@@ -320,8 +321,6 @@ class RewardMixin(LeftOutMixin):
         """Add the dataset's columns and each row's results from the stack to the completions table."""
         if not self.args.log_completions:
             return
-        from rlhf_cli.trainers.completions_table import TABLE_COLUMNS
-
         for outcome in outcomes:
             for column, values in outcome.extra.items():
                 self._log_completion_extra(column, values)

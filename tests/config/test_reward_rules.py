@@ -58,6 +58,11 @@ def test_what_only_a_reward_model_reads(refused: Refused, key: str) -> None:
     assert str(refused(QUICK, f"rewards.format.{key}").where).startswith("rewards.format (")
 
 
+@pytest.mark.parametrize("name", ["kl", "completion", "advantage"])
+def test_what_is_logged_or_stored_beside_the_rewards_is_no_name_of_one(refused: Refused, name: str) -> None:
+    assert str(refused(QUICK, f"++rewards.{name}.fn=rlhf_cli.rewards.toy:digits_only").where).startswith("rewards.")
+
+
 def test_a_gate_on_itself(refused: Refused) -> None:
     error = refused(QUICK, "rewards.format.gate={by: format, at_least: 1}")
     assert (error.where, error.hint) == ("rewards.format.gate (command line)", "'~rewards.format.gate'")

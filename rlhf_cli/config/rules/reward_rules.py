@@ -13,7 +13,7 @@ from rlhf_cli.config.schema.rollout_sections import environment_key
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.rewards.stack.component import levels
 from rlhf_cli.tables.trl_trainers import SEQUENCE_LOSSES
-from rlhf_cli.tables.trl_values import TAKEN_BY_REWARDS
+from rlhf_cli.tables.trl_values import TABLE_COLUMNS, TAKEN_BY_REWARDS
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.truncation import POLICIES
 
@@ -49,8 +49,8 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
             hint = f"launch.hang_timeout_s={2 * own_s:g}, or {key}.timeout_s={watched_s / 2:g}"
             yield ConfigError(what, where=where(f"{key}.timeout_s"), got=got, hint=hint)
     for name in experiment.rewards:
-        if name in RESERVED_REWARD_NAMES:
-            expected = "a name other than " + ", ".join(sorted(RESERVED_REWARD_NAMES))
+        if name in (taken := RESERVED_REWARD_NAMES | TABLE_COLUMNS):
+            expected = "a name other than " + ", ".join(sorted(taken))
             yield ConfigError(f"a reward cannot be named {name!r}", where=where(f"rewards.{name}"), expected=expected)
     if takes_rewards and experiment.rewards and all(reward.when == "eval" for reward in experiment.rewards.values()):
         name = next(iter(experiment.rewards))
