@@ -216,19 +216,12 @@ def test_what_is_summed_up() -> None:
     assert ([one.ranks for one in found.correlations][-3:], found.label) == (pytest.approx([1.0, -1.0, -1.0]), "ok")
 
 
-def test_a_label_may_have_the_name_of_a_reward() -> None:
-    found = score_bench([{**row, "one": row["ok"]} for row in LABELLED], with_summary(1.0, 3.0, None), label="one")
-    ranks = {(one.first, one.second): one.ranks for one in found.correlations}
-    assert (ranks["one", "total"], ranks["one", "one (label)"]) == pytest.approx((1.0, -1.0))
-
-
-def test_a_reward_may_be_called_characters() -> None:
-    given = with_summary(1.0, 3.0, 5.0)
-    rows = [ScoredRow(row.total, {"characters": row.rewards["one"]}) for row in given.rows]
-    found = score_bench(LABELLED, CompletionScores(rows, {"characters": given.summary["one"]})).distributions
-    assert [(name, one.mean) for name, one in found.items()] == [
-        *(("characters", 3.0), ("total", 3.0), ("completion.characters", 2.0))
-    ]
+def test_labels_and_lengths_may_have_the_name_of_a_reward() -> None:
+    given, rows = with_summary(1.0, 3.0, None), [{**row, "characters": row["ok"]} for row in LABELLED]
+    scored = [ScoredRow(row.total, {"characters": row.rewards["one"]}) for row in given.rows]
+    found = score_bench(rows, CompletionScores(scored, {"characters": given.summary["one"]}), label="characters")
+    ranks = {one.second: one.ranks for one in found.correlations if one.first == "characters"}
+    assert ranks == pytest.approx({"total": 1.0, "completion.characters": 1.0, "characters (label)": -1.0})
 
 
 def test_without_labels_and_totals_there_is_less() -> None:
