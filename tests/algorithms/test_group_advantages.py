@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -237,63 +236,6 @@ class TestSharesOfTokens:
 
     def test_nothing_to_share(self) -> None:
         assert self.shares(self.parts, torch.zeros(1, 3)) == []
-
-
-Row = list[float | None]
-
-
-def by_hand(group: list[Row]) -> list[list[float]]:
-    """Each entry less the mean of the others of its column that are there; 0 for one that is alone, or not there."""
-    parts = [[0.0] * len(group[0]) for _ in group]
-    for number, row in enumerate(group):
-        for k, value in enumerate(row):
-            others = [other[k] for place, other in enumerate(group) if place != number and other[k] is not None]
-            if value is not None and others:
-                parts[number][k] = value - math.fsum(others) / len(others)
-    return parts
-
-
-def trls(scores: list[list[float]]) -> list[float]:
-    """rloo_trainer.py of TRL 1.16 on one group: totals less the mean of the others that are scorable, NaN are not."""
-    totals = [math.fsum(row) for row in scores]
-    advantages = []
-    for number, total in enumerate(totals):
-        others = [one for place, one in enumerate(totals) if place != number and not math.isnan(one)]
-        advantages.append(0.0 if math.isnan(total) or not others else total - math.fsum(others) / len(others))
-    return advantages
-
-
-def tensor(rows: list[Row], dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.tensor([[math.nan if one is None else one for one in row] for row in rows], dtype=dtype)
-
-
-def random_group(size: int, applies: list[int], seed: int) -> list[Row]:
-    """`size` rows; column k applies to `applies[k]` random rows, and the last column to all."""
-    draw = random.Random(seed)
-    columns: list[Row] = []
-    for count in applies:
-        rows = set(draw.sample(range(size), count))
-        columns.append([draw.gauss(7.0, 3.0) if row in rows else None for row in range(size)])
-    columns.append([draw.gauss(0.0, 1.0) for _ in range(size)])
-    return [list(row) for row in zip(*columns, strict=True)]
-
-
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize(("size", "count"), [(size, count) for size in (2, 3, 4) for count in range(size + 1)])
-class TestRewardsOfSomeRows:
-    def test_parts_equal_the_definition(self, size: int, count: int, seed: int) -> None:
-        groups = [random_group(size, [count, size - count], seed + 10 * number) for number in range(3)]
-        found = Rloo().parts(tensor([row for group in groups for row in group]), size)
-        expected = [part for group in groups for part in by_hand(group)]
-        assert_equal(found, torch.tensor(expected, dtype=torch.float64))
-        assert (expected[0][0] == 0.0) == (count < 2 or groups[0][0][0] is None)  # no other row to compare
-
-    def test_the_baseline_of_trl_gives_the_same_advantages(self, size: int, count: int, seed: int) -> None:
-        group = random_group(size, [count, size - count], seed)
-        scores = scores_to_leave_out(tensor(group), size)
-        assert not scores.isnan().any()
-        found = trls(scores.tolist())
-        assert found == pytest.approx([math.fsum(parts) for parts in by_hand(group)], abs=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -65,7 +65,7 @@ class TestNothingIsLost:
         found = trimmed(batch, may_move=True)
         assert facts([found]) == facts([batch])
         assert found["num_items_in_batch"] == batch["num_items_in_batch"]
-        widths = {found[name].shape[1] for name in found if name.startswith("completion") or name in ppo_names(found)}
+        widths = {found[name].shape[1] for name in found if found[name].dim() == 2 and not name.startswith("prompt")}
         assert widths == {max(1, int(batch["completion_mask"].sum(dim=1).max()))}
         assert found["prompt_ids"].shape[1] == int(batch["prompt_mask"].sum(dim=1).max())
         not_moved = trimmed(batch, may_move=False)
@@ -116,10 +116,6 @@ def test_packed_rows_are_ordered_by_prompt_and_trimmed_ones_by_length() -> None:
     }
     assert [row % 2 for row in orders["packed"]] in ([0, 0, 1, 1], [1, 1, 0, 0])
     assert orders["trimmed"] == [1, 3, 2, 0]
-
-
-def ppo_names(batch: dict[str, Tensor]) -> set[str]:
-    return {"advantages", "returns", "rollout_values", "old_per_token_logps"} & set(batch)
 
 
 def test_what_is_not_known_is_left_as_it_is() -> None:
