@@ -28,6 +28,7 @@ from types import FrameType
 from typing import Any, NoReturn, TextIO, cast
 
 from rlhf_cli.errors import CTRL_C, Interrupted
+from rlhf_cli.text.terminal_output import OverStream
 
 abandoned: set[threading.Thread] = set()
 """Threads of calls that were given up: the process does not wait for them at its end."""
@@ -189,11 +190,8 @@ def die_with(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Lasting:
+class Lasting(OverStream):
     """A text stream that discards its output once a write fails."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
 
     def write(self, text: str) -> int:
         try:
@@ -207,9 +205,6 @@ class Lasting:
             self._stream.flush()
         except OSError:
             into_nothing(self._stream)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._stream, name)
 
 
 def into_nothing(stream: TextIO) -> None:

@@ -192,14 +192,18 @@ def _run(verb: str, words: list[str]) -> int:
             with _quick_start():
                 module = importlib.import_module(f"rlhf_cli.cli.verbs.{verb}")
             if verb in _LONG:
-                from rlhf_cli.plan.rank_group import has_launcher
+                from rlhf_cli.plan.rank_group import has_launcher, starts_ranks
 
+                if starts_ranks():
+                    from rlhf_cli.cli.output import stdout_of_children
+                    from rlhf_cli.launch.elastic import run_as_torchrun
+
+                    with stdout_of_children():
+                        return run_as_torchrun([verb, *words])
                 if has_launcher():
                     from rlhf_cli.launch.group import run_in_group
 
-                    return run_in_group(
-                        [verb, *words], lambda leader: int(module.run(read_options(usage_of(verb), words), leader))
-                    )
+                    return run_in_group(lambda leader: int(module.run(read_options(usage_of(verb), words), leader)))
             code: int = module.run(read_options(usage_of(verb), words))
     except RlhfError as error:
         from rlhf_cli.cli.output import complete_hints

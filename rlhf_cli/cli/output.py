@@ -51,6 +51,18 @@ def json_alone() -> Iterator[None]:
                 kept.close()
 
 
+@contextlib.contextmanager
+def stdout_of_children() -> Iterator[None]:
+    """Open a context in which child processes have the stdout that is kept for the value: one of them prints it."""
+    if _kept:
+        os.dup2(_kept[-1].fileno(), _STDOUT)
+    try:
+        yield
+    finally:
+        if _kept:
+            os.dup2(_STDERR, _STDOUT)
+
+
 def is_json_alone() -> bool:
     """Return whether stdout is kept for one JSON value."""
     return bool(_kept)

@@ -31,7 +31,7 @@ from rlhf_cli.launch.freeze import plan_frozen
 from rlhf_cli.launch.gpu_locks import gpus_held
 from rlhf_cli.launch.ranks_end import first_failure
 from rlhf_cli.plan.launch_plan import log_name
-from rlhf_cli.plan.rank_group import RankGroup, rank_group, starts_ranks, why_not_reached
+from rlhf_cli.plan.rank_group import RankGroup, rank_group, why_not_reached
 from rlhf_cli.process import PARENT, die_with, environment, handled
 from rlhf_cli.runs.provenance import sha256, versions
 from rlhf_cli.runs.run_folder import RunFolder
@@ -186,12 +186,8 @@ class _Board:
             raise RankFailed("rank 0 is gone", got=str(error).partition("\n")[0]) from None
 
 
-def run_in_group(words: list[str], run: Callable[[Leader | None], int]) -> int:
-    """Run a verb, `words` after `rlhf`, as the rank that the environment makes of this process."""
-    if starts_ranks():
-        from rlhf_cli.launch.elastic import run_as_torchrun
-
-        return run_as_torchrun(words)
+def run_in_group(run: Callable[[Leader | None], int]) -> int:
+    """Run a verb as the rank that the environment makes of this process."""
     group = rank_group()
     if group is None:
         return run(None)

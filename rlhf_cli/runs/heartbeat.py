@@ -200,10 +200,10 @@ def _read(file: Path) -> tuple[Beat, str] | None:
         with open_regular(file) as stream:
             content = stream.read()
         at, pid, seams, is_watched, waits, boot = _LAYOUT.unpack_from(content)
-    except (OSError, struct.error):
-        return None  # the process has just ended or just started
+        rank = int(file.name.removeprefix(_PATTERN[:-1]))
+    except (OSError, ValueError, struct.error):
+        return None  # the process has just ended or just started, or it is no file of ours
     phase, *rewards = content[_LAYOUT.size :].rstrip(b"\0").decode(errors="replace").split("\n")
-    rank = int(file.name.removeprefix(_PATTERN[:-1]))
     beat = Beat(rank, pid, at, seams, is_watched, waits, phase, tuple(rewards))
     return beat, boot.rstrip(b"\0").decode(errors="replace")
 

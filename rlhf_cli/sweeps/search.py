@@ -74,9 +74,9 @@ class Trials(JobsToCome):
             status = read_status(run, take_over=self._allowed.take_over)
             self._trial_of[run.path.name] = Trial(self.study, left._trial_id)
             if status.state == FINISHED:  # resumed on its own, or finished when the search was killed
-                job = JobProgress(name=run.path.name, folder=run)
-                job.ends(status)
-                self.ended(job, status)
+                ended = JobProgress(name=run.path.name, folder=run)
+                ended.ends(status)
+                self.ended(ended, status)
             elif status.state != RUNNING:  # another command trains it
                 begun = resumed(run, prepare_from(run, []), self._allowed.allowed)
                 return sweep_folder.ready_again(begun, take_over=self._allowed.take_over)

@@ -165,8 +165,8 @@ def _ready(
     except UserError as error:
         problems.add(error, ", ".join(job.name for job in missing))
     problems.raise_any(len(wanted))
-    checked = (*begun.values(), *new.values())
-    sweep_folder.refuse_unlogged_watch(options.watch, [job.prepared.experiment for job in checked])
+    prepared = [*(job.prepared for job in begun.values()), *(job.prepared for job in new.values())]
+    sweep_folder.refuse_unlogged_watch(options.watch, [one.experiment for one in prepared])
     return [
         sweep_folder.ready_again(begun[job.name], take_over=allowed.take_over)
         if job.name in begun

@@ -40,7 +40,7 @@ def spelled_in_json(quoted: str) -> str:
     return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
 
 
-class _Over:
+class OverStream:
     """A text stream that changes what is written to another stream."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -50,7 +50,7 @@ class _Over:
         return getattr(self._stream, name)
 
 
-class SafeStream(_Over):
+class SafeStream(OverStream):
     """A text stream that removes secrets and foreign control codes and writes to another stream."""
 
     def write(self, text: str) -> int:
@@ -66,7 +66,7 @@ class SafeStream(_Over):
             self.write(line)
 
 
-class DrawnOn(_Over):
+class DrawnOn(OverStream):
     """A text stream that passes its text on as `Drawn`, without the blanks that pad tables unless at a terminal."""
 
     def write(self, text: str) -> int:

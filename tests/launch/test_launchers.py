@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -144,6 +145,15 @@ def test_a_mistake_ends_all_ranks_and_is_printed_once(
     assert printed.count("error: ") == 1
     assert f"where:    {place}" in printed
     assert not Path("runs").exists()
+
+
+def test_a_rank_that_the_command_starts_prints_the_json(workplace: Path) -> None:
+    places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
+    sizes = dict.fromkeys(("NNODES", "NPROC_PER_NODE"), "1") | {"NODE_RANK": "0"}
+    variables = {"PYTHONPATH": ROOT, **{f"PET_{name}": value for name, value in (places | sizes).items()}}
+    words = [sys.executable, "-m", "rlhf_cli", "train", *SMALL, "--dry-run", "--json"]
+    done = subprocess.run(words, env={**os.environ, **variables}, stdout=subprocess.PIPE, check=True)
+    assert json.loads(done.stdout)["dry_run"]
 
 
 def test_a_folder_that_a_machine_does_not_see_ends_all_ranks(start: Start, workplace: Path) -> None:

@@ -56,6 +56,7 @@ def test_who_ends_as_he_wants_to_leaves_nothing(heartbeat: Heartbeat, tmp_path: 
     heartbeat.beat()
     heartbeat.enter(TRAINING)  # a thread that is left behind
     assert heartbeat_files(tmp_path) == []
+    (tmp_path / "heartbeat-rankx").write_bytes(bytes(100))  # of a stranger's
     assert heartbeats(tmp_path) == {}
 
 
