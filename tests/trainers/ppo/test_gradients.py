@@ -66,31 +66,33 @@ class TestGradients:
 
 
 class Alone(PpoMixin):
-    """Has what is read of a trainer on one rank."""
+    """Has what is read of a trainer; another rank has a ratio of 1."""
 
-    _mode = "train"  # type: ignore[assignment]
+    _mode = ""  # type: ignore[assignment]
 
-    def __init__(self, ratios: list[float], epsilon_low: float, epsilon_high: float) -> None:
+    def __init__(self, ratios: list[float], epsilon_low: float, epsilon_high: float, mode: str) -> None:
+        self._mode = mode
         self._latest_logps = torch.tensor([ratios]).log()
         self.epsilon_low, self.epsilon_high = epsilon_low, epsilon_high
         self.current_gradient_accumulation_steps = 2
-        self.accelerator: Any = SimpleNamespace(gather=lambda one: one, reduce=lambda one, reduction: one)
-        self._metrics: Any = {"train": defaultdict(list)}
-        self._metrics["train"]["entropy"] = [0.5]
+        self.accelerator: Any = SimpleNamespace(reduce=lambda one, reduction: one)
+        self.accelerator.gather = lambda own: torch.cat([own, torch.ones(1)])
+        self._metrics: Any = {mode: defaultdict(list)}
+        self._metrics[mode]["entropy"] = [0.5]
 
     def _sum_over_ranks(self, sums: torch.Tensor) -> torch.Tensor:
         return sums
 
 
-def logged(ratios: list[float], epsilon_low: float = 0.1, epsilon_high: float = 0.3) -> dict[str, float]:
-    trainer = Alone(ratios, epsilon_low, epsilon_high)
+def logged(ratios: list[float], low: float = 0.1, high: float = 0.3, mode: str = "train") -> dict[str, float]:
+    trainer = Alone(ratios, low, high, mode)
     inputs = {
         "completion_mask": torch.ones(1, 4),
         "tool_mask": torch.tensor([[1, 1, 0, 1]]),
         "old_per_token_logps": torch.zeros(1, 4),
     }
     trainer._log_update(torch.tensor(0.25), inputs)
-    return {name: values[-1] for name, values in trainer._metrics["train"].items()}
+    return {name: values[-1] for name, values in trainer._metrics[mode].items()}
 
 
 def test_by_hand() -> None:
@@ -100,6 +102,7 @@ def test_by_hand() -> None:
     assert found["ppo/ratio_max"] == pytest.approx(1.4, **ARITHMETIC)
     assert found["ppo/clip_fraction"] == pytest.approx(2 / 3, **ARITHMETIC)
     assert found["ppo/policy_loss"] == pytest.approx(0.5)  # of a step of two micro-batches
+    assert logged([0.85, 1.2, 9.0, 1.4], mode="eval")["ppo/policy_loss"] == pytest.approx(0.25)
     assert found["ppo/entropy"] == 0.5
 
 

@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 import torch
+from trl.trainer import grpo_trainer
 
+from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.trainers.extensions import Extensions
 from rlhf_cli.trainers.guard_mixin import GuardMixin
 from rlhf_cli.trainers.pass_mixin import PassMixin
 from rlhf_cli.trainers.ppo import ppo_mixin
 from rlhf_cli.trainers.ppo.critic import KlPenalty
-from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
+from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin, shuffled_prompts
+from rlhf_cli.truncation import Bootstrap, EosPenalty, TruncationPolicy
 
 KL = KlPenalty("loss", 0.3)
 CRITIC = ["critic.weight", "critic.bias"]
@@ -182,3 +185,49 @@ def test_a_round_of_training_adapts_the_coefficient_by_the_rows_that_count(
     assert trainer._metrics[mode] == {"kl/k1_policy_ref_per_row": [2.0]}
     assert trainer.kl.coef == pytest.approx(expected)
     assert not hasattr(trainer, "_rollout")
+
+
+def test_answers_of_a_prompt_stay_together_where_it_extends_over_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_trl = grpo_trainer.shuffle_sequence_dict
+    shuffle = lambda self, batch: grpo_trainer.shuffle_sequence_dict  # noqa: E731
+    monkeypatch.setattr(GuardMixin, "_prepare_inputs", shuffle, raising=False)
+    trainer: Any = Alone()
+    trainer.args, trainer.accelerator.process_index = (
+        SimpleNamespace(per_device_train_batch_size=4, steps_per_generation=2),
+        2,
+    )
+    for num_generations, keeps in ((1, True), (3, False), (3, True)):
+        trainer.num_generations, trainer.ppo = num_generations, SimpleNamespace(keeps_prompts=keeps)
+        found = trainer._prepare_inputs("batch")
+        if (num_generations, keeps) != (3, True):
+            assert found is of_trl
+    assert (found.func, found.keywords) == (shuffled_prompts, {"first": 16, "num_generations": 3})
+
+
+DENSE, PLAIN, NO_SCORE = ([1.0, None], [[1.0], None]), ([1.0, 2.0], [[1.0], None]), ([None, None], [None, None])
+
+
+@pytest.mark.parametrize(
+    ("policy", "counted", "watched", "is_main", "is_told"),
+    [
+        (Bootstrap(mode="replace"), DENSE, DENSE, True, True),
+        (Bootstrap(mode="replace"), DENSE, PLAIN, True, True),
+        (Bootstrap(mode="replace"), DENSE, DENSE, False, False),
+        (Bootstrap(mode="replace"), PLAIN, DENSE, True, False),
+        (Bootstrap(mode="replace"), NO_SCORE, DENSE, True, False),
+        (EosPenalty(mode="replace"), DENSE, DENSE, True, False),
+    ],
+)
+def test_a_value_in_the_place_of_rewards_by_token_is_told_of(
+    caplog: pytest.LogCaptureFixture, policy: TruncationPolicy, counted: Any, watched: Any, is_main: bool, is_told: bool
+) -> None:
+    """A row without a score says nothing, nor does a reward that only watches."""
+    trainer: Any = Alone()
+    trainer.truncation, trainer.accelerator.is_main_process = policy, is_main
+    outcomes = {
+        name: SimpleNamespace(raw=raw, tokens=tokens) for name, (raw, tokens) in {"a": counted, "b": watched}.items()
+    }
+    components = [Component("a", len), Component("b", len, weight=0.0)]
+    trainer.reward_stack = SimpleNamespace(outcomes=outcomes, components=components)
+    trainer._warn_of_dense_rewards()
+    assert len(caplog.records) == is_told
