@@ -227,6 +227,16 @@ def in_a_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
+def looking() -> Iterator[None]:
+    """Open a context in which a file or folder that the user may not look at raises UserError."""
+    try:
+        yield
+    except PermissionError as error:
+        what, expected = "the system refuses access to a file or folder", "one that you may read, and write for a run"
+        raise UserError(what, got=error.filename, expected=expected) from error
+
+
+@contextlib.contextmanager
 def writing(what: str, where: object, hint: str | None = None) -> Iterator[None]:
     """Open a context in which a file or folder that cannot be written raises UserError."""
     try:

@@ -139,14 +139,12 @@ def accelerate_environment(file: Path, *, where: str) -> dict[str, str]:
     Raise ConfigError with accelerate's own message if accelerate rejects the file.
     """
     python_path = os.pathsep.join(entry for entry in sys.path if entry)
-    done = subprocess.run(
-        [sys.executable, "-m", __name__, str(file)],
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_S,
-        check=False,
-        env={**os.environ, "PYTHONPATH": python_path},
-    )
+    command, environment = [sys.executable, "-m", __name__, str(file)], {**os.environ, "PYTHONPATH": python_path}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, env=environment)
+    except subprocess.TimeoutExpired:
+        what, advice = "accelerate does not answer", "try again: it imports torch, which takes long on a busy machine"
+        raise ConfigError(what, where=where, got=f"nothing for {_TIMEOUT_S} s", advice=advice) from None
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         hint = "accelerate config --config_file FILE"

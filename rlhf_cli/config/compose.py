@@ -8,6 +8,7 @@ Group choices and deletions (`~key`) keep Hydra's meaning; overrides of Hydra it
 from __future__ import annotations
 
 import copy
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -167,13 +168,9 @@ def quote_paths(text: str) -> str:
     if name.startswith("stop.") and any(sign in value for sign in "<>="):
         return f'{key}="{value}"'
     is_template = name == "data.prompt" and "{" in value and "${" not in value and value[0] != "["
-    if (
-        is_template
-        or value.startswith("~/")
-        or (any(sign in value for sign in "=,") and Path(value).expanduser().exists())
-    ):
-        return f"{key}='{value}'"
-    return text
+    # Path.exists would raise for a text that is longer than a name.
+    is_path = any(sign in value for sign in "=,") and os.path.exists(os.path.expanduser(value))
+    return f"{key}='{value}'" if is_template or is_path or value.startswith("~/") else text
 
 
 class NotingLoader(ConfigLoaderImpl):

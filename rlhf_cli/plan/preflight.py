@@ -8,7 +8,7 @@ from pathlib import Path
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.imported_code import imported_code, imported_since
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import raise_any
+from rlhf_cli.errors import looking, raise_any
 from rlhf_cli.models.tokenizer_files import TokenizerFiles
 from rlhf_cli.plan import row_lengths, workload
 from rlhf_cli.plan.checks import argument_checks as arguments
@@ -43,7 +43,8 @@ def preflight(
     function or model folder, batch sizes that do not divide, and a run folder that is not writable.
     """
     subject, report = Subject(experiment, composed, planned_processes(experiment.launch), folder), Report()
-    checked = _check(subject, report)
+    with looking():
+        checked = _check(subject, report)
     raise_any(report.problems.values())
     if tries_rewards:
         report.run_all(reward_checks.trial_problems(subject, checked.data))

@@ -23,7 +23,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import NOT_GIVEN
 from rlhf_cli.config.validate import validate
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import RunError, looking
 from rlhf_cli.models.tokenizer_files import JINJA_FILES, chat_template_text
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, runs_below
 from rlhf_cli.runs.run_status import FINISHED, newest_run, read_status
@@ -181,7 +181,8 @@ def _checked(composed: Composed, adjust: Adjust | None, *, keep_run_names: bool)
         adjust(composed.tree, composed.origins)
     experiment = validate(composed)
     experiment = expanded(experiment)
-    return Prepared(experiment if keep_run_names else resolve_runs(experiment), composed, experiment)
+    with looking():
+        return Prepared(experiment if keep_run_names else resolve_runs(experiment), composed, experiment)
 
 
 _MISSING = "???"

@@ -82,14 +82,14 @@ def checkpoints(experiment: Experiment, schedule: Schedule) -> Checkpoints | Non
 
 def _how_often(trainer: Trainer, schedule: Schedule, strategy: str, key: str) -> tuple[str, int | None]:
     """Return when something happens, in words, and how often; None if the data or `eval_delay` decides."""
-    steps = schedule.steps
+    steps, is_delayed = schedule.steps, key == "eval_steps" and bool(trainer.setting("eval_delay"))
     if strategy == "epoch":
         epochs: object = None  # max_steps ends the run
         if schedule.stage is not None:
             epochs = schedule.stage.epochs
         elif (trainer.whole("max_steps") or 0) <= 0:
             epochs = trainer.setting("num_train_epochs")
-        return "every epoch", math.ceil(epochs) if isinstance(epochs, int | float) else None
+        return "every epoch", math.ceil(epochs) if isinstance(epochs, int | float) and not is_delayed else None
     asked = trainer.setting(key)
     if key == "eval_steps" and not asked:
         asked = trainer.setting("logging_steps")  # transformers' default
@@ -99,7 +99,7 @@ def _how_often(trainer: Trainer, schedule: Schedule, strategy: str, key: str) ->
         return f"every {asked:.0%} of the run", math.ceil(1 / asked)
     interval = int(asked) if asked >= 1 else math.ceil((steps or 0) * asked)
     every = "every step" if interval == 1 else f"every {interval} steps and after the last"
-    if steps is None or (key == "eval_steps" and trainer.setting("eval_delay")):
+    if steps is None or is_delayed:
         return every, None
     # The last step always counts (transformers' DefaultFlowCallback.on_step_end).
     return every, len({*range(interval, steps + 1, interval), steps})

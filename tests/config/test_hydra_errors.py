@@ -24,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("place", "by_hydra")
         ("trainer=glob(*)", "trainer=glob(*)"),
         ("data.prompt=Q: {question}, please", "++data.prompt='Q: {question}, please'"),
         ("model={path: x}", "++model={path: x}"),
+        (f"data.prompt=[{{content: {'a ' * 200}}}]", f"++data.prompt=[{{content: {'a ' * 200}}}]"),
         ("~rewards.format", "~rewards.format"),
         ("data.path=~/rows.jsonl", "++data.path='~/rows.jsonl'"),
         ("reward@rewards.x=brevity", "+reward@rewards.x=brevity"),

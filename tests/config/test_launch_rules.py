@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli.config import accelerate_file
 from rlhf_cli.config.accelerate_file import accelerate_environment
 from rlhf_cli.config.rules.launch_rules import seconds
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.plan.prepare import prepare, prepare_from
 from rlhf_cli.tables.strategies import STRATEGIES
@@ -212,3 +214,9 @@ def test_the_environment_is_accelerate_s_own(place: Path) -> None:
     assert of_accelerate(variables) == of_accelerate(found)
     assert (variables["ACCELERATE_USE_FSDP"], variables["FSDP_VERSION"]) == ("true", "2")
     assert not {"RANK", "MASTER_PORT", "PYTHONPATH", "HOME"} & set(variables)
+
+
+def test_an_accelerate_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    monkeypatch.setattr(accelerate_file, "_TIMEOUT_S", 0.01)
+    with pytest.raises(ConfigError, match="does not answer"):
+        accelerate_environment(place / "a.yaml", where="here")

@@ -23,6 +23,22 @@ def test_negative_control_what_is_written_is_noticed(monkeypatch: pytest.MonkeyP
         planned("exp=quickstart")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("data=file", "data.path=/theirs/rows.jsonl"), ("model=local", "model.path=/theirs"), ("run.root=/theirs",)],
+)
+def test_a_folder_of_another_user(refused: Refused, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
+    stat = Path.stat
+
+    def closed(path: Path, **how: bool) -> os.stat_result:
+        if str(path).startswith("/theirs"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, **how)
+
+    monkeypatch.setattr(Path, "stat", closed)
+    assert str(refused("exp=quickstart", *words).got).startswith("/theirs")
+
+
 class TestGoodPlans:
     def test_quickstart(self) -> None:
         plan = planned("exp=quickstart", "launch=cpu")

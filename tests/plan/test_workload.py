@@ -124,6 +124,7 @@ FIRST = {"eval_on_start": True}
         ({"logging_steps": 25}, 100, "every 25 steps and after the last", 4),  # transformers' default
         ({"eval_strategy": "epoch", "num_train_epochs": 2.5, "max_steps": 0}, 9, "every epoch", 3),
         ({"eval_strategy": "epoch", "num_train_epochs": 2.5, "max_steps": 1}, 1, "every epoch", None),
+        ({"eval_strategy": "epoch", "num_train_epochs": 2.5, "max_steps": 0, "eval_delay": 1}, 9, "every epoch", None),
     ],
 )
 def test_when_a_run_is_evaluated(args: dict[str, object], steps: int | None, every: str, times: int | None) -> None:
