@@ -9,10 +9,10 @@ to the trainer and are not part of the total.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 
 import torch
@@ -34,7 +34,7 @@ from rlhf_cli.evaluation.policy_results import (
     sum_up_answers,
 )
 from rlhf_cli.evaluation.reward_model_scores import evaluate_reward_model
-from rlhf_cli.evaluation.score_completions import EndOfRun, Interact, score
+from rlhf_cli.evaluation.score_completions import EndOfRun, Interact, score_each
 from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation, Row
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.models.policy_model import SAMPLING_ARGUMENTS, PolicyModel, Sampling
@@ -210,13 +210,13 @@ def policy_answers(
     """
     ways = {GREEDY: replace(sampling, each=1, is_greedy=True), SAMPLED: sampling}
     answered = {name: answer_prompts(policy, rows, way) for name, way in ways.items() if way.each}
-    settled = score_answers(experiment, [one for answers in answered.values() for one in answers], policy, end)
-    scored = iter(settled.rows)
+    # Apart, as in a training: a reward that compares the answers to a prompt must not compare greedy with sampled ones.
+    scored = score_answers(experiment, list(answered.values()), policy, end)
     parts = {
-        name: PartAnswers(ways[name].each, answers, list(islice(scored, len(answers))))
-        for name, answers in answered.items()
+        name: PartAnswers(ways[name].each, answers, scores.rows)
+        for (name, answers), scores in zip(answered.items(), scored, strict=True)
     }
-    return parts, settled.no_total
+    return parts, scored[0].no_total
 
 
 def answer_prompts(policy: PolicyModel, rows: list[Row], sampling: Sampling) -> list[AnsweredPrompt]:
@@ -232,10 +232,12 @@ def answer_prompts(policy: PolicyModel, rows: list[Row], sampling: Sampling) -> 
 
 
 def score_answers(
-    experiment: Experiment, answers: list[AnsweredPrompt], policy: PolicyModel, end: EndOfRun
-) -> CompletionScores:
-    """Score the answers as at the `end` of a run. Without rewards, no answer has a score."""
+    experiment: Experiment, batches: Sequence[Sequence[AnsweredPrompt]], policy: PolicyModel, end: EndOfRun
+) -> list[CompletionScores]:
+    """Score each batch of answers as at the `end` of a run. Without rewards, no answer has a score."""
     if not experiment.rewards:
-        return CompletionScores([ScoredRow(None, {}) for _ in answers])
-    rows = [{name: value for name, value in answer.as_row().items() if name != "is_truncated"} for answer in answers]
-    return score(experiment, rows, device=policy.device, decode=policy.decode, end=end)
+        return [CompletionScores([ScoredRow(None, {}) for _ in answers]) for answers in batches]
+    rows = [[answer.as_row() for answer in answers] for answers in batches]
+    for row in itertools.chain.from_iterable(rows):
+        del row["is_truncated"]
+    return score_each(experiment, rows, device=policy.device, decode=policy.decode, end=end)

@@ -134,7 +134,7 @@ def generate(
     else:
         policy = load_policy(target.model, experiment)
         answers = answer_prompts(policy, rows, sampling)
-        part = PartAnswers(each, answers, score_answers(experiment, answers, policy, end).rows)
+        part = PartAnswers(each, answers, score_answers(experiment, [answers], policy, end)[0].rows)
     sampled = [
         SampledAnswer(
             answer.completion,

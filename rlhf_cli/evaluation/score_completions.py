@@ -12,7 +12,7 @@ import glob
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -175,21 +175,26 @@ completions in a batch, and the end of the run; and why they have no total.
 """
 
 
-def score(
+def score(experiment: Experiment, rows: list[Row]) -> CompletionScores:
+    """Score the rows as one batch at the first step of a run; see `score_each`."""
+    return score_each(experiment, [rows])[0]
+
+
+def score_each(
     experiment: Experiment,
-    rows: list[Row],
+    batches: Sequence[list[Row]],
     *,
     device: torch.device | str = "cpu",
     decode: Callable[..., str] | None = None,
     end: EndOfRun | None = None,
-) -> CompletionScores:
-    """Score the rows as at the `end` of a run (None for its first step), and summarise every reward over them.
+) -> list[CompletionScores]:
+    """Score batches of rows as at the `end` of a run (None for its first step), and summarise every reward over each.
 
     If no policy is configured, rewards that count tokens are left out, unless that would be all of them or a gate reads
     one; then no row has a total. `decode` turns token ids into text for rewards that score spans; None uses the
     policy's tokenizer. Raise DataError if a reward reads a column that the rows do not have.
     """
-    left_out = {} if "completion_ids" in rows[0] else rewards_without_tokenizer(experiment)
+    left_out = {} if "completion_ids" in batches[0][0] else rewards_without_tokenizer(experiment)
     read_by_gates = {gate.by for reward in experiment.rewards.values() for gate in reward.gates}
     if len(left_out) == len(experiment.rewards) or read_by_gates & set(left_out):
         left_out = {}  # scoring says what is missing
@@ -198,13 +203,13 @@ def score(
         experiment = experiment.model_copy(update={"rewards": kept, "aggregate": "sum"})
     stack = reward_stack(experiment, device=device)
     try:
-        scores = score_with(stack, experiment, rows, decode=decode, end=end)
+        scored = [score_with(stack, experiment, rows, decode=decode, end=end) for rows in batches]
     finally:
         stack.close()
     if not left_out:
-        return scores
+        return scored
     why = "; ".join(f"rewards.{name} is left out: {why}" for name, why in left_out.items())
-    return replace(scores, rows=[replace(row, total=None) for row in scores.rows], no_total=why)
+    return [replace(scores, rows=[replace(row, total=None) for row in scores.rows], no_total=why) for scores in scored]
 
 
 def score_with(

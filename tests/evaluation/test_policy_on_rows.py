@@ -75,6 +75,17 @@ def test_by_hand() -> None:
     assert (records[4]["completion"], records[4]["rewards"]["correct"]) == ("it is 3.", 0.0)
 
 
+def in_the_batch(completions: list[Any], **_: Any) -> list[float]:
+    return [float(len(completions))] * len(completions)
+
+
+def test_greedy_answers_are_scored_apart_from_sampled_ones() -> None:
+    """As in a training: a reward that ranks the answers to a prompt would rank the greedy one among the others."""
+    measured, _ = evaluated(Says("2"), samples=3, size={"fn": f"{__name__}:in_the_batch"})
+    sizes = {name: part.rewards["size"].raw.mean for name, part in measured.parts.items()}
+    assert sizes == {"greedy": 2.0, "sampled": 6.0}
+
+
 def test_a_run_from_end_to_end(train, capsys: pytest.CaptureFixture[str]) -> None:
     _, folder = train(HOLD_OUT)
     capsys.readouterr()
