@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.runs.recorder import Recorder, ShortHistory
+from rlhf_cli.runs.recorder import KeepHeartbeat, Recorder, ShortHistory
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 
@@ -37,8 +37,21 @@ def test_a_log_event_writes_the_step_into_the_status(make_run: Callable[..., Run
     assert read_status(folder).step == 7
 
 
-def test_a_history_keeps_the_newest_hundred_of_either_kind() -> None:
+def test_a_history_keeps_the_newest_hundred_of_either_kind_once_there_are_more_than_two_hundred() -> None:
     events = [{name: 0.0, "step": step} for step in range(150) for name in ("loss", "eval_loss")]
-    state: Any = SimpleNamespace(log_history=events)
-    ShortHistory().on_log(None, state, state)
-    assert state.log_history == [{name: 0.0, "step": step} for step in range(50, 150) for name in ("loss", "eval_loss")]
+    losses = [{"loss": 0.0, "step": step} for step in range(201)]
+    for history, kept in ((events, events[100:]), (losses[1:], losses[1:]), (losses, losses[101:])):
+        state: Any = SimpleNamespace(log_history=[*history])
+        ShortHistory().on_log(None, state, state)
+        assert state.log_history == kept
+
+
+def test_the_heartbeat_knows_the_phases_of_a_step() -> None:
+    told: list[Any] = []
+    heartbeat: Any = SimpleNamespace(
+        enter=lambda phase, **rules: told.append(rules or phase), beat=lambda: told.append(1)
+    )
+    keeps = KeepHeartbeat(heartbeat)
+    for event in ("train_begin", "step_begin", "pre_optimizer_step", "optimizer_step", "prediction_step", "train_end"):
+        getattr(keeps, f"on_{event}")()
+    assert told == ["training", "training", "optimizer step", "training", 1, {"is_watched": False}]

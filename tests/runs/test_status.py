@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli.errors import RunError
 from rlhf_cli.runs import run_status
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import ANOTHER_RANK, claim, newest_run, read_status, set_stop_reason, with_newest
@@ -117,6 +118,50 @@ def test_who_asked_a_run_to_stop(make_run: MakeRun, state: str, reason: str | No
     assert set_stop_reason(folder, "Ctrl-C").reason == read_status(folder).reason == told
     if told == "Ctrl-C at step 3":  # a sweep sends SIGINT on the second request, whoever asked
         assert set_stop_reason(folder, "SIGTERM").reason == "SIGTERM at step 3"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "words", "rule"),
+    [
+        *(("preempted", "Ctrl-C", "stopped by Ctrl-C", None), ("preempted", "SIGTERM", "preempted", None)),
+        *(("failed", "Ctrl-C", "failed", None), ("finished", "reward > 1", "finished", "reward > 1")),
+    ],
+)
+def test_a_state_in_words_and_the_rule_that_ended_a_run(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, state: str, reason: str, words: str, rule: str | None
+) -> None:
+    """What ends a run is flushed to the disk, and nothing before it."""
+    durable: list[object] = []
+    write = run_status.write_json
+    monkeypatch.setattr(
+        run_status, "write_json", lambda *g, **rules: [durable.append(rules.get("durable")), write(*g, **rules)]
+    )
+    claim(run := make_run())
+    status = run_status.update_status(run, state=state, reason=reason)
+    assert (run_status.describe_state(status.state, reason), run_status.stopped_by_rule(status)) == (words, rule)
+    assert durable == [False, True]
+
+
+def test_a_full_disk_does_not_hide_how_a_run_ended(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last word is written into the file that is there; without one, or before the end, the disk is the error."""
+    (run := make_run()).status.unlink(missing_ok=True)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_status, "write_json", full)
+        with pytest.raises(OSError, match="No space"):
+            run_status.update_status(run, state="failed")
+    claim(run)
+    monkeypatch.setattr(run_status, "write_json", full)
+    with pytest.raises(OSError, match="No space"):
+        run_status.update_status(run, step=3)
+    run_status.update_status(run, state="failed", reason="x")
+    assert (read_status(run).state, read_status(run).reason) == ("failed", "x")
+    run.status.write_text('{"state": "no such state"}')
+    with pytest.raises(RunError):
+        read_status(run)
 
 
 def test_what_became_of_a_run(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
