@@ -49,7 +49,7 @@ class Slot:
 def slot_for(job: ReadyJob, threads: int | None) -> Slot | None:
     """Return the resources for a job, None if too few GPUs are free; `threads` None: as usual."""
     own = job.plan.accelerate_env
-    launch = plan_launch(job.experiment, job.folder.path, resume=job.resume, accelerate_env=own)
+    launch = plan_launch(job.experiment, job.folder.path, accelerate_env=own)
     gpus, run, is_pinned = gpus_of(launch), job.folder.shown, _GPUS in own
     held = take(gpus, run) if is_pinned or not gpus else take_free(len(gpus), run)
     if held is None:

@@ -151,9 +151,7 @@ def read_objective(text: str, rewards: Iterable[str] = ()) -> Objective:
 def value_so_far(objective: Objective, logged: Sequence[float]) -> float | None:
     """Return a metric's mean over its last tenth of events, of an evaluation the last value; None without a number."""
     values = [value for value in logged if math.isfinite(value)]
-    if not values:
-        return None
-    if objective.metric.startswith(_HELD_OUT):
+    if values and objective.metric.startswith(_HELD_OUT):
         return values[-1]
     span = start_and_end(values)
     return span[1] if span is not None else None

@@ -107,8 +107,13 @@ class Pretended:
         self._place = place
         slot = SimpleNamespace(held=SimpleNamespace(release=self._release), environment={"ITS": "own"})
         monkeypatch.setattr(run_jobs, "slot_for", lambda job, threads: slot)
-        monkeypatch.setattr(run_jobs, "WarmProcesses", lambda *, threads: self.processes)
+        self.threads: list[int | None] = []
+        monkeypatch.setattr(run_jobs, "WarmProcesses", self._server)
         monkeypatch.setattr(os, "kill", lambda pid, number: self.sent.append((pid, number)) if number else None)
+
+    def _server(self, *, threads: int | None) -> Processes:
+        self.threads.append(threads)
+        return self.processes
 
     def _release(self) -> None:
         self.released += 1
@@ -169,6 +174,11 @@ def test_no_more_jobs_run_at_a_time_than_asked_for(
     assert sweep.runs(at_once) == 0
     assert sorted(clocks) == [f"job={number}" for number in range(4) for _ in range(2)]  # again with its process
     assert sweep.processes.most == most
+    monkeypatch.setattr(run_jobs, "threads_of_each", lambda at_once: at_once)
+    to_come: Any = SimpleNamespace(num_to_come=3)
+    for jobs, later in (([], JobsToCome()), ([], to_come), ([sweep.job(0)], to_come)):
+        run_jobs._Runner(Console(quiet=True), jobs, SweepOptions(at_once), later)
+    assert sweep.threads[1:] == [1, min(at_once, 3), min(at_once, 4)]
     first, second, *_ = sweep.processes.begun
     assert (first.run, first.resume, second.resume, first.take_over) == (str(place / "job=0"), False, True, False)
     assert (first.console, first.cwd) == (str(place / "job=0" / "console.txt"), str(place))
@@ -181,6 +191,8 @@ def test_each_request_to_stop_is_stronger_and_reaches_jobs_that_begin_late(
     sweep = Pretended(place, monkeypatch)
     runner = run_jobs._Runner(Console(quiet=True), [sweep.job(0), sweep.job(1)], SweepOptions(2), JobsToCome())
     sweep.processes.ends = [FINE, FINE]
+    said: list[str] = []
+    monkeypatch.setattr(runner._display, "say", lambda line, **_: said.append(line))
     assert runner._may_begin()
     assert runner._begin_next()
     runner._pids[0] = 77
@@ -188,6 +200,7 @@ def test_each_request_to_stop_is_stronger_and_reaches_jobs_that_begin_late(
         runner.ask(number)
         runner._stop_where_asked()
     assert sweep.sent == [(77, signal.SIGTERM), (77, signal.SIGINT), (77, signal.SIGKILL)]
+    assert [line.partition(":")[0] for line in said[-3:]] == ["SIGTERM", "Ctrl-C", "SIGTERM"]
     assert runner.run() == 75
     assert sweep.sent[3:] == [(1000, signal.SIGKILL)]
     assert len(sweep.processes.begun) == 1

@@ -36,6 +36,7 @@ def test_fixed_words_and_searched_words_are_separated() -> None:
         ("x=tag(log,interval(1e-6,1e-4))", FloatDistribution(1e-6, 1e-4, log=True)),
         ("x=int(interval(1,8))", IntDistribution(1, 8)),
         ("x=range(1,9)", IntDistribution(1, 8)),  # a range excludes its stop
+        *(("x=range(-3,0)", IntDistribution(-3, -1)), ("x=range(-2,1)", IntDistribution(-2, 0))),
         ("x=choice(a,b)", CategoricalDistribution(("a", "b"))),
         ("x=range(0,1,0.5)", CategoricalDistribution(("0.0", "0.5"))),
     ],
@@ -83,8 +84,10 @@ def test_a_held_out_metric_counts_by_its_last_value() -> None:
 
 
 @pytest.mark.parametrize("logged", [[], [math.nan, math.inf]])
-def test_a_metric_without_finite_values_has_no_value(logged: list[float]) -> None:
-    assert value_so_far(read_objective("-kl"), logged) is None
+@pytest.mark.parametrize("metric", ["-kl", "eval_loss"])
+def test_a_metric_without_finite_values_has_no_value(logged: list[float], metric: str) -> None:
+    assert value_so_far(read_objective(metric), logged) is None
+    assert value_so_far(read_objective("-kl"), [*logged, 0.5]) == 0.5
 
 
 def test_a_reward_name_means_its_raw_mean() -> None:
