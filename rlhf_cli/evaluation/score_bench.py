@@ -135,7 +135,7 @@ def score_bench(rows: Sequence[dict[str, object]], scores: CompletionScores, *, 
     columns = {name: [row.rewards[name].raw for row in scores.rows] for name in scores.summary}
     totals = [row.total for row in scores.rows]
     columns |= {"total": totals} if any(total is not None for total in totals) else {}
-    characters = [float(len(text_of(as_completion(row["completion"])))) for row in rows]
+    characters: list[float | None] = [float(len(text_of(as_completion(row["completion"])))) for row in rows]
     columns["characters" if "characters" not in columns else "completion.characters"] = characters
     distributions = {name: distribution(values) for name, values in columns.items()}
     named = f"{label} (label)" if label in columns else label  # a reward may have the same name
