@@ -25,6 +25,7 @@ from transformers import (
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models import reward_model_scorer
+from rlhf_cli.models.cache import merged_model
 from rlhf_cli.models.packing.packed_rows import packed_texts
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer, packed_scores, why_not_scored_packed
 from rlhf_cli.models.tiny import tiny_model_path
@@ -270,6 +271,14 @@ def test_an_adapter_on_a_causal_base_scores_with_its_saved_head(causal_base: Pat
     half = RewardModelScorer(str(tmp_path), dtype="bfloat16")._model
     assert {weight.dtype for weight in half.parameters()} == {torch.bfloat16}
     assert abs(wanted[0] - wanted[1]) > 0.01
+
+
+def test_an_adapter_that_is_merged_scores_as_before(
+    causal_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "cache"))
+    wanted = save_adapter(tmp_path / "adapter", causal_base, **SEQ_CLS)
+    assert_scores(RewardModelScorer(merged_model(str(tmp_path / "adapter")))(*PLAIN), wanted)
 
 
 def test_an_adapter_on_a_reward_model_may_leave_the_head_alone(reward_model: Path, tmp_path: Path) -> None:
