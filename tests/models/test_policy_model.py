@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from rlhf_cli.models.policy_model import SAMPLING_ARGUMENTS, Completion, PolicyModel, Sampling
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER
@@ -28,6 +29,16 @@ def test_completions_are_those_of_one_prompt_at_a_time(policy: PolicyModel) -> N
     assert sampled[0] == sampled[1] != sampled[2]
     chat = policy.complete([[{"role": "user", "content": "1+1="}]], Sampling(SETTINGS, 1, seed=0, is_greedy=True))
     assert chat == policy.complete(["user: 1+1=\nassistant: "], Sampling(SETTINGS, 1, seed=0, is_greedy=True))
+
+
+def test_a_template_writes_the_special_tokens_of_a_conversation_itself() -> None:
+    policy = PolicyModel(EMBEDDED_TOKENIZER)
+    asked = [{"role": "user", "content": "1+1="}]
+    plain = policy._encoded(asked, [], SETTINGS)
+    around = TemplateProcessing(single="<eos> $A", special_tokens=[("<eos>", 1)])
+    policy.tokenizer.backend_tokenizer.post_processor = around
+    assert policy._encoded(asked, [], SETTINGS) == plain
+    assert policy._encoded("2", [], SETTINGS) == [1, *policy.tokenizer("2", add_special_tokens=False)["input_ids"]]
 
 
 def test_a_completion_ends_at_its_stop_string_or_its_first_end(

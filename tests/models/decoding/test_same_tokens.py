@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from rlhf_cli.models import live_generation
 from rlhf_cli.models.live_generation import Generating
 from tests.support.tiny_decoders import LENGTHS, PAD, model_of, prompts, settings
 from tests.support.tolerances import assert_close
@@ -40,12 +41,12 @@ def both(kind: str, generating: Generating, **named: Any) -> tuple[torch.Tensor,
     return found[0], found[1]
 
 
-def decoded_by_hand(lengths: list[int]) -> int:
-    """Count the decoded slots if rows leave as soon as more than an eighth of the batch has ended."""
+def decoded_by_hand(lengths: list[int], most: float = 1 / 8) -> int:
+    """Count the decoded slots if rows leave as soon as more than a share of the batch has ended."""
     in_batch, slots = len(lengths), 0
     for num_tokens in range(1, max(lengths)):
         live = sum(length > num_tokens for length in lengths)
-        in_batch = live if 8 * (in_batch - live) > in_batch else in_batch
+        in_batch = live if in_batch - live > most * in_batch else in_batch
         slots += in_batch
     return slots
 
@@ -70,6 +71,16 @@ def test_every_token_is_the_same(kind: str, name: str) -> None:
         assert len(set(lengths.tolist())) >= 4
         assert generating.decoded_slots < 0.7 * len(LENGTHS) * (lengths.max() - 1)
         assert generating.decoded_slots == decoded_by_hand(lengths.tolist())
+
+
+@pytest.mark.parametrize("most", [1 / 6, 0.5])
+def test_a_row_stays_as_long_as_no_more_than_the_share_has_ended(most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_generation, "_MOST_ENDED", most)
+    generating = Generating()
+    stock, _ = both("llama", generating, **SETTINGS["sampled, cut"])
+    lengths = (stock[:, WIDTH:] != PAD).sum(dim=1).tolist()
+    assert generating.decoded_slots == decoded_by_hand(lengths, most)
+    assert sum(length == 1 for length in lengths) == 2  # of twelve, so that the bound is met
 
 
 def test_any_token_may_be_the_padding() -> None:
