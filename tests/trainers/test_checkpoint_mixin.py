@@ -202,7 +202,7 @@ def test_what_was_typed_counts_and_what_is_missing_is_refused_unless_it_may_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: list[str], may_lose: bool
 ) -> None:
     monkeypatch.setattr(checkpoint_folders, "missing_state", lambda folder: missing)
-    trainer: Any = Saved(tmp_path)
+    trainer: Any = Saved(tmp_path, eval_on_start=True)
     trainer.extensions, trainer.is_world_process_zero = Extensions(may_lose_state=may_lose), lambda: True
     trainer.optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))], lr=4.0, weight_decay=0.5)
     trainer.lr_scheduler = SimpleNamespace(scheduler=LambdaLR(trainer.optimizer, lambda step: 0.5))  # accelerate's
@@ -225,6 +225,7 @@ def test_what_was_typed_counts_and_what_is_missing_is_refused_unless_it_may_be(
     trainer._load_optimizer_and_scheduler(str(tmp_path))
     assert trainer.calls == [("steps", trainer.args, 9), *([] if missing else [(str(tmp_path),)])]
     assert (group["lr"], group["weight_decay"], trainer._from_weights_alone) == (2.0, 0.5, bool(missing))
+    assert not trainer.args.eval_on_start  # the run has started before
     assert [getattr(one, "count", None) for one in trainer.callback_handler.callbacks] == [3, None, 4]
     whole = RepeatSampler(range(9), mini_repeat_count=1, seed=3)
     assert list(trainer._train_sampler) == [list(whole) for _ in range(3)][2]
