@@ -82,7 +82,7 @@ def describe_eval_rows(data: model_and_data.Data) -> str:
     """Describe in words which rows an evaluation runs on: with its name, if the set has one."""
     texts = []
     for name, rows in data.evals.items():
-        text = f"the {rows.fraction:.0%} held out" if rows.fraction is not None else str(rows.world or rows.path)
+        text = f"the {100 * rows.fraction:g}% held out" if rows.fraction is not None else str(rows.world or rows.path)
         texts.append(f"{name}: {text}" if name else text)
     return ", ".join(texts) or "training rows"
 

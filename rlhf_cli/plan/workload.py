@@ -96,7 +96,7 @@ def _how_often(trainer: Trainer, schedule: Schedule, strategy: str, key: str) ->
     if strategy != "steps" or not isinstance(asked, int | float) or asked <= 0:
         return f"when it is {strategy}", None
     if asked < 1 and steps is None:
-        return f"every {asked:.0%} of the run", math.ceil(1 / asked)
+        return f"every {100 * asked:g}% of the run", math.ceil(1 / asked)
     interval = int(asked) if asked >= 1 else math.ceil((steps or 0) * asked)
     every = "every step" if interval == 1 else f"every {interval} steps and after the last"
     if steps is None or is_delayed:

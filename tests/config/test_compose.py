@@ -86,15 +86,13 @@ def test_the_users_file_wins_over_the_shipped_one_of_the_same_name(write: Write)
     assert search_dirs() == [file.parents[1], shipped_dir()]
 
 
-class TestAFileInPlaceOfAHubDataset:
+def test_a_typed_path_drops_what_belonged_to_a_dataset_of_the_hub() -> None:
     """data=gsm8k says subset: main, split: train."""
-
-    def test_a_typed_path_drops_what_belonged_to_it(self) -> None:
-        composed = compose(["data=gsm8k", "data.path=mine.jsonl"])
-        data = composed.tree["data"]
-        assert (data["path"], data["subset"], data["split"]) == ("mine.jsonl", None, None)
-        assert data["prompt"].startswith("Question: ")
-        assert origin(composed, "data.subset") == "command line"
+    composed = compose(["data=gsm8k", "data.path=mine.jsonl"])
+    data = composed.tree["data"]
+    assert (data["path"], data["subset"], data["split"]) == ("mine.jsonl", None, None)
+    assert data["prompt"].startswith("Question: ")
+    assert origin(composed, "data.subset") == "command line"
 
 
 @pytest.mark.parametrize(
@@ -151,14 +149,8 @@ def test_a_typed_group_whose_source_the_experiment_replaces(
 ) -> None:
     (place / "conf" / "exp").mkdir(parents=True)
     lines = ["# @package _global_", "defaults: [{override /data: file}, {override /model: local}, _self_]", "seed: 1"]
-    lines += [
-        "trainer: {dense: false}",
-        "data:",
-        "  path: rows.jsonl",
-        "  rename: {prompt: q}",
-        "model:",
-        "  path: here",
-    ]
+    lines += ["trainer: {dense: false}", *("data:", "  path: rows.jsonl", "  rename: {prompt: q}", "model:")]
+    lines += ["  path: here"]
     (place / "conf" / "exp" / "mine.yaml").write_text("\n".join(lines) + "\n")
     with pytest.raises(ConfigError) as error:
         compose(["+exp=mine", typed])

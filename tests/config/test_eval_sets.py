@@ -10,7 +10,7 @@ from rlhf_cli.plan.sources_and_components import describe_eval_rows, eval_source
 from rlhf_cli.project.key_reference import about_keys
 from tests.support.planning import Judged, Refused, Write
 
-SETS = "{easy: {world: toy_sums, args: {max_value: 5}}, hard_one: {fraction: 0.1}}"
+SETS = "{easy: {world: toy_sums, args: {max_value: 5}}, hard_one: {fraction: 0.125}}"
 EXP = "# @package _global_\ndefaults:\n  - {base}\n  - _self_\ndata:\n  eval: {eval}\n"
 GRPO, EVERY = "+exp=quickstart", "trainer.args.eval_strategy=steps"
 BEST = "trainer.args.metric_for_best_model"
@@ -23,11 +23,11 @@ def with_sets(write: Write, sets: str = SETS, base: str = "quickstart") -> str:
 
 def test_named_sets_stand_beside_a_single_one(judged: Judged, write: Write) -> None:
     data = judged(with_sets(write)).data
-    assert (data.eval_names, data.fraction) == (["easy", "hard_one"], 0.1)
+    assert (data.eval_names, data.fraction) == (["easy", "hard_one"], 0.125)
     experiment = judged("+exp=mine")
     assert [source.name for source in eval_sources(experiment)] == ["data.eval.easy"]
-    assert describe_eval_rows(data) == "easy: toy_sums, hard_one: the 10% held out"
-    assert describe_eval_rows(only_set(experiment, "hard_one").data) == "hard_one: the 10% held out"
+    assert describe_eval_rows(data) == "easy: toy_sums, hard_one: the 12.5% held out"
+    assert describe_eval_rows(only_set(experiment, "hard_one").data) == "hard_one: the 12.5% held out"
     # As it is frozen, and as a single set is: with the same keys as before.
     assert Experiment.model_validate(experiment.model_dump()).data == data
     single = judged(GRPO, "data.eval.fraction=0.1").data

@@ -117,6 +117,7 @@ FIRST = {"eval_on_start": True}
         ({"eval_steps": 1}, 5, "every step", 5),
         ({"eval_steps": 1}, None, "every step", None),
         ({"eval_steps": 0.3}, None, "every 30% of the run", 4),
+        ({"eval_steps": 0.005}, None, "every 0.5% of the run", 200),
         ({"eval_steps": 50}, None, "every 50 steps and after the last", None),
         ({"eval_steps": 40, **FIRST}, 120, "every 40 steps and after the last and at the start", 4),
         ({"eval_strategy": "no", **FIRST}, None, "at the start", 1),
