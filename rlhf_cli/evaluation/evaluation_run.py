@@ -189,8 +189,12 @@ def device_of(experiment: Experiment) -> str:
 
 
 def load_policy(path: Path, experiment: Experiment) -> PolicyModel:
-    """Load a model with an experiment's dtype, device, way to generate and trust."""
+    """Load a model with an experiment's dtype, device, way to generate and trust.
+
+    The model that the experiment names has its tokenizer and revision; one that a run saved has its own.
+    """
     transformers_logging.disable_progress_bar()
+    is_named = experiment.model.path is not None and path == Path(experiment.model.path)
     return PolicyModel(
         path,
         dtype=experiment.model.dtype,
@@ -198,6 +202,8 @@ def load_policy(path: Path, experiment: Experiment) -> PolicyModel:
         generation=experiment.trainer.generation,
         trust_remote_code=experiment.model.trust_remote_code,
         chat_template=experiment.model.chat_template,
+        tokenizer=experiment.model.tokenizer if is_named else None,
+        revision=experiment.model.revision if is_named else None,
     )
 
 

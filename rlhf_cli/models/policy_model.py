@@ -18,7 +18,7 @@ from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.models.live_generation import Generating, arguments_alone, greedy_arguments
 from rlhf_cli.models.model_folders import loaders_of
 from rlhf_cli.models.stop_strings import STOP_KEYS, StopStrings
-from rlhf_cli.models.tokenizer_files import load_tokenizer
+from rlhf_cli.models.tokenizer_files import load_tokenizer, no_end_token
 from rlhf_cli.tables.passes import GenerationSetting
 
 SAMPLING_ARGUMENTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -52,7 +52,8 @@ class Sampling:
 class PolicyModel:
     """A causal language model with its tokenizer, loaded from a folder (also an adapter) onto a device.
 
-    A processor makes the inputs of a model that reads images. Raise ModelError if the folder cannot be loaded.
+    A processor makes the inputs of a model that reads images. `tokenizer` is that of another folder or hub id.
+    Raise ModelError if either cannot be loaded, or if the tokenizer has no token to pad with.
     """
 
     def __init__(
@@ -64,6 +65,8 @@ class PolicyModel:
         generation: GenerationSetting = "auto",
         trust_remote_code: bool = False,
         chat_template: str | None = None,
+        tokenizer: str | None = None,
+        revision: str | None = None,
     ) -> None:
         self.path, self.device = path, torch.device(device)
         self._generating = Generating(is_plain=generation == "plain")
@@ -71,13 +74,17 @@ class PolicyModel:
             # The cast is needed because transformers wraps `to` so that mypy confuses device and model.
             with naming_foreign_files({"model.path": str(path)}):
                 trust: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-                load_model, _, load_reader = loaders_of(str(path), **trust)
-                self._model = cast(Any, load_model(path, dtype=dtype, **trust))
-                self._reader: Any = load_tokenizer(str(path), chat_template, load=load_reader, **trust)
+                given = trust if revision is None else {**trust, "revision": revision}
+                load_model, _, load_reader = loaders_of(str(path), **given)
+                self._model = cast(Any, load_model(str(path), dtype=dtype, **given))
+                given = given if tokenizer is None else trust
+                self._reader: Any = load_tokenizer(tokenizer or str(path), chat_template, load=load_reader, **given)
                 self.tokenizer = getattr(self._reader, "tokenizer", self._reader)
         except (OSError, ValueError, ImportError, StrictDataclassError) as error:
             raise ModelError("the policy cannot be loaded", where=str(path), got=error) from error
         if self.tokenizer.pad_token is None:
+            if self.tokenizer.eos_token is None:
+                raise no_end_token(tokenizer or path, where="model.tokenizer" if tokenizer else "model.path")
             self.tokenizer.pad_token = self.tokenizer.eos_token
         self._model.to(self.device).eval()
         given = self._model.generation_config.eos_token_id

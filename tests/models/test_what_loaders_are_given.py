@@ -32,6 +32,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers.assemble.algorithm import algorithm_of
 from rlhf_cli.trainers.assemble.policy_loading import policy_path, tokenizer_of
 from rlhf_cli.trainers.assemble.ppo_setup import ppo_setup
+from tests.support.model_copies import model_copy
 
 SHAPE = dict.fromkeys(("hidden_size", "intermediate_size"), 16) | {"num_hidden_layers": 1, "num_attention_heads": 2}
 CODE = """\
@@ -163,6 +164,19 @@ def test_an_experiment_hands_on_trust_dtype_and_the_way_to_generate(models: dict
     )
 
 
+def test_a_model_that_is_named_is_read_with_the_tokenizer_that_is_named(tmp_path: Path) -> None:
+    """A base model without an end of its own cannot pad; a run's own model was saved with its tokenizer."""
+    bare, whole = model_copy(tmp_path / "bare"), model_copy(tmp_path / "whole")
+    change(bare / "tokenizer_config.json", eos_token=None, pad_token=None)
+    with pytest.raises(ModelError) as caught:
+        load_policy(bare, configured(bare, trusted=False))
+    assert (caught.value.where, caught.value.hint) == ("model.path", "model.tokenizer=FOLDER_OR_HUB_ID")
+    asked = configured(bare, trusted=False, words=(f"model.tokenizer={whole}",))
+    assert load_policy(bare, asked).tokenizer.eos_token == "<eos>"
+    asked = configured(bare, trusted=False, words=(f"model.tokenizer={bare}",))
+    assert load_policy(whole, asked).tokenizer.eos_token == "<eos>"
+
+
 def dtype_of(model: Any) -> torch.dtype:
     return next(weight for name, weight in model.named_parameters() if "embed_tokens" in name).dtype
 
@@ -208,6 +222,7 @@ REVISED: dict[str, Callable[[str, str | None], object]] = {
     "critic of the policy": lambda name, revision: build_critic(
         "policy", name, dtype="auto", dropout=0.0, revision=revision, trust_remote_code=True
     ),
+    "policy of an evaluation": lambda name, revision: load_policy(Path(name), revised(name, revision)),
     "tokenizer": lambda name, revision: tokenizer_of(revised(name, revision), name),
     "critic of PPO": lambda name, revision: critic_of_ppo(name, revision),
     "tokens of another critic": lambda name, revision: critic_of_ppo(name, revision, "critic.init=critic"),
