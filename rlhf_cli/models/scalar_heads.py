@@ -298,7 +298,7 @@ def head_names(path: str, *, revision: str | None = None, trust_remote_code: boo
     adapter. Build the model without weights. Raise ModelError if the architecture has no classifier.
     """
     try:
-        config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=trust_remote_code, num_labels=1)
+        config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=trust_remote_code)
         with torch.device("meta"):
             model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=trust_remote_code)
     except _UNREADABLE as error:

@@ -137,6 +137,7 @@ def refused(init: Path | str, policy: Path, got: str) -> None:
     with pytest.raises(ModelError) as caught:
         build(init, policy)
     assert got in str(caught.value.got)
+    assert caught.value.expected
 
 
 def without(folder: Path, copy: Path, name: str) -> None:

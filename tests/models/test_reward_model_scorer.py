@@ -293,6 +293,9 @@ def test_an_adapter_on_a_reward_model_may_leave_the_head_alone(reward_model: Pat
 def test_an_adapter_without_its_head_is_refused(causal_base: Path, tmp_path: Path) -> None:
     save_adapter(tmp_path, causal_base)  # no task type, no modules_to_save: PEFT leaves the head out
     refused(tmp_path, "score.weight", str(causal_base))
+    config = tmp_path / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "task_type": "CAUSAL_LM"}))
+    refused(tmp_path, "CAUSAL_LM")
 
 
 @pytest.mark.parametrize("shape", [(2, 16), (0,)], ids=["two labels", "empty, as ZeRO-3 leaves it"])
