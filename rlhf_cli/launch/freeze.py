@@ -80,9 +80,8 @@ def new_folder(experiment: Experiment, composed: Composed) -> Path:
     folder = _parent(experiment, composed).resolve() / (experiment.run.name or time.strftime("%Y%m%d-%H%M%S"))
     if experiment.run.name is None:
         with _writing(folder):
-            folder.parent.mkdir(parents=True, exist_ok=True)
             try:
-                folder.mkdir()
+                folder.mkdir(parents=True)
             except FileExistsError:
                 folder = folder.with_name(f"{folder.name}-{secrets.token_hex(2)}")
                 folder.mkdir()

@@ -59,8 +59,6 @@ def run(options: Options) -> int:
     """Print a completion script, or the completions of a line, and return the exit code."""
     argv = options.argv
     if argv[:1] == ["words"] and len(argv) in (2, 3):
-        # pydantic's search of all installed packages for plugins would double the time.
-        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
         words = argv[1].split(" ")
         breaks = set(argv[2] if len(argv) == 3 else "") - {" ", "\t", "\n"}
         last = max((place for place, sign in enumerate(words[-1]) if sign in breaks), default=-1)
