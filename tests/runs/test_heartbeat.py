@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.runs.heartbeat import LOADING, TRAINING, Heartbeat, heartbeat_files, heartbeats, while_running
+from rlhf_cli.runs.heartbeat import LOADING, LOSS, TRAINING, Heartbeat, heartbeat_files, heartbeats, while_running
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 
@@ -48,6 +48,25 @@ def test_a_beat_is_a_sign_of_life_and_to_say_that_one_waits_is_none(heartbeat: H
     assert heartbeat.read().age_s < waiting.age_s
     heartbeat.enter(TRAINING)
     assert not heartbeat.read().waits
+
+
+def test_a_part_of_a_phase_is_told_and_ends_with_it_and_the_file_keeps_the_whole(heartbeat: Heartbeat) -> None:
+    told: list[tuple[str, ...]] = []
+    heartbeat.enter(TRAINING)
+    heartbeat.listeners.append(told.append)
+    with heartbeat.during(LOSS):
+        assert heartbeat.phases == (TRAINING, LOSS)
+    assert heartbeat.phases == (TRAINING,)
+    assert told == [(TRAINING, LOSS), (TRAINING,)]
+    assert heartbeat.read().phase == TRAINING
+
+
+def test_a_record_that_is_being_written_can_be_read(heartbeat: Heartbeat, tmp_path: Path) -> None:
+    (file,) = heartbeat_files(tmp_path)
+    with file.open("r+b") as stream:
+        stream.seek(stream.read().index(LOADING.encode()))
+        stream.write(b"\xff")
+    assert heartbeats(tmp_path)[3].phase == "\ufffd" + LOADING[1:]
 
 
 def test_who_ends_as_he_wants_to_leaves_nothing(heartbeat: Heartbeat, tmp_path: Path) -> None:

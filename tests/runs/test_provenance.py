@@ -63,8 +63,19 @@ def test_git_clean_and_dirty(repository: Path) -> None:
     assert git_state(repository) == {"commit": head.stdout.strip(), "dirty": False}
 
 
+def test_a_git_that_hangs_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hangs(words: list[str], **rules: object) -> None:
+        raise subprocess.TimeoutExpired(words, rules["timeout"])  # type: ignore[arg-type]
+
+    monkeypatch.setattr(subprocess, "run", hangs)
+    assert git_state(tmp_path) is None
+
+
 def test_the_file(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make_run()
+    run, durable, write = make_run(), list[object](), provenance.write_json
+    monkeypatch.setattr(
+        provenance, "write_json", lambda *g, **rules: [durable.append(rules.get("durable")), write(*g, **rules)]
+    )
     data = tmp_path / "rows.jsonl"
     data.write_bytes(b"abc")
     monkeypatch.setattr(sys, "argv", ["/some/where/rlhf", "train", "+exp=mine", "track.notes=two words"])
@@ -81,6 +92,7 @@ def test_the_file(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyP
     }
     provenance.add_to_provenance(run, world_size=2)
     assert read_json(run.provenance) == {**found, "world_size": 2}
+    assert durable == [True, True]  # a power cut keeps it
 
 
 def test_a_file_is_hashed_when_it_is_first_seen(make_run: MakeRun, tmp_path: Path) -> None:

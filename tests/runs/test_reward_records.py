@@ -12,7 +12,7 @@ import pytest
 from rlhf_cli.errors import RunError
 from rlhf_cli.evaluation.evaluation_files import evaluation_json
 from rlhf_cli.evaluation.scored_pairs import RewardDistribution
-from rlhf_cli.runs.reward_records import mean_reward, write_text_endings
+from rlhf_cli.runs.reward_records import failed_rows, mean_reward, write_text_endings
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support import measured
 
@@ -82,6 +82,13 @@ def test_the_command_has_an_option_if_texts_end_unlike_in_training(
     assert error.hint == f"rlhf eval {os.path.relpath(tmp_path)} --data FILE{option}"
     assert error.where == "rewards.a.offset"
     assert str(tmp_path.resolve() / "eval") in str(error.got)
+
+
+def test_failed_rows_are_counted_by_reward_and_a_cut_line_is_none(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    assert failed_rows(run) == {}
+    run.reward_errors.write_text('{"reward": "a"}\n{"reward": "b"}\n{"reward": "a"}\n[]\n{"rew')
+    assert failed_rows(run) == {"a": 2, "b": 1}
 
 
 def test_the_command_names_the_run_of_the_model(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.schema.experiment import field_at
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.trl_args import RESERVED_ARGS
+from rlhf_cli.tables import former_names
 from rlhf_cli.tables.former_names import FORMER_NAMES, VALUE_SYNONYMS, VERBS_OF_OTHERS
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
@@ -36,6 +37,10 @@ def test_no_row_names_a_field_of_today(todays: set[str]) -> None:
     of_distillation = {"wandb_log_unique_prompts", "max_prompt_length", "max_new_tokens"}  # former names elsewhere
     assert set(FORMER_NAMES) & (todays | set(PpoArgs.model_fields)) == of_distillation
     assert len(FORMER_NAMES) > 100
+
+
+def test_a_word_without_a_dot_or_value_is_an_argument_of_trls() -> None:
+    assert former_names._full("max_steps,data.path,a=b") == "trainer.args.max_steps,data.path,a=b"
 
 
 def test_negative_control_todays_fields_are_noticed(todays: set[str]) -> None:
