@@ -402,8 +402,20 @@ def test_conversations_without_a_last_answer_give_a_notice(chat_model: str, plac
     assert "trainer.args.assistant_only_loss=true" in text
     written(place, *[{"messages": TALK}] * 8)
     assert planned(*words("sft", chat_model)).notices == ()
-    written(place, *[{"prompt": "2+3?", "completion": text} for text in ("2+3? 5", "5")])
-    assert [notice.subject for notice in planned(*words("sft", chat_model)).notices] == ["model"], "not every answer"
+
+
+def test_two_hundred_rows_are_looked_at_for_what_is_read_twice_or_left_out(chat_model: str, place: Path) -> None:
+    thought = {"messages": [TALK[0], says("5") | {"thinking": "two, three"}]}
+    repeats, bare = ({"prompt": "2+3?", "completion": text} for text in ("2+3? 5", "5"))
+    for rows, told in (
+        ([repeats] * 200 + [bare], 1),
+        ([repeats] * 199 + [bare], 0),
+        ([{"messages": TALK}] * 199 + [thought], 1),
+        ([{"messages": TALK}] * 200 + [thought], 0),
+    ):
+        written(place, *rows)
+        subjects = [notice.subject for notice in planned(*words("sft", chat_model)).notices]
+        assert subjects.count("data") == told
 
 
 @pytest.mark.parametrize(
