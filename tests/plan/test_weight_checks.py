@@ -21,7 +21,7 @@ from rlhf_cli.evaluation.score_completions import policy_tokenizer
 from rlhf_cli.evaluation.targets import file_source, model_to_sample
 from rlhf_cli.plan.checks.facts import ModelFolders, Report
 from rlhf_cli.plan.checks.hub_checks import hub_problems, require_on_hub, upload_problems
-from rlhf_cli.plan.checks.model_checks import weight_problems
+from rlhf_cli.plan.checks.model_checks import adapter_problems, weight_problems
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.services import hub_lookup
 from rlhf_cli.services.hub_lookup import HubAnswer, HubQuestion
@@ -134,6 +134,11 @@ def test_layers_beside_experts_are_not_looked_for(place: Path) -> None:
     expert = {"model.layers.0.mlp.experts.0.up_proj.weight": numpy.zeros((2, 2), dtype=numpy.float32)}
     save_file({**load_file(weights), **expert}, weights, metadata={"format": "pt"})
     assert planned(*MODEL, "model.lora.target_modules=[q_prj]").notices == ()
+
+
+def test_layers_of_a_model_that_is_not_here_are_not_looked_for() -> None:
+    away = subject_of("exp=quickstart", "model=local", "model.path=org/away", "model.lora.target_modules=[q_prj]")
+    assert told(adapter_problems(away, ModelFolders(away.experiment))) == []
 
 
 QUICK = ("exp=quickstart", "launch=cpu")
