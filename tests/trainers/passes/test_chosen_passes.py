@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +32,7 @@ from rlhf_cli.models.packing import varlen_kernel
 from rlhf_cli.models.packing.row_attention import why_not_packed
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.tables.passes import Passes, PassSetting
-from rlhf_cli.trainers.extensions import Extensions, RewardSetup
+from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, RewardSetup
 from rlhf_cli.trainers.forward_pass import Forward
 from rlhf_cli.trainers.pass_mixin import PassMixin, chosen_passes, tried_rows
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
@@ -255,6 +257,33 @@ def test_the_mean_is_over_tokens(monkeypatch: pytest.MonkeyPatch, off: float, ve
     assert trainer.passes.mode == verdict
     assert verdict == "packed" or trainer.passes.why == f"packed, its log-probabilities were {off / 2:.2g} off"
     assert trainer.tried[:, 2].tolist() == [5, 5, 5]
+
+
+@pytest.mark.parametrize("advantages", [[0.0, 2.0, 0.0, 0.0], [[0.0, 0.0], [0.0, 2.0], [0.0, 0.0], [0.0, 0.0]]])
+def test_the_share_without_an_advantage_is_of_the_rows_that_count_on_all_ranks(
+    monkeypatch: pytest.MonkeyPatch, advantages: list[Any]
+) -> None:
+    """Two of this rank's three rows that count, and one of the other's two; the fourth one is left out."""
+    monkeypatch.setattr(ExtendedTrainer, "_compute_loss", lambda self, *_: self._learned, raising=False)
+    trainer: Any = object.__new__(PassMixin)
+    theirs = torch.tensor([[1, 2, 9]])
+    accelerator = SimpleNamespace(gather=lambda own: torch.cat([theirs, own]), process_index=1)
+    vars(trainer).update(model=SimpleNamespace(training=True), passes=Passes("packed"), accelerator=accelerator)
+    vars(trainer).update(_metrics={"train": defaultdict(list)}, _with_gradient=lambda *given: given)
+    mask = torch.tensor([[1, 1], [1, 0], [0, 0], [1, 1]])
+    inputs = {"completion_mask": mask, "advantages": torch.tensor(advantages)}
+    is_zero, num_zero, _ = trainer._compute_loss(None, inputs)
+    assert (is_zero.tolist(), num_zero) == ([True, False, True, True], 3)
+    assert trainer._metrics["train"] == {"passes/zero_advantage_share": [3 / 5]}
+    assert trainer._learned is None
+    theirs.zero_()
+    trainer._compute_loss(None, inputs | {"completion_mask": torch.zeros(4, 2)})
+    assert math.isnan(trainer._metrics["train"]["passes/zero_advantage_share"][1])
+    for off in ({"model": SimpleNamespace(training=False)}, {"passes": Passes("plain")}):
+        vars(trainer).update(off)
+        assert trainer._compute_loss(None, inputs) is None
+        trainer.model = SimpleNamespace(training=True)
+    assert len(trainer._metrics["train"]["passes/zero_advantage_share"]) == 2
 
 
 def test_which_rows_are_tried() -> None:
