@@ -14,12 +14,13 @@ import pytest
 from rlhf_cli.analysis.comparison.comparison import (
     Comparison,
     ComparisonOptions,
+    _few,
     compare,
     comparison_json,
     other_scores,
     why_no_total,
 )
-from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, weights_of
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, reward_names, weights_of
 from rlhf_cli.analysis.comparison.settings import conditions_apart, group_over_seeds, why_not_one_of
 from rlhf_cli.errors import RunError, UserError
 from rlhf_cli.text.json_values import JsonTree
@@ -218,6 +219,22 @@ def test_keys_that_make_totals_incomparable(keys: list[str], named: list[str] | 
     found = why_no_total(pair(dict.fromkeys(keys, 1), dict.fromkeys(keys, 2)))
     assert re.findall(r"(?:rewards|truncation)[.\w]+|primary|aggregate", found or "") == (named or [])
     assert (found is None, "and more" in str(found)) == (named is None, len(keys) > 3)
+
+
+def test_a_run_without_rewards_makes_no_total_comparable() -> None:
+    one, other = pair({"aggregate": "sum"}, {"aggregate": "mine"})
+    runs = [one, replace(other, weights={}, metrics=in_memory("x", reward=[1.0]).metrics)]
+    assert compare(runs).no_total == why_no_total(runs) is not None
+    asked = compare([replace(run, metrics=runs[1].metrics) for run in runs], ComparisonOptions(metrics=("reward",)))
+    assert [note for note in asked.notes if "--metrics" in note]
+
+
+def test_a_weight_that_is_not_given_is_1_and_three_names_are_few() -> None:
+    given = {"a": {}, "b": {"weight": 2}, "c": {"weight": {"start": 0}}, "truncation": {}}
+    weights = weights_of({"rewards": given})
+    assert weights == {"a": 1.0, "b": 2.0, "c": None, "truncation": 1.0}
+    assert reward_names([in_memory("x", weights=weights)]) == ["a", "b", "c"]
+    assert (_few("abc"), _few("abcde")) == ("a, b, c", "a, b, c and 2 more")
 
 
 def test_rewards_with_other_scores_are_noted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -134,6 +135,14 @@ def test_a_group_of_wandb_is_compared_like_run_folders() -> None:
 def test_every_section_tells_runs_of_wandb_apart(section: str) -> None:
     stored_runs = [StoredRun(name, {**configured(), section: {"fn": name}}, []) for name in ("a", "b")]
     assert [run.name for run in named(read_wandb("wandb:a/b", api=StandIn(stored_runs)))] == ["fn=a", "fn=b"]
+
+
+def test_wandb_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr("wandb.Api", lambda timeout: [asked.append(timeout), StandIn([])][1])
+    with contextlib.suppress(RunError):
+        read_wandb("wandb:a/b")
+    assert 0 < asked[0] < 600
 
 
 def test_runs_without_a_trainer_are_skipped() -> None:
