@@ -48,7 +48,7 @@ def wilson(successes: float, count: int) -> Estimate:
     if count == 0:
         return Estimate(None, None, None, 0)
     share = successes / count
-    return _finite(share, *wilson_bounds(share, count), count)
+    return Estimate(share, *wilson_bounds(share, count), count)
 
 
 def wilson_bounds(share: float, count: float) -> tuple[float, float]:
@@ -75,17 +75,14 @@ def student(values: Sequence[float], *, comparisons: int = 1) -> Estimate:
         return Estimate(finite_or_none(values[0]), None, None, count)
     mean = fmean(values)
     half = t_quantile(1 - (1 - LEVEL) / (2 * comparisons), count - 1) * stdev(values, mean) / math.sqrt(count)
-    return _finite(mean, mean - half, mean + half, count)
+    low, high = finite_or_none(mean - half), finite_or_none(mean + half)
+    return Estimate(finite_or_none(mean), low, high, count)
 
 
 def mean_with_interval(values: Sequence[float]) -> Estimate:
     """Return Wilson's interval if every value is 0 or 1, else Student's."""
     is_share = values and all(value in (0.0, 1.0) for value in values)
     return wilson(sum(values), len(values)) if is_share else student(values)
-
-
-def _finite(mean: float, low: float, high: float, count: int) -> Estimate:
-    return Estimate(finite_or_none(mean), finite_or_none(low), finite_or_none(high), count)
 
 
 def t_quantile(probability: float, degrees: int) -> float:

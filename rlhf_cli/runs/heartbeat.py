@@ -171,9 +171,9 @@ class _Part:
             self._heartbeat.enter_part(self._before)
 
 
-def during(heartbeat: Heartbeat | None, phase: str) -> AbstractContextManager[None]:
+def during(heartbeat: Heartbeat | None, phase: str, *, is_watched: bool = True) -> AbstractContextManager[None]:
     """Open a context with `phase` if there is a heartbeat, else one that does nothing."""
-    return contextlib.nullcontext() if heartbeat is None else heartbeat.during(phase)
+    return contextlib.nullcontext() if heartbeat is None else heartbeat.during(phase, is_watched=is_watched)
 
 
 def in_words(phases: tuple[str, ...]) -> str:

@@ -31,6 +31,7 @@ from rlhf_cli.runs.heartbeat import (
     REWARDS,
     ROLLOUT,
     SAVING,
+    during,
 )
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.extensions import ExtendedTrainer
@@ -63,8 +64,7 @@ class LoggingMixin(ExtendedTrainer):
             reference.register_forward_hook(lambda *_: heartbeat.enter_part(outside.pop()))
 
     def _during(self, phase: str, *, is_watched: bool = True) -> AbstractContextManager[None]:
-        heartbeat = self.extensions.heartbeat
-        return contextlib.nullcontext() if heartbeat is None else heartbeat.during(phase, is_watched=is_watched)
+        return during(self.extensions.heartbeat, phase, is_watched=is_watched)
 
     # --- any trainer ---
 

@@ -19,6 +19,7 @@ from rlhf_cli.algorithms.rloo import Rloo, scores_to_leave_out
 from rlhf_cli.numerics.reward_columns import filled
 from tests.support.tolerances import assert_close, assert_equal, distance
 
+pytestmark = pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:Degrees of freedom")
 Array = Any
 NAN = float("nan")
 GROUP = 4
@@ -31,30 +32,15 @@ def totals(matrix: Array) -> Array:
     return summed
 
 
-def nanstd(values: Array, axis: int | None = None) -> Array:
-    """TRL's utils.nanstd: unbiased, NaN for fewer than two values."""
-    count = (~numpy.isnan(values)).sum(axis=axis)
-    mean = numpy.nansum(values, axis=axis, keepdims=True) / numpy.maximum(
-        (~numpy.isnan(values)).sum(axis=axis, keepdims=True), 1
-    )
-    squares = numpy.nansum((values - mean) ** 2, axis=axis)
-    return numpy.where(count > 1, numpy.sqrt(squares / numpy.maximum(count - 1, 1)), NAN)
-
-
-def nanmean(values: Array, axis: int) -> Array:
-    count = (~numpy.isnan(values)).sum(axis=axis)
-    return numpy.where(count > 0, numpy.nansum(values, axis=axis) / numpy.maximum(count, 1), NAN)
-
-
 def grpo(matrix: Array, scale: str) -> Array:
     """grpo_trainer.py, sum_then_normalize."""
     rewards = totals(matrix)
     grouped = rewards.reshape(-1, GROUP)
-    advantages = rewards - nanmean(grouped, 1).repeat(GROUP)
+    advantages = rewards - numpy.nanmean(grouped, axis=1).repeat(GROUP)
     if scale == "group":
-        advantages = advantages / (nanstd(grouped, 1).repeat(GROUP) + 1e-4)
+        advantages = advantages / (numpy.nanstd(grouped, axis=1, ddof=1).repeat(GROUP) + 1e-4)
     elif scale == "batch":
-        advantages = advantages / (nanstd(rewards) + 1e-4)
+        advantages = advantages / (numpy.nanstd(rewards, ddof=1) + 1e-4)
     return numpy.nan_to_num(advantages, nan=0.0)
 
 
@@ -66,7 +52,7 @@ def rloo(matrix: Array, is_normalized: bool) -> Array:
         baselines = (numpy.nansum(grouped, axis=1, keepdims=True) - grouped) / (count - 1)
     advantages = (grouped - baselines).reshape(-1)
     if is_normalized:
-        advantages = (advantages - nanmean(advantages, 0)) / (nanstd(advantages) + 1e-4)
+        advantages = (advantages - numpy.nanmean(advantages)) / (numpy.nanstd(advantages, ddof=1) + 1e-4)
     return numpy.nan_to_num(advantages, nan=0.0)
 
 
