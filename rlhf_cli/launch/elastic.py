@@ -39,6 +39,7 @@ from rlhf_cli.launch.stopping import say_heard
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.process import PARENT, environment, heard_in_time
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.temporary_attributes import temporary_attributes
 
 _LOOK_EVERY_S = 0.1
 _SHUTDOWN_S = 10
@@ -254,11 +255,10 @@ def _logged(file: Path) -> Iterator[None]:
     handler = logging.FileHandler(file, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s launcher %(levelname)s %(name)s: %(message)s"))
     handler.addFilter(lambda record: "exit barrier" not in str(record.msg))  # see exit_barrier_timeout
-    before, logger.propagate = logger.propagate, False
     logger.addHandler(handler)
     try:
-        yield
+        with temporary_attributes(logger, propagate=False):
+            yield
     finally:
         logger.removeHandler(handler)
-        logger.propagate = before
         handler.close()

@@ -17,6 +17,7 @@ from rlhf_cli.runs.run_folder import RunFolder, in_step, in_training
 from rlhf_cli.runs.tracking import tracked_run
 from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackingPlan
 from rlhf_cli.runs.tracking.wandb_files import mark_sent, records_of
+from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.text.redaction import redacted, redacted_tree
 
@@ -274,7 +275,7 @@ class WandbTracker:
         settings = wandb.Settings(
             silent=True, console="off", init_timeout=30.0, finish_timeout=_FINISH_TIMEOUT_S, finish_timeout_raises=True
         )
-        with _redacted_command_line():
+        with temporary_attributes(sys, argv=[redacted(word) for word in sys.argv]):  # wandb stores the command line
             return wandb.init(
                 project=run.project,
                 entity=run.entity,
@@ -290,14 +291,3 @@ class WandbTracker:
                 mode=self._mode,
                 settings=settings,
             )
-
-
-@contextlib.contextmanager
-def _redacted_command_line() -> Iterator[None]:
-    """Hide secrets in the command line from wandb, which stores it."""
-    typed = sys.argv
-    sys.argv = [redacted(word) for word in typed]
-    try:
-        yield
-    finally:
-        sys.argv = typed
