@@ -60,6 +60,13 @@ def test_a_reward_may_be_called_length(place: Path) -> None:
     assert push["length"] == (0.0, 0.0) != push["rollout.tokens"]
 
 
+def test_a_reward_of_turns_is_settled_by_the_sums_that_are_stored(place: Path) -> None:
+    run = frozen(place, UNSCALED, "rewards.format.per=turn")
+    write_table(run, 1, **scores())
+    (found,) = answer(run, LESS).rounds
+    assert (found.why, found.mean_total) == (None, pytest.approx((0.825, 0.45), **ARITHMETIC))
+
+
 def test_what_computed_the_rounds_is_closed(one_group: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[RewardStack] = []
     monkeypatch.setattr(RewardStack, "close", lambda stack: closed.append(stack))
