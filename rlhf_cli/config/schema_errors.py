@@ -234,7 +234,7 @@ def _meant_text(
     if "string_pattern_mismatch" in kinds and path[0] in ("rewards", "tools"):
         below = [inner for inner, _ in leaves(section(section(tree, str(path[0])), str(path[1])))]
         return ".".join([str(path[0]), re.sub(r"\W", "_", str(path[1])), *below[:1]])
-    if "string_type" in kinds and isinstance(given, dict) and {*given.values()} == {None}:
+    if "string_type" in kinds and isinstance(given, dict) and [*given.values()] == [None]:
         return f'{path[-1]}: "{{{next(iter(given))}}}"'
     if isinstance(given, list) and given and kinds <= {"int_type", "float_type", "bool_type"}:
         return f"rlhf train -m ... '{key}={','.join(map(str, given))}'"
