@@ -160,6 +160,26 @@ def test_a_long_trial_says_what_it_waits_for(
     assert not [child for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE]
 
 
+def test_a_trial_reads_no_keys_and_leaves_neither_processes_nor_open_files(place: Path) -> None:
+    def starts() -> tuple[str, str]:
+        Path("pid").write_text(str(subprocess.Popen(["sleep", "60"]).pid))
+        return os.read(0, 9).decode(), "read"
+
+    (reads, writes), keyboard, before = os.pipe(), os.dup(0), len(os.listdir("/proc/self/fd"))
+    os.write(writes, b"typed")
+    os.dup2(reads, 0)
+    try:
+        assert reward_checks.in_fork(starts, 5.0, "it") == ("", "read")
+    finally:
+        os.dup2(keyboard, 0)
+    assert len(os.listdir("/proc/self/fd")) == before
+    for file in (reads, writes, keyboard):
+        os.close(file)
+    started = Path(f"/proc/{Path('pid').read_text()}/stat")
+    while started.exists() and started.read_text().split()[2] != "Z":
+        time.sleep(0.01)  # a test that waits for good has a timeout
+
+
 @pytest.mark.parametrize("name", ["later", "dense", "spans"])
 def test_sound_functions_pass(name: str, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert found(words, name, capfd) == []

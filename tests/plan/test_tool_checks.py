@@ -197,7 +197,7 @@ def test_an_episode_is_tried(write: Write, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("source", "limit_s", "got"), [("raise Odd", 30.0, "Odd"), ("while True: pass", -1.5, "no answer within")]
+    ("source", "limit_s", "got"), [("raise Odd", 30.0, "Odd"), ("while True: pass", 0.01, "no answer within")]
 )
 def test_a_trial_that_does_not_end_is_named_by_its_key(
     source: str, limit_s: float, got: str, workplace: Path, monkeypatch: pytest.MonkeyPatch
@@ -212,7 +212,7 @@ def test_a_trial_that_does_not_end_is_named_by_its_key(
 
 
 def test_a_tool_may_take_longer_than_its_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlhf_cli.plan.checks.tool_checks.TRIAL_S", -1.5)
+    monkeypatch.setattr("rlhf_cli.plan.checks.tool_checks.TRIAL_S", 0.01)
     (found,) = episode_problems(with_tools("tools.late.fn=./mine.py:late", "tools.late.timeout_s=off"), DataFacts())
     assert isinstance(found, Notice)
 

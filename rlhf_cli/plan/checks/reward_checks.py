@@ -235,7 +235,7 @@ def in_fork(failure: Callable[[], tuple[str, str] | None], limit_s: float, what:
     try:
         if not (is_ready := select.select([receive], [], [], _QUIET_S)[0]):
             print(f"trying {what}, at most {limit_s:g} s ...", file=sys.stderr)
-            is_ready = select.select([receive], [], [], max(0.0, limit_s + 2 - _QUIET_S))[0]
+            is_ready = select.select([receive], [], [], limit_s)[0]
         answer = os.read(receive, 1 << 16) if is_ready else json.dumps([f"{LATE} {limit_s:g} s", ""])
     finally:
         with suppress(OSError):
