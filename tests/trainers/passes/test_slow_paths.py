@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.models.live_generation import Generating
+from rlhf_cli.models.live_generation import Generating, GenerationMode
 from rlhf_cli.models.packing import one_pass_head
 from rlhf_cli.runs.run_folder import read_json
+from rlhf_cli.trainers.rollout_mixin import RolloutMixin
 from tests.support.random_reward_model import save_random_reward_model
 
 pytestmark = pytest.mark.whole
@@ -82,3 +85,12 @@ def test_another_engine_is_no_slow_path(train, capsys: pytest.CaptureFixture[str
 
     before_training(pretend)
     assert train()[0] == 0
+
+
+@pytest.mark.parametrize(("vllm", "batching"), [(True, False), (False, True), (False, False)])
+def test_where_an_engine_generates_it_is_no_slow_path_that_the_model_does_not(vllm: bool, batching: bool) -> None:
+    trainer: Any = object.__new__(RolloutMixin)
+    vars(trainer).update(use_vllm=vllm, use_transformers_continuous_batching=batching)
+    vars(trainer).update(_generating=SimpleNamespace(mode=GenerationMode("plain", "why")))
+    trainer.train_dataset = SimpleNamespace(column_names=[])
+    assert trainer.slow_paths() == ({} if vllm or batching else {"live generation": "why"})
