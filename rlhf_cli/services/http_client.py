@@ -115,7 +115,8 @@ class JsonClient:
             async for attempt in AsyncRetrying(
                 retry=retry_if_exception_type(_Busy),
                 wait=self._wait_s,
-                stop=stop_before_delay(self.retry_budget_s),
+                # A try in the last tenth would be cut short, and hide what the server said before.
+                stop=stop_before_delay(0.9 * self.retry_budget_s),
                 reraise=True,
             ):
                 with attempt:
