@@ -57,7 +57,7 @@ def test_every_combination_is_planned_or_says_which_data_fit(refused: Refused, t
             # hh_pairs has pairs for chat models, but no reference as TPO needs it
             has_pairs = "toy_preferences" in LEARNS_FROM[trainer] and trainer != "tpo"
             fits = (*LEARNS_FROM[trainer], "hh_pairs") if has_pairs else LEARNS_FROM[trainer]
-            assert error.hint == " or ".join(f"data={fit}" for fit in fits)
+            assert error.hint == ", or ".join(f"data={fit}" for fit in fits)
 
 
 @pytest.mark.slow
