@@ -21,6 +21,7 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     Qwen2Config,
+    tokenization_utils_base,
 )
 
 from rlhf_cli.errors import ModelError
@@ -120,8 +121,12 @@ def test_other_architectures(kind: str, reward_model: Path, tmp_path: Path) -> N
             assert score == pytest.approx(float(model(torch.tensor([ids])).logits[0, 0]), **MODEL)
 
 
-def test_a_long_row_loses_its_beginning(reward_model: Path) -> None:
+def test_a_long_row_loses_its_beginning(reward_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokenizer does not warn of it: the model never sees the whole row."""
+    warnings: list[str] = []
+    monkeypatch.setattr(tokenization_utils_base.logger, "warning", warnings.append)
     scorer = RewardModelScorer(str(reward_model), max_length=10)
+    scorer._tokenizer.model_max_length = 10
     kept = scorer(prompts=["6789"], completions=["abcdef"])
     assert scorer.num_truncated == 0
     long = scorer(prompts=["0123456789"], completions=["abcdef"])
@@ -129,6 +134,7 @@ def test_a_long_row_loses_its_beginning(reward_model: Path) -> None:
     assert scorer.num_truncated == 1
     assert scorer(prompts=["x"], completions=["99abcdefghij"]) == scorer(prompts=[""], completions=["abcdefghij"])
     assert scorer.num_truncated == 2
+    assert not warnings
     assert RewardModelScorer(str(reward_model))(prompts=["0123456789"], completions=["abcdef"]) != long
     scorer._tokenizer.bos_token = "<eos>"  # a token of the beginning of sequence stays
     assert scorer._fitted([1, *range(20, 32)]) == [1, *range(23, 32)]
@@ -417,15 +423,20 @@ def test_models_that_cannot_be_packed(kind: str, more: dict[str, Any], why: str)
 
 
 @pytest.mark.parametrize("batch_size", [16, 1])
-def test_the_trial_detects_a_model_that_attends_to_later_tokens(saved: Path, batch_size: int) -> None:
-    """Its configuration does not show this, nor does a row that is tried alone."""
+def test_the_trial_detects_a_model_that_attends_to_later_tokens(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int
+) -> None:
+    """Its configuration does not show this, nor does a row that is tried alone; more than a batch may not fit."""
     scorer = RewardModelScorer(str(saved), batch_size=batch_size)
+    tried, compare = [], scorer._why_not_as_padded
+    monkeypatch.setattr(scorer, "_why_not_as_padded", lambda rows: tried.append(len(rows)) or compare(rows))
     body = scorer._model.model
     for layer in body.layers:
         layer.self_attn.register_forward_pre_hook(_forgets_its_rows, with_kwargs=True)
     padded = RewardModelScorer(str(saved), may_pack=False, batch_size=batch_size)
     assert scorer(PROMPTS, COMPLETIONS) == padded(PROMPTS, COMPLETIONS)
     assert scorer.why_not_packed is not None
+    assert tried == [{16: 3, 1: 2}[batch_size]]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 from rlhf_cli.models.live_generation import Generating
 from rlhf_cli.models.stop_strings import StopStrings
@@ -64,6 +66,13 @@ def test_a_completion_is_cut_behind_its_first_stop_string(policy: tuple[Any, Any
     stops, ids = StopStrings(tokenizer, ["</s>", "|"]), tokenizer(text)["input_ids"]
     assert stops.length(ids) == (None if kept is None else len(tokenizer(kept)["input_ids"]))
     assert tokenizer.decode(stops.cut(ids)) == (text if kept is None else kept)
+
+
+def test_the_spaces_of_a_completion_are_not_tidied() -> None:
+    """Some tokenizers remove the space before a full stop when they decode."""
+    words = Tokenizer(WordLevel({"a": 0, ".": 1}, unk_token="a"))
+    stops = StopStrings(PreTrainedTokenizerFast(tokenizer_object=words, clean_up_tokenization_spaces=True), ["a ."])
+    assert stops.length([0, 0, 1, 1]) == 3
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,8 @@ def test_what_draws_cost_is_logged_of_all_ranks(caplog: pytest.LogCaptureFixture
         trainer.accelerator.is_main_process = is_main
         SamplingMixin._log_draws(trainer, none, [(0, 0), (0, 1)])
     assert trainer._metrics["train"]["sampling/unused_token_share"][-1] == 1.0
+    SamplingMixin._log_draws(trainer, [Draw({}, torch.tensor([True]), torch.tensor([1, 0]))], [(0, 0)])
+    assert trainer._metrics["train"]["sampling/unused_token_share"][-1] == 0.0  # one row has ended at once
     assert [record.args for record in caplog.records] == [(7, "odd", 3)]  # once
 
 

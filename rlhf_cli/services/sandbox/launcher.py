@@ -368,9 +368,8 @@ def _bind(path: str, target: str, flags: int) -> None:
     else:
         open(target, "w").close()
     _mount(path, target, None, _BIND | _RECURSIVE)
-    # A user namespace may not drop a mount's flags; only relatime has different values as ST_ and MS_.
-    has = os.statvfs(path).f_flag
-    kept = (has & (_NO_SUID | _NO_DEV | _NO_EXEC | 1024 | 2048)) | ((1 << 21) if has & 4096 else 0)
+    # A user namespace may not drop a mount's flags. Those of access times are kept by a remount that names none.
+    kept = os.statvfs(path).f_flag & (_NO_DEV | _NO_EXEC)
     _mount(None, target, None, _REMOUNT | _BIND | _READ_ONLY | _NO_SUID | flags | kept)
 
 

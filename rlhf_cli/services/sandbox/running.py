@@ -243,6 +243,7 @@ def _run(
                 return _listen(process, reports, job["timeout_s"] + _GRACE_S)
         finally:
             os.close(reader)
+            os.chmod(folder, 0o700)  # the program may have closed it
             if set(os.listdir(folder)) - {"main.py"}:  # another process removes it, which can take minutes
                 os.rename(folder, f"{folder}-left")
                 subprocess.run(["sh", "-c", _REMOVE, f"{folder}-left"], start_new_session=True, check=False)

@@ -76,6 +76,8 @@ def test_rows_by_prompt() -> None:
     ids = torch.tensor([[1, 2], [3, 4], [1, 2], [0, 4], [3, 4], [1, 2]])
     mask = torch.tensor([[1, 1], [1, 1], [1, 1], [0, 1], [1, 1], [0, 1]])
     assert rows_by_prompt(ids, mask).tolist() == [0, 2, 1, 4, 3, 5]
+    alike = torch.ones((40, 2), dtype=torch.long)  # torch sorts more than 16 numbers in another way
+    assert rows_by_prompt(alike, alike).tolist() == list(range(40))
 
 
 CPU = torch.device("cpu")

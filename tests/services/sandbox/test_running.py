@@ -20,7 +20,9 @@ from uuid import uuid4
 import pytest
 
 from rlhf_cli.errors import RewardError
+from rlhf_cli.services.sandbox import launcher
 from rlhf_cli.services.sandbox import running as sandbox
+from rlhf_cli.services.sandbox.launcher import Brood
 from rlhf_cli.services.sandbox.running import Isolation, ProgramResult, command, protections, run_code
 from tests.services.sandbox.sandbox_processes import Run, processes_with
 
@@ -96,6 +98,18 @@ def test_many_processes_with_a_little_memory_each(run: Run) -> None:
     assert run(source, memory_mb=150, timeout_s=10.0).killed_reason == "memory"
 
 
+@pytest.mark.parametrize(
+    ("sizes", "reason"), [([50, 50], "time"), ([50, 51], "memory"), ([1, 1], "time"), ([1, 1, 1], "processes")]
+)
+def test_a_limit_may_be_used_up(monkeypatch: pytest.MonkeyPatch, sizes: list[int], reason: str) -> None:
+    """Two processes and a hundred bytes are allowed, of all together."""
+    monkeypatch.setattr(Brood, "reap", lambda self: True)
+    monkeypatch.setattr(launcher, "descendants", lambda: list(range(len(sizes))))
+    monkeypatch.setattr(launcher, "_resident_bytes", lambda pid: sizes[pid])
+    limits = {"until": time.monotonic() + 0.05, "memory_bytes": 100, "max_processes": 2}
+    assert Brood().watch(-1, **limits) == reason
+
+
 def test_a_huge_file(run: Run) -> None:
     source = "with open('big', 'wb') as file:\n  for _ in range(64): file.write(bytes(1 << 20))"
     outcome = run(source, max_file_mb=2)
@@ -130,6 +144,13 @@ def test_many_folders_do_not_hold_the_caller(run: Run, mode: Isolation, source: 
     while left := set(Path(tempfile.gettempdir()).glob("rlhf-sandbox-*-left")) - before:
         assert time.monotonic() < until, left
         time.sleep(0.1)
+
+
+def test_a_folder_that_the_program_has_closed(run: Run, tmp_path: Path) -> None:
+    """Root reads it nevertheless; any other user has to open it first."""
+    outcome = run("import contextlib, os\nwith contextlib.suppress(OSError):\n os.chmod('.', 0)\nprint('closed')")
+    assert outcome.stdout == "closed\n"
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
