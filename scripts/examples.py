@@ -144,7 +144,7 @@ def cut_answer() -> Iterator[str]:
             logps=None,
             ref_logps=None,
         )
-        algorithm = Ppo(gamma=1.0, gae_lambda=0.95, whiten_advantages=False)
+        algorithm = Ppo(gamma=1.0, gae_lambda=0.95, whiten_advantages=False, keeps_prompts=True)
         found = algorithm.advantages(rollout, 0.0, alone)
         columns = ([scores.sum().item()], found.used[0].tolist(), found.returns[0].tolist())
         yield f"| {words} | " + " | ".join(numbers(column) for column in columns) + " |"

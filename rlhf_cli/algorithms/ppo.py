@@ -79,10 +79,10 @@ class Ppo(Algorithm):
     fill = "zero"
     compares_groups = False
     why_not_replayed = "PPO's advantages are made of its critic's values, which are not stored"
-    gamma: float = 1.0
-    gae_lambda: float = 0.95
-    whiten_advantages: bool = True
-    keeps_prompts: bool = True
+    gamma: float
+    gae_lambda: float
+    whiten_advantages: bool
+    keeps_prompts: bool
 
     def advantages(self, rollout: Rollout, kl_coef: float, sum_over_ranks: SumOverRanks) -> Advantages:
         """Estimate advantages (GAE) of score and KL penalty, whitened over all ranks if configured.

@@ -100,7 +100,7 @@ def reordered_in_windows(batches: list[TrlBatch], window: int, order: Callable[[
 
     Such a window is one accumulation window.
     """
-    if window < 2 or any(not _KNOWN.issuperset(batch) for batch in batches):
+    if window < 2 or not _KNOWN.issuperset(batches[0]):
         return batches
     reordered: list[TrlBatch] = []
     for start in range(0, len(batches), window):

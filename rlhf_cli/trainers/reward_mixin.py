@@ -39,6 +39,7 @@ from rlhf_cli.rewards.stack.reward_metrics import (
     DeadRound,
     component_metrics,
     component_statistics,
+    deviation,
     outcome_counts,
     rollout_columns,
     share_of_dead_groups,
@@ -222,7 +223,7 @@ class RewardMixin(LeftOutMixin):
             totals = settled.row_totals
             totals = totals[~totals.isnan()]
             metrics["reward"][-1] = totals.mean().item()  # NaN of none
-            metrics["reward_std"][-1] = totals.std().item() if totals.numel() > 1 else torch.nan
+            metrics["reward_std"][-1] = deviation(totals)
         if alike := metrics.get("frac_reward_zero_std"):
             alike[-1] = share_of_dead_groups(self._compared_totals(), self._num_generations)
         has_turns = getattr(self, "tools", None) or getattr(self, "rollout_func", None)

@@ -29,6 +29,7 @@ ROUND = Rollout(
     ref_logps=torch.tensor([[-1.0, -2.0], [-3.0, 0.0]]) + 3e-6,
 )
 KL = 0.05
+PPO = Ppo(gamma=1.0, gae_lambda=0.95, whiten_advantages=True, keeps_prompts=True)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ KL = 0.05
     ],
 )
 def test_what_is_rounding(changed: dict[str, torch.Tensor], expected: bool) -> None:
-    found = Ppo().advantages(replace(ROUND, **changed), KL, lambda sums: sums)
+    found = PPO.advantages(replace(ROUND, **changed), KL, lambda sums: sums)
     assert found.is_rounding is expected
     assert bool((found.used == 0).all()) is bool((found.raw == 0).all()) is bool((found.returns == 0).all()) is expected
 
@@ -57,7 +58,7 @@ def test_what_is_rounding_is_measured_by_the_largest_score(apart: float, expecte
         is_bootstrapped=torch.tensor([False, False]),
         ref_logps=ROUND.logps,
     )
-    assert Ppo().advantages(nearly_alike, KL, lambda sums: sums).is_rounding is expected
+    assert PPO.advantages(nearly_alike, KL, lambda sums: sums).is_rounding is expected
 
 
 def test_equal_advantages_are_rounding_only_if_they_are_whitened() -> None:
@@ -69,6 +70,6 @@ def test_equal_advantages_are_rounding_only_if_they_are_whitened() -> None:
         is_bootstrapped=torch.tensor([False, False]),
     )
     for whitens in (True, False):
-        found = Ppo(whiten_advantages=whitens).advantages(alike, KL, lambda sums: sums)
+        found = replace(PPO, whiten_advantages=whitens).advantages(alike, KL, lambda sums: sums)
         assert found.is_rounding is whitens
         assert found.returns[:, 0].tolist() == pytest.approx([1.0, 1.0])

@@ -79,6 +79,9 @@ class TestNormalise:
         """0 and s deviate by s / sqrt(2): 2.1e-6 and 0.7e-6."""
         found = divisors(numpy.array([0.0, spread]), "batch", 2, RunningDeviation())
         assert found.tolist() == pytest.approx([spread / 2**0.5 if is_divided else 1.0] * 2)
+        at_the_limit = RunningDeviation(count=2.0, sum_of_squares=1e-12)
+        assert at_the_limit.deviation == 1e-6
+        assert divisors(numpy.array([0.0]), "running", None, at_the_limit).tolist() == [1.0]
 
 
 class TestInGroup:

@@ -16,6 +16,7 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.errors import RewardError
 from rlhf_cli.plan.checks import reward_checks
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.reward_functions import resolve
 
 MINE = """
@@ -64,6 +65,9 @@ def dense(completions, completion_ids):
     return [[0.5] * len(ids) for ids in completion_ids]
 def spans(completions):
     return [[(0, 1, 1.0)] for _ in completions]
+def slow(completions):
+    time.sleep(0.5)
+    return [1.0] * len(completions)
 """
 
 
@@ -146,6 +150,15 @@ def test_a_function_that_dies_or_lacks_an_argument_in_a_worker(
 def test_a_function_slower_than_its_limit_is_refused(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     (problem,) = found(words, "late", capfd, "rewards.x.timeout_s=0.5")
     assert "no answer within 0.5 s" in problem["got"]
+
+
+def test_a_call_that_would_pass_after_its_limit_is_late(words: list[str]) -> None:
+    """A reward without a limit of its own has that of the trial."""
+    reward = prepare([*words, "rewards.x.fn=./mine.py:slow"]).experiment.rewards["x"]
+    failed = reward_checks._failure("x", reward, {"completions": "3", "prompts": "1+2="}, 2, 0.1)
+    assert failed is not None
+    assert "no answer within 0.1 s" in failed[0]
+    assert failed[1] == " (mine.py:47)"
 
 
 def test_a_long_trial_says_what_it_waits_for(

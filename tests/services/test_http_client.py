@@ -152,6 +152,14 @@ def test_another_server_is_asked_without_a_wait(waits: list[float]) -> None:
     assert waits == [0.0, 0.0]
 
 
+def test_servers_are_asked_in_turn() -> None:
+    with serving(OK, OK) as one, serving(OK) as two, serving(OK) as three:
+        client = JsonClient([one.url, two.url, three.url])
+        for turn in range(4):
+            asyncio.run(posting(client, {}))
+            assert [len(server.asked) for server in (one, two, three)] == [1 + turn // 3, turn > 0, turn > 1]
+
+
 def test_concurrent_requests_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     async def many(client: JsonClient) -> None:
         async with client.session() as post:

@@ -123,7 +123,8 @@ def test_packed_rows_are_ordered_by_prompt_and_trimmed_ones_by_length() -> None:
 def test_what_is_not_known_is_left_as_it_is() -> None:
     batch = {**ragged(4, seed=0), "pixel_values": torch.zeros(4, 3)}
     assert trimmed(batch, may_move=True) is batch
-    assert reordered_in_windows([batch, batch], 2, longest_first)[0] is batch
+    for batches in ([batch, batch], [batch]):
+        assert reordered_in_windows(batches, 2, longest_first)[0] is batch
 
 
 def test_of_rows_that_are_all_padding_a_column_of_each_part_stays() -> None:

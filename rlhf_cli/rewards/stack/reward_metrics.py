@@ -52,7 +52,7 @@ def component_metrics(settled: Settled, counts: Tensor) -> dict[str, float]:
         effective = settled.effective[scorable, index]
         prefix = f"rewards/{name}"
         metrics[f"{prefix}/mean"] = raw.mean().item() if raw.numel() else torch.nan
-        metrics[f"{prefix}/std"] = raw.std().item() if raw.numel() > 1 else torch.nan
+        metrics[f"{prefix}/std"] = deviation(raw)
         metrics[f"{prefix}/effective_mean"] = effective.mean().item() if effective.numel() else torch.nan
         metrics[f"{prefix}/weighted_mean"] = metrics[f"{prefix}/effective_mean"] * settled.weights[index].item()
         metrics[f"{prefix}/weight"] = settled.weights[index].item()
@@ -64,8 +64,13 @@ def component_metrics(settled: Settled, counts: Tensor) -> dict[str, float]:
     if settled.is_z_scored:
         total = settled.row_totals[scorable]
         metrics["reward"] = total.mean().item() if total.numel() else torch.nan
-        metrics["reward_std"] = total.std().item() if total.numel() > 1 else torch.nan
+        metrics["reward_std"] = deviation(total)
     return metrics | _correlations(settled)
+
+
+def deviation(values: Tensor) -> float:
+    """Return the unbiased deviation of (N,) values, NaN for fewer than two: torch would warn."""
+    return values.std().item() if values.numel() > 1 else torch.nan
 
 
 def _correlations(settled: Settled) -> dict[str, float]:

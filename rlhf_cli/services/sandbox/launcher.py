@@ -71,7 +71,7 @@ def _in_namespaces(job: SandboxJob, report: Report) -> int:
     init = os.fork()
     if init:
         _, status = os.waitpid(init, 0)
-        return os.waitstatus_to_exitcode(status) & 0xFF
+        return os.waitstatus_to_exitcode(status)
     code = 1
     try:
         prctl(DEATH_SIGNAL, signal.SIGKILL)

@@ -83,6 +83,12 @@ def model_of(family: str, dtype: torch.dtype = torch.float64) -> Any:
     return in_float64(model) if dtype is torch.float64 else model
 
 
+def test_no_input_of_a_model_changes_where_numbers_are_halved() -> None:
+    """FSDP and DeepSpeed cast the inputs that are floating-point numbers, and a mask that is cast is refused."""
+    inputs = model_inputs(laid_out()).values()
+    assert not [value for value in inputs if isinstance(value, Tensor) and value.is_floating_point()]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_states_equal_those_of_each_row_alone(family: str, calls: list[Any] | None) -> None:
     """Every family has two key heads for four; scales, norms and biases differ."""

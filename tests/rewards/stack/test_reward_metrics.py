@@ -53,6 +53,10 @@ class TestScores:
         assert found["rewards/a/effective_mean"] == 4.0
         assert found["rewards/b/mean"] != found["rewards/b/mean"]
         assert all(found[f"rewards/{name}/std"] != found[f"rewards/{name}/std"] for name in "ab")
+        assert not any(
+            "correlation" in name
+            for name in metrics_of(column(4, NAN, NAN, NAN), column(5, 6, NAN, NAN), weights=[1, 1])
+        )
 
     def test_z_scored_totals_are_logged_in_reward_units(self) -> None:
         """a + 2 b over the scorable rows, a's missing score at a's mean in the group: 5, 13 and 2 + 4."""

@@ -34,7 +34,7 @@ from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.tables.passes import Passes, PassSetting
 from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, RewardSetup
 from rlhf_cli.trainers.forward_pass import Forward
-from rlhf_cli.trainers.pass_mixin import PassMixin, chosen_passes, tried_rows
+from rlhf_cli.trainers.pass_mixin import PassMixin, _put_together, chosen_passes, tried_rows
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
 from tests.support.tolerances import EXACT, FLOAT32, distance
 from tests.trainers.passes.same_rollouts import policy, trained
@@ -294,6 +294,16 @@ def test_which_rows_are_tried() -> None:
     assert tried_rows(masks[:3], 1).tolist() == [1, 2, 0]
     assert tried_rows(masks[1:2], 1).tolist() == [0, 0, 0]
     assert tried_rows(masks.repeat(10, 1), 1).tolist() == [1, 2, 4]  # torch sorts more than 16 numbers in another way
+
+
+def test_results_of_all_rows_or_of_some_are_put_together() -> None:
+    """Log-probabilities and, where they were asked for, entropies."""
+    numbers = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    for places in ([[2, 0, 1]], [[1], [2, 0]]):
+        parts = [(torch.tensor(some), (numbers[some], numbers[some] + 9)) for some in places]
+        assert [found.tolist() for found in _put_together(parts, 3)] == [numbers.tolist(), (numbers + 9).tolist()]
+        alone = [(rows, (logps, None)) for rows, (logps, _) in parts]
+        assert _put_together(alone, 3)[1] is None
 
 
 class TestTrainer:

@@ -128,7 +128,9 @@ class TestCritic:
         words = [*(f"critic.{name}={value}" for name, value in settings.items()), "critic.dropout=0.2", *SHARED]
         kl = ["kl.where=loss", "kl.coef=0.3", "kl.controller={target: 1.5, horizon: 40}"]
         experiment = prepare(["+exp=quickstart", "trainer=ppo", *words, *kl]).experiment
-        setup = ppo_setup(experiment, "a policy", algorithm := Ppo())
+        setup = ppo_setup(
+            experiment, "a policy", algorithm := Ppo(1.0, 0.95, whiten_advantages=True, keeps_prompts=True)
+        )
         assert setup.settings is algorithm
         assert setup.kl == KlPenalty("loss", 0.3, 1.5, 40)
         sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}

@@ -21,7 +21,7 @@ LENGTHS, WIDTH, NAMES = (4, 1, 3, 0), 5, ("a", "b")
 """Tokens of four rows; the last was left out."""
 ON = torch.tensor([True, False, False, True])
 """Rows whose return includes the critic's last value; one of them was left out."""
-SETTINGS = Ppo(gamma=0.9, gae_lambda=0.8)
+SETTINGS = Ppo(0.9, 0.8, whiten_advantages=True, keeps_prompts=True)
 
 
 def rollout(**changed: Any) -> Rollout:
