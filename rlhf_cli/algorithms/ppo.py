@@ -56,7 +56,7 @@ class Advantages:
     used: Tensor
     returns: Tensor
     kl_reward: Tensor
-    is_rounding: bool = False
+    is_rounding: bool
 
 
 def without_last(scores: Tensor, lengths: Tensor, is_replaced: Tensor) -> Tensor:

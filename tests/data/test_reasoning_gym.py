@@ -208,6 +208,16 @@ def test_difficulties(levels: dict[str, object], expected: object) -> None:
         assert both == {f"{next(iter(levels))}={expected}" if isinstance(expected, int) else expected}
 
 
+def test_a_difficulty_that_is_no_number_in_one_row_is_text_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mixed(After):
+        def __getitem__(self, place: int) -> dict[str, Any]:
+            levels = {"n": (1, 9) if place % 2 else 4}
+            return {"question": f"{place}?", "answer": "2", "metadata": {"difficulty": levels}}
+
+    monkeypatch.setattr(reasoning_gym, "_registry", lambda: {"after": (Mixed, Count)})
+    assert {row["difficulty"] for row in rows(8, task="after")} == {"n=1..9", "n=4"}
+
+
 @pytest.mark.usefixtures("stand_in")
 def test_an_argument_may_have_its_defaults_type_or_the_annotations(refusal) -> None:
     for share in (0.5, 2):

@@ -96,6 +96,8 @@ def test_a_folder_that_cannot_be_written_to(place: Path, monkeypatch: pytest.Mon
     assert (key, *found) == (str(place), f"{place} is not writable", expected)
     assert f"cp -r {place}" in str(advice)
     assert asked == [(place, os.W_OK | os.X_OK)] * 2
+    whats = [str(next(iter(folder_problems(one, 3)))).partition("\n")[0] for one in (on_a_file, resumed)]
+    assert ["created" in what for what in whats] == [True, False]
 
 
 def test_the_memory_of_the_smallest_gpu_that_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:

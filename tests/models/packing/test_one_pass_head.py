@@ -168,3 +168,6 @@ class TestTheSeam:
         with one_pass_head(has_entropy=True):
             found = self.call(outputs, softcap=30.0 if why == "a soft cap" else None)
         assert "Chunked" in type(found[0].grad_fn).__name__
+        with one_pass_head(has_entropy=False):
+            log_probs, entropy, *_ = self.call(outputs, softcap=30.0 if why == "a soft cap" else None)
+        assert (torch.equal(log_probs, found[0]), entropy) == (True, None)
