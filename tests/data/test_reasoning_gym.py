@@ -208,6 +208,7 @@ def test_difficulties(levels: dict[str, object], expected: object) -> None:
         assert both == {f"{next(iter(levels))}={expected}" if isinstance(expected, int) else expected}
 
 
+@pytest.mark.usefixtures("stand_in")
 def test_a_difficulty_that_is_no_number_in_one_row_is_text_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
     class Mixed(After):
         def __getitem__(self, place: int) -> dict[str, Any]:
