@@ -166,6 +166,11 @@ def test_a_metric_that_no_one_logs_gives_a_notice(place: Path, words: list[str],
     assert all(text in one for text, one in zip(texts, found, strict=True))
 
 
+def test_a_plan_tells_of_a_warm_up_that_fills_the_run() -> None:
+    words = ("trainer.args.max_steps=10", "trainer.args.warmup_steps=10")
+    assert len(planned(*QUICK, *words).notices) == len(planned(*QUICK, words[0]).notices) + 1
+
+
 # what is looked at; what is typed; the key of the error, what it got and expected; what to type
 EXCLUDED = """
 contradictions | generation_batch_size=64 steps_per_generation=1 | A.generation_batch_size | None | one of them | '~KEY'

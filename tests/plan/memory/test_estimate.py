@@ -160,6 +160,8 @@ def test_a_critic_of_its_own_is_a_model_with_its_own_adam() -> None:
     added = planned(*PPO_SMALL, twice, completions=16)
     assert at("the critic learning", added).parts["critic"] == 4 * weights
     assert all("critic" not in moment.parts for moment in planned(twice, completions=16).moments)
+    assert "gradients" in at("learning", planned(twice, completions=16)).parts  # those of the first micro-batch
+    assert "gradients" not in at("learning", planned()).parts
     assert at("generating", planned(*PPO_SMALL, "model.dtype=bfloat16")).parts["critic"] == 3 * weights / 2
     gpu = Device(on_gpu=True, bf16=True, num_bytes=10**9)
     for words in ((), ("model.quantize=4bit",)):  # neither the adapter nor the four bits are the critic's
