@@ -138,7 +138,7 @@ class AdvantageFunction:
                 by_name = {name: _as_array(part, lengths) for name, part in dict(parts).items()}
         except Exception as error:  # user code: name it and show its traceback
             raise RewardFailed(f"{self.fn} failed", where=f"{_KEY}.fn", got=described(error)) from error
-        longest = int(lengths.max())
+        longest = int(lengths.max(initial=0))
         if found.shape != lengths.shape and not (
             found.ndim == 2 and len(found) == len(lengths) and found.shape[1] >= longest
         ):
@@ -156,8 +156,8 @@ class AdvantageFunction:
             row = int(numpy.argwhere(~numpy.isfinite(found))[0, 0])
             got = f"{found[row]} for row {row}, whose total is {scored.totals[row]:g}"
             self._refuse("an advantage is not a finite number", got, "finite numbers for rows with a total")
-        off = numpy.abs(sum(parts_found, start=numpy.zeros_like(found)) - found).max()
-        adds_up = bool(off <= _SAME * numpy.abs(found).max())
+        off = numpy.abs(sum(parts_found, start=numpy.zeros_like(found)) - found).max(initial=0.0)  # of no tokens, 0
+        adds_up = bool(off <= _SAME * numpy.abs(found).max(initial=0.0))
         parts = dict(zip(by_name, parts_found, strict=True)) if by_name and adds_up else {}
         return Answer(found, lengths, parts, gave_parts=bool(by_name))
 

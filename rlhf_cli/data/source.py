@@ -99,10 +99,8 @@ class DataSource:
 
     def __post_init__(self) -> None:
         if (self.world is None) == (self.path is None):
-            what, hint = (
-                "a source has either `world` or `path`",
-                f"{self.name}.world=toy_sums, or {self.name}.path=FILE",
-            )
+            what = "a source has either `world` or `path`"
+            hint = f"{self.name}.world=toy_sums, or {self.name}.path=FILE"
             got = "neither" if self.world is None else f"world={self.world!r} and path={self.path!r}"
             raise DataError(what, where=self.name, got=got, hint=hint)
         self.paths = (self.path,) if isinstance(self.path, str) else tuple(self.path or ())

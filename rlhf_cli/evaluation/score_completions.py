@@ -38,6 +38,7 @@ from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.reward_functions import RewardFunction, required_columns, resolve
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow, settled_rows
+from rlhf_cli.runs.metrics_file import step_of_table
 from rlhf_cli.services.hub_lookup import HubQuestion
 from rlhf_cli.text.suggest import nearest
 
@@ -119,7 +120,7 @@ def read_completions(
         tables = [*path.glob("completions/*.parquet"), *path.glob("*.parquet")]
         if not tables:
             raise DataError("there are no completions in this folder", where=str(path), expected="*.parquet")
-        path = max(tables, key=lambda table: (len(table.name), table))  # of step 100000 after that of step 99999
+        path = max(tables, key=lambda table: (step_of_table(table), table))
     table = completions_in(path, limit or sys.maxsize, experiment, label)
     free = [name for name in table.column_names if experiment is None or name not in columns_read(experiment)]
     raise_any(

@@ -221,9 +221,13 @@ def table_file(run: Path, step: int) -> Path:
 
 def tables_by_step(run: Path) -> list[tuple[int, Path]]:
     """Return (step, file) of every completion table in a run folder, sorted by step."""
-    return sorted(
-        (int(match[1]), file) for file in run.glob("completions/*.parquet") if (match := _OURS.match(file.name))
-    )
+    return sorted((step, file) for file in run.glob("completions/*.parquet") if (step := step_of_table(file)) >= 0)
+
+
+def step_of_table(file: Path) -> int:
+    """Return the step of a completion table by its name, -1 for another file."""
+    match = _OURS.match(file.name)
+    return -1 if match is None else int(match[1])
 
 
 def prune_completions(run: Path, *, last: int, every: int | None) -> None:
