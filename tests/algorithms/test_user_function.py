@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,13 @@ def test_what_a_wide_array_holds_after_a_row_counts_nowhere(mine: Path, after: f
     assert answer.advantages[:4].tolist() == [[0, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]
     assert answer.by_row.tolist() == [0, 1, 0, 1, 0, 1, 0, 0]
     assert list(answer.parts) == ["a"]
+
+
+def test_a_round_whose_answers_have_no_tokens(mine: Path) -> None:
+    mine.with_name("none.py").write_text("def f(totals): return [[] for _ in totals]\n")
+    given = example_round(4, {"a": 1.0})
+    answer = AdvantageFunction("./none.py:f", {})(replace(given, lengths=np.zeros_like(given.lengths)))
+    assert answer.by_row.tolist() == [0] * 8
 
 
 def test_parts_count_only_if_they_add_up(mine: Path) -> None:
