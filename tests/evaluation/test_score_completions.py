@@ -11,7 +11,6 @@ from random import Random
 from typing import Any
 
 import pandas
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from scipy import stats
@@ -380,20 +379,6 @@ def test_spans_have_their_parts(place: Path, capsys: Any, rewards: tuple[str, ..
     scored = json.loads(capsys.readouterr().out)["rows"][0]["rewards"]["spans"]
     assert scored["raw"] == 0.5
     assert [(part["text"], part["reward"]) for part in scored["parts"]] == [("a", 1.0), ("bc", -0.5)]
-
-
-@pytest.mark.parametrize(
-    ("names", "read"),
-    [
-        (["completions_99999", "completions_100000"], "completions_100000"),
-        (["a_longer_name", "b"], "b"),
-        (["completions_00001", "other"], "completions_00001"),
-    ],
-)
-def test_of_a_folder_the_table_of_the_last_step_is_read(place: Path, names: list[str], read: str) -> None:
-    for name in names:
-        pq.write_table(pa.table({"prompt": ["p"], "completion": [name]}), f"{name}.parquet")
-    assert [row["completion"] for row in read_completions(place, limit=None)] == [read]
 
 
 def each_token(completion_ids: Any, **columns: Any) -> list[list[float]]:

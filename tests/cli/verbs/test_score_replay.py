@@ -5,7 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
 from rlhf_cli.cli import main
+from rlhf_cli.evaluation.score_completions import read_completions
 from rlhf_cli.runs.reward_records import kept_batches
 from rlhf_cli.runs.run_folder import RunFolder
 
@@ -62,3 +67,17 @@ def test_a_run_that_continues_prints_the_command_at_its_end(train: Any, workplac
     # Without a file, the last completions of the run are scored, and failures count as in training.
     assert main(["score", "runs/quickstart/one"]) == 0
     assert "brevity" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("names", "read"),
+    [
+        (["completions_99999", "completions_100000"], "completions_100000"),
+        (["a_longer_name", "b"], "b"),
+        (["completions_00001", "other"], "completions_00001"),
+    ],
+)
+def test_of_a_folder_the_table_of_the_last_step_is_read(place: Path, names: list[str], read: str) -> None:
+    for name in names:
+        pq.write_table(pa.table({"prompt": ["p"], "completion": [name]}), f"{name}.parquet")
+    assert [row["completion"] for row in read_completions(place, limit=None)] == [read]
