@@ -122,6 +122,11 @@ class Options:
             raise self.error(f"{name} is a whole number", got=f"{name} {value}", expected=f"{least} or more")
         return int(value)
 
+    def refuse_both(self, first: str, second: str) -> None:
+        """Raise ConfigError if both flags were typed, since they exclude each other."""
+        if self.on(first) and self.on(second):
+            raise self.error(f"{first} and {second} exclude each other", got=f"{first} and {second}", expected="one")
+
     @property
     def as_json(self) -> bool:
         """Whether stdout must be one JSON value."""

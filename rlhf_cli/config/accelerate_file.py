@@ -76,6 +76,9 @@ def _keys_of_launch(path: Path, where: str, *, generates: bool) -> dict[str, Jso
         ("mixed_precision", tree.get("mixed_precision"), tuple(_PRECISIONS)),
         ("zero_stage", stage, (1, 2, 3, None)),
     ]
+    processes, nodes = max(0, _number(tree, "num_processes") or 0), _number(tree, "num_machines") or 1
+    if processes and kind != "NO":  # every machine starts as many
+        allowed.append(("num_processes", processes, (max(nodes, processes // nodes * nodes),)))
     if kind == "FSDP":  # FSDP 1 is gone from transformers 5, and a sharded state dict does not save the model
         allowed.append(("fsdp_version", fsdp.get("fsdp_version", 1), (2,)))
         allowed.append(("fsdp_state_dict_type", fsdp.get("fsdp_state_dict_type"), ("FULL_STATE_DICT",)))
@@ -88,13 +91,12 @@ def _keys_of_launch(path: Path, where: str, *, generates: bool) -> dict[str, Jso
             expected = f"{name}: {' or '.join(str(choice) for choice in good if choice is not None)}"
             advice = "launch.strategy=ddp|fsdp2|zero1|zero2|zero3 without the file"
             raise ConfigError(what, where=where, got=f"{name}: {value}", expected=expected, advice=advice)
-    processes, nodes = _number(tree, "num_processes"), _number(tree, "num_machines") or 1
     on_cpu = tree.get("use_cpu") is True or kind == "MULTI_CPU"
     return {
         "strategy": "fsdp2" if kind == "FSDP" else f"zero{stage}" if stage else "ddp",
         "precision": _PRECISIONS[tree.get("mixed_precision")],  # type: ignore[index]
         # accelerate ignores num_processes for the type NO and starts one process
-        "processes": 1 if kind == "NO" else max(1, processes // nodes) if processes and processes > 0 else None,
+        "processes": 1 if kind == "NO" else processes // nodes if processes else None,
         "nodes": nodes,
         "device": "cpu" if on_cpu else "cuda" if kind != "NO" else None,
         "offload": offloads or (kind == "FSDP" and fsdp.get("fsdp_offload_params") is True),

@@ -177,6 +177,7 @@ def test_what_contradicts_is_refused_and_where_it_was_said(refused: Refused, jud
         (FSDP2.replace("  fsdp_version: 2\n", ""), "fsdp_version: 1"),  # accelerate's default
         (FSDP2.replace("FULL", "SHARDED"), "fsdp_state_dict_type: SHARDED"),
         (FSDP2 + "machine_rank: 1\nnum_machines: 2\n", "machine_rank: 1"),
+        ("distributed_type: MULTI_GPU\nnum_processes: 7\nnum_machines: 2\n", "num_processes: 7"),
         ("seed: 3\n", "no distributed_type"),
         ("a: [\n", "expected node content"),
     ],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from ast import literal_eval
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import TrainingArguments
 
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.checks import argument_checks as checks
@@ -183,6 +185,8 @@ contradictions | BEST HELD save_strategy=no eval_strategy=epoch | A.save_strateg
 contradictions | BEST save_strategy=best
 contradictions | BEST HELD eval_strategy=steps eval_steps=20 save_steps=50 | A.save_steps | TWENTY | None | KEY=20
 contradictions | BEST HELD eval_strategy=steps logging_steps=20 save_steps=50 | A.save_steps | TWENTY | None | KEY=20
+contradictions | BEST HELD eval_strategy=steps eval_steps=0.2 save_steps=0.5 | A.save_steps | SHARES | None | KEY=0.2
+contradictions | BEST HELD eval_strategy=steps eval_steps=0.1 save_steps=0.3
 contradictions | BEST HELD eval_strategy=steps eval_steps=25 save_steps=50
 contradictions | BEST HELD eval_strategy=steps eval_steps=1 save_steps=3
 refused_combinations | tf32=true | A.tf32 | True | GPUS | KEY=null, or '~KEY'
@@ -202,6 +206,7 @@ order_problems | exp=toy_sft
 _SHORT = {
     **{"BEST": "load_best_model_at_end=true", "HELD": "data.eval.fraction=0.1", "EV=": "eval_strategy="},
     **{"TWENTY": "saved every 50 steps, evaluated every 20", ", S=": ", save_strategy=", "SYNC": "sync_ref_model"},
+    **{"SHARES": "saved every 0.5 steps, evaluated every 0.2"},
     **{"REWARDS": "rewards read the columns of the data", "LORA": "with model.lora the reference is the model"},
     **{"WGH": "use_weighting", "AOT": "aot cannot weigh pairs", "IS_": "vllm_importance_sampling_"},
     **{"RATE": "lr_scheduler_type", "GPUS": "TF32 is a format of GPUs, and this run uses the CPU"},
@@ -216,6 +221,20 @@ def test_arguments_that_exclude_each_other_are_refused_before_a_run(cells: list[
     name, words, *error = [cell.replace("KEY", cells[-4]) for cell in cells] if len(cells) > 2 else cells
     found = told(getattr(checks, name)(subject(words)))
     assert [[str(part) for part in parts] for parts in found] == ([error] if error else [])
+
+
+@pytest.mark.parametrize("save_steps", [1, 2, 6, 7, 0.1, 0.3, 0.35, 0.5])
+@pytest.mark.parametrize("eval_steps", [1, 3, 0.1, 0.25, 0.5])
+def test_how_often_is_saved_is_judged_as_transformers_does(
+    tmp_path: Path, save_steps: float, eval_steps: float
+) -> None:
+    words = f"load_best_model_at_end=true data.eval.fraction=0.1 eval_strategy=steps eval_steps={eval_steps}"
+    found = told(checks.contradictions(subject(f"{words} save_steps={save_steps}")))
+    steps = {"eval_strategy": "steps", "eval_steps": eval_steps, "save_steps": save_steps}
+    with contextlib.ExitStack() as stack:
+        if found:
+            stack.enter_context(pytest.raises(ValueError, match="multiple of the evaluation"))
+        TrainingArguments(output_dir=str(tmp_path), use_cpu=True, load_best_model_at_end=True, **steps)
 
 
 _RATE, _SAVED, _MIN = f"{_ARGS}lr_scheduler_kwargs", f"{_ARGS}gradient_checkpointing_kwargs", "cosine_with_min_lr"

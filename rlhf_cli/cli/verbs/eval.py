@@ -57,8 +57,7 @@ def run(options: Options) -> int:
     """Evaluate one model, write and print the results, and return the exit code."""
     for flag, least in (("--rows", 1), ("--batch-size", 1), ("--samples", 0)):
         options.number(flag, least=least)  # refuse a wrong number before a model is loaded
-    if options.on("--eos") and options.on("--no-eos"):
-        raise options.error("--eos and --no-eos exclude each other", got="--eos --no-eos")
+    options.refuse_both("--eos", "--no-eos")
     words, data = options.words, options.text("--data")
     named = one_named(words, "rlhf eval", "a run folder, run:NAME or a reward model's folder", finished=True)
     target = find_target(run_at(named, words, where="rlhf eval").path if is_run_name(named) else Path(named))

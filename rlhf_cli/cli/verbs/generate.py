@@ -67,12 +67,12 @@ _SAMPLES, _LIMIT = 8, 100
 
 def run(options: Options) -> int:
     """Sample, score, write and print the result; return the exit code."""
+    options.refuse_both("--held-out", "--data")
+    options.refuse_both("--all", "--limit")
     num_samples = options.number("-n") or _SAMPLES
     limit = None if options.on("--all") else options.number("--limit") or _LIMIT
     least_margin, at_least = _decimal(options, "--margin"), _decimal(options, "--at-least")
     batch_size, keep, by = options.number("--batch-size"), options.number("--keep") or 1, options.text("--by")
-    if options.on("--held-out") and options.text("--data") is not None:
-        raise options.error("--held-out and --data exclude each other", got="--held-out and --data")
     target, prepared = _prepared(options)
     experiment = prepared.experiment
     refuse_without_scores(list(experiment.rewards), by, target.label)

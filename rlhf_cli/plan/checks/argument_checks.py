@@ -66,12 +66,21 @@ def contradictions(subject: Subject) -> Findings:
         if saved != evaluated:
             key, fits = ("save_strategy", evaluated) if saved == "no" else ("eval_strategy", saved)
             got = f"eval_strategy={evaluated}, save_strategy={saved}"
-        elif saved == "steps" and isinstance(every, int) and isinstance(save_every, int) and save_every % max(every, 1):
+        elif saved == "steps" and not _is_multiple(save_every, every):
             key, fits, got = "save_steps", every, f"saved every {save_every} steps, evaluated every {every}"
         else:
             return
         what = "load_best_model_at_end needs an evaluation at every checkpoint"
         yield ConfigError(what, where=where(_ARGS + key), got=got, hint=f"{_ARGS}{key}={fits}")
+
+
+def _is_multiple(save_every: object, every: object) -> bool:
+    """Return whether transformers accepts how often is saved and evaluated: numbers of steps, or shares (below 1)."""
+    if not isinstance(save_every, int | float) or not isinstance(every, int | float) or every <= 0:
+        return True  # reported by other checks
+    if save_every < 1 and every < 1:
+        save_every, every = save_every * 1_000_000, every * 1_000_000  # as in TrainingArguments.__post_init__
+    return save_every % every == 0
 
 
 def refused_combinations(subject: Subject) -> Findings:

@@ -168,6 +168,7 @@ class TestTextEndings:
     ("words", "told"),
     [
         (["run:rm", "--rows", "0"], "expected: 1 or more"),
+        (["run:rm", "--eos", "--no-eos"], "--eos and --no-eos exclude each other"),
         (["run:rm", "--samples", "2"], "--samples is for a policy"),
         (["run:rm", "--slice", "nothing"], "no column 'nothing'"),
         (["run:rm", "data.eval=null"], "there are no rows to evaluate on"),
