@@ -58,12 +58,12 @@ def run(options: SweepOptions, typed: list[str]) -> sweep_folder.SweepEnd:
     sweep_folder.begin_sweep(folder, typed, [axis.key for axis in grid.axes], grid.jobs)
     ready = [sweep_folder.freeze(folder, job) for job in jobs]
     sweep = sweep_folder.SweepFolder(folder, grid.jobs)
-    if for_slurm:
-        submit_sweep(console, [job.folder for job in ready], sweep.path)
-        sweep_folder.print_folder(console, sweep.path)
-        return sweep_folder.SweepEnd(EXIT_OK, sweep.path)
     with only_writer(RunFolder(sweep.path), what="sweep"):
-        return sweep_folder.SweepEnd(run_ready(console, sweep, ready, options), sweep.path)
+        if not for_slurm:
+            return sweep_folder.SweepEnd(run_ready(console, sweep, ready, options), sweep.path)
+        submit_sweep(console, [job.folder for job in ready], sweep.path)
+    sweep_folder.print_folder(console, sweep.path)
+    return sweep_folder.SweepEnd(EXIT_OK, sweep.path)
 
 
 def run_ready(
@@ -136,7 +136,9 @@ def _resume_search(folder: Path, allowed: ResumeOptions, options: SweepOptions) 
 def _is_wanted(status: Status | None, options: SweepOptions) -> bool:
     if options.only_failed:
         return status is not None and status.state == FAILED
-    return status is None or status.state not in _LEFT_ALONE
+    if status is None or status.state not in _LEFT_ALONE:
+        return True
+    return status.state == QUEUED and status.job_id is None  # its submission was killed before Slurm gave it an id
 
 
 def _ready(

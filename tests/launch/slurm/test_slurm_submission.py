@@ -112,6 +112,14 @@ def test_every_array_of_a_sweep_is_tried_first(slurm: StandInSlurm, place: Path)
     assert sum("--test-only" in call for call in slurm.calls) == 4
 
 
+def test_a_resumed_sweep_submits_a_run_whose_submission_was_killed(slurm: StandInSlurm, place: Path) -> None:
+    assert main(["train", "-m", *ON_SLURM, "seed=1,2"]) == 0
+    killed, queued = (RunFolder(place / "runs" / "quickstart" / "one" / f"seed={seed}") for seed in (1, 2))
+    update_status(killed, job_id=None)
+    assert main(["resume", str(killed.path.parent)]) == 0
+    assert [read_status(run).job_id for run in (killed, queued)] == ["42", "42_1"]
+
+
 @pytest.mark.parametrize("name", ["sbatch", "srun"])
 def test_no_slurm_here(slurm: StandInSlurm, place: Path, capsys, monkeypatch, name: str) -> None:
     which = shutil.which
