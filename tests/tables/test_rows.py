@@ -52,6 +52,7 @@ TRIED: dict[str, Try] = {
     "min_p": lambda value: warpers.MinPLogitsWarper(float(value)),
     "repetition_penalty": lambda value: warpers.RepetitionPenaltyLogitsProcessor(float(value)),
     "max_completion_length": length,
+    "max_new_tokens": length,
     "warmup_steps": arguments(warmup_steps={}),
     "adam_beta1": adam(betas=lambda value: (float(value), 0.9)),
     "adam_beta2": adam(betas=lambda value: (0.9, float(value))),
@@ -61,6 +62,7 @@ TRIED: dict[str, Try] = {
     "logging_steps": arguments(logging_steps={}),
 }
 """Argument -> what takes it, or ends in a ValueError."""
+_WHOLE = ("max_completion_length", "max_new_tokens")
 _STRICTER = {("top_p", False, False), ("logging_steps", False, True), ("dataloader_num_workers", True, False)}
 """(Argument, whether above 0, whether below 0) that the library accepts: the share 0 keeps one token, transformers only
 refuses a 0; and processes that would be started."""
@@ -69,7 +71,7 @@ refuses a 0; and processes that would be started."""
 @pytest.mark.parametrize("bounds", [row for row in RANGES if row.name in TRIED], ids=lambda row: row.name)
 def test_bounds_are_those_of_the_library(bounds: Range) -> None:
     """At a bound, a little above it and a little below it the library takes what the row holds to."""
-    step = 1.0 if bounds.name in ("max_completion_length", "dataloader_num_workers", "warmup_steps") else 1e-3
+    step = 1.0 if bounds.name in (*_WHOLE, "dataloader_num_workers", "warmup_steps") else 1e-3
     for bound in (bounds.at_least, bounds.above, bounds.at_most, bounds.below):
         for value in () if bound is None else (bound - step, bound, bound + step):
             if (bounds.name, value > 0, value < 0) in _STRICTER:
@@ -87,8 +89,10 @@ BY_HAND = {
     "dataloader_prefetch_factor": ((1, 2), (0, -1)),
     "max_steps": ((1, 2), (0, -1)),  # -1 is taken for not given
     **dict.fromkeys(("beta", "epsilon", "epsilon_high", "max_grad_norm"), ((0, 0.5, 2), (-1e-9,))),
-    **dict.fromkeys(("per_device_eval_batch_size", "ref_model_sync_steps"), ((1, 2), (0, -1))),
+    **dict.fromkeys(("per_device_eval_batch_size", "ref_model_sync_steps", "num_beams"), ((1, 2), (0, -1))),
     **dict.fromkeys(("ref_model_mixup_alpha", "top_entropy_quantile"), ((0, 0.5, 1), (-1e-9, 1.001))),
+    "num_return_sequences": ((1,), (0, 2)),
+    "vllm_group_port": ((1, 65535), (0, 65536)),
     "label_smoothing": ((0, 0.499), (-1e-9, 0.5)),
     **dict.fromkeys(("eval_steps", "save_steps"), ((1e-3, 0.5, 1, 2.0, 9), (0, -1, 1.5))),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from itertools import product
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import EXPECT_AFRESH
@@ -19,7 +20,7 @@ from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.tables.trl_values import FOLLOW_EVALUATIONS, MAX_RELATIVE_KL_ERROR, RANGES, REFUSALS, UNREAD
 
-_ARGS = "trainer.args."
+_ARGS, _GENERATION = "trainer.args.", "generation_kwargs"
 _OPTIMIZERS = {
     **{"8bit|paged|ademamix|bnb|lion": "bitsandbytes", "_torch_(4|8)bit$": "torchao", "galore": "galore_torch"},
     **{"apollo": "apollo_torch", "lomo": "lomo_optim", "grokadamw": "grokadamw", "schedule_free": "schedulefree"},
@@ -29,20 +30,23 @@ _OPTIMIZERS = {
 
 
 def range_problems(subject: Subject) -> Findings:
-    """Yield an error for every argument whose value is out of range."""
+    """Yield an error for every argument whose value is out of range, also of those for generation alone."""
     experiment = subject.experiment
     args, generates = experiment.trainer.args, experiment.trainer.row.generates
     fields = trl_args.fields_of(experiment.trainer.trl)
-    for bounds in RANGES:
-        value, key = args.get(bounds.name), _ARGS + bounds.name
+    read = [(_ARGS, args, {*fields} if generates else {*fields} - {"temperature"})]
+    if isinstance(given := args.get(_GENERATION), dict):
+        read.append((f"{_ARGS}{_GENERATION}.", given, {*given}))
+    for bounds, (prefix, values, names) in product(RANGES, read):
+        value, key = values.get(bounds.name), prefix + bounds.name
         if not isinstance(value, int | float) or isinstance(value, bool) or value == bounds.also or bounds.holds(value):
             continue
         if bounds.strategy is not None and experiment.trainer.setting(bounds.strategy) != "steps":
             continue
         if bounds.name == "top_k" and value == -1 and experiment.launch.rollout.startswith("vllm"):
             continue  # -1 means all tokens in vLLM
-        if bounds.name in fields and (generates or bounds.name != "temperature"):
-            default = fields[bounds.name].default
+        if bounds.name in names:
+            default = fields[bounds.name].default if prefix == _ARGS else None
             fits = isinstance(default, int | float) and bounds.holds(default)
             what, expected = f"{key} is out of its range", f"{bounds.in_words()}: {bounds.why}"
             hint = f"{key}={default}" if fits else f"'~{key}'"
