@@ -126,8 +126,11 @@ def _resume_search(folder: Path, allowed: ResumeOptions, options: SweepOptions) 
         what = "a search proposes new trials and does not repeat failed ones"
         raise ConfigError(what, where="command line", got="--failed", hint=command)
     refuse_foreign_words(folder, trust=allowed.trust, command=command)
-    for config in sorted(folder.glob("*/config.yaml")):
-        refuse_foreign_code(RunFolder(config.parent), trust=allowed.trust, command=command)
+    trials = [RunFolder(config.parent) for config in sorted(folder.glob("*/config.yaml"))]
+    for trial in trials:
+        refuse_foreign_code(trial, trust=allowed.trust, command=command)
+    if options.watch is not None:
+        sweep_folder.refuse_unlogged_watch(options.watch, [prepare_from(trial, []).experiment for trial in trials])
     if (plan := search_plan(sweep_folder.typed_words(folder))) is None:
         raise RunError("the words of this sweep no longer describe a search", where=str(folder / SWEEP))
     return continue_search(Screen(), plan, folder.resolve(), options, allowed)

@@ -324,6 +324,8 @@ def test_two_trials_are_two_runs_and_the_best_is_shown(workplace: Path, sweep, c
     assert "2 complete" in capsys.readouterr().out
     assert main(["resume", str(folder), "--failed"]) == 2
     assert f"rlhf resume {RunFolder(folder).shown}" in capsys.readouterr().err
+    assert main(["resume", str(folder), "--watch", "rewards/nope/mean"]) == 2
+    assert "no run of this sweep logs rewards/nope/mean" in capsys.readouterr().err
 
 
 def test_a_typed_interval_is_searched_beside_the_section(place: Path) -> None:
