@@ -275,13 +275,6 @@ class ProcessIdentity:
         now = start_ticks(self.pid)
         return self.start_ticks is None or now is None or now == self.start_ticks
 
-    def is_of_this_boot(self) -> bool:
-        """Return whether it ran under the running kernel since the last boot; containers share one kernel."""
-        return self.boot is not None and self.boot == boot_id()
-
-    def describe(self) -> str:
-        return f"process {self.pid} on {self.host}"
-
 
 def this_process() -> ProcessIdentity:
     return ProcessIdentity(os.getpid(), socket.gethostname(), start_ticks(os.getpid()), boot_id())

@@ -27,7 +27,7 @@ from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import Prepared, prepare_from
 from rlhf_cli.plan.run_plan import Plan
-from rlhf_cli.runs.checkpoint_folders import missing_state, refuse_missing
+from rlhf_cli.runs.checkpoint_folders import missing_state
 from rlhf_cli.runs.metrics_file import iter_metrics
 from rlhf_cli.runs.provenance import PENDING_CONFIG, sha256
 from rlhf_cli.runs.run_folder import RunFolder, checkpoints_in, read_json
@@ -181,18 +181,15 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
         what, expected = "the run has finished, and its last checkpoint was not kept", f"checkpoint-{status.step}"
         got, hint = f"checkpoint-{step}" if step else "no checkpoint", f"rlhf train ... model.path={folder.model}"
         raise RunError(what, where=str(folder.checkpoints), got=got, expected=expected, hint=hint)
-    newest = checkpoints_in(folder.checkpoints)[-1][1] if step else None
-    if newest and (missing := missing_state(newest)) and not prepared.experiment.run.resume_weights_only:
-        refuse_missing(newest, missing)
+    if step:
+        newest = checkpoints_in(folder.checkpoints)[-1][1]
+        missing_state(newest, may_lose=prepared.experiment.run.resume_weights_only)
     return Resumed(folder, status, prepared, plan, taken, tuple(files))
 
 
 def newest_step(folder: RunFolder) -> int:
     """Return the step of the newest checkpoint, 0 without one."""
     return max((step for step, _ in checkpoints_in(folder.checkpoints)), default=0)
-
-
-# Changed keys
 
 
 def _changes(frozen: JsonTree, typed: Prepared) -> list[Change]:
@@ -243,9 +240,7 @@ def _why_not(condition: Condition | None, experiment: Experiment, ran_as: int | 
         return f"lr_scheduler_type={led[0]} goes on from the rate to which the evaluations led" if led else None
     if condition == "steps do not shape the run":
         if schedule not in _ANY_LENGTH:
-            return (
-                f"lr_scheduler_type={schedule} spreads the learning rate over all steps: later steps would get another"
-            )
+            return f"lr_scheduler_type={schedule} spreads the learning rate over all steps"
         is_share = isinstance(warmup, float) and 0 < warmup < 1
         if schedule != "constant" and (is_share or setting("warmup_ratio")):
             return "the warm-up is a share of all steps"
@@ -300,9 +295,6 @@ def _apply(change: Change, tree: JsonTree) -> None:
         tree.pop(name, None)
     else:
         tree[name] = change.new
-
-
-# Changed files, and what is refused
 
 
 def _refuse_changes(folder: RunFolder, changes: list[Change], files: list[ChangedFile], step: int) -> None:

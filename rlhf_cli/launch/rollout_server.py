@@ -166,15 +166,12 @@ class RolloutServer:
 
     def cause(self) -> str:
         """Return the first errors in the log of this start, each once, or its last lines."""
-        lines = self._lines()
+        lines = self.lines()
         causes = [line for line in (_PREFIX.sub("", line) for line in lines) if _CAUSE.fullmatch(line)]
         return "\n".join(list(dict.fromkeys(causes))[:_MOST_CAUSES] or lines[-_LAST_LINES:]) or "(it wrote nothing)"
 
-    def last_line(self) -> str:
-        """Return what the server wrote last."""
-        return next(reversed(self._lines()), "")
-
-    def _lines(self) -> list[str]:
+    def lines(self) -> list[str]:
+        """Return what the server wrote to its log since this start."""
         with self.plan.log.open("rb") as log:
             log.seek(self.log_start)
             text = log.read().decode(errors="replace")
@@ -211,7 +208,7 @@ def rollout_server(plan: ServerPlan | None, console: Console) -> Iterator[Rollou
         with console.status("") as bar:
             while not answers(url):
                 seconds = time.monotonic() - began
-                shown = escape(server.last_line()[: max(0, console.width - 50)])
+                shown = escape(next(reversed(server.lines()), "")[: max(0, console.width - 50)])
                 bar.update(f"waiting for vLLM at {url}: {seconds:.0f} s [dim]{shown}[/]")
                 if server.is_lost() or seconds > _START_TIMEOUT_S:
                     raise server.failed(f"after {seconds:.0f} s, before it was ready")

@@ -63,12 +63,12 @@ def refusal(said: str) -> ConfigError:
     return ConfigError("Slurm refuses the job", where="launch.slurm", got=said, expected=expected, advice=advice)
 
 
-def submit(runs: list[RunFolder], launch: Launch, *, folder: Path, name: str) -> list[str]:
-    """Submit frozen runs, several as one array; write their job ids, `123` or `123_4`, to status.json and return them.
+def _submit(console: Console, runs: list[RunFolder], folder: Path, name: str) -> None:
+    """Submit frozen runs, several as one array, write their job ids, `123` or `123_4`, and print where to look.
 
     Files of Slurm go below `folder`. Raise ConfigError if Slurm refuses; the runs are then failed and can be resumed.
     """
-    executor = _executor(launch, folder, name)
+    executor = _executor(_launch(runs[0]), folder, f"{JOB_NAME}{name}")
     for run in runs:
         # The job id follows later; the job waits for it before it writes.
         update_status(run, state=QUEUED, reason=None, job_id=None, pid=None, host=None)
@@ -82,7 +82,17 @@ def submit(runs: list[RunFolder], launch: Launch, *, folder: Path, name: str) ->
         raise refusal(str(error)) from None
     for run, job in zip(runs, jobs, strict=True):
         update_status(run, job_id=job.job_id)
-    return [job.job_id for job in jobs]
+    first, shown = jobs[0].job_id, RunFolder(folder).typed
+    master, is_array = first.partition("_")[0], len(jobs) > 1
+    what = f"array {master}: {len(jobs)} jobs, {first} to {jobs[-1].job_id}" if is_array else f"job {first}"
+    lines = (
+        f"submitted to Slurm: {what}",
+        f"  logs:   {shown}/{SLURM_FOLDER}/{f'{master}_*' if is_array else first}_0_log.out",
+        f"  watch:  rlhf status {shown}",
+        f"  cancel: scancel {master}",
+    )
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False)
 
 
 def sbatch_script(launch: Launch, folder: Path, *, name: str, count: int = 1) -> str:
@@ -150,8 +160,7 @@ def submit_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:
 
 def submit_frozen(console: Console, folder: RunFolder) -> None:
     """Submit a frozen run and print where to look. Raise ConfigError if Slurm refuses the job."""
-    (job_id,) = submit([folder], _launch(folder), folder=folder.path, name=f"{JOB_NAME}{folder.label}")
-    _say(console, f"job {job_id}", f"{job_id}_0_log.out", folder.path, job_id)
+    _submit(console, [folder], folder.path, folder.label)
     console.print(f"run folder: {folder.shown}", soft_wrap=True)
 
 
@@ -161,25 +170,8 @@ def submit_sweep(console: Console, runs: list[RunFolder], sweep_dir: Path) -> No
     for run in runs:
         arrays.setdefault(_launch(run).model_dump_json(), []).append(run)
     for of_one_launch in arrays.values():
-        name = f"{JOB_NAME}{'/'.join(sweep_dir.parts[-2:])}"
-        ids = submit(of_one_launch, _launch(of_one_launch[0]), folder=sweep_dir, name=name)
-        master = ids[0].partition("_")[0]
-        shown = f"job {ids[0]}" if len(ids) == 1 else f"array {master}: {len(ids)} jobs, {ids[0]} to {ids[-1]}"
-        logs = f"{ids[0] if len(ids) == 1 else f'{master}_*'}_0_log.out"
-        _say(console, shown, logs, sweep_dir, master)
+        _submit(console, of_one_launch, sweep_dir, "/".join(sweep_dir.parts[-2:]))
 
 
 def _launch(run: RunFolder) -> Launch:
     return Launch.model_validate(run.read_config()["launch"])
-
-
-def _say(console: Console, what: str, logs: str, folder: Path, job_id: str) -> None:
-    shown = RunFolder(folder).typed
-    lines = (
-        f"submitted to Slurm: {what}",
-        f"  logs:   {shown}/{SLURM_FOLDER}/{logs}",
-        f"  watch:  rlhf status {shown}",
-        f"  cancel: scancel {job_id}",
-    )
-    for line in lines:
-        console.print(line, soft_wrap=True, markup=False)

@@ -16,7 +16,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import cast
 
 import xxhash
 
@@ -26,9 +26,7 @@ from rlhf_cli.text.regular_files import read_object
 
 MANIFEST = "manifest.json"
 _HASH = "xxh3_128"
-"""Detects damage by a kill, a disk or a copy at memory speed; SHA-256 would take twice as long as saving itself
-(docs/development/reliability.md). It does not protect against tampering: no hash stored beside its file can.
-"""
+"""Detects damage at memory speed (docs/development/reliability.md), not tampering: no hash beside its file can."""
 _STAGED = "tmp-*"
 _REPLACED = "replaced"
 
@@ -172,18 +170,16 @@ _STATE = {
 """Maps part of the state -> the file names that transformers, FSDP and DeepSpeed give it; one match is enough."""
 
 
-def missing_state(checkpoint: Path) -> list[str]:
-    """Return which parts of the state a checkpoint lacks, judged by file names; [] if it has no manifest."""
+def missing_state(checkpoint: Path, *, may_lose: bool) -> list[str]:
+    """Return which parts of the state a checkpoint lacks, by file names; raise RunError unless it `may_lose` them."""
     if not (checkpoint / MANIFEST).is_file():
         return []  # it does not verify, so an older one will be used
-    return [what for what, names in _STATE.items() if not any(any(checkpoint.glob(name)) for name in names)]
-
-
-def refuse_missing(checkpoint: Path, missing: list[str]) -> NoReturn:
-    """Raise the RunError that lists what a checkpoint lacks and how to resume anyway."""
-    raise RunError(
-        f"the checkpoint lacks {' and '.join(missing)}, so the run cannot continue exactly",
-        where=str(checkpoint),
-        expected="a checkpoint written with trainer.args.save_only_model=false, and all of its files",
-        advice="run.resume_weights_only=true keeps the weights; optimizer, schedule and random numbers start again",
-    )
+    missing = [what for what, names in _STATE.items() if not any(any(checkpoint.glob(name)) for name in names)]
+    if missing and not may_lose:
+        raise RunError(
+            f"the checkpoint lacks {' and '.join(missing)}, so the run cannot continue exactly",
+            where=str(checkpoint),
+            expected="a checkpoint written with trainer.args.save_only_model=false, and all of its files",
+            advice="run.resume_weights_only=true keeps the weights; optimizer, schedule and random numbers start again",
+        )
+    return missing

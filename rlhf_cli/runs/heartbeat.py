@@ -94,16 +94,18 @@ class Heartbeat:
             listen(phases)
         self._write()
 
-    def during(self, phase: str, *, is_watched: bool = True) -> AbstractContextManager[None]:
-        """Open a context with `phase` inside the current phases. After an error the phase stays set."""
-        return _Part(self, phase) if phase in PARTS else self._during(phase, is_watched=is_watched)
-
     @contextlib.contextmanager
-    def _during(self, phase: str, *, is_watched: bool) -> Iterator[None]:
+    def during(self, phase: str, *, is_watched: bool = True) -> Iterator[None]:
+        """Open a context with `phase` inside the current phases. After an error the phase stays set."""
         before, was_watched = self.phases, self._is_watched
-        self.enter(*before, phase, is_watched=is_watched and was_watched)
-        yield
-        self.enter(*before, is_watched=was_watched)
+        if phase in PARTS:
+            self.enter_part((*before, phase))
+            yield
+            self.enter_part(before)
+        else:
+            self.enter(*before, phase, is_watched=is_watched and was_watched)
+            yield
+            self.enter(*before, is_watched=was_watched)
 
     def enter_part(self, phases: tuple[str, ...]) -> None:
         """Replace the phase list and notify listeners only; the file is not written, as whole phases do not change."""
@@ -152,23 +154,6 @@ class Heartbeat:
             values = (time.monotonic() if is_beat else at, os.getpid(), self._seams, self._is_watched, self._waits)
             content = _LAYOUT.pack(*values, self._boot) + "\n".join([in_words(self.phases), *self._rewards]).encode()
             self._mapped[:] = content[:_BYTES].ljust(_BYTES, b"\0")
-
-
-class _Part:
-    """A context for a part of a phase. A step has many parts, so each must cost almost nothing."""
-
-    __slots__ = ("_before", "_heartbeat", "_phase")
-
-    def __init__(self, heartbeat: Heartbeat, phase: str) -> None:
-        self._heartbeat, self._phase = heartbeat, phase
-
-    def __enter__(self) -> None:
-        self._before = self._heartbeat.phases
-        self._heartbeat.enter_part((*self._before, self._phase))
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._heartbeat.enter_part(self._before)
 
 
 def during(heartbeat: Heartbeat | None, phase: str, *, is_watched: bool = True) -> AbstractContextManager[None]:

@@ -52,7 +52,6 @@ class PhaseClock:
         self.settle: Callable[[], object] | None = None
         self._now = now
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._keys: dict[tuple[str, ...], str | None] = {}
         self._key: str | None = None
         self._at = now()
         self._rewards: Sequence[str] = ()
@@ -63,10 +62,10 @@ class PhaseClock:
         if self.settle is not None and self._key in _ON_DEVICE:
             self.settle()
         self._charge()
-        try:
-            self._key = self._keys[phases]
-        except KeyError:
-            self._key = self._keys[phases] = _key_of(phases)
+        if not phases or phases[0] in (heartbeat.LOADING, heartbeat.ENDING):
+            self._key = None
+        else:
+            self._key = EVALUATION if heartbeat.EVALUATION in phases else _KEYS.get(phases[-1], REST)
 
     def run_rewards(self, names: Sequence[str]) -> None:
         """Set which rewards are running, from any thread; rewards that run concurrently share the time equally."""
@@ -103,12 +102,6 @@ class PhaseClock:
                 self._seconds[f"{REWARD}{name}"] += passed / len(self._rewards)
         else:
             self._seconds[key] += passed
-
-
-def _key_of(phases: tuple[str, ...]) -> str | None:
-    if not phases or phases[0] in (heartbeat.LOADING, heartbeat.ENDING):
-        return None
-    return EVALUATION if heartbeat.EVALUATION in phases else _KEYS.get(phases[-1], REST)
 
 
 @dataclass(frozen=True)

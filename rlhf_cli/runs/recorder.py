@@ -88,15 +88,11 @@ class KeepHeartbeat(TrainerCallback):
         """Enter training: progress is watched from here on."""
         self.heartbeat.enter(TRAINING)
 
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
-        self.heartbeat.enter(TRAINING)
+    on_step_begin = on_optimizer_step = on_train_begin
 
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
         """Enter the optimizer phase: all gradients are complete."""
         self.heartbeat.enter(OPTIMIZER)
-
-    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
-        self.heartbeat.enter(TRAINING)
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
         self.heartbeat.beat()
@@ -109,8 +105,7 @@ class KeepHeartbeat(TrainerCallback):
 class ShortHistory(TrainerCallback):
     """Keeps the newest 100 training and 100 evaluation log events in memory and in checkpoints, on every rank.
 
-    All events would be 2.6 kB per step of a small GRPO run. Readers of the history need its end, or whether an
-    evaluation ever had a metric; metrics.jsonl has the rest.
+    Readers of the history need its end, or whether an evaluation ever had a metric; metrics.jsonl has the rest.
     """
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:

@@ -325,14 +325,13 @@ _MOST_LINKS = 5
 
 def refuse_links(folder: Path) -> None:
     """Raise RunError for a link out of the folder, through which a file would be overwritten, and for a FIFO."""
-    inside = folder.resolve()
-    links = (Path(root, name) for root, below, files in os.walk(folder) for name in (*below, *files))
-    found = [
-        link
-        for link in links
-        if (link.is_symlink() and not link.resolve().is_relative_to(inside) and not _is_a_log_of_wandb(folder, link))
-        or (link.exists() and not link.is_file() and not link.is_dir())
-    ]
+    inside, found = folder.resolve(), list[Path]()
+    for place in (Path(root, name) for root, below, files in os.walk(folder) for name in (*below, *files)):
+        # In wandb/RUN/logs, wandb links to the logs in its cache, and a resumed run has new ones.
+        of_wandb = place.parent.name == "logs" and place.parent.parent.parent == folder / "wandb"
+        is_outside = place.is_symlink() and not place.resolve().is_relative_to(inside) and not of_wandb
+        if is_outside or (place.exists() and not place.is_file() and not place.is_dir()):
+            found.append(place)
     if found:
         shown = [f"{link.relative_to(folder)}{f' -> {link.readlink()}' if link.is_symlink() else ''}" for link in found]
         link, target = shlex.quote(str(found[0])), shlex.quote(str(found[0].resolve()))
@@ -343,9 +342,3 @@ def refuse_links(folder: Path) -> None:
             expected="only files and folders",
             hint=f"rm {link} && cp -r {target} {link}",
         )
-
-
-def _is_a_log_of_wandb(folder: Path, link: Path) -> bool:
-    """Return whether a link is a log in a run of wandb's: wandb links to its cache, and a resumed run has new ones."""
-    parts = link.relative_to(folder).parts
-    return len(parts) == 4 and (parts[0], parts[2]) == ("wandb", "logs")

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.process import ProcessIdentity, this_process
+from rlhf_cli.process import ProcessIdentity, boot_id, this_process
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_status import RUNNING, WRITER_LOCK, read_status
 
@@ -37,7 +37,8 @@ class Writer:
 
     def describe(self) -> str:
         """Return the process and its start time in one line."""
-        return f"{self.process.describe()}, since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.since))}"
+        process = f"process {self.process.pid} on {self.process.host}"
+        return f"{process}, since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.since))}"
 
 
 @contextmanager
@@ -96,7 +97,8 @@ def _taken_over(folder: RunFolder, *, take_over: bool, what: str) -> str | None:
             raise _busy(folder, before, what)
         job = os.environ.get(_SLURM_JOB)
         is_same_job = job is not None and job == before.slurm_job  # Slurm requeues a job only after all of it has ended
-        if alive is None and not (take_over or is_same_job or before.process.is_of_this_boot()):
+        is_same_boot = before.process.boot is not None and before.process.boot == boot_id()  # of another container
+        if alive is None and not (take_over or is_same_job or is_same_boot):
             raise RunError(
                 f"the {what} was last written to from another machine, and may still be running there",
                 where=str(folder.path),
@@ -109,14 +111,11 @@ def _taken_over(folder: RunFolder, *, take_over: bool, what: str) -> str | None:
 
 
 def _busy(folder: RunFolder, writer: Writer | None, what: str) -> RunError:
-    if writer is None:
-        got = "an unknown process"
-    elif writer.process.is_alive() is False:
-        got = f"{writer.describe()}; it has ended, but a process that it started still lives"
-    else:
-        got = writer.describe()
+    got = "an unknown process" if writer is None else writer.describe()
+    if writer is not None and writer.process.is_alive() is False:
+        got += "; it has ended, but a process that it started still lives"
     return RunError(
-        "the run is being trained right now" if what == "run" else f"the {what} is being run right now",
+        f"the {what} is being trained right now",
         where=str(folder.path),
         got=got,
         expected="one writer at a time: wait for it, or stop it",

@@ -16,7 +16,7 @@ from rlhf_cli.launch.slurm_submission import check_sweep, submit_sweep
 from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.provenance import other_versions
-from rlhf_cli.runs.run_folder import SWEEP, RunFolder
+from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json
 from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status, refuse_links
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps import ResumeOptions, SweepOptions, sweep_folder
@@ -131,7 +131,8 @@ def _resume_search(folder: Path, allowed: ResumeOptions, options: SweepOptions) 
         refuse_foreign_code(trial, trust=allowed.trust, command=command)
     if options.watch is not None:
         sweep_folder.refuse_unlogged_watch(options.watch, [prepare_from(trial, []).experiment for trial in trials])
-    if (plan := search_plan(sweep_folder.typed_words(folder))) is None:
+    typed = read_json(folder / SWEEP).get("overrides")
+    if (plan := search_plan([*map(str, typed)] if isinstance(typed, list) else [])) is None:
         raise RunError("the words of this sweep no longer describe a search", where=str(folder / SWEEP))
     return continue_search(Screen(), plan, folder.resolve(), options, allowed)
 

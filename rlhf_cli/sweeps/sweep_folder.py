@@ -198,12 +198,6 @@ def freeze(sweep: Path, job: CheckedJob) -> ReadyJob:
     return ReadyJob(name=name, folder=folder, experiment=experiment, plan=job.plan)
 
 
-def typed_words(folder: Path) -> list[str]:
-    """Return the overrides that a sweep was typed with, without flags. Raise RunError for an unreadable file."""
-    typed = read_json(folder / SWEEP).get("overrides")
-    return [*map(str, typed)] if isinstance(typed, list) else []
-
-
 def open_sweep(folder: Path) -> SweepFolder:
     """Return the sweep in a folder. Raise RunError if its sweep.json cannot be read."""
     listed = read_json(folder / SWEEP).get("jobs")

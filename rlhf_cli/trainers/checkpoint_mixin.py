@@ -198,16 +198,13 @@ class CheckpointMixin(ExtendedTrainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
             return super()._load_optimizer_and_scheduler(checkpoint)
-        from rlhf_cli.runs.checkpoint_folders import missing_state, refuse_missing
+        from rlhf_cli.runs.checkpoint_folders import missing_state
 
         # The Trainer's state came from the checkpoint, including the old intervals of saving and logging.
         self.state.compute_steps(self.args, self.state.max_steps)
         self.args.eval_on_start = False  # the run has started before
         folder = Path(checkpoint)
-        missing = missing_state(folder)
-        if missing and not self.extensions.may_lose_state:
-            refuse_missing(folder, missing)
-        if missing:
+        if missing := missing_state(folder, may_lose=self.extensions.may_lose_state):
             self._from_weights_alone = True
             if self.is_world_process_zero():
                 lacks = f"{folder.name} lacks {', '.join(missing)}"

@@ -201,7 +201,8 @@ class Counting(TrainerCallback, ExportableState):
 def test_what_was_typed_counts_and_what_is_missing_is_refused_unless_it_may_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: list[str], may_lose: bool
 ) -> None:
-    monkeypatch.setattr(checkpoint_folders, "missing_state", lambda folder: missing)
+    monkeypatch.setattr(checkpoint_folders, "_STATE", {name: (name,) for name in missing})
+    (tmp_path / checkpoint_folders.MANIFEST).touch()
     trainer: Any = Saved(tmp_path, eval_on_start=True)
     trainer.extensions, trainer.is_world_process_zero = Extensions(may_lose_state=may_lose), lambda: True
     trainer.optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))], lr=4.0, weight_decay=0.5)

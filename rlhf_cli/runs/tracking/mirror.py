@@ -100,10 +100,7 @@ class Mirror:
         with self._dropped_on_error("at its start"):
             self._kept_to = self._tables_to = self._tracker.start(run)
             if self._kept_to > run.goes_on_from:
-                self.say(
-                    f"wandb has steps {run.goes_on_from + 1} to {self._kept_to} from before the stop and keeps "
-                    f"them as they were; metrics.jsonl has them as they are now"
-                )
+                self.say(f"wandb keeps steps {run.goes_on_from + 1} to {self._kept_to} as they were before the stop")
 
     def event(self, event: Event) -> None:
         """Log an event of metrics.jsonl, with the answers of its evaluation."""
@@ -243,16 +240,16 @@ class WandbTracker:
         on_server = self._run.step - 1 if self._run.resumed else 0
         return max(recorded, on_server, run.goes_on_from)
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log metrics into wandb's row of this step."""
-        self._log({**metrics, tracked_run.STEP: step}, step)
+    def log(self, step: int, values: Mapping[str, object]) -> None:
+        """Log values into wandb's row of this step."""
+        # A reward that logs to wandb itself increments wandb's step; wandb would drop rows of lower steps.
+        self._run.log({**values, tracked_run.STEP: step}, step=step if step >= self._run.step else None)
 
     def table(self, name: str, step: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Log a table under its name: wandb keeps one per step, and shows all with `history.concat`."""
         import wandb
 
-        table = wandb.Table(columns=[*rows[0]], data=[list(row.values()) for row in rows])
-        self._log({name: table, tracked_run.STEP: step}, step)
+        self.log(step, {name: wandb.Table(columns=[*rows[0]], data=[list(row.values()) for row in rows])})
 
     def finish(self, summary: Mapping[str, float], ending: Ending) -> None:
         """Write the summary and close the run, marked as failed or preempted if it was."""
@@ -263,10 +260,6 @@ class WandbTracker:
         self._run.finish(exit_code=0 if ending == "finished" else 1)
         if self._mode == "online":
             mark_sent(folder)
-
-    def _log(self, values: Mapping[str, object], step: int) -> None:
-        # A reward that logs to wandb itself increments wandb's step; wandb would drop rows of lower steps.
-        self._run.log(dict(values), step=step if step >= self._run.step else None)
 
     def _open(self, run: tracked_run.TrackedRun) -> wandb.Run:
         """Return an open wandb run, resumed if the server knows its id. Raises wandb's errors."""

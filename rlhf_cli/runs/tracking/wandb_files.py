@@ -76,10 +76,6 @@ def cut_off_half_a_record(file: Path) -> None:
             stream.truncate(complete)
 
 
-Upload = Callable[[Sequence[Path]], str]
-"""Uploads wandb's files and returns wandb's output. wandb marks files that were fully sent."""
-
-
 @dataclass(frozen=True)
 class Sending:
     """The upload state of a folder's records. `why` explains records that were not sent."""
@@ -95,8 +91,11 @@ def to_send(places: Sequence[Path]) -> list[Sending]:
     return [_of_run(run) for run in dict.fromkeys(run for place in places for run in runs_in(place))]
 
 
-def send(sendings: Sequence[Sending], *, upload: Upload) -> list[Sending]:
-    """Upload pending records and return the result of each. Raises UserError without a wandb login."""
+def send(sendings: Sequence[Sending], *, upload: Callable[[Sequence[Path]], str]) -> list[Sending]:
+    """Upload pending records and return the result of each; `upload` returns wandb's output.
+
+    Raises UserError without a wandb login.
+    """
     files = [file for one in sendings if one.state == "to send" for file in one.files]
     if not files:
         return list(sendings)
