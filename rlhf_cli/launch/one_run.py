@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.display.start_panel import show_launch, show_start
 from rlhf_cli.errors import CTRL_C, ConfigError, GuardStopped, Preempted, RankFailed, RunError, UserError
@@ -37,6 +38,7 @@ from rlhf_cli.text.json_values import JsonTree, section
 
 if TYPE_CHECKING:
     from rlhf_cli.launch.group import Leader
+    from rlhf_cli.trainers.assemble.tried_rows import TriedRows
 
 
 def run_once(console: Console, prepared: Prepared, plan: Plan, leader: Leader | None = None) -> RunFolder:
@@ -260,6 +262,13 @@ def _machine_commands(prepared: Prepared, launch: LaunchPlan, earlier: RunFolder
         return {"first node": launch.resume_command, "other nodes": f"srun {launch.resume_command}"}
     words = ["train", *prepared.composed.typed] if earlier is None else ["resume", earlier.shown]
     return {"every machine": torchrun_command(launch, words)}
+
+
+def first_rows(experiment: Experiment, count: int) -> TriedRows:
+    """Return the first `count` rows as the trainer reads them, with the scores of some answers to them."""
+    from rlhf_cli.trainers.assemble.tried_rows import try_rows  # calls rewards, and loads a tokenizer
+
+    return try_rows(experiment, count)
 
 
 def _planned_launch(prepared: Prepared, plan: Plan, earlier: RunFolder | None) -> tuple[Path, LaunchPlan]:

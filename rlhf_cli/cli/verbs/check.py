@@ -26,7 +26,7 @@ def run(options: Options) -> int:
     from rlhf_cli.cli.output import print_json
     from rlhf_cli.display.start_panel import describe_launch, show_start
     from rlhf_cli.launch.freeze import existing_run, experiment_name, planned_folder
-    from rlhf_cli.launch.one_run import planned_json
+    from rlhf_cli.launch.one_run import first_rows, planned_json
     from rlhf_cli.launch.resuming import resumed
     from rlhf_cli.plan.launch_plan import plan_launch
     from rlhf_cli.plan.preflight import preflight
@@ -38,9 +38,7 @@ def run(options: Options) -> int:
     tried = None
     if (count := options.number("--rows")) is not None:
         with spinner("importing transformers and trying the rewards"):
-            from rlhf_cli.trainers.assemble.tried_rows import try_rows
-
-            tried = try_rows(experiment, count)
+            tried = first_rows(experiment, count)
     if options.as_json:
         rows = asdict(tried) if tried is not None else None
         print_json({"ok": True, **planned_json(prepared, plan, earlier=earlier), "rows": rows})
