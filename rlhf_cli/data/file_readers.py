@@ -3,10 +3,6 @@
 A CSV column is integer, number or true/false only if every filled cell of it is, in canonical form (`007` and `1,5`
 stay text, and so do `NA` and `None`, which are possible answers). An empty cell is a null. A column to be read as text
 always stays text: `7` is an answer like `seven`, and `1.50` is not `1.5`.
-
-Arrow reads JSON Lines ten times as fast as Python and, with explicit types, as strictly: it rejects all other values,
-but does not report the line. So Arrow reads a large file with the types of its first rows. If it rejects the file,
-Python reads the same file, and reports the error with its line.
 """
 
 from __future__ import annotations
@@ -16,19 +12,15 @@ import csv
 import gzip
 import json
 import re
-import shlex
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlhf_cli.data.column_kinds import ColumnKind, Kind, arrow_schema, merge
+from rlhf_cli.data.column_kinds import ColumnKind, Kind, merge
 from rlhf_cli.data.source import WRITTEN, Row
 from rlhf_cli.errors import DataError, in_a_line
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -41,8 +33,11 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
             for number, raw in enumerate(stream, 1):
                 line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
-                if number == 1:
-                    _refuse_other_bytes(path, line)
+                if number == 1 and (line.startswith(_OTHER_FORMATS) or b"\0" in line):  # a letter of UTF-16 has a 0
+                    what, got = "the file is not text in UTF-8, but UTF-16, gzip, Parquet or binary", repr(line[:20])
+                    expected = "text in UTF-8, or a name that ends in .gz or .parquet"
+                    advice = "rename the file; from UTF-16: iconv -f utf-16 -t utf-8 OLD > NEW"
+                    raise DataError(what, where=str(path), got=got, expected=expected, advice=advice)
                 try:
                     yield number, line.decode("utf-8")
                 except UnicodeDecodeError as error:
@@ -58,26 +53,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise DataError("the file cannot be read", where=str(path), got=error.strerror or error) from error
 
 
-_FIRST_BYTES = {
-    b"\xff\xfe": ("UTF-16", "iconv -f utf-16 -t utf-8 {old} > {new}"),
-    b"\xfe\xff": ("UTF-16", "iconv -f utf-16 -t utf-8 {old} > {new}"),
-    b"\x1f\x8b": ("compressed with gzip", "mv {old} {old}.gz"),
-    b"PAR1": ("Parquet", "mv {old} {old}.parquet"),
-}
-"""What a file is that begins with these bytes, and the command that makes it readable."""
-
-
-def _refuse_other_bytes(path: Path, line: bytes) -> None:
-    """Raise DataError if the first line shows that the file is not text in UTF-8 and what it is."""
-    known = next((other for first, other in _FIRST_BYTES.items() if line.startswith(first)), None)
-    if known is None and b"\0" in line:  # UTF-16 without a mark: one byte of every letter of English text is 0
-        order = "le" if line[1:2] == b"\0" else "be"
-        known = "UTF-16, or binary", f"iconv -f utf-16{order} -t utf-8 {{old}} > {{new}}"
-    if known is not None:
-        old, new = (shlex.quote(str(file)) for file in (path, path.with_stem(f"{path.stem}-utf8")))
-        hint = known[1].format(old=old, new=new)
-        expected = "text in UTF-8, or gzip of it with a name that ends in .gz"
-        raise DataError(f"the file is {known[0]}", where=str(path), got=repr(line[:20]), expected=expected, hint=hint)
+_OTHER_FORMATS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"\x1f\x8b", b"PAR1")
+"""The first bytes of UTF-16, gzip and Parquet."""
 
 
 def shorten(text: str, around: int = 0, width: int = 80) -> str:
@@ -87,7 +64,7 @@ def shorten(text: str, around: int = 0, width: int = 80) -> str:
     return ("…" if start else "") + text[start : start + width] + ("…" if start + width < len(text) else "")
 
 
-_BLOCK_BYTES, _BATCH_ROWS = 1 << 21, 10_000
+_BATCH_ROWS = 10_000
 _BEYOND = "JSON nested too deeply to read, or with a whole number of thousands of digits"
 
 
@@ -156,33 +133,6 @@ def _check_text(row: object, source: str, where: str) -> None:
         got = shorten(source, around=source.lower().find("\\ud"))
         advice = "a program cut the text in the middle of an emoji; repair or drop the row"
         raise DataError(what, where=where, got=got, advice=advice) from None
-
-
-def read_by_arrow(path: Path, kinds: Mapping[str, Kind]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a JSONL file in batches with the types of `kinds`.
-
-    Raise pyarrow.ArrowInvalid if a row has other types or columns, if the file is malformed, if it does not have one
-    object per line, if Arrow has no type for a column, or if the texts of numbers are wanted.
-    """
-    import pyarrow as pa
-    import pyarrow.json
-
-    if (schema := arrow_schema(kinds)) is None or any(name.startswith(WRITTEN) for name in kinds):
-        raise pa.ArrowInvalid("no type for a column")
-    num_rows = 0
-    with pa.input_stream(path) as stream:
-        options = pyarrow.json.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
-        strict = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error")
-        for batch in pyarrow.json.open_json(stream, read_options=options, parse_options=strict):
-            batch.validate(full=True)  # texts are UTF-8
-            num_rows += batch.num_rows
-            yield batch
-    with pa.input_stream(path) as stream:
-        num_lines, last = 0, b"\n"
-        while block := stream.read(_BLOCK_BYTES):
-            num_lines, last = num_lines + block.count(b"\n"), block[-1:]
-    if num_rows != num_lines + (last != b"\n"):
-        raise pa.ArrowInvalid("not one object per line")
 
 
 _EXPECTED = 'a list of objects, such as [{"prompt": "..."}]'
@@ -312,7 +262,6 @@ def read_parquet_head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...
 
     Raise DataError on a file that is not Parquet and on files whose columns or types differ.
     """
-    # Imported here, because `rlhf check` needs Arrow only for Parquet.
     import pyarrow as pa
     import pyarrow.parquet as pq
 
