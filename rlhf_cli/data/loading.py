@@ -173,15 +173,11 @@ def _read_hub(source: DataSource) -> datasets.Dataset:
 
 def _unreadable_hub(source: DataSource, error: Exception) -> DataError:
     """Return the error for a hub dataset; the checks found it and its access, but not its split and subset."""
-    hub_id, text = source.paths[0], str(error)
-    hints = {
-        "split": f"{source.name}.split=NAME",
-        "config": f"{source.name}.subset=NAME",
-        "": f"hf download {hub_id} --repo-type dataset, or {source.name}.path=FILE",
-    }
+    hub_id, text, name = source.paths[0], str(error), source.name
+    key = next((key for word, key in (("split", "split"), ("config", "subset")) if word in text.lower()), None)
+    hint = f"{name}.{key}=NAME" if key else f"hf download {hub_id} --repo-type dataset, or {name}.path=FILE"
     what, got = f"the hub dataset {hub_id} could not be loaded", f"{type(error).__name__}: {text[:400]}"
     expected = f"a dataset of the hub, or a file: there is none at {Path(hub_id).absolute()}"
-    hint = next(hint for word, hint in hints.items() if word in text.lower())
     return DataError(what, where=f"{source.name}.path", got=got, expected=expected, hint=hint)
 
 

@@ -10,7 +10,7 @@ from rlhf_cli.config.imported_code import imported_code, imported_since
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import looking, raise_any
 from rlhf_cli.models.tokenizer_files import TokenizerFiles
-from rlhf_cli.plan import row_lengths, workload
+from rlhf_cli.plan import row_tokens, workload
 from rlhf_cli.plan.checks import argument_checks as arguments
 from rlhf_cli.plan.checks import data_checks, reward_checks
 from rlhf_cli.plan.checks import hub_checks as hub
@@ -139,7 +139,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
         report.run_all(tool_checks.call_problems(subject, tokenizer))
     report.run_all(model.teacher_problems(subject, folders, tokenizer))
     prompt_tokens, data = report.run(prompts.room_for_answers_problems(subject, data, folders, tokenizer), (None, data))
-    report.run_all(row_lengths.length_problems(subject, data, folders, tokenizer))
+    report.run_all(row_tokens.length_problems(subject, data, folders, tokenizer))
     schedule = report.run(arguments.round_problems(subject, data), Schedule())
     schedule = report.run(arguments.stage_problems(subject, data, schedule), schedule)
     report.run_all(arguments.warmup_notice(subject, schedule.steps), arguments.shared_prompt_notice(data))
@@ -161,7 +161,7 @@ def _with_memory(plan: Plan, subject: Subject, checked: _Checked) -> Plan:
     from rlhf_cli.plan.memory_estimate import RunMemory
 
     experiment, data, schedule, folders = subject.experiment, checked.data, checked.schedule, checked.folders
-    lengths = row_lengths.longest_rows(experiment, data, folders, checked.tokenizer, checked.prompt_tokens)
+    lengths = row_tokens.longest_rows(experiment, data, folders, checked.tokenizer, checked.prompt_tokens)
     passes = model.planned_passes(experiment, folders)
     # If it is unknown how rows will go through the models, assume TRL's way, which needs the most memory.
     batches, mode = schedule.batches, passes.mode if passes is not None else "plain"

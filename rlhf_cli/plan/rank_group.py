@@ -66,7 +66,10 @@ class RankGroup:
             "MASTER_ADDR": self.host,
             "MASTER_PORT": str(self.port),
         }
-        name = os.environ.get(GLOO) or interface_of(_own_address(self.host))
+        name = os.environ.get(GLOO)
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((self.host, 9))  # sends no packet, and finds the route
+            name = name or interface_of(str(probe.getsockname()[0]))
         return found | ({GLOO: name} if name else {})
 
 
@@ -90,32 +93,22 @@ def rank_group(environment: Mapping[str, str] = os.environ) -> RankGroup | None:
     values = {**environment, **_from_srun(environment)} if is_srun else dict(environment)
     if not (values.get("RANK") or values.get("WORLD_SIZE")):
         return None
-    missing = [name for name in _NEEDED if not values.get(name)]
     names = [*_NEEDED, "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
-    if missing:
-        raise _refusal(f"the launcher's variables are incomplete: no {' and no '.join(missing)}", values, names)
     numbers = [name for name in names if name != "MASTER_ADDR" and name in values]
-    if not all(_is_number(values[name]) for name in numbers):
-        raise _refusal("a variable of the launcher is not a number", values, names)
-    rank, world_size = int(values["RANK"]), int(values["WORLD_SIZE"])
-    # A launcher that starts one process on each machine need not number the processes of a machine.
-    local_rank = int(values.get("LOCAL_RANK", "0"))
-    local_size = int(values.get("LOCAL_WORLD_SIZE", world_size if "LOCAL_RANK" in values else 1))
-    if not (rank < world_size and local_rank < local_size and world_size % local_size == 0):
-        raise _refusal("the launcher's variables contradict each other", values, names)
-    place = (values["MASTER_ADDR"], int(values["MASTER_PORT"]))
-    return RankGroup(rank, world_size, local_rank, local_size, *place, is_torchruns=_IN_TORCHRUN in values)
-
-
-def _refusal(what: str, values: Mapping[str, str], names: list[str]) -> ConfigError:
-    return ConfigError(
-        what,
-        where="environment",
-        got=", ".join(f"{name}={values[name]}" for name in names if values.get(name)),
-        expected="RANK below WORLD_SIZE, MASTER_ADDR and MASTER_PORT; LOCAL_RANK below LOCAL_WORLD_SIZE; the same "
-        "number of ranks on each machine",
-        advice="torchrun sets all of them; `unset RANK WORLD_SIZE` trains without a launcher",
-    )
+    if all(values.get(name) for name in _NEEDED) and all(_is_number(values[name]) for name in numbers):
+        rank, world_size = int(values["RANK"]), int(values["WORLD_SIZE"])
+        # A launcher that starts one process on each machine need not number the processes of a machine.
+        local_rank = int(values.get("LOCAL_RANK", "0"))
+        local_size = int(values.get("LOCAL_WORLD_SIZE", world_size if "LOCAL_RANK" in values else 1))
+        if rank < world_size and local_rank < local_size and world_size % local_size == 0:
+            place = (values["MASTER_ADDR"], int(values["MASTER_PORT"]))
+            return RankGroup(rank, world_size, local_rank, local_size, *place, is_torchruns=_IN_TORCHRUN in values)
+    what = "the launcher's variables are incomplete, are not numbers, or contradict each other"
+    got = ", ".join(f"{name}={values[name]}" for name in names if values.get(name))
+    expected = "RANK below WORLD_SIZE, MASTER_ADDR and MASTER_PORT; LOCAL_RANK below LOCAL_WORLD_SIZE; "
+    expected += "the same number of ranks on each machine"
+    advice = "torchrun sets all of them; `unset RANK WORLD_SIZE` trains without a launcher"
+    raise ConfigError(what, where="environment", got=got, expected=expected, advice=advice)
 
 
 def _from_srun(environment: Mapping[str, str]) -> dict[str, str]:
@@ -149,14 +142,6 @@ def why_not_reached(host: str, port: int) -> str | None:
             return None
     except (OSError, UnicodeError) as error:  # UnicodeError: two dots in the name of a host
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
-def _own_address(host: str) -> str | None:
-    """Return this machine's source address for packets to a host, or None without a route. Sends no packet."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))
-        return str(probe.getsockname()[0])
-    return None
 
 
 def interface_of(address: str | None) -> str | None:

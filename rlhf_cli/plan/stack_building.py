@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from operator import methodcaller
 from typing import TYPE_CHECKING, cast
 
 from rlhf_cli.config.schema.experiment import Experiment
@@ -80,16 +81,9 @@ def _as_rows(batch: Batch, rows: Sequence[int]) -> list[dict[str, object]]:
     kept: dict[str, list[object]] = {}
     for name in [name for name in batch if name not in TRAINERS_OWN]:
         values = [by_row(batch, name)[row] for row in rows]
-        with suppress(TypeError):
-            kept[_NAMES.get(name, name)] = json.loads(json.dumps(values, default=_listed))
+        with suppress(TypeError, AttributeError):  # JSON has no name for it, and it is no array or tensor
+            kept[_NAMES.get(name, name)] = json.loads(json.dumps(values, default=methodcaller("tolist")))
     return [{name: values[place] for name, values in kept.items()} for place in range(len(rows))]
-
-
-def _listed(value: object) -> object:
-    """Return an array or tensor as a list. Raise TypeError for anything else that JSON does not have."""
-    if not hasattr(value, "tolist"):
-        raise TypeError(f"{type(value).__name__} is nothing that JSON knows")
-    return value.tolist()
 
 
 def reward_stack(experiment: Experiment, *, device: str | torch.device) -> RewardStack:

@@ -14,10 +14,10 @@ from rich.filesize import decimal as size
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import Trainer
-from rlhf_cli.errors import RunError, UserError
+from rlhf_cli.errors import RunError
 from rlhf_cli.models.weight_shapes import DTYPE_BYTES, is_target, stored_shapes, tiny_shapes
-from rlhf_cli.plan.checks.facts import Schedule
-from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Workload
+from rlhf_cli.plan.checks.facts import Findings, Schedule
+from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, Workload
 from rlhf_cli.runs.disk_space import bytes_below, free_bytes
 
 if TYPE_CHECKING:
@@ -154,14 +154,14 @@ def checkpoint_space(experiment: Experiment, steps: int | None) -> dict[str, int
     return {"checkpoint_bytes": each, "at_once": at_once, "model_bytes": model_bytes, "total_bytes": total}
 
 
-def space_problems(experiment: Experiment, steps: int | None, run: Path | None) -> tuple[list[UserError], str | None]:
-    """Return an error if the disk is too small, and a notice if the run fits only after freeing space.
+def space_problems(experiment: Experiment, steps: int | None, run: Path | None) -> Findings:
+    """Yield an error if the disk is too small, or a notice if the run fits only after freeing space.
 
     `run` is the folder of a resumed run, whose existing checkpoints will make room for new ones; None for a new run.
     """
     space = checkpoint_space(experiment, steps)
     if not space:
-        return [], None
+        return
     each, at_once, model, total = space.values()
     place = run or Path(experiment.run.root).expanduser().resolve()
     free = free_bytes(place)
@@ -171,15 +171,8 @@ def space_problems(experiment: Experiment, steps: int | None, run: Path | None) 
     checkpoints = "a checkpoint" if at_once == 1 else f"{at_once} checkpoints"
     parts = f"{checkpoints} of {size(each)} and the model, {size(model)}"
     if free < least:
-        return [
-            RunError(
-                "the disk has no room for one checkpoint and the trained model",
-                where=str(place),
-                got=f"{free} bytes ({size(free)}) free",
-                expected=f"at least {least} bytes ({size(least)}); {size(total)} for {parts}",
-                hint=_WAYS_OUT,
-            )
-        ], None
-    if free < total:
-        return [], f"{size(free)} free at {place}, but {parts} need {size(total)}: {_WAYS_OUT}"
-    return [], None
+        what, got = "the disk has no room for one checkpoint and the trained model", f"{free} bytes ({size(free)}) free"
+        expected = f"at least {least} bytes ({size(least)}); {size(total)} for {parts}"
+        yield RunError(what, where=str(place), got=got, expected=expected, hint=_WAYS_OUT)
+    elif free < total:
+        yield Notice("disk", f"{size(free)} free at {place}, but {parts} need {size(total)}: {_WAYS_OUT}")

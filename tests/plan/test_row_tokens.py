@@ -13,8 +13,14 @@ from rlhf_cli.data.rows import RowTable
 from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.plan.checks.facts import DataFacts
 from rlhf_cli.plan.memory_estimate import RowLengths
-from rlhf_cli.plan.row_lengths import length_problems, longest_rows
-from rlhf_cli.plan.row_tokens import RowCounter, asking_columns, characters_of, counter_of
+from rlhf_cli.plan.row_tokens import (
+    RowCounter,
+    asking_columns,
+    characters_of,
+    counter_of,
+    length_problems,
+    longest_rows,
+)
 from rlhf_cli.plan.run_plan import Notice
 from tests.support.model_copies import model_copy
 

@@ -18,7 +18,7 @@ from rlhf_cli.plan.batches import BatchPlan, StagePlan
 from rlhf_cli.plan.checks.facts import Schedule
 from rlhf_cli.plan.memory_estimate import RowLengths
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Workload
+from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, Workload
 from rlhf_cli.plan.workload import checkpoint_space, space_problems
 from tests.support.planning import Refused, Write, planned
 from tests.support.small_runs import SMALL
@@ -182,7 +182,7 @@ def test_bytes_of_a_stored_model(place: Path) -> None:
     critics = space("trainer=ppo", "critic.init=stored", "model.dtype=bfloat16")  # a built model is in float32
     assert (critics["checkpoint_bytes"], critics["model_bytes"]) == (3 * (WEIGHTS + 136), WEIGHTS + 136)
     hub = prepare([*SMALL, "model.build=null", "model.path=nobodys/model"]).experiment
-    assert (checkpoint_space(hub, 3), space_problems(hub, 3, None)) == ({}, ([], None))
+    assert (checkpoint_space(hub, 3), [*space_problems(hub, 3, None)]) == ({}, [])
 
 
 @pytest.mark.parametrize(
@@ -234,8 +234,8 @@ def test_room_on_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
     def problem(free: int, word: str = "save_steps=1", run: Path | None = None) -> tuple[UserError | None, str | None]:
         monkeypatch.setattr(workload, "free_bytes", lambda _: free)
-        found, notice = space_problems(prepare([*SMALL, f"trainer.args.{word}"]).experiment, 3, run)
-        return (found[0] if found else None), notice
+        found = next(space_problems(prepare([*SMALL, f"trainer.args.{word}"]).experiment, 3, run), None)
+        return (None, found.text) if isinstance(found, Notice) else (found, None)
 
     ways = "run.root=A_LARGER_DISK, or trainer.args.save_total_limit=1, or trainer.args.save_only_model=true"
     assert problem(10 * WEIGHTS) == problem(WEIGHTS, "save_strategy=no") == (None, None)

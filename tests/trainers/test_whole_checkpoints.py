@@ -156,7 +156,7 @@ def test_the_older_one_is_whole_and_nothing_else_is_left(
     import rlhf_cli.plan.checks.machine_checks
 
     # Another program filled the disk.
-    monkeypatch.setattr(rlhf_cli.plan.checks.machine_checks, "space_problems", lambda *_: ([], None))
+    monkeypatch.setattr(rlhf_cli.plan.checks.machine_checks, "space_problems", lambda *_: ())
     place = small_disk(kilobytes)
     code, _ = train(f"run.root={place}/runs", "trainer.args.save_steps=1")
     folder = run_on(place)

@@ -161,7 +161,4 @@ def folder_problems(subject: Subject, steps: int | None) -> Findings:
         hint = "run.root=SOMEWHERE_ELSE" if run is None else None
         advice = None if run is None else f"copy it with cp -r {folder} SOMEWHERE_ELSE, and resume the copy"
         yield RunError(what, where=where, got=got, expected=expected, hint=hint, advice=advice)
-    problems, notice = space_problems(experiment, steps, subject.folder)
-    yield from problems
-    if notice is not None:
-        yield Notice("disk", notice)
+    yield from space_problems(experiment, steps, run)

@@ -121,10 +121,6 @@ def _is_classifier(folder: Path) -> bool:
     return False
 
 
-_ATTENTION = ATTENTIONS[0]
-"""The default of transformers; no key of an experiment changes it."""
-
-
 def planned_passes(experiment: Experiment, folders: ModelFolders) -> Passes | None:
     """Return how rows go through the models of a trainer that generates.
 
@@ -163,21 +159,14 @@ def _why_not(experiment: Experiment, config: JsonTree) -> str | None:
     """Return why rows are not packed in the model of a config.json. Raise KeyError if its family is unknown."""
     if language_part(config) is not config:
         return "it reads more than text"
-    why = why_config_not_packed(config, _ATTENTION)
-    if why is None and _drops(experiment, config):
-        return "it drops at random in training, each row for itself"
-    return why
-
-
-def _drops(experiment: Experiment, config: JsonTree) -> bool:
-    """Return whether a forward pass in training applies dropout. TRL's `disable_dropout` does not disable dropout in
-    the attention; ours under PPO does (trainers/assemble/ppo_setup.py).
-    """
     trainer, lora = experiment.trainer, experiment.model.lora
-    if trainer.disables_dropout and trainer.has_critic:
-        return False
+    # TRL's `disable_dropout` leaves dropout in the attention; ours under PPO does not (trainers/assemble/ppo_setup.py).
+    in_attention = config.get("attention_dropout") and not (trainer.disables_dropout and trainer.has_critic)
     in_adapter = lora is not None and lora.lora_dropout > 0 and not trainer.disables_dropout
-    return bool(config.get("attention_dropout")) or in_adapter
+    why = why_config_not_packed(
+        config, ATTENTIONS[0]
+    )  # no key of an experiment changes the default
+    return why or ("it drops at random in training, each row for itself" if in_attention or in_adapter else None)
 
 
 def critic_problems(subject: Subject, folders: ModelFolders) -> Findings:
