@@ -12,6 +12,7 @@ import csv
 import gzip
 import json
 import re
+import shlex
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
@@ -33,11 +34,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
             for number, raw in enumerate(stream, 1):
                 line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
-                if number == 1 and (line.startswith(_OTHER_FORMATS) or b"\0" in line):  # a letter of UTF-16 has a 0
-                    what, got = "the file is not text in UTF-8, but UTF-16, gzip, Parquet or binary", repr(line[:20])
-                    expected = "text in UTF-8, or a name that ends in .gz or .parquet"
-                    advice = "rename the file; from UTF-16: iconv -f utf-16 -t utf-8 OLD > NEW"
-                    raise DataError(what, where=str(path), got=got, expected=expected, advice=advice)
+                if number == 1:
+                    _refuse_other_bytes(path, line)
                 try:
                     yield number, line.decode("utf-8")
                 except UnicodeDecodeError as error:
@@ -53,8 +51,26 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise DataError("the file cannot be read", where=str(path), got=error.strerror or error) from error
 
 
-_OTHER_FORMATS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"\x1f\x8b", b"PAR1")
-"""The first bytes of UTF-16, gzip and Parquet."""
+_FIRST_BYTES = {
+    b"\xff\xfe": ("UTF-16", "iconv -f utf-16 -t utf-8 {old} > {new}"),
+    b"\xfe\xff": ("UTF-16", "iconv -f utf-16 -t utf-8 {old} > {new}"),
+    b"\x1f\x8b": ("compressed with gzip", "mv {old} {old}.gz"),
+    b"PAR1": ("Parquet", "mv {old} {old}.parquet"),
+}
+"""What a file is that begins with these bytes, and the command that makes it readable."""
+
+
+def _refuse_other_bytes(path: Path, line: bytes) -> None:
+    """Raise DataError if the first line shows that the file is not text in UTF-8 and what it is."""
+    known = next((other for first, other in _FIRST_BYTES.items() if line.startswith(first)), None)
+    if known is None and b"\0" in line:  # UTF-16 without a mark: one byte of every letter of English text is 0
+        order = "le" if line[1:2] == b"\0" else "be"
+        known = "UTF-16, or binary", f"iconv -f utf-16{order} -t utf-8 {{old}} > {{new}}"
+    if known is not None:
+        old, new = (shlex.quote(str(file)) for file in (path, path.with_stem(f"{path.stem}-utf8")))
+        hint = known[1].format(old=old, new=new)
+        expected = "text in UTF-8, or gzip of it with a name that ends in .gz"
+        raise DataError(f"the file is {known[0]}", where=str(path), got=repr(line[:20]), expected=expected, hint=hint)
 
 
 def shorten(text: str, around: int = 0, width: int = 80) -> str:
