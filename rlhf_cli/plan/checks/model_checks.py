@@ -163,9 +163,7 @@ def _why_not(experiment: Experiment, config: JsonTree) -> str | None:
     # TRL's `disable_dropout` leaves dropout in the attention; ours under PPO does not (trainers/assemble/ppo_setup.py).
     in_attention = config.get("attention_dropout") and not (trainer.disables_dropout and trainer.has_critic)
     in_adapter = lora is not None and lora.lora_dropout > 0 and not trainer.disables_dropout
-    why = why_config_not_packed(
-        config, ATTENTIONS[0]
-    )  # no key of an experiment changes the default
+    why = why_config_not_packed(config, ATTENTIONS[0])  # no key of an experiment changes the default
     return why or ("it drops at random in training, each row for itself" if in_attention or in_adapter else None)
 
 
