@@ -6,8 +6,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import reduce
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class ColumnKind(StrEnum):
@@ -48,15 +50,20 @@ _SCALARS = {
 
 def kind_of(value: object) -> Kind:
     """Return the kind of a JSON value."""
-    if type(value) is int and not -(2**63) <= value < 2**63:
-        return ColumnKind.MIXED
-    if (scalar := _SCALARS.get(type(value))) is not None:
+    if (scalar := _SCALARS.get(type(value))) is not None and (scalar != ColumnKind.INTEGER or _fits(value)):
         return scalar
     if isinstance(value, list):
-        return ListKind(reduce(merge, map(kind_of, value), cast("Kind", ColumnKind.NULL)))
+        item: Kind = ColumnKind.NULL
+        for element in value:
+            item = merge(item, kind_of(element))
+        return ListKind(item)
     if isinstance(value, dict):
         return RecordKind({key: kind_of(field) for key, field in value.items()})
     return ColumnKind.MIXED
+
+
+def _fits(value: object) -> bool:
+    return isinstance(value, int) and -(2**63) <= value < 2**63
 
 
 def merge(first: Kind, second: Kind) -> Kind:
@@ -98,6 +105,27 @@ def label(kind: Kind) -> str:
     if isinstance(kind, ColumnKind):
         return kind
     return "list" if isinstance(kind, ListKind) else "object"
+
+
+def arrow_schema(kinds: Mapping[str, Kind]) -> pa.Schema | None:
+    """Return the columns' Arrow types, or None if Arrow has none for a column, e.g. text mixed with lists."""
+    import pyarrow as pa
+
+    types = {name: _arrow_type(kind) for name, kind in kinds.items()}
+    known = {name: kind for name, kind in types.items() if kind is not None}
+    return pa.schema(list(known.items())) if len(known) == len(types) else None
+
+
+def _arrow_type(kind: Kind) -> pa.DataType | None:
+    import pyarrow as pa
+
+    if isinstance(kind, ListKind):
+        item = _arrow_type(kind.item)
+        return None if item is None else pa.list_(item)
+    if isinstance(kind, RecordKind):
+        fields = arrow_schema(kind.fields)
+        return None if fields is None else pa.struct(fields)
+    return pa.type_for_alias(ARROW_NAMES[kind]) if kind in ARROW_NAMES else None
 
 
 ARROW_NAMES = {

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from uuid import uuid4
 
 import datasets
+import pyarrow as pa
 from datasets.arrow_writer import ArrowWriter
 
 from rlhf_cli.data import worlds
@@ -130,9 +131,21 @@ def _read_files(source: DataSource, wanted: Wanted) -> datasets.Dataset:
 
 def _write(file: Path, paths: Sequence[Path], file_format: Format, wanted: Wanted) -> None:
     """Write the rows of the files into an Arrow file. Raise DataError if they are invalid."""
+    from rlhf_cli.data.file_readers import read_by_arrow
+
     assert file_format.read is not None
     kinds = file_format.scan(paths, wanted=wanted).kinds
     features = features_of(kinds)
+    if file_format.reads_fast(paths):
+        try:
+            with ArrowWriter(features=features, path=str(file)) as writer:
+                for path in paths:
+                    for batch in read_by_arrow(path, kinds):
+                        writer.write_table(pa.Table.from_batches([batch]))
+                writer.finalize()
+            return
+        except (pa.ArrowException, OSError):
+            pass  # Python reads other rows than Arrow does
     with ArrowWriter(features=features, path=str(file)) as writer:
         for path in paths:
             for _, row in file_format.read(path, wanted):

@@ -1,11 +1,14 @@
-"""Compare the readers of files with Python's and Arrow's, and kinds of columns with a table."""
+"""Compare the readers of files with Python's and Arrow's, and kinds of columns with a table.
+
+The reader that looks at every line of JSON is what Arrow's is held against.
+"""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import itertools
-import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlhf_cli.data.column_kinds import ColumnKind, ListKind, RecordKind, kind_of, label, merge
+from rlhf_cli.data import data_files
+from rlhf_cli.data.column_kinds import ColumnKind, ListKind, RecordKind, arrow_schema, kind_of, label, merge
 from rlhf_cli.data.data_files import FORMATS, Scan
-from rlhf_cli.data.file_readers import read_csv, read_parquet_head
-from rlhf_cli.data.loading import load_split
+from rlhf_cli.data.file_readers import read_by_arrow, read_csv, read_parquet_head
+from rlhf_cli.data.loading import features_of, load_split
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError
 
@@ -111,7 +115,6 @@ def test_a_scan_keeps_the_first_rows_and_each_columns_first_value(refusal) -> No
         assert (error.where, error.got, error.expected) == ("here:1", shown, "text")
 
 
-SOURCE = DataSource(path="rows.jsonl")
 FINE = '{"a": "x", "n": 1}'
 SOUND = {
     "a fraction among integers": [FINE] * 9 + ['{"n": 0.5}'],
@@ -122,7 +125,7 @@ SOUND = {
     "blank lines": [FINE, "", "  ", FINE] * 4,
     "blanks around": [" " + FINE, FINE + "\t"] * 5,
     "Windows": [FINE + "\r"] * 9,
-    "no line end at the end": [FINE] * 10,
+    "no line end at the end": [FINE] * 9 + [FINE + "\x00"],
     "a key twice in a row": [FINE] * 9 + ['{"a": "x", "a": "z"}'],
     "braces in texts": ['{"a": "\\\\frac{3}{4} }{ } {"}'] * 9,
     "what looks like a date": ['{"a": "2020-01-01", "d": "2020-01-01T00:00:00"}'] * 9,
@@ -146,40 +149,79 @@ SPOILT = {
 }
 
 
-def bare(value: object) -> object:
-    """A value without nulls and empty objects, which a table adds, and with all numbers as a column of fractions."""
-    if isinstance(value, dict):
-        return {key: part for key, one in value.items() if (part := bare(one)) not in (None, {})}
-    if isinstance(value, list):
-        return list(map(bare, value))
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow reads, however small the file is, with the types of the first five rows."""
+    monkeypatch.setattr(data_files, "_FIRST_ROWS", 5)
+    monkeypatch.setattr(data_files, "_LARGE_BYTES", -1)
+
+
+def by_lines(monkeypatch: pytest.MonkeyPatch, function: Callable[[], object]) -> object:
+    """What `function` comes to without Arrow's reader; the text of the DataError that it ends in."""
+    with monkeypatch.context() as patch:
+        patch.setattr(data_files, "_LARGE_BYTES", 1 << 60)
+        return outcome(function)
+
+
+def outcome(function: Callable[[], object]) -> object:
+    try:
+        return function()
+    except DataError as error:
+        return str(error)
 
 
 @pytest.mark.parametrize("name", [*SOUND, *SPOILT])
-def test_rows_of_json_lines_are_those_of_pythons_reader(name: str, workplace: Path) -> None:
+def test_what_is_read_and_what_is_said(name: str, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = {**SOUND, **SPOILT}[name]
     text = "\n".join(lines) + ("" if name in ("no line end at the end", "cut off") else "\n")
-    (path := workplace / "rows.jsonl").write_bytes(text.encode())
-    for scan in (lambda: FORMATS["jsonl"].scan([path]).num_rows, lambda: len(load_split([SOURCE], seed=0))):
-        if name in SPOILT:
-            with pytest.raises(DataError):
-                scan()
-        else:
-            assert scan() == len([line for line in lines if line.strip()])
-    if name in SOUND:
-        rows = [json.loads(line) for line in lines if line.strip()]
-        read = load_split([SOURCE], seed=0).to_list()
-        assert json.dumps(bare(read), sort_keys=True) == json.dumps(bare(rows), sort_keys=True)
+    if name == "no line end at the end":
+        text = text.removesuffix("\x00")
+    (workplace / "rows.jsonl").write_bytes(text.encode())
+    paths = [workplace / "rows.jsonl"]
+
+    def scanned() -> object:
+        seen = [FORMATS["jsonl"].scan(paths, limit) for limit in (2, 7)]
+        return [(found.kinds, list(found.kinds), found.rows, found.num_rows) for found in seen]
+
+    def loaded() -> object:
+        dataset = load_split([DataSource(path="rows.jsonl")], seed=0)
+        return repr(dataset.to_list()), dataset.features
+
+    for function in (scanned, loaded):
+        found = outcome(function)
+        assert found == by_lines(monkeypatch, function)
+        assert isinstance(found, str) == (name in SPOILT)
 
 
-def test_bytes_that_are_no_text(workplace: Path) -> None:
-    """A byte order mark is skipped; bytes that are not UTF-8 and gzip that is cut off are refused."""
+def test_bytes_that_are_no_text(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both readers skip a byte order mark, name the line that is not UTF-8, and refuse gzip that is cut off."""
     good, bad = b"\xef\xbb\xbf" + b'{"a": "x"}\n' * 20, b'{"a": "\xff"}\n'
     for end, contents in (("", (good, good + bad, bad + good)), (".gz", (packed := gzip.compress(good), packed[:-9]))):
         for content in contents:
             (path := workplace / f"rows.jsonl{end}").write_bytes(content)
-            if content in (good, packed):
-                assert FORMATS["jsonl"].scan([path]).num_rows == 20
-            else:
-                with pytest.raises(DataError):
-                    FORMATS["jsonl"].scan([path])
+            found = outcome(lambda: FORMATS["jsonl"].scan([path]).num_rows)
+            assert found == by_lines(monkeypatch, lambda: FORMATS["jsonl"].scan([path]).num_rows)
+            assert (found == 20) == (content in (good, packed))
+
+
+def test_arrow_itself_reads_the_rows(workplace: Path) -> None:
+    """Not Python line by line, to which everything else falls back; for a column without a type there is no Arrow."""
+    path = workplace / "rows.jsonl"
+    path.write_text('{"a": "x", "n": 1}\n{"a": null, "n": 2}')
+    kinds = {"a": ColumnKind.TEXT, "n": ColumnKind.INTEGER}
+    rows = [row for batch in read_by_arrow(path, kinds) for row in batch.to_pylist()]
+    assert rows == [{"a": "x", "n": 1}, {"a": None, "n": 2}]
+    for wrong in ({**kinds, "n": ColumnKind.MIXED}, {**kinds, "n": ColumnKind.TEXT}, {"a": ColumnKind.TEXT}):
+        with pytest.raises(pa.ArrowInvalid):
+            list(read_by_arrow(path, wrong))
+
+
+def test_types_are_those_of_datasets() -> None:
+    kinds = {
+        "a": ColumnKind.TEXT,
+        "l": ListKind(RecordKind({"x": ColumnKind.INTEGER, "n": ListKind(ColumnKind.NULL)})),
+        "z": ColumnKind.NULL,
+        "e": RecordKind({}),
+    }
+    assert arrow_schema(kinds) == features_of(kinds).arrow_schema
+    assert arrow_schema({"a": ColumnKind.TEXT, "m": ListKind(ColumnKind.MIXED)}) is None

@@ -8,6 +8,7 @@ from pathlib import Path
 import datasets
 import pytest
 
+from rlhf_cli.data import data_files
 from rlhf_cli.data.loading import load_split, quiet
 from rlhf_cli.data.peeking import peek, prepare_preview
 from rlhf_cli.data.source import DataSource
@@ -65,9 +66,13 @@ TABLES = {
 }
 
 
+@pytest.mark.parametrize("large", [1 << 60, -1])
 @pytest.mark.parametrize("suffix", TABLES)
-def test_a_template_writes_numbers_as_the_file_does(suffix: str, workplace: Path) -> None:
+def test_a_template_writes_numbers_as_the_file_does(
+    suffix: str, large: int, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the rows that are checked and in those that are trained on, while a reward still gets numbers."""
+    monkeypatch.setattr(data_files, "_LARGE_BYTES", large)
     (workplace / f"t.{suffix}").write_text(TABLES[suffix])
     source, prompt = DataSource(path=f"t.{suffix}", rename={"cost": "price"}), "{cost} {n} {flag} {id}"
     dataset, checked = load(source, prompt=prompt), prepare_preview(source, peek(source, prompt=prompt), prompt)[1]
