@@ -194,7 +194,6 @@ def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
 
 def refuse_foreign_words(sweep: Path, *, trust: bool, command: str) -> None:
     """Do the same for a sweep whose other jobs are made from the words in its sweep.json."""
-
     file = sweep / SWEEP
     if not provenance.is_made_by_us(file, asked := words_in(read_json(file))):
         _refuse(file, asked, file, trust=trust, command=command)

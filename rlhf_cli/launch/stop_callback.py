@@ -37,9 +37,7 @@ class StopBetweenSteps(TrainerCallback):
         self.longest_step_s = max(self.longest_step_s, time.monotonic() - self.step_began)
         self._stop_if_due(args, state, control)
 
-    def on_prediction_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Abort the evaluation after this batch if any rank must stop; before the first step, raise Interrupted."""
         if not on_any_rank(self.stopping.is_due(self.longest_step_s), args.device):
             return

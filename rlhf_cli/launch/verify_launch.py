@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 def refuse_other_world_size(launch: Launch) -> None:
     """Raise ConfigError for another number of processes: accelerate and torchrun fall back to one silently."""
-    of_a_machine = launch.processes
-    asked = of_a_machine if of_a_machine == "auto" else of_a_machine * launch.nodes
+    asked = launch.processes if launch.processes == "auto" else launch.processes * launch.nodes
     seen = int(os.environ.get("WORLD_SIZE", "1"))
     if asked != "auto" and asked != seen:
         what, hint = f"launch asks for {asked} processes, and {seen} started", "launch.processes=1"

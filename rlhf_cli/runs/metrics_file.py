@@ -105,10 +105,7 @@ def _event(line: bytes, numbers: tuple[str, ...]) -> Event | None:
 
 
 def events_after(path: Path, offset: int) -> tuple[list[Event], int]:
-    """Return the events after `offset` bytes of a file that is being written, without the summary, and their end.
-
-    Skip lines that are damaged or cut off.
-    """
+    """Return the events after `offset` bytes, without the summary and lines that are cut off, and where they end."""
     with path.open("rb") as stream:
         stream.seek(offset)
         *lines, rest = stream.read().split(b"\n")
@@ -180,10 +177,8 @@ _SET = re.compile(r"^(eval_(\w+)_)runtime$")
 
 
 def evaluation_sets(names: Iterable[str]) -> dict[str, str]:
-    """Return name of an evaluation set -> how its metrics begin; '' -> `eval_` comes first, for a single set.
-
-    `names` are those of logged metrics; each evaluation logs its runtime.
-    """
+    """Return name of an evaluation set -> how its metrics begin; '' -> `eval_` comes first, for a single set."""
+    # each evaluation logs its runtime
     return {"": "eval_", **{match[2]: match[1] for match in map(_SET.match, names) if match}}
 
 

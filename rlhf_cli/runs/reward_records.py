@@ -17,9 +17,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlhf_cli.errors import ModelError, RunError
+from rlhf_cli.errors import RunError
 from rlhf_cli.numerics.score_scaling import RunningDeviation
-from rlhf_cli.runs.run_folder import HELD_OUT, REWARD_MODEL, RunFolder, evaluations_of, run_of, write_rows
+from rlhf_cli.runs.run_folder import (
+    HELD_OUT,
+    REWARD_MODEL,
+    RunFolder,
+    evaluations_of,
+    read_json,
+    run_of,
+    unreadable,
+    write_rows,
+)
 from rlhf_cli.text.regular_files import lines_of, parse_json, read_object
 
 _ENDINGS = "text_endings.json"
@@ -50,19 +59,15 @@ def write_text_endings(model: Path, *, with_eos: bool) -> None:
 def trained_with_eos(model: str | Path) -> bool | None:
     """Return whether a model's plain training texts ended with EOS; None without a record, as for a hub id.
 
-    Such a model gets texts without EOS, as in TRL's GRPOTrainer. Raise ModelError if the record is damaged.
+    Such a model gets texts without EOS, as in TRL's GRPOTrainer. Raise RunError if the record is damaged.
     """
     file = Path(os.path.expanduser(model)) / _ENDINGS
     if not file.exists():
         return None
-    try:
-        return bool(read_object(file)[_WITH_EOS])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        expected, got = f'{{"{_WITH_EOS}": true}} or false', f"{type(error).__name__}: {error}"
-        what = "the record of how a reward model's training texts ended is damaged"
-        raise ModelError(
-            what, where=str(file), got=got, expected=expected, advice="delete the file to score texts without the token"
-        ) from error
+    known = read_json(file).get(_WITH_EOS)
+    if not isinstance(known, bool):
+        raise unreadable(file, f"{_WITH_EOS}: {known}")
+    return known
 
 
 def mean_reward(model: str, *, with_eos: bool = False, where: str) -> float:

@@ -18,7 +18,7 @@ from rlhf_cli.config.rules.metric_rules import moves_the_total, moving_total
 from rlhf_cli.config.schema.launch_sections import Sweep
 from rlhf_cli.errors import ConfigError, RunError, UserError, raise_any
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.runs.metrics_file import start_and_end
+from rlhf_cli.runs.metrics_file import TOTAL, start_and_end
 from rlhf_cli.sweeps.sweep_grid import SweepJob, grid_of, names_of, typed_again
 from rlhf_cli.tables.metrics import logged_name
 from rlhf_cli.text.json_values import JsonTree
@@ -170,7 +170,6 @@ def never_logged(objective: Objective, logged: Iterable[str], *, where: str) -> 
 
 
 SECTION = "sweep"
-_TOTAL = "reward"
 
 
 @dataclass(frozen=True)
@@ -257,7 +256,7 @@ def _refuse(space: Space, objectives: Sequence[Objective], rewards: list[str]) -
     moving = [key for key in space if moves_the_total(key)]
     for objective in objectives:
         metric = objective.metric.removeprefix("eval_")
-        if moving and (metric == _TOTAL or metric.endswith("/total")):
+        if moving and (metric == TOTAL or metric.endswith("/total")):
             raise moving_total(str(objective), moving, rewards, where="sweep.objective")
 
 

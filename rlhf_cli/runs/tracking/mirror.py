@@ -69,8 +69,7 @@ class Mirror:
     ) -> Iterator[None]:
         """Keep a run's tracker open during its training, and tell it how the run ended.
 
-        `add_callback` gets the callback of a tracker other than wandb. `goes_on_from` is the step of the checkpoint,
-        `recorded_to` the last step that an earlier attempt logged.
+        `add_callback` gets the callback of a tracker other than wandb; TrackedRun describes the steps.
         """
         run = tracked_run.tracked_run(self._folder, goes_on_from=goes_on_from, recorded_to=recorded_to)
         finish = self.finish
@@ -151,9 +150,8 @@ class Mirror:
         if self._tracker is not None:
             with self._dropped_on_error("at the end"):
                 events = read_metrics(self._folder.metrics)
-                self.completions(
-                    max((step for event in events if isinstance(step := event["step"], int)), default=0), is_last=True
-                )
+                last = max((step for event in events if isinstance(step := event["step"], int)), default=0)
+                self.completions(last, is_last=True)
                 self._tracker.finish(final_values(events), ending)
                 self._tracker = None
                 return

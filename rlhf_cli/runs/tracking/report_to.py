@@ -15,6 +15,7 @@ import filelock
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import MLflowCallback, TensorBoardCallback, TrackioCallback, rewrite_logs
 
+from rlhf_cli.runs.metrics_file import Event
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.tracking.tracked_run import TrackedRun, begun_in, failed_line, is_number, mlflow_store
 from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackerName
@@ -38,14 +39,7 @@ class ReportingCallback(TrainerCallback):
             self._args = _reported_args(args, self._run, name=self._name)
             self._inner.on_train_begin(self._args, state, control)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Event | None = None, **_: Any) -> None:
         if self._inner is not None:
             numbers = {name: value for name, value in (logs or {}).items() if is_number(value)}
             shown = rewrite_logs(numbers) if self._name == "mlflow" else numbers  # the others rename by themselves

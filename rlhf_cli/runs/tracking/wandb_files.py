@@ -16,7 +16,7 @@ from typing import Literal
 from rlhf_cli.errors import UserError
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
 from rlhf_cli.runs.run_status import RUNNING, read_status
-from rlhf_cli.runs.tracking.tracking_plan import has_login, no_answer, wandb_address
+from rlhf_cli.runs.tracking.tracking_plan import why_not_online
 from rlhf_cli.text.json_values import section
 from rlhf_cli.text.redaction import redacted
 
@@ -94,24 +94,14 @@ def to_send(places: Sequence[Path]) -> list[Sending]:
 def send(sendings: Sequence[Sending], *, upload: Callable[[Sequence[Path]], str]) -> list[Sending]:
     """Upload pending records and return the result of each; `upload` returns wandb's output.
 
-    Raises UserError without a wandb login.
+    Raises UserError without a wandb login or an answer.
     """
     files = [file for one in sendings if one.state == "to send" for file in one.files]
     if not files:
         return list(sendings)
-    try:
-        host, port = wandb_address()
-    except ValueError as error:
-        raise UserError("WANDB_BASE_URL is not an address", got=str(error), hint="unset WANDB_BASE_URL") from None
-    if not has_login(host):
-        raise UserError(
-            f"there is no wandb login for {host}",
-            got="no WANDB_API_KEY, and no login in ~/.netrc",
-            expected="an account to send the runs to",
-            hint="wandb login, or export WANDB_API_KEY=...",
-        )
-    if (silence := no_answer(host, port)) is not None:  # `wandb sync` would try for days
-        raise UserError("wandb cannot be reached", got=silence, advice="type the same command again with a network")
+    if (why := why_not_online()) is not None:  # without an answer, `wandb sync` would try for days
+        expected, advice = "an account to send the runs to, and a network", "then type the same command again"
+        raise UserError("wandb cannot be reached", got=why, expected=expected, advice=advice)
     output = upload(files)
     return [_after(sending, output) if sending.state == "to send" else sending for sending in sendings]
 
