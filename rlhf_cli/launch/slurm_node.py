@@ -220,7 +220,7 @@ def _go_on_later(folder: RunFolder, attempts: list[dict[str, Any]]) -> None:
     here = os.path.join(folder.path, "")
     latest = attempts[-_MOST_WITHOUT_PROGRESS:]
     if len(latest) == _MOST_WITHOUT_PROGRESS and all(one["step_at_end"] <= one["step_at_start"] for one in latest):
-        reason = f"{len(latest)} jobs in a row made no step, so the job is not requeued: launch.slurm.time is too short"
+        reason = f"not requeued: {len(latest)} jobs in a row made no step; launch.slurm.time is too short for a step"
         update_status(folder, reason=reason)
         print(f"{reason}; rlhf resume {here} once it is longer", flush=True)
         return
