@@ -75,7 +75,13 @@ def check_reward(
     rows = _rows(completions, prompts, completion_ids, columns)
     _check_signature(function, columns)
     if not isinstance(reward, str):
-        _check_pickle(reward)
+        try:
+            pickle.loads(pickle.dumps(reward))
+        except Exception as error:  # the test must report any error of a user's object
+            _fail(
+                f"cannot be pickled, so it cannot run in a process of its own ({type(error).__name__}: {error}); "
+                "define it at the top of a module, not inside a function"
+            )
     with asyncio.Runner() as runner:
         call = functools.partial(_call, function, runner)
         everything = list(range(len(completions)))
@@ -177,17 +183,6 @@ def _check_signature(function: Callable[..., object], columns: dict[str, Sequenc
         _fail(f"needs the column {missing[0]!r}: check_reward(..., {missing[0]}=[...]), or args where it is a setting")
 
 
-def _check_pickle(reward: Callable[..., object]) -> None:
-    __tracebackhide__ = True
-    try:
-        pickle.loads(pickle.dumps(reward))
-    except Exception as error:  # the test must report any error of a user's object
-        _fail(
-            f"cannot be pickled, so it cannot run in a process of its own ({type(error).__name__}: {error}); "
-            "define it at the top of a module, not inside a function"
-        )
-
-
 def _check_unchanged(given: dict[str, list[object]], lent: dict[str, list[object]], some: list[int]) -> None:
     __tracebackhide__ = True
     for name, column in given.items():
@@ -195,9 +190,8 @@ def _check_unchanged(given: dict[str, list[object]], lent: dict[str, list[object
             _fail(f"changes its inputs: {name} had {len(column)} rows and has {len(lent[name])} after the call")
         for row, before, after in zip(some, column, lent[name], strict=True):
             if not _equal(before, after):
-                _fail(
-                    f"changes its inputs: {name} of row {row} was {_shown(before)}, is {_shown(after)} after the call"
-                )
+                was, now = (f"{type(value).__name__} {value!r:.80}" for value in (before, after))
+                _fail(f"changes its inputs: {name} of row {row} was {was}, is {now} after the call")
 
 
 def _selections(num_rows: int) -> Iterator[tuple[list[int], str]]:
@@ -251,10 +245,6 @@ def _parameters(function: Callable[..., object]) -> dict[str, object]:
 
 def _message(role: str, content: str) -> list[dict[str, str]]:
     return [{"role": role, "content": content}]
-
-
-def _shown(value: object) -> str:
-    return f"{type(value).__name__} {value!r:.80}"
 
 
 def _fail(problem: str) -> NoReturn:

@@ -18,7 +18,6 @@ its arguments alone: every rank calls it, and a resumed run starts without anyth
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TypeAlias
@@ -27,7 +26,7 @@ import numpy
 
 from rlhf_cli.errors import RewardError, RewardFailed, described
 from rlhf_cli.process import kept
-from rlhf_cli.rewards.stack.reward_functions import WithArguments, import_function
+from rlhf_cli.rewards.stack.reward_functions import WithArguments, import_function, parameters_of, required_parameters
 from rlhf_cli.text.suggest import nearest
 
 Array: TypeAlias = numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.float64]]
@@ -92,11 +91,7 @@ class AdvantageFunction:
         """
         self.fn, where = fn, place(f"{_KEY}.fn")
         function = import_function(fn, where=where)
-        try:
-            parameters = inspect.signature(function).parameters
-        except (TypeError, ValueError):
-            what = "the signature of this function is unknown"
-            raise RewardError(what, where=where, got=fn, expected="a function written in Python") from None
+        parameters = parameters_of(function, fn, where)
         takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         own = [name for name in parameters if name not in OFFERED]
         for name, value in args.items():
@@ -109,13 +104,7 @@ class AdvantageFunction:
                     expected=", ".join(own) or "no arguments",
                     hint=f"{_KEY}.args.{close}={value}" if close else f"'~{_KEY}.args.{name}'",
                 )
-        missing = [
-            name
-            for name, parameter in parameters.items()
-            if parameter.default is parameter.empty
-            and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-            and name not in {*OFFERED, *args}
-        ]
+        missing = [name for name in required_parameters(parameters) if name not in {*OFFERED, *args}]
         if missing or not (takes_any or {"totals", "rewards"} & {*parameters}):
             raise RewardError(
                 f"{fn} needs an argument {missing[0]!r}" if missing else f"{fn} takes no scores",

@@ -11,9 +11,7 @@ from annotated_types import Ge
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.services.http_client import JsonClient, together
-
-# Arguments that TRL passes to every reward besides the dataset's columns.
-_NO_COLUMNS = frozenset({"completion_ids", "trainer_state", "log_metric", "log_extra", "environments"})
+from rlhf_cli.tables.trl_values import TRAINERS_OWN
 
 
 @dataclass(eq=False, repr=False)
@@ -69,29 +67,27 @@ class RewardServer:
 
     def _checked(self, answer: object, start: int, num_rows: int) -> list[float | None]:
         """Return the rewards of one answer, for the rows from `start` on."""
-
-        def refused(what: str, got: object) -> RewardError:
-            expected = f'{{"rewards": [...]}} with {num_rows} numbers, or null if the reward does not apply'
-            return RewardError(
-                f"the reward server {what}", where=str(self._client), got=repr(got)[:200], expected=expected
-            )
-
         rewards = answer.get("rewards") if isinstance(answer, Mapping) else None
-        if not isinstance(rewards, list):
-            raise refused("did not answer with a list of rewards", answer)
-        if len(rewards) != num_rows:
-            raise refused(f"answered {len(rewards)} rewards to {num_rows} completions", rewards)
-        for row, value in enumerate(rewards, start):
-            if value is not None and not isinstance(value, int | float):
-                raise refused(f"did not answer with a number for row {row}", value)
-        return rewards
+        got = repr(answer)
+        if isinstance(rewards, list):
+            numbered = enumerate(rewards, start)
+            wrong = [f"{value!r} for row {row}" for row, value in numbered if not isinstance(value, int | float | None)]
+            if not wrong and len(rewards) == num_rows:
+                return rewards
+            got = wrong[0] if wrong else f"{len(rewards)} rewards"
+        raise RewardError(
+            "the reward server did not answer with a number for each completion",
+            where=str(self._client),
+            got=got[:200],
+            expected=f'{{"rewards": [...]}} with {num_rows} numbers, or null if the reward does not apply',
+        )
 
 
 def _json_columns(columns: Mapping[str, object], num_rows: int) -> dict[str, list[object]]:
     """Return the dataset columns that JSON can represent; images are left out, for example."""
     kept: dict[str, list[object]] = {}
     for name, values in columns.items():
-        if name in _NO_COLUMNS or not isinstance(values, list | tuple) or len(values) != num_rows:
+        if name in {"completion_ids", *TRAINERS_OWN} or not isinstance(values, list | tuple) or len(values) != num_rows:
             continue
         try:
             json.dumps(values, allow_nan=False)

@@ -47,16 +47,12 @@ class HubAnswer:
 
 def look_up(questions: Sequence[HubQuestion]) -> list[HubAnswer]:
     """Return an answer to each question, in order, within the timeout."""
-    deadline_s = _timeout_s()
+    try:
+        deadline_s = float(os.environ[TIMEOUT_VARIABLE])
+    except (KeyError, ValueError):
+        deadline_s = _TIMEOUT_S
     waiting = {question: _begun(question, deadline_s) for question in dict.fromkeys(questions)}
     return [waiting[question]() for question in questions]
-
-
-def _timeout_s() -> float:
-    try:
-        return float(os.environ[TIMEOUT_VARIABLE])
-    except (KeyError, ValueError):
-        return _TIMEOUT_S
 
 
 def is_offline() -> str | None:

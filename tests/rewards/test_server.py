@@ -51,13 +51,13 @@ def test_batches_keep_their_order() -> None:
 @pytest.mark.parametrize(
     ("answer", "got"),
     [
-        ({"rewards": [1.0]}, "[1.0]"),
+        ({"rewards": [1.0]}, "1 rewards"),
         ({"scores": [1, 2]}, "{'scores': [1, 2]}"),
         ([1, 2], "[1, 2]"),
         ({"rewards": 1.0}, "{'rewards': 1.0}"),
         ({"rewards": "x" * 300}, "{'rewards': '" + "x" * 187),
-        ({"rewards": [1, "two"]}, "'two'"),
-        ({"rewards": [[1], 2]}, "[1]"),
+        ({"rewards": [1, "two"]}, "'two' for row 3"),
+        ({"rewards": [[1], 2]}, "[1] for row 2"),
     ],
 )
 def test_invalid_answers(answer: Any, got: str) -> None:

@@ -204,8 +204,13 @@ def fail(call: FailedCall, outcome: RewardOutcome, keep: KeepFailure) -> None:
     key = f"rewards.{component.name}"
     replay = keep(call)
     if component.on_error == "raise":
-        if isinstance(call.error, RewardError):
-            raise _refused(call, call.error, replay)
+        if isinstance(error := call.error, RewardError):
+            if error.row is not None and call.row is not None:
+                error.what = error.what.replace(f"row {error.row}", f"row {call.row}")
+                error.got = f"{error.got}, for {call.describe_row(call.row)}"
+                error.row = call.row
+            error.hint = hints(replay=replay) or error.hint
+            raise error
         rows = f"a batch of {len(call.rows)} rows" if call.row is None else f"row {call.row}"
         has_passed = any(score is not None for score in outcome.raw)
         failed = RewardFailed(
@@ -225,12 +230,3 @@ def fail(call: FailedCall, outcome: RewardOutcome, keep: KeepFailure) -> None:
         outcome.errors[row] = call.message
         outcome.timeouts += call.is_timeout
         outcome.fixed[row] = None if component.on_error == "exclude" else component.on_error
-
-
-def _refused(call: FailedCall, error: RewardError, replay: str | None) -> RewardError:
-    if error.row is not None and call.row is not None:
-        error.what = error.what.replace(f"row {error.row}", f"row {call.row}")
-        error.got = f"{error.got}, for {call.describe_row(call.row)}"
-        error.row = call.row
-    error.hint = hints(replay=replay) or error.hint
-    return error

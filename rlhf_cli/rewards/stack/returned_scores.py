@@ -6,7 +6,7 @@ A row of a dense reward is one of
 - an empty list: no position is rewarded (its sum is 0).
 
 If one number is needed, the row's reward is the sum over its tokens. Process rewards are normalised over the rewarded
-positions of a group (`rlhf_cli.algorithms.process_rewards`), so None and 0.0 differ.
+positions of a group (`rlhf_cli.algorithms.grpo`), so None and 0.0 differ.
 """
 
 from __future__ import annotations
@@ -125,17 +125,16 @@ def _span(span: object, number: int) -> Span:
 
 def as_numbers(row: Sequence[object], unit: str) -> TokenValues:
     """Return finite numbers and Nones, one per `unit`. Raise ValueError, naming the place, for anything else."""
-    return [None if item is None else _finite(item, f"{unit} {place}") for place, item in enumerate(row)]
-
-
-def _finite(item: object, place: str) -> float:
-    try:
-        value = _number(item)
-    except TypeError:
-        raise ValueError(f"{place} has {item!r:.80}, which is neither a number nor None") from None
-    if not math.isfinite(value):
-        raise ValueError(f"{place} has the value {value}; None means not rewarded")
-    return value
+    values = []
+    for place, item in enumerate(row):
+        try:
+            value = None if item is None else _number(item)
+        except TypeError:
+            value = math.nan
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"{unit} {place} has {item!r:.80}, which is neither a finite number nor None")
+        values.append(value)
+    return values
 
 
 def _number(item: object) -> float:

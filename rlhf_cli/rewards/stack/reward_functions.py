@@ -66,7 +66,7 @@ def resolve(
     `import_function`, and RewardError or Problems if it does not take `args`.
     """
     target = import_function(fn, where=where)
-    parameters = _parameters_of(target, fn, where)
+    parameters = parameters_of(target, fn, where)
     is_factory = inspect.isclass(target) or not any(
         parameter.kind is parameter.VAR_KEYWORD or name in TEXT_ARGUMENTS for name, parameter in parameters.items()
     )
@@ -91,16 +91,17 @@ def resolve(
         expected = "a callable; a function that takes `completions` is a reward itself"
         raise RewardError(what, where=where, got=type(reward).__name__, expected=expected)
     function: RewardFunction = reward
-    parameters = _parameters_of(function, fn, where)
+    parameters = parameters_of(function, fn, where)
     refuse_other_signature(fn, parameters, {} if is_factory else args, where=where)
     return WithArguments(function, **({} if is_factory else args))
 
 
-def _parameters_of(function: RewardFunction, fn: str, where: str) -> Mapping[str, inspect.Parameter]:
+def parameters_of(function: RewardFunction, fn: str, where: str) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of what `fn` names. Raise RewardError for a function without a known signature."""
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):
-        expected = "a function written in Python, which takes `completions`"
+        expected = "a function written in Python"
         raise RewardError("this function has no signature", where=where, got=fn, expected=expected) from None
 
 

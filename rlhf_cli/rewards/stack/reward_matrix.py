@@ -116,8 +116,8 @@ def settle(
     counting_rows = unfilled.masked_fill(is_unscorable, torch.nan)
     effective = _filled(counting_rows, is_replaced, num_generations, rules.fill)
     divisors = torch.from_numpy(dividing)
-    settled = Settled(names, raw, unfilled, effective, divisors, weights, is_counted, effective, weights)
-    settled = replace(settled, is_replaced=is_replaced)
+    matrices = (raw, unfilled, effective, divisors, weights, is_counted, effective, weights)
+    settled = Settled(names, *matrices, is_replaced=is_replaced)
     if rules.aggregate == "normalize_then_sum":
         # An excluded entry is 0, the mean of a z-score; the deviation is that of the rows where it applies.
         normalized = _filled(normalized_in_group(counting_rows, num_generations), is_replaced, num_generations, "group")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, cast
 
@@ -158,23 +159,20 @@ class _Pieces:
     def __init__(self, ids: Sequence[int], decode: Decode, known: MutableMapping[int, str]) -> None:
         self._decode, self._known = decode, known
         self._ids = ids
-        self._context: tuple[list[int], str] | None = None
 
     def of(self, token: int) -> str:
         """Return the token's own text; U+FFFD if it changes the text before it, and so has none."""
         if token not in self._known:
-            context, text = self._before()
+            context, text = self._before
             both = self._decode([*context, token])
             self._known[token] = both[len(text) :] if both.startswith(text) else _UNKNOWN
         return self._known[token]
 
+    @cached_property
     def _before(self) -> tuple[list[int], str]:
         # Any token with visible text works: after it, decoders strip no leading space.
-        if self._context is None:
-            decoded = (([token], self._decode([token])) for token in dict.fromkeys(self._ids))
-            usable = (pair for pair in decoded if pair[1].strip() and _UNKNOWN not in pair[1])
-            self._context = next(usable, ([], ""))
-        return self._context
+        decoded = (([token], self._decode([token])) for token in dict.fromkeys(self._ids))
+        return next((pair for pair in decoded if pair[1].strip() and _UNKNOWN not in pair[1]), ([], ""))
 
 
 def _open(ids: Sequence[int], index: int, decode: Decode, text: str, reached: int) -> tuple[int, int]:
