@@ -22,13 +22,9 @@ class OwnAdvantages(Algorithm):
 
     fill = "zero"
     is_dead_by_totals = False
+    is_scaled_by_round = True  # what the function reads is unknown
     function: AdvantageFunction
     why_no_tokens: str | None = None
-
-    @property
-    def is_scaled_by_round(self) -> bool:
-        """Return True: what the function reads is unknown."""
-        return True
 
     def answer(self, settled: Settled, lengths: Tensor, num_generations: int, step: int) -> Answer:
         """Return the advantages of a settled round. Raise RewardError or RewardFailed if the function fails."""

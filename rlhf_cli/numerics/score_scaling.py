@@ -1,4 +1,4 @@
-"""Scale raw scores by a reward's own rules: offset, clip, divisor. NumPy only, so `rlhf score` starts without torch.
+"""Find the divisors of scores: deviations of a batch, a group or all scores so far. NumPy only: no torch is imported.
 
 Shapes: N rows, the rows of a group consecutive. NaN means "does not apply".
 """
@@ -41,12 +41,6 @@ class RunningDeviation:
     def deviation(self) -> float:
         """Return the unbiased deviation, 0 for fewer than two scores."""
         return float((self.sum_of_squares / (self.count - 1)) ** 0.5) if self.count > 1 else 0.0
-
-
-def clipped(raw: Array, offset: float, clip: tuple[float, float] | None) -> Array:
-    """Return `raw - offset`, clipped to `clip`; NaN stays NaN."""
-    values: Array = raw - offset
-    return values if clip is None else values.clip(*clip)
 
 
 def divisors(

@@ -159,10 +159,7 @@ def _cached_dataset(name: str) -> bool:
     """Return whether `datasets` has a prepared dataset in its cache: OWNER___NAME/SUBSET/VERSION/HASH."""
     cache_folder = Path(os.environ.get("HF_DATASETS_CACHE") or _home() / "datasets").expanduser()
     owner, _, own = name.rpartition("/")
-    folder = cache_folder / (f"{owner}___" * bool(owner) + _snake_case(own))
+    own = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", own)
+    in_snake_case = re.sub(r"([a-z\d])([A-Z])", r"\1_\2", own).lower()
+    folder = cache_folder / (f"{owner}___" * bool(owner) + in_snake_case)
     return any(found.is_dir() for found in folder.glob("*/*/*"))
-
-
-def _snake_case(name: str) -> str:
-    name = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
-    return re.sub(r"([a-z\d])([A-Z])", r"\1_\2", name).lower()

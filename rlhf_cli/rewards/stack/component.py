@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 OnError = Literal["raise", "exclude"] | float
 
-
 Otherwise = float | Literal["exclude"]
 """Result of a closed gate: a number that enters the total unchanged, or exclusion of the row."""
 

@@ -33,7 +33,6 @@ _MAX_WORKERS = 8
 _MORE_TRIES = 2
 """Number of retries for a row whose process ended."""
 
-
 WorkerAnswer = tuple[object, tuple[str, str, str] | None]
 """A worker's answer for a row: its score, and None or the error's type, message and traceback."""
 

@@ -151,7 +151,6 @@ LARGEST = 3.4028234663852886e38
 Score = float | None
 """One row's reward; None if the reward does not apply to the row."""
 
-
 ReadDense = Callable[[int, Sequence[object]], TokenValues]
 """(row, its list) -> one value per token. Raise ValueError for an invalid list."""
 

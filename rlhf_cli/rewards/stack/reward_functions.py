@@ -133,9 +133,14 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
     try:
         module = _module_of_file(module_name) if is_file else importlib.import_module(module_name)
     except FileNotFoundError as error:
-        what = "there is no such reward file"
+        file = Path(module_name).expanduser()
+        close = nearest(file.name, [path.name for path in file.parent.glob("*.py")])
         raise RewardError(
-            what, where=where, got=str(error), expected="./file.py:function", hint=_near_file(module_name, attribute)
+            "there is no such reward file",
+            where=where,
+            got=str(error),
+            expected="./file.py:function",
+            hint=f"{module_name.removesuffix(file.name)}{close}:{attribute}" if close is not None else None,
         ) from None
     except (Exception, SystemExit) as error:  # a user's module may raise anything on import: show the real error
         raise RewardError(
@@ -189,13 +194,6 @@ def _meant_name(fn: str) -> str | None:
         return f"{file}:{parts[-1] if is_name else 'FUNCTION'}"
     module, dot, function = fn.rpartition(".")
     return f"{module}:{function}" if dot and Path(f"{module.replace('.', '/')}.py").is_file() else None
-
-
-def _near_file(file: str, attribute: str) -> str | None:
-    """Return the same function in the file of that folder with the most similar name, or None."""
-    folder = Path(file).expanduser().parent
-    close = nearest(Path(file).name, [path.name for path in folder.glob("*.py")])
-    return f"{file.removesuffix(Path(file).name)}{close}:{attribute}" if close is not None else None
 
 
 def _import_error(error: BaseException) -> str:

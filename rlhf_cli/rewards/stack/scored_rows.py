@@ -1,9 +1,8 @@
 """Settle rows that are not a training batch: each with its own total, if it has one.
 
-`rlhf score`, `rlhf audit`, `rlhf eval` and the evaluations during a training all settle here. Training scales scores by
-the same function (`reward_matrix.py`). A group's or batch's deviation and z-scores are not available to independent
-rows. The running deviation is, if the training's state is. The deviation of the evaluated rows is no substitute: a
-row's total would depend on the other rows. Without torch, `rlhf score` starts seconds earlier.
+Training scales scores by the same function (`reward_matrix.py`). A group's or batch's deviation and z-scores are not
+available to independent rows. The deviation of the evaluated rows is no substitute: a row's total would depend on the
+other rows. Without torch, `rlhf score` starts seconds earlier.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy
 
-from rlhf_cli.numerics.score_scaling import Array, RunningDeviation, clipped, divisors
+from rlhf_cli.numerics.score_scaling import Array, RunningDeviation, divisors
 from rlhf_cli.rewards.stack.aggregating import Aggregate, aggregated, counting, why_no_total
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.text.json_values import finite_or_none
@@ -104,7 +103,9 @@ def scaled_scores(
     """
     scaled, dividing, deviations = raw.copy(), numpy.ones_like(fixed), dict(running)
     for index, component in enumerate(components):
-        values = clipped(raw[:, index], component.offset, component.clip)
+        values = raw[:, index] - component.offset
+        if component.clip is not None:
+            values = values.clip(*component.clip)
         state = running.get(component.name)
         if component.normalize == "running" and num_generations is not None:
             state = state or RunningDeviation()
