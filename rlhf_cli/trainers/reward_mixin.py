@@ -208,7 +208,7 @@ class RewardMixin(LeftOutMixin):
         has_no_total = settled.for_trl.isnan().all(dim=1)
         if has_no_total.any():
             self.drop_rows(output, has_no_total[self._own_rows])
-        if self.reward_stack.scores_turns:
+        if any(component.per is not None for component in self.reward_stack.components):
             self.reward_stack.place_turns((output["completion_mask"] * output.get("tool_mask", 1)).bool().tolist())
         shares = self._set_advantages(output)
         metrics = self._metrics["train" if self.model.training else "eval"]

@@ -229,11 +229,6 @@ class RewardStack:
         values = tokens if total == raw else shifted(tokens, total)
         return [None if value is None else value * (1 / divisor) for value in values]
 
-    @property
-    def scores_turns(self) -> bool:
-        """Return whether a component has values per turn, which `place_turns` puts on tokens."""
-        return any(component.per is not None for component in self.components)
-
     def place_turns(self, is_action: Sequence[Sequence[bool]]) -> None:
         """Put the values per turn of the last batch on tokens; is_action: (rows, tokens), True = by the policy."""
         for component in self.components:
