@@ -50,8 +50,15 @@ class JsonClient:
     """A client that posts JSON to equal servers in turn, and retries elsewhere or later within the budget.
 
     Retried: 429, 5xx, no connection, no answer in time. The wait doubles from half a second to twenty seconds, with
-    jitter, and is at least `Retry-After`. The fields are arguments of the rewards (rewards/server.py); `path` is
-    appended to each url that does not end with it.
+    jitter, and is at least `Retry-After`.
+
+    Args:
+        url: of one server, or a list of equal ones.
+        api_key_env: the *name* of the environment variable that holds the key, sent as a bearer token.
+        timeout_s: for one try, from connecting to the last byte.
+        retry_budget_s: for a request with all its tries and waits.
+        max_concurrency: maximum number of concurrent requests.
+        path: appended to each url that does not end with it.
     """
 
     url: str | Sequence[str]

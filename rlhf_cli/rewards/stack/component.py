@@ -2,7 +2,8 @@
 
 A gate lets a reward count for a row only if another reward's raw score is within bounds. These are the conditioned
 rewards of GDPO (arXiv 2601.05242, equation 8): an easy reward is given only if a hard one is met, so that the policy
-cannot collect the easy one instead. Gates form a graph.
+cannot collect the easy one instead. Gates form a graph. Rewards are evaluated in its topological order, and not
+computed for rows that their gates closed.
 """
 
 from __future__ import annotations

@@ -203,9 +203,10 @@ class NoSignal:
 
 
 def explain_dead_rounds(rounds: Sequence[DeadRound]) -> NoSignal:
-    """Return why these rounds gave no signal: in each group all totals are equal, but for rounding.
+    """Return why these rounds gave no signal.
 
-    Each total then equals its baseline, and every advantage is 0 (arXiv 2402.03300, 4.1.2, with r_i = mean(r)).
+    A round is dead if all totals within each group are equal: each total equals its baseline, and every advantage is 0
+    (arXiv 2402.03300, 4.1.2, with r_i = mean(r)). Differences of rounding do not count.
     """
     by_component = {seen[0].name: seen for seen in zip(*(dead.components for dead in rounds), strict=True)}
     lines = [f"{name}: {_describe(seen)}" for name, seen in by_component.items()]

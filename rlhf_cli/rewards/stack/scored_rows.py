@@ -1,8 +1,9 @@
 """Settle rows that are not a training batch: each with its own total, if it has one.
 
-Training scales scores by the same function (`reward_matrix.py`). A group's or batch's deviation and z-scores are not
-available to independent rows. The deviation of the evaluated rows is no substitute: a row's total would depend on the
-other rows. Without torch, `rlhf score` starts seconds earlier.
+`rlhf score`, `rlhf audit`, `rlhf eval` and the evaluations during a training all settle here. Training scales scores by
+the same function (`reward_matrix.py`). A group's or batch's deviation and z-scores are not available to independent
+rows. The running deviation is, if the training's state is. The deviation of the evaluated rows is no substitute: a
+row's total would depend on the other rows. Without torch, `rlhf score` starts seconds earlier.
 """
 
 from __future__ import annotations

@@ -89,8 +89,15 @@ def run_code(
 ) -> ProgramResult:
     """Run `source` as a Python program and wait for it; all processes that it started are gone on return.
 
-    The program sees the standard library, an empty folder and the text `stdin`. The limits are those of `code_runs`
-    (rewards/code.py); a CPU limit one second above `timeout_s` also applies.
+    Args:
+        source: the program. It sees the standard library, an empty folder and its stdin.
+        stdin: the text of its stdin.
+        timeout_s: wall time from its start; a CPU limit one second above also applies.
+        memory_mb: address space of each process, and resident memory of all processes together.
+        max_processes: maximum number of concurrent processes and threads.
+        max_file_mb: largest file; with namespaces also the size of the writable folder.
+        isolation: `auto` takes the strongest that works here: bubblewrap, else namespaces, else limits alone (which is
+            logged). Any other value is required to work.
 
     Raise RewardError if the sandbox fails; errors of the program never raise.
     """
