@@ -54,8 +54,8 @@ from rlhf_cli.trainers.left_out_mixin import LeftOutMixin
 from rlhf_cli.truncation import COMPONENT, ENDINGS, Ending, Endings
 
 if TYPE_CHECKING:
-    from rlhf_cli.algorithms.grpo import ProcessRewards
     from rlhf_cli.algorithms.own_advantages import OwnAdvantages
+    from rlhf_cli.algorithms.process_rewards import ProcessRewards
     from rlhf_cli.trainers.completions_table import PartColumns
     from rlhf_cli.trainers.trl_protocol import TrlBatch
 
@@ -252,8 +252,8 @@ class RewardMixin(LeftOutMixin):
         """Replace TRL's advantages if necessary, and return metrics: the rewards' shares of the used ones."""
         algorithm, names, each = self.algorithm, self._settled.names, self._num_generations
         if not isinstance(algorithm, GroupAlgorithm):
-            from rlhf_cli.algorithms.grpo import ProcessRewards
             from rlhf_cli.algorithms.own_advantages import OwnAdvantages
+            from rlhf_cli.algorithms.process_rewards import ProcessRewards
 
             if isinstance(algorithm, ProcessRewards):
                 return advantage_metrics(self._set_token_advantages(algorithm, output))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.algorithms.grpo import Grpo, ProcessRewards
+from rlhf_cli.algorithms.grpo import Grpo
+from rlhf_cli.algorithms.process_rewards import ProcessRewards
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_metrics import DeadRound
 from rlhf_cli.rewards.stack.reward_stack import RewardStack

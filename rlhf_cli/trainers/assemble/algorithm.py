@@ -46,7 +46,7 @@ def algorithm_of(experiment: Experiment) -> Algorithm:
     whole_batch = experiment.aggregate == "normalize_then_sum"
     scale = "batch" if whole_batch else _SCALES[trainer.setting("scale_rewards")]
     if trainer.dense:
-        from rlhf_cli.algorithms.grpo import ProcessRewards
+        from rlhf_cli.algorithms.process_rewards import ProcessRewards
 
         return ProcessRewards(scale)
     from rlhf_cli.algorithms.grpo import Grpo
