@@ -123,9 +123,9 @@ class Resumed:
         """Return a line for every accepted change (old value, new value, reason) and every changed file."""
         lines = [f"{change.describe()}  ({change.reason})" for change in self.taken]
         lines += [f"{file.describe()}  (allowed)" for file in self.files]
-        is_unknown = not read_json(self.folder.provenance)
-        unknown = "provenance.json is missing, so changes of the data and the reward code cannot be seen"
-        return [*lines, *([unknown] if is_unknown else [])]
+        if not read_json(self.folder.provenance):
+            lines.append("provenance.json is missing, so changes of the data and the reward code cannot be seen")
+        return lines
 
     def noted(self) -> JsonTree:
         """Return the entry for provenance.json: the step, the changes, the changed files."""

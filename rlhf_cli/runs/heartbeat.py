@@ -88,10 +88,9 @@ class Heartbeat:
 
     def enter(self, *phases: str, is_watched: bool = True) -> None:
         """Set the current phases and count one synchronization point that every rank passes."""
-        self.phases, self._is_watched, self._waits = phases, is_watched, False
+        self._is_watched, self._waits = is_watched, False
         self._seams += 1
-        for listen in self.listeners:
-            listen(phases)
+        self.enter_part(phases)
         self._write()
 
     @contextlib.contextmanager

@@ -34,17 +34,13 @@ def records_of(folder: Path) -> list[Path]:
 
 def unsent(folder: Path) -> list[Path]:
     """Return the records of a folder that were not fully sent."""
-    return [file for file in records_of(folder) if not _mark_of(file).exists()]
+    return [file for file in records_of(folder) if not file.with_name(file.name + _SENT).exists()]
 
 
 def mark_sent(record_folder: str | Path) -> None:
     """Mark the records in a wandb folder as sent, as `wandb sync` does."""
     for file in Path(record_folder).glob("run-*.wandb"):
-        _mark_of(file).touch()
-
-
-def _mark_of(file: Path) -> Path:
-    return file.with_name(file.name + _SENT)
+        file.with_name(file.name + _SENT).touch()
 
 
 def upload(files: Sequence[Path]) -> str:
