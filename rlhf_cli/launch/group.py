@@ -164,14 +164,11 @@ class _Board:
     def write(self, key: str, content: dict[str, object]) -> None:
         self.store.set(f"{self.prefix}/{key}", json.dumps(content))
 
-    def count(self, key: str, more: int) -> int:
-        return int(self.store.add(f"{self.prefix}/{key}", more))
-
     def wait_until_heard(self, group: RankGroup) -> None:
         """Wait until every other rank has read the exit code: a launcher kills what remains once one rank has ended."""
         until = time.monotonic() + _HEARD_TIMEOUT_S
         with handled({signal.SIGTERM: signal.SIG_IGN}), contextlib.suppress(RuntimeError):
-            while self.count("heard", 0) < group.world_size - 1 and time.monotonic() < until:
+            while self.store.add(f"{self.prefix}/heard", 0) < group.world_size - 1 and time.monotonic() < until:
                 time.sleep(_POLL_S)
             if group.rank == 0:
                 time.sleep(3 * _POLL_S)  # it may hold the store, and the others still count
@@ -248,7 +245,7 @@ def _follow(group: RankGroup) -> int:
 
 def _heard(board: _Board, group: RankGroup, told: dict[str, Any]) -> int:
     with contextlib.suppress(RuntimeError):
-        board.count("heard", 1)
+        board.store.add(f"{board.prefix}/heard", 1)
     board.wait_until_heard(group)
     return int(told["exit_code"])
 

@@ -43,8 +43,14 @@ class OtherNodes:
         self.reason: str | None = None
         self._srun: subprocess.Popen[bytes] | None = None
         if num_nodes > 1:
-            others = {**os.environ, **variables, _IS_HOST: "is_host=0"}
-            self._srun = subprocess.Popen(_others_command(folder, num_nodes), env=others)
+            others, cpus = str(num_nodes - 1), os.environ.get("SLURM_CPUS_PER_TASK")
+            command = [
+                *("srun", "--relative=1", f"--nodes={others}", f"--ntasks={others}", "--ntasks-per-node=1"),
+                "--kill-on-bad-exit=0",  # the others end by themselves
+                *([f"--cpus-per-task={cpus}"] if cpus else []),  # srun does not inherit this since 22.05
+                *node_command(folder),
+            ]
+            self._srun = subprocess.Popen(command, env={**os.environ, **variables, _IS_HOST: "is_host=0"})
         self._ended_at: float | None = None
 
     def have_failed(self) -> bool:
@@ -68,17 +74,6 @@ class OtherNodes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._srun.wait(_LEAVE_S)
                 return
-
-
-def _others_command(folder: RunFolder, num_nodes: int) -> list[str]:
-    others = str(num_nodes - 1)
-    cpus = os.environ.get("SLURM_CPUS_PER_TASK")
-    return [
-        *("srun", "--relative=1", f"--nodes={others}", f"--ntasks={others}", "--ntasks-per-node=1"),
-        "--kill-on-bad-exit=0",  # the others end by themselves
-        *([f"--cpus-per-task={cpus}"] if cpus else []),  # srun does not inherit this since 22.05
-        *node_command(folder),
-    ]
 
 
 def torchrun_variables(launch: Launch) -> dict[str, str]:

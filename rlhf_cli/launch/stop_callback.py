@@ -27,7 +27,7 @@ class StopBetweenSteps(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """From now on, let signals wait for the end of a step."""
-        self.stopping.steps_begin()
+        self.stopping.waits_for_step = True
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.step_began = time.monotonic()

@@ -40,15 +40,12 @@ class Stopping:
         self._grace_s = grace_s
         self._must_save_by = must_save_by
         self._on_late = on_late
-        self._waits_for_step = False
+        self.waits_for_step = False
+        """Whether requests wait for the end of a step; before, a signal interrupts, as there is no progress to lose."""
         self._asked_at = float("-inf")
         self._timers: list[threading.Timer] = []
         if must_save_by is not None:
             self._leave_in(max(0.0, must_save_by - time.time()), f"it had to save by {_clock(must_save_by)}")
-
-    def steps_begin(self) -> None:
-        """Let requests wait for the end of a step; before, a signal interrupts, as there is no progress to lose."""
-        self._waits_for_step = True
 
     def is_due(self, longest_step_s: float) -> bool:
         """Return whether to stop now: on request, or if another step might leave no grace before the deadline."""
@@ -67,15 +64,10 @@ class Stopping:
         if is_echo:
             return
         is_first, self.reason = self.reason is None, reason
-        if not (is_first and self._waits_for_step):
+        if not (is_first and self.waits_for_step):
             raise Interrupted(reason)
         self._leave_in(self._grace_s, reason)
         say_heard(reason)
-
-    def leave_unless_stepping(self, reason: str) -> None:
-        """End the process at once if no step has begun; called from a thread while the main thread is blocked."""
-        if not self._waits_for_step:
-            self._leave(reason)
 
     def close(self) -> None:
         """Cancel all timers."""
@@ -84,12 +76,13 @@ class Stopping:
 
     def _leave_in(self, seconds: float, reason: str) -> None:
         text = f"{reason}; no step ended within {self._grace_s:g} s"
-        timer = threading.Timer(seconds, self._leave, (text,))
+        timer = threading.Timer(seconds, self.leave, (text,))
         timer.daemon = True
         timer.start()
         self._timers.append(timer)
 
-    def _leave(self, reason: str) -> None:
+    def leave(self, reason: str) -> None:
+        """End the process at once; called from a thread, also while the main thread is blocked."""
         try:
             self._on_late(reason)
         finally:
@@ -110,7 +103,8 @@ def stopped_by_signals(stopping: Stopping) -> Iterator[None]:
         stopping.ask(name_of(number))
 
     def leave(number: int) -> None:
-        stopping.leave_unless_stepping(name_of(number))
+        if not stopping.waits_for_step:
+            stopping.leave(name_of(number))
 
     with heard_in_time(dict.fromkeys(_ASKING, ask) | {signal.SIGHUP: signal.SIG_IGN}, leave):
         try:

@@ -153,13 +153,8 @@ def reward_spans(events: Iterable[Event]) -> dict[str, tuple[float, float]]:
 
 def reward_names(events: Iterable[Event]) -> list[str]:
     """Return the names of the reward components in the order they were first logged."""
-    names: dict[str, None] = {}
-    for event in events:
-        for key in event:
-            match = re.fullmatch(r"rewards/([^/]+)/mean", key)
-            if match:
-                names.setdefault(match[1])
-    return list(names)
+    matches = (re.fullmatch(r"rewards/([^/]+)/mean", key) for event in events for key in event)
+    return list(dict.fromkeys(match[1] for match in matches if match))
 
 
 def failed_shares(events: Iterable[Event]) -> dict[str, float]:

@@ -236,29 +236,25 @@ def words_of(params: Mapping[str, object]) -> tuple[str, ...]:
 def open_study(folder: Path, plan: search_space.SearchPlan) -> Study:
     """Return the study in a sweep's folder, with all its trials; create it if there is none."""
     import optuna
+    from optuna.pruners import MedianPruner, NopPruner, SuccessiveHalvingPruner
     from optuna.samplers import NSGAIISampler, RandomSampler, TPESampler
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    pruners: dict[str, BasePruner] = {
+        "off": NopPruner(),
+        "median": MedianPruner(n_warmup_steps=_FIRST_RUNG_PERCENT),
+        "halving": SuccessiveHalvingPruner(min_resource=_FIRST_RUNG_PERCENT, reduction_factor=_LEFT_AFTER_HALVING),
+    }
     study = optuna.create_study(
         storage=JournalStorage(JournalFileBackend(str(folder / JOURNAL))),
         study_name=_NAME,
-        directions=[objective.direction for objective in plan.objectives],
-        pruner=_pruner(plan.sweep.prune),
+        directions=["minimize" if one.less_is_better else "maximize" for one in plan.objectives],
+        pruner=pruners[plan.sweep.prune],
         load_if_exists=True,
     )
     # A resumed search needs other random numbers: with the same ones it would repeat its first trials.
     kinds: dict[str, Callable[..., BaseSampler]] = {"random": RandomSampler, "nsga2": NSGAIISampler, "tpe": TPESampler}
     study.sampler = kinds[plan.sweep.sampler](seed=plan.seed + len(study.get_trials(deepcopy=False)))
     return study
-
-
-def _pruner(name: str) -> BasePruner:
-    from optuna.pruners import MedianPruner, NopPruner, SuccessiveHalvingPruner
-
-    if name == "median":
-        return MedianPruner(n_warmup_steps=_FIRST_RUNG_PERCENT)
-    if name == "halving":
-        return SuccessiveHalvingPruner(min_resource=_FIRST_RUNG_PERCENT, reduction_factor=_LEFT_AFTER_HALVING)
-    return NopPruner()

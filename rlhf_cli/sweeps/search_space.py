@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
@@ -135,10 +135,6 @@ class Objective:
     metric: str
     less_is_better: bool
 
-    @property
-    def direction(self) -> Literal["minimize", "maximize"]:
-        return "minimize" if self.less_is_better else "maximize"
-
     def __str__(self) -> str:
         return f"{'-' if self.less_is_better else ''}{self.metric}"
 
@@ -206,8 +202,12 @@ def search_plan(typed: list[str]) -> SearchPlan | None:
     """
     is_typed = any(_is_of_section(word) for word in typed)
     fixed, swept = split_words(typed)
+    words: list[str] = []
     try:
-        experiment = prepare(_words_of_one_run(typed, fixed, swept, is_typed=is_typed)).experiment
+        with suppress(UserError):  # the first job of a grid, else the first end of each interval
+            words = [] if is_typed else [*grid_of(typed).jobs[0].words]
+        words = words or [*fixed, *(f"{key}={ends_of(distribution_of(one))[0]}" for key, one in swept.items())]
+        experiment = prepare(words).experiment
     except UserError:
         if is_typed:
             raise
@@ -223,16 +223,6 @@ def search_plan(typed: list[str]) -> SearchPlan | None:
     _refuse(space, objectives, list(experiment.rewards))
     kept = tuple(word for word in fixed if not _is_of_section(word))
     return SearchPlan(sweep, objectives, space, kept, experiment.seed)
-
-
-def _words_of_one_run(
-    typed: list[str], fixed: list[str], swept: Mapping[str, Override], *, is_typed: bool
-) -> list[str]:
-    """Return the words of the first job of a grid, or those with the first end of each interval."""
-    if not is_typed:
-        with suppress(UserError):
-            return list(grid_of(typed).jobs[0].words)
-    return [*fixed, *(f"{key}={ends_of(distribution_of(override))[0]}" for key, override in swept.items())]
 
 
 def without_section(tree: JsonTree, origins: Origins) -> None:

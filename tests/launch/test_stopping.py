@@ -44,7 +44,7 @@ def test_before_the_first_step_there_is_nothing_to_wait_for() -> None:
 
 def test_a_wish_is_due_at_the_next_step() -> None:
     stopping = wish([])
-    stopping.steps_begin()
+    stopping.waits_for_step = True
     assert not stopping.is_due(longest_step_s=1e9)
     stopping.ask("SIGUSR1")
     assert stopping.is_due(longest_step_s=0)
@@ -56,7 +56,7 @@ def test_a_wish_is_due_at_the_next_step() -> None:
 def test_the_process_leaves_when_no_step_ends_in_time(late: tuple[list[str], threading.Event]) -> None:
     codes, left = late
     stopping = wish(codes, grace_s=0.05)
-    stopping.steps_begin()
+    stopping.waits_for_step = True
     stopping.ask("SIGTERM")
     assert left.wait(30)
     assert codes[0].startswith("SIGTERM; ")
@@ -117,7 +117,7 @@ def test_every_rank_stops_where_one_is_to(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.fixture
 def begun() -> Stopping:
     stopping = wish([])
-    stopping.steps_begin()
+    stopping.waits_for_step = True
     return stopping
 
 
