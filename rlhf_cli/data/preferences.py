@@ -114,15 +114,26 @@ def sound_pairs(dataset: Table, rules: PairRules, *, name: str = "data") -> tupl
     """
     bad = bad_pairs(dataset)
     if bad and not rules.drops_bad_pairs:
-        raise _bad_pairs_error(bad, dataset, name)
+        first = next(iter(bad))
+        texts = (f"{column} {value!r:.60}" for column, value in dataset[first].items() if column in _TEXTS + IDS)
+        got = f"row {first + 1}, {bad[first].replace('_', ' ')}: {', '.join(texts)}"
+        where = f"{name}, {numbered([row + 1 for row in bad])} (the first row is 1)"
+        what, expected = f"{len(bad)} of {len(dataset)} pairs teach nothing", "two different answers, neither empty"
+        raise DataError(what, where=where, got=got, expected=expected, hint="reward_model.on_bad_pair=drop")
     if not rules.columns:
         return bad, {}
-    rows = enumerate(zip(*(values_of(dataset, column) for column in rules.columns), strict=True))
-    read = {row: _distance(values) for row, values in rows if row not in bad}
+    scores = enumerate(zip(*(values_of(dataset, column) for column in rules.columns), strict=True))
+    read = {row: _distance(values) for row, values in scores if row not in bad}
     distances = {row: distance for row, distance in read.items() if isinstance(distance, float)}
     wrong = {row: problem for row, problem in read.items() if isinstance(problem, str)}
     if wrong and not rules.drops_bad_margins:
-        raise _margin_error(wrong, rules, len(dataset), name)
+        rows, columns = sorted(wrong), f"column{'s' if len(rules.columns) > 1 else ''} {' and '.join(rules.columns)}"
+        what = f"the {columns} cannot be read as a margin in {len(wrong)} of {len(dataset)} pairs"
+        where = f"{name}, {numbered([row + 1 for row in rows])} (the first row is 1)"
+        got = "\n".join(f"row {row + 1}: {wrong[row]}" for row in rows[:_SHOWN])
+        expected = "finite numbers: a margin of 0 or more, and a chosen score that is not below the rejected one"
+        advice = "reward_model.margin.on_bad=drop drops and counts such pairs"
+        raise DataError(what, where=where, got=got, expected=expected, advice=advice)
     return bad | dict.fromkeys(wrong, _NO_MARGIN), _margins(distances, rules)
 
 
@@ -157,16 +168,6 @@ def _margins(distances: dict[int, float], rules: PairRules) -> dict[int, float]:
     return {row: rules.scale * transform(distance) for row, distance in distances.items()}
 
 
-def _margin_error(wrong: dict[int, str], rules: PairRules, num_rows: int, name: str) -> DataError:
-    rows = sorted(wrong)
-    columns = f"column{'s' if len(rules.columns) > 1 else ''} {' and '.join(rules.columns)}"
-    what = f"the {columns} cannot be read as a margin in {len(wrong)} of {num_rows} pairs"
-    where = f"{name}, {numbered([row + 1 for row in rows])} (the first row is 1)"
-    got, advice = "\n".join(f"row {row + 1}: {wrong[row]}" for row in rows[:_SHOWN]), "reward_model.margin.on_bad=drop"
-    expected = "finite numbers: a margin of 0 or more, and a chosen score that is not below the rejected one"
-    return DataError(what, where=where, got=got, expected=expected, advice=f"{advice} drops and counts such pairs")
-
-
 def bad_pairs(dataset: Table) -> dict[int, str]:
     """Return row -> reason for pairs with equal answers or an empty one."""
     columns = IDS if set(IDS) <= set(dataset.column_names) else _TEXTS
@@ -185,12 +186,3 @@ def _is_empty_answer(answer: object) -> bool:
     if isinstance(answer, list) and answer and isinstance(answer[-1], dict):
         return is_empty(answer[-1].get("content")) and not answer[-1].get("tool_calls")
     return is_empty(answer)
-
-
-def _bad_pairs_error(bad: dict[int, str], dataset: Table, name: str) -> DataError:
-    first = next(iter(bad))
-    shown = ", ".join(f"{column} {value!r:.60}" for column, value in dataset[first].items() if column in _TEXTS + IDS)
-    what, expected = f"{len(bad)} of {len(dataset)} pairs teach nothing", "two different answers, neither of them empty"
-    where = f"{name}, {numbered([row + 1 for row in bad])} (the first row is 1)"
-    got, hint = f"row {first + 1}, {bad[first].replace('_', ' ')}: {shown}", "reward_model.on_bad_pair=drop"
-    return DataError(what, where=where, got=got, expected=expected, hint=hint)

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -123,19 +124,14 @@ def runs_on_cpu(launch: Launch) -> bool:
     return not visible_gpus() and not OTHER_GPUS.exists()
 
 
-def host_bytes() -> int | None:
-    """Return the memory of this machine, or the container's limit if that is lower; None if unknown."""
-    try:
-        all_of_it = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return None
-    limits = [all_of_it]
+def host_bytes() -> int:
+    """Return the memory of this machine, or the container's limit if that is lower."""
+    import psutil
+
+    limits = [psutil.virtual_memory().total]
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            with open(file, encoding="ascii") as stream:
-                limits.append(int(stream.read()))
-        except (OSError, ValueError):  # no such file, or `max`
-            continue
+        with suppress(OSError, ValueError):  # no such file, or `max`
+            limits.append(int(Path(file).read_text()))
     return min(limits)
 
 
@@ -173,6 +169,6 @@ def planned_device(launch: Launch, processes: int) -> Device:
     if on_gpu:
         num_bytes = gpu_bytes() if launch.slurm is None else None
     else:
-        num_bytes = (host_bytes() or 0) // max(1, processes // launch.nodes) or None
+        num_bytes = host_bytes() // max(1, processes // launch.nodes) or None
     bf16 = launch.precision == "bf16" or (on_gpu and launch.precision == "auto")
     return Device(on_gpu, bf16, processes, num_bytes)

@@ -263,7 +263,7 @@ def examine() -> list[Condition]:
     """Return all conditions, in the order of the table."""
     torch = importlib.util.find_spec("torch")
     build = read_build(Path(torch.origin).with_name("version.py")) if torch is not None and torch.origin else None
-    cores = f"{len(os.sched_getaffinity(0))} cores, {size(host_bytes() or 0)}"
+    cores = f"{len(os.sched_getaffinity(0))} cores, {size(host_bytes())}"
     return [
         gpu_condition(read_driver(shutil.which("nvidia-smi")), build),
         *package_conditions(),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import os
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from rlhf_cli.config.schema.launch_sections import Launch
@@ -51,7 +51,7 @@ def test_processes(words, gpus, here, of_the_run, uses_gpu, on_cpu, monkeypatch:
     [
         ({"device": "cpu", "nodes": 2}, 8, 1000, Device(False, False, 8, 250)),
         ({"device": "cpu", "nodes": 2}, 1, 1000, Device(num_bytes=1000)),
-        ({"device": "cpu", "precision": "bf16"}, 1, None, Device(False, True, 1, None)),
+        ({"device": "cpu", "precision": "bf16"}, 1, 9, Device(False, True, 1, 9)),
         ({"device": "cpu"}, 4, 3, Device(processes=4)),
         ({"device": "cuda"}, 2, 1000, Device(True, True, 2, 7000)),
         ({"device": "cuda", "precision": "float32"}, 2, 1000, Device(True, False, 2, 7000)),
@@ -59,7 +59,7 @@ def test_processes(words, gpus, here, of_the_run, uses_gpu, on_cpu, monkeypatch:
     ],
 )
 def test_the_device_of_a_process(
-    words: dict[str, object], processes: int, host: int | None, device: Device, monkeypatch: pytest.MonkeyPatch
+    words: dict[str, object], processes: int, host: int, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "host_bytes", lambda: host)
     monkeypatch.setattr(devices, "gpu_bytes", lambda: 7000)
@@ -73,19 +73,17 @@ def test_the_device_of_a_process(
 def test_a_container_may_have_less_memory_than_its_machine(
     version_2: str | None, version_1: str | None, num_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Control groups of both versions, and 10 pages of 4096 bytes."""
+    """Control groups of both versions."""
     files = {"memory.max": version_2, "memory.limit_in_bytes": version_1}
 
-    def opened(file: str, *, encoding: str) -> io.StringIO:
-        if (text := files[Path(file).name]) is None:
+    def read(file: Path) -> str:
+        if (text := files[file.name]) is None:
             raise FileNotFoundError(file)
-        return io.StringIO(text)
+        return text
 
-    monkeypatch.setattr(devices, "open", opened, raising=False)
-    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}.__getitem__)
+    monkeypatch.setattr(Path, "read_text", read)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=40960))
     assert devices.host_bytes() == num_bytes
-    monkeypatch.setattr(os, "sysconf", lambda name: int(""))
-    assert devices.host_bytes() is None
 
 
 def test_what_nvidia_smi_says_of_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
