@@ -128,7 +128,7 @@ def host_bytes() -> int:
     """Return the memory of this machine, or the container's limit if that is lower."""
     import psutil
 
-    limits = [psutil.virtual_memory().total]
+    limits: list[int] = [psutil.virtual_memory().total]
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):  # no such file, or `max`
             limits.append(int(Path(file).read_text()))
