@@ -118,7 +118,8 @@ def sound_pairs(dataset: Table, rules: PairRules, *, name: str = "data") -> tupl
         texts = (f"{column} {value!r:.60}" for column, value in dataset[first].items() if column in _TEXTS + IDS)
         got = f"row {first + 1}, {bad[first].replace('_', ' ')}: {', '.join(texts)}"
         where = f"{name}, {numbered([row + 1 for row in bad])} (the first row is 1)"
-        what, expected = f"{len(bad)} of {len(dataset)} pairs teach nothing", "two different answers, neither empty"
+        what = f"{len(bad)} of {len(dataset)} pairs teach nothing"
+        expected = "two different answers, neither of them empty"
         raise DataError(what, where=where, got=got, expected=expected, hint="reward_model.on_bad_pair=drop")
     if not rules.columns:
         return bad, {}
