@@ -95,7 +95,8 @@ def rank_group(environment: Mapping[str, str] = os.environ) -> RankGroup | None:
         return None
     names = [*_NEEDED, "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
     numbers = [name for name in names if name != "MASTER_ADDR" and name in values]
-    if all(values.get(name) for name in _NEEDED) and all(_is_number(values[name]) for name in numbers):
+    missing = [name for name in _NEEDED if not values.get(name)]
+    if not missing and all(_is_number(values[name]) for name in numbers):
         rank, world_size = int(values["RANK"]), int(values["WORLD_SIZE"])
         # A launcher that starts one process on each machine need not number the processes of a machine.
         local_rank = int(values.get("LOCAL_RANK", "0"))
@@ -103,11 +104,12 @@ def rank_group(environment: Mapping[str, str] = os.environ) -> RankGroup | None:
         if rank < world_size and local_rank < local_size and world_size % local_size == 0:
             place = (values["MASTER_ADDR"], int(values["MASTER_PORT"]))
             return RankGroup(rank, world_size, local_rank, local_size, *place, is_torchruns=_IN_TORCHRUN in values)
-    what = "the launcher's variables are incomplete, are not numbers, or contradict each other"
+    wrong = f"are incomplete: no {' and no '.join(missing)}" if missing else "are not numbers, or contradict each other"
     got = ", ".join(f"{name}={values[name]}" for name in names if values.get(name))
     expected = "RANK below WORLD_SIZE, MASTER_ADDR and MASTER_PORT; LOCAL_RANK below LOCAL_WORLD_SIZE; "
     expected += "the same number of ranks on each machine"
     advice = "torchrun sets all of them; `unset RANK WORLD_SIZE` trains without a launcher"
+    what = f"the launcher's variables {wrong}"
     raise ConfigError(what, where="environment", got=got, expected=expected, advice=advice)
 
 
