@@ -6,9 +6,11 @@ import hashlib
 import itertools
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, QuotedString, RangeSweep, Sweep, ValueType
@@ -98,7 +100,7 @@ def grid_of(typed: list[str]) -> SweepGrid:
     axes: dict[int, SweptKey] = {}
     for place, text in enumerate(map(quote_paths, typed)):
         try:
-            override = _parsed(text)
+            override = _parsed(text, typed[place + 1 :])
             parsed.append((text, override))
             if override is not None and override.is_sweep_override():
                 axes[place] = _axis(override)
@@ -107,7 +109,8 @@ def grid_of(typed: list[str]) -> SweepGrid:
     problems += typed_again([override for _, override in parsed if override is not None])
     if not problems and not axes:
         got, expected = " ".join(typed) or "no values", "a key with several values: seed=1,2,3 or 'seed=range(0,5)'"
-        problems.append(_wrong("no key has several values", got, expected, advice="leave out -m for one run"))
+        hint, advice = next(filter(None, map(_meant, typed)), None), "leave out -m for one run"
+        problems.append(_wrong("no key has several values", got, expected, hint, advice))
     raise_any(problems)
     _refuse_too_many(math.prod(len(axis.words) for axis in axes.values()), " ".join(typed))
     choices = [
@@ -136,7 +139,16 @@ def _refuse_too_many(runs: float, got: str) -> None:
         raise _wrong(f"a sweep of {runs:.0f} runs is too large", got, expected, advice="name fewer values")
 
 
-def _parsed(text: str) -> Override | None:
+def _meant(word: str) -> str | None:
+    """Return the swept values that a list or an interval of other tools stands for: `[0,1]`, `0-2`, `0..2`, `0:2`."""
+    key, _, value = word.partition("=")
+    if ends := re.fullmatch(r"(\d+)(?:-|\.\.|:)(\d+)", value):
+        return f"'{key}=range({ends[1]},{int(ends[2]) + 1})'"
+    listed = re.fullmatch(r"\[([^][{}]+,[^][{}]+)\]", value)
+    return shlex.quote(f"{key}={listed[1].replace(' ', '')}") if listed else None
+
+
+def _parsed(text: str, after: list[str]) -> Override | None:
     """Return Hydra's parsed override. Return None for a deletion (`~`) or another word, which composing reports."""
     key, equals, value = text.lstrip("+").partition("=")
     if text.startswith("~") or not equals:
@@ -150,13 +162,16 @@ def _parsed(text: str) -> Override | None:
     try:
         return OverridesParser.create().parse_override(text)
     except HydraException as error:
-        said = reason_of(error)
+        said, hint = reason_of(error), None
         is_empty = "empty choice" in said
+        if value.strip(",") and value.endswith(","):  # `seed=0, 1, 2`, which the shell splits
+            hint = shlex.quote("".join([text, *takewhile(lambda word: "=" not in word, after)]).rstrip(","))
         raise _wrong(
             f"{key} has no values" if is_empty else "these values cannot be read",
             text if is_empty else f"{text}\n{said}",
-            "values separated by commas, without blanks, 'choice(a,b)', 'range(0,5)', 'glob(toy_*)', '[1,2],[3]'",
-            advice="quote a value that contains a comma, a bracket or =: \"key='a, b',c\"",
+            "values separated by commas, 'choice(a,b)', 'range(0,5)', 'glob(toy_*)', lists: '[1,2],[3]'",
+            hint,
+            "quote a value that contains a comma, a bracket or =: \"key='a, b',c\"",
         ) from None
 
 
