@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, content_text, text_of
@@ -61,8 +61,6 @@ class Judge:
     max_concurrency: int = 8
     cache: bool = True
     cache_dir: str | None = None
-    asked_for: ClassVar[str] = "completion"
-    """The field of the rubric that holds what is judged."""
 
     def __post_init__(self) -> None:
         if len(self.scale) != 2 or not self.scale[0] < self.scale[1]:
@@ -70,15 +68,15 @@ class Judge:
                 "the scale has no range", where="args.scale", got=list(self.scale), expected="[lowest, highest]"
             )
         self._pattern = _compiled(self.score_pattern)
-        self._rubric = Rubric(self.rubric, self.asked_for)
+        self._rubric = self._parsed_rubric()
         self._client = JsonClient.of(self, path="/chat/completions")
         folder = Path(self.cache_dir).expanduser() if self.cache_dir else cache_folder("judge")
         self._cache = ReplyCache(folder) if self.cache else None
         # So that missing columns are noticed before training starts.
-        kind = inspect.Parameter
-        parameters = [kind(name, kind.POSITIONAL_OR_KEYWORD) for name in ("prompts", "completions")]
-        parameters += [kind(name, kind.KEYWORD_ONLY) for name in self._rubric.columns]
-        self.__signature__ = inspect.Signature([*parameters, kind("columns", kind.VAR_KEYWORD)])
+        self.__signature__ = _signature(self._rubric.columns)
+
+    def _parsed_rubric(self) -> Rubric:
+        return Rubric(self.rubric)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model}, {self._client})"
@@ -201,12 +199,23 @@ def prompt_text(prompt: Completion) -> str:
     return "\n".join(f"{message.get('role', 'user')}: {content_text(message)}" for message in prompt)
 
 
+def _signature(columns: Sequence[str]) -> inspect.Signature:
+    kind = inspect.Parameter
+    parameters = [kind(name, kind.POSITIONAL_OR_KEYWORD) for name in ("prompts", "completions")]
+    parameters += [kind(name, kind.KEYWORD_ONLY) for name in columns]
+    return inspect.Signature([*parameters, kind("columns", kind.VAR_KEYWORD)])
+
+
 def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern, re.IGNORECASE)
-        if not compiled.groups:
-            raise re.error("it has no group")
     except (re.error, TypeError) as error:
-        what, expected = "the score pattern is wrong", r"a regular expression with a group for the number: score: (\d+)"
-        raise RewardError(what, where="args.score_pattern", got=f"{pattern} ({error})", expected=expected) from error
+        raise RewardError(f"the score pattern is no regular expression: {error}", where="args.score_pattern") from error
+    if compiled.groups < 1:
+        raise RewardError(
+            "the score pattern has no group",
+            where="args.score_pattern",
+            got=pattern,
+            expected=r"a group that matches the number: score: (\d+)",
+        )
     return compiled

@@ -10,7 +10,7 @@ from functools import partial
 
 from rlhf_cli.errors import RewardError, ServerSilent
 from rlhf_cli.rewards.completion_text import Completion, text_of
-from rlhf_cli.rewards.judge import Judge, ends_of, prompt_text
+from rlhf_cli.rewards.judge import Judge, Rubric, ends_of, prompt_text
 from rlhf_cli.services.http_client import Post, together
 
 _RANKING = r"(?:ranking|order)\s*[:=]\s*\[?(\d+(?:\s*[>,]\s*\d+)*)"
@@ -44,11 +44,13 @@ class RankingJudge(Judge):
     score_pattern: str = field(init=False)
     scale: Sequence[float] = field(init=False)
     ranking_pattern: str = _RANKING
-    asked_for = "completions"
 
     def __post_init__(self) -> None:
         self.score_pattern = self.ranking_pattern
         super().__post_init__()
+
+    def _parsed_rubric(self) -> Rubric:
+        return Rubric(self.rubric, "completions")
 
     async def __call__(
         self, prompts: Sequence[Completion], completions: Sequence[Completion], **columns: object

@@ -37,7 +37,11 @@ def no_room(path: Path, *, needed: int | None, kept: Path | None, error: BaseExc
         where=str(path),
         got=f"{free} bytes ({size(free)}) free; {(message_of(error).splitlines() or [type(error).__name__])[0]}",
         expected=f"{wanted} for the file, which was removed again",
-        advice="make room, then `rlhf resume`" + (f", from {kept.name}, which is complete" if kept is not None else ""),
+        advice=(
+            "make room, then `rlhf resume`"
+            + (f": {kept.name} is complete, and the run continues from it" if kept is not None else "")
+            + "; trainer.args.save_total_limit=1 keeps one checkpoint"
+        ),
     )
 
 
