@@ -215,9 +215,11 @@ def environment_class(
             with staying(), kept(seeds), _running([self]):
                 method, own = cast(Any, original).reset, with_own_arguments(row)
                 seen = answered(lambda: method(self, **own), limits.timeout_s, counts.loop.run)
-                if seen is None:
-                    return None
-                return call_within(lambda: as_text(seen, limits.max_characters), limits.timeout_s)
+                return (
+                    None
+                    if seen is None
+                    else call_within(lambda: as_text(seen, limits.max_characters), limits.timeout_s)
+                )
         except _ERRORS as error:
             got = str(error) if isinstance(error, ToolError) else described(error)
             what, expected = f"{original.__name__}.reset failed", "a text, or None"
@@ -309,10 +311,10 @@ def checked_rollout(function: Function, columns: Sequence[str], where: str) -> F
 
 def _problem_of(output: object, num_rows: int, columns: Sequence[str], model: object) -> tuple[str, str, str] | None:
     """Return what is wrong with a rollout: what, what was given, what is expected; None if it is sound."""
-    needed = (*_RETURNED, *columns)
-    if not isinstance(output, Mapping) or not output.keys() >= {*needed}:
-        got = ", ".join(map(str, output)) if isinstance(output, Mapping) else type(output).__name__
-        return "did not return all columns", got, f"a dict with {', '.join(needed)}"
+    if not isinstance(output, Mapping):
+        return "returned no dict", type(output).__name__, f"a dict with {', '.join((*_RETURNED, *columns))}"
+    if missing := [name for name in (*_RETURNED, *columns) if name not in output]:
+        return f"returned no {missing[0]!r}", ", ".join(map(str, output)), ", ".join((*_RETURNED, *columns))
     window = getattr(model, "max_position_embeddings", None) or sys.maxsize
     for name, rows in output.items():
         is_by_token = name in (*_RETURNED, _MASK)

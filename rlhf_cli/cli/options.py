@@ -125,7 +125,8 @@ class Options:
     def refuse_both(self, first: str, second: str) -> None:
         """Raise ConfigError if both flags were typed, since they exclude each other."""
         if self.on(first) and self.on(second):
-            raise self.error(f"{first} and {second} exclude each other", got=f"{first} and {second}", expected="one")
+            got = f"{first} and {second}"
+            raise self.error(f"{got} exclude each other", got=got, expected="one of them")
 
     @property
     def as_json(self) -> bool:

@@ -52,12 +52,14 @@ def _messages_in(value: object) -> object:
     if not (isinstance(turns, list) and turns and all(isinstance(turn, Mapping) for turn in turns)):
         return value
     if all({"input", "output"} <= set(turn) for turn in turns):
-        roles = {"system": "system", "input": "user", "output": "assistant"}
-        said = [(role, turn.get(key)) for turn in turns for key, role in roles.items()]
-        turns = [
-            {"role": role, "content": text} for role, text in said if text or (text is not None and role != "system")
-        ]
+        turns = [message for turn in turns for message in _exchange(turn)]
     return [_message(turn) for turn in turns]
+
+
+def _exchange(turn: Mapping[str, object]) -> list[Row]:
+    """Return the messages of XTuner's turns, which hold what the user says and the answer to it."""
+    said = {"system": turn.get("system") or None, "user": turn["input"], "assistant": turn["output"]}
+    return [{"role": role, "content": text} for role, text in said.items() if text is not None]
 
 
 def _message(turn: Mapping[str, object]) -> Row:

@@ -240,7 +240,9 @@ def _why_not(condition: Condition | None, experiment: Experiment, ran_as: int | 
         return f"lr_scheduler_type={led[0]} goes on from the rate to which the evaluations led" if led else None
     if condition == "steps do not shape the run":
         if schedule not in _ANY_LENGTH:
-            return f"lr_scheduler_type={schedule} spreads the learning rate over all steps"
+            return (
+                f"lr_scheduler_type={schedule} spreads the learning rate over all steps: later steps would get another"
+            )
         is_share = isinstance(warmup, float) and 0 < warmup < 1
         if schedule != "constant" and (is_share or setting("warmup_ratio")):
             return "the warm-up is a share of all steps"

@@ -18,6 +18,10 @@ _ROUNDING = 1e-14
 """A deviation below this share of the mean is rounding of float64 sums of equal numbers."""
 
 
+def _single_rank(sums: Tensor) -> Tensor:
+    return sums
+
+
 def gae(
     rewards: Tensor,
     values: Tensor,
@@ -68,7 +72,7 @@ def gae(
 
 
 def whiten(
-    values: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Tensor] = lambda sums: sums
+    values: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Tensor] = _single_rank
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return (v - mean) / sqrt(std^2 + 1e-8) over all True positions of all ranks: TRL 1.12's `masked_whiten`.
 
@@ -85,7 +89,7 @@ def whiten(
 
 
 def explained_variance(
-    values: Tensor, returns: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Tensor] = lambda sums: sums
+    values: Tensor, returns: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Tensor] = _single_rank
 ) -> Tensor:
     """Return 1 - Var(returns - values) / Var(returns) over all True positions of all ranks.
 

@@ -180,7 +180,11 @@ def describe_scorer(reward: reward_sections.Reward, *, is_chat: bool) -> str:
 
 
 def _gate(gate: reward_sections.Gate) -> ScoreGate:
-    low, high = gate.between or (gate.equals, gate.equals)
-    low = next((bound for bound in (gate.at_least, low) if bound is not None), float("-inf"))
-    high = next((bound for bound in (gate.at_most, high) if bound is not None), float("inf"))
+    low, high = float("-inf"), float("inf")
+    if gate.between is not None:
+        low, high = gate.between
+    elif gate.equals is not None:
+        low = high = gate.equals
+    low = gate.at_least if gate.at_least is not None else low
+    high = gate.at_most if gate.at_most is not None else high
     return ScoreGate(gate.by, low, high, 0.0 if gate.otherwise == "zero" else gate.otherwise)

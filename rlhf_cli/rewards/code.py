@@ -11,6 +11,7 @@ import re
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Annotated, TypeVar
 
 from annotated_types import Ge, Gt
@@ -94,13 +95,18 @@ def code_runs(
             (which is logged). Another value requires that method.
         max_workers: number of rows that run at once; None = the number of processors.
     """
-    limits = {"memory_mb": memory_mb, "max_processes": max_processes, "max_file_mb": max_file_mb}
+    run = partial(
+        run_code,
+        timeout_s=timeout_s,
+        memory_mb=memory_mb,
+        max_processes=max_processes,
+        max_file_mb=max_file_mb,
+        isolation=isolation,
+    )
 
     def score(completion: Completion) -> float:
         source = code_in(text_of(completion))
-        if not source.strip():
-            return 0.0
-        return float(run_code(source, stdin="", timeout_s=timeout_s, isolation=isolation, **limits).returncode == 0)
+        return float(bool(source.strip()) and run(source).returncode == 0)
 
     return _in_parallel(score, completions, max_workers)
 
@@ -135,7 +141,14 @@ def code_passes_tests(
             (which is logged). Another value requires that method.
         max_workers: number of rows that run at once; None = the number of processors.
     """
-    limits = {"memory_mb": memory_mb, "max_processes": max_processes, "max_file_mb": max_file_mb}
+    run = partial(
+        run_code,
+        timeout_s=timeout_s,
+        memory_mb=memory_mb,
+        max_processes=max_processes,
+        max_file_mb=max_file_mb,
+        isolation=isolation,
+    )
     todo = list(zip(completions, [split_tests(of_row, row) for row, of_row in enumerate(tests)], strict=True))
 
     def score(row: tuple[Completion, list[str]]) -> float | None:
@@ -145,8 +158,7 @@ def code_passes_tests(
         source, token = code_in(text_of(completion)), secrets.token_hex(16)
         if not source.strip():
             return 0.0
-        program = _HARNESS.format(source=source, tests=wanted, token=token)
-        outcome = run_code(program, stdin="", timeout_s=timeout_s, isolation=isolation, **limits)
+        outcome = run(_HARNESS.format(source=source, tests=wanted, token=token))
         lines = set(outcome.stdout.splitlines())
         return sum(f"{token} {number}" in lines for number in range(len(wanted))) / len(wanted)
 

@@ -32,7 +32,9 @@ def answer_in(text: str, *, fallback: Fallback = "last_number") -> Fraction | No
     number or with several (`#### 3 + 4 = 7`, `\boxed{3, 4}`) cannot be read: the result is None without a fallback, so
     that listing candidates does not pay.
     """
-    marked = last_marked(text) or last_boxed(text)
+    marked = last_marked(text)
+    if marked is None:
+        marked = last_boxed(text)
     if marked is not None:
         return only_number(marked)
     return last_number(text) if fallback == "last_number" else None
@@ -44,7 +46,9 @@ def gold_number(answer: object) -> Fraction | None:
     Return None for anything else.
     """
     text = str(answer)
-    marked = last_marked(text) or last_boxed(text)
+    marked = last_marked(text)
+    if marked is None:
+        marked = last_boxed(text)
     return only_number(text if marked is None else marked)
 
 
@@ -142,6 +146,8 @@ def last_marked(text: str) -> str | None:
 def last_boxed(text: str) -> str | None:
     r"""Return the content of the last closed `\boxed{...}`, braces balanced; the outer one if nested. Else None."""
     content: str | None = None
+    if "\\boxed" not in text:
+        return content
     opened: list[int | None] = []  # where the content of a \boxed starts; None for any other brace
     for brace in _BRACE.finditer(text):
         if brace["boxed"]:

@@ -26,7 +26,9 @@ from rlhf_cli.text.regular_files import read_object
 
 MANIFEST = "manifest.json"
 _HASH = "xxh3_128"
-"""Detects damage at memory speed (docs/development/reliability.md), not tampering: no hash beside its file can."""
+"""Detects damage by a kill, a disk or a copy at memory speed; SHA-256 would take twice as long as saving itself
+(docs/development/reliability.md). It does not protect against tampering: no hash stored beside its file can.
+"""
 _STAGED = "tmp-*"
 _REPLACED = "replaced"
 

@@ -105,7 +105,10 @@ def _event(line: bytes, numbers: tuple[str, ...]) -> Event | None:
 
 
 def events_after(path: Path, offset: int) -> tuple[list[Event], int]:
-    """Return the events after `offset` bytes, without the summary and lines that are cut off, and where they end."""
+    """Return the events after `offset` bytes of a file that is being written, without the summary, and their end.
+
+    Skip lines that are damaged or cut off.
+    """
     with path.open("rb") as stream:
         stream.seek(offset)
         *lines, rest = stream.read().split(b"\n")
@@ -153,8 +156,13 @@ def reward_spans(events: Iterable[Event]) -> dict[str, tuple[float, float]]:
 
 def reward_names(events: Iterable[Event]) -> list[str]:
     """Return the names of the reward components in the order they were first logged."""
-    matches = (re.fullmatch(r"rewards/([^/]+)/mean", key) for event in events for key in event)
-    return list(dict.fromkeys(match[1] for match in matches if match))
+    names: dict[str, None] = {}
+    for event in events:
+        for key in event:
+            match = re.fullmatch(r"rewards/([^/]+)/mean", key)
+            if match:
+                names.setdefault(match[1])
+    return list(names)
 
 
 def failed_shares(events: Iterable[Event]) -> dict[str, float]:
@@ -172,8 +180,10 @@ _SET = re.compile(r"^(eval_(\w+)_)runtime$")
 
 
 def evaluation_sets(names: Iterable[str]) -> dict[str, str]:
-    """Return name of an evaluation set -> how its metrics begin; '' -> `eval_` comes first, for a single set."""
-    # each evaluation logs its runtime
+    """Return name of an evaluation set -> how its metrics begin; '' -> `eval_` comes first, for a single set.
+
+    `names` are those of logged metrics; each evaluation logs its runtime.
+    """
     return {"": "eval_", **{match[2]: match[1] for match in map(_SET.match, names) if match}}
 
 

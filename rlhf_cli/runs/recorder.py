@@ -105,7 +105,8 @@ class KeepHeartbeat(TrainerCallback):
 class ShortHistory(TrainerCallback):
     """Keeps the newest 100 training and 100 evaluation log events in memory and in checkpoints, on every rank.
 
-    Readers of the history need its end, or whether an evaluation ever had a metric; metrics.jsonl has the rest.
+    All events would be 2.6 kB per step of a small GRPO run. Readers of the history need its end, or whether an
+    evaluation ever had a metric; metrics.jsonl has the rest.
     """
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:

@@ -53,8 +53,7 @@ def test_each_row_has_the_limits_that_are_documented_unless_others_are_given(mon
     others = {"timeout_s": 2.5, "memory_mb": 64, "max_processes": 3, "max_file_mb": 4, "isolation": "limits"}
     seen: list[object] = []
 
-    def run(source: str, *, stdin: str, **limits: object) -> Any:
-        assert not stdin
+    def run(source: str, **limits: object) -> Any:
         seen.append(limits)
         return SimpleNamespace(returncode=0, stdout="")
 

@@ -69,7 +69,8 @@ class Mirror:
     ) -> Iterator[None]:
         """Keep a run's tracker open during its training, and tell it how the run ended.
 
-        `add_callback` gets the callback of a tracker other than wandb; TrackedRun describes the steps.
+        `add_callback` gets the callback of a tracker other than wandb. `goes_on_from` is the step of the checkpoint,
+        `recorded_to` the last step that an earlier attempt logged.
         """
         run = tracked_run.tracked_run(self._folder, goes_on_from=goes_on_from, recorded_to=recorded_to)
         finish = self.finish
@@ -99,7 +100,10 @@ class Mirror:
         with self._dropped_on_error("at its start"):
             self._kept_to = self._tables_to = self._tracker.start(run)
             if self._kept_to > run.goes_on_from:
-                self.say(f"wandb keeps steps {run.goes_on_from + 1} to {self._kept_to} as they were before the stop")
+                self.say(
+                    f"wandb has steps {run.goes_on_from + 1} to {self._kept_to} from before the stop and keeps "
+                    f"them as they were; metrics.jsonl has them as they are now"
+                )
 
     def event(self, event: Event) -> None:
         """Log an event of metrics.jsonl, with the answers of its evaluation."""

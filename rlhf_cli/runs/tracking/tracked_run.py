@@ -90,7 +90,10 @@ def failed_line(run: Path, tracker: str, when: str, error: Exception) -> str:
         file = RunFolder(run).provenance
         write_json(file, {**read_json(file), "tracker_failed": f"{tracker} failed {when}"}, durable=True)
     what = redacted(message_of(error).strip().partition("\n")[0])
-    return f"warning: {tracker} failed {when} ({type(error).__name__}: {what}); the run goes on without it"
+    return (
+        f"warning: {tracker} failed {when} ({type(error).__name__}: {what}); the run goes on without it, "
+        f"and metrics.jsonl has everything"
+    )
 
 
 _EVALUATION = "eval_"

@@ -37,18 +37,19 @@ def plan_tracking(mode: Mode, tracker: TrackerName = "wandb") -> TrackingPlan:
     if mode != "online" or tracker != "wandb":
         return TrackingPlan(mode, tracker=tracker)
     offline = "recording offline instead; `rlhf sync RUN` sends it later, track=wandb_offline avoids this notice"
-    why = why_not_online()
-    return TrackingPlan("online") if why is None else TrackingPlan("offline", f"{why}: {offline}")
-
-
-def why_not_online() -> str | None:
-    """Return why nothing can be sent to wandb: its address, no login, or no answer within seconds; None if it can."""
     try:
         host, port = wandb_address()
     except ValueError as error:
-        return f"WANDB_BASE_URL is not an address ({error})"
+        return TrackingPlan("offline", f"WANDB_BASE_URL is not an address ({error}): {offline}")
     if not has_login(host):
-        return f"no wandb login for {host} (`wandb login`, or set WANDB_API_KEY)"
+        return TrackingPlan("offline", f"no wandb login (`wandb login`, or set WANDB_API_KEY): {offline}")
+    if (silence := no_answer(host, port)) is not None:
+        return TrackingPlan("offline", f"{silence}: {offline}")
+    return TrackingPlan("online")
+
+
+def no_answer(host: str, port: int) -> str | None:
+    """Return `HOST does not answer (why)` if no connection is made within seconds, else None."""
     try:
         socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
     except OSError as error:

@@ -16,7 +16,7 @@ from typing import Literal
 from rlhf_cli.errors import UserError
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
 from rlhf_cli.runs.run_status import RUNNING, read_status
-from rlhf_cli.runs.tracking.tracking_plan import why_not_online
+from rlhf_cli.runs.tracking.tracking_plan import has_login, no_answer, wandb_address
 from rlhf_cli.text.json_values import section
 from rlhf_cli.text.redaction import redacted
 
@@ -34,13 +34,17 @@ def records_of(folder: Path) -> list[Path]:
 
 def unsent(folder: Path) -> list[Path]:
     """Return the records of a folder that were not fully sent."""
-    return [file for file in records_of(folder) if not file.with_name(file.name + _SENT).exists()]
+    return [file for file in records_of(folder) if not _mark_of(file).exists()]
 
 
 def mark_sent(record_folder: str | Path) -> None:
     """Mark the records in a wandb folder as sent, as `wandb sync` does."""
     for file in Path(record_folder).glob("run-*.wandb"):
-        file.with_name(file.name + _SENT).touch()
+        _mark_of(file).touch()
+
+
+def _mark_of(file: Path) -> Path:
+    return file.with_name(file.name + _SENT)
 
 
 def upload(files: Sequence[Path]) -> str:
@@ -72,6 +76,10 @@ def cut_off_half_a_record(file: Path) -> None:
             stream.truncate(complete)
 
 
+Upload = Callable[[Sequence[Path]], str]
+"""Uploads wandb's files and returns wandb's output. wandb marks files that were fully sent."""
+
+
 @dataclass(frozen=True)
 class Sending:
     """The upload state of a folder's records. `why` explains records that were not sent."""
@@ -87,17 +95,24 @@ def to_send(places: Sequence[Path]) -> list[Sending]:
     return [_of_run(run) for run in dict.fromkeys(run for place in places for run in runs_in(place))]
 
 
-def send(sendings: Sequence[Sending], *, upload: Callable[[Sequence[Path]], str]) -> list[Sending]:
-    """Upload pending records and return the result of each; `upload` returns wandb's output.
-
-    Raises UserError without a wandb login or an answer.
-    """
+def send(sendings: Sequence[Sending], *, upload: Upload) -> list[Sending]:
+    """Upload pending records and return the result of each. Raises UserError without a wandb login."""
     files = [file for one in sendings if one.state == "to send" for file in one.files]
     if not files:
         return list(sendings)
-    if (why := why_not_online()) is not None:  # without an answer, `wandb sync` would try for days
-        expected, advice = "an account to send the runs to, and a network", "then type the same command again"
-        raise UserError("wandb cannot be reached", got=why, expected=expected, advice=advice)
+    try:
+        host, port = wandb_address()
+    except ValueError as error:
+        raise UserError("WANDB_BASE_URL is not an address", got=str(error), hint="unset WANDB_BASE_URL") from None
+    if not has_login(host):
+        raise UserError(
+            f"there is no wandb login for {host}",
+            got="no WANDB_API_KEY, and no login in ~/.netrc",
+            expected="an account to send the runs to",
+            hint="wandb login, or export WANDB_API_KEY=...",
+        )
+    if (silence := no_answer(host, port)) is not None:  # `wandb sync` would try for days
+        raise UserError("wandb cannot be reached", got=silence, advice="type the same command again with a network")
     output = upload(files)
     return [_after(sending, output) if sending.state == "to send" else sending for sending in sendings]
 

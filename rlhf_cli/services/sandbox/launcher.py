@@ -56,9 +56,13 @@ def main(job_file: int, report_pipe: int) -> int:
             return _in_namespaces(job, report)
         _supervise(job, report)
     except Exception as error:
-        report({"failed": f"{type(error).__name__}: {error}"})
-        return 1
+        return _failed(error, report)
     return 0
+
+
+def _failed(error: Exception, report: Report) -> int:
+    report({"failed": f"{type(error).__name__}: {error}"})
+    return 1
 
 
 def _in_namespaces(job: SandboxJob, report: Report) -> int:
@@ -75,7 +79,7 @@ def _in_namespaces(job: SandboxJob, report: Report) -> int:
         _supervise(job, report)
         code = 0
     except Exception as error:
-        report({"failed": f"{type(error).__name__}: {error}"})
+        _failed(error, report)
     finally:
         os._exit(code)  # process 1 of the namespace: when it ends, the kernel kills all others in it
 

@@ -319,7 +319,7 @@ def test_a_run_that_goes_on_keeps_the_steps_it_has(place: Path, mirrored: Mirror
     longer = [*EVENTS[:4], {"step": 5, "time_s": 7.0, "reward": 0.7, "rewards/correct/mean": 0.35}]
     folder.metrics.write_text("".join(json.dumps(one) + "\n" for one in longer))
     (said,) = mirrored(folder, goes_on_from=2, recorded_to=4)
-    assert said.startswith("wandb keeps steps 3 to 4 as they were before the stop")
+    assert said.startswith("wandb has steps 3 to 4 from before the stop and keeps them as they were")
     first, second = records(folder.path)
     assert first.run["run_id"] == second.run["run_id"]
     assert [*first.steps, *second.steps] == [1, 2, 3, 4, 5]

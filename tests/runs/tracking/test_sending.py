@@ -135,7 +135,9 @@ def test_nobody_is_logged_in(place: Path, by_wandb, capsys: Said) -> None:
     record(logged_run(place / "runs" / "quickstart" / "one"))
     assert main(["sync", "runs"]) == 2
     said = capsys.readouterr().err
-    assert "no wandb login for api.wandb.ai (`wandb login`, or set WANDB_API_KEY)" in said
+    assert "there is no wandb login for api.wandb.ai" in said
+    assert "try:      wandb login\n" in said
+    assert "export WANDB_API_KEY=..." in said
     assert main(["sync", "runs", "--dry-run"]) == 0
     assert capsys.readouterr().out.split() == ["to", "send", "runs/quickstart/one"]
     assert asked == []
