@@ -223,7 +223,7 @@ def test_the_quick_test_for_secrets_misses_none(monkeypatch: pytest.MonkeyPatch)
 
 
 def _texts(tree: ast.AST) -> Iterator[str]:
-    """Yield every string constant; a formatted one with a word in the place of each value."""
+    """Yield every string constant; in a formatted one, a word replaces each value."""
     formatted = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
     inside = {id(part) for node in formatted for part in node.values}
     for node in formatted:

@@ -1,4 +1,4 @@
-"""The nearest name is found by a published edit distance; dissimilar words get none."""
+"""A published edit distance picks the nearest name; dissimilar words get none."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def test_random_numbers_of_a_tool_depend_on_its_arguments_alone() -> None:
     expected = random.random()
     random.seed(1)
     first = wrapped(sides=10**9)
-    assert random.random() == expected  # the training's stream goes on as if no tool had been called
+    assert random.random() == expected  # the training's stream continues as if no tool had been called
     assert wrapped(sides=10**9) == first
 
 

@@ -1,4 +1,4 @@
-"""`data.eval` as one set or as several by name: what is accepted, which files win, and which metrics exist."""
+"""`data.eval` as one set or as several named ones: what is accepted, which files win, and which metrics exist."""
 
 from __future__ import annotations
 

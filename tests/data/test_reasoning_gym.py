@@ -166,7 +166,7 @@ class After:
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch, in_process: None) -> None:
-    """`after` and `later` in the place of the package's tasks, here in this process."""
+    """Put `after` and `later` instead of the package's tasks in this process."""
     monkeypatch.setattr(reasoning_gym, "_registry", lambda: {"after": (After, Count), "later": (After, Count)})
 
 

@@ -31,7 +31,7 @@ def experiment(*words: str) -> Experiment:
 
 
 def generated(folder: Path, *, by: str = "total", **given: Any) -> tuple[Any, list[Any]]:
-    """Return the result and the arguments that the answers were asked with."""
+    """Return the result and the arguments of the request for answers."""
     folder.mkdir(exist_ok=True)
     asked: list[Any] = []
     rewards = [

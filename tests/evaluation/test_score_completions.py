@@ -306,7 +306,7 @@ def test_rows_that_cannot_be_scored(
 def test_completions_are_read_under_the_names_of_the_experiment(
     row: dict[str, object], typed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A column that nobody reads may hold anything."""
+    """An unread column may hold anything."""
     monkeypatch.chdir(tmp_path)
     Path("c.jsonl").write_text("".join(json.dumps(row | {"meta": meta, "answer": "2"}) + "\n" for meta in ("x", 1)))
     experiment = prepare(["exp=quickstart", *typed], adjust=fill_in_policy_and_data).experiment

@@ -1,4 +1,4 @@
-"""A run's vLLM server: waited for, its death told with its last words, ended with the run in whatever way that ends.
+"""A run's vLLM server: the run waits for it, reports its death with its last words, and ends it, however the run ends.
 
 A stand-in takes vLLM's place, which takes its command line and speaks its endpoints; tests/launch/vllm runs vLLM.
 """

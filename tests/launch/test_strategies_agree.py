@@ -1,4 +1,4 @@
-"""FSDP 2 and DeepSpeed's ZeRO-2 and ZeRO-3 train what DDP does, to four digits, and go on where they were killed.
+"""FSDP 2 and DeepSpeed's ZeRO-2 and ZeRO-3 train what DDP does, to four digits, and continue where they were killed.
 
 Two CPU processes each. FSDP 2 is real (tests/launch/sharded_runs.py); ZeRO runs where DeepSpeed is installed:
 `make test-strategies`.

@@ -1,4 +1,4 @@
-"""wandb offline of real runs, read back: what is told while TRL trains, and that TRL tells nothing beside it."""
+"""wandb offline of real runs, read back: what is sent while TRL trains, and that TRL sends nothing beside it."""
 
 from __future__ import annotations
 

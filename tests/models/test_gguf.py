@@ -227,7 +227,7 @@ def test_a_cut_gguf_file_is_refused_before_torch_is_imported(content: bytes, pla
 
 @pytest.mark.skipif(not HAS_GGUF, reason="needs gguf (make real)")
 def test_what_a_conversion_writes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights and tokens of the file in float32, nothing of GGUF in the configuration, and padding with the end.
+    """Weights and tokens of the file in float32, a configuration without GGUF, and padding with the end.
 
     One part of a split file lacks tensors, which transformers would draw at random.
     """

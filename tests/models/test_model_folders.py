@@ -115,7 +115,7 @@ def test_other_models_are_refused_as_reward_models(tmp_path: Path, config, got: 
 
 
 def test_an_adapter_names_its_base(tmp_path: Path) -> None:
-    """The base needs no tokenizer, its absence is told of the adapter's file, and a template may lie beside either."""
+    """The base needs no tokenizer, the message names the adapter's file, and a template may lie beside either."""
     base = folder_of(tmp_path / "base", CAUSAL)
     Path(base, "tokenizer_config.json").unlink()
     adapter = {"base_model_name_or_path": base, "task_type": "SEQ_CLS"}

@@ -302,7 +302,7 @@ _WORDS = table(ROUNDS, SIZE=SIZE, SPLIT=SPLIT, PRIMARY="primary.by=format primar
 
 @pytest.mark.parametrize(("words", "processes", "parts"), _WORDS)
 def test_what_a_round_cannot_be_or_depends_on(words: str, processes: str, parts: str) -> None:
-    """A round of PPO has 4 x 40 completions, a fifth of which is 32."""
+    """A round of PPO has 4 x 40 completions, and a fifth of them is 32."""
     key = SIZE if "groups" in words else "kl.controller.horizon"
     found = told(checks.round_problems(subject(words, int(processes)), DataFacts()))
     assert unsaid(found, parts.replace("KEY", key)) == []

@@ -42,8 +42,8 @@ def says(*contents: str) -> list[dict[str, str]]:
 
 
 def test_tokens_by_hand() -> None:
-    """A conversation has 6 characters of the template, 10 where an answer is asked for; a text that is learnt ends with
-    one token, and the trainer adds five.
+    """A conversation has 6 characters of the template, 10 with the prompt for an answer; a text that is learnt ends
+    with one token, and the trainer adds five.
     """
     counter = RowCounter(TOKENIZER, ONE, ("tools", "chat_template_kwargs"), more_tokens=5)
     prompts: dict[int, dict[str, Any]] = {

@@ -24,7 +24,7 @@ from tests.support.planning import Refused, Write, planned, subject_of, table, t
 
 
 def tool(name: str, takes: str, body: str) -> str:
-    """A function with what the model is told of it."""
+    """A function with the description that the model reads."""
     told = "\n        ".join(f"{argument}: A value." for argument in re.findall(r"(\w+):", takes))
     return f'def {name}({takes}) -> int:\n    """Do it.\n\n    Args:\n        {told}\n    """\n    {body}\n\n'
 
@@ -226,7 +226,7 @@ def test_a_tool_may_have_another_name_than_its_function(name: str) -> None:
 
 
 def test_the_call_of_every_tool_is_read_back() -> None:
-    """The parser of the embedded model knows numbers and texts, and no lists; the first mistake is told."""
+    """The parser of the embedded model knows numbers and texts, but no lists; the message names the first mistake."""
     tokenizer = read_tokenizer(EMBEDDED_TOKENIZER, where="model.path")
     three = with_tools("T.add.fn=M:add", "T.longest.fn=M:longest", "T.longer.fn=M:longest")
     ((key, got, expected, hint),) = told(call_problems(three, tokenizer))
@@ -252,7 +252,7 @@ def test_the_call_of_every_tool_is_read_back() -> None:
 def test_the_call_that_the_template_shows_is_read_back(
     tmp_path: Path, change: dict[str, Any] | str | None, says: str
 ) -> None:
-    """TRL takes an answer that it cannot read for plain text, so nobody would notice."""
+    """TRL takes an answer that it cannot read for plain text, so the user would not notice."""
     for file in EMBEDDED_TOKENIZER.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())

@@ -104,7 +104,7 @@ class TestAdapters:
     def test_modules_to_save_that_the_model_does_not_have(
         self, place: Path, refused: Refused, model: tuple[str, ...]
     ) -> None:
-        """peft says nothing and trains none of them. lm_head is tied to the embedding and so in no file."""
+        """peft trains no such weight and does not say so. lm_head is tied to the embedding and so in no file."""
         model_copy(place / "model")
         error = refused(*model, "model.lora.modules_to_save=[lm_head,embed_tokns]")
         assert error.where == "model.lora.modules_to_save (command line)"

@@ -160,7 +160,7 @@ def space(*words: str, steps: int | None = 3) -> dict[str, int]:
     ],
 )
 def test_when_checkpoints_are_saved(words: tuple[str, ...], every: str, times: int | None, at_once: int) -> None:
-    """Two are kept; a third is being written where there are so many."""
+    """Two are kept; a third is being written if there are that many."""
     experiment = prepare([*SMALL, *(f"trainer.args.{word}" for word in words)]).experiment
     found = workload.checkpoints(experiment, Schedule(stage=STAGE, steps=3))
     assert found == Checkpoints(every, times, 3 * WEIGHTS, at_once, WEIGHTS, (3 * at_once + 1) * WEIGHTS)

@@ -1,4 +1,4 @@
-"""The columns of a file are identified by name and type, never guessed."""
+"""The columns of a file are identified by their names and types, never guessed."""
 
 from __future__ import annotations
 

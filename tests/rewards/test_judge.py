@@ -275,7 +275,7 @@ def test_forms_of_a_ranking(text: str) -> None:
 
 
 def test_a_reply_that_is_no_ranking_costs_the_rows_of_its_prompt_only() -> None:
-    """No row of the prompt has a rank when it is asked again alone, so all rows had none, and no failure counted."""
+    """A single row of a prompt gets no rank in a second request, so no row had one, and no failure counted."""
     with serving(lambda payload: reply(f"Ranking: {'2 > 1' if 'Q: p' in str(payload) else 'none'}")) as server:
         judge = RankingJudge(server.url, "m", "Q: {prompt} {completions}")
         stack = RewardStack([Component("judge", judge, on_error="exclude")])

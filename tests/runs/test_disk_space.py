@@ -1,4 +1,4 @@
-"""A full disk, in a file or in a library's words, is told with the place and the checkpoint to go on from."""
+"""The message about a full disk, in a file or in a library's words, names the place and the checkpoint to resume."""
 
 from __future__ import annotations
 

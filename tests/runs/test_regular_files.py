@@ -110,7 +110,7 @@ def test_what_is_still_read() -> None:
 @pytest.mark.parametrize("content", [b"", bytes(range(128, 256)) * 3, bytes(99), b'["not", "expected"]\n', None])
 @pytest.mark.parametrize("name", ["config.yaml", "provenance.json", "status.json", "metrics.jsonl"])
 def test_resume_names_it_and_ends_with_2(workplace: Path, capsys, name: str, content: bytes | None) -> None:
-    """None is half of a file: of YAML that may be YAML, of a log what a kill leaves, like no line and zeros."""
+    """No case is half of a file: half of a YAML file may be YAML, and a kill leaves half of a log, no line or zeros."""
     folder = begun(name="bad")
     folder.metrics.write_text(json.dumps(EVENT) + "\n")
     file = folder.path / name

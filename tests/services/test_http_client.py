@@ -73,7 +73,7 @@ def busy(status: int, asked_s: float = 0) -> Answer:
 def test_the_wait_doubles_up_to_a_limit_and_is_at_least_what_the_server_asks_for(
     answers: list[Answer], expected: list[float], told: list[str], waits: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is told at most every thirty seconds."""
+    """The notice comes at most every thirty seconds."""
     with serving(*answers) as server:
         assert asyncio.run(posting(JsonClient(server.url, retry_budget_s=1000), {})) == {"fine": True}
         assert (waits, len(server.asked)) == (expected, len(answers))

@@ -70,9 +70,9 @@ def told(findings: Check[Any]) -> list[tuple[object, ...]]:
 
 
 def unsaid(found: list[tuple[object, ...]], parts: str) -> list[str]:
-    """Of the one finding, the parts (set apart by ` / `) that it does not say; without parts nothing is found.
+    """Of the one finding, the parts (set apart by ` / `) that it does not say; without parts the list is empty.
 
-    What it says has two blanks between what was asked for, and ends in END.
+    Its text has two blanks between the parts, and ends in END.
     """
     assert len(found) == bool(parts), found
     said = "  ".join([*map(str, found[0]), "END"]) if found else ""

@@ -50,7 +50,7 @@ def write_model(folder: Path) -> None:
 
 
 def rows_in(folder: Path, **changed: object) -> list[dict[str, Any]]:
-    """Write eight images and `rows.jsonl`, which names them from its folder; a column that is None is left out."""
+    """Write eight images and `rows.jsonl`, which names them from its folder; an image column of None is left out."""
     (folder / "seen").mkdir(parents=True, exist_ok=True)
     rows = []
     for number in range(8):

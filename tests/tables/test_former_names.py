@@ -1,4 +1,4 @@
-"""Former names and names of other tools are none of today's, their replacements exist, and who types them is told."""
+"""No former name or name of another tool is valid today, their replacements exist, and a message names them."""
 
 from __future__ import annotations
 

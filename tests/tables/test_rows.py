@@ -172,7 +172,7 @@ def test_a_constructor_takes_no_other_model_than_a_teacher() -> None:
 
 
 def test_every_trainer_of_trl_runs_or_is_refused_by_name() -> None:
-    """A new release of TRL's may bring one: this fails until a row says what becomes of it."""
+    """A new release of TRL's may bring one: this test fails until a row covers it."""
     files = [*package_dir("trl").glob("trainer/*.py"), *package_dir("trl").glob("experimental/*/*.py")]
     classes = {name for file in files for name in re.findall(r"^class ([A-Za-z0-9]+Trainer)\b", file.read_text(), re.M)}
     assert classes == {*TRAINERS, *UNSUPPORTED}

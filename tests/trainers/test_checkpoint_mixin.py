@@ -34,7 +34,7 @@ from tests.support.one_rank import write_checkpoint
 
 
 class Trl:
-    """Stands for TRL's trainer: it notes what is asked of it."""
+    """Stands for TRL's trainer: it notes its calls."""
 
     def __init__(self, folder: Path, **args: object) -> None:
         given = {"output_dir": str(folder), "should_save": True, "save_total_limit": 2, "save_only_model": False}
@@ -191,7 +191,7 @@ def test_a_metric_that_no_evaluation_logs_is_refused(tmp_path: Path, wanted: str
 
 
 class Counting(TrainerCallback, ExportableState):
-    """A callback with a state, of which a trainer may have several."""
+    """A callback with a state; a trainer may have several."""
 
     count = 0
 

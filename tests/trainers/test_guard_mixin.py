@@ -33,7 +33,7 @@ from tests.support.one_rank import write_checkpoint
 
 
 class Trl:
-    """Stands for TRL's trainer on one of two ranks: it notes what is asked of it, and `breaks` once."""
+    """Stands for TRL's trainer on one of two ranks: it notes its calls, and `breaks` once."""
 
     breaks: BaseException | None = None
 
@@ -110,7 +110,7 @@ def test_a_step_is_checked_with_the_batches_and_losses_of_its_window() -> None:
 
 
 def test_rows_of_a_micro_batch_are_told_apart() -> None:
-    """Ids by their mask, or without those that a loss ignores; numbers of a row or a token; nothing else."""
+    """Ids by their mask, or without those that a loss ignores; numbers of a row or a token; no other columns."""
     batch = {
         "kl_coef": torch.tensor(0.1),
         "texts": ["a", "b"],
@@ -214,7 +214,7 @@ def test_a_bad_weight_is_not_saved_and_a_bad_gradient_no_reason_not_to() -> None
 def test_the_batch_is_written_and_all_ranks_are_told_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: int, alone: bool
 ) -> None:
-    """Rank 0 knows the way and tells it to the others; a rank that stops alone waits for nobody."""
+    """Rank 0 knows the way and tells the others; a rank that stops alone waits for no other."""
     monkeypatch.chdir(tmp_path)
     sent: list[bool] = []
 
@@ -291,7 +291,7 @@ def test_a_policy_without_probabilities_stops_its_own_rank(said: str, stops: boo
     assert asked == [{"cause": error, "alone": True}]
 
 
-# Rounds without a signal end the run when there were so many of them, one after another.
+# Rounds without a signal end the run after this many in a row.
 
 
 def dead(step: int, left_out: float = 0.0) -> DeadRound:

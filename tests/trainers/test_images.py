@@ -99,7 +99,7 @@ def test_resumed_it_is_the_same_run(grpo: RunFolder, tmp_path: Path, step: int) 
 
 
 def test_what_a_run_writes(grpo: RunFolder) -> None:
-    """The table names the files, and what is off is said in the log and by `why`."""
+    """The table names the files, and the log and `why` say what is off."""
     stored = table(grpo, 3)
     assert {Path(name).parent.name for name in stored["image"]} == {"seen"}
     assert stored["prompt"][0][0]["content"][0]["type"] == "image"

@@ -1,4 +1,4 @@
-"""An evaluation draws the same random numbers each time, and the training goes on with its own."""
+"""An evaluation draws the same random numbers each time, and the training continues with its own."""
 
 from __future__ import annotations
 

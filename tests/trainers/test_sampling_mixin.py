@@ -1,4 +1,4 @@
-"""Which groups a round keeps, of which draws, and what is logged of them, without a run."""
+"""Which groups a round keeps, from which draws, and which metrics it logs, without a run."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_the_number_at_each_place(tmp_path: Path, at: str | int, value: float) -
         ({"between": [19.5, 20]}, "met"),
         ({"between": [19.6, 20]}, "missed"),
         ({"between": [0, 19.4]}, "missed"),
-        ({"at": "best", "at_most": 1.5}, "met"),  # (1 + 2) / 2: the best is the lowest where little is asked for
+        ({"at": "best", "at_most": 1.5}, "met"),  # (1 + 2) / 2: the best value of such a metric is its lowest
         ({"at": "best", "at_most": 1.4}, "missed"),
     ],
 )

@@ -96,7 +96,7 @@ def test_a_run_that_ended_earlier_differs(compared) -> None:
 
 
 def test_an_evaluation_is_compared_with_an_evaluation(compared) -> None:
-    """The second run logged nothing else at the third step."""
+    """The second run logged only this at the third step."""
     found = compared(log(), [event for event in log() if event["step"] != 3 or "eval_loss" in event])
     assert {found.first_difference.name, *found.also} == {"kl", "loss", "reward"}
 

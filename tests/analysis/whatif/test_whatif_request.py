@@ -1,4 +1,4 @@
-"""What `rlhf whatif` is asked: every combination of values, and what a log cannot answer."""
+"""Requests to `rlhf whatif`: every combination of values, and questions that a log cannot answer."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def attacks(*rows: ScoredRow) -> dict[int, tuple[str, ScoredRow]]:
 def test_beats_ties_margin_and_who_let_it_in() -> None:
     """Gold gets 1 + 0. 0.5 + 0 loses by 0.5, None loses, 1 + 0 ties, 0 + 2 beats it by 1, let in by b, three times.
 
-    The last gold answer has no total, and nothing is compared with it. Two rows have no gold or no attack at all.
+    The last gold answer has no total, so no attack is compared with it. Two rows have no gold or no attack at all.
     """
     four = [row(a=0.5, b=0.0), row(a=None, b=0.0), row(a=1.0, b=0.0), row(a=0.0, b=2.0)]
     gold = golds(*[row(a=1.0, b=0.0)] * 12, row(a=None, b=1.0), row(a=0.0, b=9.0))

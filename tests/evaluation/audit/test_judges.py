@@ -88,7 +88,7 @@ SUMS = ["trainer=grpo", "model=tiny", "data=toy_sums"]
 
 
 def test_what_cannot_be_reached_and_what_costs_time(place: Path) -> None:
-    """A port where nobody listens; of several servers one is enough. A model is a folder, or in the hub's cache."""
+    """A port without a server; of several servers one is enough. A model is a folder, or in the hub's cache."""
     (place / "rm").mkdir()
     with serving(strict) as server:
         url = server.url.removesuffix("/score")
@@ -133,7 +133,7 @@ def test_kinds_that_are_typed() -> None:
 
 
 def test_what_is_no_audit(place: Path) -> None:
-    """No reward, none that can be called, no prompts. Beside a reward that can be called, others are skipped."""
+    """No reward, no callable reward, no prompts. Beside a reward that can be called, others are skipped."""
     (place / "rows.csv").write_text("question,answer\n1+1,2\n")
     nobody = [f"rewards.{name}={{fn: '{__name__}:free', args: {{url: {SILENT}}}}}" for name in ("a", "b")]
     unheard = prepare([*SUMS, *nobody]).experiment

@@ -45,6 +45,6 @@ class Seen:
 
 
 def grpo(totals: list[float | None]) -> list[float]:
-    """Return GRPO's advantages without scaling; a row with None is excluded."""
+    """Return GRPO's advantages without scaling; a row whose reward is None is excluded."""
     present = [total for total in totals if total is not None]
     return [0.0 if total is None else total - sum(present) / len(present) for total in totals]

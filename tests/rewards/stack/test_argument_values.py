@@ -152,7 +152,7 @@ def test_what_a_factory_lacks_is_named() -> None:
 
 
 def test_a_misspelt_argument_is_not_also_reported_as_missing() -> None:
-    """`siez` is `size`. An unknown name that is like none of the arguments gives both errors."""
+    """`siez` is `size`. An unknown name that resembles no argument gives both errors."""
     assert [error.what.split(" ", 1)[1] for error in problems("./own.py:Made", siez=3)] == ["has no argument 'siez'"]
     unlike, missing = problems("./own.py:Made", colour=3)
     assert unlike.what.endswith("has no argument 'colour'")

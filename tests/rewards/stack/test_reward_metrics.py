@@ -1,4 +1,4 @@
-"""What is logged of every reward, by hand on four rows, and what is said of rounds without a learning signal."""
+"""Logged metrics of every reward, by hand on four rows, and the notice about rounds without a learning signal."""
 
 from __future__ import annotations
 

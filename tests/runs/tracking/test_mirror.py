@@ -78,7 +78,7 @@ def folder(place: Path) -> RunFolder:
 
 
 def test_what_wandb_keeps_is_not_logged_again(told, folder: RunFolder) -> None:
-    """It has steps up to 3; without a tracker nothing is logged at all."""
+    """It has steps up to 3; without a tracker the mirror logs no step."""
     tracker = told()
     mirror, rows = Mirror(folder, TrackingPlan("offline"), say=print), [{"answer": "2"}]
     mirror.start(tracked_run(folder, goes_on_from=0, recorded_to=3))

@@ -287,7 +287,7 @@ print(*[module.__file__ for name, module in sys.modules.items() if name.split(".
 def test_bubblewrap_is_shown_every_file_that_the_launcher_imports(
     is_root: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root keeps the rights to become another user, and any other user becomes nobody in a namespace of its own."""
+    """Root keeps the rights to become another user, and any other user becomes `nobody` in its own namespace."""
     monkeypatch.setattr(os, "geteuid", lambda: 0 if is_root else 1000)
     # The launcher's PATH is a shorter one, in which a program of the user's own may be missing.
     monkeypatch.setattr(shutil, "which", lambda name: f"/home/me/bin/{name}")

@@ -205,7 +205,7 @@ print(json.dumps(found))
 @pytest.mark.parametrize("user", [0, 12345])
 def test_what_is_shown_is_read_only_and_else_mounted_as_it_was(user: int) -> None:
     """linux/mount.h: read-only 1, nosuid 2, nodev 4, noexec 8, noatime 1024, nodiratime 2048, strictatime 1 << 24. The
-    kernel lets nobody but root drop one of them in a namespace.
+    kernel lets only root drop one of them in a namespace.
     """
     if os.geteuid() != 0:
         pytest.skip("only root can mount here and become somebody else")

@@ -112,7 +112,7 @@ SETS = "data.eval={easy: {world: toy_sums}, hard: {fraction: 0.25}}"
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_trainer_that_generates(built: Built, caplog: pytest.LogCaptureFixture, rank: int) -> None:
-    """Two of three prompts of one set are trained on, none of the other, and the first rank says so."""
+    """Two of three prompts of one set and no prompt of the other are trained on, and the first rank says so."""
     keep = "sampling.keep_groups={by: correct, tries: 5}"
     words = ["+exp=quickstart", SETS, keep, "guards.no_signal=3", "run.resume_weights_only=true"]
     rows, evals = prompts("a", "b", "c"), {"easy": prompts("b", "c", "x"), "hard": prompts("y")}

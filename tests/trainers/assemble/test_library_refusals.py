@@ -126,7 +126,7 @@ def test_which_arguments_a_message_is_about(message: str, where: str, hint: str 
 def test_a_class_that_is_none_of_the_libraries_is_refused_with_its_place(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a file is found to hold when it is imported. To name an experimental trainer is to agree to it."""
+    """Mistakes that appear when a file is imported. To name an experimental trainer is to agree to it."""
     imports = (
         "import transformers, trl\nclass Mine(trl.SFTTrainer): ...\nclass Watch(transformers.TrainerCallback): ...\n"
     )

@@ -1,4 +1,4 @@
-"""What an adapter, a teacher, a tokenizer and a warm start are made with, where loaders note what they are asked."""
+"""What an adapter, a teacher, a tokenizer and a warm start are made with, where loaders note their arguments."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ def test_which_rows_are_tried() -> None:
 
 
 def test_results_of_all_rows_or_of_some_are_put_together() -> None:
-    """Log-probabilities and, where they were asked for, entropies."""
+    """Log-probabilities and, on request, entropies."""
     numbers = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     for places in ([[2, 0, 1]], [[1], [2, 0]]):
         parts = [(torch.tensor(some), (numbers[some], numbers[some] + 9)) for some in places]

@@ -28,7 +28,7 @@ CRITIC = ["critic.weight", "critic.bias"]
 
 
 class Critic:
-    """Notes what is asked of it."""
+    """Notes its calls."""
 
     learning_rate = 0.25
 
