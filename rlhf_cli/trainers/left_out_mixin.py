@@ -58,8 +58,7 @@ class LeftOutMixin(ExtendedTrainer):
         if "old_logps" in output:  # RLOO's, summed over the row before: exp(0 - old) of a long row is infinite
             output["old_logps"] = output["old_logps"].masked_fill(is_dropped, 0.0)
         if "num_items_in_batch" in output:
-            in_loss = output["completion_mask"] * output.get("tool_mask", 1)
-            output["num_items_in_batch"] = self.accelerator.gather(in_loss.sum()).sum()
+            output["num_items_in_batch"] = self.accelerator.gather(tokens_in_loss(output).sum()).sum()
 
     def _prepare_inputs(self, generation_batch: Any) -> TrlBatch:
         before = self._buffered_inputs
@@ -136,10 +135,15 @@ def entropy_over_kept(trainer: TrlTrainer, share: float) -> Iterator[None]:
     logged[count:] = [coef] * (len(logged) - count)
 
 
+def tokens_in_loss(batch: TrlBatch) -> Tensor:
+    """Return (B, T) integers, 1 = the policy chose this token; a tool's answer and padding are 0."""
+    mask: Tensor = batch["completion_mask"]
+    return mask * batch.get("tool_mask", 1)
+
+
 def rows_and_tokens(batch: TrlBatch) -> Tensor:
     """Return (2,) float64, the rows and the tokens that count in a micro-batch of this rank."""
-    mask = batch["completion_mask"]
-    return torch.stack([mask.any(dim=1).sum(), (mask * batch.get("tool_mask", 1)).sum()]).double()
+    return torch.stack([batch["completion_mask"].any(dim=1).sum(), tokens_in_loss(batch).sum()]).double()
 
 
 def count_metrics_over_kept(

@@ -50,7 +50,7 @@ from rlhf_cli.runs.reward_records import read_running, write_running
 from rlhf_cli.tables.trl_values import TABLE_COLUMNS
 from rlhf_cli.text.json_values import without_images
 from rlhf_cli.tools_and_environments import KINDS, ending_of, ending_shares
-from rlhf_cli.trainers.left_out_mixin import LeftOutMixin
+from rlhf_cli.trainers.left_out_mixin import LeftOutMixin, tokens_in_loss
 from rlhf_cli.truncation import COMPONENT, ENDINGS, Ending, Endings
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class RewardMixin(LeftOutMixin):
         if has_no_total.any():
             self.drop_rows(output, has_no_total[self._own_rows])
         if any(component.per is not None for component in self.reward_stack.components):
-            self.reward_stack.place_turns((output["completion_mask"] * output.get("tool_mask", 1)).bool().tolist())
+            self.reward_stack.place_turns(tokens_in_loss(output).bool().tolist())
         shares = self._set_advantages(output)
         metrics = self._metrics["train" if self.model.training else "eval"]
         if self.stops is not None:
@@ -292,14 +292,15 @@ class RewardMixin(LeftOutMixin):
         width = self.accelerator.gather(torch.tensor([num_tokens], device=values.device)).max()
         missing = (0, int(width) - num_tokens)
         by_row = torch.nn.functional.pad(values.transpose(0, 1), missing)
-        masks = torch.nn.functional.pad(torch.stack([is_rewarded, is_in_completion], dim=1), missing)
+        is_trained = tokens_in_loss(output).bool()  # a tool's answer has an advantage, and no gradient
+        masks = torch.nn.functional.pad(torch.stack([is_rewarded, is_trained], dim=1), missing)
         everyones = self.accelerator.gather(by_row.contiguous()).transpose(0, 1)
-        rewarded, in_completion = self.accelerator.gather(masks).unbind(dim=1)
+        rewarded, trained = self.accelerator.gather(masks).unbind(dim=1)
         parts = algorithm.parts(everyones, rewarded, self._num_generations)
         advantages = parts.sum(dim=0)
         overwrite_last(self._logs["advantages"], advantages[:, 0].tolist())
         output["advantages"] = advantages[self._own_rows, :num_tokens] * is_in_completion
-        return shares(self._settled.names, parts, advantages * in_completion)
+        return shares(self._settled.names, parts, advantages * trained)
 
     def _set_own_advantages(self, algorithm: OwnAdvantages, output: TrlBatch) -> dict[str, float]:
         """Set the advantages that the user's function makes, and return the shares if it gives parts."""
@@ -309,7 +310,10 @@ class RewardMixin(LeftOutMixin):
         overwrite_last(self._logs["advantages"], answer.by_row.tolist())
         own = advantages[self._own_rows].to(mask.device, torch.float32)
         if answer.is_by_token:
-            own = torch.nn.functional.pad(own, (0, mask.shape[1] - own.shape[1])) * mask
+            longer = mask.shape[1] - own.shape[1]
+            own = torch.nn.functional.pad(own, (0, longer)) * mask
+            trained = torch.nn.functional.pad(tokens_in_loss(output), (0, -longer))
+            advantages = advantages * self.accelerator.gather(trained.contiguous()).cpu()
         output["advantages"] = own
         if answer.parts:
             parts = torch.stack([torch.from_numpy(part) for part in answer.parts.values()])

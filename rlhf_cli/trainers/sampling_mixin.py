@@ -20,6 +20,7 @@ from torch import Tensor
 from rlhf_cli.rewards.stack.reward_metrics import differing_groups, share_of_dead_groups
 from rlhf_cli.tables.metrics import DRAWS, UNUSED_TOKENS
 from rlhf_cli.tables.trl_values import KEPT
+from rlhf_cli.trainers.left_out_mixin import tokens_in_loss
 from rlhf_cli.trainers.reward_mixin import RewardMixin, overwrite_last
 
 if TYPE_CHECKING:
@@ -78,8 +79,7 @@ class SamplingMixin(RewardMixin):
             return draws[0].output
         output = joined([draw.output for draw in draws], chosen, self._num_generations, self._tokenizer.pad_token_id)
         if "num_items_in_batch" in output:
-            in_loss = output["completion_mask"] * output.get("tool_mask", 1)
-            output["num_items_in_batch"] = self.accelerator.gather(in_loss.sum()).sum()
+            output["num_items_in_batch"] = self.accelerator.gather(tokens_in_loss(output).sum()).sum()
         return output
 
     def _drawn(self, inputs: list[dict[str, Any]]) -> Draw:

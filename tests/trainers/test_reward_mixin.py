@@ -7,11 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
 from rlhf_cli.algorithms.grpo import Grpo
 from rlhf_cli.algorithms.process_rewards import ProcessRewards
+from rlhf_cli.algorithms.user_function import Answer
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_metrics import DeadRound
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
@@ -169,17 +171,43 @@ def test_token_advantages_of_groups_that_extend_over_ranks() -> None:
         reward_stack=SimpleNamespace(token_values=lambda name, row, divisor: own[name][row]),
         **{"_settled": settled, "_logs": {"advantages": deque([9.0] * 4)}},
     )
-    output = {"completion_mask": torch.tensor([[1, 1, 1], [1, 0, 0]])}
+    output = {
+        "completion_mask": torch.tensor([[1, 1, 1], [1, 0, 0]]),
+        "tool_mask": torch.tensor([[1, 0, 1], [1, 1, 1]]),
+    }
     found = trainer._set_token_advantages(algorithm, output)
     values = torch.cat([theirs, torch.tensor([[[3.0, 0, 1, 0], [0, 0, 2, 0]], [[5.0, 0, 0, 0], [0] * 4]])])
     rewarded = torch.cat([is_rewarded, torch.tensor([[1, 0, 1, 0], [1, 0, 0, 0]])]).bool()
     everyones = algorithm.advantages(values.transpose(0, 1), rewarded, 2)
     assert torch.equal(output["advantages"], everyones[2:, :3] * output["completion_mask"])
     assert list(trainer._logs["advantages"]) == everyones[:, 0].tolist()
-    assert found.keys() == {"a", "b"}
-    assert sum(found.values()) == pytest.approx(1.0, **ARITHMETIC)
+    in_loss = torch.cat([is_token, torch.tensor([[1, 0, 1, 0], [1, 0, 0, 0]])])  # a tool wrote one of our tokens
+    along = (algorithm.parts(values.transpose(0, 1), rewarded, 2) * everyones * in_loss).double().sum(dim=(1, 2))
+    energy = ((everyones * in_loss).double() ** 2).sum()
+    assert found == pytest.approx(dict(zip("ab", (along / energy).tolist(), strict=True)), **ARITHMETIC)
     trainer.accelerator.num_processes = 4
     assert trainer._own_rows == slice(1, 2)
+
+
+@pytest.mark.parametrize("width", [3, 5])
+def test_shares_of_own_token_advantages_count_the_tokens_in_the_loss(width: int) -> None:
+    """By hand: the other rank's row has parts (1, 1) and (3, 0), ours (2, 0) and (0, 4) around a tool's token."""
+    parts = {"a": numpy.array([[1.0, 3, 0, 0], [2, 9, 0, 0]]), "b": numpy.array([[1.0, 0, 0, 0], [0, 1, 4, 0]])}
+    answer = Answer(parts["a"] + parts["b"], numpy.array([2, 3]), parts, gave_parts=True)
+    trainer = ranked(
+        torch.tensor([[1, 1, 0, 0]]),
+        **{
+            "_settled": SimpleNamespace(raw=torch.zeros(2, 2)),
+            "_endings": ENDED,
+            "_logs": {"advantages": deque([9.0] * 2)},
+        },
+    )
+    output = {"completion_mask": torch.ones(1, width).long(), "tool_mask": torch.tensor([[1, 0, 1, 1, 1][:width]])}
+    algorithm: Any = SimpleNamespace(answer=lambda *_: answer)
+    found = trainer._set_own_advantages(algorithm, output)
+    assert output["advantages"].tolist() == [[2.0, 10.0, 4.0, 0.0, 0.0][:width]]
+    energy = 2 * 2 + 3 * 3 + 2 * 2 + 4 * 4
+    assert found == pytest.approx({"a": (2 + 9 + 4) / energy, "b": (2 + 16) / energy}, **ARITHMETIC)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
 from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.forward_pass import in_evaluation_mode, switch_off_dropout
 from rlhf_cli.trainers.guard_mixin import GuardMixin, Named
+from rlhf_cli.trainers.left_out_mixin import tokens_in_loss
 from rlhf_cli.trainers.pass_mixin import PassMixin, tried_rows
 from rlhf_cli.trainers.ppo.critic import KlPenalty, TrainedCritic, prompts_and_completions
 from rlhf_cli.trainers.reward_mixin import RewardMixin, overwrite_last
@@ -95,7 +96,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         lengths = output["completion_mask"].sum(dim=1)
         goes_on = self.truncation.goes_on(self._endings)[self._own_rows]
         is_bootstrapped = goes_on.to(lengths.device)
-        is_action = _action_mask(output)
+        is_action = tokens_in_loss(output).bool()
         scores = self._scores(output["completion_mask"].bool())
         # the answer is unfinished: the critic's value replaces its score
         if self.truncation.replaces and not self._is_warned:
@@ -220,7 +221,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         It is normalised like the policy's, so that gradient accumulation does not change it.
         """
         settings = self.critic.settings
-        mask = _action_mask(inputs)
+        mask = tokens_in_loss(inputs).bool()
         is_packed = self._packs_values(inputs)
         values = self.critic.values(inputs, self.accelerator.autocast, is_packed=is_packed)
         losses, is_clipped = value_losses(values, inputs["rollout_values"], inputs["returns"], settings.value_clip)
@@ -242,7 +243,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         return value_loss
 
     def _log_update(self, loss: Tensor, inputs: TrlBatch) -> None:
-        logps, mask = self._latest_logps, _action_mask(inputs)
+        logps, mask = self._latest_logps, tokens_in_loss(inputs).bool()
         old = inputs.get("old_per_token_logps")
         old = logps if old is None else old
         ratio = (logps - old).exp()
@@ -319,12 +320,6 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
     @property
     def _mode(self) -> str:
         return "train" if self.model.training else "eval"
-
-
-def _action_mask(inputs: TrlBatch) -> Tensor:
-    """Return (B, T) bool, True = the policy chose this token."""
-    mask: Tensor = inputs["completion_mask"].bool()
-    return mask & inputs["tool_mask"].bool() if "tool_mask" in inputs else mask
 
 
 def shuffled_prompts(rows: TrlBatch, *, first: int, num_generations: int) -> TrlBatch:
