@@ -12,6 +12,7 @@ from annotated_types import Ge
 from rlhf_cli.errors import RewardError
 from rlhf_cli.services.http_client import JsonClient, together
 from rlhf_cli.tables.trl_values import TRAINERS_OWN
+from rlhf_cli.text.json_values import finite_or_none
 
 
 @dataclass(eq=False, repr=False)
@@ -19,8 +20,8 @@ class RewardServer:
     """A reward that asks a server over HTTP: one `POST` per batch of rows.
 
     Sent: `{"prompts": [...], "completions": [...], "columns": {NAME: [...]}}`, with prompts and completions as texts or
-    lists of messages, and every dataset column that JSON can represent. Expected: `{"rewards": [0.5, null, ...]}`, a
-    number for each completion, null if the reward does not apply.
+    lists of messages, and every dataset column that JSON can represent, with null for NaN. Expected:
+    `{"rewards": [0.5, null, ...]}`, a number for each completion, null if the reward does not apply.
 
     Args:
         url: of one server, or a list of equivalent URLs, which are used in turn.
@@ -84,14 +85,15 @@ class RewardServer:
 
 
 def _json_columns(columns: Mapping[str, object], num_rows: int) -> dict[str, list[object]]:
-    """Return the dataset columns that JSON can represent; images are left out, for example."""
+    """Return the dataset columns that JSON can represent; NaN is null, and images are left out, for example."""
     kept: dict[str, list[object]] = {}
     for name, values in columns.items():
         if name in {"completion_ids", *TRAINERS_OWN} or not isinstance(values, list | tuple) or len(values) != num_rows:
             continue
+        finite = list(map(finite_or_none, values))
         try:
-            json.dumps(values, allow_nan=False)
+            json.dumps(finite, allow_nan=False)
         except (TypeError, ValueError):
             continue
-        kept[name] = list(values)
+        kept[name] = finite
     return kept

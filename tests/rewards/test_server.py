@@ -26,7 +26,8 @@ def test_sends_rows_and_columns_gets_rewards() -> None:
         columns["answer"] = [1, None]
         scores = asyncio.run(reward(prompts=prompts, completions=["abc", ""], **from_trl, **columns))
     assert scores == [3, None]
-    assert server.asked[0].payload == {"prompts": prompts, "completions": ["abc", ""], "columns": {"answer": [1, None]}}
+    sent = {"share": [None, 1.0], "answer": [1, None]}
+    assert server.asked[0].payload == {"prompts": prompts, "completions": ["abc", ""], "columns": sent}
 
 
 def test_batches_keep_their_order() -> None:
