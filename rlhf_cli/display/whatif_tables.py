@@ -156,7 +156,7 @@ def _shown(change: KeyChange) -> str:
 def _value(value: JsonValue) -> str:
     entries = value if isinstance(value, list) else [value]
     gates = [
-        f"{gate_text(entry)} else {value_text(entry['otherwise'])}"
+        f"{gate_text(entry)} else {value_text(entry.get('otherwise'))}"
         for entry in entries
         if isinstance(entry, dict) and "by" in entry
     ]

@@ -125,9 +125,9 @@ def time_shares(names: Iterable[str], values: Callable[[str], Sequence[float]]) 
     seconds = {}
     for name in names:
         if name.startswith(SHARE):
-            shares = values(name)
-            at_end = elapsed[len(elapsed) - len(shares) :]
-            seconds[name.removeprefix(SHARE)] = float(sum(share * of for share, of in zip(shares, at_end, strict=True)))
+            # A phase may begin late, so its values belong to the last events.
+            latest = zip(reversed(values(name)), reversed(elapsed), strict=False)
+            seconds[name.removeprefix(SHARE)] = float(sum(share * of for share, of in latest))
     ordered = sorted(seconds.items(), key=lambda item: -item[1])
     return TimeShares(total, {key: one / total for key, one in ordered})
 

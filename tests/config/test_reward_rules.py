@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.reward_sections import gate_text
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.prepare import prepare
 from tests.support.planning import Judged, Refused
@@ -31,6 +32,21 @@ class TestGates:
     def test_bad_ones(self, test: str) -> None:
         with pytest.raises(ConfigError, match=r"rewards\.brevity"):
             prepare([QUICK, f"rewards.brevity.gate={{by: correct{test}}}"], keep_run_names=True)
+
+    @pytest.mark.parametrize(
+        ("gate", "shown"),
+        [
+            ({"by": "a", "at_least": 0.5, "at_most": None}, "a >= 0.5"),
+            ({"by": "a", "at_most": 2, "equals": 1.0}, "a <= 2 and a = 1"),
+            ({"by": "a", "between": [0, 1.5]}, "0 <= a <= 1.5"),
+            ({"by": "a", "between": [0]}, "a between [0]"),
+            ({"by": ["a"], "between": ["x", None]}, "x <= ['a'] <= None"),
+            ({"at_least": {}}, "None >= {}"),
+            ({}, ""),
+        ],
+    )
+    def test_damaged_ones_are_shown_as_they_are(self, gate: dict[str, object], shown: str) -> None:
+        assert gate_text(gate) == shown
 
 
 def test_dense_rewards_under_rloo_are_refused(refused: Refused) -> None:

@@ -145,3 +145,7 @@ def test_an_event_of_more_seconds_weighs_more() -> None:
     shares = time_shares(events, lambda name: events.get(name, []))
     assert shares is not None
     assert shares.seconds("waiting") == pytest.approx(6.0)
+    events["time/elapsed_s"] = [30.0]  # a damaged log lacks the time of the first event
+    shares = time_shares(events, lambda name: events.get(name, []))
+    assert shares is not None
+    assert shares.seconds("rest") == pytest.approx(27.0)

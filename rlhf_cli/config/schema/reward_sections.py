@@ -49,13 +49,20 @@ class Gate(Section):
 
 
 def gate_text(gate: Mapping[str, Any]) -> str:
-    """Return a gate's condition as in `correct >= 1`. gate: its keys `by` and `at_least`, `at_most`, ... as in YAML."""
-    if gate.get("between") is not None:
-        low, high = gate["between"]
-        return f"{low:g} <= {gate['by']} <= {high:g}"
-    signs = {"at_least": ">=", "at_most": "<=", "equals": "="}
-    bounds = (f"{gate['by']} {sign} {gate[name]:g}" for name, sign in signs.items() if gate.get(name) is not None)
-    return " and ".join(bounds)
+    """Return a gate's condition as in `correct >= 1`. gate: its keys `by` and `at_least`, `at_most`, ... as in YAML.
+
+    The keys may come from a damaged file: a bound that is not a number is shown as it is.
+    """
+    name, between = gate.get("by"), gate.get("between")
+    if isinstance(between, list | tuple) and len(between) == 2:
+        return f"{_number_text(between[0])} <= {name} <= {_number_text(between[1])}"
+    signs = {"at_least": ">=", "at_most": "<=", "equals": "=", "between": "between"}
+    given = ((sign, gate[key]) for key, sign in signs.items() if gate.get(key) is not None)
+    return " and ".join(f"{name} {sign} {_number_text(bound)}" for sign, bound in given)
+
+
+def _number_text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 class Reward(Section):
