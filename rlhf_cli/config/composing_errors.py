@@ -69,7 +69,8 @@ def hydra_error(error: Exception) -> ConfigError:
     """Return a ConfigError for any other error of YAML, Hydra or OmegaConf."""
     if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:
         twice = str(error.problem).startswith("found duplicate key")
-        what, where = "a configuration file is not valid YAML", f"{mark.name.removeprefix('file://')}:{mark.line + 1}"
+        what = "a configuration file is not valid YAML"
+        where = str(Origin(Path(mark.name.removeprefix("file://")), mark.line + 1))
         expected = "each key once" if twice else "`key: value` lines, indented with spaces"
         return ConfigError(what, where=where, got=error.problem, expected=expected)
     raise_any(_bad_files(), because=error)
@@ -114,7 +115,9 @@ def _without_end(error: Exception) -> ConfigError:
     `error` is a RecursionError or, for such a choice, an AssertionError of Hydra's.
     """
     names = "|".join(re.escape(file.stem) for file in _user_files())
-    entry = re.compile(r"\s*-.*" + (r"\$\{" if isinstance(error, AssertionError) else rf"\b({names})\b"))
+    is_choice = isinstance(error, AssertionError)
+    got = "a choice that is not a name" if is_choice else "defaults, or references, without an end"
+    entry = re.compile(r"\s*-.*" + (r"\$\{" if is_choice else rf"\b({names})\b"))
     places = [
         str(Origin(file, number))
         for file in _user_files()
@@ -123,7 +126,7 @@ def _without_end(error: Exception) -> ConfigError:
     ]
     expected = "defaults that do not include each other, choices that are names, few references in one value"
     what, where = "the configuration cannot be composed", ", ".join(places) or None
-    return ConfigError(what, where=where, got=type(error).__name__, expected=expected)
+    return ConfigError(what, where=where, got=got, expected=expected)
 
 
 def refuse_oversized(file: Path) -> None:
