@@ -166,7 +166,14 @@ def find_files(source: DataSource) -> tuple[tuple[Path, ...], Format]:
     return tuple(files), FORMATS[next(iter(examples))]
 
 
-_UNPACK = {".zst": "zstd -d {}", ".zip": "unzip {}", ".xz": "unxz -k {}", ".bz2": "bunzip2 -k {}"}
+_UNPACK = {
+    **{".zst": "zstd -d {0}", ".zip": "unzip {0}", ".xz": "unxz -k {0}", ".bz2": "bunzip2 -k {0}"},
+    ".arrow": """python -c 'import datasets; datasets.Dataset.from_file("{0}").to_parquet("{0}.parquet")'""",
+    ".feather": """python -c 'import pandas; pandas.read_feather("{0}").to_parquet("{0}.parquet")'""",
+    ".txt": "jq -cR '{{text: .}}' {0} > {0}.jsonl  # each line is a row",
+    ".xlsx": "save it as CSV UTF-8 in the spreadsheet program",
+}
+"""Ending of a file that we do not read -> the command that makes one of it that we do."""
 _TO_PARQUET = """python -c 'import datasets; datasets.load_from_disk("{0}"){1}.to_parquet("{0}.parquet")'"""
 
 
@@ -176,7 +183,9 @@ def _expand(written: str, where: str) -> list[Path]:
         names = sorted(entry.name for entry in path.iterdir())
         if {"state.json", "dataset_dict.json"} & set(names):
             what, known = f"{written}: rlhf does not read folders that save_to_disk wrote", "Parquet, which is as fast"
-            hint = _TO_PARQUET.format(written, "" if "state.json" in names else '["train"]')
+            splits = [name for name in names if (path / name).is_dir()]
+            split = "train" if "train" in splits or not splits else splits[0]
+            hint = _TO_PARQUET.format(written, "" if "state.json" in names else f'["{split}"]')
             raise DataError(what, where=where, got=", ".join(names[:8]), expected=known, hint=hint)
         if files := [path / name for name in names if _is_data_file(path / name)]:
             held_out = [file for file in files if _HELD_OUT.search(file.name.lower())]

@@ -13,6 +13,7 @@ share everything up to the last answer, which is the prompt:
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,8 @@ _TURNS = (*DIALOGUES, "prompt", *ANSWERS)
 _SETTINGS = ("tools", "chat_template_kwargs")
 _GOOD, _BAD = ("true", "yes", "1", "good", "desirable"), ("false", "no", "0", "bad", "undesirable")
 _CALLS = ("function_call", "function-call", "tool_call")
+THOUGHTS = ("reasoning_content", "thinking", "reasoning")
+"""Keys of a message's reasoning; templates read the first, and some only the second."""
 SPEAKERS = {
     **dict.fromkeys(("human", "user", "prompter"), "user"),
     **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model", "bot", "ai", *_CALLS), "assistant"),
@@ -48,12 +51,20 @@ def _messages_in(value: object) -> object:
 
     Raise ValueError for an unknown ShareGPT speaker and for a tool call that is not JSON.
     """
-    turns = [value] if _has_speaker(value) else value
+    turns = _turns_of_lists(value) if isinstance(value, Mapping) else value
     if not (isinstance(turns, list) and turns and all(isinstance(turn, Mapping) for turn in turns)):
         return value
     if all({"input", "output"} <= set(turn) for turn in turns):
         turns = [message for turn in turns for message in _exchange(turn)]
     return [_message(turn) for turn in turns]
+
+
+def _turns_of_lists(value: Mapping[str, object]) -> object:
+    """Return the turns of an object: one message, or a list for every key, as `datasets` writes lists of objects."""
+    lists = [part for part in value.values() if isinstance(part, list)]
+    if not _has_speaker(value) or len(lists) < len(value) or len(set(map(len, lists))) > 1:
+        return [value] if _has_speaker(value) else value
+    return [dict(zip(value, turn, strict=True)) for turn in zip(*lists, strict=True)]
 
 
 def _exchange(turn: Mapping[str, object]) -> list[Row]:
@@ -81,6 +92,9 @@ def _message(turn: Mapping[str, object]) -> Row:
         calls = _parsed(calls) if isinstance(calls, str) else calls
         message["tool_calls"] = [_call(call) for call in (calls if isinstance(calls, list) else [calls])]
     message["content"] = _joined(message.get("content", "" if "tool_calls" in message else None))
+    if (thought := next((message[key] for key in THOUGHTS if key in message), None)) is not None:
+        # transformers fills in these keys when it renders a template, but only from 5.21 on
+        message = {"thinking": thought, **message, "reasoning_content": thought}
     return message
 
 
@@ -124,6 +138,14 @@ def _parsed(text: str) -> object:
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             pass
     raise ValueError(f"the text is not JSON: {text!r:.60}")
+
+
+def as_object(value: object) -> Mapping[str, object]:
+    """Return an object, or the one of a JSON text; an empty one for anything else."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        with contextlib.suppress(ValueError):
+            value = _parsed(value)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _is_json(text: str) -> bool:

@@ -11,6 +11,7 @@ Python reads the same file, and reports the error with its line.
 
 from __future__ import annotations
 
+import ast
 import codecs
 import csv
 import gzip
@@ -102,7 +103,7 @@ def read_lines(path: Path, written: Collection[str] = ()) -> Iterator[tuple[str,
             return
         if line.strip():
             where = f"{path}:{number}"
-            row = _parse(line, where)
+            row = _parse(line, path, where)
             yield where, row | _texts_of(row, json.loads(line, **_AS_WRITTEN) if written else row, written)
 
 
@@ -125,7 +126,22 @@ def _texts_of(row: Row, as_written: Row, columns: Collection[str]) -> Row:
     return {WRITTEN + name: json.dumps(text) if isinstance(text, bool) else str(text) for name, text in texts.items()}
 
 
-def _parse(line: str, where: str) -> Row:
+def _in_json(path: Path, line: str) -> str | None:
+    """Return the command that writes a file with this bad line as JSON Lines, None if none is known."""
+    old, new = (shlex.quote(str(file)) for file in (path, path.with_name(f"{path.name.split('.')[0]}-lines.jsonl")))
+    if line.strip() in ("{", "["):
+        return f"jq -c . {old} > {new}"  # an object over several lines
+    if line.rstrip().endswith("},"):
+        return f"sed 's/}},[[:space:]]*$/}}/' {old} > {new}"
+    try:
+        is_python = isinstance(ast.literal_eval(line.strip()), dict)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    lines = "import ast, json, sys; [print(json.dumps(ast.literal_eval(line))) for line in sys.stdin if line.strip()]"
+    return f"python -c '{lines}' < {old} > {new}" if is_python else None
+
+
+def _parse(line: str, path: Path, where: str) -> Row:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
@@ -135,6 +151,7 @@ def _parse(line: str, where: str) -> Row:
             where=where,
             got=shorten(line, around=error.pos),
             expected="one complete JSON object a line",
+            hint=None if path.suffix.lower() == ".gz" else _in_json(path, line),
         ) from None
     except (RecursionError, ValueError):
         raise DataError(_BEYOND, where=where, got=shorten(line)) from None
@@ -204,13 +221,18 @@ def read_list(path: Path, written: Collection[str] = ()) -> Iterator[tuple[str, 
             return
         what, where = f"malformed JSON: {error.msg}", f"{path}:{error.lineno}"
         got = shorten(dict(enumerate(text.splitlines(), 1)).get(error.lineno, ""), around=error.colno)
-        raise DataError(what, where=where, got=got, expected=_EXPECTED) from None
+        advice = "JSON has no comma after the last item" if got.lstrip().startswith(("]", "}")) else None
+        raise DataError(what, where=where, got=got, expected=_EXPECTED, advice=advice) from None
     except (RecursionError, ValueError):
         raise DataError(_BEYOND, where=str(path), got=shorten(text)) from None
     if not isinstance(value, list):
-        ways = f"{_EXPECTED}; put one row into [ ]; rows under a key: jq .KEY {path} > NEW.json; of columns: pandas' "
-        ways += "read_json(OLD).to_json(NEW, orient='records')"
-        raise DataError("this JSON file is not a list", where=str(path), got=shorten(text), expected=ways)
+        ways = f"{_EXPECTED}; put one row into [ ]; of columns: pandas' read_json(OLD).to_json(NEW, orient='records')"
+        named = value.items() if isinstance(value, dict) else ()
+        keys = [key for key, rows in named if isinstance(rows, list) and rows and isinstance(rows[0], dict)]
+        old, new = (shlex.quote(str(file)) for file in (path, path.with_stem(f"{path.stem}-list")))
+        filtered = shlex.quote(f".{key if (key := keys[0]).isidentifier() else json.dumps(key)}") if keys else ""
+        hint = f"jq {filtered} {old} > {new}" if keys else None
+        raise DataError("this JSON file is not a list", where=str(path), got=shorten(text), expected=ways, hint=hint)
     as_written = json.loads(text, **_AS_WRITTEN) if written else value
     for number, row in enumerate(value, 1):
         if not isinstance(row, dict):
@@ -261,7 +283,8 @@ def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
                     where=where,
                     got=shorten(",".join(row)),
                     expected=", ".join(header),
-                    advice="a separator or a line break inside a cell needs quotes around the cell",
+                    advice='a separator or a line break inside a cell needs double quotes (") around the cell, and no '
+                    "space before them",
                 )
             else:
                 yield where, dict(zip(header, row, strict=True))

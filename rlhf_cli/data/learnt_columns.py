@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from rlhf_cli.data.dialogues import ANSWERS, SPEAKERS, plain_messages
+from rlhf_cli.data.dialogues import ANSWERS, SPEAKERS, as_object, plain_messages
 from rlhf_cli.data.rows import DIALOGUES, Table, check_rows, is_empty, kind_of_text, refuse_no_text, values_of
 from rlhf_cli.data.source import typed_rename
 from rlhf_cli.errors import DataError
@@ -26,8 +26,8 @@ _WITH_IDS = ("labels", "completion_mask", "assistant_masks")
 ASKING = ("system", "developer", "user", "tool")
 """Roles that do not answer."""
 _ANSWERING = ("assistant", "model")
-_SWITCHES = ("weight", "train", "loss")
-"""Keys by which OpenAI, axolotl and ms-swift leave a message out of the loss."""
+_SWITCHES = ("weight", "train", "training", "train_detail", "loss", "loss_scale", "loss_mask", "step_loss_mask")
+"""Keys by which OpenAI, axolotl, ms-swift, verl and slime leave a message, or part of it, out of the loss."""
 _Messages: TypeAlias = "Sequence[Mapping[str, object]]"
 
 _BESIDE = ("input", "context")
@@ -43,12 +43,17 @@ _OTHER_NAMES = {
 
 
 def learnt_columns(
-    trainer: TrainerRow, columns: Sequence[str], *, text_field: str = TEXT, name: str = "data"
+    trainer: TrainerRow,
+    columns: Sequence[str],
+    *,
+    text_field: str = TEXT,
+    name: str = "data",
+    first: Mapping[str, object] | None = None,
 ) -> tuple[str, ...]:
     """Return the columns that `trainer` learns from, with those that it reads beside them.
 
-    `text_field` is the column that SFTTrainer reads as plain text. Raise DataError, with the existing columns, if no
-    set is complete.
+    `text_field` is the column that SFTTrainer reads as plain text. Raise DataError, with the existing columns and
+    those that lie inside a column of the `first` row, if no set is complete.
     """
     if names := read_columns(trainer, columns, text_field=text_field):
         return tuple(names)
@@ -62,10 +67,10 @@ def learnt_columns(
         renames = " ".join(map(typed_rename, (name, name), ("chosen", "rejected"), twins))
         advice = f"write a file with these columns, unless {twins[0]} is the better answer in every row: {renames}"
         raise DataError(what, where=name, got=got, expected=expected, advice=advice)
-    from_dialogue = _from_dialogue(trainer, missing, columns, name)
+    from_dialogue = _from_dialogue(trainer, missing, columns, name, first)
     hints, asks = list(from_dialogue), ["prompt"] if "prompt" in trainer.along and "prompt" not in columns else []
     for column in dict.fromkeys((*missing, *asks)):
-        found = stand_in(column, columns, guesses=column in missing)
+        found = stand_in(column, columns, guesses=column in missing, first=first)
         if column == "prompt" and found is not None and not from_dialogue:
             hints.append(prompt_hint(name, found, columns))
         elif found is not None and (not from_dialogue or column == "label"):
@@ -80,14 +85,16 @@ def _is_pair(missing: Sequence[str]) -> bool:
     return {"chosen", "rejected"} <= set(missing)
 
 
-def _from_dialogue(trainer: TrainerRow, missing: Sequence[str], columns: Sequence[str], name: str) -> list[str]:
+def _from_dialogue(
+    trainer: TrainerRow, missing: Sequence[str], columns: Sequence[str], name: str, first: Mapping[str, object] | None
+) -> list[str]:
     """Return what to type so that the missing columns are made of a dialogue; empty if there is none."""
     split, dialogue = ["data.transcripts=true"], next((name for name in DIALOGUES if name in columns), None)
     if _is_pair(missing) and dialogue and (worse := stand_in("rejected", columns, guesses=False)):
         return [typed_rename(name, "chosen", dialogue), typed_rename(name, "rejected", worse), *split]
     if not {"prompt", "completion"} <= set(missing):
         return []
-    if other := stand_in("messages", columns, guesses=False):
+    if other := stand_in("messages", columns, guesses=False, first=None if dialogue else first):
         return [typed_rename(name, "messages", other), *(split if ("messages",) not in trainer.learns_from else ())]
     return split if dialogue else []
 
@@ -106,10 +113,20 @@ def prompt_hint(name: str, column: str, columns: Sequence[str]) -> str:
     return typed_rename(name, "prompt", column) if more is None else f"data.prompt='{{{column}}} {{{more}}}'"
 
 
-def stand_in(column: str, columns: Sequence[str], *, guesses: bool = True) -> str | None:
-    """Return the column that probably holds what `column` should: one of a known other name, else of a near one."""
-    known = next((other for other in _OTHER_NAMES.get(column, ()) if other in columns), None)
-    return known or (nearest(column, columns) if guesses else None)
+def stand_in(
+    column: str, columns: Sequence[str], *, guesses: bool = True, first: Mapping[str, object] | None = None
+) -> str | None:
+    """Return the column that probably holds what `column` should: one of a known other name, else of a near one.
+
+    Between these, look for the path of one that lies inside a column of the `first` row, as `body.messages`.
+    """
+    names = _OTHER_NAMES.get(column, ())
+    if known := next((other for other in names if other in columns), None):
+        return known
+    inside = {old: as_object(value) for old, value in (first or {}).items()}
+    sought = (column, *(DIALOGUES if column == "messages" else ()), *names)
+    path = next((f"{old}.{name}" for name in sought for old, value in inside.items() if name in value), None)
+    return path or (nearest(column, columns) if guesses else None)
 
 
 def read_columns(trainer: TrainerRow, columns: Sequence[str], *, text_field: str = TEXT) -> list[str]:
@@ -140,7 +157,8 @@ def check_columns(
     the first row with a value that the trainer does not take.
     """
     if trainer.learns_from:
-        learnt_columns(trainer, dataset.column_names, text_field=text_field, name=name)
+        first_row = dataset[0] if len(dataset) else None
+        learnt_columns(trainer, dataset.column_names, text_field=text_field, name=name, first=first_row)
     columns = read_columns(trainer, dataset.column_names, text_field=text_field) or ["prompt"]
     texts = [column for column in columns if column in ("prompt", text_field, *DIALOGUES, *ANSWERS)]
     check_rows(dataset, [column for column in texts if column != "prompt" or "chosen" not in columns], name)
@@ -209,10 +227,11 @@ def _wrong_messages(column: str, messages: _Messages, reads: Mapping[str, bool |
             return f"text; {who} has a part of the type {other}, which this model does not read"
         if message.get("tool_calls") and not reads["tools"]:
             return f"messages of text; {who} calls a tool, which this trainer does not read"
-        unlearned = next((key for key in _SWITCHES if key in message and not message[key]), None)
+        unlearned = next((key for key in _SWITCHES if key in message and not _is_learnt(message[key])), None)
         if unlearned and column != "prompt" and not reads["answer"] and message["role"] in _ANSWERING:
             what = f"{who} has {unlearned}: {message[unlearned]}, and TRL learns every message of the assistant"
-            return f"{what}; data.transcripts=true learns the last one only"
+            ends_learnt = column in DIALOGUES and all(_is_learnt(messages[-1].get(key, 1)) for key in _SWITCHES)
+            return what + ("; data.transcripts=true learns the last one only" if ends_learnt else "; leave out the row")
     last = str(messages[-1]["role"])
     if column == "prompt" and last in _ANSWERING:
         return "a prompt that ends before the answer; its last message is the assistant's"
@@ -223,6 +242,13 @@ def _wrong_messages(column: str, messages: _Messages, reads: Mapping[str, bool |
     if column in DIALOGUES and all(message["role"] in ASKING for message in messages):
         return "at least one message by the assistant"
     return None
+
+
+def _is_learnt(switch: object) -> bool:
+    """Return whether a message with this value of a switch is learnt whole, with its full weight."""
+    if isinstance(switch, list):  # axolotl's spans of a text
+        return all(not isinstance(span, Mapping) or span.get("train", True) for span in switch)
+    return switch == 1 if isinstance(switch, int | float) else bool(switch)
 
 
 def _has_prompt(dataset: Table, columns: Sequence[str], name: str) -> bool:

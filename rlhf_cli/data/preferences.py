@@ -30,7 +30,9 @@ MARGIN = "margin"
 
 _TEXTS = ("chosen", "rejected")
 _LEFT_OUT = "_left_out"
-_IDENTICAL, _EMPTY, _NO_MARGIN = "identical_answers", "empty_answers", "no_sound_margin"
+_EMPTY, _NO_MARGIN = "empty_answers", "no_sound_margin"
+IDENTICAL = "identical_answers"
+"""Why a pair teaches nothing: both answers are the same."""
 _SHOWN = 3
 
 
@@ -178,7 +180,7 @@ def bad_pairs(dataset: Table) -> dict[int, str]:
         if _is_empty_answer(chosen) or _is_empty_answer(rejected):
             reasons[row] = _EMPTY
         elif chosen == rejected:
-            reasons[row] = _IDENTICAL
+            reasons[row] = IDENTICAL
     return reasons
 
 

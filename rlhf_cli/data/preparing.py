@@ -12,7 +12,14 @@ from functools import reduce
 from typing import cast
 
 from rlhf_cli.data.column_kinds import ColumnKind, Kind, kind_of, label, merge
-from rlhf_cli.data.dialogues import read_conversations, split_transcripts, with_labels, with_system, without_repeats
+from rlhf_cli.data.dialogues import (
+    as_object,
+    read_conversations,
+    split_transcripts,
+    with_labels,
+    with_system,
+    without_repeats,
+)
 from rlhf_cli.data.images import with_images
 from rlhf_cli.data.learnt_columns import read_columns
 from rlhf_cli.data.rows import DIALOGUES, Table, map_rows, numbered, values_of
@@ -104,6 +111,7 @@ def take_nested(row: Mapping[str, object], _index: int, inner: Mapping[str, str]
     for new, path in inner.items():
         value: object = row
         for part in path.split("."):
+            value = as_object(value) or value
             below = dict(zip(map(str, range(len(value))), value, strict=True)) if isinstance(value, list) else value
             if not isinstance(below, Mapping | None) or (below is not None and part not in below):
                 what, where = f"there is no {part!r} on the path {path}", f"{name}.rename.{new}"

@@ -233,6 +233,8 @@ def refuse_no_text(column: str, value: object, name: str) -> str:
     other = f"{name}.rename.{column}=COLUMN"
     if isinstance(value, Mapping):
         other += f", or a path into it: {name}.rename.{column}={column}.{next(iter(value), 'KEY')}"
+    elif isinstance(value, list) and value and isinstance(value[0], str | list):
+        other += f", or one of the list: {name}.rename.{column}={column}.0"
     elif column == "prompt" and isinstance(value, int | float):
         other = f"data.prompt='{{{column}}}'"
     expected = "text, or a list of messages: [{role: user, content: ...}]"

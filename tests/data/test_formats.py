@@ -8,6 +8,8 @@ from __future__ import annotations
 import csv
 import gzip
 import itertools
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -191,6 +193,29 @@ def test_what_is_read_and_what_is_said(name: str, workplace: Path, monkeypatch: 
         found = outcome(function)
         assert found == by_lines(monkeypatch, function)
         assert isinstance(found, str) == (name in SPOILT)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": "x"},\n{"a": "y"},\n',
+        '{\n  "a": "x"\n}\n{\n  "a": "y"\n}\n',
+        "{'a': 'x'}\n{'a': 'y'}\n",
+        '{"rows": [{"a": "x"}, {"a": "y"}]}',
+        '{"my rows": [{"a": "x"}, {"a": "y"}]}',
+    ],
+)
+def test_the_suggested_command_writes_a_file_that_is_read(text: str, workplace: Path) -> None:
+    path = workplace / ("it's.json" if text.endswith("]}") else "it's.jsonl")
+    path.write_text(text)
+    with pytest.raises(DataError) as refused:
+        FORMATS[path.suffix[1:]].scan([path])
+    assert refused.value.hint is not None
+    if "jq" in refused.value.hint and shutil.which("jq") is None:
+        pytest.skip("apt-get install jq")
+    subprocess.run(refused.value.hint, shell=True, check=True)
+    (new,) = (file for file in workplace.iterdir() if file != path)
+    assert FORMATS[path.suffix[1:]].scan([new], limit=5).rows == [{"a": "x"}, {"a": "y"}]
 
 
 def test_bytes_that_are_no_text(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,27 @@ def test_an_incomplete_set_is_refused_with_the_renames_to_type(
 
 
 @pytest.mark.parametrize(
+    ("trainer", "row", "hint"),
+    [
+        ("SFT", {"id": 1, "body": {"messages": CHAT}}, "data.rename.messages=body.messages"),
+        ("DPO", {"prompt": "p", "chosen": "c", "x": {"loser": "r"}}, "data.rename.rejected=x.loser"),
+        (
+            "SFT",
+            {"extra": '{"question": "q", "answer": "a"}'},
+            "data.rename.prompt=extra.question data.rename.completion=extra.answer",
+        ),
+        ("SFT", {"x": {"y": 1}, "z": "{"}, "data.rename.prompt=EXISTING_COLUMN data.rename.completion=EXISTING_COLUMN"),
+    ],
+)
+def test_a_missing_column_may_lie_inside_another(trainer: str, row: dict[str, Any], hint: str, refusal) -> None:
+    for error in (
+        refusal(learnt_columns, OF[trainer], [*row], first=row),
+        refusal(check_columns, RowTable([row], [*row]), OF[trainer]),
+    ):
+        assert error.hint.split(", or")[0] == hint
+
+
+@pytest.mark.parametrize(
     ("columns", "twins"),
     [
         ("prompt response_0 response_1 better_response_id", ("response_0", "response_1")),
@@ -151,6 +172,7 @@ ROWS: dict[str, dict[str, Any]] = {
                 [ASKED, CALLED, RESULT, MODEL],
                 [{**ASKED, "content": ""}, TOLD],
                 [{**ASKED, "weight": 0}, {**TOLD, "weight": 1, "train": True}],
+                [ASKED, {**TOLD, "loss_scale": 1.0, "train_detail": [{"begin_offset": 0, "train": True}]}],
                 [ASKED, {**CALLED, "content": None}],
                 [{**ASKED, "content": [{"type": "text"}]}, TOLD],
             ],
@@ -167,6 +189,9 @@ ROWS: dict[str, dict[str, Any]] = {
                 [ASKED, {**TOLD, "weight": 0}],
                 [ASKED, {**MODEL, "train": False}],
                 [ASKED, {**TOLD, "loss": None}],
+                [ASKED, {**TOLD, "weight": 0.5}],
+                [ASKED, {**TOLD, "loss_mask": 0}],
+                [ASKED, {**TOLD, "train_detail": [{"begin_offset": 0, "end_offset": 1, "train": False}]}],
                 [{**TOLD, "role": "system"}, ASKED],
             ],
         ),

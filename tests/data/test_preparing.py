@@ -42,6 +42,7 @@ def test_a_missing_column_is_named_with_key_columns_and_neighbour(refusal) -> No
 def test_a_path_that_a_row_has_not_is_named(refusal) -> None:
     row, name = {"a": {"b": 1, "c": [5, 6]}}, "data.mix.x"
     assert take_nested(row, 0, {"q": "a.c.1", "p": "a.b"}) == {"q": 6, "p": 1}
+    assert take_nested({"a": json.dumps(row)}, 0, {"q": "a.a.c.1"}, name) == {"q": 6}
     for path, got, expected in (
         ("a.d", f"{row['a']}", "one of b, c"),
         ("a.c.2", "[5, 6]", "one of 0, 1"),

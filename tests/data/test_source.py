@@ -77,6 +77,13 @@ def test_an_unknown_suffix_is_refused_with_the_known_ones(workplace: Path, refus
     error = refusal(peek, DataSource(path="rows.zst"))
     assert (error.where, error.got, error.advice) == ("data.path", "rows.zst", "zstd -d rows.zst")
     assert error.expected == ".jsonl, .jsonl.gz, .ndjson, .json, .json.gz, .csv, .csv.gz, .tsv, .tsv.gz, .parquet"
+    for ending, new in (
+        ("arrow", "rows.arrow.parquet"),
+        ("feather", "rows.feather.parquet"),
+        ("txt", "rows.txt.jsonl"),
+    ):
+        (workplace / f"rows.{ending}").touch()
+        assert new in refusal(peek, DataSource(path=f"rows.{ending}")).advice
 
 
 def test_folder_and_glob_expand_sorted(workplace: Path, jsonl) -> None:
@@ -115,6 +122,9 @@ def test_a_folder_of_several_kinds_of_files(files: list[str], name: str, hint: s
 
 def test_a_folder_that_datasets_has_saved_gets_the_command_that_converts_it(workplace: Path, refusal) -> None:
     (workplace / "saved").mkdir()
+    for name, taken in (("dataset_dict.json", '["train"]'), ("dev", '["dev"]'), ("train", '["train"]')):
+        (workplace / "saved" / name).mkdir() if "." not in name else (workplace / "saved" / name).write_text("{}")
+        assert f'"saved"){taken}.to_parquet(' in refusal(find_files, DataSource(path="saved")).hint
     for name, taken in (("dataset_dict.json", '["train"]'), ("state.json", "")):
         (workplace / "saved" / name).write_text("{}")
         error = refusal(find_files, DataSource(path="saved"))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from ast import literal_eval
 
 import pytest
 
-from rlhf_cli.plan.checks.data_checks import source_problems
-from rlhf_cli.plan.checks.facts import DataFacts, Report
+from rlhf_cli.plan.checks.data_checks import row_problems, source_problems
+from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report
 from tests.support.planning import ROWS, Write, subject_of, table, told, unsaid
 
 
@@ -69,6 +70,18 @@ def test_a_world_is_looked_at_as_the_run_will_make_it() -> None:
     ]
     first = [data.sources[0].rows and data.sources[0].rows[0] for data in seeds]
     assert (first[0] == first[2], first[0] == first[1]) == (True, False)
+
+
+@pytest.mark.parametrize("trainer", ["dpo", "orpo", "cpo"])
+def test_pairs_of_equal_answers_give_a_notice(trainer: str, write: Write) -> None:
+    """A reward model refuses them."""
+    rows = [{"prompt": "1+1=", "chosen": "2", "rejected": other} for other in ("2", "3", "2", "4")]
+    for counted, left in ((["8 of 16"], rows), ([], rows[1::2])):
+        write("pairs.jsonl", "".join(json.dumps(row) + "\n" for row in left) * 4)
+        subject = subject_of(f"trainer={trainer}", "model=tiny", "data=file", "data.path=pairs.jsonl")
+        data = Report().run(source_problems(subject), DataFacts())
+        texts = [text for _, text in told(row_problems(subject, data, ModelFolders(subject.experiment)))]
+        assert [text.partition(" pairs")[0] for text in texts] == counted
 
 
 # what is typed; what the errors say: the key, what was got and expected, what to type or do

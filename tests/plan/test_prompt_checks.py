@@ -200,6 +200,8 @@ class TestFormat:
         write("rows.jsonl", '{"prompt": "1+1=", "completion": "2"}\n' * 20)
         (notice,) = planned("trainer=sft", "data=file", "data.path=rows.jsonl", *MODEL).notices
         assert "data.prompt" not in notice.text
+        write("rows.jsonl", '{"input_ids": [5, 6, 7]}\n' * 20)
+        assert planned("trainer=sft", "data=file", "data.path=rows.jsonl", *MODEL).notices == (), "they are no text"
 
     def test_a_reward_model_of_another_format_gives_a_notice(self, place, write: Write) -> None:
         """One that was trained on plain texts says so in its folder; another has a chat template of its own."""

@@ -424,6 +424,7 @@ def test_two_hundred_rows_are_looked_at_for_what_is_read_twice_or_left_out(chat_
         ("sft", {"messages": [TALK[0], says("5") | {"reasoning_content": "two, three"}]}, "qwen2_5", True),
         ("dpo", {**PAIR, "chosen": [says("5") | {"thinking": "two, three"}]}, "qwen2_5", True),
         ("sft", {"messages": [TALK[0], says("5") | {"reasoning_content": "two, three"}]}, "qwen3", False),
+        ("sft", {"messages": [TALK[0], says("5") | {"reasoning": "two, three"}]}, "qwen3", False),
         ("sft", {"messages": TALK}, "qwen2_5", False),
         ("dpo", {"prompt": "2+3?", "chosen": "2+3? 5", "rejected": "2+3? 6"}, "qwen2_5", True),
         ("sft", {"prompt": "2+3?", "completion": "2+3? 5"}, "qwen2_5", True),

@@ -264,7 +264,9 @@ def stage_problems(subject: Subject, data: DataFacts, schedule: Schedule) -> Che
 
             try:
                 field = str(experiment.trainer.setting("dataset_text_field") or "text")
-                used = learnt_columns(row, data.columns, text_field=field)
+                rows = data.training[0].rows
+                first = rows[0] if rows is not None else None
+                used = learnt_columns(row, data.columns, text_field=field, first=first)
             except DataError as error:
                 if experiment.data.world is not None:
                     error.hint = ", or ".join(f"data={world}" for world in with_columns(row.learns_from))

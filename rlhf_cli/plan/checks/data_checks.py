@@ -12,6 +12,7 @@ from rlhf_cli.config.schema.rollout_sections import ENVIRONMENT_COLUMN
 from rlhf_cli.data.dialogues import ANSWERS, SYSTEM
 from rlhf_cli.data.learnt_columns import ASKING, check_columns, prompt_hint, read_columns, stand_in
 from rlhf_cli.data.peeking import peek, prepare_preview
+from rlhf_cli.data.preferences import IDENTICAL, IDS, bad_pairs, check_pair_columns, no_pair_left, sound_pairs
 from rlhf_cli.data.preparing import mixed_kinds
 from rlhf_cli.data.rows import DIALOGUES, RowTable, hold_out_places, is_empty, kind_of_text, values_of
 from rlhf_cli.data.source import DataSource, Template, missing_column, typed_rename
@@ -143,14 +144,17 @@ def _no_column(
         return DataError(what, where=subject.where(where), hint=hint)
     worlds = with_columns([list(needs)]) if subject.experiment.data.world is not None and table == "data" else ()
     argument = f"; or, if it is an argument, {reader}.args.{column}=VALUE" if reader.startswith("rewards.") else ""
-    found, rows = stand_in(column, columns), data.training[0].rows
-    template = f", or data.prompt='... {{{found or columns[0]}}} ...'" if column == "prompt" else ""
+    rows = data.training[0].rows
+    first = rows[0] if rows is not None else None
+    found = stand_in(column, columns, first=first)
+    shown = found if found in columns else columns[0]
+    template = f", or data.prompt='... {{{shown}}} ...'" if column == "prompt" else ""
     hint = typed_rename(table, column, found or "EXISTING_COLUMN")
     hint = prompt_hint(table, found or "EXISTING_COLUMN", columns) + template if template else hint
     other = stand_in("messages", columns, guesses=False)
     dialogue = next((name for name in (*DIALOGUES, other) if name in columns and column == "prompt"), None)
-    if dialogue is not None and rows is not None:
-        turns = rows[0][dialogue]
+    if dialogue is not None and first is not None:
+        turns = first[dialogue]
         last = turns[-1] if isinstance(turns, list) and turns else None
         is_answer = isinstance(last, dict) and last.get("role", last.get("from")) in ("assistant", "gpt")
         renamed = "" if dialogue in DIALOGUES else f"{table}.rename.messages={dialogue} "
@@ -210,6 +214,11 @@ def _reading_notices(subject: Subject, read: ReadSource, columns: list[str]) -> 
     if texts and all(isinstance(asked, str) and asked and str(answer).startswith(asked) for asked, answer in texts):
         what = "every answer begins with its prompt, which TRL writes before it: the model reads the question twice"
         yield Notice(read.source.name, f"{what}. Of transcripts: data.rename.old_prompt=prompt data.transcripts=true")
+    if {"chosen", "rejected"} <= set(columns) and subject.experiment.trainer.row.trains != "reward model":
+        equal = [reason for reason in bad_pairs(read.rows).values() if reason == IDENTICAL]
+        if equal:
+            text = f"{len(equal)} of {len(read.rows)} pairs have the same chosen and rejected answer: no preference"
+            yield Notice(read.source.name, f"{text} is learnt from them. Are the columns right?")
     learns_all = subject.experiment.trainer.setting("assistant_only_loss") is not True
     for column in (name for name in columns if name in DIALOGUES and learns_all):
         talks = [cast("list[dict[str, object]]", talk) for talk in values_of(read.rows, column)]
@@ -246,8 +255,6 @@ def unread_columns(experiment: Experiment, data: DataFacts, used: frozenset[str]
 
 def _sound_pairs(rows: RowTable, experiment: Experiment, name: str) -> RowTable:
     """Return the pairs of a reward model without those that the rules drop."""
-    from rlhf_cli.data.preferences import IDS, check_pair_columns, no_pair_left, sound_pairs
-
     rules = preference_rules(experiment)
     check_pair_columns(rows.column_names, rules, name=name)
     if set(IDS) <= set(rows.column_names):

@@ -12,7 +12,7 @@ from typing import cast
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.suggestions import as_typed
 from rlhf_cli.config.trl_args import expected_instead, generation_options
-from rlhf_cli.data.dialogues import ANSWERS
+from rlhf_cli.data.dialogues import ANSWERS, THOUGHTS
 from rlhf_cli.data.images import in_parts
 from rlhf_cli.data.overlong_prompts import check_overlong, describe_overlong, prompt_limit
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Messages, Write, check_rendering
@@ -36,8 +36,6 @@ from rlhf_cli.tables.trl_trainers import IMAGES
 from rlhf_cli.tables.trl_values import STOP_STRINGS
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.suggest import nearest
-
-_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
 
 def tokenizer_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Check[TokenizerFiles | None]:
@@ -160,10 +158,12 @@ def _unread_thoughts(rows: RowTable, columns: list[str], write: Write, name: str
     for column in (column for column in columns if column in (*DIALOGUES, *ANSWERS)):
         for row in (rows[place] for place in range(min(200, len(rows)))):
             *before, last = cast("list[dict[str, object]]", row[column] if isinstance(row[column], list) else [{}])
-            if (key := next((key for key in _THOUGHTS if last.get(key)), None)) is not None:
+            if thoughts := [key for key in THOUGHTS if last.get(key)]:
                 asked = row["prompt"] if column in ANSWERS and isinstance(row.get("prompt"), list) else []
-                if "q1mark" not in write([*cast("Messages", asked), *before, last | {key: "q1mark"}], {}):
-                    yield Notice(name, f"{column}: the chat template does not write {key}: the model will not learn it")
+                marked = last | dict.fromkeys(thoughts, "q1mark")
+                if "q1mark" not in write([*cast("Messages", asked), *before, marked], {}):
+                    text = f"the chat template does not write {' or '.join(thoughts)}: the model will not learn it"
+                    yield Notice(name, f"{column}: {text}")
                 break
 
 
@@ -237,7 +237,8 @@ def format_notices(
     is_chat = has_conversations(experiment, data)
     bare = "has a chat template, but the rows are bare text, which it does not format: write them as messages"
     policy = folders.folder_of(experiment.model.path)
-    if policy is not None and not is_chat and is_chat_model(policy, tokenizer):
+    are_tokens = all("input_ids" in source.columns for source in data.training)
+    if policy is not None and not is_chat and not are_tokens and is_chat_model(policy, tokenizer):
         as_messages = "such as data.prompt='[{role: user, content: \"{prompt}\"}]'"
         if not experiment.trainer.row.generates:  # a template makes messages of prompts alone, not of their answers
             as_messages = "prompts and answers, in the file"
