@@ -30,7 +30,7 @@ from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.checkpoint_folders import missing_state
 from rlhf_cli.runs.metrics_file import iter_metrics
 from rlhf_cli.runs.provenance import PENDING_CONFIG, sha256
-from rlhf_cli.runs.run_folder import RunFolder, checkpoints_in, read_json
+from rlhf_cli.runs.run_folder import RunFolder, checkpoints_in, read_json, typed_path
 from rlhf_cli.runs.run_status import (
     FINISHED,
     KILLED,
@@ -179,7 +179,8 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
     # The ranks would refuse these only after loading a model.
     if status.state == FINISHED and step < status.step:
         what, expected = "the run has finished, and its last checkpoint was not kept", f"checkpoint-{status.step}"
-        got, hint = f"checkpoint-{step}" if step else "no checkpoint", f"rlhf train ... model.path={folder.model}"
+        got = f"checkpoint-{step}" if step else "no checkpoint"
+        hint = f"rlhf train ... model.path={typed_path(folder.model)}"
         raise RunError(what, where=str(folder.checkpoints), got=got, expected=expected, hint=hint)
     if step:
         newest = checkpoints_in(folder.checkpoints)[-1][1]

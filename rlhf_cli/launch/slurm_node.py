@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -212,7 +213,7 @@ def _listens(pid: int, number: signal.Signals) -> bool:
 
 def _go_on_later(folder: RunFolder, attempts: list[dict[str, Any]]) -> None:
     """Requeue the job, unless recent attempts made no progress: it would restart forever."""
-    here = os.path.join(folder.path, "")
+    here = shlex.quote(os.path.join(folder.path, ""))
     latest = attempts[-_MOST_WITHOUT_PROGRESS:]
     if len(latest) == _MOST_WITHOUT_PROGRESS and all(one["step_at_end"] <= one["step_at_start"] for one in latest):
         reason = f"not requeued: {len(latest)} jobs in a row made no step; launch.slurm.time is too short for a step"

@@ -80,7 +80,7 @@ class RunFolder:
     @property
     def typed(self) -> str:
         """Return that path for a command, in quotes if a shell would not read it as one word."""
-        return shlex.quote(self.shown)
+        return typed_path(self.path)
 
     def read_config(self) -> JsonTree:
         """Read the frozen configuration. Raises RunError if it is not a YAML mapping."""
@@ -101,6 +101,11 @@ class RunFolder:
 def as_typed(path: Path) -> str:
     """Return a path as a user would type it: relative if it is below the current folder."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def typed_path(path: Path) -> str:
+    """Return that path for a command, in quotes if a shell would not read it as one word."""
+    return shlex.quote(as_typed(path))
 
 
 def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
@@ -142,21 +147,21 @@ def _instead(path: Path) -> str:
     root = Path("runs")
     around = next((folder for folder in path.parents if (folder / "config.yaml").is_file()), None)
     if path.is_file() and around is not None:
-        return os.path.relpath(around)
+        return typed_path(around)
     if path.suffix.lower() == ".gguf" or path.name.startswith("package:"):
-        return f"rlhf generate {os.path.relpath(path)} +exp=NAME, or rlhf train +exp=NAME model.path=..."
+        return f"rlhf generate {typed_path(path)} +exp=NAME, or rlhf train +exp=NAME model.path=..."
     if path.exists():
-        return "ls " + os.path.relpath(path)
+        return f"ls {typed_path(path)}"
     if not path.is_absolute() and path.parts[:1] != root.parts and (root / path).is_dir():
-        return str(root / path)
+        return shlex.quote(str(root / path))
     if not path.is_absolute() and not root.is_dir():
         return FIRST_RUN
     if len(path.parts) == 1 and (inside := sorted(root.glob(f"*/{glob.escape(path.name)}/"))):
-        return str(inside[-1])
+        return shlex.quote(str(inside[-1]))
     folder = root if path.parent == Path(".") else path.parent  # only an experiment's name was typed
     names = sorted(place.name for place in folder.glob("*/"))
     close = next((name for name in reversed(names) if name.startswith(path.name)), None) or nearest(path.name, names)
-    return "rlhf status" if close is None else str(folder / close)
+    return "rlhf status" if close is None else shlex.quote(str(folder / close))
 
 
 def write_json(path: Path, content: Mapping[str, object], *, durable: bool = False) -> None:
@@ -249,7 +254,7 @@ def runs_in(root: Path) -> list[RunFolder]:
     if not root.is_dir():
         return [open_run(root)]
     what = f"there is no run below {root}"
-    raise RunError(what, expected="a run, a sweep, or a folder of them", hint=f"ls {os.path.relpath(root)}")
+    raise RunError(what, expected="a run, a sweep, or a folder of them", hint=f"ls {typed_path(root)}")
 
 
 def runs_below(root: Path) -> list[RunFolder]:

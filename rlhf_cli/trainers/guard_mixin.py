@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor
 
 from rlhf_cli.errors import GuardStopped, message_of
 from rlhf_cli.runs.heartbeat import CHECKS, during
+from rlhf_cli.runs.run_folder import typed_path
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 
@@ -294,8 +295,8 @@ class GuardMixin(ExtendedTrainer):
         last = newest_whole(folder / "checkpoints")[0]
         if last is None:
             return f"{tame}; there is no checkpoint of this run yet"
-        resume = f"rlhf resume {os.path.relpath(folder)} goes on from {last.name}, the last good checkpoint"
-        return f"{resume}\n{tame}, from its weights: rlhf train ... model.path={os.path.relpath(last)}"
+        resume = f"rlhf resume {typed_path(folder)} goes on from {last.name}, the last good checkpoint"
+        return f"{resume}\n{tame}, from its weights: rlhf train ... model.path={typed_path(last)}"
 
 
 def _norm(tensors: Sequence[Tensor], norm_type: float) -> Tensor:
@@ -332,7 +333,7 @@ def _no_signal(rounds: Sequence[DeadRound], folder: Path) -> GuardStopped:
     from rlhf_cli.rewards.stack.reward_metrics import explain_dead_rounds
 
     found = explain_dead_rounds(rounds)
-    score = f"rlhf score {os.path.relpath(folder)}, or " if (folder / "completions").is_dir() else ""
+    score = f"rlhf score {typed_path(folder)}, or " if (folder / "completions").is_dir() else ""
     ending = "a larger trainer.args.max_completion_length, or truncation=eos_penalty, which teaches to end"
     return GuardStopped(
         f"no signal in {len(rounds)} rounds in a row: {found.cause}",

@@ -210,8 +210,8 @@ order_problems | exp=toy_sft
 """
 _SHORT = {
     **{"BEST": "load_best_model_at_end=true", "HELD": "data.eval.fraction=0.1", "EV=": "eval_strategy="},
-    **{"TWENTY": "saved every 50 steps, evaluated every 20", ", S=": ", save_strategy=", "SYNC": "sync_ref_model"},
-    **{"SHARES": "saved every 0.5 steps, evaluated every 0.2"},
+    **{"TWENTY": "save_steps=50, eval_steps=20", ", S=": ", save_strategy=", "SYNC": "sync_ref_model"},
+    **{"SHARES": "save_steps=0.5, eval_steps=0.2"},
     **{"REWARDS": "rewards read the columns of the data", "LORA": "with model.lora the reference is the model"},
     **{"WGH": "use_weighting", "AOT": "aot cannot weigh pairs", "IS_": "vllm_importance_sampling_"},
     **{"RATE": "lr_scheduler_type", "GPUS": "TF32 is a format of GPUs, and this run uses the CPU"},

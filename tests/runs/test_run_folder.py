@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def test_a_folder_that_holds_runs_or_sweeps_is_told(
         (folder.path.parent / "sweep.json").write_text("{}")
         os.utime(folder.config, (1, 1 if "s1" in name else 2))
         assert (folder.sweep_group, folder.label) == (name[:-2], name)
-    for name in ("runs/a/s2", "notes", "runs/quickstart/s2/a/model"):
+    for name in ("runs/a/s2", "notes", "my notes", "runs/quickstart/s2/a/model"):
         Path(name).mkdir(parents=True)
     Path(run := "runs/quickstart/s2/a", "metrics.jsonl").write_text("")
     other = "rlhf generate {} +exp=NAME, or rlhf train +exp=NAME model.path=..."
@@ -52,7 +53,7 @@ def test_a_folder_that_holds_runs_or_sweeps_is_told(
         (f"{tmp_path}/runs/quick", "no such folder", f"{tmp_path}/runs/quickstart"),
         (f"{run}/modle", "no such folder", f"{run}/model"),
         *((f"{run}/{name}", "a file", run) for name in ("config.yaml", "metrics.jsonl")),
-        ("notes", "no config.yaml in it", "ls notes"),
+        *((name, "no config.yaml in it", f"ls {shlex.quote(name)}") for name in ("notes", "my notes")),
         *((name, "no such folder", other.format(name)) for name in ("small.GGUF", "package:small")),
     ):
         with pytest.raises(RunError) as caught:

@@ -259,13 +259,13 @@ def test_the_batch_is_written_and_all_ranks_are_told_the_way_out(
 def test_the_way_out_goes_by_the_newest_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for step in (4, 9):
-        write_checkpoint(RunFolder(tmp_path / "run"), step)
+        write_checkpoint(RunFolder(tmp_path / "my run"), step)
     trainer: Any = Guarded()
     trainer.args.max_grad_norm = 0.0  # none
-    resume, again = trainer._way_out(Path("run")).splitlines()
-    assert resume.startswith("rlhf resume run ")
+    resume, again = trainer._way_out(tmp_path / "my run").splitlines()
+    assert resume.startswith("rlhf resume 'my run' ")
     assert "checkpoint-9" in resume
-    assert again.endswith("rlhf train ... model.path=run/checkpoints/checkpoint-9")
+    assert again.endswith("rlhf train ... model.path='my run/checkpoints/checkpoint-9'")
     assert "max_grad_norm" not in again
 
 

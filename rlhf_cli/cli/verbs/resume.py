@@ -31,7 +31,7 @@ from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.launch.one_run import planned_json, show_plan
 from rlhf_cli.launch.resuming import resume_once, resumed, say_finished
 from rlhf_cli.plan.prepare import is_run_name, prepare_from
-from rlhf_cli.runs.run_folder import SWEEP, open_run
+from rlhf_cli.runs.run_folder import SWEEP, open_run, typed_path
 from rlhf_cli.runs.run_status import FINISHED, QUEUED, newest_run, own_job_id, read_status, run_result, with_newest
 from rlhf_cli.sweeps.sweep import resume_sweep
 
@@ -45,7 +45,7 @@ def run(options: Options, leader: Leader | None = None) -> int:
     sweeps = [word for word in words if Path(word, SWEEP).is_file()]
     if len(sweeps) == 1:
         if leader is not None:
-            leader.refuse_sweep(f"rlhf resume {sweeps[0]}")
+            leader.refuse_sweep(f"rlhf resume {typed_path(Path(sweeps[0]))}")
         words.remove(sweeps[0])
         end = resume_sweep(Path(sweeps[0]), how, options.sweep_options(), words)
         if options.as_json:

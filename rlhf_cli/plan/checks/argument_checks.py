@@ -71,7 +71,7 @@ def contradictions(subject: Subject) -> Findings:
             key, fits = ("save_strategy", evaluated) if saved == "no" else ("eval_strategy", saved)
             got = f"eval_strategy={evaluated}, save_strategy={saved}"
         elif saved == "steps" and not _is_multiple(save_every, every):
-            key, fits, got = "save_steps", every, f"saved every {save_every} steps, evaluated every {every}"
+            key, fits, got = "save_steps", every, f"save_steps={save_every}, eval_steps={every}"
         else:
             return
         what = "load_best_model_at_end needs an evaluation at every checkpoint"
