@@ -86,8 +86,10 @@ class CheckpointMixin(ExtendedTrainer):
             if self.extensions.rewards is not None and not self.args.save_only_model:
                 save_rollouts(self, staged)
             self.accelerator.wait_for_everyone()
-            self._name_best(folder, staged)
+            self._name_best(folder, staged.name)
             if writes:
+                if self.state.best_global_step:
+                    self.state.save_to_json(str(staged / _STATE_FILE))
                 commit(staged)
         except BaseException as error:
             written = bytes_below(place)
@@ -125,16 +127,15 @@ class CheckpointMixin(ExtendedTrainer):
         else:
             super()._push_from_checkpoint(checkpoint_folder)
 
-    def _name_best(self, folder: Path, staged: Path) -> None:
-        """Record the best checkpoint's final path in the state; the Trainer recorded the staging path."""
-        state = self.state
-        if not state.best_global_step:
-            return
-        best = checkpoint_folder(folder, state.best_global_step)
-        if best.name == staged.name or best.is_dir():
-            state.best_model_checkpoint = str(best)
-        if self.args.should_save:
-            state.save_to_json(str(staged / _STATE_FILE))
+    def _name_best(self, folder: Path, staged: str = "") -> None:
+        """Record the best checkpoint's path in the state: the Trainer recorded a staging path, a moved run its old one.
+
+        staged: name of the checkpoint that is being saved, which is not in `folder` yet.
+        """
+        if self.state.best_global_step:
+            best = checkpoint_folder(folder, self.state.best_global_step)
+            if best.name == staged or best.is_dir():
+                self.state.best_model_checkpoint = str(best)
 
     def _prune(self, folder: Path) -> None:
         """Rotate checkpoints as in the Trainer, but in their final folder and in the order of their steps."""
@@ -183,6 +184,7 @@ class CheckpointMixin(ExtendedTrainer):
         self._load_renamed(resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
+        self._name_best(Path(self._get_output_dir(trial=None)))
         super()._load_best_model()
         self._load_renamed(self.state.best_model_checkpoint)
 

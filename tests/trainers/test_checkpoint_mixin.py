@@ -66,6 +66,9 @@ class Trl:
         self.calls.append((metrics, trial))
         return True
 
+    def _load_best_model(self) -> None:
+        self.calls.append(self.state.best_model_checkpoint)
+
     def _load_rng_state(self, *given: object) -> None:
         self.calls.append(given)
 
@@ -150,6 +153,20 @@ def test_the_best_and_the_newest_stay_and_a_later_one_that_does_not_verify_goes(
     trainer.state.best_model_checkpoint = str(folder.checkpoints / "checkpoint-3")
     trainer._prune(folder.checkpoints)
     assert sorted(int(path.name[11:]) for path in folder.checkpoints.iterdir()) == left
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_the_best_of_a_run_that_was_moved_is_loaded_from_its_new_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool
+) -> None:
+    trainer: Any = Saved(tmp_path)
+    monkeypatch.setattr(trainer, "_load_renamed", trainer.calls.append)
+    trainer.state.best_global_step, trainer.state.best_model_checkpoint = 3, "old/checkpoints/checkpoint-3"
+    best = tmp_path / "checkpoints/checkpoint-3"
+    if is_kept:
+        best.mkdir(parents=True)
+    trainer._load_best_model()
+    assert trainer.calls == [str(best) if is_kept else "old/checkpoints/checkpoint-3"] * 2
 
 
 METRICS = {"eval_loss": 1.0, "eval_reward": None}
