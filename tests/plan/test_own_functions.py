@@ -29,6 +29,7 @@ def hides(completions, a=0.5, b=None, c=1, **columns): ...
 def two(rewards, weights): ...
 def more(rewards, weights, more): ...
 def other(rewards, **other): ...
+def looks(completions, **columns): return [float(gold) for gold in columns["gold"]]
 def pairs(completions, **columns): assert len(completions) == 2; return [1.0, 0.0]
 def eights(completions, **columns): assert len(completions) == 8; return [1.0] * 8
 def alone(completions, **columns): assert len(completions) == 1; return [1.0]
@@ -70,6 +71,7 @@ function | aggregate=M:two                     |
 function | aggregate=M:other                   |
 trial    | advantages.fn=M:short               | advantages.fn / shape: (1,)  finite
 trial    | X.fn=M:cols                         | X.fn / 'gold' / each completion, here '32' / X.trial=false
+trial    | X.fn=M:looks                        | KeyError: 'gold' / are prompt, answer, a, b; data.rename.gold=
 trial    | X.fn=M:cols X.per=turn              | X.fn / 'gold' / each turn, here '32' / X.trial=false
 trial    | X.fn=M:cols X.per=turn rollout.fn=M:r |
 trial    | X.fn=M:cols X.trial=false           |

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import select
 import signal
 import sys
@@ -179,8 +180,17 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
             where=subject.where(f"rewards.{name}.fn") + place,
             got=got,
             expected=f"a number or None for each {reward.per or 'completion'}, here {text!r:.60}",
-            advice=f"set rewards.{name}.trial=false if the function works only during the run",
+            advice=_advice(name, got, [*row]),
         )
+
+
+def _advice(name: str, got: str, columns: list[str]) -> str:
+    """Return what to do about a reward that failed with `got` on a row with these columns."""
+    if got.startswith(f"reward {name!r} "):  # what it returns is the same in a run
+        return "it would return the same in a run; return a list: [float(score) for score in scores]"
+    if (found := re.match(r"KeyError: '(\w+)'$", got)) and found[1] not in columns:
+        return f"the columns are {', '.join(columns)}; data.rename.{found[1]}=COLUMN gives one of them this name"
+    return f"set rewards.{name}.trial=false if the function works only during the run"
 
 
 def _group_size(experiment: Experiment) -> int:

@@ -12,10 +12,11 @@ import importlib
 import importlib.util
 import inspect
 import json
+import shlex
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
@@ -130,6 +131,7 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
     # Unlike `python -m`, a console script does not have the current folder on its path, but users expect it.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
+    _refuse_hidden_packages({Path.cwd(), Path(module_name).expanduser().resolve().parent if is_file else Path.cwd()})
     try:
         module = _module_of_file(module_name) if is_file else importlib.import_module(module_name)
     except FileNotFoundError as error:
@@ -172,6 +174,20 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
     return function
 
 
+_PACKAGES = ("accelerate", "datasets", "numpy", "pandas", "peft", "tokenizers", "torch", "transformers", "trl")
+"""What training imports after the folders of the user's functions are on the path."""
+
+
+def _refuse_hidden_packages(folders: Collection[Path]) -> None:
+    """Raise RewardError if a file of the user's would be imported in the place of a package."""
+    for file in (folder / name for folder in folders for package in _PACKAGES for name in (f"{package}.py", package)):
+        if (file if file.suffix else file / "__init__.py").is_file():
+            what = f"training imports the package {file.stem}, and would get {file.name} of this folder in its place"
+            new = shlex.quote(str(file.with_stem(f"my_{file.stem}")))
+            hint = f"mv {shlex.quote(str(file))} {new}"
+            raise RewardError(what, where=str(file), expected="a name that is no package's", hint=hint)
+
+
 def _module_of_file(file: str) -> ModuleType:
     path = Path(file).expanduser().resolve()
     if not path.is_file():
@@ -202,7 +218,7 @@ def _import_error(error: BaseException) -> str:
     place = None
     while traceback is not None:
         file = Path(traceback.tb_frame.f_code.co_filename)
-        is_ours = file == Path(__file__) or "importlib" in str(file)
+        is_ours = file in (Path(__file__), Path(user_files.__file__)) or "importlib" in str(file)
         # wandb puts a function of its own in the place of sys.exit.
         if not is_ours and (place is None or "site-packages" not in file.parts):
             place = f"{file.name}:{traceback.tb_lineno}"

@@ -278,3 +278,23 @@ def test_what_cannot_be_called_is_refused(fn: str, told: str) -> None:
     with pytest.raises(RewardError) as caught:
         resolve(fn, {}, where="x")
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden"), [("datasets.py", "datasets.py"), ("trl/__init__.py", "trl"), ("trl/x.py", "")]
+)
+@pytest.mark.parametrize("folder", ["", "rewards"])
+def test_a_file_that_hides_a_package_of_training_is_named(
+    name: str, hidden: str, folder: str, write: Write, place: Path
+) -> None:
+    """Beside the reward file, or in the folder in which the command runs; a folder without __init__.py hides none."""
+    write("rewards/mine.py", MINE)
+    write(f"{folder}/{name}" if folder else name, "")
+    if not hidden:
+        assert resolve("./rewards/mine.py:plain", {}, where=WHERE)
+        return
+    error = refusal("./rewards/mine.py:plain")
+    assert (error.where, error.hint) == (
+        str(file := place / folder / hidden),
+        f"mv {file} {file.with_stem(f'my_{file.stem}')}",
+    )
