@@ -19,6 +19,7 @@ from rlhf_cli.config.environment_references import References, resolved_referenc
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import RunError, writing
+from rlhf_cli.launch.run_states import without_lost_jobs
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.runs import provenance
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json, write_text
@@ -55,7 +56,8 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
             return None
         what, hint = "a folder of that name exists, and it is not a run", f"run.name={name}-2"
         raise RunError(what, where=str(folder.path), got="no config.yaml in it", expected="another name", hint=hint)
-    status, problem, got, hint = read_status(folder), "", "", "run.name=ANOTHER"
+    (status,) = without_lost_jobs([read_status(folder)])
+    problem, got, hint = "", "", "run.name=ANOTHER"
     if status.state == RUNNING and status.host == socket.gethostname():
         problem = "is being trained right now"
         got = f"process {status.pid} on {status.host}, step {status.step}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -129,6 +129,25 @@ def overview(places: list[Path], *, mine: bool = False) -> tuple[list[RunRow], s
             reason = "in another folder" if job.reason in _SAYS_NOTHING else job.reason
             rows.append(RunRow(shown, state, job_id=job_id, slurm_state=job.state, reason=reason))
     return rows, problem
+
+
+def without_lost_jobs(statuses: Sequence[Status]) -> list[Status]:
+    """Return the statuses, where a QUEUED run is KILLED if its job was cancelled before it began, or has no id.
+
+    Slurm is asked once. If it does not answer, a run with a job id stays QUEUED. A submission that was killed before
+    Slurm answered leaves a run without an id.
+    """
+    waiting = [status.job_id for status in statuses if status.state == QUEUED and status.job_id is not None]
+    jobs, problem = ask_slurm(waiting, mine=False)
+    found = []
+    for status in statuses:
+        asked = status
+        if status.state == QUEUED and status.job_id is None:
+            asked = replace(status, state=KILLED, reason="its submission to Slurm was cut off")
+        elif status.state == QUEUED and problem is None:
+            asked = with_job_state(status, jobs.get(status.job_id or ""))
+        found.append(asked if asked.state == KILLED else status)
+    return found
 
 
 def with_job_state(status: Status, job: SlurmJob | None) -> Status:

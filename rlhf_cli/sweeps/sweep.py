@@ -12,6 +12,7 @@ from rlhf_cli.display.terminal import Screen, facts_grid
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
 from rlhf_cli.launch.freeze import refuse_foreign_code, refuse_foreign_words
 from rlhf_cli.launch.resuming import Resumed, resumed
+from rlhf_cli.launch.run_states import without_lost_jobs
 from rlhf_cli.launch.slurm_submission import check_sweep, submit_sweep
 from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.prepare import prepare_from
@@ -97,7 +98,9 @@ def resume_sweep(
     with only_writer(RunFolder(sweep.path), take_over=allowed.take_over, what="sweep"):
         runs = [(job, sweep.run_of(job)) for job in sweep.jobs]
         take_over = allowed.take_over
-        statuses = [(job, read_status(run, take_over=take_over) if run.config.is_file() else None) for job, run in runs]
+        begun = {job.name: read_status(run, take_over=take_over) for job, run in runs if run.config.is_file()}
+        begun = dict(zip(begun, without_lost_jobs([*begun.values()]), strict=True))
+        statuses = [(job, begun.get(job.name)) for job in sweep.jobs]
         wanted = [(job, status) for job, status in statuses if _is_wanted(status, options)]
         plans = {job.name: (status, _planned(sweep, job, status, options)) for job, status in statuses}
         show_planned(console, RunFolder(sweep.path).shown, plans)
@@ -140,9 +143,7 @@ def _resume_search(folder: Path, allowed: ResumeOptions, options: SweepOptions) 
 def _is_wanted(status: Status | None, options: SweepOptions) -> bool:
     if options.only_failed:
         return status is not None and status.state == FAILED
-    if status is None or status.state not in _LEFT_ALONE:
-        return True
-    return status.state == QUEUED and status.job_id is None  # its submission was killed before Slurm gave it an id
+    return status is None or status.state not in _LEFT_ALONE
 
 
 def _ready(

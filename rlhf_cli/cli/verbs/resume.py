@@ -30,6 +30,7 @@ from rlhf_cli.errors import EXIT_OK, RunError
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.launch.one_run import planned_json, show_plan
 from rlhf_cli.launch.resuming import resume_once, resumed, say_finished
+from rlhf_cli.launch.run_states import without_lost_jobs
 from rlhf_cli.plan.prepare import is_run_name, prepare_from
 from rlhf_cli.runs.run_folder import SWEEP, open_run, typed_path
 from rlhf_cli.runs.run_status import FINISHED, QUEUED, newest_run, own_job_id, read_status, run_result, with_newest
@@ -60,6 +61,8 @@ def run(options: Options, leader: Leader | None = None) -> int:
     folder, console = open_run(Path(named)), Screen()
     options.refuse_sweep_flags("rlhf resume SWEEP")
     status = read_status(folder)
+    if status.job_id != own_job_id():
+        (status,) = without_lost_jobs([status])
     if status.state == QUEUED and status.job_id != own_job_id():
         what, got = "the run is queued: Slurm will start it", f"job {status.job_id}"
         hint = f"rlhf status {folder.typed}, or scancel {status.job_id}"

@@ -116,6 +116,8 @@ def test_what_is_cancelled_says_so(slurm: Path, capsys: pytest.CaptureFixture[st
     assert row["last_checkpoint"] == f"checkpoint-{row['step']}"
     (waiting,) = rows(capsys, str(two.path))
     assert (waiting["state"], waiting["reason"]) == ("killed", "Slurm: CANCELLED, before it began")
+    assert main(["resume", str(two.path)]) == 0
+    assert rows(capsys, str(two.path))[0]["state"] == "queued"
 
 
 def test_after_a_node_failed_the_run_goes_on(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:

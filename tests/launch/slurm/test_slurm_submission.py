@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import sys
@@ -112,12 +113,17 @@ def test_every_array_of_a_sweep_is_tried_first(slurm: StandInSlurm, place: Path)
     assert sum("--test-only" in call for call in slurm.calls) == 4
 
 
-def test_a_resumed_sweep_submits_a_run_whose_submission_was_killed(slurm: StandInSlurm, place: Path) -> None:
-    assert main(["train", "-m", *ON_SLURM, "seed=1,2"]) == 0
-    killed, queued = (RunFolder(place / "runs" / "quickstart" / "one" / f"seed={seed}") for seed in (1, 2))
-    update_status(killed, job_id=None)
-    assert main(["resume", str(killed.path.parent)]) == 0
-    assert [read_status(run).job_id for run in (killed, queued)] == ["42", "42_1"]
+def test_a_resumed_sweep_submits_runs_that_lost_their_job(slurm: StandInSlurm, place: Path) -> None:
+    """One submission was killed before it had an id, one job was cancelled before it began, one is queued."""
+    assert main(["train", "-m", *ON_SLURM, "seed=1,2,3"]) == 0
+    runs = [RunFolder(place / "runs" / "quickstart" / "one" / f"seed={seed}") for seed in (1, 2, 3)]
+    update_status(runs[0], job_id=None)
+    update_status(runs[1], job_id="41")
+    slurm.says("squeue", "41|CANCELLED|None|rlhf:a|/a\n42_2|PENDING|Resources|rlhf:a|/a\n")
+    before = len(slurm.calls)
+    assert main(["resume", str(runs[0].path.parent)]) == 0
+    assert [read_status(run).job_id for run in runs] == ["42_0", "42_1", "42_2"]
+    assert sum("squeue" in call for call in slurm.calls[before:]) == 1
 
 
 @pytest.mark.parametrize("name", ["sbatch", "srun"])
@@ -165,9 +171,14 @@ def test_what_sbatch_refuses_in_the_end_can_be_resumed(slurm: StandInSlurm, plac
 def test_a_queued_run_is_started_by_slurm_alone(slurm: StandInSlurm, place: Path, capsys) -> None:
     assert main(["train", *ON_SLURM]) == 0
     folder = RunFolder(place / "runs" / "quickstart" / "one")
-    for words in (["resume", str(folder.path)], ["train", *ON_SLURM, "run.resume=auto"]):
+    both = (["resume", str(folder.path)], ["train", *ON_SLURM, "run.resume=auto"])
+    waits = {"output": "42|PENDING|Resources|rlhf:a|/a\n"}
+    for said, words in itertools.product((waits, {"error": "slurm_load_jobs error: connect failure\n"}), both):
+        slurm.says("squeue", **said)
         assert main(words) == 2
         assert re.search(r"queued.*\n.*\n.*job 42", capsys.readouterr().err)
-    update_status(folder, state="preempted")
-    assert main(["train", *ON_SLURM, "run.resume=auto"]) == 0
-    assert read_status(folder).state == "queued"
+    slurm.says("squeue", "42|CANCELLED|None|rlhf:a|/a\n")
+    for words, lost in itertools.product(both, ({"state": "preempted"}, {"job_id": None}, {})):
+        update_status(folder, **lost)
+        assert main(words) == 0
+        assert (read_status(folder).state, read_status(folder).job_id) == ("queued", "42")
