@@ -14,6 +14,7 @@ from rlhf_cli.tables.trl_trainers import TrainerRow
 from rlhf_cli.text.suggest import nearest
 
 Row = dict[str, object]
+"""Column -> value of one dataset row."""
 Template: TypeAlias = str | Sequence[Mapping[str, str]]
 """A prompt with `{column}` fields: a text, or messages with `role` and `content`."""
 

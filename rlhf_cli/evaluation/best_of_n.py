@@ -35,6 +35,7 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_cli.data.source import Row
 from rlhf_cli.numerics.intervals import Estimate, mean_with_interval
 from rlhf_cli.rewards.completion_text import Completion, text_of
 
@@ -144,9 +145,6 @@ def _picked(weights: Floats, values: Sequence[float | None]) -> list[float]:
     summed = weights[:, known] @ present
     means: list[float] = np.where(mass > 0, summed / np.where(mass > 0, mass, 1.0), np.nan).tolist()
     return means
-
-
-Row = dict[str, object]
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from transformers.utils import logging as transformers_logging
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.images import images_of
 from rlhf_cli.data.rows import prompt_key
+from rlhf_cli.data.source import Row
 from rlhf_cli.errors import writing
 from rlhf_cli.evaluation.evaluation_files import Evaluation, Heading, Measured, evaluation_json
 from rlhf_cli.evaluation.held_out_rows import HeldOut, end_of_run, load_held_out
@@ -35,7 +36,7 @@ from rlhf_cli.evaluation.policy_results import (
 )
 from rlhf_cli.evaluation.reward_model_scores import evaluate_reward_model
 from rlhf_cli.evaluation.score_completions import EndOfRun, Interact, score_each
-from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation, Row
+from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.models.policy_model import SAMPLING_ARGUMENTS, PolicyModel, Sampling
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer

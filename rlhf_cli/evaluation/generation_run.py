@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rlhf_cli.config.expand import primary_of
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.source import Row
 from rlhf_cli.errors import ConfigError, RunError, writing
 from rlhf_cli.evaluation.best_of_n import (
     TOTAL,
@@ -24,7 +25,6 @@ from rlhf_cli.evaluation.best_of_n import (
 from rlhf_cli.evaluation.held_out_rows import end_of_run, load_held_out, load_training
 from rlhf_cli.evaluation.policy_results import PartAnswers, completions_of
 from rlhf_cli.evaluation.score_completions import EndOfRun, Interact
-from rlhf_cli.evaluation.scored_pairs import Row
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.plan.sources_and_components import describe_eval_rows, only_set
 from rlhf_cli.rewards.stack.aggregating import why_no_total

@@ -10,9 +10,9 @@ from rlhf_cli.data.images import opened
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.preparing import template_columns
 from rlhf_cli.data.rows import check_rows, describe_shared, hold_out, prompt_key, shared_prompts
+from rlhf_cli.data.source import Row
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.evaluation.score_completions import EndOfRun
-from rlhf_cli.evaluation.scored_pairs import Row
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.plan.sources_and_components import eval_sources, training_sources
 from rlhf_cli.runs.reward_records import read_running

@@ -94,7 +94,7 @@ class SomePrompts:
 
 
 @dataclass(frozen=True)
-class PolicyEvaluation:
+class PolicyEvaluation(SomePrompts):
     """All results of evaluating a policy. `rows` counts prompts; `attempts` is keyed by reward.
 
     `by_prompts` maps SEEN (prompts that were also trained on) and UNSEEN to their results, None unless both occur.
@@ -103,9 +103,6 @@ class PolicyEvaluation:
 
     kind: ClassVar[str] = POLICY
 
-    rows: int
-    parts: dict[str, PartEvaluation]
-    attempts: dict[str, Attempts]
     shown: list[ShownAnswer]
     settings: Annotated[dict[str, object] | None, Field(exclude_if=is_none)] = None
     no_total: Annotated[str | None, Field(exclude_if=is_none)] = None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rlhf_cli.data.source import Row
 from rlhf_cli.errors import DataError
 from rlhf_cli.evaluation.score_bench import mean_ranks, pearson
 from rlhf_cli.evaluation.scored_pairs import (
@@ -19,7 +20,6 @@ from rlhf_cli.evaluation.scored_pairs import (
     Pairs,
     RewardDistribution,
     RewardModelEvaluation,
-    Row,
     SliceAccuracy,
     pairs_of,
 )

@@ -35,13 +35,13 @@ def distribution(values: Sequence[float | None]) -> ScoreDistribution:
     if not seen:
         return ScoreDistribution(0, None, None, {})
     deviation = float(numpy.std(seen, ddof=1)) if len(seen) > 1 else None
-    by_share = zip((f"{share:g}" for share in QUANTILES), quantiles(seen), strict=True)
-    return ScoreDistribution(len(seen), float(numpy.mean(seen)), deviation, dict(by_share))
+    return ScoreDistribution(len(seen), float(numpy.mean(seen)), deviation, quantiles(seen))
 
 
-def quantiles(values: Sequence[float]) -> list[float]:
-    """Return the QUANTILES of values by linear interpolation (Hyndman and Fan's type 7)."""
-    return [float(value) for value in numpy.quantile(values, QUANTILES)]
+def quantiles(values: Sequence[float]) -> dict[str, float]:
+    """Return the QUANTILES of values, by share, by linear interpolation (Hyndman and Fan's type 7)."""
+    found = numpy.quantile(values, QUANTILES).tolist()
+    return {f"{share:g}": value for share, value in zip(QUANTILES, found, strict=True)}
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,8 @@ from rlhf_cli.data.learnt_columns import stand_in
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.preparing import prepare, template_columns
 from rlhf_cli.data.rows import RowTable, Table, kind_of_text
-from rlhf_cli.data.source import DataSource, typed_rename
+from rlhf_cli.data.source import DataSource, Row, typed_rename
 from rlhf_cli.errors import DataError, ModelError, raise_any
-from rlhf_cli.evaluation.scored_pairs import Row
 from rlhf_cli.evaluation.targets import renames_in
 from rlhf_cli.models.tokenizer_files import load_tokenizer
 from rlhf_cli.plan.checks.hub_checks import require_on_hub

@@ -12,10 +12,11 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from rlhf_cli.data.source import Row
 from rlhf_cli.errors import DataError
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.rewards.completion_text import Completion
@@ -68,10 +69,6 @@ def texts_of(row: Mapping[str, object], decode: Callable[..., object]) -> tuple[
 def _content(message: Mapping[str, object]) -> str:
     content = message.get("content")
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-
-
-Row: TypeAlias = dict[str, object]
-"""Column -> value of one dataset row."""
 
 
 @dataclass(frozen=True)

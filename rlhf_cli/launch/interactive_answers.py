@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import PpoArgs, Sampling
+from rlhf_cli.data.source import Row
 from rlhf_cli.evaluation.score_completions import EndOfRun, Interact
-from rlhf_cli.evaluation.scored_pairs import Row
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.run_folder import RunFolder
 

@@ -18,7 +18,7 @@ from rlhf_cli.data.source import Row
 from rlhf_cli.errors import ModelError
 from rlhf_cli.evaluation.audit.attack import experiment_rows, prompt_text, unreachable
 from rlhf_cli.evaluation.audit.trial import GoldAnswers, Trial, open_trial
-from rlhf_cli.evaluation.score_bench import QUANTILES, quantiles
+from rlhf_cli.evaluation.score_bench import quantiles
 from rlhf_cli.evaluation.score_completions import policy_tokenizer
 from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.models.tokenizer_files import no_chat_template
@@ -97,10 +97,10 @@ def prompts_seen(
     tokenizer = policy_tokenizer(experiment, wanted_by="a prompt as the model sees it")
     settings = experiment.trainer.setting("chat_template_kwargs")
     ids = _encoded(tokenizer, prompts, settings if isinstance(settings, Mapping) else {})
-    lengths = [_token_lengths("prompts", [len(prompt) for prompt in ids])]
+    lengths = [TokenLengths("prompts", len(ids), quantiles(list(map(len, ids))))]
     if answers:
         of_answers = tokenizer(list(answers), add_special_tokens=False, verbose=False)["input_ids"]
-        lengths.append(_token_lengths("right answers", [len(answer) for answer in of_answers]))
+        lengths.append(TokenLengths("right answers", len(of_answers), quantiles(list(map(len, of_answers)))))
     seen = [SeenPrompt(str(tokenizer.decode(prompt)), len(prompt)) for prompt in ids[:shown]]
     return PromptsSeen(seen, lengths, str(tokenizer.eos_token))
 
@@ -117,11 +117,6 @@ def _encoded(
     with naming_foreign_files({"model.path": tokenizer.name_or_path}):
         rendered = cast("Mapping[str, list[list[int]]]", render(list(prompts), **asked))
     return [list(ids) for ids in rendered["input_ids"]]
-
-
-def _token_lengths(of: str, lengths: Sequence[int]) -> TokenLengths:
-    shares = (f"{share:g}" for share in QUANTILES)
-    return TokenLengths(of, len(lengths), dict(zip(shares, quantiles(lengths), strict=True)))
 
 
 _ROWS_FOR_LENGTHS = 1000
@@ -192,11 +187,10 @@ def _learned_rows(experiment: Experiment, count: int) -> TriedRows:
 
     rows = training_rows(experiment)[0]
     learned = learned_texts(experiment, rows.select(range(min(len(rows), max(count, _ROWS_FOR_LENGTHS)))), tokenizer)
-    columns = {text.column: None for texts in learned for text in texts}
-    lengths = [
-        _token_lengths(column, [text.tokens for texts in learned for text in texts if text.column == column])
-        for column in columns
-    ]
+    tokens: dict[str, list[int]] = {}
+    for text in (text for texts in learned for text in texts):
+        tokens.setdefault(text.column, []).append(text.tokens)
+    lengths = [TokenLengths(column, len(counts), quantiles(counts)) for column, counts in tokens.items()]
     eos = str(tokenizer.eos_token)  # a conversation may end otherwise
     ends = all(text.spans[-1].text.endswith(eos) for texts in learned for text in texts)
     seen = PromptsSeen([], lengths, eos if ends else "")
