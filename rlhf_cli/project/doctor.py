@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -100,8 +101,7 @@ def package_conditions(installed: InstalledVersion = version_of) -> list[Conditi
     wrong = [condition for condition in packages if condition.state != State.OK]
     versions = ", ".join(f"{name} {installed(name)}" for name in ("torch", "trl", "transformers"))
     fits = SpecifierSet(python).contains(here)
-    wants = None if fits else f"an environment with Python {python}"
-    state = State.OK if fits else State.UNFIT
+    state, wants = (State.OK, None) if fits else (State.UNFIT, f"an environment with Python {python}")
     extras = [name for name in metadata.get_all("Provides-Extra") or [] if name != "dev"]
     return [
         Condition("packages", "Python", state, f"{here}, needs {python}", wants, is_needed=True),
@@ -203,32 +203,31 @@ _LEAST_DISK = 5 * 10**9
 
 def disk_condition(name: str, place: Path, elsewhere: str) -> Condition:
     """Return the free space in a folder, which may not exist yet; `elsewhere` is how to set another one."""
+    condition = partial(Condition, "machine", name)
     above = next(folder for folder in (place, *place.parents) if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
-        found, is_needed = f"{place} cannot be written to", name == "runs"
-        return Condition("machine", name, State.UNFIT, found, elsewhere, is_needed)
+        return condition(State.UNFIT, f"{place} cannot be written to", elsewhere, is_needed=name == "runs")
     free = shutil.disk_usage(above).free
     found = f"{place}: {size(free)} free"
     if free < _LEAST_DISK:
-        found += ", a checkpoint of 0.6 B parameters takes 7 GB"
-        return Condition("machine", name, State.WARN, found, elsewhere)
-    return Condition("machine", name, State.OK, found)
+        return condition(State.WARN, f"{found}, a checkpoint of 0.6 B parameters takes 7 GB", elsewhere)
+    return condition(State.OK, found)
 
 
 def sandbox_condition() -> Condition:
     """Return how model-written code is isolated here; runs a program in the sandbox to find out."""
-    area, name = "tools", "sandbox"
+    condition = partial(Condition, "tools", "sandbox")
     try:
         walls = protections()
     except (RewardError, OSError) as error:
         found = f"model-written code cannot be run: {getattr(error, 'got', None) or error}"
-        return Condition(area, name, State.MISSING, found, "docs/how-to/rewards.md says what a machine has to allow")
+        return condition(State.MISSING, found, "docs/how-to/rewards.md says what a machine has to allow")
     if walls["bubblewrap"] or walls["namespaces"]:
         by = "bubblewrap" if walls["bubblewrap"] else "namespaces of our own"
-        return Condition(area, name, State.OK, f"{by}: no files, no network, limits")
+        return condition(State.OK, f"{by}: no files, no network, limits")
     network = "" if walls.get("no_network") else " and use the network"
     found = f"resource limits only: model-written code can read files{network}"
-    return Condition(area, name, State.WARN, found, "apt install bubblewrap")
+    return condition(State.WARN, found, "apt install bubblewrap")
 
 
 def hub_login_condition() -> Condition:
@@ -243,10 +242,7 @@ def hub_login_condition() -> Condition:
 
 def wandb_login_condition() -> Condition:
     """Return whether there is a key for wandb, and where it comes from."""
-
-    def condition(state: State, found: str, fix: str | None = None) -> Condition:
-        return Condition("logins", "wandb login", state, found, fix)
-
+    condition = partial(Condition, "logins", "wandb login")
     if os.environ.get("WANDB_API_KEY"):
         return condition(State.OK, "a key, from WANDB_API_KEY")
     try:

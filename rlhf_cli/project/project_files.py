@@ -178,12 +178,6 @@ _SAMPLES: dict[RowKind, tuple[str, str, str, int]] = {
 }
 """Maps a kind of rows to the sample's world, its file, its description in the README, and its number of rows."""
 
-_OF_CHOICES = (
-    *("training", "model", "reward_module", "theirs", "holds_out", "has_answer", "answer_is_number", "batch_size"),
-    *("num_generations", "answer_tokens", "learning_rate"),
-)
-"""The properties of `ProjectChoices` that the templates read."""
-
 
 def project_files(choices: ProjectChoices, name: str) -> dict[str, str]:
     """Return path -> text for every file of a new project called `name`, in display order."""
@@ -228,7 +222,7 @@ def _facts(choices: ProjectChoices, name: str) -> dict[str, object]:
     model_group = "local" if model.path else model.group
     model_group += "_untrained" * (model.is_tiny and training.name == "sft")
     return {
-        **{fact: getattr(choices, fact) for fact in _OF_CHOICES},
+        **{fact: getattr(choices, fact) for fact in dir(choices) if not fact.startswith("_")},
         "name": name,
         "exp": choices.name,
         "model_group": model_group,
