@@ -71,9 +71,6 @@ def critic_inputs(
 
 _STATE = "critic_state.pt"
 
-Autocast = Callable[[], AbstractContextManager[None]]
-"""Open the context in which a model computes in the run's precision: accelerate's `autocast`."""
-
 
 @dataclass(frozen=True)
 class CriticSettings:
@@ -119,6 +116,8 @@ class TrainedCritic:
         self._schedule: LRScheduler
         self._wrapped: torch.nn.Module = model
         self._accelerator: Accelerator | None = None
+        self._autocast: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+        """Open the context in which a model computes in the run's precision: accelerate's `autocast`."""
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Return the parameters of the distributed model."""
@@ -134,7 +133,7 @@ class TrainedCritic:
 
         A separate model uses activation checkpointing if the policy does.
         """
-        self._wrapped, args = self.model, trainer.args
+        self._wrapped, args, self._autocast = self.model, trainer.args, trainer.accelerator.autocast
         if not self.shares_backward:
             _recompute_activations(self.model, args)
         optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args, cast(PreTrainedModel, self.model))
@@ -161,14 +160,7 @@ class TrainedCritic:
         )
 
     def rollout_values(
-        self,
-        ids: Tensor,
-        mask: Tensor,
-        num_completion: int,
-        batch_size: int,
-        autocast: Autocast,
-        *,
-        is_packed: bool = False,
+        self, ids: Tensor, mask: Tensor, num_completion: int, batch_size: int, *, is_packed: bool = False
     ) -> Tensor:
         """Return (B, C + 1): the value before every completion token and after the last one, without gradient.
 
@@ -180,17 +172,17 @@ class TrainedCritic:
         order = rows_by_prompt(ids[:, prompts], mask[:, prompts]) if is_packed else by_length(mask)
         with in_evaluation_mode(self.model), torch.no_grad():
             for rows in order.split(batch_size):
-                values[rows] = self._values(ids[rows], mask[rows], num_completion, autocast, is_packed=is_packed)
+                values[rows] = self._values(ids[rows], mask[rows], num_completion, is_packed=is_packed)
         return values
 
-    def values(self, batch: TrlBatch, autocast: Autocast, *, is_packed: bool = False) -> Tensor:
+    def values(self, batch: TrlBatch, *, is_packed: bool = False) -> Tensor:
         """Return (B, C): the value before every completion token of a micro-batch, with a gradient.
 
         DDP is put into the mode that the backward pass needs.
         """
         num_completion = batch["completion_ids"].shape[1]
         with self._exchange(is_last=self._accelerator is None or self._accelerator.sync_gradients):
-            values = self._values(*prompts_and_completions(batch), num_completion, autocast, is_packed=is_packed)
+            values = self._values(*prompts_and_completions(batch), num_completion, is_packed=is_packed)
         return values[:, :-1]
 
     def backward(self, loss: Tensor, *, is_last: bool) -> None:
@@ -263,19 +255,19 @@ class TrainedCritic:
         self._wrapped, prepared = accelerator.prepare(self.model, optimizer)
         return prepared
 
-    def states(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Autocast, *, is_packed: bool) -> Tensor:
+    def states(self, ids: Tensor, mask: Tensor, num_completion: int, *, is_packed: bool) -> Tensor:
         """Return (states, H): the head's input for (B, P + C) rows, normalised to RMS 1, for a trial of packing.
 
         Values would not work: a new head is 0, and all its values are equal.
         """
         inputs, places = self._laid_out(ids, mask, num_completion, is_packed=is_packed)
-        found = self._every_state(inputs, autocast).flatten(0, 1)[places].float()
+        found = self._every_state(inputs).flatten(0, 1)[places].float()
         return torch.nn.functional.rms_norm(found, found.shape[-1:])
 
-    def _values(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Autocast, *, is_packed: bool) -> Tensor:
+    def _values(self, ids: Tensor, mask: Tensor, num_completion: int, *, is_packed: bool) -> Tensor:
         """Return (B, C + 1) values from (B, P + C) ids and mask; 0 beyond the value after a row's last token."""
         inputs, places = self._laid_out(ids, mask, num_completion, is_packed=is_packed)
-        found = self._every_value(inputs, autocast).flatten()[places]
+        found = self._every_value(inputs).flatten()[places]
         is_state = has_value(mask, num_completion)
         return found.new_zeros(is_state.shape).masked_scatter(is_state, found)
 
@@ -286,13 +278,13 @@ class TrainedCritic:
         ids = ids.clamp(max=self._last_token)
         return critic_inputs(ids, mask, num_completion, is_packed=is_packed, may_move=self.may_move)
 
-    def _every_state(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
-        with autocast():
+    def _every_state(self, inputs: Mapping[str, object]) -> Tensor:
+        with self._autocast():
             states: Tensor = self.body()(**inputs, use_cache=False).last_hidden_state
         return states
 
-    def _every_value(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
-        with autocast():
+    def _every_value(self, inputs: Mapping[str, object]) -> Tensor:
+        with self._autocast():
             logits: Tensor = self._wrapped(**inputs, use_cache=False).logits
         return logits[:, :, 0].float()
 

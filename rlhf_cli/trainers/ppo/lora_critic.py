@@ -24,7 +24,7 @@ from transformers import AutoModelForTokenClassification, PretrainedConfig, PreT
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.temporary_attributes import temporary_attributes
-from rlhf_cli.trainers.ppo.critic import Autocast, CriticSettings, TrainedCritic
+from rlhf_cli.trainers.ppo.critic import CriticSettings, TrainedCritic
 
 if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import TrlTrainer
@@ -75,16 +75,16 @@ class SharedLoraCritic(TrainedCritic):
         prepared: Optimizer = trainer.accelerator.prepare(optimizer)
         return prepared
 
-    def _every_state(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
+    def _every_state(self, inputs: Mapping[str, object]) -> Tensor:
         model = self._base_model()
         self._take_gradients()
-        with self._active(), autocast():
+        with self._active(), self._autocast():
             backbone = getattr(model, model.base_model_prefix)
             states: Tensor = backbone(**inputs, use_cache=False).last_hidden_state
         return states
 
-    def _every_value(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
-        hidden = self._every_state(inputs, autocast)
+    def _every_value(self, inputs: Mapping[str, object]) -> Tensor:
+        hidden = self._every_state(inputs)
         # A separate dropout module would miss the model's eval(), and would also drop in rollout values.
         hidden = nn.functional.dropout(hidden, self._dropout, training=self.model.training)
         with torch.autocast(hidden.device.type, enabled=False):

@@ -89,10 +89,8 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
                 )
             output["old_per_token_logps"] = logps
         with during(self.extensions.heartbeat, VALUES):
-            values = self.critic.rollout_values(
-                *(ids, mask, num_completion, batch_size, self.accelerator.autocast),
-                is_packed=self._packs_values(output),
-            )
+            is_packed = self._packs_values(output)
+            values = self.critic.rollout_values(ids, mask, num_completion, batch_size, is_packed=is_packed)
         lengths = output["completion_mask"].sum(dim=1)
         goes_on = self.truncation.goes_on(self._endings)[self._own_rows]
         is_bootstrapped = goes_on.to(lengths.device)
@@ -152,8 +150,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
             ids, mask = prompts_and_completions(batch)
             num_completion = batch["completion_ids"].shape[1]
             few = tried_rows(mask, num_completion)
-            rows = ids[few], mask[few], num_completion, self.accelerator.autocast
-            states = functools.partial(self.critic.states, *rows)
+            states = functools.partial(self.critic.states, ids[few], mask[few], num_completion)
             both = (functools.partial(states, is_packed=is_packed) for is_packed in (False, True))
             self._try(self.critic.model, "the critic's states", *both)
         return self.passes.mode == "packed"
@@ -223,7 +220,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         settings = self.critic.settings
         mask = tokens_in_loss(inputs).bool()
         is_packed = self._packs_values(inputs)
-        values = self.critic.values(inputs, self.accelerator.autocast, is_packed=is_packed)
+        values = self.critic.values(inputs, is_packed=is_packed)
         losses, is_clipped = value_losses(values, inputs["rollout_values"], inputs["returns"], settings.value_clip)
         losses = losses.where(mask, 0.0)
         self._log_means(mask, {"ppo/value_loss": losses, "ppo/value_clip_fraction": is_clipped})

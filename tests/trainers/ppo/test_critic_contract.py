@@ -155,7 +155,7 @@ class TestCritic:
         words |= {"learning_rate": 0.1, "gradient_checkpointing": False, "eval_strategy": "steps", "eval_steps": 1}
         args = trl.GRPOConfig(**words, **schedule, weight_decay=0.1)
         policy = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
-        accelerator = SimpleNamespace(distributed_type=None, prepare=lambda *given: given, device="cpu")
+        accelerator = SimpleNamespace(distributed_type=None, prepare=lambda *given: given, device="cpu", autocast=None)
         trainer: Any = SimpleNamespace(args=args, optimizer=policy, accelerator=accelerator)
         trainer.get_decay_parameter_names = lambda model: ["weight"]
         critic: Any = object.__new__(TrainedCritic)

@@ -99,9 +99,7 @@ class TestWhatIsSaved:
             seen.trainer.accelerator.gradient_state._set_sync_gradients(True)
             for group in critic._optimizer.param_groups:
                 group["lr"] = 0.01  # the schedule is at its end
-            critic.backward(
-                (critic.values(seen.inputs[-1], seen.trainer.accelerator.autocast) - 1).square().mean(), is_last=True
-            )
+            critic.backward((critic.values(seen.inputs[-1]) - 1).square().mean(), is_last=True)
             critic.step()
         assert is_same(other.model.state_dict(), seen.critic.model.state_dict())
 
@@ -128,7 +126,7 @@ def values_of(critic: Any, seen: Watched) -> torch.Tensor:
         if isinstance(critic, torch.nn.Module):
             values = critic(input_ids=ids, attention_mask=mask).logits[:, -width - 1 :, 0]
         else:
-            values = critic.rollout_values(ids, mask, width, len(ids), seen.trainer.accelerator.autocast)
+            values = critic.rollout_values(ids, mask, width, len(ids))
     lengths = mask[:, -width:].sum(dim=1, keepdim=True)
     return values.where(torch.arange(width + 1) <= lengths, 0.0)
 

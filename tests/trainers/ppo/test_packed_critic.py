@@ -88,7 +88,7 @@ def test_a_shared_critic_has_the_shape_of_the_policys_adapter() -> None:
 
 def test_a_shared_critic_s_head_computes_in_float32_whatever_is_around() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        values = critic_of("shared", torch.float32).values(rows(), contextlib.nullcontext)  # type: ignore[arg-type]
+        values = critic_of("shared", torch.float32).values(rows())  # type: ignore[arg-type]
     assert values.dtype == torch.float32
 
 
@@ -115,7 +115,7 @@ def alone(critic: TrainedCritic, batch: dict[str, torch.Tensor]) -> torch.Tensor
         ids = torch.cat(
             [batch[f"{part}_ids"][row][batch[f"{part}_mask"][row].bool()] for part in ("prompt", "completion")]
         )
-        values = critic._every_value({"input_ids": ids.unsqueeze(0)}, contextlib.nullcontext)[0]
+        values = critic._every_value({"input_ids": ids.unsqueeze(0)})[0]
         own = values[int(batch["prompt_mask"][row].sum()) - 1 :]
         found.append(torch.nn.functional.pad(own, (0, WIDTH + 1 - len(own))))
     return torch.stack(found)
@@ -132,10 +132,10 @@ def test_values_of_the_rollout(arrangement: str) -> None:
     with torch.no_grad():
         wanted = alone(critic, batch)
     for batch_size in (1, 3, 4):
-        found = critic.rollout_values(ids, mask, WIDTH, batch_size, contextlib.nullcontext, is_packed=True)
+        found = critic.rollout_values(ids, mask, WIDTH, batch_size, is_packed=True)
         assert_equal(found, wanted)
     assert wanted[0].unique().numel() == WIDTH + 1
-    states = [critic.states(ids, mask, WIDTH, contextlib.nullcontext, is_packed=way) for way in (True, False)]
+    states = [critic.states(ids, mask, WIDTH, is_packed=way) for way in (True, False)]
     assert_equal(*states)
     assert_close(states[0].square().mean(dim=1), torch.ones(len(states[0])))
 
@@ -148,7 +148,7 @@ def test_the_slots_of_a_pass(monkeypatch: pytest.MonkeyPatch, *, is_packed: bool
     """
     critic, batch = critic_of("separate", torch.float32), rows()
     with counted_slots() as counted:
-        critic.values(batch, contextlib.nullcontext, is_packed=is_packed)  # type: ignore[arg-type]
+        critic.values(batch, is_packed=is_packed)  # type: ignore[arg-type]
         assert counted.taken() == (slots, 22)
         monkeypatch.setattr(Forward, "_scored", lambda *_: None)
         policy: Any = Forward(critic, critic.model, contextlib.nullcontext, True, print)  # type: ignore[arg-type]
@@ -166,7 +166,7 @@ def test_values_with_a_gradient(arrangement: str) -> None:
     for is_packed in (True, False):
         critic = critic_of(arrangement, torch.float64)
         if is_packed:
-            values = critic.values(batch, contextlib.nullcontext, is_packed=True)  # type: ignore[arg-type]
+            values = critic.values(batch, is_packed=True)  # type: ignore[arg-type]
             (values * weights * batch["completion_mask"]).sum().backward()
         else:
             (alone(critic, batch)[:, :-1] * weights * batch["completion_mask"]).sum().backward()
@@ -181,9 +181,9 @@ def test_a_token_beyond_the_critics_vocabulary_is_read_as_its_last() -> None:
     """A policy whose vocabulary is padded farther may sample what no text is made of; it is no reason to crash."""
     critic, batch = critic_of("separate", torch.float32), rows()
     batch["completion_ids"][0, 2] = TOKENS["vocab_size"] + 3
-    beyond = critic.values(batch, contextlib.nullcontext)  # type: ignore[arg-type]
+    beyond = critic.values(batch)  # type: ignore[arg-type]
     batch["completion_ids"][0, 2] = TOKENS["vocab_size"] - 1
-    assert torch.equal(beyond, critic.values(batch, contextlib.nullcontext))  # type: ignore[arg-type]
+    assert torch.equal(beyond, critic.values(batch))  # type: ignore[arg-type]
 
 
 OF_THE_CRITIC = "trimmed: packed, the critic's states were "
@@ -202,7 +202,7 @@ def farthest(seen: Watched) -> float:
     critic, batch = plain(seen.critic.model, AutoModelForTokenClassification), seen.inputs[-1]
     is_packed = seen.trainer._packs_values(batch)
     with torch.no_grad():
-        found = seen.critic.values(batch, seen.trainer.accelerator.autocast, is_packed=is_packed)
+        found = seen.critic.values(batch, is_packed=is_packed)
         pairs = [
             (found[row, : len(completion)].double(), values_of(critic, prompt, completion)[:-1])
             for row, (prompt, completion) in enumerate(unpadded(batch))
