@@ -72,7 +72,10 @@ def hydra_error(error: Exception) -> ConfigError:
         what = "a configuration file is not valid YAML"
         where = str(Origin(Path(mark.name.removeprefix("file://")), mark.line + 1))
         expected = "each key once" if twice else "`key: value` lines, indented with spaces"
-        return ConfigError(what, where=where, got=error.problem, expected=expected)
+        known = "mapping values|[%@`]' that cannot start any|could not find expected|found unexpected"
+        is_text = re.search(known, str(error.problem)) is not None
+        advice = "a text with `: ` or ` #` in it, or that begins with one of %@`{[*&!|>, is written in quotes"
+        return ConfigError(what, where=where, got=error.problem, expected=expected, advice=advice if is_text else None)
     raise_any(_bad_files(), because=error)
     if isinstance(error, RecursionError | AssertionError):
         return _without_end(error)
@@ -173,6 +176,10 @@ def _missing_header(file: Path) -> ConfigError | None:
     wrong = next(
         (f"line {at}: {line.strip()}" for at, line in enumerate(lines, 1) if re.match(r"#.*(@|_global_)", line)), ""
     )
+    if first.startswith("\ufeff"):
+        what, place = "the file begins with a byte order mark, which hides its first line", str(Origin(file, 1))
+        hint = f"sed -i '1s/^\\xEF\\xBB\\xBF//' {place.rpartition(':')[0]}"
+        return ConfigError(what, where=place, got=repr(first[:30]), expected="UTF-8 without the mark", hint=hint)
     what = f"a file in {file.parent.name} must set keys of the whole configuration"
     got = wrong or f"no `{_HEADER}`: its keys would go below a key {file.parent.name!r}"
     expected = "the comment below as the first line of the file, before every other comment"
@@ -358,7 +365,9 @@ def _reference_problem(key: str, text: str, error: Exception, where: str, keys: 
     for match in _REFERENCE.finditer(text):
         depth = len(match["dots"])
         meant = ".".join([*(key.split(".")[:-depth] if depth else []), match["key"]])
-        if re.sub(r"\[(\w+)\]", r".\1", meant) not in keys and (close := nearest_path(meant, keys)):
+        if re.fullmatch(r"[A-Z_][A-Z0-9_]*", match["key"]):  # the form of shells
+            hint = text.replace(match[0], f"${{oc.env:{match['key']}}}")
+        elif re.sub(r"\[(\w+)\]", r".\1", meant) not in keys and (close := nearest_path(meant, keys)):
             hint = text.replace(match[0], f"${{{close}}}")
     expected, what = "${KEY} with the full name of another key", f"{key} refers to a key that does not exist"
     return ConfigError(what, where=where, got=text, expected=expected, hint=hint)

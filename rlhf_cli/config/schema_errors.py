@@ -7,6 +7,7 @@ something was refused.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -157,7 +158,18 @@ def _meant_argument(trainer: str, argument: WrongArgument, args: JsonTree) -> st
 
 def _wrong_value(key: str, origins: Origins, got: str, expected: str, hint: str | None) -> ConfigError:
     what = f"wrong value for {key or 'the experiment'}"
+    if (line := _read_variable(origins.of(key))) is not None:
+        expected, hint = f"{expected}; a variable is text unless it is decoded", line
     return ConfigError(what, where=origins.where(key), got=got, expected=expected, hint=hint)
+
+
+def _read_variable(origin: Origin | None) -> str | None:
+    """Return a line that gives a key a variable of the environment as it reads the variable as a number."""
+    if origin is None or origin.file is None or origin.line is None:
+        return None
+    line = origin.file.read_text(encoding="utf-8").splitlines()[origin.line - 1].partition(" #")[0].strip()
+    found = re.fullmatch(r"""([\w-]+:\s*)["']?(?:(\$\{oc\.env:[^{}]*\})|\$\{?([A-Z_][A-Z0-9_]*)\}?)["']?""", line)
+    return found and found[1] + "${oc.decode:" + (found[2] or "${oc.env:" + found[3] + "}") + "}"
 
 
 def _unknown(path: Path, tree: JsonTree, known: KnownKeys, origins: Origins) -> ConfigError:
@@ -272,7 +284,9 @@ def _section_choice(path: Path, given: JsonValue, origins: Origins) -> str | Non
         of_a_source = None if given.get("world") or given.get("path") else next(filter(given.get, OF_A_SOURCE), None)
         return "data=file data.path=null" if of_a_source is None else f"'~data.{of_a_source}'"
     if group == "data" and isinstance(given, dict) and isinstance(file := given.get("path"), str):
-        return f"data=file data.path={file}"
+        several = f"[{','.join(map(str.strip, file.split(',')))}]" if "," in file else file
+        typed = f"data.path={several}"
+        return f"data=file {shlex.quote(typed) if re.search('[^-+~@%./:=A-Za-z0-9_]', typed) else typed}"
     if group in APPENDED_GROUPS or not options or isinstance(given, dict | list | int | float):
         return None
     word = "null" if given is None else str(given)

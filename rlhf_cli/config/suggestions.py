@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -36,6 +36,9 @@ _OFTEN = (_ARGS, (), ("run",), ("launch",), ("model", "lora"), ("critic",), ("kl
 """The sections in the order of preference among equally near keys."""
 _SHARED_WORDS = 100
 """Distances from here on mean that two parts share words; smaller ones mean a typo."""
+
+_UNITS = {"k": 1e3, "m": 1e6, "s": 1, "sec": 1, "min": 60, "h": 3600, "d": 86400}
+"""What people write behind a number -> the factor; `m` behind seconds means minutes."""
 
 Path = tuple[str, ...]
 Rank = tuple[int, int, int, int]
@@ -176,21 +179,21 @@ def _keys_below(path: Path, node: object) -> Iterator[Path]:
 
 def meant_value(key: str, field: FieldInfo, value: object) -> str | None:
     """Return `key=value` with the value most likely meant by one that a key of our schema rejects, or None."""
+    words = [word for arm in arms_of(field.annotation) for word in _words(arm)]
+    default = field.default if isinstance(value, int | float) and value <= 0 else None
+    return first_taken(key, value, partial(accepts, field), choices=words, default=default)
+
+
+def accepts(field: FieldInfo, value: object) -> bool:
+    """Return whether a field of our schema takes a value."""
     kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
     # pydantic rejects a config if the type is a section, which has its own.
     is_section = section_of(field.annotation) is not None and len(arms_of(field.annotation)) == 1
-    config = None if is_section else ConfigDict(strict=True)
-    adapter: TypeAdapter[object] = TypeAdapter(kind, config=config)
-    words = [word for arm in arms_of(field.annotation) for word in _words(arm)]
-    default = field.default if isinstance(value, int | float) and value <= 0 else None
-
-    def takes(value: object) -> bool:
-        with suppress(ValidationError):
-            adapter.validate_python(value)
-            return True
-        return False
-
-    return first_taken(key, value, takes, choices=words, default=default)
+    adapter: TypeAdapter[object] = TypeAdapter(kind, config=None if is_section else ConfigDict(strict=True))
+    with suppress(ValidationError):
+        adapter.validate_python(value)
+        return True
+    return False
 
 
 def first_taken(
@@ -204,7 +207,8 @@ def first_taken(
     for meant in (*_candidates(key, value, choices), default if is_number else None, 1 if value == 0 else None):
         is_same = meant == value and type(meant) is type(value)
         if meant is not None and not is_same and takes(meant):
-            return f"{key}={as_typed(meant)}"
+            is_text_of_number = isinstance(meant, str) and isinstance(value, int | float)
+            return f"'{key}=\"{meant}\"'" if is_text_of_number else f"{key}={as_typed(meant)}"
     return None
 
 
@@ -226,7 +230,13 @@ def _candidates(key: str, value: object, choices: Iterable[str]) -> Iterator[obj
     if isinstance(value, str):
         with suppress(ValueError, ZeroDivisionError):  # 1/2, 50%, 0,5
             yield float(Fraction(word.rstrip("%").replace(",", ".")) / (100 if word[-1:] == "%" else 1))
+        if (scaled := re.fullmatch(r"([\d_]*\.?\d+) ?([a-z]+)", word.lower())) and scaled[2] in _UNITS:
+            minutes = scaled[2] == "m" and key.endswith("_s")
+            number = float(scaled[1].replace("_", "")) * (60 if minutes else _UNITS[scaled[2]])
+            yield from (round(number), number)
         yield re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("._-")[:128] or None  # the name of a run
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield str(value)
     yield [value]
 
 

@@ -19,7 +19,7 @@ from rlhf_cli.config.rules.trainer_rules import (
     template_problems,
     wrong_arguments,
 )
-from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.experiment import Experiment, field_at
 from rlhf_cli.config.trl_args import RESERVED_ARGS
 from rlhf_cli.errors import ConfigError, UserError, raise_any
 from rlhf_cli.rewards.stack.returned_scores import LARGEST
@@ -122,10 +122,15 @@ def _wrong_leaves(composed: Composed) -> Iterator[UserError]:
     """Yield a problem for every missing value, infinite number, secret, and key that would run foreign code."""
     from_environment = {".".join(map(str, path)) for path in composed.references}
     lists = {key for key, shape in composed.origins.shapes.items() if shape.__name__ == "SequenceNode"}
+    if composed.origins.not_as_written:
+        from rlhf_cli.config.suggestions import accepts  # needed only for a mistake
     for key, text in composed.origins.not_as_written.items():
         what, place = f"YAML reads another number in {key} than the one you wrote", composed.origins.where(key)
         got = f"{text}, which YAML reads in base {60 if ':' in text else 8}"
-        hint = None if key in lists else f"{key}={int(''.join(filter(str.isdigit, text)))}"
+        field = field_at(key.split("."))
+        is_text = field is not None and accepts(field, text)
+        typed = f"'{key}=\"{text}\"'" if is_text else f"{key}={int(''.join(filter(str.isdigit, text)))}"
+        hint = None if key in lists else typed
         expected = "a number without a colon or a leading zero, or a text in quotes"
         yield ConfigError(what, where=place, got=got, expected=expected, hint=hint)
     for key, value in leaves(composed.tree):

@@ -9,6 +9,7 @@ from rlhf_cli.config.compose import compose
 from rlhf_cli.config.environment_references import resolved_references, with_references
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.text.json_values import JsonTree
+from tests.support.planning import Judged, Refused, Write
 
 pytestmark = pytest.mark.usefixtures("place", "by_hydra")
 
@@ -83,3 +84,20 @@ def test_a_variable_that_is_gone_is_named_with_its_key(monkeypatch: pytest.Monke
         assert caught.value.where == "track.notes"
         assert "PW is not set" in caught.value.what
         assert caught.value.hint == "export PW=..."
+
+
+@pytest.mark.parametrize(
+    "written", ["${oc.env:STEPS}", '"${oc.env:STEPS}"  # a comment', "$STEPS", "${oc.env:ABSENT,7}"]
+)
+def test_a_variable_for_a_number_is_to_be_decoded(written: str, write: Write, refused: Refused, judged: Judged) -> None:
+    head = "# @package _global_\ndefaults: [quickstart, _self_]\ntrainer:\n  args:\n    "
+    write("conf/exp/mine.yaml", f"{head}max_steps: {written}\n")
+    error = refused("exp=mine")
+    assert str(error.where).endswith("(conf/exp/mine.yaml:5)")
+    write("conf/exp/mine.yaml", f"{head}{error.hint}\n")
+    assert judged("exp=mine").trainer.args["max_steps"] == 7
+
+
+def test_a_variable_in_the_form_of_a_shell_gets_ours(write: Write, refused: Refused) -> None:
+    write("conf/exp/mine.yaml", "# @package _global_\ndefaults: [quickstart, _self_]\nrun:\n  name: a-${STEPS}\n")
+    assert refused("exp=mine").hint == "a-${oc.env:STEPS}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from rlhf_cli.config.compose import compose, rewrite
@@ -84,6 +86,25 @@ def test_a_missing_header(write: Write, refused: Refused, text: str) -> None:
     write("conf/exp/mine.yaml", text)
     error = refused("exp=mine")
     assert (error.where, error.hint) == ("conf/exp/mine.yaml:1", "# @package _global_")
+
+
+def test_a_byte_order_mark_before_the_header(write: Write, refused: Refused, judged: Judged) -> None:
+    """Hydra reads no header behind it."""
+    write("conf/exp/mine.yaml", "\ufeff" + HEADER + "defaults: [quickstart, _self_]\n")
+    error = refused("exp=mine")
+    assert error.where == "conf/exp/mine.yaml:1"
+    subprocess.run(str(error.hint), shell=True, check=True)
+    assert judged("exp=mine")
+
+
+@pytest.mark.parametrize(
+    ("text", "has_advice"),
+    [("prompt: Question: {q}", True), ("prompt: %x", True), ("prompt: @x", True), ("\tprompt: x", False)],
+)
+def test_a_text_that_needs_quotes(write: Write, refused: Refused, text: str, has_advice: bool) -> None:
+    write("conf/exp/mine.yaml", f"{HEADER}data:\n  {text}\n")
+    error = refused("exp=mine")
+    assert (error.where, "quotes" in str(error.advice)) == ("conf/exp/mine.yaml:3", has_advice)
 
 
 @pytest.mark.parametrize("line", ["# @pakcage _global_", "# @package _globl_", "# @package _global_"])

@@ -107,6 +107,7 @@ def problems_of(place: Path, lines: str, *typed: str) -> list[ConfigError]:
     [
         ("seed: 12:30:45", "seed", 3, "seed=123045"),
         ("seed: 017", "seed", 3, "seed=17"),
+        ("run:\n  name: 007", "run.name", 4, "'run.name=\"007\"'"),
         ("trainer:\n  args:\n    max_steps: 1:30", "trainer.args.max_steps", 5, "trainer.args.max_steps=130"),
         ("data:\n  args: {num_rows: 010}", "data.args.num_rows", 4, "data.args.num_rows=10"),
         (

@@ -200,6 +200,7 @@ class Sample(BaseModel):
     switch: bool = False
     word: Literal["steps", "epoch"] = "steps"
     names: list[str] = Field(default_factory=list)
+    title: str = ""
     on_error: float | Literal["raise", "exclude"] = "raise"
 
 
@@ -213,6 +214,11 @@ class Sample(BaseModel):
         ("share", "50%", "share=0.5"),
         ("share", "0,5", "share=0.5"),
         ("share", -0.2, "share=0.5"),
+        ("count", "2k", "count=2000"),
+        ("count", "1.5M", "count=1500000"),
+        ("wait_s", "10m", "wait_s=600"),
+        ("wait_s", "1.5 h", "wait_s=5400"),
+        ("title", 7, "'title=\"7\"'"),
         ("count", 0, "count=1"),
         ("rate", -0.0, "rate=1e-05"),  # a rate of 1 is taken, and is no rate that anybody means
         ("switch", "yes", "switch=true"),
@@ -258,6 +264,8 @@ def test_the_suggested_value_is_the_one_that_was_meant(name: str, given: object,
         ("model.path=Some/Model-0.5B", "model=local model.path=Some/Model-0.5B"),
         ("data.path=mine.jsonl", "data=file data.path=mine.jsonl"),
         ("data.path=~/mine.jsonl", "data=file data.path=~/mine.jsonl"),
+        ("data.path='a.jsonl, b.jsonl'", "data=file 'data.path=[a.jsonl,b.jsonl]'"),
+        ("data.path='my rows.jsonl'", "data=file 'data.path=my rows.jsonl'"),
         ("data.path=my rows (1).jsonl", "\"data.path='my rows (1).jsonl'\""),
         ("data.mix.a.path=mine.jsonl", "data=file data.path=null"),
         ("model=run:quickstart", "model=local model.path=run:quickstart"),

@@ -204,8 +204,9 @@ def _is_name(attribute: str) -> bool:
 def _meant_name(fn: str) -> str | None:
     """Return the name that was meant by `./file.py`, `./file.py::f`, `./file:f` or `module.f`, or None."""
     parts = [part for part in fn.split(":") if part]
-    file = parts[0] if parts and Path(parts[0]).is_file() else f"{parts[0]}.py" if parts else ""
-    if Path(file).is_file():
+    typed = parts[0] if parts else ""
+    file = f"{typed}/__init__.py" if Path(typed).expanduser().is_dir() else f"{typed.removesuffix('.py')}.py"
+    if Path(file).expanduser().is_file():
         is_name = len(parts) > 1 and _is_name(parts[-1])
         return f"{file}:{parts[-1] if is_name else 'FUNCTION'}"
     module, dot, function = fn.rpartition(".")

@@ -112,11 +112,16 @@ class TestRefused:
             ("./my_rewards.py::plain", "./my_rewards.py:plain"),
             ("./my_rewards:plain", "./my_rewards.py:plain"),
             ("my_rewards.plain", "my_rewards:plain"),
+            ("./folder:plain", "./folder/__init__.py:plain"),
+            ("./notes.ipynb:plain", None),
             ("./my_rewards.py:Scorer.no-name", "./my_rewards.py:FUNCTION"),
             ("wombat", None),
         ],
     )
     def test_a_name_of_another_form(self, fn: str, hint: str | None) -> None:
+        Path("folder").mkdir()
+        for name in ("folder/__init__.py", "notes.ipynb"):
+            Path(name).touch()
         assert (refusal(fn).got, refusal(fn).hint) == (fn, hint)
 
     def test_a_file_that_ends_the_process_or_imports_from_a_package(self, write: Write) -> None:
