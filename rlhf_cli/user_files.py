@@ -27,16 +27,17 @@ def name_of(path: Path) -> str:
 
 def class_file(named: str) -> Path | None:
     """Return the file that defines `./file.py:Class` or `package.module:Class`, without importing it."""
-    module = named.rpartition(":")[0]
+    return module_file(named.rpartition(":")[0])
+
+
+def module_file(module: str) -> Path | None:
+    """Return the file of `a.b.c` or `./file.py`, or None; finds it without importing packages."""
     if module.endswith(".py"):
         return Path(module).expanduser()
     top, *below = module.split(".")
-    folders = [Path.cwd()]
-    spec = importlib.util.find_spec(top) if top else None
-    if spec is not None and spec.origin is not None:
-        origin = Path(spec.origin)
-        folders.append(origin.parent.parent if origin.name == "__init__.py" else origin.parent)
-    stems = [folder.joinpath(top, *below) for folder in folders]
+    spec = importlib.util.find_spec(top) if top.isidentifier() else None
+    places = () if spec is None else spec.submodule_search_locations or filter(None, [spec.origin])
+    stems = [folder.joinpath(top, *below) for folder in (Path.cwd(), *(Path(place).parent for place in places))]
     files = [file for stem in stems for file in (stem.with_suffix(".py"), stem / "__init__.py")]
     return next((file for file in files if file.is_file()), None)
 

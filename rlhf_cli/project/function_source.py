@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import importlib.util
 import inspect
 import re
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_cli.errors import RewardError
 from rlhf_cli.text.regular_files import parse_python
 from rlhf_cli.text.suggest import nearest
+from rlhf_cli.user_files import module_file
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -158,26 +158,9 @@ def functions_in(module: str) -> list[str]:
     return [node.name for node in tree.body if isinstance(node, _Definition) and not node.name.startswith("_")]
 
 
-def source_file_of(module: str) -> Path | None:
-    """Return the file of `a.b.c` or `./file.py`, or None; finds it without importing packages."""
-    if module.endswith(".py"):
-        path = Path(module).expanduser()
-        return path if path.is_file() else None
-    top, *rest = module.split(".")
-    spec = importlib.util.find_spec(top) if top.isidentifier() else None
-    if spec and spec.origin and not rest:
-        return Path(spec.origin)
-    for root in [*(spec.submodule_search_locations or () if spec else ()), Path.cwd() / top]:
-        place = Path(root).joinpath(*rest)
-        for file in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
-            if file.is_file():
-                return file
-    return None
-
-
 def _parsed(module: str, where: str) -> tuple[Path, ast.Module]:
-    file = source_file_of(module)
-    if file is None:
+    file = module_file(module)
+    if file is None or not file.is_file():
         what = "there is no such reward file" if module.endswith(".py") else f"there is no module {module!r}"
         raise RewardError(what, where=where, got=module, expected="./file.py:function, or package.module:function")
     try:
