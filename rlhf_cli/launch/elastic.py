@@ -147,21 +147,9 @@ def run_ranks(
 ) -> RanksEnd:
     """Run the ranks of a plan to their end. `look` is called ten times a second and may raise ServerEnded."""
     machine = OneMachine(store, plan.log.parent.name, look)
-    command, *arguments = plan.ranks[0].argv
-    spec = WorkerSpec(
-        role="rank",
-        local_world_size=len(plan.ranks),
-        entrypoint=command,
-        args=tuple(arguments),
-        rdzv_handler=machine,
-        max_restarts=0,
-        monitor_interval=_LOOK_EVERY_S,
-    )
-    # Ranks append to the run's log and record failures themselves: torch's own files hold whole seconds only, and one
-    # that a full disk cut off ends its launcher.
-    agent = LocalElasticAgent(
-        spec, DefaultLogsSpecs(os.devnull), exit_barrier_timeout=_LOOK_EVERY_S, shutdown_timeout=_SHUTDOWN_S
-    )
+    command, *words = plan.ranks[0].argv
+    spec = WorkerSpec("rank", len(plan.ranks), machine, entrypoint=command, args=tuple(words), max_restarts=0)
+    agent = _agent(spec, exit_barrier_s=_LOOK_EVERY_S)
     failures: dict[int, ProcessFailure] = {}
     with (
         environment(plan.shared),
@@ -199,21 +187,11 @@ def run_as_torchrun(words: list[str]) -> int:
         expected = "PET_NNODES, PET_NPROC_PER_NODE, and PET_MASTER_ADDR and PET_NODE_RANK, or PET_RDZV_ENDPOINT"
         advice = "`torchrun --help` explains them"
         raise ConfigError(what, where="environment", got=got, expected=expected, advice=advice) from None
-    spec = WorkerSpec(
-        role="rank",
-        local_world_size=config.nproc_per_node,
-        entrypoint=sys.executable,
-        args=("-m", "rlhf_cli", *words),
-        rdzv_handler=handler,
-        max_restarts=config.max_restarts,
-        monitor_interval=_LOOK_EVERY_S,
-        master_addr=host,
-        master_port=port,
-        local_addr=config.local_addr,
-    )
-    agent = LocalElasticAgent(
-        spec, DefaultLogsSpecs(os.devnull), exit_barrier_timeout=_EXIT_BARRIER_S, shutdown_timeout=_SHUTDOWN_S
-    )
+    command, arguments = sys.executable, ("-m", "rlhf_cli", *words)
+    spec = WorkerSpec("rank", config.nproc_per_node, handler, entrypoint=command, args=arguments)
+    spec.max_restarts, spec.local_addr = config.max_restarts, config.local_addr
+    spec.master_addr, spec.master_port = host, port
+    agent = _agent(spec, exit_barrier_s=_EXIT_BARRIER_S)
     failures: dict[int, ProcessFailure] = {}
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks say themselves why they ended
     with _requests(agent, Launch().grace_s):
@@ -232,6 +210,15 @@ def run_as_torchrun(words: list[str]) -> int:
     if codes <= set(STOPPED):
         return EXIT_PREEMPTED
     return EXIT_USER_ERROR if codes <= {*STOPPED, EXIT_USER_ERROR} else EXIT_CRASH
+
+
+def _agent(spec: WorkerSpec, *, exit_barrier_s: float) -> LocalElasticAgent:
+    """Return torch's agent for the ranks of this machine."""
+    spec.monitor_interval = _LOOK_EVERY_S
+    # Ranks append to the run's log and record failures themselves: torch's own files hold whole seconds only, and one
+    # that a full disk cut off ends its launcher.
+    logs = DefaultLogsSpecs(os.devnull)
+    return LocalElasticAgent(spec, logs, exit_barrier_timeout=exit_barrier_s, shutdown_timeout=_SHUTDOWN_S)
 
 
 @contextlib.contextmanager

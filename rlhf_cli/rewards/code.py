@@ -95,14 +95,8 @@ def code_runs(
             (which is logged). Another value requires that method.
         max_workers: number of rows that run at once; None = the number of processors.
     """
-    run = partial(
-        run_code,
-        timeout_s=timeout_s,
-        memory_mb=memory_mb,
-        max_processes=max_processes,
-        max_file_mb=max_file_mb,
-        isolation=isolation,
-    )
+    run = partial(run_code, timeout_s=timeout_s, memory_mb=memory_mb, isolation=isolation)
+    run = partial(run, max_processes=max_processes, max_file_mb=max_file_mb)
 
     def score(completion: Completion) -> float:
         source = code_in(text_of(completion))
@@ -141,14 +135,8 @@ def code_passes_tests(
             (which is logged). Another value requires that method.
         max_workers: number of rows that run at once; None = the number of processors.
     """
-    run = partial(
-        run_code,
-        timeout_s=timeout_s,
-        memory_mb=memory_mb,
-        max_processes=max_processes,
-        max_file_mb=max_file_mb,
-        isolation=isolation,
-    )
+    run = partial(run_code, timeout_s=timeout_s, memory_mb=memory_mb, isolation=isolation)
+    run = partial(run, max_processes=max_processes, max_file_mb=max_file_mb)
     todo = list(zip(completions, [split_tests(of_row, row) for row, of_row in enumerate(tests)], strict=True))
 
     def score(row: tuple[Completion, list[str]]) -> float | None:
