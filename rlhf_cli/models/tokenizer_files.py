@@ -224,15 +224,20 @@ class PromptTokens:
         return ""
 
     def _count(self, prompts: Sequence[object]) -> list[int]:
-        if isinstance(prompts[0], str):
-            return [len(ids) for ids in self.tokenizer(list(prompts))["input_ids"]]
-        render: Callable[..., object] = self.tokenizer.apply_chat_template  # its return type depends on the arguments
-        settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
-        rendered = cast(
-            "Mapping[str, list[list[int]]]",
-            render(list(map(self.write, prompts)), **settings, **(self.chat_template_kwargs or {})),
-        )
-        return [len(ids) for ids in rendered["input_ids"]]
+        asked = prompts if isinstance(prompts[0], str) else list(map(self.write, prompts))
+        return [len(ids) for ids in prompt_ids(self.tokenizer, asked, self.chat_template_kwargs or {})]
+
+
+def prompt_ids(
+    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[object], settings: Mapping[str, object]
+) -> list[list[int]]:
+    """Return the tokens of prompts that are all texts or all lists of messages; `settings` are the template's."""
+    if isinstance(prompts[0], str):
+        return [list(ids) for ids in tokenizer(list(prompts), verbose=False)["input_ids"]]
+    render: Callable[..., object] = tokenizer.apply_chat_template  # its return type depends on the arguments
+    asked = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, **settings}
+    rendered = cast("Mapping[str, list[list[int]]]", render(list(prompts), **asked))
+    return [list(ids) for ids in rendered["input_ids"]]
 
 
 def padding_beside(eos: str | None, special: Sequence[str], template: str | None) -> str | None:

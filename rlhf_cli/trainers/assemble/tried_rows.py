@@ -8,10 +8,10 @@ tokenised by TRL itself; that imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.source import Row
@@ -21,7 +21,7 @@ from rlhf_cli.evaluation.audit.trial import GoldAnswers, Trial, open_trial
 from rlhf_cli.evaluation.score_bench import quantiles
 from rlhf_cli.evaluation.score_completions import policy_tokenizer
 from rlhf_cli.models.foreign_files import naming_foreign_files
-from rlhf_cli.models.tokenizer_files import no_chat_template
+from rlhf_cli.models.tokenizer_files import no_chat_template, prompt_ids
 
 if TYPE_CHECKING:
     import datasets
@@ -96,27 +96,16 @@ def prompts_seen(
     """
     tokenizer = policy_tokenizer(experiment, wanted_by="a prompt as the model sees it")
     settings = experiment.trainer.setting("chat_template_kwargs")
-    ids = _encoded(tokenizer, prompts, settings if isinstance(settings, Mapping) else {})
+    if tokenizer.chat_template is None and not isinstance(prompts[0], str):
+        raise no_chat_template(tokenizer.name_or_path, where="model.path")
+    with naming_foreign_files({"model.path": tokenizer.name_or_path}):
+        ids = prompt_ids(tokenizer, prompts, settings if isinstance(settings, Mapping) else {})
     lengths = [TokenLengths("prompts", len(ids), quantiles(list(map(len, ids))))]
     if answers:
         of_answers = tokenizer(list(answers), add_special_tokens=False, verbose=False)["input_ids"]
         lengths.append(TokenLengths("right answers", len(of_answers), quantiles(list(map(len, of_answers)))))
     seen = [SeenPrompt(str(tokenizer.decode(prompt)), len(prompt)) for prompt in ids[:shown]]
     return PromptsSeen(seen, lengths, str(tokenizer.eos_token))
-
-
-def _encoded(
-    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[object], settings: Mapping[str, object]
-) -> list[list[int]]:
-    if isinstance(prompts[0], str):
-        return [list(ids) for ids in tokenizer(list(prompts), verbose=False)["input_ids"]]
-    if tokenizer.chat_template is None:
-        raise no_chat_template(tokenizer.name_or_path, where="model.path")
-    render: Callable[..., object] = tokenizer.apply_chat_template  # its return type depends on the arguments
-    asked = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, **settings}
-    with naming_foreign_files({"model.path": tokenizer.name_or_path}):
-        rendered = cast("Mapping[str, list[list[int]]]", render(list(prompts), **asked))
-    return [list(ids) for ids in rendered["input_ids"]]
 
 
 _ROWS_FOR_LENGTHS = 1000
