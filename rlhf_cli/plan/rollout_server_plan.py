@@ -7,7 +7,6 @@ after temperature and top-k/top-p, for any number of tokens.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, ModelError, UserError
 from rlhf_cli.plan.devices import FIRST_WITH_BF16, GROUP_PORT_VARIABLE, OTHER_GPUS, URL_VARIABLE, compute_capabilities
 from rlhf_cli.plan.rank_group import NO_PORT, PORTS, why_not_reached
+from rlhf_cli.runs.provenance import version_of
 from rlhf_cli.services.hub_lookup import cached_model
 
 LEAST_VLLM, BELOW_VLLM = (0, 28), (0, 31)
@@ -134,9 +134,7 @@ def port_problem(port: int) -> str | None:
 
 def installed_vllm() -> tuple[int, int] | None:
     """Return (major, minor) of the installed vLLM, or None if it is not installed."""
-    try:
-        version = importlib.metadata.version("vllm")
-    except importlib.metadata.PackageNotFoundError:
+    if (version := version_of("vllm")) is None:
         return None
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else (0, 0)
@@ -151,7 +149,7 @@ def vllm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
         expected = "vLLM 0.28 to 0.30 beside TRL; also with a server, since TRL's client imports it"
         yield ConfigError("vLLM is not installed", where=where, got=got, expected=expected, hint=hint)
     elif not LEAST_VLLM <= version < BELOW_VLLM:
-        what, got = "this version of vLLM is not supported", f"vllm {importlib.metadata.version('vllm')}"
+        what, got = "this version of vLLM is not supported", f"vllm {version_of('vllm')}"
         expected = "0.28 to 0.30, for TRL 1.16 and torch 2.13"
         yield ConfigError(what, where=where, got=got, expected=expected, hint=INSTALL_VLLM)
     key, what = "model.build", "vLLM cannot serve an embedded model" if model.build is not None else ""

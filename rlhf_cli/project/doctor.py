@@ -22,6 +22,7 @@ from rich.filesize import decimal as size
 
 from rlhf_cli.errors import ConfigError, RewardError
 from rlhf_cli.plan.devices import host_bytes
+from rlhf_cli.runs.provenance import version_of
 from rlhf_cli.runs.tracking.tracking_plan import has_login, netrc_knows, wandb_address
 from rlhf_cli.services.hub_lookup import hub_cache
 from rlhf_cli.services.sandbox.running import protections
@@ -70,14 +71,6 @@ _PURPOSES = {
     "vllm": "rollouts by vLLM (launch.rollout=vllm)",
     "search": "sweeps that search (sweep=weights)",
 }
-
-
-def version_of(package: str) -> str | None:
-    """Return the installed version of a package, or None."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 InstalledVersion = Callable[[str], str | None]

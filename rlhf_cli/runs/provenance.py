@@ -143,20 +143,23 @@ def _hash_of_files(files: Mapping[str, Path]) -> str:
     for heading, file in files.items():
         digest.update(heading.encode())
         with file.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(stream, lambda: digest)
     return digest.hexdigest()
 
 
 @functools.cache
 def versions() -> dict[str, str | None]:
     """Return the versions of Python and of the training libraries, None for those that are not installed."""
-    found: dict[str, str | None] = {"rlhf": rlhf_cli.__version__, "python": platform.python_version()}
-    for package in _PACKAGES:
-        found[package] = None
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+    of_packages = {package: version_of(package) for package in _PACKAGES}
+    return {"rlhf": rlhf_cli.__version__, "python": platform.python_version(), **of_packages}
+
+
+def version_of(package: str) -> str | None:
+    """Return the installed version of a package, or None."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def other_versions(folder: RunFolder) -> str | None:
