@@ -15,7 +15,7 @@ from rlhf_cli.data import worlds
 from rlhf_cli.errors import UserError, writing
 from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.models.model_folders import describe_model
-from rlhf_cli.models.tokenizer_files import read_tokenizer
+from rlhf_cli.models.tokenizer_files import context_of, read_json, read_tokenizer
 from rlhf_cli.plan.checks.prompt_checks import is_chat_model
 from rlhf_cli.project.function_source import NO_DEFAULT, functions_in, read_function
 from rlhf_cli.project.own_rows import OwnRows, RowKind, Training
@@ -59,11 +59,9 @@ def read_starting_model(word: str) -> StartingModel:
     describe_model(named, where="--model")  # a Path would lose the `./` that tells a folder from a hub id
     folder = Path(named).expanduser()
     config = folder / "config.json"
-    content = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-    size = content.get("max_position_embeddings", content.get("n_positions"))
     return StartingModel(
         word,
-        size if isinstance(size, int) else None,
+        context_of(read_json(config, where="--model")) if config.is_file() else None,
         is_folder=Path(word).expanduser().exists(),
         is_chat=folder.is_dir() and is_chat_model(folder, read_tokenizer(folder, where="--model")),
     )

@@ -14,7 +14,14 @@ from rlhf_cli.errors import UserError
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.project.own_rows import TRAININGS, read_own_rows
-from rlhf_cli.project.project_files import ProjectChoices, StartingModel, project_files, refuse_file, write_project
+from rlhf_cli.project.project_files import (
+    ProjectChoices,
+    StartingModel,
+    project_files,
+    read_starting_model,
+    refuse_file,
+    write_project,
+)
 from rlhf_cli.project.reward_reference import as_yaml
 from tests.support.model_copies import model_copy
 
@@ -66,6 +73,16 @@ def test_check_accepts_own_rows_and_model(name: str, write: Callable[[str, str],
 @pytest.mark.parametrize("text", ["data/rows.jsonl", "yes", "5", "a: b", "# x", 'say "x"', "Lösung", "~", "*.csv"])
 def test_names_survive_yaml(text: str) -> None:
     assert yaml.safe_load(f"path: {as_yaml(text)} # why") == {"path": text}
+
+
+def test_the_context_of_a_model_that_sees_images_is_that_of_its_language_model(place: Path) -> None:
+    there_is_a_model()
+    file = place / "my model" / "config.json"
+    config = json.loads(file.read_text())
+    length = config.pop("max_position_embeddings")
+    assert read_starting_model("./my model").context_tokens == length
+    file.write_text(json.dumps({**config, "text_config": {"max_position_embeddings": length}}))
+    assert read_starting_model("./my model").context_tokens == length
 
 
 def test_a_project_that_cannot_be_written_is_refused(place: Path) -> None:
