@@ -14,7 +14,7 @@ from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, message_of
 from rlhf_cli.process import Lasting
 from rlhf_cli.runs.run_folder import names_a_run
 from rlhf_cli.text.json_values import write_json
-from rlhf_cli.text.terminal_output import Drawn, OutputLost, printable, printing
+from rlhf_cli.text.terminal_output import Drawn, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,7 +47,7 @@ def json_alone() -> Iterator[None]:
         sys.stdout = stdout
         if own is not None:
             os.dup2(own, _STDOUT)
-            with contextlib.suppress(BrokenPipeError), printing():
+            with contextlib.suppress(BrokenPipeError):
                 kept.close()
 
 
@@ -71,9 +71,8 @@ def is_json_alone() -> bool:
 def print_json(value: object) -> None:
     """Print a value to stdout as `write_json` does: without secrets, an iterator as a list."""
     stream = _kept[-1] if _kept else sys.stdout
-    with printing():
-        write_json(value, stream.write)
-        print(file=stream, flush=True)
+    write_json(value, stream.write)
+    print(file=stream, flush=True)
 
 
 def print_result(options: Options, as_json: Callable[[], object], show: Callable[[Console], object]) -> int:
@@ -93,8 +92,8 @@ def value_streams() -> list[TextIO]:
 
 
 def print_problems(error: BaseException) -> None:
-    """Print an error as the one JSON value; ignore a lost output, as stderr and the exit code report the error too."""
-    with contextlib.suppress(BrokenPipeError, OutputLost):
+    """Print an error as the one JSON value; ignore a closed pipe, as the exit code reports the error too."""
+    with contextlib.suppress(BrokenPipeError):
         print_json(problems_json(error))
 
 

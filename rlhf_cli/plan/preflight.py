@@ -17,6 +17,7 @@ from rlhf_cli.plan.checks import hub_checks as hub
 from rlhf_cli.plan.checks import machine_checks as machine
 from rlhf_cli.plan.checks import model_checks as model
 from rlhf_cli.plan.checks import prompt_checks as prompts
+from rlhf_cli.plan.checks.config_files import config_problems
 from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report, RewardFacts, Schedule, Subject
 from rlhf_cli.plan.devices import planned_device, planned_processes, runs_on_cpu
 from rlhf_cli.plan.run_plan import Plan
@@ -111,7 +112,11 @@ def _check(subject: Subject, report: Report) -> _Checked:
     )
     folders = report.run(hub.hub_problems(subject), ModelFolders(subject.experiment))
     described = report.run(model.policy_problems(subject), "")
-    report.run_all(model.weight_problems(subject, folders), model.adapter_problems(subject, folders))
+    report.run_all(
+        config_problems(subject, folders),
+        model.weight_problems(subject, folders),
+        model.adapter_problems(subject, folders),
+    )
     report.run_all(arguments.package_problems(subject))
     data = report.run(data_checks.source_problems(subject), DataFacts())
     rewards = report.run(reward_checks.reward_problems(subject, data), RewardFacts())
@@ -139,10 +144,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
         report.run_all(tool_checks.call_problems(subject, tokenizer))
     report.run_all(model.teacher_problems(subject, folders, tokenizer))
     prompt_tokens, data = report.run(prompts.room_for_answers_problems(subject, data, folders, tokenizer), (None, data))
-    report.run_all(
-        row_tokens.vocabulary_problems(subject, data, folders, tokenizer),
-        row_tokens.length_problems(subject, data, folders, tokenizer),
-    )
+    report.run_all(row_tokens.length_problems(subject, data, folders, tokenizer))
     schedule = report.run(arguments.round_problems(subject, data), Schedule())
     schedule = report.run(arguments.stage_problems(subject, data, schedule), schedule)
     report.run_all(arguments.warmup_notice(subject, schedule.steps), arguments.shared_prompt_notice(data))

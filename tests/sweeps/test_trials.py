@@ -72,7 +72,7 @@ class Searched:
         job.look()
 
     def ends(self, job: ReadyJob, state: str = FINISHED) -> Status:
-        status = update_status(job.folder, state=state, reason="SIGTERM, saved" if state == PREEMPTED else None)
+        status = update_status(job.folder, state=state)
         job.ends(status)
         return self.trials.ended(job, status)
 

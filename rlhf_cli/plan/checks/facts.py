@@ -7,7 +7,7 @@ applies, and returns its facts, which later checks take as arguments.
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -102,6 +102,15 @@ class ModelFolders:
             return None
         place = Path(path).expanduser()
         return place if place.is_dir() else self.cached.get(path)
+
+    def loaded(self) -> Iterator[tuple[str, Path]]:
+        """Yield the key and the folder of every model that is loaded, and of the bases of adapters."""
+        own = [(key, self.folder_of(path)) for key, path in self.named().items()]
+        bases = [(key, self.folder_of(adapter_base(folder))) for key, folder in own if folder is not None]
+        for key, folder in [*own, *bases]:
+            # Without either file, the check that describes the model reports the error.
+            if folder is not None and any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+                yield key, folder
 
     def config_of(self, path: str | None) -> JsonTree:
         """Return a model's config.json; empty if it does not exist or is not JSON."""

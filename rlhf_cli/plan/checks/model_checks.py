@@ -15,7 +15,6 @@ from rlhf_cli.errors import ConfigError, ModelError
 from rlhf_cli.models.tokenizer_files import (
     EMBEDDED_TOKENIZER,
     TokenizerFiles,
-    adapter_base,
     language_part,
     read_json,
     read_tokenizer,
@@ -188,13 +187,7 @@ _WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*
 
 def weight_problems(subject: Subject, folders: ModelFolders) -> Findings:
     """Yield an error for every model folder without weights, or whose weights are truncated or Git LFS pointers."""
-    own = [(key, folders.folder_of(path)) for key, path in folders.named().items()]
-    bases = [(key, folders.folder_of(adapter_base(folder))) for key, folder in own if folder is not None]
-    for key, folder in [*own, *bases]:
-        if folder is None:
-            continue
-        if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
-            continue  # the check that describes the model reports the error
+    for key, folder in folders.loaded():
         if not any(next(folder.glob(pattern), None) for pattern in _WEIGHT_FILES):
             what = "the model folder has no weights"
             got = f"{folder}: " + ", ".join(sorted(file.name for file in folder.iterdir())[:6])
