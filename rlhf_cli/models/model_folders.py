@@ -13,12 +13,14 @@ from rlhf_cli.models.tokenizer_files import (
     CLASSIFIERS,
     adapter_base,
     architectures_of,
+    language_part,
     num_labels_of,
     read_json,
     read_tokenizer,
     token_ids,
     vocab_size_of,
 )
+from rlhf_cli.models.weight_shapes import stored_shapes, unlike_config
 from rlhf_cli.text.json_values import JsonTree
 
 _HUB_ID = re.compile(r"^[\w.-]+(/[\w.-]+)?$")
@@ -75,6 +77,10 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True, needs
             describe_model(base, where=named, needs_tokenizer=False, needs_model=False)
         return f"{path} (adapter)"
     content = read_json(config, where)
+    if (other := unlike_config(stored_shapes(folder) or [], language_part(content))) is not None:
+        what, got = "the weights of the model do not fit its config.json", f"{folder.resolve()}: {other}"
+        expected, advice = "files that were saved together", "copy or download the folder again"
+        raise ModelError(what, where=where, got=got, expected=expected, advice=advice)
     return f"{path} ({next(iter(architectures_of(content)), content.get('model_type', 'unknown'))})"
 
 

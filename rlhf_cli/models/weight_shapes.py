@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.text.regular_files import parse_json, read_object
 
 TINY_VOCABULARY = 2 + 256
@@ -73,6 +74,30 @@ def damaged_weights(folder: Path) -> str | None:
             return f"{file.name} cannot be read: {error.strerror}"
         except _MALFORMED:
             return f"{file.name} has no safetensors header"
+    return None
+
+
+_LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks?)\.(\d+)\.")
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
+
+
+def unlike_config(shapes: Sequence[WeightShape], config: JsonTree) -> str | None:
+    """Return how stored weights differ from the config of their language model, or None.
+
+    transformers fills layers that no file holds with random numbers, and refuses an embedding of another size. A model
+    with several stacks of layers is not judged, and an embedding may have more rows than tokens (Llama 3.2 Vision).
+    """
+    found = [(shape.name[: match.start(1)], int(match[1])) for shape in shapes if (match := _LAYER.search(shape.name))]
+    stated, held = (
+        config.get("num_hidden_layers", config.get("n_layer")),
+        max((number for _, number in found), default=0),
+    )
+    if isinstance(stated, int) and len({stack for stack, _ in found}) == 1 and held + 1 < stated:
+        return f"config.json has {stated} layers, the weights have {held + 1}"
+    rows = [shape.shape[0] for shape in shapes if shape.name.endswith(_EMBEDDINGS) and shape.element_bytes > 1]
+    size = config.get("vocab_size")
+    if len(rows) == 1 and isinstance(size, int) and rows[0] < size:
+        return f"config.json has vocab_size {size}, the embedding has {rows[0]} rows"
     return None
 
 

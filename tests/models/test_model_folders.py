@@ -29,6 +29,7 @@ from rlhf_cli.models.scalar_heads import build_critic, head_names, load_reward_m
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.models.tokenizer_files import PromptTokens, read_tokenizer
 from rlhf_cli.trainers.assemble.policy_loading import loading_unsharded
+from tests.support.model_copies import model_copy
 
 
 @pytest.mark.parametrize("path", ["./nowhere", "/no/such/folder", "a/b/c"])
@@ -164,6 +165,17 @@ def test_a_file_that_transformers_would_fail_on_is_named(tmp_path: Path, file: s
             describe(folder, where="model.path")
         assert caught.value.where == "model.path"
         assert str(caught.value.got).startswith(f"{tmp_path / file}: ")
+
+
+def test_weights_of_another_config_are_refused(tmp_path: Path) -> None:
+    """transformers would fill the third layer with random numbers, and only log it."""
+    folder = model_copy(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    describe_model(str(folder), where="model.path")
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": config["num_hidden_layers"] + 1}))
+    with pytest.raises(ModelError) as caught:
+        describe_model(str(folder), where="model.path")
+    assert (caught.value.where, str(folder) in str(caught.value.got)) == ("model.path", True)
 
 
 def test_a_template_in_another_encoding_is_named(tmp_path: Path) -> None:

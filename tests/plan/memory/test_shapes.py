@@ -8,11 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+)
 
-from rlhf_cli.models.weight_shapes import damaged_weights, is_target, stored_shapes
+from rlhf_cli.models.weight_shapes import WeightShape, damaged_weights, is_target, stored_shapes, unlike_config
 from rlhf_cli.plan.memory_tensors import LLAMA_LIKE, NF4_BYTES, Decoder, UnknownArchitecture, decoder_of, stored_decoder
 from rlhf_cli.text.json_values import JsonTree
 
@@ -133,6 +138,26 @@ def test_stored_bytes_are_those_of_torch(tmp_path: Path) -> None:
         assert damage in str(damaged_weights(tmp_path))
     save_file({}, file)
     assert (damaged_weights(tmp_path), stored_shapes(tmp_path)) == (None, None)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gpt2", "gpt_neox", "bloom", "t5gemma", "mllama", "hrm_text"])
+def test_weights_that_do_not_fit_their_config(family: str) -> None:
+    """transformers' own models fit. A model of several stacks, or with more rows than tokens, is not judged by them."""
+    config = CONFIG_MAPPING[family]()
+    text = json.loads(getattr(config, "text_config", config).to_json_string(use_diff=False))
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(family) or MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES[family]
+    with torch.device("meta"):
+        tensors = getattr(transformers, kind)(config).state_dict()
+    shapes = [WeightShape(name, tuple(tensor.shape), 4) for name, tensor in tensors.items()]
+    assert unlike_config(shapes, text) is None
+    layers = "n_layer" if "n_layer" in text else "num_hidden_layers"
+    more = unlike_config(shapes, text | {layers: text.get(layers, 0) + 1})
+    judged = family not in ("t5gemma", "hrm_text")
+    assert more == (f"config.json has {text[layers] + 1} layers, the weights have {text[layers]}" if judged else None)
+    if judged and family != "mllama":
+        size = text["vocab_size"]
+        one_more = f"config.json has vocab_size {size + 1}, the embedding has {size} rows"
+        assert unlike_config(shapes, text | {"vocab_size": size + 1}) == one_more
 
 
 @pytest.mark.parametrize(
