@@ -10,6 +10,7 @@ import pytest
 from rlhf_cli.display.page.page_content import write_report
 from tests.display.page.opened_page import SCREEN, OpenedPage
 from tests.display.page.reported_runs import STEPS, write_reported
+from tests.support.logged_runs import configured, write_run
 
 pytestmark = pytest.mark.whole
 
@@ -78,3 +79,15 @@ def test_a_telephone_has_nothing_beside_its_screen(page: OpenedPage) -> None:
     page.tab.set_viewport_size(SCREEN)
     assert page.eval(_TOOLBARS) > 0
     page.eval("for (const one of document.querySelectorAll('details')) one.open = false")
+
+
+def test_a_band_has_a_gap_where_all_seeds_are_equal(chromium: Any, tmp_path: Path) -> None:
+    """Equal seeds have no interval. The outline goes forth below each piece and back above it, over no other step."""
+    curves = [[1.0, 2.0, 0.0, 0.0, 3.0, 3.0], [2.0, 4.0, 0.0, 0.0, 1.0, 1.0], [3.0, 3.0, 0.0, 0.0, 2.0, 5.0]]
+    for seed, curve in enumerate(curves):
+        write_run(tmp_path / f"{seed}", configured(0.1, seed), {"loss": curve})
+    page = OpenedPage(chromium, write_report(tmp_path, tmp_path / "report.html"))
+    bands = page.eval("""() => [...document.querySelectorAll('.plots .plot')].flatMap((at) => at.data)
+        .filter((one) => one.fill).map((one) => [...one.x])""")
+    assert bands == [[1, 2, 2, 1, None, 5, 6, 6, 5, None]]
+    assert page.complaints == []

@@ -24,14 +24,26 @@ function fade(colour, opacity) {
   return `rgba(${red},${green},${blue},${opacity})`;
 }
 
-function bandTraces(x, low, high, colour, name) {
-  const known = x.map((_, place) => place).filter((place) => low[place] !== null && high[place] !== null);
-  if (known.length < 2) return [];
-  const line = { x: known.map((place) => x[place]), mode: "lines", line: { width: 0 }, hoverinfo: "skip", name };
-  return [
-    { ...line, y: known.map((place) => low[place]) },
-    { ...line, y: known.map((place) => high[place]), fill: "tonexty", fillcolor: fade(colour, 0.16) },
-  ];
+/** A band has a gap where a mean has no interval, as of equal seeds: an edge across it would be an interval there. */
+function bandTraces(x, mean, low, high, colour, name) {
+  const outline = { x: [], y: [] };
+  let piece = [];
+  const close = () => {
+    const back = [...piece].reverse();
+    if (piece.length > 1) {
+      outline.x.push(...[...piece, ...back].map((place) => x[place]), null);
+      outline.y.push(...piece.map((place) => low[place]), ...back.map((place) => high[place]), null);
+    }
+    piece = [];
+  };
+  for (const place of x.keys()) {
+    if (mean[place] === null) continue;
+    if (low[place] === null || high[place] === null) close();
+    else piece.push(place);
+  }
+  close();
+  if (outline.x.length === 0) return [];
+  return [{ ...outline, mode: "lines", line: { width: 0 }, hoverinfo: "skip", name, fill: "toself", fillcolor: fade(colour, 0.16) }];
 }
 
 function curveTraces(plot) {
@@ -44,7 +56,7 @@ function curveTraces(plot) {
   for (const [place, setting] of data.settings.entries()) {
     if (!isSettingShown(place) || !plot.bands[place]) continue;
     const [mean, low, high] = plot.bands[place];
-    bands.push(...bandTraces(plot.x, low, high, colourOfSetting(place), setting.name));
+    bands.push(...bandTraces(plot.x, mean, low, high, colourOfSetting(place), setting.name));
     means.push(lineOf(mean, colourOfSetting(place), setting.name, {
       meta: { setting: place }, customdata: plot.x.map((_, at) => [figure(low[at]), figure(high[at])]),
       hovertemplate: `${forPlotly(setting.name)}: %{y:.4~g} [%{customdata[0]}, %{customdata[1]}]<extra></extra>`,
@@ -56,7 +68,7 @@ function curveTraces(plot) {
     const { name, setting } = data.runs[run];
     if (!isRunShown(run)) continue;
     if (!plot.bands[setting]) {
-      if (plot.intervals[run]) bands.push(...bandTraces(plot.x, ...plot.intervals[run], colourOfRun(run), name));
+      if (plot.intervals[run]) bands.push(...bandTraces(plot.x, values, ...plot.intervals[run], colourOfRun(run), name));
       means.push(lineOf(values, colourOfRun(run), name, {
         meta: { runs: [run] }, hovertemplate: `${forPlotly(name)}: %{y:.4~g}<extra></extra>`,
       }));
