@@ -62,6 +62,12 @@ def context_of(config: JsonTree) -> int | None:
     return next((size for size in sizes if isinstance(size, int)), None)
 
 
+def dtype_of(config: JsonTree) -> str | None:
+    """Return the name of the dtype in which the weights are stored, or None if the config does not contain it."""
+    dtype = config.get("dtype") or config.get("torch_dtype") or language_part(config).get("dtype")
+    return str(dtype) if dtype else None
+
+
 def num_labels_of(config: JsonTree) -> int | None:
     """Return the number of labels, or None if neither the config nor the class determines it."""
     labels, num_labels = config.get("id2label"), config.get("num_labels")

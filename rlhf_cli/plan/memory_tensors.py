@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlhf_cli.errors import UserError
-from rlhf_cli.models.tokenizer_files import adapter_base, language_part, read_json
+from rlhf_cli.models.tokenizer_files import adapter_base, dtype_of, language_part, read_json
 from rlhf_cli.models.weight_shapes import DTYPE_BYTES, stored_shapes
 from rlhf_cli.tables.passes import MAX_SOFTMAX_BYTES
 from rlhf_cli.text.json_values import JsonTree
@@ -156,8 +156,7 @@ def stored_decoder(path: str, folder_of: FolderOf) -> Decoder:
     if stored is not None:
         largest = max(stored, key=lambda weight: math.prod(weight.shape))
         return replace(decoder_of(config), weight_bytes=largest.element_bytes)
-    dtype = config.get("dtype") or config.get("torch_dtype") or language_part(config).get("dtype")
-    return replace(decoder_of(config), weight_bytes=DTYPE_BYTES.get(str(dtype), 4.0))
+    return replace(decoder_of(config), weight_bytes=DTYPE_BYTES.get(str(dtype_of(config)), 4.0))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.launch_rules import NAMES_A_SERVER
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, ModelError, UserError
+from rlhf_cli.models.tokenizer_files import dtype_of, read_json
 from rlhf_cli.plan.devices import FIRST_WITH_BF16, GROUP_PORT_VARIABLE, OTHER_GPUS, URL_VARIABLE, compute_capabilities
 from rlhf_cli.plan.rank_group import NO_PORT, PORTS, why_not_reached
 from rlhf_cli.runs.provenance import version_of
@@ -106,8 +107,7 @@ def _dtype(experiment: Experiment) -> str:
     folder = place if place.is_dir() else cached_model(str(model.path), model.revision)
     if folder is None or not (folder / "config.json").is_file():
         return "auto"  # of a model on the hub it is the stored type, unless that is float32
-    config = json.loads((folder / "config.json").read_text())
-    return str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    return dtype_of(read_json(folder / "config.json")) or "float32"
 
 
 def _as_option(name: str, value: object) -> list[str]:

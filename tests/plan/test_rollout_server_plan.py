@@ -97,6 +97,7 @@ def test_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
         (["launch.precision=float32", "model.path=there"], (9.0,), "auto"),
         (["launch.precision=float32", "model.path=float16"], (9.0,), "float16"),
         (["launch.precision=float32", "model.path=bfloat16"], (9.0,), "bfloat16"),
+        (["launch.precision=float32", "model.path=images"], (9.0,), "bfloat16"),
         (["launch.precision=float32", "model.path=none"], (9.0,), "float32"),
         (["launch.precision=float32", "model.path=org/cached"], (9.0,), "float16"),
         (["launch.precision=float32", "model.dtype=bfloat16"], (9.0,), "bfloat16"),
@@ -110,7 +111,8 @@ def test_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_computes_in_the_type_of_the_run(
     monkeypatch: pytest.MonkeyPatch, place: Path, words: list[str], capabilities: tuple[float, ...], dtype: str
 ) -> None:
-    stored = {"float16": {"dtype": "float16"}, "bfloat16": {"torch_dtype": "bfloat16"}, "none": {}}
+    stored: dict[str, object] = {"float16": {"dtype": "float16"}, "bfloat16": {"torch_dtype": "bfloat16"}, "none": {}}
+    stored["images"] = {"text_config": {"dtype": "bfloat16"}}
     for name, config in stored.items():
         (place / name).mkdir()
         (place / name / "config.json").write_text(json.dumps(config))
