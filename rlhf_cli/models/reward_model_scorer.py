@@ -7,7 +7,6 @@ is computed once. Otherwise rows are sorted by length to reduce padding.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from typing import cast
@@ -45,8 +44,6 @@ def packed_scores(model: PreTrainedModel | PeftModel, rows: Sequence[Sequence[in
     scores: Tensor = head(states[0, packed.last_states()])
     return scores[:, 0]
 
-
-_log = logging.getLogger("rlhf")
 
 # A tokenizer without a limit reports 1e30.
 _NO_LIMIT = 10**9
@@ -180,11 +177,7 @@ class RewardModelScorer:
             tried = sorted(rows[row % len(rows)] for row in range(num_tried))
             wrong = self._why_not_as_padded(tried)
             if wrong is not None and self._why_no_varlen() is None:
-                disable_varlen(f"packed with torch's varlen_attn, {wrong}")
-                _log.warning(
-                    "packed texts attend row by row: with torch's varlen_attn %s (docs/development/performance.md)",
-                    wrong,
-                )
+                disable_varlen(wrong, what="packed texts")
                 wrong = self._why_not_as_padded(tried)
             self.why_not_packed = self._why_slow() if wrong is None else f"packed, {wrong}"
         return self.why_not_packed is None

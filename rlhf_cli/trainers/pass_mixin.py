@@ -7,7 +7,6 @@ does not depend on it. Rows whose advantages are all 0 are computed without a gr
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -114,9 +113,6 @@ def why_no_varlen_for(model: PreTrainedModel | PeftModel, accelerator: Accelerat
     return why_no_varlen(heads_of_model(model, accelerator.device, dtype))
 
 
-_log = logging.getLogger("rlhf")
-
-
 def why_packed_is_wrong(
     model: nn.Module, accelerator: Accelerator, what: str, padded: Callable[[], Tensor], packed: Callable[[], Tensor]
 ) -> str | None:
@@ -150,10 +146,7 @@ def why_packed_is_wrong(
         if wrong is not None and uses_varlen:
             from rlhf_cli.models.packing.varlen_kernel import disable_varlen
 
-            disable_varlen(f"packed with torch's varlen_attn, {wrong}")
-            _log.warning(
-                "packed rows attend row by row: with torch's varlen_attn %s (docs/development/performance.md)", wrong
-            )
+            disable_varlen(wrong)
             wrong, _ = compare(expected)
     return wrong
 

@@ -16,6 +16,7 @@ less.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -207,9 +208,11 @@ def why_no_varlen(heads: Heads) -> str | None:
     return _distrusted[0] if _distrusted else _why_never(heads)
 
 
-def disable_varlen(why: str) -> None:
-    """Make all attention of this process run once per row, from the next pass on."""
-    _distrusted.append(why)
+def disable_varlen(wrong: str, *, what: str = "packed rows") -> None:
+    """Make all attention of this process run once per row, from the next pass on. Warn that `what` was `wrong`."""
+    _distrusted.append(f"packed with torch's varlen_attn, {wrong}")
+    text = "%s attend row by row: with torch's varlen_attn %s (docs/development/performance.md)"
+    logging.getLogger("rlhf").warning(text, what, wrong)
 
 
 @functools.cache

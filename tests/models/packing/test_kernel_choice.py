@@ -64,7 +64,7 @@ def test_a_kernel_that_fails_its_trial_or_a_model_s_is_not_used(monkeypatch: pyt
     assert why_no_varlen(CPU) is not None
     assert tried == [GPU]  # once, and not on a CPU
     disable_varlen("3 off")
-    assert why_no_varlen(dataclasses.replace(GPU, size=128)) == "3 off"
+    assert why_no_varlen(dataclasses.replace(GPU, size=128)) == "packed with torch's varlen_attn, 3 off"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
