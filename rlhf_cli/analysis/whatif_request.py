@@ -143,8 +143,10 @@ def _changes(old: Experiment, new: Experiment) -> Iterator[KeyChange]:
     yield from (KeyChange(key, None, "there") for key in sorted(come))
     whole = tuple(f"{key}." for key in gone | come)
     for key in dict.fromkeys([*before, *after]):
-        if not key.startswith(whole or ("\0",)) and before.get(key) != after.get(key):
-            yield KeyChange(key, before.get(key), after.get(key))
+        sides = before.get(key), after.get(key)
+        is_said = all(side in (None, {}) for side in sides)  # of `args` that end or begin, each one is a key itself
+        if not key.startswith(whole or ("\0",)) and sides[0] != sides[1] and not is_said:
+            yield KeyChange(key, *sides)
 
 
 def _flat(prefix: str, value: JsonValue) -> dict[str, JsonValue]:

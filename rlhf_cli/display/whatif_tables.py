@@ -45,7 +45,9 @@ def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
             sides = [[value for pair in pairs if (value := pair[side]) is not None] for side in (0, 1)]
             old, new = (math.fsum(values) / len(values) if values else None for values in sides)
             rows.append((name, _arrow(old, new)))
-        console.print(plain_table(["reward"], ["share of advantages"], rows=rows), "", _pushed(answer), "", sep="\n")
+        if rows:  # a function of the user's logs shares only if it returns them
+            console.print(plain_table(["reward"], ["share of advantages"], rows=rows), "", sep="\n")
+        console.print(_pushed(answer), "", sep="\n")
     console.print(_rounds(answer))
     _print_notes(console, answer)
 

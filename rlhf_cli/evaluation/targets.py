@@ -17,6 +17,7 @@ from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.models.model_folders import describe_model, is_reward_model
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
 from rlhf_cli.runs.run_folder import POLICY, REWARD_MODEL, SWEEP, RunFolder, evaluations_of, open_run, run_of
+from rlhf_cli.runs.run_status import command_to_finish, describe_state, read_status
 from rlhf_cli.services.hub_lookup import HubQuestion
 from rlhf_cli.text.json_values import JsonTree
 
@@ -52,8 +53,10 @@ def find_target(path: Path) -> Target:
         return Target(REWARD_MODEL, path, path.name, evaluations_of(path))
     run = open_run(path)
     if not run.model.is_dir():
-        got = "no folder model/, which a run writes after its last step"
-        raise RunError("this run has no model yet", where=str(run.path), got=got, hint=f"rlhf resume {run.typed}")
+        status = read_status(run)
+        got, hint = "no folder model/, which a run writes after its last step", command_to_finish(run, status)
+        got = f"{got}; it is {describe_state(status.state, status.reason)} at step {status.step}"
+        raise RunError("this run has no model yet", where=str(run.path), got=got, hint=hint)
     model_folder(str(run.model), where=str(run.model))  # makes an adapter's base in the cache again
     kind = REWARD_MODEL if is_reward_model(str(run.model), where=str(run.model)) else POLICY
     return Target(kind, run.model, run.label, evaluations_of(run.model), run)

@@ -69,7 +69,8 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
         got = f"it is {describe_state(status.state, status.reason)}, at step {status.step}"
         hint = f"run.name={name}-2" if status.state == FINISHED else "run.resume=auto"
     if problem:
-        expected = "another name, or run.resume=auto to continue that run"
+        is_taken = status.state in (RUNNING, QUEUED)
+        expected = "another name" + ("" if is_taken else ", or run.resume=auto to continue that run")
         raise RunError(f"run {name!r} {problem}", where=str(folder.path), got=got, expected=expected, hint=hint)
     return folder
 

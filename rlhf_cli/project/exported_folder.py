@@ -36,7 +36,7 @@ from rlhf_cli.runs.run_folder import (
     read_json,
     run_of,
 )
-from rlhf_cli.runs.run_status import FINISHED, read_status
+from rlhf_cli.runs.run_status import FINISHED, command_to_finish, read_status
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 from rlhf_cli.text.redaction import redacted, redacted_tree
 
@@ -107,7 +107,7 @@ def _finished(run: RunFolder) -> Path:
     if status.state == FINISHED and run.model.is_dir():
         return run.model
     newest = f", or rlhf export {run.typed} --checkpoint {steps[-1]}" if steps else ""
-    got, hint = f"{status.state} at step {status.step}", f"rlhf resume {run.typed}{newest}"
+    got, hint = f"{status.state} at step {status.step}", command_to_finish(run, status) + newest
     expected = "a finished run, or --checkpoint N"
     raise RunError("this run has not finished", where=str(run.path), got=got, expected=expected, hint=hint)
 

@@ -118,6 +118,11 @@ def read_status(folder: RunFolder, *, take_over: bool = False) -> Status:
     return status
 
 
+def command_to_finish(folder: RunFolder, status: Status) -> str:
+    """Return the command for a run that has to finish first: resume it, or see when it will, if it trains already."""
+    return f"rlhf {'status' if status.state in (RUNNING, QUEUED) else 'resume'} {folder.typed}"
+
+
 def _write_killed(folder: RunFolder, killed: Status, content: JsonTree) -> None:
     """Record that a run was killed, unless another process works on it or its status is no longer `content`."""
     from filelock import FileLock, Timeout

@@ -119,5 +119,5 @@ def _busy(folder: RunFolder, writer: Writer | None, what: str) -> RunError:
         where=str(folder.path),
         got=got,
         expected="one writer at a time: wait for it, or stop it",
-        hint="run.name=ANOTHER",
+        hint=f"rlhf status {folder.typed}",
     )

@@ -148,4 +148,4 @@ class TestRunFolder:
         error = refused(*self.NAMED, "run.resume=auto")
         assert error.what == "run 'first' is being trained right now"
         assert error.got == f"process {os.getpid()} on {socket.gethostname()}, step 7"
-        assert error.hint == "run.name=ANOTHER"
+        assert (error.expected, error.hint) == ("another name", "run.name=ANOTHER")  # run.resume=auto was refused

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from rlhf_cli.errors import ModelError, RlhfError, RunError
+from rlhf_cli.evaluation.targets import find_target
+from rlhf_cli.process import this_process
 from rlhf_cli.project.exported_folder import SourceModel, find_source
 from rlhf_cli.runs.checkpoint_folders import write_manifest
 from rlhf_cli.runs.run_folder import RunFolder
@@ -46,6 +49,18 @@ def test_an_unfinished_run_needs_a_checkpoint(state: str, tmp_path: Path) -> Non
     assert refused.value.got == f"{state} at step 3"
     assert "--checkpoint 3" in str(refused.value.hint)
     assert found(run, step=3).step == 3
+
+
+def test_a_run_that_is_in_training_is_waited_for(tmp_path: Path) -> None:
+    """`rlhf resume` would be refused for it, so the advice of `export` and `eval` is the command that shows the end."""
+    run = a_run(tmp_path / "run")
+    shutil.rmtree(run.model)
+    for state, process, verb in (("running", asdict(this_process()), "status"), ("preempted", {}, "resume")):
+        run.status.write_text(json.dumps({"state": state, "step": 3, **process}))
+        for refuse in (find_source, lambda run, **_: find_target(run.path)):
+            with pytest.raises(RunError) as refused:
+                refuse(run, step=None, trust=False)
+            assert str(refused.value.hint).startswith(f"rlhf {verb} {run.typed}")
 
 
 def refusal(run: RunFolder, **asked: object) -> RlhfError:

@@ -141,8 +141,10 @@ class TestLeft:
 def test_a_rank_that_outlives_who_held_the_lock(make_run: MakeRun) -> None:
     parent = os.getppid()
     status = {"state": "running", "pid": parent, "host": HERE, "start_ticks": start_ticks(parent), "boot": boot_id()}
-    with pytest.raises(RunError, match="being trained right now"), only_writer(make_run(status=status)):
+    folder = make_run(status=status)
+    with pytest.raises(RunError, match="being trained right now") as caught, only_writer(folder):
         pytest.fail("it writes into the folder")
+    assert caught.value.hint == f"rlhf status {folder.typed}"  # `rlhf resume` takes no other name
 
 
 @pytest.mark.fault(5)

@@ -34,6 +34,18 @@ def test_at_most_fifty() -> None:
     assert (error.where, error.got, error.expected) == ("command line", "51 combinations", "at most 50")
 
 
+def test_the_last_argument_of_a_section_is_one_change(place: Path) -> None:
+    """The section itself, then `{}`, would be a second line about the same key."""
+    run = frozen(place)
+    text = run.config.read_text()
+    run.config.write_text(text.replace("advantages: null", "advantages: {fn: 'numpy:mean', args: {scale: 0.5}}"))
+    changes = {change.key: (change.old, change.new) for change in ask(run, ["advantages=maxrl"]).changes}
+    assert changes == {
+        "advantages.fn": ("numpy:mean", "rlhf_cli.algorithms.published:maxrl"),
+        "advantages.args.scale": (0.5, None),
+    }
+
+
 @pytest.mark.parametrize(
     ("words", "where"),
     [
