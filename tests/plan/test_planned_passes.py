@@ -135,3 +135,11 @@ def test_float32_on_a_gpu_is_not_packed_by_itself(words: tuple[str, ...], mode: 
     found = of({"model_type": "llama", **SHAPE}, *words)
     assert found is not None
     assert found.mode == mode
+
+
+@pytest.mark.parametrize(("key", "mode"), [("dtype", "packed"), ("torch_dtype", "packed"), ("another", "trimmed")])
+def test_the_stored_type_is_read_by_its_former_name_too(key: str, mode: str) -> None:
+    """transformers 4 called it torch_dtype, and most models on the hub still do."""
+    found = of({"model_type": "llama", **SHAPE, key: "bfloat16"}, "launch.device=cuda", "launch.precision=float32")
+    assert found is not None
+    assert found.mode == mode

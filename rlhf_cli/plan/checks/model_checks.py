@@ -15,6 +15,7 @@ from rlhf_cli.errors import ConfigError, ModelError
 from rlhf_cli.models.tokenizer_files import (
     EMBEDDED_TOKENIZER,
     TokenizerFiles,
+    dtype_of,
     language_part,
     read_json,
     read_tokenizer,
@@ -145,9 +146,8 @@ def planned_passes(experiment: Experiment, folders: ModelFolders) -> Passes | No
         return None
     if why is None and trainer.setting("torch_compile") is True:
         why = "it is compiled for rows of one shape"
-    dtype = experiment.model.dtype
-    stored = str(config.get("dtype", "float32") if dtype == "auto" else dtype)
-    is_float32 = experiment.launch.precision == "float32" and "16" not in stored
+    dtype = experiment.model.dtype if experiment.model.dtype != "auto" else dtype_of(config) or "float32"
+    is_float32 = experiment.launch.precision == "float32" and "16" not in dtype
     # For float32 a GPU has no kernel that takes all packed rows at once.
     if why is None and trainer.passes == "auto" and is_float32 and uses_gpu(experiment.launch):
         why = "packed, each row would attend by itself: it is computed in float32"
