@@ -6,6 +6,7 @@ A change is accepted if it cannot change the result, or if `--allow` names it (t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -186,6 +187,14 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
         newest = checkpoints_in(folder.checkpoints)[-1][1]
         missing_state(newest, may_lose=prepared.experiment.run.resume_weights_only)
     return Resumed(folder, status, prepared, plan, taken, tuple(files))
+
+
+def without_passed_deadline(tree: JsonTree, _: Origins) -> None:
+    """Remove a deadline that has passed, in place: a run that a resumed sweep begins has none, like a resumed one."""
+    launch = section(tree, _DEADLINE[0])
+    with suppress(ValueError):  # validating reports it
+        if isinstance(old := launch.get(_DEADLINE[1]), str) and has_passed(old):
+            launch[_DEADLINE[1]] = None
 
 
 def newest_step(folder: RunFolder) -> int:

@@ -154,7 +154,8 @@ class _Runner:
                     if self._to_come.should_stop(self._jobs[number]):
                         self._signal(number, times=1)
                 self._display.look()
-        if self._asked and (self._waiting or self._to_come.num_to_come or EXIT_PREEMPTED in self._codes):
+        # Without a request to stop, jobs are still to come if the deadline of a search has passed.
+        if self._to_come.num_to_come > 0 or (self._asked and (self._waiting or EXIT_PREEMPTED in self._codes)):
             return EXIT_PREEMPTED
         worst_first = (EXIT_CRASH, EXIT_PREEMPTED, EXIT_USER_ERROR)
         return next((code for code in worst_first if code in self._codes), EXIT_OK)

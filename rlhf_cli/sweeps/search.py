@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from rlhf_cli.config.origins import Origins
 from rlhf_cli.display.sweep_progress import JobProgress
 from rlhf_cli.display.terminal import Cell, facts_grid, plain_table
 from rlhf_cli.errors import EXIT_OK, ConfigError, UserError
-from rlhf_cli.launch.resuming import resumed
+from rlhf_cli.launch.resuming import resumed, without_passed_deadline
+from rlhf_cli.plan.checks.machine_checks import has_passed
 from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, PRUNED, RUNNING, Status, read_status, update_status
@@ -26,6 +28,7 @@ from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps import ResumeOptions, SweepOptions, search_space, sweep_folder
 from rlhf_cli.sweeps.run_jobs import JobsToCome, run_jobs
 from rlhf_cli.sweeps.sweep_grid import short_keys
+from rlhf_cli.text.json_values import JsonTree
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -56,13 +59,18 @@ class Trials(JobsToCome):
         self._asked = len(known)
         self._trial_of: dict[str, Trial] = {}
         self._pruned: set[str] = set()
+        # A resumed search has lost a deadline that had passed, like a resumed run.
+        self._deadline = None if plan.must_save_by is None or has_passed(plan.must_save_by) else plan.must_save_by
 
     @property
     def num_to_come(self) -> int:
         return len(self._left) + max(0, self._plan.sweep.trials - self._asked)
 
     def next_job(self) -> sweep_folder.ReadyJob | None:
-        """Return the next trial, frozen, or None. Raise the error of an invalid proposal after several in a row."""
+        """Return the next trial, frozen, or None: none is left, or the deadline has passed, and a resume goes on.
+
+        Raise the error of an invalid proposal after several in a row.
+        """
         from optuna.trial import Trial, TrialState
 
         while self._left:
@@ -81,12 +89,12 @@ class Trials(JobsToCome):
                 begun = resumed(run, prepare_from(run, []), self._allowed.allowed)
                 return sweep_folder.ready_again(begun, take_over=self._allowed.take_over)
         refused = 0
-        while self._asked < self._plan.sweep.trials:
+        while self._asked < self._plan.sweep.trials and not (self._deadline and has_passed(self._deadline)):
             trial = self.study.ask({**self._plan.space})
             self._asked += 1
             job = self._plan.job(trial.number, words_of(trial.params))
             try:
-                (checked_job,) = sweep_folder.checked([job], adjust=search_space.without_section)
+                (checked_job,) = sweep_folder.checked([job], adjust=self._adjust)
             except UserError as error:
                 self.study.tell(trial, state=TrialState.FAIL)
                 self._say(f"{job.name} cannot be run: {error.what}")
@@ -100,6 +108,11 @@ class Trials(JobsToCome):
             self._trial_of[job.name] = trial
             return ready
         return None
+
+    def _adjust(self, tree: JsonTree, origins: Origins) -> None:
+        search_space.without_section(tree, origins)
+        if self._deadline is None:
+            without_passed_deadline(tree, origins)
 
     def should_stop(self, job: sweep_folder.ReadyJob) -> bool:
         """Report a job's progress to the study, and return whether it does worse than others did at the same point."""
@@ -216,7 +229,7 @@ def _show_found(console: Console, plan: search_space.SearchPlan, study: Study, f
         kind = "no trial beats these on every objective" if len(objectives) > 1 else "the best"
         console.print(f"[dim]{_BEST} {kind}; {', '.join(f'{number} {state}' for state, number in states.items())}")
         console.print("each trial has one seed, so the best was also lucky; repeat it over seeds:")
-        fixed = [word for word in plan.fixed if not word.startswith("run.name=")]
+        fixed = [word for word in plan.fixed if not word.startswith(("run.name=", "launch.must_save_by="))]
         found = best[0].params.items() if best else ()
         values = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in found}
         again = shlex.join(["rlhf", "train", "-m", *fixed, *words_of(values), _SEEDS])

@@ -170,13 +170,14 @@ SECTION = "sweep"
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """A search: its objectives, its space, and the words that apply to every trial."""
+    """A search: its objectives, its space, the words that apply to every trial, and `launch.must_save_by`."""
 
     sweep: Sweep
     objectives: tuple[Objective, ...]
     space: Space
     fixed: tuple[str, ...]
     seed: int
+    must_save_by: str | None = None
 
     def job(self, number: int, words: Sequence[str]) -> SweepJob:
         """Return the job of a trial, named by its number and its settings as far as they fit."""
@@ -222,7 +223,7 @@ def search_plan(typed: list[str]) -> SearchPlan | None:
     objectives = tuple(read_objective(text, experiment.rewards) for text in sweep.objective)
     _refuse(space, objectives, list(experiment.rewards))
     kept = tuple(word for word in fixed if not _is_of_section(word))
-    return SearchPlan(sweep, objectives, space, kept, experiment.seed)
+    return SearchPlan(sweep, objectives, space, kept, experiment.seed, experiment.launch.must_save_by)
 
 
 def without_section(tree: JsonTree, origins: Origins) -> None:

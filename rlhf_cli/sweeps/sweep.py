@@ -11,7 +11,7 @@ from rlhf_cli.display.run_tables import show_planned
 from rlhf_cli.display.terminal import Screen, facts_grid
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
 from rlhf_cli.launch.freeze import refuse_foreign_code, refuse_foreign_words
-from rlhf_cli.launch.resuming import Resumed, resumed
+from rlhf_cli.launch.resuming import Resumed, resumed, without_passed_deadline
 from rlhf_cli.launch.run_states import without_lost_jobs
 from rlhf_cli.launch.slurm_submission import check_sweep, submit_sweep
 from rlhf_cli.plan.batches import count
@@ -168,7 +168,7 @@ def _ready(
     try:
         if missing:
             refuse_foreign_words(sweep.path, trust=allowed.trust, command=command)
-        new = {checked_job.job.name: checked_job for checked_job in sweep_folder.checked(missing)}
+        new = {one.job.name: one for one in sweep_folder.checked(missing, adjust=without_passed_deadline)}
     except UserError as error:
         problems.add(error, ", ".join(job.name for job in missing))
     problems.raise_any(len(wanted))

@@ -13,6 +13,8 @@ import pytest
 from rich.console import Console
 
 from rlhf_cli.cli import main
+from rlhf_cli.launch import resuming
+from rlhf_cli.plan.checks import machine_checks
 from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status, update_status
@@ -113,6 +115,19 @@ def test_the_state_of_a_job_decides_whether_it_is_resumed(frozen) -> None:
     assert ran.pop() == [("seed=1", True)]
     assert main(["resume", str(SWEEP), "--watch", "los"]) == 2
     assert not ran
+
+
+def test_a_missing_job_of_a_resumed_sweep_has_no_deadline_that_has_passed(frozen, monkeypatch) -> None:
+    deadline = "2090-01-01T06:00"
+    ran = frozen("seed=1,2", f"launch.must_save_by={deadline}")
+    shutil.rmtree(SWEEP / "seed=2")
+    for module in (resuming, machine_checks):
+        monkeypatch.setattr(module, "has_passed", deadline.__eq__)
+    assert main(["resume", str(SWEEP)]) == 0
+    assert ran.pop() == [("seed=1", False), ("seed=2", False)]
+    assert [
+        RunFolder((SWEEP / f"seed={seed}").resolve()).read_config()["launch"]["must_save_by"] for seed in (1, 2)
+    ] == [None, None]
 
 
 def test_changed_code_is_refused_for_all_jobs_together_and_can_be_allowed(workplace: Path, frozen, capsys) -> None:

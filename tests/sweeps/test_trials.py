@@ -16,6 +16,8 @@ from rich.console import Console
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.launch_sections import Sweep
 from rlhf_cli.errors import EXIT_PREEMPTED, ConfigError, RunError
+from rlhf_cli.launch import resuming
+from rlhf_cli.plan.checks import machine_checks
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import (
     FAILED,
@@ -28,7 +30,7 @@ from rlhf_cli.runs.run_status import (
     read_status,
     update_status,
 )
-from rlhf_cli.sweeps import ResumeOptions, SweepOptions, sweep_folder
+from rlhf_cli.sweeps import ResumeOptions, SweepOptions, search, sweep_folder
 from rlhf_cli.sweeps.run_jobs import _Runner
 from rlhf_cli.sweeps.search import Trials, _show_found, open_study
 from rlhf_cli.sweeps.search_space import SearchPlan, Space, ends_of, read_objective, search_plan
@@ -129,6 +131,25 @@ def test_a_trial_that_was_resumed_on_its_own_counts_and_one_in_training_is_left_
     assert second.trials.next_job() is None
     assert [(trial.state.name, trial.values) for trial in second.tried[:2]] == [("COMPLETE", [0.5]), ("RUNNING", None)]
     assert read_status(jobs[1].folder).state == RUNNING
+
+
+def test_after_its_deadline_a_search_begins_no_trial_and_a_resumed_one_has_none(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trials of a resumed search were refused, one after the other, because the deadline had passed."""
+    deadline = "launch.must_save_by=2090-01-01T06:00"
+    first = Searched(place / "sweep", deadline)
+    assert first.begins().experiment.launch.must_save_by == "2090-01-01T06:00"
+    for module in (search, resuming, machine_checks):
+        monkeypatch.setattr(module, "has_passed", lambda _: True)
+    assert first.trials.next_job() is None
+    assert (first.trials.num_to_come, len(first.tried), first.said) == (2, 1, [])
+    second = Searched(place / "sweep", deadline)
+    cut_off = second.begins()
+    second.logs(cut_off, 100, 0.5)
+    second.ends(cut_off)
+    assert second.begins().experiment.launch.must_save_by is None
+    assert second.said == []
 
 
 def test_what_is_left_of_a_search_is_told(place: Path, capsys) -> None:
