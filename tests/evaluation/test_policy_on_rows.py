@@ -12,6 +12,7 @@ import torch
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import generate
+from rlhf_cli.evaluation import evaluation_run
 from rlhf_cli.evaluation.evaluation_run import EvaluationRequest, evaluate, policy_answers, sampling_of
 from rlhf_cli.evaluation.held_out_rows import load_held_out
 from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers, completions_of, sum_up_answers
@@ -41,6 +42,9 @@ class Says:
         return ""
 
     def complete(self, prompts: list[Any], sampling: Sampling, images: list[Any]) -> list[Completion]:
+        for _ in prompts:
+            if sampling.on_batch is not None:
+                sampling.on_batch(1)
         texts = [self.answers[0 if sampling.is_greedy else row % len(self.answers)] for row in range(len(prompts))]
         return [Completion(text, list(range(len(text))), is_truncated=len(text) > 4) for text in texts]
 
@@ -73,6 +77,14 @@ def test_by_hand() -> None:
     assert (sampled.truncated.mean, sampled.tokens.mean, sampled.tokens.max) == (0.25, (3 * 1 + 8) / 4, 8)
     assert (list(measured.attempts), len(records), records[4]["prompt"]) == (["correct"], 2 * (1 + 4), "1+1=")
     assert (records[4]["completion"], records[4]["rewards"]["correct"]) == ("it is 3.", 0.0)
+
+
+def test_each_quarter_of_an_evaluation_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation_run, "load_policy", lambda *arguments: Says("2"))
+    said: list[str] = []
+    asked = EvaluationRequest("answers", "two rows", out=place, rows=2, samples=4)
+    evaluate(Target("policy", place, "a policy", place), experiment(correct=CORRECT), asked, said.append)
+    assert said == ["10 completions of 2 prompts, 5 each", *(f"{done} of 10" for done in (3, 5, 8, 10))]
 
 
 def in_the_batch(completions: list[Any], **_: Any) -> list[float]:

@@ -6,8 +6,10 @@ import json
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,11 +88,37 @@ def test_what_a_kill_cut_off_is_taken_away(place: Path, mirrored: Mirrored) -> N
     assert len(found) > 4
 
 
+def chunk(kind: int, size: int) -> bytes:
+    """A chunk of LevelDB's log: checksum, length, type and data."""
+    return bytes(4) + size.to_bytes(2, "little") + bytes([kind]) + bytes(size)
+
+
+def test_records_of_several_chunks_are_kept_whole(tmp_path: Path) -> None:
+    """By LevelDB's log_format.md: full 1, first 2, middle 3, last 4; five bytes at a block's end are padding."""
+    block, file = 32 * 1024, tmp_path / "run-0.wandb"
+    begun = bytes(7) + chunk(1, 100)
+    first = begun + chunk(2, block - len(begun) - 7)
+    middle = first + chunk(3, block - 7)
+    last = middle + chunk(4, block - 5 - 7)
+    padded = last + bytes(5) + chunk(1, 9)
+    for written, kept in (
+        *((begun, begun), (first, begun), (middle, begun), (last, last), (padded, padded), (padded[:-1], last)),
+        *((begun + chunk(5, 9), begun), (begun + bytes(3), begun), (bytes(7) + chunk(0, 9), bytes(7) + chunk(0, 9))),
+    ):
+        file.write_bytes(written)
+        cut_off_half_a_record(file)
+        assert len(file.read_bytes()) == len(kept)
+
+
 def test_wandb_cannot_ask_at_the_terminal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, object] = {}
-    done = subprocess.CompletedProcess([], 0, stdout="", stderr="done ")
-    monkeypatch.setattr(subprocess, "run", lambda command, **words: given.update(words) or done)
-    assert upload([]) == "done"
+    """What it says before it fails is returned."""
+    python = place / "python"
+    python.write_text("#!/bin/sh\necho $*; echo 'not done ' >&2; exit 1\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    given, run = dict[str, Any](), subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **words: given.update(words) or run(command, **words))
+    assert upload([]) == "-m wandb sync --include-online\nnot done"
     assert given["stdin"] == subprocess.DEVNULL
 
 

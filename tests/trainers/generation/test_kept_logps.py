@@ -180,6 +180,7 @@ def test_answers_of_several_turns_are_not_those_of_the_last(
     assert farthest(ours, theirs) < 1e-5
     assert not logged(live, f"{NAME}/mean")
     assert live._why_not_kept is None  # they were never used, so no error was detected
+    assert live._kept_logps is None  # nor are they there for a later pass, of other weights
 
 
 @pytest.mark.parametrize("reason", ["plain", "on policy", "dropout", "half precision"])
