@@ -109,7 +109,6 @@ _ADAMS = ("None", "adamw_torch", "adamw_torch_fused", "adamw_anyprecision", "ada
 _NOT_LINEAR = ("embed", "wte", "wpe", "lm_head", "norm", "score")
 _ADAPTER_BYTES = 4
 """PEFT trains adapters in float32, for every dtype of the model."""
-_WAYS_OUT = "run.root=A_LARGER_DISK, or trainer.args.save_total_limit=1, or trainer.args.save_only_model=true"
 
 
 def checkpoint_space(experiment: Experiment, steps: int | None) -> dict[str, int]:
@@ -158,6 +157,7 @@ def space_problems(experiment: Experiment, steps: int | None, run: Path | None) 
     """Yield an error if the disk is too small, or a notice if the run fits only after freeing space.
 
     `run` is the folder of a resumed run, whose existing checkpoints will make room for new ones; None for a new run.
+    What to type instead is only what leads out: a resumed run stays on its disk, and one checkpoint has to fit anyway.
     """
     space = checkpoint_space(experiment, steps)
     if not space:
@@ -170,9 +170,16 @@ def space_problems(experiment: Experiment, steps: int | None, run: Path | None) 
     least = each * min(at_once, 1) + model
     checkpoints = "a checkpoint" if at_once == 1 else f"{at_once} checkpoints"
     parts = f"{checkpoints} of {size(each)} and the model, {size(model)}"
+    ways = [] if run is not None else ["run.root=A_LARGER_DISK"]
+    if free >= least and at_once > 2:  # one that is kept and one that is being written
+        ways.append("trainer.args.save_total_limit=1")
+    if at_once and not experiment.trainer.setting("save_only_model"):
+        ways.append("trainer.args.save_only_model=true")
     if free < least:
         what, got = "the disk has no room for one checkpoint and the trained model", f"{free} bytes ({size(free)}) free"
         expected = f"at least {least} bytes ({size(least)}); {size(total)} for {parts}"
-        yield RunError(what, where=str(place), got=got, expected=expected, hint=_WAYS_OUT)
+        yield RunError(what, where=str(place), got=got, expected=expected, hint=", or ".join(ways) or None)
     elif free < total:
-        yield Notice("disk", f"{size(free)} free at {place}, but {parts} need {size(total)}: {_WAYS_OUT}")
+        yield Notice(
+            "disk", f"{size(free)} free at {place}, but {parts} need {size(total)}: {', or '.join(ways) or 'make room'}"
+        )

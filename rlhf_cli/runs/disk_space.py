@@ -31,6 +31,7 @@ def no_room(path: Path, *, needed: int | None, kept: Path | None, error: BaseExc
     """Return the error with the bytes needed (None: unknown) and free, and the newest checkpoint `kept`."""
     free = free_bytes(path)
     is_limit = getattr(error, "errno", None) == errno.EFBIG or f"(os error {errno.EFBIG})" in message_of(error)
+    are_others = kept is not None and len([*kept.parent.glob("checkpoint-*")]) > 1
     wanted = "more than there is" if needed is None else f"at least {needed} bytes ({size(needed)})"
     return RunError(
         "the file is larger than the limit allows" if is_limit else "the disk is full",
@@ -40,7 +41,7 @@ def no_room(path: Path, *, needed: int | None, kept: Path | None, error: BaseExc
         advice=(
             "make room, then `rlhf resume`"
             + (f": {kept.name} is complete, and the run continues from it" if kept is not None else "")
-            + "; trainer.args.save_total_limit=1 keeps one checkpoint"
+            + ("; trainer.args.save_total_limit=1 keeps one checkpoint" if are_others else "")
         ),
     )
 

@@ -234,18 +234,26 @@ def test_room_on_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
     def problem(free: int, word: str = "save_steps=1", run: Path | None = None) -> tuple[UserError | None, str | None]:
         monkeypatch.setattr(workload, "free_bytes", lambda _: free)
-        found = next(space_problems(prepare([*SMALL, f"trainer.args.{word}"]).experiment, 3, run), None)
+        found = next(space_problems(prepare([*SMALL, *f"trainer.args.{word}".split()]).experiment, 3, run), None)
         return (None, found.text) if isinstance(found, Notice) else (found, None)
 
-    ways = "run.root=A_LARGER_DISK, or trainer.args.save_total_limit=1, or trainer.args.save_only_model=true"
+    root, limit, only = "run.root=A_LARGER_DISK", "trainer.args.save_total_limit=1", "trainer.args.save_only_model=true"
     assert problem(10 * WEIGHTS) == problem(WEIGHTS, "save_strategy=no") == (None, None)
     for free in (10 * WEIGHTS - 1, 4 * WEIGHTS):
         none, notice = problem(free)
-        assert (none, str(notice).endswith(ways), "3 checkpoints of" in str(notice)) == (None, True, True)
-    for weights, copies, words in (
-        (4, "3 checkpoints of", ()),
-        (4, "for a checkpoint of", ("save_steps=3",)),
-        (1, "0 checkpoints of", ("save_strategy=no",)),
+        assert none is None
+        assert str(notice).endswith(f"{root}, or {limit}, or {only}")
+        assert "3 checkpoints of" in str(notice)
+    for weights, word, ways in (  # what is set already, or would not help, is no advice
+        (4, "save_total_limit=1", f"{root}, or {only}"),
+        (3, "save_only_model=true", f"{root}, or {limit}"),
+    ):
+        notice = problem(weights * WEIGHTS, f"save_steps=1 trainer.args.{word}")[1]
+        assert str(notice).endswith(f": {ways}")
+    for weights, copies, words, ways in (
+        (4, "3 checkpoints of", (), f"{root}, or {only}"),
+        (4, "for a checkpoint of", ("save_steps=3",), f"{root}, or {only}"),
+        (1, "0 checkpoints of", ("save_strategy=no",), root),
     ):
         error, notice = problem(weights * WEIGHTS - 1, *words)
         assert error is not None
@@ -258,7 +266,7 @@ def test_room_on_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert problem(4 * WEIGHTS - 23, run=tmp_path)[0] is None
     error, _ = problem(4 * WEIGHTS - 24, run=tmp_path)
     assert error is not None
-    assert error.where == str(tmp_path)
+    assert (error.where, error.hint) == (str(tmp_path), only)
 
 
 def test_a_max_length_that_leaves_no_row(write: Write) -> None:

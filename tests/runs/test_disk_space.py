@@ -29,5 +29,6 @@ def test_a_full_disk(last: str | None, tmp_path: Path) -> None:
         found = full_disk(run, error)
         assert isinstance(found, RunError)
         assert (found.where, "checkpoint-3" in str(found.advice)) == (place, last is not None)
+        assert "save_total_limit" not in str(found.advice)  # it would free nothing
         assert full_disk(run, found) is None  # it has its advice already
     assert full_disk(run, PermissionError(errno.EACCES, "Permission denied")) is None
