@@ -225,6 +225,23 @@ def with_system(table: Table, columns: Sequence[str]) -> Table:
     return map_rows(table, begun, {}) if is_there else table
 
 
+def with_calls(table: Table, columns: Sequence[str]) -> Table:
+    """Return the rows with a message that makes the calls, as JSON text, if `completion` is JSON text of tool calls.
+
+    xLAM writes the calls so. Other rows are unchanged.
+    """
+    values = values_of(table, "completion") if "completion" in columns else ()
+    first = next((value for value in values if value), None)
+    with contextlib.suppress(ValueError):
+        calls = _parsed(first) if isinstance(first, str) else None
+        if isinstance(calls, list) and all(
+            isinstance(call, dict) and {"name", "arguments"} <= set(call) for call in calls
+        ):
+            whole = '[{{"role": "assistant", "tool_calls": {}}}]'
+            return map_rows(table, lambda row, _: {"completion": whole.format(row["completion"])}, {"completion": ""})
+    return table
+
+
 def with_labels(table: Table, columns: Sequence[str]) -> Table:
     """Return the rows with KTO's labels as true or false if all of them are texts that say so."""
     labels = values_of(table, "label") if "label" in columns else ()

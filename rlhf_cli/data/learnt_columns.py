@@ -40,6 +40,8 @@ _OTHER_NAMES = {
     "messages": ("conversation", "dialogue", "dialog", "chat_messages"),
 }
 """Map a column to its names in other datasets."""
+_XLAM = ("query", "answers")
+"""The columns of Salesforce's function calls: a question, and the calls that answer it, beside the tools."""
 
 
 def learnt_columns(
@@ -94,6 +96,9 @@ def _from_dialogue(
         return [typed_rename(name, "chosen", dialogue), typed_rename(name, "rejected", worse), *split]
     if not {"prompt", "completion"} <= set(missing):
         return []
+    if "tools" in trainer.along and {*_XLAM, "tools"} <= set(columns):
+        question, calls = _XLAM
+        return [f"data.prompt='[{{role: user, content: \"{{{question}}}\"}}]'", typed_rename(name, "completion", calls)]
     if other := stand_in("messages", columns, guesses=False, first=None if dialogue else first):
         return [typed_rename(name, "messages", other), *(split if ("messages",) not in trainer.learns_from else ())]
     return split if dialogue else []

@@ -16,6 +16,7 @@ from rlhf_cli.data.dialogues import (
     as_object,
     read_conversations,
     split_transcripts,
+    with_calls,
     with_labels,
     with_system,
     without_repeats,
@@ -50,6 +51,8 @@ def prepare(
     read = read_columns(source.trainer, (*table.column_names, "prompt")) if source.trainer is not None else []
     read += ["prompt", *(DIALOGUES if source.transcripts else ())]
     columns = [name for name in dict.fromkeys(read) if name in table.column_names]
+    if isinstance(prompt, list):  # a text prompt has text after it
+        table = with_calls(table, columns)
     table = with_labels(read_conversations(table, columns, is_alone=is_alone, name=source.name), columns)
     table = with_system(table, columns)
     if source.transcripts:

@@ -10,7 +10,10 @@ import pytest
 
 from rlhf_cli.data import dialogues
 from rlhf_cli.data.dialogues import read_conversations, split_pair, split_transcripts
+from rlhf_cli.data.preparing import prepare
 from rlhf_cli.data.rows import RowTable
+from rlhf_cli.data.source import DataSource
+from rlhf_cli.tables.trl_trainers import TRAINERS
 
 ASKED, TOLD = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}
 CHAT = [ASKED, TOLD]
@@ -163,6 +166,22 @@ def test_the_text_of_a_system_column_begins_the_dialogues_that_the_user_begins()
     assert contents(dialogues.with_system(table(*rows), ["chosen", "prompt"])) == begun
     for same in (table({"prompt": [ASKED]}), table({"system": "s", "prompt": "a"}), RowTable([], ["system", "prompt"])):
         assert dialogues.with_system(same, ["prompt"]) is same
+
+
+def test_calls_alone_are_an_answer_to_messages(refusal) -> None:
+    """The rows of xLAM; after a text prompt, and in rows of other forms, the text stays what it is."""
+    source = DataSource(path="x", rename={"completion": "answers"}, trainer=TRAINERS["SFTTrainer"])
+    asked, calls = [{"role": "user", "content": "{query}"}], json.dumps([{"name": "f", "arguments": {"x": 1}}])
+    rows = table(*[{"query": "hi", "answers": calls, "tools": '[{"name": "f"}]'}] * 2)
+    for given in (rows, datasets.Dataset.from_list(contents(rows))):
+        row = contents(prepare(given, source, asked))[1]
+        assert (row["prompt"], row["completion"]) == ([ASKED], said("", tool_calls=[F]))
+        assert row["tools"] == [{"name": "f"}]
+    assert prepare(rows, source, "{query}")[0]["completion"] == calls
+    for other in ("ho", "[1, 2]", '{"name": "f", "arguments": {}}', '[{"name": "f"}]'):
+        assert prepare(table({"query": "hi", "answers": other}), source, asked)[0]["completion"] == other
+    error = refusal(prepare, table(contents(rows)[0], {"query": "a", "answers": "no"}), source, asked)
+    assert error.where == "data, row 2 (the first row is 1)"
 
 
 def test_labels_are_read_if_all_say_good_or_bad() -> None:

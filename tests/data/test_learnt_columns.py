@@ -14,6 +14,7 @@ from rlhf_cli.tables.trl_trainers import TRAINERS
 
 OF = {name: TRAINERS[f"{name}Trainer"] for name in ("SFT", "DPO", "ORPO", "KTO", "Reward", "GRPO", "GKD")}
 TEXT_FIELD = ", or trainer.args.dataset_text_field=COLUMN"
+XLAM = "data.prompt='[{role: user, content: \"{query}\"}]'"
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
 
 
@@ -49,6 +50,7 @@ def test_a_trainer_reads_the_first_complete_set_and_the_columns_beside_it(
         ("KTO", ("prompt", "response", "liked"), "data.rename.completion=response data.rename.label=liked"),
         ("SFT", ("instruction", "completion", "input"), f"data.prompt='{{instruction}} {{input}}'{TEXT_FIELD}"),
         ("SFT", ("mesages",), f"data.rename.prompt=EXISTING_COLUMN data.rename.completion=EXISTING_COLUMN{TEXT_FIELD}"),
+        ("SFT", ("query", "answers", "tools"), f"{XLAM} data.rename.completion=answers{TEXT_FIELD}"),
         ("SFT", ("conversation",), f"data.rename.messages=conversation{TEXT_FIELD}"),
         ("KTO", ("conversation", "liked"),
          "data.rename.messages=conversation data.transcripts=true data.rename.label=liked"),
