@@ -39,6 +39,8 @@ _FORMS = {
 }
 """Section -> the pattern for its texts, in words."""
 _ARGS = "trainer.args."
+_SOURCES = {"fn", "model", "environment"}
+"""The keys of a reward of which each has one."""
 NAMED_REWARDS = "named entries under `rewards`, each with `fn` or `model`; or reward@rewards.NAME=OPTION"
 
 
@@ -226,8 +228,13 @@ def _wrong(path: Path, details: list[ErrorDetails], known: KnownKeys, tree: Json
         hint = named_rewards(given, origins.of("rewards"))
     elif len(path) == 2 and path[0] == "rewards" and details[0]["type"] != "string_pattern_mismatch":
         close = nearest(given, groups().get("reward", {})) if isinstance(given, str) else None
-        is_misnamed = isinstance(given, dict) and given and not given.keys() & {"fn", "model"}
+        is_misnamed = isinstance(given, dict) and given and not given.keys() & _SOURCES
         hint = f"reward@rewards.{path[1]}={close}" if close else _meant_key(path, tree, known) if is_misnamed else hint
+        there = [
+            name for name, one in section(tree, "rewards").items() if isinstance(one, dict) and _SOURCES & one.keys()
+        ]
+        if is_misnamed and there:
+            expected += f", or the name of a reward that is there: {', '.join(there)}"
     got = repr(given) if not isinstance(given, dict) else ", ".join(map(str, given)) or "{}"
     return _wrong_value(_dotted(path), origins, got, expected, hint)
 

@@ -261,12 +261,20 @@ def refuse_file(folder: Path) -> None:
 def write_project(folder: Path, files: Mapping[str, str]) -> list[str]:
     """Create `folder`, write into it the files that are not there, and return their names.
 
-    Raise UserError if the disk is full or not writable.
+    Raise UserError if the disk is full or not writable; none of the files is left then: half an experiment would be
+    kept by the next `rlhf init`, which overwrites nothing.
     """
     new = {name: text for name, text in files.items() if not os.path.lexists(folder / name)}
-    with writing("the project", folder):
-        for name, text in new.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            with (folder / name).open("x", encoding="utf-8", newline="\n") as stream:
-                stream.write(text)
+    made = list[Path]()
+    try:
+        with writing("the project", folder):
+            for name, text in new.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                with (folder / name).open("x", encoding="utf-8", newline="\n") as stream:
+                    made.append(folder / name)
+                    stream.write(text)
+    except BaseException:
+        for file in made:
+            file.unlink(missing_ok=True)
+        raise
     return list(new)

@@ -81,6 +81,13 @@ def test_a_wrong_type_or_value(refused: Refused, typed: str, got: str, expected:
     assert expected in str(error.expected)
 
 
+def test_a_key_of_a_reward_that_is_not_there_names_those_that_are(refused: Refused) -> None:
+    """The name is too far from each of them for a correction, so the reader has to see them."""
+    error = refused("exp=quickstart", "rewards.unlike.weight=1")
+    assert (error.where, error.hint) == ("rewards.unlike (command line)", None)
+    assert str(error.expected).endswith(": correct, format, brevity")
+
+
 @pytest.mark.parametrize("name", RESERVED_ARGS)
 def test_an_argument_that_another_key_replaces(refused: Refused, name: str) -> None:
     error = refused("exp=quickstart", f"trainer.args.{name}=1")

@@ -89,5 +89,6 @@ def test_a_project_that_cannot_be_written_is_refused(place: Path) -> None:
     (place / "data").write_text("a file instead of a folder")
     with pytest.raises(UserError, match="cannot be written"):
         write_project(place, {"README.md": "", "data/rows.jsonl": "{}"})
+    assert not (place / "README.md").exists(), "the next `rlhf init` would keep it"
     with pytest.raises(UserError, match="a project is a folder"):
         refuse_file(place / "data" / "g")
