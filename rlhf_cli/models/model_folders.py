@@ -59,8 +59,8 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True, needs
     config = folder / "config.json"
     adapter = folder / "adapter_config.json"
     if needs_model and not (config.is_file() or adapter.is_file()):
-        patterns = ("*/model/*config.json", "checkpoints/*/*config.json", "model/*config.json")
-        inside = [file.parent for pattern in patterns for file in sorted(folder.glob(pattern))]
+        patterns = ("snapshots/*", "*/model", "checkpoints/*", "model")  # the hub's cache, and what runs leave
+        inside = [file.parent for pattern in patterns for file in sorted(folder.glob(f"{pattern}/*config.json"))]
         expected = "a folder that save_pretrained made, with config.json, weights and tokenizer files"
         hint = f"{where.partition(' ')[0]}{' ' if where.startswith('-') else '='}{inside[-1]}" if inside else None
         what, got = "the model folder holds no model", f"{folder.resolve()}: {_listing(folder)}"
@@ -68,7 +68,8 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True, needs
     if needs_tokenizer and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         what, got = "the model folder holds no tokenizer", f"{folder.resolve()}: {_listing(folder)}"
         expected = "one of " + ", ".join(_TOKENIZER_FILES)
-        raise ModelError(what, where=where, got=got, expected=expected, hint="model.tokenizer=FOLDER_OR_HUB_ID")
+        hint = f"model.tokenizer={adapter_base(folder, where) or 'FOLDER_OR_HUB_ID'}"
+        raise ModelError(what, where=where, got=got, expected=expected, hint=hint)
     for file in sorted(file for pattern in _JSON_FILES for file in folder.glob(pattern)):
         read_json(file, where)
     if not config.is_file():

@@ -6,6 +6,7 @@ A string is a regular expression for the whole module name; a list contains name
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +52,11 @@ def damaged_weights(folder: Path) -> str | None:
 
     Check that each file has the length in its header, and that every file listed in the index exists.
     """
-    index = folder / "model.safetensors.index.json"
+    names = ("model.safetensors", "pytorch_model.bin", "model.safetensors.index.json", "pytorch_model.bin.index.json")
+    is_whole = (folder / "config.json").is_file() and not (folder / "adapter_config.json").is_file()
+    if is_whole and not any(os.path.lexists(folder / name) for name in names) and not any(folder.glob("*.gguf")):
+        return f"no {names[0]} and no {names[2]}, by which transformers finds the weights"
+    index = folder / names[2]
     if index.is_file():
         try:
             weights: Any = read_object(index)["weight_map"]

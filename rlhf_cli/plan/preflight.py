@@ -144,7 +144,10 @@ def _check(subject: Subject, report: Report) -> _Checked:
         report.run_all(tool_checks.call_problems(subject, tokenizer))
     report.run_all(model.teacher_problems(subject, folders, tokenizer))
     prompt_tokens, data = report.run(prompts.room_for_answers_problems(subject, data, folders, tokenizer), (None, data))
-    report.run_all(row_tokens.length_problems(subject, data, folders, tokenizer))
+    report.run_all(
+        row_tokens.vocabulary_problems(subject, data, folders, tokenizer),
+        row_tokens.length_problems(subject, data, folders, tokenizer),
+    )
     schedule = report.run(arguments.round_problems(subject, data), Schedule())
     schedule = report.run(arguments.stage_problems(subject, data, schedule), schedule)
     report.run_all(arguments.warmup_notice(subject, schedule.steps), arguments.shared_prompt_notice(data))

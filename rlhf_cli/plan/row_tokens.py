@@ -12,8 +12,9 @@ from rlhf_cli.data.images import in_parts
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Messages
 from rlhf_cli.data.rows import DIALOGUES, RowTable, values_of
 from rlhf_cli.data.source import Row
-from rlhf_cli.errors import DataError
-from rlhf_cli.models.tokenizer_files import TokenizerFiles, render_chat
+from rlhf_cli.errors import DataError, ModelError
+from rlhf_cli.models.tokenizer_files import TokenizerFiles, render_chat, vocab_size_of
+from rlhf_cli.models.weight_shapes import TINY_VOCABULARY
 from rlhf_cli.plan.checks.facts import DataFacts, Findings, ModelFolders, Subject
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tables.trl_trainers import TEXT, ColumnSet, too_short_for_all
@@ -56,6 +57,10 @@ class RowCounter:
     def prompts(self, rows: Sequence[Row], least: int = 0) -> list[int]:
         """Return the tokens of the rows' prompts, 0 without one; any number up to `least` may be 0."""
         return self._longest([[self._text(row, row.get("prompt") or "", asks=True)] for row in rows], least)
+
+    def texts(self, row: Row) -> list[str]:
+        """Return what is tokenized of a row: its prompt, and the texts that are trained on."""
+        return [self._text(row, text, asks=False).text for text in (row.get("prompt") or "", *_wholes(row))]
 
     def wholes(self, rows: Sequence[Row], least: int = 0) -> list[int]:
         """Return the tokens of rows that are trained on: the prompt with its longest answer, or the whole text."""
@@ -180,6 +185,44 @@ def longest_rows(
     if experiment.trainer.row.generates:
         return RowLengths(min(prompt, most_prompt_tokens or prompt), 0)
     return RowLengths(prompt, max(counter.wholes(_largest(rows))))
+
+
+_RENDERED = 200
+_RESIZES = "model.resize_token_embeddings(len(tokenizer)) and save_pretrained make a model that knows it"
+
+
+def vocabulary_problems(
+    subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None
+) -> Findings:
+    """Yield an error for the first row of each source with a token beyond the model's vocabulary.
+
+    It may be a token id of the row, or a token that was added to the tokenizer and not to the model: spare ones, which
+    no text has, do no harm.
+    """
+    experiment = subject.experiment
+    model = experiment.model
+    size = TINY_VOCABULARY if model.build is not None else vocab_size_of(folders.config_of(model.path))
+    if size is None:
+        return
+    known = tokenizer.tokens if tokenizer is not None else {}
+    beyond = {token: number for token, number in known.items() if number >= size}
+    counter = counter_of(experiment, tokenizer, folders) if beyond else None
+    for read in data.sources:
+        for place, row in enumerate(_rows(experiment, read.rows), 1):
+            ids = [ids for name in _IDS if isinstance(ids := row.get(name), list) and ids]
+            ends = [end for listed in ids for end in (min(listed), max(listed))]
+            wrong = [f"the id {end}" for end in ends if not 0 <= end < size]
+            texts = counter.texts(row) if counter is not None and place <= _RENDERED else []
+            wrong += [f"{token!r}, id {beyond[token]}" for token in beyond if any(token in text for text in texts)]
+            if wrong:
+                what, where = "a row has a token that the model does not know", f"{read.source.name}, row {place}"
+                expected, advice = f"ids below the model's vocab_size of {size}", _RESIZES
+                if wrong[0].startswith("the id"):
+                    advice = "another tokenizer made these ids: make them with the model's, or write texts"
+                where += " (the first row is 1)"
+                error = ModelError(what, where=where, got=wrong[0], expected=expected, advice=advice)
+                yield read.source.with_file(error)
+                break
 
 
 def length_problems(

@@ -60,6 +60,10 @@ def test_a_model_without_a_tokenizer_needs_another_one(tmp_path: Path) -> None:
     got, hint = f"{tmp_path}: config.json", "model.tokenizer=FOLDER_OR_HUB_ID"
     assert (caught.value.where, caught.value.got, caught.value.hint) == ("model.path", got, hint)
     assert describe_model(str(tmp_path), where="model.path", needs_tokenizer=False).endswith("(LlamaForCausalLM)")
+    (tmp_path / "config.json").rename(tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "a/b"}')
+    with pytest.raises(ModelError) as caught:
+        describe_model(str(tmp_path), where="model.path")
+    assert caught.value.hint == "model.tokenizer=a/b"
 
 
 def folder_of(folder: Path, config: dict[str, object], file: str = "config.json") -> str:
@@ -190,7 +194,8 @@ def test_the_model_of_a_run_is_offered(tmp_path: Path, where: str) -> None:
     run = tmp_path / "runs" / "one"
     (run / "checkpoints" / "checkpoint-2").mkdir(parents=True)
     sign = " " if where == "--model" else "="
-    for inside in ("checkpoints/checkpoint-2", "model"):
+    (run / "snapshots").mkdir()
+    for inside in ("snapshots/abc", "checkpoints/checkpoint-2", "model"):
         (run / inside).mkdir(exist_ok=True)
         folder_of(run / inside, CAUSAL)
         with pytest.raises(ModelError) as caught:

@@ -16,6 +16,7 @@ from rlhf_cli.plan.checks.data_checks import source_problems
 from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report
 from rlhf_cli.plan.checks.prompt_checks import has_conversations, text_argument_problems, tokenizer_problems
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.plan.row_tokens import vocabulary_problems
 from rlhf_cli.runs.reward_records import write_text_endings, write_training_format
 from tests.support.model_copies import CONTEXT_TOKENS, model_copy, tokenizer_json
 from tests.support.planning import MINE, ROWS, Refused, Write, planned, subject_of, table, told, unsaid
@@ -25,6 +26,9 @@ MODEL = ("model=local", "model.path=model")
 _TOKENS = read_tokenizer(EMBEDDED_TOKENIZER, where="model.path").tokens
 LAST = max(_TOKENS, key=_TOKENS.__getitem__)
 SPARE = json.loads(tokenizer_json(["a"], added={LAST: 257}))["added_tokens"]
+
+
+TALK = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
 
 def one_of(characters: int) -> str:
@@ -136,6 +140,32 @@ class TestTokenizer:
         subject = subject_of("exp=quickstart", *MODEL)
         found = told(tokenizer_problems(subject, DataFacts(), ModelFolders(subject.experiment)))
         assert unsaid(found, parts) == []
+
+    @pytest.mark.parametrize(
+        ("row", "template", "got"),
+        [
+            ({"text": "a"}, "", None),
+            ({"text": f"a{LAST}"}, "", f"{LAST!r}, id 257"),
+            ({"input_ids": [5, 257]}, "", "the id 257"),
+            ({"input_ids": [5, -1]}, "", "the id -1"),
+            ({"messages": TALK}, "{{ messages }}", None),
+            ({"messages": TALK}, "{{ messages }}" + LAST, f"{LAST!r}, id 257"),
+        ],
+    )
+    def test_a_row_with_a_token_beyond_the_vocabulary(
+        self, place, write: Write, row: dict[str, object], template: str, got: str | None
+    ) -> None:
+        """The text of a row, its ids, or the chat template may bring it."""
+        folder = model_copy(place / "model", config={"vocab_size": 257}, tokenizer={"added_tokens": SPARE})
+        (folder / "chat_template.jinja").write_text(template)
+        write("rows.jsonl", (json.dumps(row) + "\n") * 8)
+        subject = subject_of("trainer=sft", "data=file", "data.path=rows.jsonl", *MODEL)
+        folders = ModelFolders(subject.experiment)
+        data = Report().run(source_problems(subject), DataFacts())
+        tokenizer = Report().run(tokenizer_problems(subject, data, folders), None)
+        found = told(vocabulary_problems(subject, data, folders, tokenizer))
+
+        assert [one[:2] for one in found] == ([("data, row 1", got)] if got else [])
 
     def test_it_is_read_with_the_templates_of_the_model_section(self, place, write: Write) -> None:
         model_copy(place / "model")

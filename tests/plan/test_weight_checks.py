@@ -56,7 +56,10 @@ def test_weights_that_are_missing_or_cut(place: Path) -> None:
         ((key, folder, got, expected),) = damage(*MODEL)
         assert (key, folder, got[: len(says)], expected) == ("model.path", "model", says, whole)
     (place / "model" / f"{WEIGHTS}.index.json").unlink()
-    file.unlink()
+    parts = file.rename(file.with_name("model-00001-of-00002.safetensors"))
+    ((_, _, got, expected),) = damage(*MODEL)
+    assert (got.startswith(f"no {WEIGHTS} and no {WEIGHTS}.index.json"), expected) == (True, whole)
+    parts.unlink()
     file.symlink_to("gone")
     assert damage(*MODEL) == [("model.path", "model", f"{WEIGHTS} cannot be read: No such file or directory", whole)]
     file.unlink()
