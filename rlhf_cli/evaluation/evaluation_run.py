@@ -43,7 +43,16 @@ from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredRow
 from rlhf_cli.runs.reward_records import trained_with_eos
-from rlhf_cli.runs.run_folder import GREEDY, HELD_OUT, REWARD_MODEL, SAMPLED, TRAINING_ROWS, write_json, write_rows
+from rlhf_cli.runs.run_folder import (
+    GREEDY,
+    HELD_OUT,
+    REWARD_MODEL,
+    SAMPLED,
+    TRAINING_ROWS,
+    make_folder,
+    write_json,
+    write_rows,
+)
 from rlhf_cli.tools_and_environments import failed_calls
 
 Say = Callable[[str], None]
@@ -85,8 +94,7 @@ def evaluate(
     """Evaluate, and write `NAME.json` and a policy's `NAME.completions.jsonl`; return the evaluation and the files."""
     transformers_logging.disable_progress_bar()
     folder = asked.out or target.folder
-    with writing("the evaluation", folder, "--out FOLDER"):
-        folder.mkdir(parents=True, exist_ok=True)  # fail before the work, not after it
+    make_folder("the evaluation", folder, "--out FOLDER")
     is_reward_model = target.kind == REWARD_MODEL
     held_out = load_held_out(
         experiment,
@@ -114,10 +122,11 @@ def evaluate(
     )
     evaluation = Evaluation(heading, measured)
     files = [folder / f"{asked.name}.json"]
-    if completions:
-        files.append(folder / f"{asked.name}.completions.jsonl")
-        write_rows(files[-1], completions)
-    write_json(files[0], evaluation_json(evaluation))
+    with writing("the evaluation", folder, "--out FOLDER"):  # the disk may be full
+        if completions:
+            files.append(folder / f"{asked.name}.completions.jsonl")
+            write_rows(files[-1], completions)
+        write_json(files[0], evaluation_json(evaluation))
     return evaluation, files
 
 

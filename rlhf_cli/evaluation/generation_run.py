@@ -28,7 +28,7 @@ from rlhf_cli.evaluation.score_completions import EndOfRun, Interact
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.plan.sources_and_components import describe_eval_rows, only_set
 from rlhf_cli.rewards.stack.aggregating import why_no_total
-from rlhf_cli.runs.run_folder import SAMPLED, as_typed, write_json, write_rows
+from rlhf_cli.runs.run_folder import SAMPLED, as_typed, make_folder, write_json, write_rows
 from rlhf_cli.tables.trl_trainers import IMAGES
 from rlhf_cli.text.json_values import without_images
 
@@ -46,8 +46,7 @@ def make_room(folder: Path, *, overwrite: bool) -> None:
         raise RunError(
             what, where=as_typed(folder), got=", ".join(there), expected=expected, hint="--out FOLDER, or --overwrite"
         )
-    with writing("the folder of completions", folder, "--out FOLDER"):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder("the folder of completions", folder, "--out FOLDER")
 
 
 def pass_rate_file(
@@ -166,17 +165,19 @@ def generate(
         "prompts_without_score": best.left_out,
         "made": {name: {"rows": len(result.rows), "left_out": result.left_out} for name, result in made.items()},
     }
-    files = []
     tables = {COMPLETIONS: completions_of({SAMPLED: part}), **{name: result.rows for name, result in made.items()}}
-    for name, some in tables.items():
-        (target.folder / name).unlink(missing_ok=True)  # the files of a folder belong together
-        if some:
-            files.append(target.folder / name)
-            write_rows(files[-1], some)
-    write_json(target.folder / CURVE, content)
+    files = []
+    with writing("the completions", target.folder, "--out FOLDER"):  # the disk may be full
+        for name, some in tables.items():
+            (target.folder / name).unlink(missing_ok=True)  # the files of a folder belong together
+            if some:
+                files.append(target.folder / name)
+                write_rows(files[-1], some)
+        write_json(target.folder / CURVE, content)
     if request.pass_rate is not None:
         file, name = request.pass_rate
-        write_rows(file, with_pass_rates(without_images(rows), prompts, by=name, at_least=request.at_least))
+        with writing("the pass rates", file, "--pass-rate NAME.jsonl"):
+            write_rows(file, with_pass_rates(without_images(rows), prompts, by=name, at_least=request.at_least))
         files.append(file)
     return GeneratedFiles(best, made, content, [*files, target.folder / CURVE])
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import RunError, writing
 from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.regular_files import SAFE_LOADER, read_object, read_regular
@@ -162,6 +163,13 @@ def _instead(path: Path) -> str:
     names = sorted(place.name for place in folder.glob("*/"))
     close = next((name for name in reversed(names) if name.startswith(path.name)), None) or nearest(path.name, names)
     return "rlhf status" if close is None else shlex.quote(str(folder / close))
+
+
+def make_folder(what: str, folder: Path, hint: str) -> None:
+    """Create a folder and try a file in it. Raise UserError if that fails: before the work, which is lost after it."""
+    with writing(what, folder, hint):
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
 
 
 def write_json(path: Path, content: Mapping[str, object], *, durable: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.errors import ConfigError, RunError, UserError
+from rlhf_cli.evaluation import generation_run
 from rlhf_cli.evaluation.generation_run import GenerationRequest, generate, make_room, pass_rate_file, prompts_of
 from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers
 from rlhf_cli.evaluation.score_completions import EndOfRun
@@ -138,6 +140,21 @@ def test_a_folder_with_completions_is_kept(tmp_path: Path, monkeypatch: pytest.M
         make_room(folder, overwrite=False)
     assert (caught.value.where, caught.value.got) == ("some/out", "pairs.jsonl, best_of_n.json")
     assert caught.value.hint == "--out FOLDER, or --overwrite"
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused before the sampling; a disk that is full afterwards is no crash."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(UserError) as caught:
+        make_room(Path("/proc"), overwrite=False)
+    assert (caught.value.where, caught.value.hint) == ("/proc", "--out FOLDER")
+    monkeypatch.setattr(generation_run, "write_json", full)
+    with pytest.raises(UserError) as caught:
+        generated(tmp_path / "out")
+    assert (caught.value.where, caught.value.got) == (str(tmp_path / "out"), "No space left on device")
 
 
 def test_the_file_of_pass_rates(tmp_path: Path) -> None:

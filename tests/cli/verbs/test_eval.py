@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,20 @@ def test_a_run(run: Path, named: str, capsys: Said) -> None:
     assert (found["kind"], found["rows"]) == ("reward_model", 3)
     assert found["rewards"]["mean"]["mean"] == pytest.approx((2 * 3 + 0.5 * 2 - 1) / 6, **MODEL)
     assert found["slices"]["subset"]["b"]["mean"] == 0.5
+
+
+def test_a_folder_that_cannot_be_written(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+    """The work is not begun for a folder that takes no files, and a disk that is full at its end is no crash."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert main(["eval", "run:rm", "--out", "/proc"]) == 2
+    said = capsys.readouterr()
+    assert "/proc" in said.err and "--out FOLDER" in said.err and "scoring" not in said.out + said.err
+    monkeypatch.setattr(evaluation_run, "write_json", full)
+    assert main(["eval", "run:rm"]) == 2
+    assert "No space left on device" in capsys.readouterr().err
 
 
 def test_the_size_of_a_batch_is_that_of_a_forward_pass(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
