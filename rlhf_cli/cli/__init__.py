@@ -34,7 +34,7 @@ from rlhf_cli.errors import (
 from rlhf_cli.process import abandoned, into_nothing, lasting_output, leave, nobody_reads, stopped_early
 from rlhf_cli.text.redaction import forgetting, remember_typed
 from rlhf_cli.text.suggest import nearest
-from rlhf_cli.text.terminal_output import safe_output, traceback_of
+from rlhf_cli.text.terminal_output import OutputLost, safe_output, traceback_of
 
 _HELP = """rlhf: describe an RLHF experiment in YAML, run it, sweep it, compare the runs.
 
@@ -69,20 +69,29 @@ def main(argv: list[str] | None = None) -> int:
             code = _dispatch(words)
         except BrokenPipeError:  # `rlhf list | head -1`; errors of other pipes do not get here
             code = EXIT_UNREAD
+        except OutputLost as error:
+            code = _lost(error)
     if argv is None:
         try:
             sys.stdout.flush()
         except BrokenPipeError:
             into_nothing(sys.stdout)  # else Python flushes again at exit and complains
-        except OSError as error:  # a full disk, for example
-            from rlhf_cli.cli.output import print_error
-
-            print_error("error", f"the output cannot be written: {error.strerror}")
-            code = EXIT_CRASH
+        except OSError as error:
+            code = _lost(error)
         others = (thread for thread in threading.enumerate() if thread is not threading.current_thread())
         if all(thread.daemon or thread in abandoned for thread in others):
             leave(code)  # unloading 600 to 4000 modules takes as long as composing a config
     return code
+
+
+def _lost(error: OSError) -> int:
+    """Say that the output could not be written, as on a full disk; return the exit code."""
+    from rlhf_cli.cli.output import print_error
+
+    into_nothing(sys.stdout)  # else Python flushes again at exit and fails
+    with contextlib.suppress(OSError):  # stderr may be the same file
+        print_error("error", f"the output cannot be written: {error.strerror}")
+    return EXIT_CRASH
 
 
 def _dispatch(words: list[str]) -> int:
@@ -219,6 +228,8 @@ def _run(verb: str, words: list[str]) -> int:
     except SystemExit as left:
         if isinstance(left.__context__, BrokenPipeError) and verb not in _LONG:
             return EXIT_UNREAD  # rich turns a broken pipe into exit code 1
+        raise
+    except OutputLost:
         raise
     except Exception as error:  # a bug here or in the user's reward: print the traceback
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:

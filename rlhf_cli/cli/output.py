@@ -14,7 +14,7 @@ from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, message_of
 from rlhf_cli.process import Lasting
 from rlhf_cli.runs.run_folder import names_a_run
 from rlhf_cli.text.json_values import write_json
-from rlhf_cli.text.terminal_output import Drawn, printable
+from rlhf_cli.text.terminal_output import Drawn, OutputLost, printable, printing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,7 +47,7 @@ def json_alone() -> Iterator[None]:
         sys.stdout = stdout
         if own is not None:
             os.dup2(own, _STDOUT)
-            with contextlib.suppress(BrokenPipeError):
+            with contextlib.suppress(BrokenPipeError), printing():
                 kept.close()
 
 
@@ -71,8 +71,9 @@ def is_json_alone() -> bool:
 def print_json(value: object) -> None:
     """Print a value to stdout as `write_json` does: without secrets, an iterator as a list."""
     stream = _kept[-1] if _kept else sys.stdout
-    write_json(value, stream.write)
-    print(file=stream, flush=True)
+    with printing():
+        write_json(value, stream.write)
+        print(file=stream, flush=True)
 
 
 def print_result(options: Options, as_json: Callable[[], object], show: Callable[[Console], object]) -> int:
@@ -92,8 +93,8 @@ def value_streams() -> list[TextIO]:
 
 
 def print_problems(error: BaseException) -> None:
-    """Print an error as the one JSON value; ignore a closed pipe, as the exit code reports the error too."""
-    with contextlib.suppress(BrokenPipeError):
+    """Print an error as the one JSON value; ignore a lost output, as stderr and the exit code report the error too."""
+    with contextlib.suppress(BrokenPipeError, OutputLost):
         print_json(problems_json(error))
 
 

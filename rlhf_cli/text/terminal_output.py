@@ -50,6 +50,21 @@ class OverStream:
         return getattr(self._stream, name)
 
 
+class OutputLost(OSError):
+    """What was printed did not arrive, such as on a full disk. A closed pipe is a BrokenPipeError instead."""
+
+
+@contextlib.contextmanager
+def printing() -> Iterator[None]:
+    """Open a context in which an output that cannot be written raises OutputLost, apart from errors of other files."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputLost(error.errno, error.strerror) from error
+
+
 class SafeStream(OverStream):
     """A text stream that removes secrets and foreign control codes and writes to another stream."""
 
@@ -57,8 +72,14 @@ class SafeStream(OverStream):
         """Write a text made safe; return the length of the original text."""
         safe = redacted(text)
         is_ours = isinstance(text, Drawn) or sys._getframe(1).f_globals.get("__name__", "").startswith(_BARS)
-        self._stream.write(safe if is_ours else printable(safe))
+        with printing():
+            self._stream.write(safe if is_ours else printable(safe))
         return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        with printing():
+            self._stream.flush()
 
     def writelines(self, lines: Iterable[str]) -> None:
         """Write texts made safe."""
