@@ -35,6 +35,9 @@ def wide(totals, rewards, lengths, after=1.0):
 def parts(totals, rewards, off=0.0):
     return totals, {name: values + off for name, values in rewards.items()}
 
+def zeros(totals, rewards):
+    return totals * 0, {name: values * 0 for name, values in rewards.items()}
+
 def unknown_part(totals):
     return totals, {"absent": totals}
 
@@ -117,7 +120,7 @@ def test_a_round_whose_answers_have_no_tokens(mine: Path) -> None:
 
 
 def test_parts_count_only_if_they_add_up(mine: Path) -> None:
-    assert list(call("parts").parts) == list(call("parts", off=1e-9).parts) == ["a"]
+    assert list(call("parts").parts) == list(call("parts", off=1e-9).parts) == list(call("zeros").parts) == ["a"]
     wrong = call("parts", off=1e-5)
     assert (wrong.parts, wrong.gave_parts) == ({}, True)
     assert not call("sees").gave_parts

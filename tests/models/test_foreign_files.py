@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from rlhf_cli.cli import main
+from rlhf_cli.errors import ModelError
+from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.runs.checkpoint_folders import write_manifest
 from tests.project.finished_runs import random_model
@@ -95,6 +98,22 @@ def test_an_unusual_model_folder(spoil, says: str, model: Path, workplace: Path,
     for part in (says, *place, "expected:"):
         assert part in printed.err, part
     assert not (workplace / LEAVES).exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "is_named", "place"),
+    [(None, True, "model.path: "), ("own.jinja", True, ""), ("own.jinja", False, "model.path: ")],
+)
+def test_a_template_that_fails_is_the_given_one_or_the_model_s(
+    given: str | None, is_named: bool, place: str, model: Path
+) -> None:
+    """A given template belongs to the experiment's model: that of a teacher, say, is the teacher's own."""
+    with_template("{{ raise_exception('no') }}")(model)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    paths = {"model.path": str(model) if is_named else "other", "model.chat_template": given}
+    with pytest.raises(ModelError) as caught, naming_foreign_files(paths):
+        tokenizer.apply_chat_template([{"role": "user", "content": "1+1="}])
+    assert caught.value.where == (f"{place}{model}" if place else "model.chat_template")
 
 
 def test_negative_control_torch_load_executes_the_pickle(model: Path, workplace: Path) -> None:

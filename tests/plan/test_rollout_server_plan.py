@@ -221,8 +221,8 @@ def test_an_address_that_is_none(url: str) -> None:
     assert all(why_not_reached(*address) for address in (("127.0.0.1", 99999), ("gpu..9", 80)))
 
 
-def test_the_models_of_a_server() -> None:
-    """vLLM 0.30's own answer has an id and the folder; other answers say nothing."""
+def test_the_models_of_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM 0.30's own answer has an id and the folder; other answers, and one that is late, say nothing."""
     served = {"data": [{"id": "a", "root": "/models/a", "max_model_len": 256}, {"id": "a"}, {"root": "/models/b"}]}
     for answer, models in (
         (Answer(served), ["a", "/models/a", "/models/b"]),
@@ -233,3 +233,6 @@ def test_the_models_of_a_server() -> None:
         with serving(answer) as vllm:
             assert rollout_server_plan._served_models(vllm.url.removesuffix("/score")) == models
             assert [asked.path for asked in vllm.asked] == ["/v1/models"]
+    monkeypatch.setattr(rollout_server_plan, "_MODELS_TIMEOUT_S", 0.05)
+    with serving(Answer(served, after_s=1.0)) as vllm:
+        assert rollout_server_plan._served_models(vllm.url.removesuffix("/score")) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,14 @@ def test_a_folder_takes_the_bytes_of_all_its_files(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(bytes(range(256)) * 400)
     assert 204_800 <= bytes_below(tmp_path) < 300_000
     assert bytes_below(tmp_path / "none") == 0
+    byte, hole = tmp_path / "byte" / "file", tmp_path / "hole" / "file"
+    byte.parent.mkdir()
+    byte.write_bytes(b"1")
+    assert bytes_below(byte.parent) == max(1, byte.stat().st_blocks * 512)
+    hole.parent.mkdir()
+    hole.touch()
+    os.truncate(hole, 10**6)
+    assert bytes_below(hole.parent) == 10**6 > hole.stat().st_blocks * 512
 
 
 @pytest.mark.parametrize("last", [None, "checkpoint-3"])
@@ -30,5 +39,13 @@ def test_a_full_disk(last: str | None, tmp_path: Path) -> None:
         assert isinstance(found, RunError)
         assert (found.where, "checkpoint-3" in str(found.advice)) == (place, last is not None)
         assert "save_total_limit" not in str(found.advice)  # it would free nothing
+        assert found.expected
+        assert "No space left on device" in str(found.got)
+        assert "limit allows" not in str(found)
         assert full_disk(run, found) is None  # it has its advice already
+        later = ValueError("the archive was not closed")
+        later.__cause__ = error
+        assert full_disk(run, later) is not None
+    for limit in (OSError(errno.EFBIG, "File too large", file), RuntimeError("File too large (os error 27)")):
+        assert "limit allows" in str(full_disk(run, limit))
     assert full_disk(run, PermissionError(errno.EACCES, "Permission denied")) is None

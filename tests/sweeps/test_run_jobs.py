@@ -61,7 +61,7 @@ def test_how_a_job_ended_is_what_it_wrote_or_what_its_process_shows(
     tmp_path: Path, written: tuple[str, str | None], code: int, asked_by: str | None, state: str, reason: str | None
 ) -> None:
     run = status_of(tmp_path / "run", *written)
-    run.console.write_text("first\n  the last word \n\n")
+    run.console.write_bytes(b"first \xff\n  the last word \n\n")
     ended = end_status(run, code, asked_by=asked_by)
     assert (ended.state, read_status(run).state) == (state, state)
     assert ended.reason is None if reason is None else reason in str(ended.reason)
@@ -204,6 +204,18 @@ def test_each_request_to_stop_is_stronger_and_reaches_jobs_that_begin_late(
     assert runner.run() == 75
     assert sweep.sent[3:] == [(1000, signal.SIGKILL)]
     assert len(sweep.processes.begun) == 1
+
+
+@pytest.mark.parametrize(("end", "code"), [(FINE, 0), (CRASHED, 1), (SAVED, 75)])
+def test_a_request_to_stop_counts_only_if_it_left_something_to_do(
+    place: Path, monkeypatch: pytest.MonkeyPatch, end: tuple[str, int], code: int
+) -> None:
+    sweep = Pretended(place, monkeypatch, end)
+    runner = run_jobs._Runner(Console(quiet=True), [sweep.job(0)], SweepOptions(), JobsToCome())
+    assert runner._may_begin()
+    assert runner._begin_next()
+    runner.ask(signal.SIGTERM)
+    assert runner.run() == code
 
 
 def test_a_job_that_should_stop_is_asked_to_save_and_counts_as_done(

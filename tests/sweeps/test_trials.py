@@ -74,7 +74,7 @@ class Searched:
         job.look()
 
     def ends(self, job: ReadyJob, state: str = FINISHED) -> Status:
-        status = update_status(job.folder, state=state)
+        status = update_status(job.folder, state=state, reason="SIGTERM, saved" if state == PREEMPTED else None)
         job.ends(status)
         return self.trials.ended(job, status)
 

@@ -85,7 +85,7 @@ class Segments:
 
     def __init__(self, rows: PackedRows) -> None:
         self.rows = rows
-        self.given = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=rows.input_ids.device)
+        self.given = rows.input_ids.new_ones((1,) * 4, dtype=torch.bool)
         self._masks: dict[int, Tensor] = {}
         self._at_once: dict[Heads, bool] = {}
         self._joined: dict[torch.device, JoinedKeys] = {}

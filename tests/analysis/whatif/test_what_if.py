@@ -320,7 +320,9 @@ def test_the_kl_of_rows_that_were_left_out_is_not_known(place: Path) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_which_algorithm_a_trainer_has(place: Path, words: tuple[str, ...], algorithm: Algorithm) -> None:
-    assert algorithm_of(prepare([*ONE_GROUP, *words]).experiment) == algorithm
+    found = algorithm_of(prepare([*ONE_GROUP, *words]).experiment)
+    assert found == algorithm
+    assert found.uses_old_logps is ("trainer=rloo" in words)
 
 
 @pytest.mark.parametrize(

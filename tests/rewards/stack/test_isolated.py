@@ -24,7 +24,7 @@ from rlhf_cli.rewards.stack.isolated import Isolated
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 
 MINE = """
-import asyncio, enum, os, sys, time
+import asyncio, enum, os, subprocess, sys, time
 
 class Mine(Exception):
     def __init__(self, one, two):
@@ -69,6 +69,9 @@ async def later(completions, answer, **kwargs):
 
 def where(completions, **kwargs):
     return [float(os.getpid())]
+
+def starts(completions, **kwargs):
+    return [float(subprocess.Popen(["sleep", "600"]).pid)]
 """
 
 Made = Callable[..., Isolated]
@@ -187,12 +190,12 @@ class TestInTheStack:
         assert shown.rstrip().endswith("ValueError: mine")
 
 
-def test_close_ends_the_processes(made: Made) -> None:
-    isolated = made("where")
+def test_close_ends_the_processes_and_those_that_the_function_started(made: Made) -> None:
+    isolated = made("starts")
     before = set(psutil.Process().children(recursive=True))
-    isolated(**batch("a", "b"))
+    pids = isolated(**batch("a", "b"))
     started = set(psutil.Process().children(recursive=True)) - before
-    assert started  # negative control
+    assert set(pids) < {child.pid for child in started}  # negative control
     isolated.close()
     _, alive = psutil.wait_procs(started, timeout=10)
     assert [child for child in alive if "resource_tracker" not in " ".join(child.cmdline())] == []
