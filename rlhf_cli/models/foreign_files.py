@@ -1,4 +1,4 @@
-"""Report the file of a model or a checkpoint that would have run foreign code.
+"""Report the file of a model or a checkpoint that would have run foreign code, or that makes transformers fail.
 
 transformers refuses a model's own code, torch a pickle that contains more than tensors, and jinja2's sandbox an unsafe
 template. Each raises an error deep inside a library; the file name is in the frames of its traceback.
@@ -7,13 +7,16 @@ template. Each raises an error deep inside a library; the file name is in the fr
 from __future__ import annotations
 
 import contextlib
+import os
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 
 from rlhf_cli.errors import ModelError, RlhfError, RunError, in_a_line
 
 _CODE = "resolve_trust_remote_code"
+_BUILDING, _PATH = "transformers/modeling_utils.py", "pretrained_model_name_or_path"
 _PICKLE = "torch/serialization.py"
 _TEMPLATE = "utils/chat_template_utils.py"
 _CHECKPOINT = (
@@ -75,12 +78,31 @@ def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | N
         advice = f"move {folder.name} away: `rlhf resume` then uses the checkpoint before it, or starts again"
         return RunError(what, where=str(file), got=got, expected=expected, advice=advice)
     if read is None:
-        return None
+        return _not_loaded(error, frames, paths)
     what = "a pickle of the model is damaged or holds more than tensors; its code was not executed"
     where = f"{_key_of(str(Path(read).parent), paths)}: {read}"
     expected = "weights as safetensors, or a pickle of tensors only"
     advice = "use a copy of the model with model.safetensors"
     return ModelError(what, where=where, got=got, expected=expected, advice=advice)
+
+
+def _not_loaded(error: Exception, frames: Sequence[FrameType], paths: Mapping[str, str | None]) -> ModelError | None:
+    """Return the error for a model that transformers' own code fails to build or fill, None for any other failure.
+
+    Its causes are values in the model's files: an unknown activation, tensors of another shape.
+    """
+    building = [frame.f_locals for frame in frames if frame.f_code.co_filename.endswith(_BUILDING)]
+    named = [values[_PATH] for values in building if _PATH in values]
+    is_of_machine = isinstance(error, OSError | ImportError | MemoryError) or "OutOfMemory" in type(error).__name__
+    if not named or is_of_machine or f"{os.sep}transformers{os.sep}" not in frames[-1].f_code.co_filename:
+        return None
+    model = str(named[0])
+    return ModelError(
+        "transformers cannot load this model",
+        where=f"{_key_of(model, paths)}: {model}",
+        got=in_a_line(error)[:_LONGEST],
+        expected="a config.json whose values this version of transformers knows, and weights that fit it",
+    )
 
 
 def _key_of(model: str, paths: Mapping[str, str | None]) -> str:

@@ -287,6 +287,6 @@ def require_model(name: str, *, where: str, revision: str | None, trust_remote_c
         else:
             what = f"transformers cannot read the configuration of {name}"
             expected = f"an architecture that transformers {transformers.__version__} knows"
-        raise ModelError(
-            what, where=where, got=str(error).partition("\n")[0], expected=expected, hint=hint, advice=advice
-        ) from error
+        got, _, more = str(error).partition("\n")
+        got += f" {more.splitlines()[0].strip()}" if got.endswith(":") and more else ""
+        raise ModelError(what, where=where, got=got, expected=expected, hint=hint, advice=advice) from error

@@ -55,6 +55,10 @@ def with_pickle(folder: Path) -> None:
     torch.save({"model.embed_tokens.weight": Leaving()}, folder / "pytorch_model.bin")
 
 
+def with_config(**changes: object) -> Callable[[Path], None]:
+    return lambda folder: change(folder / "config.json", **changes)
+
+
 def with_template(text: str) -> Callable[[Path], None]:
     return lambda folder: (folder / "chat_template.jinja").write_text(text) and None
 
@@ -77,12 +81,14 @@ OF_FOLDER = [word for word in SMALL if not word.startswith("model.")]
         (with_code, "model.trust_remote_code=true"),
         (with_own_tokenizer, "model.trust_remote_code=true"),
         (with_pickle, "pytorch_model.bin"),
+        (with_config(hidden_act="sillu"), "KeyError: 'sillu'"),
+        (with_config(rope_parameters={"rope_type": "spiral", "rope_theta": 1.0}), "spiral"),
         (with_template(OUT_OF_SANDBOX), "SecurityError"),
         (with_template("{% for message in messages %}{{ message.content"), "TemplateSyntaxError"),
         (with_template("{{ raise_exception('not this one') }}"), "not this one"),
         (with_template("{% for n in range(10 ** 9) %}{% endfor %}"), "Range too big"),
     ],
-    ids=["code", "tokenizer", "pickle", "sandbox", "syntax", "raises", "range"],
+    ids=["code", "tokenizer", "pickle", "activation", "rope", "sandbox", "syntax", "raises", "range"],
 )
 def test_an_unusual_model_folder(spoil, says: str, model: Path, workplace: Path, capsys) -> None:
     before = (model / "chat_template.jinja").read_text()

@@ -90,6 +90,10 @@ def test_a_config_that_transformers_refuses(place: Path) -> None:
         assert mistakes(quick, architectures=classes, auto_map={"AutoConfig": "mine.Config"}) == []
         # transformers finds a classifier by the model type
         assert mistakes("trainer=reward", "data=file", "data.path=x", architectures=classes) == []
+    others = ("llama", ["BertForMaskedLM"]), ("t5", ["T5ForConditionalGeneration"]), ("llama", ["LlamaModel"])
+    for kind, classes in others:
+        assert mistakes(quick, model_type=kind, architectures=classes) == [("model.path", f"architectures: {classes}")]
+    assert mistakes(quick, architectures=["LlamaForSequenceClassification"]) == []  # another check refuses it
     for key, value in (("hidden_size", "64"), ("num_attention_heads", [4]), ("rms_norm_eps", "1e-6")):
         assert mistakes(quick, **{key: value}) == [("model.path", f"{key}: {value!r}")]
     assert mistakes(quick, head_dim=None, rms_norm_eps=1, hidden_act="gelu") == []

@@ -7,8 +7,10 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from rlhf_cli.config.trl_args import class_body, fields_in, package_dir
+from rlhf_cli.config.trl_args import TrlField, class_body, fields_in, package_dir
 from rlhf_cli.errors import ModelError
+from rlhf_cli.models.model_folders import is_language_model
+from rlhf_cli.models.tokenizer_files import CLASSIFIERS
 from rlhf_cli.plan.checks.facts import Findings, ModelFolders, Subject
 from rlhf_cli.runs.provenance import version_of
 from rlhf_cli.text.json_values import JsonTree
@@ -16,6 +18,7 @@ from rlhf_cli.text.suggest import nearest
 
 _CONFIG_CLASS = re.compile(r'"([\w.-]+)"[,:]\s*"(\w+Config)"')
 _NUMBERS = {"int", "float", "bool", "None"}
+_ENCODER = "is_encoder_decoder"
 
 
 def config_problems(subject: Subject, folders: ModelFolders) -> Findings:
@@ -48,9 +51,16 @@ def _mistake(config: JsonTree, *, needs_class: bool) -> tuple[str, str, str] | N
     if needs_class and not (isinstance(name, str) and _is_class(name)):
         what, expected = "transformers does not know this architecture", f"the name of a class in {installed}"
         return what, f"architectures: {classes}", expected
-    for key, type_ in _number_fields(kind).items():
-        if isinstance(value := config.get(key), str | list | dict):
-            return "a number in config.json is of another type", f"{key}: {value!r:.80}", type_
+    fields = _fields_of(kind)
+    has_encoder = config.get(_ENCODER, fields[_ENCODER].default if _ENCODER in fields else False)
+    is_classifier = str(name).endswith(CLASSIFIERS)  # the check of the policy refuses it
+    if needs_class and not is_classifier and (has_encoder or not is_language_model(config)):
+        what, expected = "this is no causal language model", "a model that continues a text, such as ...ForCausalLM"
+        return what, f"architectures: {classes}", expected
+    for key, field in fields.items():
+        is_number = _NUMBERS.issuperset(field.annotation.split(" | "))
+        if is_number and isinstance(value := config.get(key), str | list | dict):
+            return "a number in config.json is of another type", f"{key}: {value!r:.80}", field.annotation
     return None
 
 
@@ -72,11 +82,10 @@ def _is_class(name: str) -> bool:
     return any(f"class {name}(" in file.read_text("utf-8") for file in _models().glob("*/modeling_*.py"))
 
 
-def _number_fields(kind: str) -> dict[str, str]:
-    """Return key -> type of the keys of a model type that are numbers; transformers reads no text as a number."""
-    types: dict[str, str] = {}
+def _fields_of(kind: str) -> dict[str, TrlField]:
+    """Return the keys of a model type's config.json with their types; transformers reads no text as a number."""
+    fields: dict[str, TrlField] = {}
     for file in (_models() / kind.replace("-", "_")).glob("configuration_*.py"):
         with suppress(LookupError, SyntaxError):  # of another file, or a class of methods alone
-            fields = fields_in([class_body(_config_classes()[kind], file)]).values()
-            types = {field.name: field.annotation for field in fields}
-    return {name: type_ for name, type_ in types.items() if _NUMBERS.issuperset(type_.split(" | "))}
+            fields = fields_in([class_body(_config_classes()[kind], file)])
+    return fields
