@@ -44,6 +44,7 @@ class RankingJudge(Judge):
     score_pattern: str = field(init=False)
     scale: Sequence[float] = field(init=False)
     ranking_pattern: str = _RANKING
+    compares_rows = True  # without a type it is no argument
 
     def __post_init__(self) -> None:
         self.score_pattern = self.ranking_pattern

@@ -34,6 +34,8 @@ def pairs(completions, **columns): assert len(completions) == 2; return [1.0, 0.
 def eights(completions, **columns): assert len(completions) == 8; return [1.0] * 8
 def alone(completions, **columns): assert len(completions) == 1; return [1.0]
 def logs(completions, log_metric, **columns): return [0.0] * len(completions)
+def best(completions, margin=0.0, **columns): return [float(text == max(completions)) for text in completions]
+best.compares_rows = True
 """
 # the check; what is typed; what it says: the key, what it got and expected, what to type or do
 FUNCTIONS = """
@@ -41,6 +43,8 @@ reward   | X={model:a/b,args:{c:1}}            | X.args
 reward   | X.fn=M:hides                        | rewards / X.args.a=0.5 keeps
 reward   | X.fn=M:hides X.args.a=2             |
 reward   | X={model:a/b} rewards.y.fn=M:hides  | rewards / y.args.a=0.5 keeps
+reward   | X.fn=M:best X.args.margin=1 X.isolate=true | X.isolate  true  None  X.isolate=false
+reward   | X.fn=M:best X.args.margin=1         |
 reward   | environment.class=M:Env X.environment=get_reward rewards.y.fn=M:hides | rewards / y.args.a=0.5
 unfed    | rewards.format.per=turn             | rewards.format.per  turn  `tools` / '~rewards.format.per', or
 unfed    | truncation=exclude truncation.also=[turns] | truncation.also  turns  `tools` / '~truncation.also', or

@@ -19,7 +19,7 @@ from rlhf_cli.rewards.judge import Judge, Rubric, prompt_text
 from rlhf_cli.rewards.judge_ranking import RankingJudge
 from rlhf_cli.rewards.server import RewardServer
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.reward_functions import required_columns
+from rlhf_cli.rewards.stack.reward_functions import compares_rows, required_columns
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from tests.support.fake_server import Answer, FakeServer, reply, serving
 
@@ -289,6 +289,8 @@ def test_a_rubric_needs_the_completions_and_its_columns_are_required(cache: Path
     with pytest.raises(RewardError):
         RankingJudge("http://x", "m", "{prompt} {completion}")
     assert required_columns(RankingJudge("http://x", "m", RANKING)) == ["answer"]
+    assert compares_rows(RankingJudge("http://x", "m", RANKING))
+    assert not compares_rows(Judge("http://x", "m", "{completion}"))
     with serving(longest_first) as server:
         judge = RankingJudge(server.url, "m", RANKING)
         assert asyncio.run(judge(prompts=["p"] * 2, completions=["a", "b"], answer=[None, None])) == [None, None]

@@ -30,6 +30,7 @@ from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.sources_and_components import KEEP_TIME, StateOfTrainer, component, timeout_of
 from rlhf_cli.process import die_with
 from rlhf_cli.rewards.stack.reward_functions import (
+    compares_rows,
     import_function,
     missing_arguments,
     required_columns,
@@ -59,6 +60,9 @@ def reward_problems(subject: Subject, data: DataFacts) -> Check[RewardFacts]:
             )
             if (file := source_file(str(reward.fn))) is not None:
                 facts.files[key] = file
+            if reward.isolate and compares_rows(function):
+                what = "this reward compares the rows of a prompt, and an isolated one gets each row alone"
+                yield RewardError(what, where=where(f"{key}.isolate"), got="true", hint=f"{key}.isolate=false")
             facts.columns[name] = required_columns(function)
             parameters = inspect.signature(function).parameters
             facts.logs |= "log_metric" in parameters

@@ -43,6 +43,7 @@ from rlhf_cli.rewards.stack.component import (
     token_ids,
 )
 from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, as_scores, as_token_values, named_spans
+from rlhf_cli.rewards.stack.reward_functions import compares_rows
 from rlhf_cli.rewards.stack.token_offsets import as_turn_values, characters, turns_of
 from rlhf_cli.tables.trl_values import TRAINERS_OWN
 
@@ -383,6 +384,7 @@ def _find_failing_rows(
 ) -> None:
     """Blame the row of a failed call; try several rows one by one, under `raise` until one passes, too.
 
+    The rows of a prompt stay together for a reward that compares them: one of them alone would get another score.
     A server that is silent, or a function that is late, would cost its whole time again with each row.
     If every row passes alone, the batch fails without a row to blame, which `on_error` exclude or a number forgives.
     """
@@ -393,23 +395,35 @@ def _find_failing_rows(
             outcome,
             tools.keep,
         )
-    if len(rows) == 1 or isinstance(error, RewardTimeout | ServerSilent):
+    parts = _tried_together(component, batch, rows)
+    if len(parts) == 1 or isinstance(error, RewardTimeout | ServerSilent):
         call = FailedCall(component, batch, rows, rows[0] if len(rows) == 1 else None, error)
         fail(call, outcome, tools.keep)
         return
-    for number, row in enumerate(rows, 1):
+    for number, part in enumerate(parts, 1):
         try:
-            returned = _call(component, batch, [row], outcome, tools)
-        except Exception as row_error:  # as above, for one row
-            failed.append(FailedCall(component, batch, rows, row, row_error))
-            is_slow = isinstance(row_error, RewardTimeout | ServerSilent)
+            returned = _call(component, batch, part, outcome, tools)
+        except Exception as part_error:  # as above, for one row
+            blamed = (rows, part[0]) if len(part) == 1 else (part, None)
+            failed.append(FailedCall(component, batch, *blamed, part_error))
+            is_slow = isinstance(part_error, RewardTimeout | ServerSilent)
         else:
             is_slow = False
-            _store(component, batch, [row], outcome, returned, rows, tools.keep)
-        if failed and (not is_last or is_slow or len(failed) < number or number == len(rows)):
+            _store(component, batch, part, outcome, returned, rows, tools.keep)
+        if failed and (not is_last or is_slow or len(failed) < number or number == len(parts)):
             fail(failed.pop(0), outcome, tools.keep)
     if not outcome.num_errors:
         call = FailedCall(component, batch, rows, None, error)
         if is_last:
             fail(call, outcome, tools.keep)
         tools.keep(call)
+
+
+def _tried_together(component: Component, batch: Batch, rows: Sequence[int]) -> list[list[int]]:
+    """Return the rows of a failed call in the parts that are tried again: each alone, or those of a prompt together."""
+    if not compares_rows(component.score):
+        return [[row] for row in rows]
+    prompts, parts = by_row(batch, "prompts"), dict[str, list[int]]()
+    for row in rows:
+        parts.setdefault(repr(prompts[row]), []).append(row)
+    return [*parts.values()]

@@ -106,6 +106,11 @@ def parameters_of(function: RewardFunction, fn: str, where: str) -> Mapping[str,
         raise RewardError("this function has no signature", where=where, got=fn, expected=expected) from None
 
 
+def compares_rows(reward: RewardFunction) -> bool:
+    """Return whether a reward compares the rows of a prompt, which it says by an attribute: one alone has no score."""
+    return getattr(getattr(reward, "func", reward), "compares_rows", False) is True
+
+
 def required_columns(reward: RewardFunction) -> list[str]:
     """Return the dataset columns that a reward function requires: its parameters without default."""
     return [name for name in required_parameters(inspect.signature(reward).parameters) if name not in REWARD_ARGUMENTS]

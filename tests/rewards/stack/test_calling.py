@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import json
 import math
 import multiprocessing
@@ -94,6 +95,28 @@ def test_the_search_for_a_row_that_passes_waits_for_one_slow_row(
     with pytest.raises((RewardFailed, RewardError)):
         bench(mine)
     assert len(calls) == 1 + num_calls
+
+
+@pytest.mark.parametrize("args", [{}, {"margin": 0.0}])
+@pytest.mark.parametrize("compares", [True, False])
+def test_the_rows_of_a_prompt_are_tried_again_together_if_the_reward_compares_them(
+    bench: Bench, compares: bool, args: dict[str, float]
+) -> None:
+    """Alone, each row would be the best of its prompt."""
+
+    def best(prompts: list[str], completions: list[str], margin: float = 0.0, **_: Any) -> list[float]:
+        if "q" in prompts:
+            raise ValueError("odd")
+        return [float(text == max(completions)) for text in completions]
+
+    best.compares_rows = compares  # type: ignore[attr-defined]
+    stack = bench.stack(functools.partial(best, **args) if args else best, on_error="exclude")
+    batch = {"prompts": ["p", "q", "p", "q"], "completions": ["a", "a", "b", "b"], "completion_ids": [[1]] * 4}
+    found = stack.evaluate(**batch)["mine"]
+    assert found.raw == [0.0 if compares else 1.0, None, 1.0, None]
+    assert [error is None for error in found.errors] == [True, False, True, False]
+    found = stack.evaluate(**batch | {"prompts": ["q"] * 4})["mine"]
+    assert (found.raw, found.num_errors) == ([None] * 4, 4)
 
 
 @pytest.mark.parametrize("on_error", ["raise", "exclude", 0.5])
