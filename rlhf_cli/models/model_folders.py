@@ -11,6 +11,7 @@ from rlhf_cli.errors import ModelError, RlhfError, with_causes
 from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.models.tokenizer_files import (
     CLASSIFIERS,
+    TOKENIZER_FILES,
     adapter_base,
     architectures_of,
     language_part,
@@ -32,7 +33,6 @@ EXPECTED_CRITIC = (
 )
 _JSON_FILES = ("*_config.json", "*_map.json", "added_tokens.json", "*.index.json")
 """Files that transformers reads; damaged ones are tracebacks of its own."""
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
 def is_hub_id(path: str) -> bool:
@@ -59,15 +59,18 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True, needs
     config = folder / "config.json"
     adapter = folder / "adapter_config.json"
     if needs_model and not (config.is_file() or adapter.is_file()):
-        patterns = ("snapshots/*", "*/model", "checkpoints/*", "model")  # the hub's cache, and what runs leave
-        inside = [file.parent for pattern in patterns for file in sorted(folder.glob(f"{pattern}/*config.json"))]
+        # the hub's cache, and what trainers leave; a longer name has a later step
+        patterns = ("snapshots/*", "checkpoint-*", "*/model", "checkpoints/*", "model")
+        found = [{file.parent for file in folder.glob(f"{pattern}/*config.json")} for pattern in patterns]
+        inside = [one for below in found for one in sorted(below, key=lambda one: (len(one.name), one))]
+        inside = [folder.parent] if folder.is_file() and (folder.parent / "config.json").is_file() else inside
         expected = "a folder that save_pretrained made, with config.json, weights and tokenizer files"
         hint = f"{where.partition(' ')[0]}{' ' if where.startswith('-') else '='}{inside[-1]}" if inside else None
         what, got = "the model folder holds no model", f"{folder.resolve()}: {_listing(folder)}"
         raise ModelError(what, where=where, got=got, expected=expected, hint=hint)
-    if needs_tokenizer and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+    if needs_tokenizer and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         what, got = "the model folder holds no tokenizer", f"{folder.resolve()}: {_listing(folder)}"
-        expected = "one of " + ", ".join(_TOKENIZER_FILES)
+        expected = "one of " + ", ".join(TOKENIZER_FILES)
         hint = f"model.tokenizer={adapter_base(folder, where) or 'FOLDER_OR_HUB_ID'}"
         raise ModelError(what, where=where, got=got, expected=expected, hint=hint)
     for file in sorted(file for pattern in _JSON_FILES for file in folder.glob(pattern)):

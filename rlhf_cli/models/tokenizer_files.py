@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+"""A folder with a tokenizer has one of these files."""
 
 
 def token_ids(tokenizer: JsonTree) -> dict[str, int]:

@@ -147,6 +147,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
     report.run_all(
         row_tokens.vocabulary_problems(subject, data, folders, tokenizer),
         row_tokens.length_problems(subject, data, folders, tokenizer),
+        row_tokens.context_problems(subject, data, folders, tokenizer),
     )
     schedule = report.run(arguments.round_problems(subject, data), Schedule())
     schedule = report.run(arguments.stage_problems(subject, data, schedule), schedule)

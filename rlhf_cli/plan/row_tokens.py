@@ -13,7 +13,7 @@ from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Messages
 from rlhf_cli.data.rows import DIALOGUES, RowTable, values_of
 from rlhf_cli.data.source import Row
 from rlhf_cli.errors import DataError, ModelError
-from rlhf_cli.models.tokenizer_files import TokenizerFiles, render_chat, vocab_size_of
+from rlhf_cli.models.tokenizer_files import TokenizerFiles, context_of, language_part, render_chat, vocab_size_of
 from rlhf_cli.models.weight_shapes import TINY_VOCABULARY
 from rlhf_cli.plan.checks.facts import DataFacts, Findings, ModelFolders, Subject
 from rlhf_cli.plan.run_plan import Notice
@@ -201,7 +201,7 @@ def vocabulary_problems(
     """
     experiment = subject.experiment
     model = experiment.model
-    size = TINY_VOCABULARY if model.build is not None else vocab_size_of(folders.config_of(model.path))
+    size = TINY_VOCABULARY if model.build is not None else vocab_size_of(folders.config_below(model.path))
     if size is None:
         return
     known = tokenizer.tokens if tokenizer is not None else {}
@@ -223,6 +223,31 @@ def vocabulary_problems(
                 error = ModelError(what, where=where, got=wrong[0], expected=expected, advice=advice)
                 yield read.source.with_file(error)
                 break
+
+
+def context_problems(
+    subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None
+) -> Findings:
+    """Yield an error for each source with rows beyond a table of positions, a notice where positions are rotary.
+
+    Prompts of trainers that generate have a check of their own, with room for the answer.
+    """
+    trainer, build = subject.experiment.trainer, subject.experiment.model.build
+    config = language_part(folders.config_below(subject.experiment.model.path))
+    context = build.context_tokens if build is not None else context_of(config)
+    counter, limit = counter_of(subject.experiment, tokenizer, folders), trainer.whole("max_length")
+    if trainer.row.generates or context is None or counter is None or (limit is not None and limit <= context):
+        return
+    for read in data.sources:
+        rows = _rows(subject.experiment, read.rows)
+        if long := [tokens for tokens in counter.wholes(rows, context) if tokens > context]:
+            what = f"{len(long)} of {len(rows)} rows are longer than the model's context of {context} tokens"
+            key, got = f"trainer.args.max_length={context}", f"the longest has {max(long)} tokens"
+            if build is not None or any("rope" in name or "rotary" in name for name in config):
+                yield Notice(read.source.name, f"{what}, {got}; {key} cuts them")
+            else:
+                expected = f"at most {context}: it has no positions beyond, and fails there"
+                yield DataError(what, where=read.source.name, got=got, expected=expected, hint=key)
 
 
 def length_problems(

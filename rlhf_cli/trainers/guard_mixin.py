@@ -273,7 +273,7 @@ class GuardMixin(ExtendedTrainer):
         file.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(redacted_tree(_plain(content), values_only=True), indent=1, ensure_ascii=False)
         file.write_bytes(f"{text}\n".encode())
-        way_out = [self._way_out(folder) if rank == 0 or alone else None]
+        way_out = [self._way_out(folder, found) if rank == 0 or alone else None]
         if not alone:  # so that no rank exits, which kills the others, while one is still writing
             broadcast_object_list(way_out)
         are = "are" if len(found) > 1 else "is"
@@ -285,9 +285,14 @@ class GuardMixin(ExtendedTrainer):
             advice=str(way_out[0]),
         ) from cause
 
-    def _way_out(self, folder: Path) -> str:
+    def _way_out(self, folder: Path, found: Sequence[str] = ()) -> str:
+        """Return what to do; weights that are not finite before the first step were not made so by this run."""
         from rlhf_cli.runs.checkpoint_folders import newest_whole
 
+        if self.state.global_step == 0 and _FOUND[-1] in found:
+            return (
+                "the model was loaded with such weights: take another copy, or train it again, in float32 or bfloat16"
+            )
         args = self.args
         tame = f"a lower trainer.args.learning_rate (it was {args.learning_rate:g})"
         if args.max_grad_norm:

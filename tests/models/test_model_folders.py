@@ -195,7 +195,7 @@ def test_the_model_of_a_run_is_offered(tmp_path: Path, where: str) -> None:
     (run / "checkpoints" / "checkpoint-2").mkdir(parents=True)
     sign = " " if where == "--model" else "="
     (run / "snapshots").mkdir()
-    for inside in ("snapshots/abc", "checkpoints/checkpoint-2", "model"):
+    for inside in ("snapshots/abc", "checkpoint-9", "checkpoint-10", "checkpoints/checkpoint-2", "model"):
         (run / inside).mkdir(exist_ok=True)
         folder_of(run / inside, CAUSAL)
         with pytest.raises(ModelError) as caught:

@@ -10,6 +10,7 @@ import pytest
 
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.data.rows import RowTable
+from rlhf_cli.errors import DataError
 from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.plan.checks.facts import DataFacts
 from rlhf_cli.plan.memory_estimate import RowLengths
@@ -17,6 +18,7 @@ from rlhf_cli.plan.row_tokens import (
     RowCounter,
     asking_columns,
     characters_of,
+    context_problems,
     counter_of,
     length_problems,
     longest_rows,
@@ -170,3 +172,34 @@ def test_rows_that_max_length_leaves_out(
     assert error.got == f"trainer.args.max_length=10, and rows of {tokens} tokens"
     (notice,) = problems(num_selected=9)  # there are others, which were not read
     assert f"leaves out {len(rows)} of {len(rows)} rows" in notice.text
+
+
+@pytest.mark.parametrize("kind", ["rope_parameters", "n_embd"])
+@pytest.mark.parametrize(
+    ("args", "trl", "is_told"),
+    [
+        ({}, "SFTTrainer", True),
+        ({"max_length": 9}, "SFTTrainer", True),
+        ({"max_length": 8}, "SFTTrainer", False),
+        ({"max_length": None}, "DPOTrainer", True),
+        ({}, "GRPOTrainer", False),
+    ],
+)
+def test_rows_beyond_the_context(args: dict[str, Any], trl: str, is_told: bool, kind: str) -> None:
+    """A table of positions fails there, rotary positions go on; another check has the prompts of a rollout."""
+    rows = [{"text": "a" * 8, "prompt": "a" * 8, "chosen": "b", "rejected": "c"}, {"text": "a", "prompt": "a"}]
+    source = SimpleNamespace(rows=RowTable(rows, [*rows[0]]), source=SimpleNamespace(name="data.x"))
+    config = {"n_positions": 8, kind: 4, "vocab_size": 258}
+    folders: Any = SimpleNamespace(reads_images=False, config_below=lambda _: config)
+    trainer = Trainer(trl=trl, name="x", args=args)
+    model = SimpleNamespace(build=None, path="x")
+    subject: Any = SimpleNamespace(experiment=SimpleNamespace(trainer=trainer, model=model))
+    found = list(context_problems(subject, DataFacts(training=(source,)), folders, TOKENIZER))  # type: ignore[arg-type]
+    assert len(found) == is_told
+    for one in found:
+        if isinstance(one, Notice):
+            assert kind == "rope_parameters"
+            assert "1 of 2 rows" in one.text
+        else:
+            assert isinstance(one, DataError)
+            assert (kind, one.where, one.hint) == ("n_embd", "data.x", "trainer.args.max_length=8")

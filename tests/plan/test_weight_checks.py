@@ -70,6 +70,15 @@ def test_weights_that_are_missing_or_cut(place: Path) -> None:
     words = ("exp=quickstart", "launch=cpu", "model=local", "model.path=org/away", "+rewards.a.model=bare")
     missing = ("rewards.b.model", "model", listed, f"{WEIGHTS}, or its parts with their index")
     assert damage(*words, "+rewards.b.model=model") == [missing]
+    subject = subject_of(*words, "+rewards.b.model=model")
+    for name, command in (
+        ("pytorch_model_fsdp_0/__0_0.distcp", "accelerate merge-weights model/pytorch_model_fsdp_0 model"),
+        ("zero_to_fp32.py", "python model/zero_to_fp32.py model model"),
+    ):
+        (place / "model" / name).parent.mkdir(exist_ok=True)
+        (place / "model" / name).touch()
+        (found,) = told(weight_problems(subject, ModelFolders(subject.experiment)))
+        assert str(found[3]).startswith(command)
 
 
 def test_a_config_that_transformers_refuses(place: Path) -> None:

@@ -267,6 +267,9 @@ def test_the_way_out_goes_by_the_newest_checkpoint(tmp_path: Path, monkeypatch: 
     assert "checkpoint-9" in resume
     assert again.endswith("rlhf train ... model.path='my run/checkpoints/checkpoint-9'")
     assert "max_grad_norm" not in again
+    trainer.state.global_step = 0  # before the first step, the loader brought the weights
+    assert trainer._way_out(tmp_path / "my run", ["the loss", "a weight"]).startswith("the model was loaded with such")
+    assert trainer._way_out(tmp_path / "none", ["the loss"]).startswith("a lower")
 
 
 @pytest.mark.parametrize(

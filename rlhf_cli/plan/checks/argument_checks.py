@@ -264,7 +264,7 @@ def stage_problems(subject: Subject, data: DataFacts, schedule: Schedule) -> Che
 
             try:
                 field = str(experiment.trainer.setting("dataset_text_field") or "text")
-                rows = data.training[0].rows
+                rows = data.training[0].rows if data.training else None
                 first = rows[0] if rows is not None else None
                 used = learnt_columns(row, data.columns, text_field=field, first=first)
             except DataError as error:

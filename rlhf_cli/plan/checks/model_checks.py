@@ -192,8 +192,12 @@ def weight_problems(subject: Subject, folders: ModelFolders) -> Findings:
             what = "the model folder has no weights"
             got = f"{folder}: " + ", ".join(sorted(file.name for file in folder.iterdir())[:6])
             expected = "model.safetensors, or its parts with their index"
-            advice = f"set {key} to a folder written by save_pretrained or `hf download`"
-            yield ModelError(what, where=subject.where(key), got=got, expected=expected, advice=advice)
+            advice, hint = f"set {key} to a folder written by save_pretrained or `hf download`", None
+            if (folder / "zero_to_fp32.py").is_file():  # DeepSpeed's shards, and FSDP's
+                hint = f"python {folder}/zero_to_fp32.py {folder} {folder}"
+            elif shards := next(folder.glob("*/*.distcp"), None):
+                hint = f"accelerate merge-weights {shards.parent} {folder}"
+            yield ModelError(what, where=subject.where(key), got=got, expected=expected, advice=advice, hint=hint)
         elif (trouble := damaged_weights(folder)) is not None:
             expected, got = "every file of the index, as long as its header says", f"{folder}: {trouble}"
             what, advice = "the weights are incomplete", "copy or download the folder again"

@@ -20,6 +20,7 @@ from rlhf_cli.data.rows import DIALOGUES, RowTable
 from rlhf_cli.errors import ConfigError, ModelError, UserError
 from rlhf_cli.models.tokenizer_files import (
     EMBEDDED_TOKENIZER,
+    TOKENIZER_FILES,
     TokenizerFiles,
     context_of,
     no_chat_template,
@@ -67,7 +68,8 @@ def tokenizer_problems(subject: Subject, data: DataFacts, folders: ModelFolders)
     tokenizer.lengths([""], special_tokens=False)  # raises if its file is malformed
     if tokenizer.surely_lacks("eos_token"):
         yield no_end_token(folder, where=where)
-    if tokenizer.chat_template is None and has_conversations(experiment, data):
+    has_files = any((folder / name).is_file() for name in TOKENIZER_FILES)  # else the check of the model reports it
+    if tokenizer.chat_template is None and has_conversations(experiment, data) and has_files:
         yield no_chat_template(folder, where=where)
     # Some tokenizers list spare added tokens beyond the vocabulary that no text produces (Gemma 3's, for images). So
     # only the vocabulary itself and the special tokens count.

@@ -34,7 +34,7 @@ from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.config.schema.trainer_sections import Trainer
-from rlhf_cli.errors import ConfigError, RlhfError
+from rlhf_cli.errors import ConfigError, ModelError, RlhfError
 from rlhf_cli.plan.devices import GROUP_PORT_VARIABLE, URL_VARIABLE
 from rlhf_cli.rewards.stack.reward_functions import import_function
 from rlhf_cli.runs.run_folder import RunFolder
@@ -249,6 +249,13 @@ def refusals_named(trainer: Trainer) -> Iterator[None]:
         if packages[-1] == "peft":
             got = f"{type(error).__name__}: {str(error)[:_LONGEST]}"
             raise ConfigError("peft refuses this adapter", where="model.lora", got=got) from error
+        if isinstance(error, ImportError) and "quantiz" in str(error):
+            package = re.search(r"pip install (?:-U )?([\w-]+)", str(error))
+            what, hint = "the model is stored quantised, and its package is missing", package and package[0]
+            raise ModelError(what, where="model.path", got=str(error)[:_LONGEST], hint=hint) from error
+        if "ignore_mismatched_sizes" in str(error):
+            what, expected = "the weights do not fit the model's config.json", "the config.json they were saved with"
+            raise ModelError(what, where="model.path", got="tensors of other shapes", expected=expected) from error
         raise refusal(trainer, error) from error
 
 

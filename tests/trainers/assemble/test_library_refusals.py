@@ -161,6 +161,12 @@ BUILDING = (TRL, "__init__")
     [
         ([BUILDING], "raise ValueError('no')", "trainer.args"),
         ([BUILDING, (HF, "check")], "raise ImportError('no')", "trainer.args"),
+        (
+            [BUILDING, (HF, "f")],
+            "raise ImportError('a GPTQ quantized model requires x (`pip install x`)')",
+            "model.path",
+        ),
+        ([BUILDING, (HF, "f")], "raise RuntimeError('You set `ignore_mismatched_sizes`')", "model.path"),
         ([("/usr/lib/dist-packages/accelerate/x.py", "__post_init__")], "raise TypeError('no')", "trainer.args"),
         (
             [BUILDING, (rlhf_cli.__file__, "seam"), (os.__file__, "open"), (HF, "f")],
