@@ -127,7 +127,7 @@ def _texts_of(row: Row, as_written: Row, columns: Collection[str]) -> Row:
 
 
 def _in_json(path: Path, line: str) -> str | None:
-    """Return the command that writes a file with this bad line as JSON Lines, None if none is known."""
+    """Return the command that writes a file with this bad line as JSON Lines, None for an unknown form."""
     old, new = (shlex.quote(str(file)) for file in (path, path.with_name(f"{path.name.split('.')[0]}-lines.jsonl")))
     if line.strip() in ("{", "["):
         return f"jq -c . {old} > {new}"  # an object over several lines

@@ -134,7 +134,7 @@ def overview(places: list[Path], *, mine: bool = False) -> tuple[list[RunRow], s
 def without_lost_jobs(statuses: Sequence[Status]) -> list[Status]:
     """Return the statuses, where a QUEUED run is KILLED if its job was cancelled before it began, or has no id.
 
-    Slurm is asked once. If it does not answer, a run with a job id stays QUEUED. A submission that was killed before
+    Ask Slurm once. If it does not answer, a run with a job id stays QUEUED. A submission that was killed before
     Slurm answered leaves a run without an id.
     """
     waiting = [status.job_id for status in statuses if status.state == QUEUED and status.job_id is not None]

@@ -261,7 +261,7 @@ def refuse_file(folder: Path) -> None:
 def write_project(folder: Path, files: Mapping[str, str]) -> list[str]:
     """Create `folder`, write into it the files that are not there, and return their names.
 
-    Raise UserError if the disk is full or not writable; none of the files is left then: half an experiment would be
+    Raise UserError if the disk is full or not writable; no file is left then: half an experiment would be
     kept by the next `rlhf init`, which overwrites nothing.
     """
     new = {name: text for name, text in files.items() if not os.path.lexists(folder / name)}

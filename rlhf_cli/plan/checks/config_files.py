@@ -34,7 +34,7 @@ def config_problems(subject: Subject, folders: ModelFolders) -> Findings:
 
 
 def _mistake(config: JsonTree, *, needs_class: bool) -> tuple[str, str, str] | None:
-    """Return what is wrong with a config.json, what it holds and what is expected; None if nothing is.
+    """Return what is wrong with a config.json, what it holds and what is expected; None for a sound one.
 
     A model with its own code (`auto_map`) is not judged, nor one without a model type, which transformers guesses from
     the folder's name.

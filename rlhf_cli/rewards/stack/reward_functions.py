@@ -184,10 +184,10 @@ _PACKAGES = ("accelerate", "datasets", "numpy", "pandas", "peft", "tokenizers", 
 
 
 def _refuse_hidden_packages(folders: Collection[Path]) -> None:
-    """Raise RewardError if a file of the user's would be imported in the place of a package."""
+    """Raise RewardError if a file of the user's would be imported instead of a package."""
     for file in (folder / name for folder in folders for package in _PACKAGES for name in (f"{package}.py", package)):
         if (file if file.suffix else file / "__init__.py").is_file():
-            what = f"training imports the package {file.stem}, and would get {file.name} of this folder in its place"
+            what = f"training imports the package {file.stem}, and would get {file.name} of this folder instead"
             new = shlex.quote(str(file.with_stem(f"my_{file.stem}")))
             hint = f"mv {shlex.quote(str(file))} {new}"
             raise RewardError(what, where=str(file), expected="a name that is no package's", hint=hint)
