@@ -398,7 +398,7 @@ def test_sharegpt_in_the_first_row_gives_a_notice(chat_model: str, place: Path) 
 def test_conversations_without_a_last_answer_give_a_notice(chat_model: str, place: Path) -> None:
     written(place, *[{"messages": TALK}] * 5, *[{"messages": [*TALK, user("thanks")]}] * 3)
     (text,) = [notice.text for notice in planned(*words("sft", chat_model)).notices if notice.subject == "data"]
-    assert text.startswith("3 of 8 conversations")
+    assert (text.startswith("3 of 8 conversations"), "row 6;" in text) == (True, True)
     assert "trainer.args.assistant_only_loss=true" in text
     written(place, *[{"messages": TALK}] * 8)
     assert planned(*words("sft", chat_model)).notices == ()

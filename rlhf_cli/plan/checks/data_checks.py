@@ -222,8 +222,9 @@ def _reading_notices(subject: Subject, read: ReadSource, columns: list[str]) -> 
     learns_all = subject.experiment.trainer.setting("assistant_only_loss") is not True
     for column in (name for name in columns if name in DIALOGUES and learns_all):
         talks = [cast("list[dict[str, object]]", talk) for talk in values_of(read.rows, column)]
-        if num_unanswered := sum(talk[-1]["role"] in ASKING for talk in talks):
-            text = f"{num_unanswered} of {len(talks)} conversations end without an answer; the policy learns to write"
+        if unanswered := [number for number, talk in enumerate(talks, 1) if talk[-1]["role"] in ASKING]:
+            text = f"{len(unanswered)} of {len(talks)} conversations end without an answer, the first is row"
+            text += f" {unanswered[0]}; the policy learns to write"
             only = "trainer.args.assistant_only_loss=true learns the assistant's messages alone"
             yield Notice(read.source.name, f"{text} their last message too. {only}")
 
