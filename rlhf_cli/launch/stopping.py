@@ -45,7 +45,9 @@ class Stopping:
         self._asked_at = float("-inf")
         self._timers: list[threading.Timer] = []
         if must_save_by is not None:
-            self._leave_in(max(0.0, must_save_by - time.time()), f"it had to save by {_clock(must_save_by)}")
+            self._leave_in(
+                max(0.0, must_save_by - time.time()), f"it had to save by {_clock(must_save_by)}, before a step ended"
+            )
 
     def is_due(self, longest_step_s: float) -> bool:
         """Return whether to stop now: on request, or if another step might leave no grace before the deadline."""
@@ -66,7 +68,7 @@ class Stopping:
         is_first, self.reason = self.reason is None, reason
         if not (is_first and self.waits_for_step):
             raise Interrupted(reason)
-        self._leave_in(self._grace_s, reason)
+        self._leave_in(self._grace_s, f"{reason}; no step ended within {self._grace_s:g} s")
         say_heard(reason)
 
     def close(self) -> None:
@@ -75,8 +77,7 @@ class Stopping:
             timer.cancel()
 
     def _leave_in(self, seconds: float, reason: str) -> None:
-        text = f"{reason}; no step ended within {self._grace_s:g} s"
-        timer = threading.Timer(seconds, self.leave, (text,))
+        timer = threading.Timer(seconds, self.leave, (reason,))
         timer.daemon = True
         timer.start()
         self._timers.append(timer)

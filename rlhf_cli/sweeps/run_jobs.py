@@ -250,5 +250,7 @@ def end_status(folder: RunFolder, code: int, *, asked_by: str | None) -> Status:
     else:
         text = folder.console.read_text(errors="replace") if folder.console.is_file() else ""
         last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")
+        if code == EXIT_PREEMPTED:  # its last status was overwritten: it left from a thread while it began to train
+            return update_status(folder, state=PREEMPTED, reason=last.removeprefix("stopped: "))
         reason = f"its process ended with exit code {code}: {last}"
     return update_status(folder, state=FAILED, reason=reason)

@@ -89,7 +89,9 @@ class Trials(JobsToCome):
                 begun = resumed(run, prepare_from(run, []), self._allowed.allowed)
                 return sweep_folder.ready_again(begun, take_over=self._allowed.take_over)
         refused = 0
-        while self._asked < self._plan.sweep.trials and not (self._deadline and has_passed(self._deadline)):
+        while self._asked < self._plan.sweep.trials:
+            if self._deadline is not None and has_passed(self._deadline, grace_s=self._plan.grace_s):
+                break  # a trial would stop after its first step
             trial = self.study.ask({**self._plan.space})
             self._asked += 1
             job = self._plan.job(trial.number, words_of(trial.params))

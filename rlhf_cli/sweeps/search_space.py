@@ -170,7 +170,7 @@ SECTION = "sweep"
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """A search: its objectives, its space, the words that apply to every trial, and `launch.must_save_by`."""
+    """A search: its objectives, its space, the words for every trial, `launch.must_save_by` and `launch.grace_s`."""
 
     sweep: Sweep
     objectives: tuple[Objective, ...]
@@ -178,6 +178,7 @@ class SearchPlan:
     fixed: tuple[str, ...]
     seed: int
     must_save_by: str | None = None
+    grace_s: float = 0.0
 
     def job(self, number: int, words: Sequence[str]) -> SweepJob:
         """Return the job of a trial, named by its number and its settings as far as they fit."""
@@ -223,7 +224,8 @@ def search_plan(typed: list[str]) -> SearchPlan | None:
     objectives = tuple(read_objective(text, experiment.rewards) for text in sweep.objective)
     _refuse(space, objectives, list(experiment.rewards))
     kept = tuple(word for word in fixed if not _is_of_section(word))
-    return SearchPlan(sweep, objectives, space, kept, experiment.seed, experiment.launch.must_save_by)
+    launch = experiment.launch
+    return SearchPlan(sweep, objectives, space, kept, experiment.seed, launch.must_save_by, launch.grace_s)
 
 
 def without_section(tree: JsonTree, origins: Origins) -> None:

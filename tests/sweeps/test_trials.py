@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ def test_after_its_deadline_a_search_begins_no_trial_and_a_resumed_one_has_none(
     first = Searched(place / "sweep", deadline)
     assert first.begins().experiment.launch.must_save_by == "2090-01-01T06:00"
     for module in (search, resuming, machine_checks):
-        monkeypatch.setattr(module, "has_passed", lambda _: True)
+        monkeypatch.setattr(module, "has_passed", lambda *_, **__: True)
     assert first.trials.next_job() is None
     assert (first.trials.num_to_come, len(first.tried), first.said) == (2, 1, [])
     second = Searched(place / "sweep", deadline)
@@ -150,6 +151,13 @@ def test_after_its_deadline_a_search_begins_no_trial_and_a_resumed_one_has_none(
     second.ends(cut_off)
     assert second.begins().experiment.launch.must_save_by is None
     assert second.said == []
+
+
+def test_no_trial_begins_in_the_grace_period_before_a_deadline(place: Path) -> None:
+    """Each one would stop after its first step: a search used up all its proposals without one result."""
+    soon = f"{datetime.now() + timedelta(seconds=100):%Y-%m-%dT%H:%M:%S}"
+    search = Searched(place / "sweep", f"launch.must_save_by={soon}", "launch.grace_s=120")
+    assert (search.trials.next_job(), search.trials.num_to_come) == (None, 3)
 
 
 def test_what_is_left_of_a_search_is_told(place: Path, capsys) -> None:

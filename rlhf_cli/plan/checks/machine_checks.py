@@ -133,9 +133,9 @@ def launch_notices(subject: Subject) -> Findings:
         yield Notice("launch", text)
 
 
-def has_passed(deadline: str) -> bool:
-    """Return whether `launch.must_save_by` lies in the past."""
-    return datetime.fromisoformat(deadline).astimezone() <= datetime.now().astimezone()
+def has_passed(deadline: str, *, grace_s: float = 0.0) -> bool:
+    """Return whether `launch.must_save_by` lies in the past, or less than the grace period ahead."""
+    return datetime.fromisoformat(deadline).astimezone() <= datetime.now().astimezone() + timedelta(seconds=grace_s)
 
 
 def deadline_problems(subject: Subject) -> Findings:
