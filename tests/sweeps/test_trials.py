@@ -153,11 +153,13 @@ def test_after_its_deadline_a_search_begins_no_trial_and_a_resumed_one_has_none(
     assert second.said == []
 
 
-def test_no_trial_begins_in_the_grace_period_before_a_deadline(place: Path) -> None:
+def test_no_trial_begins_in_the_grace_period_before_a_deadline(place: Path, capsys) -> None:
     """Each one would stop after its first step: a search used up all its proposals without one result."""
     soon = f"{datetime.now() + timedelta(seconds=100):%Y-%m-%dT%H:%M:%S}"
     search = Searched(place / "sweep", f"launch.must_save_by={soon}", "launch.grace_s=120")
     assert (search.trials.next_job(), search.trials.num_to_come) == (None, 3)
+    _show_found(Console(width=200), search.plan, search.trials.study, place / "sweep")
+    assert "3 of 3 trials are left, launch.must_save_by leaves no grace period; `rlhf" in capsys.readouterr().out
 
 
 def test_what_is_left_of_a_search_is_told(place: Path, capsys) -> None:
