@@ -240,7 +240,7 @@ def _show_found(console: Console, plan: search_space.SearchPlan, study: Study, f
         console.print(f"no trial of {len(tried)} has a value", style="yellow")
     if left := plan.sweep.trials - len(tried) + states["running"]:
         is_late = plan.must_save_by is not None and has_passed(plan.must_save_by, grace_s=plan.grace_s)
-        why = f", launch.must_save_by leaves no grace period" if is_late else ""
+        why = ", launch.must_save_by leaves no grace period" if is_late else ""
         line = f"{left} of {plan.sweep.trials} trials are left{why}; `rlhf resume {RunFolder(folder).typed}` continues"
         console.print(line, soft_wrap=True, markup=False)
 
