@@ -16,7 +16,16 @@ from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.models.model_folders import describe_model, is_reward_model
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
-from rlhf_cli.runs.run_folder import POLICY, REWARD_MODEL, SWEEP, RunFolder, evaluations_of, open_run, run_of
+from rlhf_cli.runs.run_folder import (
+    POLICY,
+    REWARD_MODEL,
+    SWEEP,
+    RunFolder,
+    evaluations_of,
+    open_run,
+    run_of,
+    typed_path,
+)
 from rlhf_cli.runs.run_status import command_to_finish, describe_state, read_status
 from rlhf_cli.services.hub_lookup import HubQuestion
 from rlhf_cli.text.json_values import JsonTree
@@ -49,7 +58,8 @@ def find_target(path: Path) -> Target:
         if not is_reward_model(str(path), where="rlhf eval"):
             what, got = "a policy needs the rewards of its run", "a model folder without a run"
             expected = "the folder of the run, with config.yaml in it"
-            raise RunError(what, where=str(path), got=got, expected=expected, hint="rlhf eval RUN model.path=FOLDER")
+            hint = f"rlhf eval run:EXPERIMENT model.path={typed_path(path)}"  # RUN would become `path` itself
+            raise RunError(what, where=str(path), got=got, expected=expected, hint=hint)
         return Target(REWARD_MODEL, path, path.name, evaluations_of(path))
     run = open_run(path)
     if not run.model.is_dir():

@@ -20,6 +20,7 @@ from rlhf_cli.runs.reward_records import write_text_endings
 from rlhf_cli.services import hub_lookup
 from rlhf_cli.services.hub_lookup import HubAnswer
 from tests.support.golden_reward_model import save_golden_reward_model
+from tests.support.model_copies import model_copy
 from tests.support.tolerances import MODEL
 
 Said = pytest.CaptureFixture[str]
@@ -80,6 +81,13 @@ def test_a_folder_that_cannot_be_written(run: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(evaluation_run, "write_json", full)
     assert main(["eval", "run:rm"]) == 2
     assert "No space left on device" in capsys.readouterr().err
+
+
+def test_a_policy_without_its_run_is_named_in_the_advice(place: Path, capsys: Said) -> None:
+    """The folder stood where its run has to stand: `rlhf eval alone model.path=FOLDER` was refused again."""
+    model_copy(place / "alone")
+    assert main(["eval", "alone"]) == 2
+    assert "rlhf eval run:EXPERIMENT model.path=alone\n" in capsys.readouterr().err
 
 
 def test_the_size_of_a_batch_is_that_of_a_forward_pass(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
