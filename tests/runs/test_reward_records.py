@@ -12,7 +12,7 @@ import pytest
 from rlhf_cli.errors import RunError
 from rlhf_cli.evaluation.evaluation_files import evaluation_json
 from rlhf_cli.evaluation.scored_pairs import RewardDistribution
-from rlhf_cli.runs.reward_records import failed_rows, mean_reward, write_text_endings
+from rlhf_cli.runs.reward_records import failed_rows, mean_reward, trained_on_conversations, write_text_endings
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support import measured
 
@@ -82,6 +82,17 @@ def test_the_command_has_an_option_if_texts_end_unlike_in_training(
     assert error.hint == f"rlhf eval {os.path.relpath(tmp_path)} --data FILE{option}"
     assert error.where == "rewards.a.offset"
     assert str(tmp_path.resolve() / "eval") in str(error.got)
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [(None, None), ("{", None), ("[1]", None), ("{}", None), ('{"conversations": 1}', None)]
+    + [(f'{{"conversations": {word}}}', word == "true") for word in ("true", "false")],
+)
+def test_whether_a_model_was_trained_on_conversations(tmp_path: Path, content: str | None, found: bool | None) -> None:
+    if content is not None:
+        (tmp_path / "training_format.json").write_text(content)
+    assert trained_on_conversations(tmp_path) is found
 
 
 def test_failed_rows_are_counted_by_reward_and_a_cut_line_is_none(tmp_path: Path) -> None:

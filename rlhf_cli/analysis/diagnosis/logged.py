@@ -173,13 +173,13 @@ class Curve:
 
     def last(self, share: float) -> Curve:
         """Return the last `share` of the points, at least one if there are any."""
-        first = len(self) - max(1, round(len(self) * share)) if len(self) else 0
-        return Curve(self.metric, self.steps[first:], self.values[first:])
+        count = max(1, round(len(self) * share))
+        return Curve(self.metric, self.steps[-count:], self.values[-count:])
 
     def first(self, share: float) -> Curve:
         """Return the first `share` of the points, at least one if there are any."""
-        end = max(1, round(len(self) * share)) if len(self) else 0
-        return Curve(self.metric, self.steps[:end], self.values[:end])
+        count = max(1, round(len(self) * share))
+        return Curve(self.metric, self.steps[:count], self.values[:count])
 
     @property
     def mean(self) -> float:

@@ -32,6 +32,14 @@ def test_curves_and_nulls() -> None:
     assert (log.nulls("loss"), log.nulls("reward"), log.nulls("nothing")) == (1, 1, 0)
     assert (log.num_events, log.step, log.progress, len(log.curve("nothing"))) == (3, 3, 0.5, 0)
     assert log.first_of("nothing", "eval_loss").metric == "eval_loss"
+    assert log.first_of("nothing", "none").metric == "nothing"
+    assert (Log().step, Log().progress) == (0, 1.0)
+
+
+def test_a_step_that_no_training_has_is_taken_as_the_nearest() -> None:
+    """Steps are kept in 31 bits, and squared as floating-point numbers."""
+    steps = Log.of([{"step": step, "loss": 1.0} for step in (-3, 2**40)]).curve("loss").steps
+    assert (steps.tolist(), steps.dtype) == ([0, 2**31 - 1], np.float64)
 
 
 def test_rewards_and_weights() -> None:
@@ -40,13 +48,37 @@ def test_rewards_and_weights() -> None:
     assert (log.rewards(), log.weight("a"), log.weight("b"), log.weight("c")) == (["a", "c", "b"], 0.0, 1.0, None)
 
 
+@pytest.mark.parametrize(
+    ("weights", "weight"),
+    [
+        ((1e6, 1e6 + 1e-4), 1e6 + 1e-4),  # the last; it differs by less than a billionth
+        ((0.1, 0.1 + 5e-10), 0.1 + 5e-10),
+        ((0.5, 0.5 + 1.5e-9), None),
+        ((-1e6, -1e6 - 1e-4), -1e6 - 1e-4),
+    ],
+)
+def test_rounding_does_not_change_a_weight(weights: tuple[float, float], weight: float | None) -> None:
+    log = Log.of([{"step": step, "rewards/a/weight": one} for step, one in enumerate(weights)])
+    assert log.weight("a") == weight
+
+
 def test_a_share_of_a_curve_is_rounded_to_points() -> None:
     """Of 19 points a tenth is 1.9, two points; of 3 it is 0.3, and one is the least."""
     log = Log.of([{"step": step, "loss": float(step)} for step in range(1, 20)])
-    assert log.curve("loss").last(0.1).values.tolist() == [18.0, 19.0]
+    last = log.curve("loss").last(0.1)
+    assert last.values.tolist() == last.steps.tolist() == [18.0, 19.0]
     assert log.curve("loss").first(0.1).steps.tolist() == [1.0, 2.0]
     short = Log.of([{"step": step, "loss": float(step)} for step in range(1, 4)]).curve("loss")
     assert (short.last(0.1).values.tolist(), short.first(0.1).values.tolist()) == ([3.0], [1.0])
+    none = log.curve("nothing")
+    assert (len(none.last(0.1)), len(none.first(0.1))) == (0, 0)
+    assert "not logged" in str(none.too_few(1))
+    assert "3 log events" in str(short.too_few(4))
+
+
+def test_evidence_fits_in_a_line_of_a_terminal() -> None:
+    """Of 119 points each is drawn, of 120 every second."""
+    assert [len(curve(range(count)).evidence().steps) for count in (119, 120)] == [119, 60]
 
 
 def test_a_curve_that_grows_is_seen_growing() -> None:
@@ -210,6 +242,17 @@ def test_a_trend_is_judged_by_students_t(freedom: float, alpha: float) -> None:
         assert not down.rises(alpha)
     low, high = Trend(0.0, 2.0, 0.5, freedom).interval(alpha)
     assert (low, high) == (pytest.approx(2 - 0.5 * two), pytest.approx(2 + 0.5 * two))
+
+
+def test_a_curve_that_does_not_change_neither_rises_nor_falls() -> None:
+    """Nor does one at two steps alone, through which no parabola goes, fail."""
+    level = curve([0.5] * 9).trend()
+    assert level is not None
+    assert not level.rises(0.05)
+    assert not level.falls(0.05)
+    two = curve([0.0, 1.0, 0.5] * 2, [1, 1, 1, 2, 2, 2]).trend()
+    assert two is not None
+    assert two.change == pytest.approx(0.0)
 
 
 def test_a_line_without_noise_has_no_error() -> None:
