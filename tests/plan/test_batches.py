@@ -276,7 +276,7 @@ class TestModels:
         name = "adapter_config.json" if "task_type" in config else "config.json"
         write("there/tokenizer_config.json", "{}")
         write("there/model.safetensors", EMPTY_WEIGHTS)
-        return f"model.path={write(f'there/{name}', json.dumps(config)).parent}"
+        return f"model.path={write(f'there/{name}', json.dumps({'model_type': 'llama', **config})).parent}"
 
     def test_a_reward_model_is_no_policy(self, write: Write, refused: Refused) -> None:
         path = self.folder(write, architectures=["LlamaForSequenceClassification"], num_labels=1)

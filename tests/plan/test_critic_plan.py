@@ -20,7 +20,7 @@ CRITIC = {"architectures": ["LlamaForTokenClassification"], "id2label": {"0": "L
 REWARD_MODEL = {"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
 POLICY = {"architectures": ["LlamaForCausalLM"]}
 TOKENS = {"a": 0, "b": 1}
-SIZES = {"hidden_size": 64, "vocab_size": 258}  # those of the tiny model
+SIZES = {"model_type": "llama", "hidden_size": 64, "vocab_size": 258}  # those of the tiny model
 
 
 def planned(*words: str) -> Plan:

@@ -93,7 +93,8 @@ def test_a_config_that_transformers_refuses(place: Path) -> None:
 
     quick = "exp=quickstart"
     assert mistakes(quick) == mistakes(quick, architectures=["T5GemmaForConditionalGeneration"]) == []
-    assert mistakes(quick, model_type="lama") == [("model.path", "model_type lama")]
+    for kind in ("lama", None):
+        assert mistakes(quick, model_type=kind) == [("model.path", f"model_type: {kind}")]
     for classes in (["NoSuchForCausalLM"], [], None):
         assert mistakes(quick, architectures=classes) == [("model.path", f"architectures: {classes}")]
         assert mistakes(quick, architectures=classes, auto_map={"AutoConfig": "mine.Config"}) == []

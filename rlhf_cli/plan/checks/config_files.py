@@ -36,17 +36,16 @@ def config_problems(subject: Subject, folders: ModelFolders) -> Findings:
 def _mistake(config: JsonTree, *, needs_class: bool) -> tuple[str, str, str] | None:
     """Return what is wrong with a config.json, what it holds and what is expected; None for a sound one.
 
-    A model with its own code (`auto_map`) is not judged, nor one without a model type, which transformers guesses from
-    the folder's name.
+    A model with its own code (`auto_map`) is not judged, nor an empty config: the folder may hold an adapter.
     """
-    if config.get("auto_map") or "model_type" not in config:
+    if config.get("auto_map") or not config:
         return None
     kinds, installed = _config_classes(), f"transformers {version_of('transformers')}"
-    kind, classes = str(config["model_type"]), config.get("architectures")
+    kind, classes = str(config.get("model_type")), config.get("architectures")
     if kind not in kinds:
         near = nearest(kind, kinds)
         what, expected = "transformers does not know this model type", f"a model type that {installed} knows"
-        return what, f"model_type {kind}", expected + (f", such as {near}" if near is not None else "")
+        return what, f"model_type: {kind}", expected + (f", such as {near}" if near is not None else "")
     name = classes[0] if isinstance(classes, list) and classes else None
     if needs_class and not (isinstance(name, str) and _is_class(name)):
         what, expected = "transformers does not know this architecture", f"the name of a class in {installed}"
