@@ -202,6 +202,23 @@ def test_settings_that_need_another_formula_are_refused(place: Path, words: list
     assert any(problem.where.startswith(f"{where} (") or problem.where == where for problem in problems)
 
 
+@pytest.mark.parametrize(
+    ("word", "takes_back"), [("advantages=maxrl", True), ("advantages.fn=rlhf_cli.algorithms.published:maxrl", False)]
+)
+def test_only_a_choice_of_the_group_is_taken_back(place: Path, word: str, takes_back: bool) -> None:
+    """`~advantages` left a function that was written out, and the same command was refused again."""
+    words = ["+exp=quickstart", "aggregate=normalize_then_sum", word]
+    with pytest.raises(ConfigError) as caught:
+        prepare(words)
+    assert caught.value.hint == "aggregate=sum" + (", or '~advantages'" if takes_back else "")
+    assert (caught.value.advice is None) is takes_back
+    if takes_back:
+        assert prepare([*words, "~advantages"]).experiment.advantages is None
+    else:
+        with pytest.raises(ConfigError):
+            prepare([*words, "~advantages"])
+
+
 def test_rloo_without_a_kl_takes_a_function(place: Path) -> None:
     experiment = prepare(["+exp=quickstart", "advantages=pass_at_k", "trainer=rloo", "trainer.args.beta=0"]).experiment
     assert isinstance(algorithm_of(experiment), OwnAdvantages)

@@ -213,24 +213,29 @@ def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError
 
 def advantage_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield a problem for each setting that makes advantages as well, or that needs those of TRL's formula."""
-    trainer, section, off = experiment.trainer, experiment.advantages, "'~advantages'"
+    trainer, section, origin = experiment.trainer, experiment.advantages, origins.of("advantages.fn")
     assert section is not None
+    # Hydra's ~ takes back a choice of the group, advantages=maxrl, and leaves a section that was written out.
+    is_chosen = "/advantages/" in f"/{origin}"
+    off = ["'~advantages'"] if is_chosen else []
+    advice = None if is_chosen else f"leave out advantages.fn ({origin})"
     problems = [  # whether it applies, its key, what is wrong, what to type instead
         (not trainer.row.generates, "advantages", f"trainer={trainer.name} uses no advantages", off),
-        (trainer.has_critic, "advantages", "PPO's critic makes the advantages", f"trainer=grpo, or {off}"),
-        (trainer.dense, "trainer.dense", "trainer.dense makes the advantages", f"trainer.dense=false, or {off}"),
+        (trainer.has_critic, "advantages", "PPO's critic makes the advantages", ["trainer=grpo", *off]),
+        (trainer.dense, "trainer.dense", "trainer.dense makes the advantages", ["trainer.dense=false", *off]),
     ]
     is_z_scored, what = experiment.aggregate == "normalize_then_sum", "normalize_then_sum is part of another formula"
-    problems.append((is_z_scored, "aggregate", what, f"aggregate=sum, or {off}"))
+    problems.append((is_z_scored, "aggregate", what, ["aggregate=sum", *off]))
     for name in READ_BY_ALGORITHMS:
         what = f"{name} has no effect on the advantages of a function"
-        problems.append((name in trainer.args, _ARGS + name, what, f"'~{_ARGS}{name}'"))
+        problems.append((name in trainer.args, _ARGS + name, what, [f"'~{_ARGS}{name}'"]))
     has_kl = trainer.row.kl_in_reward and bool(trainer.setting("beta"))
     what = f"trainer={trainer.name} puts the KL into the advantages, and the function replaces them"
-    problems.append((has_kl, f"{_ARGS}beta", what, f"{_ARGS}beta=0"))
-    for applies, key, what, hint in problems:
+    problems.append((has_kl, f"{_ARGS}beta", what, [f"{_ARGS}beta=0"]))
+    for applies, key, what, ways in problems:
         if applies:
-            yield ConfigError(what, where=origins.where(key), got=f"advantages.fn={section.fn}", hint=hint)
+            got, hint = f"advantages.fn={section.fn}", ", or ".join(ways) or None
+            yield ConfigError(what, where=origins.where(key), got=got, hint=hint, advice=advice)
 
 
 Conflict = tuple[str, str, object, str]
