@@ -250,6 +250,20 @@ def with_labels(table: Table, columns: Sequence[str]) -> Table:
     return map_rows(table, lambda row, _: {"label": row["label"].lower() in _GOOD}, {"label": ""})
 
 
+def with_answers(table: Table, columns: Sequence[str]) -> Table:
+    """Return the rows with answers in `columns` that are texts as the assistant's messages if prompts are messages."""
+    first = table[0] if "prompt" in table.column_names and len(table) else {}
+    texts = [name for name in columns if name in ANSWERS and isinstance(first.get(name), str)]
+    if kind_of_text(first.get("prompt")) != "messages" or not texts:
+        return table
+
+    def said(row: Row, _: int) -> Row:
+        answers = {name: row[name] for name in texts if isinstance(row[name], str)}
+        return {name: [{"role": "assistant", "content": text}] for name, text in answers.items()}
+
+    return map_rows(table, said, dict.fromkeys(texts, "prompt"))
+
+
 def without_repeats(table: Table, columns: Sequence[str]) -> Table:
     """Return the rows without the prompt's messages at the beginning of answers in `columns`: TRL joins both."""
     answers = [column for column in columns if column in ANSWERS and "prompt" in table.column_names]

@@ -6,7 +6,7 @@ or beside `chosen` as messages, raises a KeyError. So we keep the first complete
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from rlhf_cli.data.dialogues import ANSWERS, SPEAKERS, as_object, plain_messages
@@ -268,6 +268,16 @@ def _has_prompt(dataset: Table, columns: Sequence[str], name: str) -> bool:
         for pair in pairs
         for answer in pair
     )
+    if is_whole and ("prompt" not in columns or isinstance(first["prompt"], str)):
+        both = zip(values_of(dataset, "chosen"), values_of(dataset, "rejected"), strict=True)
+        for number, (chosen, rejected) in enumerate(cast("Iterable[tuple[_Messages, _Messages]]", both), 1):
+            if chosen[0] != rejected[0]:
+                what, where = (
+                    "the two dialogues of a pair begin differently",
+                    f"{name}, row {number} (the first row is 1)",
+                )
+                expected = "the same prompt in both, and another answer: TRL takes the messages that both begin with"
+                raise DataError(what, where=where, got=f"{chosen[0]} and {rejected[0]}"[:160], expected=expected)
     if "prompt" in columns:
         return not (is_whole and isinstance(first["prompt"], str))
     is_text = isinstance(first["chosen"], str)

@@ -16,6 +16,7 @@ from rlhf_cli.data.dialogues import (
     as_object,
     read_conversations,
     split_transcripts,
+    with_answers,
     with_calls,
     with_labels,
     with_system,
@@ -69,7 +70,7 @@ def prepare(
         written = {name: WRITTEN + source.rename.get(name, name) for name in template_columns(prompt)}
         table = map_rows(table, _add_prompt, {"prompt": ""}, template=prompt, written=written, name=source.name)
         table = table.select_columns([name for name in table.column_names if not name.startswith(WRITTEN)])
-    table = without_repeats(table, columns)
+    table = without_repeats(with_answers(table, columns), columns)
     table = kept_and_sorted(table, source, is_whole=is_whole)
     return with_images(table, source) if source.trainer is not None and "images" in source.trainer.along else table
 

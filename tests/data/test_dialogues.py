@@ -9,7 +9,7 @@ import datasets
 import pytest
 
 from rlhf_cli.data import dialogues
-from rlhf_cli.data.dialogues import read_conversations, split_pair, split_transcripts
+from rlhf_cli.data.dialogues import read_conversations, split_pair, split_transcripts, with_answers
 from rlhf_cli.data.preparing import prepare
 from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import DataSource
@@ -169,7 +169,7 @@ def test_the_text_of_a_system_column_begins_the_dialogues_that_the_user_begins()
 
 
 def test_calls_alone_are_an_answer_to_messages(refusal) -> None:
-    """The rows of xLAM; after a text prompt, and in rows of other forms, the text stays what it is."""
+    """The rows of xLAM; after a text prompt the text stays what it is, and another text is what a message says."""
     source = DataSource(path="x", rename={"completion": "answers"}, trainer=TRAINERS["SFTTrainer"])
     asked, calls = [{"role": "user", "content": "{query}"}], json.dumps([{"name": "f", "arguments": {"x": 1}}])
     rows = table(*[{"query": "hi", "answers": calls, "tools": '[{"name": "f"}]'}] * 2)
@@ -179,7 +179,7 @@ def test_calls_alone_are_an_answer_to_messages(refusal) -> None:
         assert row["tools"] == [{"name": "f"}]
     assert prepare(rows, source, "{query}")[0]["completion"] == calls
     for other in ("ho", "[1, 2]", '{"name": "f", "arguments": {}}', '[{"name": "f"}]'):
-        assert prepare(table({"query": "hi", "answers": other}), source, asked)[0]["completion"] == other
+        assert prepare(table({"query": "hi", "answers": other}), source, asked)[0]["completion"] == said(other)
     error = refusal(prepare, table(contents(rows)[0], {"query": "a", "answers": "no"}), source, asked)
     assert error.where == "data, row 2 (the first row is 1)"
 
@@ -276,3 +276,16 @@ def test_a_transcript_is_split_at_the_last_answer_that_both_share(
     expected = prompt and (prompt, chosen, rejected)
     assert split_pair(whole + chosen, whole + rejected) == expected
     assert split_pair(whole + rejected, whole + chosen) == (prompt and (prompt, rejected, chosen))
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_an_answer_that_is_text_follows_a_prompt_of_messages(is_stored: bool) -> None:
+    rows = [{"prompt": [ASKED], "completion": text, "other": "x"} for text in ("ho", "hum")]
+    made = with_answers(datasets.Dataset.from_list(rows) if is_stored else table(*rows), ["prompt", "completion"])
+    assert contents(made) == [{**row, "completion": said(row["completion"])} for row in rows]
+    for unlike in (
+        {"prompt": "hi", "completion": "ho"},
+        {"prompt": [ASKED], "completion": [TOLD]},
+        {"completion": "ho"},
+    ):
+        assert with_answers(other := table(unlike), [*unlike]) is other

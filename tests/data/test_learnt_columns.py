@@ -244,6 +244,11 @@ def test_values_that_a_trainer_reads_and_that_it_refuses_by_their_row(
         ("GRPO", {"prompt": "a", "completions": "b"}, {"hint": "data.eval.rename.data_completions=completions"}),
         ("GRPO", {"prompt": [{**ASKED, "content": [PICTURE]}], "image": 5}, ["prompt", "image"]),
         ("DPO", {"prompt": "hi", "chosen": CHAT, "rejected": [ASKED, MODEL]}, ["chosen", "rejected"]),
+        (
+            "DPO",
+            {"chosen": CHAT, "rejected": [{**ASKED, "content": "x"}, MODEL]},
+            {"where": "data.eval, row 1 (the first row is 1)"},
+        ),
         ("DPO", {"chosen": CHAT, "rejected": [TOLD]}, {"hint": "data.eval.rename.prompt=EXISTING_COLUMN"}),
         (
             "DPO",

@@ -6,6 +6,7 @@ The embedded model reads 512 tokens, a byte each, and quickstart writes at most 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -228,7 +229,12 @@ class TestFormat:
         (notice,) = planned(*MINE, *MODEL).notices
         assert "data.prompt='[{role: user" in notice.text
         write("rows.jsonl", '{"prompt": "1+1=", "completion": "2"}\n' * 20)
-        (notice,) = planned("trainer=sft", "data=file", "data.path=rows.jsonl", *MODEL).notices
+        sft = ("trainer=sft", "data=file", "data.path=rows.jsonl", *MODEL)
+        (notice,) = planned(*sft).notices
+        (typed,) = re.findall(r"data\.prompt='(.*?)'", notice.text)
+        assert planned(*sft, f"data.prompt={typed}").notices == ()
+        write("rows.jsonl", '{"text": "1+1=2"}\n' * 20)
+        (notice,) = planned(*sft).notices
         assert "data.prompt" not in notice.text
         write("rows.jsonl", '{"input_ids": [5, 6, 7]}\n' * 20)
         assert planned("trainer=sft", "data=file", "data.path=rows.jsonl", *MODEL).notices == (), "they are no text"

@@ -242,7 +242,8 @@ def format_notices(
     are_tokens = all("input_ids" in source.columns for source in data.training)
     if policy is not None and not is_chat and not are_tokens and is_chat_model(policy, tokenizer):
         as_messages = "such as data.prompt='[{role: user, content: \"{prompt}\"}]'"
-        if not experiment.trainer.row.generates:  # a template makes messages of prompts alone, not of their answers
+        has_prompts = experiment.trainer.row.generates or all("prompt" in source.columns for source in data.training)
+        if not has_prompts:  # a template makes messages of prompts, and answers follow them
             as_messages = "prompts and answers, in the file"
         yield Notice("model", f"the model {bare}, {as_messages}, unless it is a base model")
     if policy is not None and is_chat and trained_on_conversations(policy) is False:
