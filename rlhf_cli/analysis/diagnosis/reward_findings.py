@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -246,9 +247,10 @@ def _heavier(log: Log, setup: RunSetup, name: str, largest: str) -> Fix:
     spreads = {one: log.curve(f"rewards/{one}/std").last(LATE) for one in (name, largest)}
     is_raw = [setup.rewards.get(one, {}).get("normalize") in (None, "none") for one in spreads]
     own, others = (one.mean if len(one) and raw else 1.0 for one, raw in zip(spreads.values(), is_raw, strict=True))
-    weight = abs(log.weight(largest) or 1.0) * others / (3.0 * own) if own else 1.0
-    if is_raw[0] and weight > _MOST_TIMES * max(abs(log.weight(name) or 1.0), abs(log.weight(largest) or 1.0)):
+    weights = [log.weight(one) or 1.0 for one in spreads]
+    weight = abs(weights[1]) * others / (3.0 * own) if own else 1.0
+    if is_raw[0] and weight > _MOST_TIMES * max(map(abs, weights)):
         reason = f"{name} deviates by {own:.2g} only; normalising gives its scores a deviation of 1, then weigh them"
         return Fix(f"rewards.{name}.normalize=batch", reason)
-    sign = -1.0 if (log.weight(name) or 1.0) < 0 else 1.0
-    return Fix(f"rewards.{name}.weight={rounded(sign * weight)}", f"gives it a third of {largest}'s part in the total")
+    signed = math.copysign(weight, weights[0])
+    return Fix(f"rewards.{name}.weight={rounded(signed)}", f"gives it a third of {largest}'s part in the total")

@@ -134,6 +134,15 @@ def test_what_does_not_improve_is_named(curves: Curves, named: str, other: str) 
     assert other not in finding.what
 
 
+def test_what_surely_gets_worse_is_told_from_what_changes_too_little() -> None:
+    """A loss counts by a fiftieth of where it began, 0.008; the evidence has the interval of the change."""
+    worse, flat = (found({"loss": line(0.4, end)}, kind="learning")[0] for end in (0.5, 0.405))
+    assert "gets worse" in worse.what
+    assert "does not fall" in flat.what
+    assert worse.changes != flat.changes
+    assert all("the change is between" in finding.evidence[0].says for finding in (worse, flat))
+
+
 def test_a_length_that_bends_upwards_is_compared_with_one_token() -> None:
     """The line through 1 + k^2 / 4, k = 0 ... 19, rises by 19 / 4 an event, 90.25 in all, and starts at -13.25."""
     curves = {LENGTH: [1.0 + k**2 / 4 for k in range(20)]}
@@ -362,15 +371,17 @@ def test_of_two_rewards_that_say_the_same_the_lighter_is_watched(weight: float) 
 
 
 @pytest.mark.parametrize(
-    ("std", "normalize", "typed"),
+    ("std", "normalized", "typed"),
     [
-        (0.5, "none", "weight=0.33"),  # a third of a deviation of 0.5, by a weight of 0.5 / (3 * 0.5)
-        (0.05, "none", "weight=3.3"),
-        (0.002, "none", "normalize=batch"),  # a weight of 83: the scores are on another scale
-        (0.002, "batch", "weight=0.17"),  # normalised scores deviate by 1
+        (0.5, "", "weight=0.33"),  # a third of a deviation of 0.5, by a weight of 0.5 / (3 * 0.5)
+        (0.05, "", "weight=3.3"),
+        (0.002, "", "normalize=batch"),  # a weight of 83: the scores are on another scale
+        (0.002, "small", "weight=0.17"),  # normalised scores deviate by 1
+        (0.002, "big", "normalize=batch"),
     ],
 )
-def test_the_weights_to_try(std: float, normalize: str, typed: str) -> None:
-    curves = {**noisy_shares(0.98, 0.02), "rewards/small/std": [std] * 40}
-    setup = replace(GRPO, rewards={"small": {"normalize": normalize}})
+def test_the_weights_to_try(std: float, normalized: str, typed: str) -> None:
+    """A weight that changes counts as 1."""
+    curves = {**noisy_shares(0.98, 0.02), "rewards/small/std": [std] * 40, "rewards/big/weight": [1.0, 3.0] * 20}
+    setup = replace(GRPO, rewards={normalized: {"normalize": "batch"}})
     assert words(curves, setup, kind="one_reward") == [f"rewards.small.{typed}"]
