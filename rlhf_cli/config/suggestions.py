@@ -207,7 +207,9 @@ def first_taken(
     for meant in (*_candidates(key, value, choices), default if is_number else None, 1 if value == 0 else None):
         is_same = meant == value and type(meant) is type(value)
         if meant is not None and not is_same and takes(meant):
-            is_text_of_number = isinstance(meant, str) and isinstance(value, int | float)
+            is_text_of_number = (
+                isinstance(meant, str) and isinstance(value, int | float) and not isinstance(value, bool)
+            )
             return f"'{key}=\"{meant}\"'" if is_text_of_number else f"{key}={as_typed(meant)}"
     return None
 
