@@ -33,6 +33,8 @@ _TURNS = (*DIALOGUES, "prompt", *ANSWERS)
 _SETTINGS = ("tools", "chat_template_kwargs")
 _GOOD, _BAD = ("true", "yes", "1", "good", "desirable"), ("false", "no", "0", "bad", "undesirable")
 _CALLS = ("function_call", "function-call", "tool_call")
+_SENDERS = ("from", "speaker")
+"""Keys for who says a message, of ShareGPT and of transcripts."""
 THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 """Keys of a message's reasoning; templates read the first, and some only the second."""
 SPEAKERS = {
@@ -75,11 +77,13 @@ def _exchange(turn: Mapping[str, object]) -> list[Row]:
 
 def _message(turn: Mapping[str, object]) -> Row:
     message = {key: value for key, value in turn.items() if value is not None and value != []}
-    sender = message.pop("from", None)
+    sender_key = next((key for key in _SENDERS if key in message), "")
+    sender = message.pop(sender_key, None)
     if sender is not None and "role" not in message:
         if str(sender).lower() not in SPEAKERS:
-            raise ValueError(f"an unknown speaker, 'from': {sender!r}; the known ones are {', '.join(SPEAKERS)}")
-        content = message.pop("value", message.pop("content", None))
+            what = f"an unknown speaker, {sender_key!r}: {sender!r}"
+            raise ValueError(f"{what}; the known ones are {', '.join(SPEAKERS)}")
+        content = next((message.pop(key) for key in ("value", "content", "text") if key in message), None)
         called = {"content": "", "tool_calls": content} if sender in _CALLS else {"content": content}
         message = {"role": SPEAKERS[str(sender).lower()], **called, **message}
     elif (role := str(message.get("role")).lower()) in SPEAKERS and role not in _CALLS:
@@ -158,7 +162,7 @@ def _is_json(text: str) -> bool:
 
 
 def _has_speaker(turn: object) -> bool:
-    return isinstance(turn, Mapping) and bool({"role", "from"} & set(turn))
+    return isinstance(turn, Mapping) and bool({"role", *_SENDERS} & set(turn))
 
 
 def _read(row: Mapping[str, object], index: int, columns: Mapping[str, bool], name: str) -> Row:

@@ -188,8 +188,10 @@ def check_columns(
     if len(set(kinds.values())) > 1:
         what, got = "some of these columns hold text, the others messages", ", ".join(map(" is ".join, kinds.items()))
         expected = "all of them text, or all of them messages: TRL concatenates prompt and answer"
-        advice = "data.prompt=[{role: user, content: '{question}'}] makes messages of a text"
-        raise DataError(what, where=name, got=got, expected=expected, advice=advice)
+        if kinds.get("prompt") == "text":
+            as_message = "data.prompt='[{role: user, content: \"{prompt}\"}]'"
+            raise DataError(what, where=name, got=got, expected=expected, hint=as_message)
+        raise DataError(what, where=name, got=got, expected=expected, advice="write them alike, in the file")
     kinds |= dict.fromkeys(DIALOGUES, "messages") | ({} if text_field in DIALOGUES else {text_field: "text"})
     reads = {"images": reads_images, "tools": not trainer.learns_from or "tools" in trainer.along}
     reads["answer"] = trainer.answers_up_to is not None  # it takes the last message for the answer

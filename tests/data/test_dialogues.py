@@ -47,6 +47,7 @@ def said(content: object, role: str = "assistant", **more: object) -> list[dict[
             [*said("s", "system"), *CHAT, *said("a", "user")],
         ),
         ([ASKED, {"input": "a", "output": "b"}], [ASKED, {"input": "a", "output": "b", "content": None}]),
+        ([{"speaker": "User", "text": "hi"}, {"speaker": "assistant", "text": "ho"}], CHAT),
         ({"from": ["human", "gpt"], "value": ["hi", "ho"]}, CHAT),
         ({"role": ["user", "assistant"], "content": ["hi", "ho"]}, CHAT),
         (said("ho", reasoning="r"), said("ho", reasoning="r", thinking="r", reasoning_content="r")),
