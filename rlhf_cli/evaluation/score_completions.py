@@ -53,7 +53,7 @@ def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTok
     """Return the policy's tokenizer, which `wanted_by` needs. Raise ModelError if it cannot be loaded."""
     model = experiment.model
     if model.build is not None:
-        from rlhf_cli.models.tiny import byte_tokenizer
+        from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 
         built = byte_tokenizer(model.build.context_tokens)
         built.chat_template = model.chat_template or built.chat_template

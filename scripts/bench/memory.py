@@ -68,7 +68,7 @@ def make_place(place: Path, shape: dict[str, Any] = SHAPE) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from rlhf_cli.models.tiny import byte_tokenizer
+    from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 
     torch.manual_seed(0)
     tokenizer = byte_tokenizer(shape["max_position_embeddings"])

@@ -29,7 +29,7 @@ from rlhf_cli.evaluation.score_bench import (
     score_bench,
 )
 from rlhf_cli.evaluation.score_completions import policy_tokenizer, read_completions, reads_tokens, score, score_with
-from rlhf_cli.models.tiny import byte_tokenizer
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.plan.prepare import fill_in_policy_and_data, prepare
 from rlhf_cli.plan.stack_building import reward_stack
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow

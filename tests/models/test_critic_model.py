@@ -22,8 +22,8 @@ from transformers.utils import logging
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models import scalar_heads
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.scalar_heads import build_critic
-from rlhf_cli.models.tiny import byte_tokenizer
 from tests.support.tolerances import assert_close
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`")

@@ -17,8 +17,8 @@ from transformers import AutoTokenizer
 
 from rlhf_cli.cli import main
 from rlhf_cli.errors import ModelError
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.foreign_files import naming_foreign_files
-from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.runs.checkpoint_folders import write_manifest
 from tests.project.finished_runs import random_model
 from tests.support.small_runs import SMALL

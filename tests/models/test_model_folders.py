@@ -15,6 +15,7 @@ from transformers import AutoConfig, TrainingArguments
 from transformers.integrations import deepspeed
 
 from rlhf_cli.errors import ModelError
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.cache import merged_model
 from rlhf_cli.models.model_folders import (
     describe_critic,
@@ -26,7 +27,6 @@ from rlhf_cli.models.model_folders import (
 )
 from rlhf_cli.models.policy_model import PolicyModel
 from rlhf_cli.models.scalar_heads import build_critic, head_names, load_reward_model
-from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.models.tokenizer_files import PromptTokens, read_tokenizer
 from rlhf_cli.trainers.assemble.policy_loading import loading_unsharded
 from tests.support.model_copies import model_copy

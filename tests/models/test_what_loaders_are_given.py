@@ -20,12 +20,12 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Ll
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.evaluation.evaluation_run import load_policy
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.cache import merged_model
 from rlhf_cli.models.model_folders import loaders_of, require_model
 from rlhf_cli.models.policy_model import PolicyModel
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.models.scalar_heads import build_critic, check_tokens, head_names, load_reward_model
-from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.project.exported_folder import SourceModel, merged, write_merged_weights
 from rlhf_cli.runs.run_folder import RunFolder

@@ -41,7 +41,7 @@ def chat_model(place: Path, request: pytest.FixtureRequest) -> str:
     """A folder of a model with a real chat template: Qwen2.5's, or that of the parameter."""
     import trl  # other tests of this folder do without
 
-    from rlhf_cli.models.tiny import byte_tokenizer
+    from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 
     template = getattr(request, "param", "qwen2_5")
     shipped = Path(trl.__file__).parent / "chat_templates" / f"{template}.jinja"

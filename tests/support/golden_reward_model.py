@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
-from rlhf_cli.models.tiny import byte_tokenizer
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 
 HIDDEN = 16
 

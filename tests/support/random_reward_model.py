@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
-from rlhf_cli.models.tiny import byte_tokenizer
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 
 
 def save_random_reward_model(folder: Path, *, seed: int = 0) -> None:

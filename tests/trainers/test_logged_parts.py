@@ -14,7 +14,7 @@ import torch
 
 from rlhf_cli.analysis.stored_rounds import read_rounds
 from rlhf_cli.cli import main
-from rlhf_cli.models.tiny import byte_tokenizer
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.run_folder import RunFolder

@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.models.tiny import byte_tokenizer
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_matrix import Settled, last_token_rewards, token_rewards

@@ -14,7 +14,7 @@ import transformers
 import trl
 
 from rlhf_cli.cli import main
-from rlhf_cli.models.tiny import byte_tokenizer
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.row_tokens import RowCounter

@@ -12,7 +12,7 @@ from transformers import tokenization_utils_base
 
 from rlhf_cli.errors import ConfigError, DataError, ModelError, UserError
 from rlhf_cli.evaluation.audit.trial import after_truncation
-from rlhf_cli.models.tiny import byte_tokenizer
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
 from rlhf_cli.trainers.assemble import tried_rows

@@ -21,8 +21,8 @@ from transformers import (
 )
 from transformers import Qwen2ForTokenClassification as Qwen2Critic
 
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.packing.row_attention import register
-from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.models.weight_shapes import TINY_VOCABULARY
 from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.trainers.forward_pass import Forward
