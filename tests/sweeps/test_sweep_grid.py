@@ -145,3 +145,20 @@ def test_every_value_makes_a_unique_folder_name() -> None:
     assert len(set(names)) == len(texts)
     assert all(re.fullmatch(r"path=[A-Za-z0-9._+-]+,seed=1(~[0-9a-f]{6})?", name) for name in names)
     assert max(map(len, names)) < 60
+
+
+def test_a_value_of_32_characters_and_a_name_of_120_are_whole() -> None:
+    """A longer one is cut and ends in a hash; of a value its end is kept."""
+    whole, cut = names_of([{"k": "x" * 32}, {"k": "y" + "x" * 32}])
+    assert whole == f"k={'x' * 32}"
+    assert re.fullmatch(f"{whole}~[0-9a-f]{{6}}", cut)
+    keys = ("a", "b", "c")
+    whole, cut = names_of([dict.fromkeys(keys, "x" * 32) | {"d": "x" * length} for length in (13, 14)])
+    assert (len(whole), "~" in whole) == (120, False)
+    assert re.fullmatch(f"{whole}~[0-9a-f]{{6}}", cut)
+
+
+def test_a_sweep_has_at_most_5000_runs() -> None:
+    assert len(grid_of(["seed=range(0,5000)"]).jobs) == 5000
+    with pytest.raises(UserError):
+        grid_of(["seed=range(0,5001)"])
