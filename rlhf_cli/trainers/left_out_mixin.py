@@ -137,8 +137,8 @@ def entropy_over_kept(trainer: TrlTrainer, share: float) -> Iterator[None]:
 
 def tokens_in_loss(batch: TrlBatch) -> Tensor:
     """Return (B, T) integers, 1 = the policy chose this token; a tool's answer and padding are 0."""
-    mask: Tensor = batch["completion_mask"]
-    return mask * batch.get("tool_mask", 1)
+    in_loss: Tensor = batch["completion_mask"] * batch.get("tool_mask", 1)
+    return in_loss
 
 
 def rows_and_tokens(batch: TrlBatch) -> Tensor:

@@ -404,8 +404,8 @@ def _find_failing_rows(
         try:
             returned = _call(component, batch, part, outcome, tools)
         except Exception as part_error:  # as above, for one row
-            blamed = (rows, part[0]) if len(part) == 1 else (part, None)
-            failed.append(FailedCall(component, batch, *blamed, part_error))
+            called, blamed = (rows, part[0]) if len(part) == 1 else (part, None)
+            failed.append(FailedCall(component, batch, called, blamed, part_error))
             is_slow = isinstance(part_error, RewardTimeout | ServerSilent)
         else:
             is_slow = False
