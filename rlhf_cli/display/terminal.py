@@ -1,7 +1,7 @@
 """Write texts, numbers, curves, tables, commands and waits to the terminal, without control codes of others.
 
 Tables have one style: no frame, headers that are never cut, numbers on the right. A table that is too wide for the
-screen is split into several, one below another.
+screen is split into several, one below another, or turned if these would be many.
 """
 
 from __future__ import annotations
@@ -264,25 +264,48 @@ def width_of(columns: Sequence[BlockColumn]) -> int:
     return sum(column.width + GAP for column in columns) - GAP
 
 
+_MOST_BLOCKS = 3
+
+
 def show_blocks(console: Console, columns: Sequence[BlockColumn], styles: Sequence[str] = ()) -> None:
     """Print columns as several tables below one another if they do not fit the width.
 
-    Each table repeats the head columns. `styles` has one style per row; without it rows are plain.
+    Each table repeats the head columns. If that makes many tables of a few rows, print one instead with a line for each
+    column. `styles` has one style per row; without it rows are plain.
     """
     head = [column for column in columns if column.is_head]
+    others = [column for column in columns if not column.is_head]
     blocks: list[list[BlockColumn]] = [[]]
     room = console.width - width_of(head) - GAP
-    for column in (column for column in columns if not column.is_head):
+    for column in others:
         if blocks[-1] and width_of([*blocks[-1], column]) > room:
             blocks.append([])
         blocks[-1].append(column)
+    if len(blocks) > _MOST_BLOCKS and head and width_of(turned := _turned([*head, *others], styles)) <= console.width:
+        console.print(_block(turned))
+        return
     for number, block in enumerate(blocks):
-        shown = [*head, *block]
-        table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
-        for column in shown:
-            table.add_column(Text(column.title), justify="right" if column.is_number else "left", overflow="fold")
-        for row in range(len(shown[0].cells)):
-            table.add_row(*(as_text(column.cells[row]) for column in shown), style=styles[row] if styles else None)
         if number:
             console.print()
-        console.print(table)
+        console.print(_block([*head, *block], styles))
+
+
+def _turned(columns: Sequence[BlockColumn], styles: Sequence[str]) -> list[BlockColumn]:
+    """Return the columns of the table that has the first column's cells as titles, and a row for each other column."""
+    first, *others = columns
+    turned = [BlockColumn(first.title, [column.title for column in others], is_number=False)]
+    for row, title in enumerate(first.cells):
+        cells = [as_text(column.cells[row]) for column in others]
+        for cell in cells:
+            cell.stylize_before(styles[row] if styles else "")
+        turned.append(BlockColumn(as_text(title).plain, cells))
+    return turned
+
+
+def _block(columns: Sequence[BlockColumn], styles: Sequence[str] = ()) -> Table:
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(Text(column.title), justify="right" if column.is_number else "left", overflow="fold")
+    for row in range(len(columns[0].cells)):
+        table.add_row(*(as_text(column.cells[row]) for column in columns), style=styles[row] if styles else None)
+    return table
