@@ -97,7 +97,8 @@ def compose(typed: list[str], frozen: tuple[JsonTree, Path | None] | None = None
         for override in OverridesParser.create().parse_overrides([text for text in overrides if text.startswith("++")]):
             key, value = override.key_or_group, override.value()  # Hydra merges a dict into what is there
             below = [f"{key}.{name}" for name, inner in leaves(value) if not isinstance(inner, dict)]
-            origins.add_command_line(below if isinstance(value, dict) else [key])
+            is_new = value == {} and key not in origins.by_key
+            origins.add_command_line(below if isinstance(value, dict) and not is_new else [key])
         tree = _resolved(config, origins)
         if file is None and not tree.keys() <= set(valid_keys([])):  # a header or a package may be missing
             from rlhf_cli.config.composing_errors import file_problems

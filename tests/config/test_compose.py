@@ -35,7 +35,7 @@ def test_the_experiment_wins_over_its_defaults_and_the_command_line_over_both() 
 
 
 def test_origins_of_a_shipped_experiment() -> None:
-    composed = compose(["exp=quickstart", "rewards.format.weight=2", "seed=3"])
+    composed = compose(["exp=quickstart", "rewards.format.weight=2", "rewards.correct={}", "seed=3"])
     assert origin(composed, "rewards.format.weight") == "command line"
     assert origin(composed, "seed") == "command line"
     assert origin(composed, "rewards.brevity.weight") == "exp/quickstart.yaml:18"
