@@ -16,6 +16,8 @@ from rich.console import Console
 from rlhf_cli.display.sweep_progress import SweepDisplay
 from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, EXIT_USER_ERROR, RunError
 from rlhf_cli.launch.gpu_locks import HeldGpus, gpus_of, holders_of, take, take_free
+from rlhf_cli.plan.batches import count
+from rlhf_cli.plan.checks.machine_checks import has_passed
 from rlhf_cli.plan.devices import visible_gpus
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.process import handled
@@ -130,7 +132,7 @@ class _Runner:
         self._codes: list[int] = []
         self._asked: list[str] = []
         self._heard = 0
-        self._has_said_busy = False
+        self._has_said_busy = self._has_said_late = False
         self._display = SweepDisplay(console, self._jobs, at_once=self._at_once, metric=options.watch)
 
     def ask(self, number: int, _: FrameType | None = None) -> None:
@@ -154,8 +156,8 @@ class _Runner:
                     if self._to_come.should_stop(self._jobs[number]):
                         self._signal(number, times=1)
                 self._display.look()
-        # Without a request to stop, jobs are still to come if the deadline of a search has passed.
-        if self._to_come.num_to_come > 0 or (self._asked and (self._waiting or EXIT_PREEMPTED in self._codes)):
+        # Without a request to stop, jobs are left if their deadline has passed.
+        if self._waiting or self._to_come.num_to_come > 0 or (self._asked and EXIT_PREEMPTED in self._codes):
             return EXIT_PREEMPTED
         worst_first = (EXIT_CRASH, EXIT_PREEMPTED, EXIT_USER_ERROR)
         return next((code for code in worst_first if code in self._codes), EXIT_OK)
@@ -172,7 +174,18 @@ class _Runner:
             self._jobs.append(job)
             self._waiting.append(len(self._jobs) - 1)
         self._display.num_to_come = self._to_come.num_to_come
-        return bool(self._waiting)
+        return bool(self._waiting) and not self._is_too_late()
+
+    def _is_too_late(self) -> bool:
+        """Return whether the next job would begin in the grace period of its deadline, and say so once."""
+        launch = self._jobs[self._waiting[0]].experiment.launch
+        is_late = launch.must_save_by is not None and has_passed(launch.must_save_by, grace_s=launch.grace_s)
+        if is_late and not self._has_said_late:
+            self._has_said_late = True
+            self._display.say(
+                f"launch.must_save_by={launch.must_save_by} leaves no time for {count(len(self._waiting), 'run')}"
+            )
+        return is_late
 
     def _begin_next(self) -> bool:
         """Start the first waiting job. Return False if no GPU is free for it now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -103,6 +104,8 @@ class Processes:
 class Pretended:
     """A sweep of jobs without GPUs; `released` counts the slots given back, `sent` the signals by process."""
 
+    must_save_by: str | None = None
+
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch, *ends: tuple[str, int]) -> None:
         self.processes, self.released, self.sent = Processes(*ends), 0, list[tuple[int, int]]()
         self._place = place
@@ -121,8 +124,10 @@ class Pretended:
 
     def job(self, number: int) -> ReadyJob:
         nothing: Any = None
+        launch = {"must_save_by": self.must_save_by, "grace_s": 120.0}
+        experiment: Any = SimpleNamespace(launch=SimpleNamespace(**launch))
         folder = RunFolder(self._place / f"job={number}")
-        return ReadyJob(name=f"job={number}", folder=folder, experiment=nothing, plan=nothing, resume=number == 1)
+        return ReadyJob(name=f"job={number}", folder=folder, experiment=experiment, plan=nothing, resume=number == 1)
 
     def runs(self, at_once: int = 1) -> int:
         jobs = [self.job(number) for number in range(len(self.processes.ends))]
@@ -155,6 +160,19 @@ def test_the_worst_end_of_a_job_is_that_of_the_sweep(
     assert sweep.processes.is_closed
     assert [request.id for request in sweep.processes.begun] == list(range(len(ends)))
     assert sweep.sent == []
+
+
+@pytest.mark.parametrize(("left_s", "begun", "code"), [(600, 2, 0), (60, 0, 75), (-60, 0, 75)])
+def test_no_job_begins_in_the_grace_period_of_its_deadline(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], left_s: int, begun: int, code: int
+) -> None:
+    """It would only start, save and stop: two minutes of grace are in `Pretended.job`."""
+    sweep = Pretended(place, monkeypatch, FINE, FINE)
+    sweep.must_save_by = (datetime.now().astimezone() + timedelta(seconds=left_s)).isoformat()
+    jobs = [sweep.job(number) for number in range(2)]
+    assert run_jobs.run_jobs(Console(), jobs, SweepOptions(at_once=2)) == code
+    assert len(sweep.processes.begun) == begun
+    assert capsys.readouterr().out.count("leaves no time for 2 runs") == (begun == 0)
 
 
 def test_where_the_next_job_cannot_be_made_the_server_ends_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
