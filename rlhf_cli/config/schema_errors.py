@@ -40,7 +40,7 @@ _FORMS = {
 """Section -> the pattern for its texts, in words."""
 _ARGS = "trainer.args."
 _SOURCES = {"fn", "model", "environment"}
-"""The keys of a reward of which each has one."""
+"""A reward has exactly one of these keys."""
 NAMED_REWARDS = "named entries under `rewards`, each with `fn` or `model`; or reward@rewards.NAME=OPTION"
 
 

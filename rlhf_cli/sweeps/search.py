@@ -67,7 +67,7 @@ class Trials(JobsToCome):
         return len(self._left) + max(0, self._plan.sweep.trials - self._asked)
 
     def next_job(self) -> sweep_folder.ReadyJob | None:
-        """Return the next trial, frozen, or None: none is left, or the deadline has passed, and a resume goes on.
+        """Return the next trial, frozen, or None: the last has begun, or the deadline has passed and a resume goes on.
 
         Raise the error of an invalid proposal after several in a row.
         """
