@@ -63,10 +63,10 @@ def run(options: Options, leader: Leader | None = None) -> int:
     status = read_status(folder)
     if status.job_id != own_job_id():
         (status,) = without_lost_jobs([status])
-    if status.state == QUEUED and status.job_id != own_job_id():
-        what, got = "the run is queued: Slurm will start it", f"job {status.job_id}"
-        hint = f"rlhf status {folder.typed}, or scancel {status.job_id}"
-        raise RunError(what, where=str(folder.path), got=got, hint=hint)
+        if status.state == QUEUED:
+            what, got = "the run is queued: Slurm will start it", f"job {status.job_id}"
+            hint = f"rlhf status {folder.typed}, or scancel {status.job_id}"
+            raise RunError(what, where=str(folder.path), got=got, hint=hint)
     planned = None
     if not words and not how.allowed and status.state == FINISHED:
         say_finished(console, folder)
