@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import importlib.metadata
 import importlib.util
 import inspect
 import json
@@ -183,10 +184,22 @@ _PACKAGES = ("accelerate", "datasets", "numpy", "pandas", "peft", "tokenizers", 
 """What training imports after the folders of the user's functions are on the path."""
 
 
+def _is_checkout(package: str, folder: Path) -> bool:
+    """Return whether a package is installed from this folder, by `pip install -e`."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        origin = importlib.metadata.distribution(package).read_text("direct_url.json")
+        return origin is not None and json.loads(origin).get("url") == folder.resolve().as_uri()
+    return False
+
+
 def _refuse_hidden_packages(folders: Collection[Path]) -> None:
-    """Raise RewardError if a file of the user's would be imported instead of a package."""
+    """Raise RewardError if a file of the user's would be imported instead of a package.
+
+    In a checkout of a package that is installed from there, such as TRL's, the file is the package itself.
+    """
     for file in (folder / name for folder in folders for package in _PACKAGES for name in (f"{package}.py", package)):
-        if (file if file.suffix else file / "__init__.py").is_file():
+        is_module = (file if file.suffix else file / "__init__.py").is_file()
+        if is_module and not _is_checkout(file.stem, file.parent):
             what = f"training imports the package {file.stem}, and would get {file.name} of this folder instead"
             new = shlex.quote(str(file.with_stem(f"my_{file.stem}")))
             hint = f"mv {shlex.quote(str(file))} {new}"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Awaitable, Callable
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -169,6 +172,7 @@ def test_the_file_that_is_hashed_is_that_of_a_python_module() -> None:
 
 SHAPES = """
 import functools
+import importlib.util
 
 def mlx(prompts, completions, answer, types=None):  # mlx-lm-lora's shape
     return [float(right in said) for right, said in zip(answer, completions)]
@@ -283,6 +287,21 @@ def test_what_cannot_be_called_is_refused(fn: str, told: str) -> None:
     with pytest.raises(RewardError) as caught:
         resolve(fn, {}, where="x")
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(("installed_from", "is_refused"), [("", False), ("elsewhere", True), (None, True)])
+def test_a_checkout_of_a_package_that_is_installed_from_there_hides_none(
+    write: Write, place: Path, monkeypatch: pytest.MonkeyPatch, installed_from: str | None, is_refused: bool
+) -> None:
+    """As in a clone of TRL's repository after `pip install -e .`: its folder `trl` is the package."""
+    write("rewards/mine.py", MINE)
+    write("trl/__init__.py", "")
+    content = None if installed_from is None else json.dumps({"url": (place / installed_from).as_uri()})
+    monkeypatch.setattr(metadata, "distribution", lambda name: SimpleNamespace(read_text=lambda file: content))
+    if is_refused:
+        assert refusal("./rewards/mine.py:plain").where == str(place / "trl")
+    else:
+        assert resolve("./rewards/mine.py:plain", {}, where=WHERE)
 
 
 @pytest.mark.parametrize(
