@@ -43,7 +43,7 @@ from rlhf_cli.runs.metrics_file import (
     start_and_end,
     tables_by_step,
 )
-from rlhf_cli.runs.phase_clock import phase_label, time_shares
+from rlhf_cli.runs.phase_clock import TimeSpent, phase_label
 from rlhf_cli.runs.reward_records import failed_rows, kept_batches
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, RunFolder, checkpoint_folder, read_json
 from rlhf_cli.runs.run_status import CREATED, FINISHED, RunRow, Status, describe_state, read_status, stopped_by_rule
@@ -270,14 +270,14 @@ _MOST_PHASES = 3
 
 def time_line(events: list[Event]) -> Text | None:
     """Return `time 4.1 s: generation 41%, forward 18%, 8 more 14%`, or None if no times were logged."""
-    names = dict.fromkeys(name for event in events for name in event)
-    shares = time_shares(names, lambda name: series(events, name)[1])
-    if shares is None:
+    times = TimeSpent()
+    for event in events:
+        times.take(event)
+    if not (phases := [(phase_label(key), share) for key, share in times.shares().items() if share > 0]):
         return None
-    phases = [(phase_label(key), share) for key, share in shares.shares.items() if share > 0]
     shown, more = phases[:_MOST_PHASES], phases[_MOST_PHASES:]
     shown += [(f"{len(more)} more", sum(share for _, share in more))] if more else []
-    elapsed = f"{shares.elapsed_s:.2g} s" if shares.elapsed_s < 10.0 else span(shares.elapsed_s)
+    elapsed = f"{times.elapsed_s:.2g} s" if times.elapsed_s < 10.0 else span(times.elapsed_s)
     line = f"time {elapsed}: {', '.join(f'{label} {share:.0%}' for label, share in shown)}"
     draws, unused = (series(events, name)[1] for name in (DRAWS, UNUSED_TOKENS))
     if draws and unused:  # of sampling.keep_groups

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rlhf_cli.runs import heartbeat
 from rlhf_cli.tables.metrics import ELAPSED, EVALUATION, OF_REWARD, PHASES, REST, SHARE, WAITING
@@ -104,32 +103,28 @@ class PhaseClock:
             self._seconds[key] += passed
 
 
-@dataclass(frozen=True)
-class TimeShares:
-    """The timed seconds and each phase's share of them, largest first; shares add up to 1."""
+class TimeSpent:
+    """The timed seconds of a log, in all and by phase (`reward/NAME` for a reward); 0 for a phase that never ran.
 
-    elapsed_s: float
-    shares: dict[str, float]
+    The last event, which ends the training, counts too: it has the time of the last saving.
+    """
 
-    def seconds(self, key: str) -> float:
-        """Return the seconds of a phase (`reward/NAME` for a reward), or 0 if it never ran."""
-        return self.shares.get(key, 0.0) * self.elapsed_s
+    def __init__(self) -> None:
+        self.elapsed_s = 0.0
+        self.seconds: Counter[str] = Counter()
 
+    def take(self, event: Mapping[str, object]) -> None:
+        """Add a log event; one without its seconds, of a damaged log, adds nothing."""
+        if not isinstance(elapsed_s := event.get(ELAPSED), int | float):
+            return
+        self.elapsed_s += elapsed_s
+        for name, share in event.items():
+            if name.startswith(SHARE) and isinstance(share, int | float):
+                self.seconds[name.removeprefix(SHARE)] += share * elapsed_s
 
-def time_shares(names: Iterable[str], values: Callable[[str], Sequence[float]]) -> TimeShares | None:
-    """Return the shares over log events, None if nothing was timed; `values` returns those of a metric."""
-    elapsed = values(ELAPSED)
-    total = float(sum(elapsed))
-    if total <= 0.0:
-        return None
-    seconds = {}
-    for name in names:
-        if name.startswith(SHARE):
-            # A phase may begin late, so its values belong to the last events.
-            latest = zip(reversed(values(name)), reversed(elapsed), strict=False)
-            seconds[name.removeprefix(SHARE)] = float(sum(share * of for share, of in latest))
-    ordered = sorted(seconds.items(), key=lambda item: -item[1])
-    return TimeShares(total, {key: one / total for key, one in ordered})
+    def shares(self) -> dict[str, float]:
+        """Return each phase's share, largest first; they add up to 1. {} if nothing was timed."""
+        return {key: s / self.elapsed_s for key, s in self.seconds.most_common()} if self.elapsed_s > 0.0 else {}
 
 
 def phase_label(key: str) -> str:

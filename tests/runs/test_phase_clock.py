@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_cli.runs import heartbeat as phases
 from rlhf_cli.runs.heartbeat import Heartbeat
-from rlhf_cli.runs.phase_clock import PhaseClock, time_shares
+from rlhf_cli.runs.phase_clock import PhaseClock, TimeSpent
 
 
 class Hands:
@@ -132,20 +132,16 @@ def test_a_device_is_waited_for_before_its_phase_ends(heartbeat: Heartbeat, cloc
 def test_an_event_of_more_seconds_weighs_more() -> None:
     """5 s and 3 s of generation in 40 s: 0.2, not the mean of the shares, 0.3.
 
-    What only the last events have took nothing before: 0.2 of the last 30 s.
+    What only some events have took nothing in the others; a damaged event without its seconds adds none.
     """
-    events = {"time/elapsed_s": [10.0, 30.0], "time/share/generation": [0.5, 0.1], "time/share/rest": [0.5, 0.9]}
-    shares = time_shares(events, lambda name: events.get(name, []))
-    assert shares is not None
-    assert shares.elapsed_s == 40.0
-    assert shares.shares == {"rest": pytest.approx(0.8), "generation": pytest.approx(0.2)}
-    assert list(shares.shares) == ["rest", "generation"]
-    assert (shares.seconds("generation"), shares.seconds("saving")) == (pytest.approx(8.0), 0.0)
-    events["time/share/waiting"] = [0.2]
-    shares = time_shares(events, lambda name: events.get(name, []))
-    assert shares is not None
-    assert shares.seconds("waiting") == pytest.approx(6.0)
-    events["time/elapsed_s"] = [30.0]  # a damaged log lacks the time of the first event
-    shares = time_shares(events, lambda name: events.get(name, []))
-    assert shares is not None
-    assert shares.seconds("rest") == pytest.approx(27.0)
+    first = {"time/elapsed_s": 10.0, "time/share/generation": 0.5, "time/share/rest": 0.5, "time/share/waiting": 0.0}
+    last = {"time/elapsed_s": 30.0, "time/share/generation": 0.1, "time/share/rest": 0.7, "time/share/waiting": 0.2}
+    spent = TimeSpent()
+    for event in ({"time/share/rest": 0.5}, last, {name: first[name] for name in [*first][:3]}):
+        spent.take(event)
+    assert spent.elapsed_s == 40.0
+    expected = {"rest": pytest.approx(0.65), "generation": pytest.approx(0.2), "waiting": pytest.approx(0.15)}
+    assert spent.shares() == expected
+    assert list(spent.shares()) == list(expected)
+    assert (spent.seconds["generation"], spent.seconds["saving"]) == (pytest.approx(8.0), 0)
+    assert TimeSpent().shares() == {}

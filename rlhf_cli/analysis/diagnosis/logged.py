@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from rlhf_cli.numerics.intervals import t_quantile
 from rlhf_cli.runs.metrics_file import TOTAL, reward_names
+from rlhf_cli.runs.phase_clock import TimeSpent
 from rlhf_cli.text.json_values import JsonTree, section
 
 Severity = Literal["serious", "warning", "note"]
@@ -277,6 +278,7 @@ class Log:
         self.num_events = 0
         """Log events of training, without evaluations."""
         self.step = 0
+        self.times = TimeSpent()
         # Arrays, because a training keeps them in memory and lists are five times larger.
         self._points: dict[str, tuple[array[int], array[float]]] = {}
         self._nulls: dict[str, int] = {}
@@ -293,6 +295,7 @@ class Log:
 
     def take(self, step: int, event: Mapping[str, object]) -> None:
         """Add a log event. Ignore values that are not numbers; count None and NaN as nulls."""
+        self.times.take(event)
         if "train_runtime" in event:
             return
         step = max(0, min(step, 2**31 - 1))

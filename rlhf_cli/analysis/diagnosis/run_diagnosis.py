@@ -20,7 +20,7 @@ from rlhf_cli.analysis.diagnosis.logged import (
 )
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.metrics_file import read_metrics
-from rlhf_cli.runs.phase_clock import TimeShares, phase_label, time_shares
+from rlhf_cli.runs.phase_clock import phase_label
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import CREATED, QUEUED, RUNNING, UNREADABLE, Status, describe_state, read_status
 from rlhf_cli.tables.metrics import ELAPSED, FINDING_KINDS, OF_REWARD, SHARE
@@ -41,33 +41,32 @@ _RARER = {"saving": ("save_steps", 100), "logging": ("logging_steps", 1), "evalu
 
 def time_spent(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield the phases that take too much of the time. They are only notes, because it may be intended."""
-    shares = time_shares(log.names(SHARE), lambda name: [float(value) for value in log.curve(name).values])
-    if shares is None:
+    shares = log.times.shares()
+    if not shares:
         yield SkippedCheck(f"{ELAPSED} is not logged; profile=phases logs it")
         return
     if few := log.curve(ELAPSED).too_few(_ENOUGH):
         yield few
         return
-    slow = [finding for key in shares.shares if (finding := _slow_phase(key, shares, log, setup)) is not None]
+    slow = [finding for key, share in shares.items() if (finding := _slow_phase(key, share, log, setup)) is not None]
     if not slow:
-        key, share = next(iter(shares.shares.items()))
-        yield PassedCheck(f"{phase_label(key)} takes the most time: {share:.0%} of {shares.elapsed_s:.0f} s")
+        key, share = next(iter(shares.items()))
+        yield PassedCheck(f"{phase_label(key)} takes the most time: {share:.0%} of {log.times.elapsed_s:.0f} s")
     yield from slow
 
 
-def _slow_phase(key: str, shares: TimeShares, log: Log, setup: RunSetup) -> Finding | None:
+def _slow_phase(key: str, share: float, log: Log, setup: RunSetup) -> Finding | None:
     """Return a finding if a phase, or a reward, takes more than its limit; None for phases without a limit."""
     reward = key.removeprefix(_REWARD) if key.startswith(_REWARD) else None
     limit = _LIMITS.get(key) if reward is None else _REWARD_LIMIT
-    share = shares.shares[key]
-    if limit is None or share < limit or shares.seconds(key) < _WORTH_S:
+    curve = log.curve(f"{SHARE}{key}")
+    if limit is None or share < limit or log.times.seconds[key] < _WORTH_S or not len(curve):
         return None
     beside = []
     if reward is not None and len(calls := log.curve(f"rewards/{reward}/seconds")):
         beside = [calls.evidence(f"{calls.mean:.2g} s per call")]
     fixes = _shorter_phase(key, share, setup) if reward is None else _quicker_reward(reward, setup)
-    curve = log.curve(f"{SHARE}{key}")
-    shown = curve.evidence(f"{share:.0%} of {shares.elapsed_s:.0f} s")
+    shown = curve.evidence(f"{share:.0%} of {log.times.elapsed_s:.0f} s")
     what = f"{phase_label(key)} takes {share:.0%} of the time"
     return curve.finding("note", what, fixes, subject=key, shown=shown, beside=beside)
 

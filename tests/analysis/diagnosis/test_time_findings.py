@@ -8,6 +8,7 @@ import pytest
 
 from rlhf_cli.analysis.diagnosis.logged import CheckResult, Finding, Log, PassedCheck, RunSetup, SkippedCheck
 from rlhf_cli.analysis.diagnosis.run_diagnosis import run_check
+from rlhf_cli.display.run_tables import time_line
 
 REWARDS = {"judge": {"args": {"max_concurrency": 8}}, "slow": {"fn": "./mine.py:slow"}, "rm": {"model": "run:a"}}
 APART = {"apart": {"fn": "./mine.py:slow", "isolate": True}, "world": {"environment": "get_reward"}}
@@ -99,3 +100,14 @@ def test_phases_below_a_minute_are_ignored() -> None:
     fine = seen({"forward": 0.25})[0]
     assert isinstance(fine, PassedCheck)
     assert fine.says == "backward takes the most time: 75% of 500 s"
+
+
+def test_the_end_of_a_training_counts_as_on_its_last_screen() -> None:
+    """In a short run most of the time may be the last saving, which the event that ends the training has."""
+    step = {"time/elapsed_s": 10.0, "time/share/backward": 1.0, "time/share/saving": 0.0}
+    end = {"train_runtime": 100.0, "time/elapsed_s": 70.0, "time/share/waiting": 0.95, "time/share/saving": 0.05}
+    events = [{"step": number, **one} for number, one in enumerate([step] * 3 + [end], 1)]
+    (fine,) = run_check("time", Log.of(events), RunSetup())
+    assert isinstance(fine, PassedCheck), "it has no curve to show"
+    assert fine.says == "waiting for other ranks takes the most time: 66% of 100 s"
+    assert str(time_line(events)).startswith("time 1 min: waiting for other ranks 66%, backward 30%")
